@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_jobs_that_bring_each_other_need_no_stack() {
+    fn million_jobs_that_bring_each_other_need_no_stack() {
         let count = Arc::new(AtomicU32::new(0));
         run(chain(1_000_000, count.clone()));
         assert_eq!(count.load(Ordering::Relaxed), 1_000_001);

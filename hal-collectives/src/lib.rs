@@ -38,7 +38,7 @@ pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Line, Operation, Places, RECEIVER, SENDER, Side};
 pub use piece::{Entered, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Seat, Terms, WINDOW};
 pub use reduce::{Folding, reduce};
-pub use told::tell;
+pub use told::{let_go, tell};
 pub use tree::Tree;
 
 /// What nearly everything here returns.

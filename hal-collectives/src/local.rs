@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-pub use crate::spread::Helper;
+pub use crate::spread::{Helper, spread};
 
 /// Whether the bytes of an operation are on their way, so that a thread which has to wait could [help](Helper).
 pub fn is_busy() -> bool {

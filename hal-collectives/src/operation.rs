@@ -166,8 +166,8 @@ impl Operation {
 /// How many bytes [`Operation::to_bytes`] has.
 pub const ENCODED: usize = 24;
 
-/// How the ranks are written that are nobody.
-const NOBODY: u32 = u32::MAX;
+/// How it is written that there is no such rank.
+const NO_RANK: u32 = u32::MAX;
 
 impl Operation {
     /// The operation as bytes, for ranks in other processes.
@@ -181,7 +181,7 @@ impl Operation {
             Kind::ReduceScatter(reduction) => (5, Some(reduction), 0, 0),
             Kind::Send { to } => (6, None, to, 0),
             Kind::Recv { from } => (7, None, from, 0),
-            Kind::SendRecv { to, from } => (8, None, to.unwrap_or(NOBODY), from.unwrap_or(NOBODY)),
+            Kind::SendRecv { to, from } => (8, None, to.unwrap_or(NO_RANK), from.unwrap_or(NO_RANK)),
         };
         // Both are declared in the order of their lists, which `from_bytes` uses.
         let (reduction, element) =
@@ -196,7 +196,7 @@ impl Operation {
         let [kind, reduction, element, _, a, b, c, d, e, f, g, h, _, _, _, _, count @ ..] = *bytes;
         let (first, second) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
         let reduction = || Reduction::ALL.get(usize::from(reduction)).copied();
-        let peer = |rank: u32| (rank != NOBODY).then_some(rank);
+        let peer = |rank: u32| (rank != NO_RANK).then_some(rank);
         let kind = match kind {
             0 => Kind::AllGather,
             1 => Kind::AllReduce(reduction()?),

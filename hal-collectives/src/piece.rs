@@ -12,6 +12,7 @@
 use crate::Result;
 use crate::communicator::{Buffers, Done, Entry, Job, PieceEntry};
 use crate::jobs::run;
+use crate::let_go;
 use crate::operation::{Kind, Operation};
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
@@ -349,7 +350,9 @@ impl<S: Seat> Train<S> {
         let (memory, outcome) = (std::mem::take(&mut cars.memory), cars.outcome.clone());
         drop(cars);
         // Memory is let go, and with it written back where it has to be, before anybody is told.
-        drop(memory);
+        let PieceBuffers { send, recv } = memory;
+        let_go(send);
+        let_go(recv);
         done(outcome);
     }
 }

@@ -143,7 +143,7 @@ fn room() -> usize {
 }
 
 /// Does a number of grains of some work, with whoever helps. Returns the work, which nobody else has any more.
-pub(crate) fn spread<W: Send + Sync + 'static>(
+pub fn spread<W: Send + Sync + 'static>(
     work: W,
     grains: u32,
     each: impl Fn(&W, u32) + Send + Sync + 'static,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_of_a_grain_reaches_the_owner_and_nobody_holds_the_work_then() {
+    fn panic_of_a_grain_reaches_the_owner_and_the_work_is_free_then() {
         struct Held(Arc<AtomicBool>);
         impl Drop for Held {
             fn drop(&mut self) {

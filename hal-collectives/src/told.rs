@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Telling ranks how their operations went.
+//! Telling ranks how their operations went, and letting go of their memory: both are foreign code, which may panic.
 
 use crate::{Done, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Tells a rank how its operation went. A callback that panics has said so by the program's panic hook, and is of no concern to the ranks
 /// that are told next, nor to the thread that tells them.
 pub fn tell(done: Done, outcome: Result) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| done(outcome))) {
+    guarded(|| done(outcome));
+}
+
+/// Lets go of something that may have the last hold on memory, whose owner may panic: that is of no concern to anybody who is told next
+/// either. Each memory by itself, as a second panic within the first one ends the process.
+pub fn let_go<T>(held: T) {
+    guarded(|| drop(held));
+}
+
+fn guarded(foreign: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(foreign)) {
         // What was thrown may throw again when it is dropped.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(payload);

@@ -6,10 +6,12 @@
     clippy::indexing_slicing,
     reason = "a test stops where something is not as it should be"
 )]
+#![allow(unsafe_code, reason = "memory whose owner is a test's")]
 
 mod common;
 
 use common::{LONG, Started, begin, group, memory, start};
+use hal_backend::HostRange;
 use hal_collectives::local::{Request, join};
 use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction};
 use hal_semaphore::{Code, Failure};
@@ -103,7 +105,7 @@ fn memory_that_is_too_short_or_overlaps_fails_everybody() {
 }
 
 #[test]
-fn who_gives_up_is_not_waited_for() {
+fn rank_that_gives_up_is_not_waited_for() {
     for dropped in [false, true] {
         let members = group(3, LONG);
         let waits = start(&members[0], operation(SUM, 4), buffers(16)).unwrap();
@@ -143,7 +145,7 @@ fn callback_that_panics_leaves_the_other_ranks_told() {
 
 /// Large enough to be spread over threads: whoever helped has nothing of it any more when the ranks are told.
 #[test]
-fn memory_of_a_large_operation_is_nobody_elses_when_it_is_told() {
+fn memory_of_a_large_operation_is_the_callers_alone_when_it_is_told() {
     for _ in 0..20 {
         let members = group(2, LONG);
         let all: Vec<Buffers> = members.iter().map(|_| buffers(1 << 20)).collect();
@@ -164,7 +166,7 @@ fn memory_of_a_large_operation_is_nobody_elses_when_it_is_told() {
 }
 
 #[test]
-fn who_does_not_come_is_named_when_the_time_is_over() {
+fn rank_that_does_not_come_is_named_when_the_time_is_over() {
     let timeout = Duration::from_millis(200);
     let members = group(4, timeout);
     let begin_of_wait = Instant::now();
@@ -189,7 +191,7 @@ fn who_does_not_come_is_named_when_the_time_is_over() {
 }
 
 #[test]
-fn a_transfer_that_nobody_answers_names_the_rank_that_did_not() {
+fn transfer_without_an_answer_names_the_rank_that_gave_none() {
     let members = group(3, Duration::from_millis(100));
     let waits = start(&members[1], operation(Kind::Recv { from: 2 }, 4), buffers(16)).unwrap();
     let message = waits.outcome().unwrap_err().message().to_owned();
@@ -200,7 +202,7 @@ fn a_transfer_that_nobody_answers_names_the_rank_that_did_not() {
 }
 
 #[test]
-fn whoever_waits_is_told_though_all_the_others_have_let_go() {
+fn waiting_rank_is_told_though_all_the_others_have_let_go() {
     let mut members = group(2, Duration::from_millis(100));
     let waits = start(&members[0], operation(SUM, 4), buffers(16)).unwrap();
     members.clear();
@@ -212,7 +214,7 @@ fn request(id: &[u8], rank: u32, count: u32, owner: usize) -> Request<'_> {
 }
 
 #[test]
-fn a_rank_is_one_owner_and_a_group_has_one_size() {
+fn rank_is_one_owner_and_a_group_has_one_size() {
     let id = b"a rank is one owner";
     let first = join(&request(id, 0, 2, 10)).unwrap();
     let again = join(&request(id, 0, 2, 10)).unwrap();
@@ -249,7 +251,7 @@ fn ranks_that_come_and_go_go_on_counting_and_a_failed_group_is_begun_anew() {
 }
 
 #[test]
-fn a_group_is_split_by_color_and_ordered_by_key() {
+fn group_is_split_by_color_and_ordered_by_key() {
     let members = group(5, LONG);
     // Ranks 0, 2 and 4 are red, in the opposite order; 1 and 3 green; then 3 is in none.
     let split = |which: &[(Option<u32>, i32)]| {
@@ -268,7 +270,7 @@ fn a_group_is_split_by_color_and_ordered_by_key() {
 }
 
 #[test]
-fn a_split_is_for_all_though_each_rank_has_let_go_of_the_group() {
+fn split_is_for_all_though_each_rank_has_let_go_of_the_group() {
     // As compiled modules do: the channel that is split is made for that alone.
     let parts: Vec<_> = (0..3)
         .map(|rank| {
@@ -301,11 +303,34 @@ fn parts_of_a_group_work_beside_each_other_and_beside_the_whole() {
 }
 
 #[test]
-fn a_split_that_not_everybody_calls_ends_in_time() {
+fn split_that_not_everybody_calls_ends_in_time() {
     let members = group(3, Duration::from_millis(100));
     let part = members[0].split(Some(0), 0).unwrap().unwrap();
     let failure = part.place().unwrap_err();
     assert_eq!(failure.code(), Code::DeadlineExceeded);
     assert!(failure.message().contains("ranks 1, 2 have not split it"), "{failure}");
     assert!(part.enter(operation(SUM, 1)).is_err());
+}
+
+/// Memory whose owner panics when it is let go of.
+fn memory_that_panics() -> HostRange {
+    struct Owner(Vec<f32>);
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            panic!("an owner of memory");
+        }
+    }
+    let mut owner = Arc::new(Owner(vec![1.0]));
+    let start = Arc::get_mut(&mut owner).unwrap().0.as_mut_ptr();
+    // SAFETY: an element that lives as long as its owner.
+    unsafe { HostRange::from_raw(start.cast(), 4, Some(owner)) }
+}
+
+#[test]
+fn owners_of_memory_that_panic_when_it_is_let_go_of_leave_all_told() {
+    let members = group(3, LONG);
+    let panics = || Buffers { send: Some(memory_that_panics()), recv: Some(memory_that_panics()) };
+    let started =
+        members.iter().map(|rank| start(rank, operation(SUM, 1), panics()).unwrap()).collect::<Vec<_>>();
+    started.iter().for_each(|started| started.outcome().unwrap());
 }

@@ -335,7 +335,7 @@ fn transfers_go_from_each_rank_to_each() {
 }
 
 #[test]
-fn who_has_nobody_to_receive_from_gets_zeros() {
+fn rank_with_none_to_receive_from_gets_zeros() {
     let members = group(3, LONG);
     let element = Element::F32;
     let recv: Vec<_> = (0..3).map(|_| memory(&[0xA5; 20])).collect();

@@ -175,14 +175,14 @@ fn pieces_of_any_size_come_to_what_the_whole_does() {
 }
 
 #[test]
-fn a_transfer_of_thousands_of_pieces_needs_no_stack() {
+fn transfer_of_thousands_of_pieces_needs_no_stack() {
     let mut dice = Dice::new(1);
     let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U8, count: 50_000 };
     run(&mut dice, 1, 2, operation, 1);
 }
 
 #[test]
-fn a_rank_that_gives_up_between_pieces_ends_the_operation_for_all() {
+fn rank_that_gives_up_between_pieces_ends_the_operation_for_all() {
     let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U8, count: 100 };
     for last in 0..10 {
         let members = group_in_pieces(2, LONG, 10);

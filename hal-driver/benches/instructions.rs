@@ -12,10 +12,11 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
+use common::properties::{QUEUE, properties};
 use common::{Buffer, Device, Semaphore, check, view};
 use hal_backend::{
-    Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader, HostRange,
-    Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Properties, Rejected,
+    Completer, DeviceInfo, DeviceSpec, Driver, Failure, Function, HostLoader, HostRange, Job, LoadRequest,
+    Loaded, MemoryRequest, NativeWaits, Parameters, Properties, Rejected,
 };
 use hal_sys as sys;
 use std::ptr::null_mut;
@@ -65,26 +66,8 @@ impl hal_backend::Device for NothingDevice {
     type Event = ();
 
     fn properties(&self) -> Properties {
-        Properties {
-            identifier: "nothing".into(),
-            aliases: Vec::new(),
-            queues: DeviceSpec {
-                queues: 2,
-                native_waits: NativeWaits::Epochs,
-                peers: Vec::new(),
-                completion: Completion::Callback,
-            },
-            heaps: vec![Heap {
-                host_visible: true,
-                coherent: true,
-                device_local: true,
-                max_allocation: 1 << 30,
-                alignment: 64,
-                import_alignment: None,
-            }],
-            concurrency: 1,
-            host_processor: false,
-        }
+        let queues = DeviceSpec { queues: 2, native_waits: NativeWaits::Epochs, ..QUEUE };
+        Properties { queues, ..properties("nothing") }
     }
 
     fn start(&self, completer: Completer) {

@@ -20,6 +20,7 @@
 //! any other object. So the teardown has a reference as long as it runs, and whoever gives up the last one behind it frees the
 //! structure ([`Phase`]).
 
+mod about;
 mod bounce;
 mod collective;
 mod completions;
@@ -85,6 +86,10 @@ struct Phase {
 }
 
 /// A device and everything that serves it. Fields are let go in this order.
+///
+/// # Invariants
+///
+/// The cells are written only while no other thread uses the device, as IREE asks of `replace_…`.
 pub(crate) struct State<D: Device> {
     engine: Engine<EngineBackend<D>>,
     looking: Looking<D>,
@@ -113,10 +118,9 @@ pub(crate) struct State<D: Device> {
     proactor: Arc<Proactor>,
 }
 
-// SAFETY: the cells are written while nobody else uses the device, as IREE asks; a host allocator may be used on any thread;
-// everything else is shared safely.
+// SAFETY: no cell is written while it is read, by the invariant; everything else is shared safely.
 unsafe impl<D: Device> Send for State<D> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<D: Device> Sync for State<D> {}
 
 impl<D: Device> HalDevice<D> {
@@ -289,6 +293,10 @@ unsafe impl Sync for NoGroup {}
 static NO_GROUP: NoGroup = NoGroup(unsafe { std::mem::zeroed() });
 
 /// A device on its way out, and a reference to it.
+///
+/// # Invariants
+///
+/// One reference of the device is this one's, so its structure is there.
 struct Doomed<D: Device>(*mut HalDevice<D>);
 
 // SAFETY: a device may be used on any thread.
@@ -297,11 +305,11 @@ unsafe impl<D: Device> Send for Doomed<D> {}
 impl<D: Device> Doomed<D> {
     /// Ends everything that runs for the device, and gives the reference up.
     fn end(self) {
-        // SAFETY: the reference keeps the structure.
+        // SAFETY: the structure is there, by the invariant.
         let device = unsafe { &*self.0 };
         if device.state.quiesce() {
             device.phase.is_over.store(true, Ordering::Release);
-            // SAFETY: the reference is ours; `destroy` has taken it.
+            // SAFETY: the reference of the invariant, given up once.
             unsafe { sys::iree_hal_device_release(self.0.cast()) };
         } else {
             let name = device.state.identifier();

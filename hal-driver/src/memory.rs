@@ -16,6 +16,7 @@ pub(crate) mod heap;
 pub(crate) mod pools;
 pub(crate) mod ranges;
 pub(crate) mod reservation;
+mod resolve;
 mod statistics;
 pub(crate) mod transient;
 mod virtual_memory;

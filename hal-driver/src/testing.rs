@@ -21,12 +21,12 @@ fn pool() -> Retained<sys::iree_async_proactor_pool_t> {
     }
 }
 
-/// A proactor that nobody else has.
+/// A proactor of the caller's own.
 pub(crate) fn proactor() -> Arc<Proactor> {
     Proactor::new(pool()).unwrap()
 }
 
-/// A device that nobody else has.
+/// A device of the caller's own.
 pub(crate) fn device(uri: &str) -> Retained<sys::iree_hal_device_t> {
     static REGISTER: Once = Once::new();
     let (pool, mut device) = (pool(), null_mut());

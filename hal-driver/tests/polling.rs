@@ -6,10 +6,11 @@
 
 mod common;
 
+use common::properties::{QUEUE, properties};
 use common::{Device, List, check, registry};
 use hal_backend::{
-    Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Job,
-    LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Properties, QueueId, Rejected,
+    Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, HostLoader, HostRange, Job, LoadRequest,
+    Loaded, MemoryRequest, Parameters, Properties, QueueId, Rejected,
 };
 use hal_semaphore::Code;
 use std::io::{Read, Write};
@@ -135,26 +136,8 @@ impl hal_backend::Device for PolledDevice {
     type Event = ();
 
     fn properties(&self) -> Properties {
-        Properties {
-            identifier: self.name.into(),
-            aliases: Vec::new(),
-            queues: DeviceSpec {
-                queues: 1,
-                native_waits: NativeWaits::None,
-                peers: Vec::new(),
-                completion: self.completion,
-            },
-            heaps: vec![Heap {
-                host_visible: true,
-                coherent: true,
-                device_local: true,
-                max_allocation: 1 << 30,
-                alignment: 64,
-                import_alignment: None,
-            }],
-            concurrency: 1,
-            host_processor: false,
-        }
+        let queues = DeviceSpec { completion: self.completion, ..QUEUE };
+        Properties { queues, ..properties(self.name) }
     }
 
     fn start(&self, completer: Completer) {

@@ -103,7 +103,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     story.tell(&engine);
 
     println!("3. The device runs them and reports.");
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     story.tell(&engine);
     engine.wait(WaitMode::All, &[(output.clone(), 1)], &SystemClock::new(), Some(Duration::from_secs(1)))?;
     println!("    output is at {}", output.query()?);
@@ -113,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     submit(&mut story, "load", 0, &[], &[(middle.clone(), 3)], Job::failing(4, parity))?;
     submit(&mut story, "store", 1, &[(middle.clone(), 3)], &[(output.clone(), 2)], Job::new(5))?;
     submit(&mut story, "other", 0, &[], &[(other.clone(), 1)], Job::new(6))?;
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     story.tell(&engine);
     let failure = output.query().err().ok_or("the failure should have arrived")?;
     println!("    output failed: {failure}; other is at {}", other.query()?);

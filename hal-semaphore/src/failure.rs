@@ -77,7 +77,7 @@ pub enum Origin {
     Host,
     /// The operation was cancelled before it ran.
     Cancelled,
-    /// A timeline was dropped while operations still waited for it: nobody can ever signal it.
+    /// A timeline was dropped while operations still waited for it: it can never be signalled.
     Abandoned,
     /// The engine was shut down.
     Shutdown,

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_rests_only_after_its_last_holder_let_go() {
+    fn event_rests_only_after_its_last_holder_let_go() {
         let mut pool = EventPool::new();
         assert!(pool.acquire().is_none());
         let (event, _) = pool.add('a');

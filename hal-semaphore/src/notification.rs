@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_wake_up_for_an_earlier_turn_does_not_end_a_later_one() {
+    fn late_wake_up_for_an_earlier_turn_does_not_end_a_later_one() {
         let mut pool = NotificationPool::default();
         let first = pool.acquire();
         let late = first.clone();

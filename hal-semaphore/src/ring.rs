@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_ring_begins_where_it_began() {
+    fn empty_ring_begins_where_it_began() {
         let mut ring: VecDeque<u64> = (0..100).collect();
         while take_first(&mut ring).is_some() {}
         ring.push_back(1);

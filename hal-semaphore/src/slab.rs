@@ -32,6 +32,12 @@ struct Entry<T> {
 type Chunk<T> = Box<[Entry<T>; LENGTH]>;
 
 /// Storage for values of one type, addressed by [`Key`].
+///
+/// # Invariants
+///
+/// - `len` entries hold a value. Two of them never have the same generation, and one is given out again after 2³² others.
+/// - The list that begins at `free` goes through entries that hold nothing, each once, and none of a missing chunk.
+/// - Entries from `fresh` on hold nothing and are in no list.
 pub(crate) struct Slab<T> {
     /// Nothing where a chunk was given back.
     chunks: Vec<Option<Chunk<T>>>,
@@ -223,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_key_finds_nothing_even_when_its_entry_is_reused() {
+    fn stale_key_finds_nothing_even_when_its_entry_is_reused() {
         let mut slab = Slab::new();
         let first = slab.insert("a");
         assert_eq!(slab.remove(first), Some("a"));
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_slab_is_used_from_its_front_and_a_fuller_one_where_it_was_used_last() {
+    fn empty_slab_is_used_from_its_front_and_a_fuller_one_where_it_was_used_last() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..1000).map(|n| slab.insert(n)).collect();
         let indices: Vec<u32> = keys.iter().map(|key| key.index).collect();
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_was_given_back_before_is_used_again() {
+    fn chunk_that_was_given_back_before_is_used_again() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..3 * LENGTH).map(|n| slab.insert(n)).collect();
         for key in keys.iter().filter(|key| key.index != 100) {
@@ -299,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_that_has_lost_its_last_entry_after_two_trims_takes_another() {
+    fn slab_that_has_lost_its_last_entry_after_two_trims_takes_another() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..2 * LENGTH).map(|n| slab.insert(n)).collect();
         let (last, others) = keys.split_last().unwrap();

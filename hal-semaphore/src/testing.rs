@@ -260,13 +260,13 @@ impl SoftBackend {
     }
 
     /// Runs and reports everything that can run, until nothing can.
-    pub fn settle(&self) {
+    pub fn run_until_idle(&self) {
         self.call_back();
-        self.settle_queues();
+        self.run_queues_until_idle();
         self.call_back();
     }
 
-    fn settle_queues(&self) {
+    fn run_queues_until_idle(&self) {
         loop {
             let ids = self.ids.lock().clone();
             let mut moved = false;
@@ -284,10 +284,10 @@ impl SoftBackend {
         }
     }
 
-    /// As [`settle`](SoftBackend::settle), and lets the host end well whatever it was given.
-    pub fn settle_with_host(&self) {
+    /// As [`run_until_idle`](SoftBackend::run_until_idle), and lets the host end well whatever it was given.
+    pub fn run_until_idle_with_host(&self) {
         loop {
-            self.settle();
+            self.run_until_idle();
             let host = self.take_host();
             if host.is_empty() {
                 return;
@@ -471,7 +471,7 @@ impl Backend for SoftBackend {
         }
         drop(state);
         if self.eager {
-            self.settle_queues();
+            self.run_queues_until_idle();
         }
         answer
     }
@@ -521,7 +521,7 @@ impl Backend for SoftBackend {
     }
 
     fn poll(&self, _device: usize) {
-        self.settle_queues();
+        self.run_queues_until_idle();
     }
 
     fn abort(&self, device: usize, _why: &Failure) {

@@ -35,6 +35,12 @@ impl<T> Entry<T> {
 }
 
 /// Targets ordered by the value they wait for, then by age.
+///
+/// # Invariants
+///
+/// - The run is sorted by value and number; `gaps` of its entries have no target.
+/// - While there is an entry `alone`, the run and the tree are empty.
+/// - `next` is the smallest value of an entry with a target, and the largest number there is where none has one.
 #[derive(Debug)]
 pub(crate) struct WaitList<T> {
     /// The only entry; while it is here the run and the tree are empty.

@@ -77,7 +77,7 @@ fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
     (0..1000).for_each(|_| submit_and_cancel());
     let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_cancel()));
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(rig.ran(), [1]);
 }
 
@@ -152,7 +152,7 @@ impl Backend for Polled {
     }
 }
 
-/// A clock that moves only when somebody sleeps, by as much as was asked for.
+/// A clock that moves only in sleeps, by as much as was asked for.
 #[derive(Default)]
 struct Slept(Mutex<Duration>);
 
@@ -219,7 +219,7 @@ fn first_signal_of_a_long_drain_is_seen_early() {
     rig.always(Moment::SubmitEnds(0), {
         let (first, seen_at) = (first.clone(), seen_at.clone());
         move |devices| {
-            devices.settle();
+            devices.run_until_idle();
             devices.forget();
             let taken = taken.fetch_add(1, Ordering::SeqCst);
             if first.query().unwrap() == 1 {
@@ -315,7 +315,7 @@ fn assert_answers(what: &str, round: impl Fn() -> [Duration; 2]) {
 /// One signal releases very many waits: no lock is held for the whole of it, other threads get their answers meanwhile
 /// (S13).
 #[test]
-fn signal_that_releases_a_burst_keeps_nobody_out() {
+fn signal_that_releases_a_burst_lets_other_calls_in() {
     assert_answers("released", || {
         let submit = |rig: &Rig, x: &Semaphore, id| {
             rig.job(0, &[(x, 1)], &[], id);
@@ -326,7 +326,7 @@ fn signal_that_releases_a_burst_keeps_nobody_out() {
 
 /// The same for a failure (S13).
 #[test]
-fn failure_of_a_burst_keeps_nobody_out() {
+fn failure_of_a_burst_lets_other_calls_in() {
     assert_answers("failed", || {
         let submit = |rig: &Rig, x: &Semaphore, id| {
             rig.job(0, &[(x, 1)], &[], id);
@@ -337,7 +337,7 @@ fn failure_of_a_burst_keeps_nobody_out() {
 
 /// The same for a device with a deep queue that reports everything at once (S13).
 #[test]
-fn report_of_a_burst_keeps_nobody_out() {
+fn report_of_a_burst_lets_other_calls_in() {
     assert_answers("reported", || {
         let submit = |rig: &Rig, x: &Semaphore, id| {
             rig.job(0, &[], &[(x, id)], id);
@@ -463,7 +463,7 @@ fn signals_that_the_host_overtakes_leave_nothing_behind() {
 /// A burst of callbacks leaves nothing behind once the engine was trimmed, whether they were called or given up. The thread
 /// that called them keeps nothing of them either (S7).
 #[test]
-fn nothing_stays_of_a_burst_of_callbacks() {
+fn burst_of_callbacks_leaves_no_memory_behind() {
     for called in [false, true] {
         let rig = Rig::new(1, NativeWaits::None);
         let x = rig.semaphore();

@@ -86,13 +86,13 @@ fn signal_against_register() {
 }
 
 #[test]
-fn a_signal_and_the_registration_of_its_wait_may_cross() {
+fn signal_and_the_registration_of_its_wait_may_cross() {
     holds(signal_against_register);
 }
 
 #[test]
 fn mutant_of_signal_against_register_is_caught() {
-    catches(Mutation::RegisterDoesNotLook, "a_signal_and_the_registration_of_its_wait_may_cross");
+    catches(Mutation::RegisterDoesNotLook, "signal_and_the_registration_of_its_wait_may_cross");
 }
 
 /// The same for a thread that waits. It looks before it takes the lock, to save the trouble, and must look again.
@@ -110,17 +110,17 @@ fn signal_against_host_wait() {
 }
 
 #[test]
-fn a_signal_and_a_host_wait_may_cross() {
+fn signal_and_a_host_wait_may_cross() {
     holds(signal_against_host_wait);
 }
 
 #[test]
 fn mutant_of_signal_against_host_wait_is_caught() {
-    catches(Mutation::RegisterDoesNotLook, "a_signal_and_a_host_wait_may_cross");
+    catches(Mutation::RegisterDoesNotLook, "signal_and_a_host_wait_may_cross");
 }
 
 #[test]
-fn a_signal_and_a_subscription_may_cross() {
+fn signal_and_a_subscription_may_cross() {
     holds(|| {
         let engine = stepped(1);
         let x = semaphore(&engine);
@@ -141,7 +141,7 @@ fn a_signal_and_a_subscription_may_cross() {
     });
 }
 
-/// A device reports an operation while somebody cancels it: it ends once, and everybody agrees how.
+/// A device reports an operation while another thread cancels it: it ends once, and all see it end the same way.
 fn complete_against_cancel() {
     let engine = stepped(1);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -150,7 +150,7 @@ fn complete_against_cancel() {
         let engine = engine.clone();
         thread::spawn(move || {
             x.signal(1).unwrap();
-            engine.backend().settle();
+            engine.backend().run_until_idle();
         })
     };
     let answer = engine.cancel(ticket);
@@ -168,13 +168,13 @@ fn complete_against_cancel() {
 }
 
 #[test]
-fn a_completion_and_a_cancellation_may_cross() {
+fn completion_and_a_cancellation_may_cross() {
     holds(complete_against_cancel);
 }
 
 #[test]
 fn mutant_of_complete_against_cancel_is_caught() {
-    catches(Mutation::CancelIgnoresState, "a_completion_and_a_cancellation_may_cross");
+    catches(Mutation::CancelIgnoresState, "completion_and_a_cancellation_may_cross");
 }
 
 /// The producer of an event retires, and another operation takes an event to record, while the queue that waits for
@@ -202,23 +202,23 @@ fn last_reference_against_reuse() {
     other.join().unwrap();
     engine.backend().step(q1);
     assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(y.query().unwrap(), 1);
     let occupancy = engine.occupancy();
     assert_eq!(occupancy.events, occupancy.idle_events);
 }
 
 #[test]
-fn the_last_reference_to_an_event_and_its_reuse_may_cross() {
+fn last_reference_to_an_event_and_its_reuse_may_cross() {
     holds(last_reference_against_reuse);
 }
 
 #[test]
 fn mutant_of_last_reference_against_reuse_is_caught() {
-    catches(Mutation::EventNotHeld, "the_last_reference_to_an_event_and_its_reuse_may_cross");
+    catches(Mutation::EventNotHeld, "last_reference_to_an_event_and_its_reuse_may_cross");
 }
 
-/// A callback is on its way while the engine is shut down: after the shutdown nobody is called any more.
+/// A callback is on its way while the engine is shut down: after the shutdown no callback runs any more.
 fn teardown_against_callback() {
     let engine = stepped(1);
     let x = semaphore(&engine);
@@ -249,7 +249,7 @@ fn teardown_against_callback() {
     drop(subscription);
 }
 
-/// A clock on which no moment ever comes: whoever waits for one waits for the wake-up alone.
+/// A clock on which no moment ever comes: a wait for one ends by the wake-up alone.
 struct Endless(VirtualClock);
 
 impl Clock for Endless {
@@ -263,13 +263,13 @@ impl Clock for Endless {
 }
 
 #[test]
-fn a_shutdown_and_a_callback_may_cross() {
+fn shutdown_and_a_callback_may_cross() {
     holds(teardown_against_callback);
 }
 
 #[test]
 fn mutant_of_teardown_against_callback_is_caught() {
-    catches(Mutation::ShutdownForgetsCallbacks, "a_shutdown_and_a_callback_may_cross");
+    catches(Mutation::ShutdownForgetsCallbacks, "shutdown_and_a_callback_may_cross");
 }
 
 /// Two queues report at the same time, one of them the effect of the other's cause: whoever sees the effect sees the
@@ -307,13 +307,13 @@ fn effect_against_cause() {
 }
 
 #[test]
-fn nobody_sees_an_effect_before_its_cause() {
+fn effects_are_never_seen_before_their_cause() {
     holds(effect_against_cause);
 }
 
 #[test]
 fn mutant_of_effect_against_cause_is_caught() {
-    catches(Mutation::RetireOutOfOrder, "nobody_sees_an_effect_before_its_cause");
+    catches(Mutation::RetireOutOfOrder, "effects_are_never_seen_before_their_cause");
 }
 
 /// A queue is handed work while another operation looks for a point to wait for: only what its device has accepted
@@ -334,7 +334,7 @@ fn submit_against_submit() {
     engine.backend().step(q1);
     assert!(engine.backend().tags().is_empty(), "the consumer ran before its producer");
     engine.backend().step(q0);
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(engine.backend().violations(), 0, "the consumer waits for what was not recorded yet");
     assert_eq!(engine.backend().tags(), [1, 2]);
     assert_eq!(y.query().unwrap(), 1);
@@ -357,25 +357,25 @@ fn decline_against_report() {
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     let device = {
         let engine = engine.clone();
-        thread::spawn(move || engine.backend().settle())
+        thread::spawn(move || engine.backend().run_until_idle())
     };
     let action = Action::Early(Job::ahead(2, false));
     // The handle on x stays: a timeline that is dropped releases whatever still waits for it.
     engine.submit(0, Affinity::queue(0), &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
     device.join().unwrap();
-    engine.backend().settle_with_host();
+    engine.backend().run_until_idle_with_host();
     assert_eq!(y.query().unwrap(), 1, "the operation still waits for what has happened");
     assert_eq!(engine.occupancy().operations, 0);
 }
 
 #[test]
-fn a_report_and_a_refusal_to_go_ahead_may_cross() {
+fn report_and_a_refusal_to_go_ahead_may_cross() {
     holds(decline_against_report);
 }
 
 #[test]
 fn mutant_of_decline_against_report_is_caught() {
-    catches(Mutation::EarlyDoesNotLook, "a_report_and_a_refusal_to_go_ahead_may_cross");
+    catches(Mutation::EarlyDoesNotLook, "report_and_a_refusal_to_go_ahead_may_cross");
 }
 
 /// What is done ahead takes its place in its queue while what it counts on fails.
@@ -393,7 +393,7 @@ fn going_ahead_and_a_failure_may_cross() {
         engine.submit(0, Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
         submit(&engine, 0, &[(y.clone(), 1)], &[(z.clone(), 1)], 3);
         failer.join().unwrap();
-        engine.backend().settle_with_host();
+        engine.backend().run_until_idle_with_host();
         assert_eq!(z.query().unwrap_err().code(), Code::Aborted);
         assert_eq!(y.query().unwrap_err().code(), Code::Aborted);
         let mut back: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
@@ -405,7 +405,7 @@ fn going_ahead_and_a_failure_may_cross() {
 
 /// The host signals and fails a timeline at once: after the failure nothing moves.
 #[test]
-fn a_signal_and_a_failure_may_cross() {
+fn signal_and_a_failure_may_cross() {
     holds(|| {
         let engine = stepped(1);
         let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -450,7 +450,7 @@ fn two_failures_may_cross() {
 /// A device's failure and the host's cross: when the device's has been taken in, the timeline shows one of the two, and
 /// its dependant has the same (S1, S3).
 #[test]
-fn a_failed_report_and_a_failure_may_cross() {
+fn failed_report_and_a_failure_may_cross() {
     holds(|| {
         let engine = stepped(1);
         let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -464,7 +464,7 @@ fn a_failed_report_and_a_failure_may_cross() {
                 assert!(x.query().is_err(), "the timeline was failed and shows no failure");
             })
         };
-        engine.backend().settle();
+        engine.backend().run_until_idle();
         let shown = x.query().expect_err("the report of a failure was taken in, and the timeline shows none");
         host.join().unwrap();
         assert!(x.query().unwrap_err().same_root(&shown), "the first failure was replaced");
@@ -489,7 +489,7 @@ fn two_submissions_and_the_making_of_events_may_cross() {
         submit(&engine, 1, &[(x.clone(), 2)], &[(y.clone(), 1)], 3);
         other.join().unwrap();
         submit(&engine, 0, &[(x.clone(), 2)], &[(x.clone(), 3)], 4);
-        engine.backend().settle();
+        engine.backend().run_until_idle();
         assert_eq!((x.query().unwrap(), y.query().unwrap()), (3, 1));
         assert_eq!(engine.backend().violations(), 0);
     });
@@ -513,7 +513,7 @@ fn announcement_against_listener() {
 }
 
 #[test]
-fn an_announcement_and_a_listener_may_cross() {
+fn announcement_and_a_listener_may_cross() {
     holds(announcement_against_listener);
 }
 
@@ -522,7 +522,7 @@ fn mutant_of_announcement_against_listener_is_caught() {
     for mutation in
         [Mutation::AnnounceDoesNotLook, Mutation::ListenerLooksFirst, Mutation::ListenerHasNoFence]
     {
-        catches(mutation, "an_announcement_and_a_listener_may_cross");
+        catches(mutation, "announcement_and_a_listener_may_cross");
     }
 }
 
@@ -579,14 +579,14 @@ fn full_against_report() {
 }
 
 #[test]
-fn a_full_device_and_a_report_may_cross() {
+fn full_device_and_a_report_may_cross() {
     holds(full_against_report);
 }
 
 #[test]
 fn mutant_of_full_against_report_is_caught() {
-    catches(Mutation::FullDoesNotLookAgain, "a_full_device_and_a_report_may_cross");
-    catches(Mutation::FullLooksAtWorkLast, "a_full_device_and_a_report_may_cross");
+    catches(Mutation::FullDoesNotLookAgain, "full_device_and_a_report_may_cross");
+    catches(Mutation::FullLooksAtWorkLast, "full_device_and_a_report_may_cross");
 }
 
 /// The same where the device says that it has room, and reports nothing.
@@ -608,13 +608,13 @@ fn full_against_unblock() {
 }
 
 #[test]
-fn a_full_device_and_word_of_room_may_cross() {
+fn full_device_and_word_of_room_may_cross() {
     holds(full_against_unblock);
 }
 
 #[test]
 fn mutant_of_full_against_unblock_is_caught() {
-    catches(Mutation::FullDoesNotLookAgain, "a_full_device_and_word_of_room_may_cross");
+    catches(Mutation::FullDoesNotLookAgain, "full_device_and_word_of_room_may_cross");
 }
 
 /// What a device has no room for although it has nothing fails, even if the last thing that it had ends at that moment.
@@ -636,14 +636,14 @@ fn full_against_end() {
 }
 
 #[test]
-fn a_full_device_and_the_end_of_its_last_work_may_cross() {
+fn full_device_and_the_end_of_its_last_work_may_cross() {
     holds(full_against_end);
 }
 
 #[test]
 fn mutant_of_full_against_end_is_caught() {
-    catches(Mutation::RoomHasNoFence, "a_full_device_and_the_end_of_its_last_work_may_cross");
-    catches(Mutation::CountsUnknown, "a_full_device_and_the_end_of_its_last_work_may_cross");
+    catches(Mutation::RoomHasNoFence, "full_device_and_the_end_of_its_last_work_may_cross");
+    catches(Mutation::CountsUnknown, "full_device_and_the_end_of_its_last_work_may_cross");
 }
 
 /// A timeline is failed while the operation retires that signals it: who waited has what the order of the two says, the
@@ -677,13 +677,13 @@ fn failure_against_retirement() {
 }
 
 #[test]
-fn a_failure_and_a_retirement_may_cross() {
+fn failure_and_a_retirement_may_cross() {
     holds(failure_against_retirement);
 }
 
 #[test]
 fn mutant_of_failure_against_retirement_is_caught() {
-    catches(Mutation::FailureForgetsValue, "a_failure_and_a_retirement_may_cross");
+    catches(Mutation::FailureForgetsValue, "failure_and_a_retirement_may_cross");
 }
 
 /// A submission ends at once and leaves a callback to another thread while the engine is shut down: after the shutdown
@@ -715,13 +715,13 @@ fn deferred_against_shutdown() {
 }
 
 #[test]
-fn a_shutdown_and_a_deferred_callback_may_cross() {
+fn shutdown_and_a_deferred_callback_may_cross() {
     holds(deferred_against_shutdown);
 }
 
 #[test]
 fn mutant_of_deferred_against_shutdown_is_caught() {
-    catches(Mutation::RestLooksAtQueuesLast, "a_shutdown_and_a_deferred_callback_may_cross");
+    catches(Mutation::RestLooksAtQueuesLast, "shutdown_and_a_deferred_callback_may_cross");
 }
 
 /// A device is lost while two of its queues are handed work: everything ends, with that cause, and comes back.
@@ -749,16 +749,16 @@ fn loss_against_submit() {
 }
 
 #[test]
-fn the_loss_of_a_device_and_submissions_may_cross() {
+fn loss_of_a_device_and_submissions_may_cross() {
     holds_within(4, loss_against_submit);
 }
 
 #[test]
 fn mutant_of_loss_against_submit_is_caught() {
-    catches(Mutation::SweepsWhileIssuing, "the_loss_of_a_device_and_submissions_may_cross");
+    catches(Mutation::SweepsWhileIssuing, "loss_of_a_device_and_submissions_may_cross");
 }
 
-/// An operation retires while a wait that its event covers is registered: whoever has the event holds it.
+/// An operation retires while a wait that its event covers is registered: a wait that has the event keeps it.
 fn end_against_cover() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -772,7 +772,7 @@ fn end_against_cover() {
     submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
     device.join().unwrap();
     submit(&engine, 0, &[], &[], 3);
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
     assert_eq!(y.query().unwrap(), 1);
     let occupancy = engine.occupancy();
@@ -780,13 +780,13 @@ fn end_against_cover() {
 }
 
 #[test]
-fn the_end_of_an_operation_and_a_wait_for_its_event_may_cross() {
+fn end_of_an_operation_and_a_wait_for_its_event_may_cross() {
     holds(end_against_cover);
 }
 
 #[test]
 fn mutant_of_end_against_cover_is_caught() {
-    catches(Mutation::EventReleasedFirst, "the_end_of_an_operation_and_a_wait_for_its_event_may_cross");
+    catches(Mutation::EventReleasedFirst, "end_of_an_operation_and_a_wait_for_its_event_may_cross");
 }
 
 /// A job and, behind it in its queue, one that fails signal a timeline of another engine, and two threads take their ends

@@ -146,7 +146,7 @@ fn soak(random: u64) {
         let (engine, waited) = (engine.clone(), waited.clone());
         thread::spawn(move || {
             while !waited.load(Ordering::SeqCst) {
-                engine.backend().settle_with_host();
+                engine.backend().run_until_idle_with_host();
                 thread::yield_now();
             }
         })
@@ -157,7 +157,7 @@ fn soak(random: u64) {
     }
     waited.store(true, Ordering::SeqCst);
     runner.join().unwrap();
-    engine.backend().settle_with_host();
+    engine.backend().run_until_idle_with_host();
     engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
 
     assert_eq!(engine.backend().violations(), 0);

@@ -37,7 +37,7 @@ fn chain(
 }
 
 /// Runs a round until it allocates nothing, and insists that it gets there.
-fn settles(name: &str, mut round: impl FnMut(u64)) {
+fn becomes_steady(name: &str, mut round: impl FnMut(u64)) {
     for warm_up in 0..3 {
         round(warm_up);
     }
@@ -54,7 +54,7 @@ fn chains_allocate_nothing() {
     ] {
         let engine = Engine::new(Noop::immediate(2)).unwrap();
         let x = semaphore(&engine);
-        settles(name, |round| chain(&engine, &x, round * 1000, 1000, queues, action));
+        becomes_steady(name, |round| chain(&engine, &x, round * 1000, 1000, queues, action));
         assert_eq!(x.query().unwrap(), 8000);
     }
 }
@@ -64,7 +64,7 @@ fn native_events_allocate_nothing() {
     let engine = Engine::new(Noop::deferred(2)).unwrap();
     let x = semaphore(&engine);
     let mut waits = 0;
-    settles("events", |round| {
+    becomes_steady("events", |round| {
         chain(&engine, &x, round * 1000, 1000, 2, Action::Queue);
         waits = engine.backend().native_waits();
         engine.backend().flush();
@@ -119,7 +119,7 @@ fn wide_operations_allocate_nothing() {
     let others: Vec<Semaphore> = (0..1000).map(|_| semaphore(&engine)).collect();
     let mut waits: Vec<(Semaphore, u64)> = others.iter().map(|other| (other.clone(), 0)).collect();
     let mut signals: Vec<(Semaphore, u64)> = (0..1000).map(|_| (semaphore(&engine), 0)).collect();
-    settles("fan out and in", |round| {
+    becomes_steady("fan out and in", |round| {
         let value = round + 1;
         for other in &others {
             let (waits, signals) = ([(gate.clone(), value)], [(other.clone(), value)]);
@@ -153,7 +153,7 @@ fn short_lived_semaphores_cost_their_handle() {
 }
 
 #[test]
-fn a_million_held_operations_drain_on_a_small_stack() {
+fn million_held_operations_drain_on_a_small_stack() {
     let n: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
     let drain = move || {
         let engine = Engine::new(Noop::immediate(2)).unwrap();

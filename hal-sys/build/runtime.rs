@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The archive that is linked.
 pub const ARCHIVE: &str = "libiree_hal_runtime.a";
 
-/// What `IREE_LIB_DIR` is where whoever links brings IREE's runtime: a C build with a static library of Rust's.
+/// What `IREE_LIB_DIR` is where the final link brings IREE's runtime: a C build with a static library of Rust's.
 pub const BROUGHT: &str = "brought-by-the-linker";
 
 /// The folder with the archive: the one that is named, or `iree/lib` in the first target folder that has it. None where the

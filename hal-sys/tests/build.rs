@@ -41,7 +41,7 @@ fn wrong_libclang_path_is_named_and_not_replaced() {
 }
 
 #[test]
-fn the_cpp_library_alone_is_not_libclang() {
+fn cpp_library_alone_is_not_libclang() {
     let cpp = folder("cpp", &["libclang-cpp.so.14", "libclang-cpp.so"]);
     assert!(libclang::find(None, std::slice::from_ref(&cpp)).is_err());
     for name in ["libclang.so", "libclang.so.1", "libclang-14.so.1", "libclang.so.14"] {

@@ -34,7 +34,7 @@ impl Declared {
     }
 }
 
-/// Whether memory of somebody else's is copied to the device.
+/// Whether memory of the program's is copied to the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copying {
     /// Always: later changes do not show.

@@ -25,9 +25,9 @@ const PLAIN_USED: &CStr = c"used_dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 
-/// Nobody may write.
+/// It must not be written.
 const READ_ONLY: u64 = 1;
-/// The bytes are a copy that nobody else has.
+/// The bytes are a copy of the receiver's own.
 const IS_COPIED: u64 = 2;
 
 #[repr(C)]
@@ -63,7 +63,7 @@ struct Versioned {
 
 /// A structure of DLPack's: what both versions have.
 trait Managed: Sized {
-    /// What a capsule with it is called until somebody takes it.
+    /// What a capsule with it is called until it is taken.
     const NAME: &'static CStr;
     /// And afterwards.
     const USED: &'static CStr;
@@ -112,7 +112,7 @@ unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
     }
 }
 
-/// Ends a capsule that nobody took.
+/// Ends a capsule that was not taken.
 unsafe extern "C" fn destroy<M: Managed>(capsule: *mut ffi::PyObject) {
     // SAFETY: Python destroys a capsule of ours; under its first name it still has the structure.
     unsafe {
@@ -170,7 +170,7 @@ pub(crate) struct Taken {
     pub(crate) owner: Box<dyn Send>,
 }
 
-/// Somebody else's structure.
+/// The structure of another library.
 struct Owner<M: Managed>(NonNull<M>);
 
 // SAFETY: DLPack lets the deleter be called from any thread.

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_benchmark_is_read() {
+    fn line_of_the_benchmark_is_read() {
         let line = r#"{"case":"held_1k","device":"mock","median":80.500,"least":70.000,"most":99.000,"rounds":9,"allocations":0.0020,"held_bytes":312.0}"#;
         let (key, measured) = parse(line).unwrap();
         assert_eq!(key, ("held_1k".to_owned(), "mock".to_owned()));

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_has_a_step_for_each_doubling() {
+    fn model_has_a_step_for_each_doubling() {
         let (small, large) = model(1.0, 1.0, 8, 8);
         assert!((small - 3.0).abs() < 1e-9 && (large - 1.75).abs() < 1e-9);
         let (small, _) = model(1.0, 1.0, 8, 2);

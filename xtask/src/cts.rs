@@ -56,7 +56,7 @@ struct Variant<'a> {
     uri: &'a str,
     /// What the device says it cannot do, as tests and why.
     unsupported: &'a str,
-    /// How many instances that leaves out; nothing where nobody has counted.
+    /// How many instances that leaves out; nothing where they were not counted.
     skips: Option<usize>,
     /// What it runs, as the suite is told: formats by the names of the folders with what was compiled. Empty for the host's.
     formats: &'static str,
@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_read_as_it_is() {
+    fn report_is_read_as_it_is() {
         let report = r#"<testsuites><testsuite>
             <testcase name="A" status="run" result="completed" time="0" />
             <testcase name="B" status="run" result="completed" time="0">

@@ -31,7 +31,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         tree.python().networks()?;
     }
     let root = workspace::root()?;
-    let built = workspace::cargo()
+    let built = workspace::cargo_with_bar()
         .args(["build", "--quiet", "--locked", "--package", "hal-driver", "--example", "embed"])
         .current_dir(&root)
         .env("LIBCLANG_PATH", tree.python().libclang().unwrap_or_default())

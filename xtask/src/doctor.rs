@@ -4,7 +4,7 @@
 
 use crate::{setup, workspace};
 use anyhow::Result;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Something that the project's commands use.
@@ -34,6 +34,9 @@ pub(crate) fn run() -> Result<bool> {
     }
     if let Err(error) = writable {
         println!("\n{error:#}");
+    }
+    if let Ok(target) = workspace::target() {
+        print!("{}", removable(&target, &sizes(&target)));
     }
     Ok(complete)
 }
@@ -137,6 +140,53 @@ fn built(writable: bool, space: Option<u64>) -> Vec<Item> {
     ]
 }
 
+/// What may be removed from the target folder, and what that costs; folders are from there on.
+const REMOVABLE: [(&str, &str); 7] = [
+    ("debug/incremental", "the first build after it compiles the crates of this workspace whole"),
+    ("debug", "all that cargo build and cargo test have made: some minutes"),
+    ("release", "what other commands build optimised: a minute or two"),
+    ("iree-asan", "what cargo xtask asan builds: some minutes"),
+    ("asan", "likewise"),
+    ("mutants", "what cargo xtask mutants builds: some minutes"),
+    ("python-package", "what cargo xtask wheel --test installs: a minute, and the network"),
+];
+
+/// How large the target folder and its removable parts are, in megabytes; nothing is said of what is not there.
+fn sizes(target: &Path) -> Vec<(PathBuf, u64)> {
+    let parts = REMOVABLE.map(|(part, _)| target.join(part));
+    let all = std::iter::once(target.to_owned()).chain(parts).filter(|folder| folder.is_dir());
+    all.filter_map(|folder| {
+        let output = Command::new("du").arg("-sk").arg(&folder).output().ok()?;
+        let kilobytes =
+            String::from_utf8_lossy(&output.stdout).split_whitespace().next()?.parse::<u64>().ok()?;
+        Some((folder, kilobytes / 1000))
+    })
+    .collect()
+}
+
+/// From how many megabytes on a part is worth a line.
+const WORTH: u64 = 100;
+
+/// How large the target folder is, and what may be removed from it.
+fn removable(target: &Path, sizes: &[(PathBuf, u64)]) -> String {
+    let size = |folder: &Path| sizes.iter().find(|(path, _)| path == folder).map_or(0, |(_, size)| *size);
+    let mut text = format!("\n{} has {:.1} GB", target.display(), gigabytes(size(target)));
+    let parts = REMOVABLE.iter().map(|(part, cost)| (part, cost, size(&target.join(part))));
+    let worth: Vec<_> = parts.filter(|(_, _, size)| *size >= WORTH).collect();
+    if !worth.is_empty() {
+        text += "; what may be removed there, and what it takes to have it again:";
+    }
+    for (part, cost, size) in worth {
+        text += &format!("\n  {part:<20}{:>5.1} GB  {cost}", gigabytes(size));
+    }
+    text + "\n"
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
+fn gigabytes(megabytes: u64) -> f64 {
+    megabytes as f64 / 1e3
+}
+
 /// The smallest Rust that builds the project, as the manifest says it.
 fn oldest_rust() -> (u32, u32) {
     let mut parts = env!("CARGO_PKG_RUST_VERSION").split('.').map(|part| part.parse().unwrap_or(0));
@@ -197,6 +247,32 @@ mod tests {
         assert_eq!(available(text), Some(72));
         assert_eq!(available("df: no such folder"), None);
         assert!(free_gigabytes(&std::env::temp_dir()).is_some());
+    }
+
+    #[test]
+    fn what_may_be_removed_is_named_with_its_size_where_it_is_large() {
+        let target = Path::new("/t");
+        let size = |part: &str, megabytes| (target.join(part), megabytes);
+        let text = removable(
+            target,
+            &[size("", 5100), size("debug", 3400), size("debug/incremental", 1234), size("asan", 9)],
+        );
+        let lines: Vec<&str> = text.trim().lines().collect();
+        assert!(lines[0].starts_with("/t has 5.1 GB; what may be removed"), "{text}");
+        assert!(lines[1].starts_with("  debug/incremental     1.2 GB  the first build"), "{text}");
+        assert!(lines[2].starts_with("  debug                 3.4 GB") && lines.len() == 3, "{text}");
+        assert_eq!(removable(target, &[size("", 50)]), "\n/t has 0.1 GB\n");
+    }
+
+    #[test]
+    fn sizes_are_those_of_folders_that_are_there() {
+        let target = std::env::temp_dir().join(format!("sizes-{}", std::process::id()));
+        std::fs::create_dir_all(target.join("debug/incremental")).unwrap();
+        std::fs::write(target.join("debug/incremental/state"), vec![1; 3_000_000]).unwrap();
+        let sizes = sizes(&target);
+        std::fs::remove_dir_all(&target).unwrap();
+        assert_eq!(sizes.len(), 3, "{sizes:?}");
+        assert!(sizes.iter().all(|(_, megabytes)| (2..=4).contains(megabytes)), "{sizes:?}");
     }
 
     #[test]

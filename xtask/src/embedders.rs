@@ -60,7 +60,7 @@ fn programs(tree: &Tree, folder: &Path) -> Result<()> {
     write(&rust.join("Cargo.toml"), &MANIFEST.replace("@ROOT@", &root.display().to_string()))?;
     copy(&root.join("Cargo.lock"), &rust.join("Cargo.lock"))?;
     copy(&examples.join("embed.rs"), &rust.join("src/main.rs"))?;
-    let mut program = workspace::cargo();
+    let mut program = workspace::cargo_with_bar();
     program.args(["run", "--quiet", "--offline", "--"]).arg(&plain).arg("mock").current_dir(&rust);
     program.env("CARGO_TARGET_DIR", std::path::absolute(workspace::target()?)?);
     step("a Rust program of another workspace", &mut program)

@@ -167,14 +167,14 @@ fn step(name: &'static str, about: &'static str, command: Command) -> Step {
 
 /// The tests that need nothing but a device.
 /// The test that is the table of rules, in each emulator's tests.
-const RULES: &str = "the_driver_says_what_the_table_has";
+const RULES: &str = "driver_says_what_the_table_has";
 
 const TRANSFERS: [&str; 6] = [
-    "what_goes_down_comes_up",
+    "bytes_written_to_a_card_are_read_back",
     "bytes_move_within_the_device_and_are_filled",
     "any_number_may_be_on_their_way",
-    "a_request_that_is_let_go_of_still_runs",
-    "what_makes_no_sense_is_refused_before_anything_happens",
+    "request_that_is_let_go_of_still_runs",
+    "senseless_transfers_are_refused_before_anything_happens",
     "five_gibibytes_are_split_and_arrive",
 ];
 /// What every queue of the backend stands on.
@@ -184,7 +184,7 @@ const GAUDI_QUEUES: [&str; 4] = [
     "gaudi::bytes_end_where_plain_memory_has_them",
     "gaudi::queues_that_wait_for_each_other_before_anything_is_signalled",
     "gaudi::many_threads_share_a_card",
-    "gaudi::a_file_is_read_into_memory_that_cannot_be_mapped",
+    "gaudi::file_is_read_into_memory_that_cannot_be_mapped",
 ];
 
 fn gaudi(bench: &Bench) -> Result<Vec<Step>> {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_to_fill_in() {
+    fn new_backend_has_nothing_left_to_fill_in() {
         let place = place("whole");
         create("my_card", &place).unwrap();
         for (file, _) in FILES {

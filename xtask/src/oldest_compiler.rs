@@ -42,7 +42,7 @@ fn oldest_compiler_is_one_version_wherever_it_is_named() {
 }
 
 #[test]
-fn the_step_checks_with_the_oldest_compiler() {
+fn step_checks_with_the_oldest_compiler() {
     let step = crate::test::msrv(Path::new("."), Path::new("target"));
     let arguments: Vec<_> = step.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
     let [run, version, ..] = arguments.as_slice() else { panic!("{arguments:?}") };

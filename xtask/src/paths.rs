@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! That what the pages name is there: files, places in other pages, commands, steps, packages, tests and examples.
+//! That what the pages name is there: files, tests in them, places in other pages, commands, steps, packages and examples.
 
 use clap::CommandFactory;
 use std::collections::BTreeSet;
@@ -49,6 +49,18 @@ impl Repository {
             || self.files.iter().any(|file| file.ends_with(&end))
             || resolve(page, name).is_some_and(|path| self.root.join(path).exists())
     }
+}
+
+/// Whether a file has a test with a name.
+fn has_test(text: &str, name: &str) -> bool {
+    let function = format!("fn {name}(");
+    let mut above = text.split("#[test]").skip(1);
+    above.any(|rest| {
+        rest.lines()
+            .map(str::trim)
+            .find(|line| line.starts_with("fn "))
+            .is_some_and(|line| line.starts_with(&function))
+    })
 }
 
 /// A path that is written in a page, from the root on.
@@ -124,6 +136,14 @@ fn missing_places(repository: &Repository, page: &str, text: &str) -> Vec<String
             let is_path = name.chars().all(|char| char.is_ascii_alphanumeric() || "/_-.".contains(char));
             is_path && FILES.iter().any(|end| name.len() > end.len() && name.ends_with(end))
         });
+        for (name, test) in quoted(line).filter_map(|name| name.split_once(".rs::")) {
+            let end = format!("/{name}.rs");
+            let files = repository.files.iter().filter(|file| file.ends_with(&end));
+            let mut texts = files.map(|file| std::fs::read_to_string(repository.root.join(file)).unwrap());
+            if !texts.any(|text| has_test(&text, test)) {
+                missing.push(format!("{page}:{number}: the test {name}.rs::{test}"));
+            }
+        }
         for name in names.filter(|name| !is_a_kernels(page, name) && !repository.has_file(page, name)) {
             missing.push(format!("{page}:{number}: the file {name}"));
         }
@@ -175,13 +195,86 @@ fn commands_that_pages_name_are_there() {
     assert!(missing.is_empty(), "pages name what is not there:\n{}", missing.join("\n"));
 }
 
+/// The pages that links lead to from a page on, itself included.
+fn reachable(repository: &Repository, from: &str) -> BTreeSet<String> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
+    while let Some(page) = next.pop() {
+        let Ok(text) = std::fs::read_to_string(repository.root.join(&page)) else { continue };
+        let targets = text.lines().flat_map(links).filter_map(|link| resolve(&page, link.split('#').next()?));
+        next.extend(targets.map(|path| path.to_string_lossy().into_owned()).filter(|path| {
+            path.ends_with(".md") && repository.files.contains(path) && !found.contains(path)
+        }));
+        found.insert(page);
+    }
+    found
+}
+
 #[test]
-fn what_is_not_there_is_found() {
+fn every_page_is_found_from_the_first() {
     let repository = Repository::read();
-    let text = "# One\n[a](b.md) and [c](../README.md#two-commands), [d](#one), [e](#two); `engine/none.rs`, `engine/slot.rs`\n";
+    let reachable = reachable(&repository, "README.md");
+    let lost: Vec<&String> =
+        repository.pages().map(|(page, _)| page).filter(|page| !reachable.contains(*page)).collect();
+    assert!(lost.is_empty(), "no page links to {lost:?}");
+    let index = std::fs::read_to_string(repository.root.join("docs/README.md")).unwrap();
+    let listed: BTreeSet<&str> = index.lines().flat_map(links).collect();
+    let unlisted: Vec<&str> = guides(&repository)
+        .filter_map(|(page, _)| page.strip_prefix("docs/"))
+        .filter(|page| !listed.contains(page))
+        .collect();
+    assert!(unlisted.is_empty(), "docs/README.md does not list {unlisted:?}");
+}
+
+/// The pages of the documentation, but for their list and for decisions.
+fn guides(repository: &Repository) -> impl Iterator<Item = (&String, String)> {
+    let is_guide = |page: &str| {
+        page.strip_prefix("docs/").is_some_and(|name| name != "README.md" && !name.contains('/'))
+    };
+    repository.pages().filter(move |(page, _)| is_guide(page))
+}
+
+/// What the paragraph under a page's title lacks.
+fn lacks(text: &str) -> Option<&'static str> {
+    let first = text.split("\n\n").nth(1).unwrap_or_default();
+    [
+        ("*For ", "whom it is for"),
+        ("At the end", "what a reader has at the end"),
+        ("](README.md)", "a link to all pages"),
+    ]
+    .into_iter()
+    .find_map(|(words, what)| (!first.contains(words)).then_some(what))
+}
+
+#[test]
+fn pages_begin_with_whom_they_are_for_and_what_one_has_at_the_end() {
+    let repository = Repository::read();
+    assert!(guides(&repository).count() > 10);
+    let without: Vec<String> = guides(&repository)
+        .filter_map(|(page, text)| lacks(&text).map(|what| format!("{page}: {what}")))
+        .collect();
+    assert!(without.is_empty(), "missing under the title:\n{}", without.join("\n"));
+    assert_eq!(lacks("# A page\n\nIt is about this.\n"), Some("whom it is for"));
+    assert_eq!(
+        lacks("# A page\n\n*For you.* ([all pages](README.md))\n"),
+        Some("what a reader has at the end")
+    );
+}
+
+#[test]
+fn missing_paths_are_found() {
+    let repository = Repository::read();
+    let text = "# One\n[a](b.md) and [c](../README.md#two-commands), [d](#one), [e](#two); `engine/none.rs`, `engine/slot.rs`; \
+                `src/paths.rs::missing_paths_are_found`, `src/paths.rs::has_test`, `none.rs::is_there`\n";
     let missing = missing_places(&repository, "docs/engine.md", text);
     // Places in the page itself are those of the page that is there.
-    let expected = ["the link b.md", "no heading for #one", "no heading for #two", "the file engine/none.rs"];
+    let expected = [
+        "the link b.md",
+        "no heading for #one",
+        "no heading for #two",
+        "the test src/paths.rs::has_test",
+        "the test none.rs::is_there",
+        "the file engine/none.rs",
+    ];
     assert_eq!(missing, expected.map(|end| format!("docs/engine.md:2: {end}")));
     let text = "`cargo xtask nothing`, `cargo xtask NAME`, cargo xtask test --only msrv --only never; \
                 cargo test -p hal-none --test engine, cargo run -p hal-driver --example none";

@@ -48,21 +48,28 @@ impl Python {
         std::fs::read_to_string(self.root.join(file)).is_ok_and(|installed| installed == wanted)
     }
 
-    /// Says what to remove if the environment was made elsewhere: its programs begin with the path of its interpreter.
+    /// Says what to remove if the environment was made elsewhere: its programs begin with the path of its interpreter. In a copy of
+    /// a checkout that is still there they would work, on the other's packages.
     fn ensure_unmoved(&self) -> Result<()> {
         let pip = std::fs::read(self.program("pip")).unwrap_or_default();
         let first = pip.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let Some(interpreter) =
-            first.strip_prefix(b"#!").map(|path| String::from_utf8_lossy(path).into_owned())
+            first.strip_prefix(b"#!").map(|path| String::from_utf8_lossy(path).trim().to_owned())
         else {
             return Ok(());
         };
-        if !Path::new(interpreter.trim()).exists() {
+        let interpreter = Path::new(&interpreter);
+        // A path that is too long for a first line is behind a shell's.
+        let is_python =
+            interpreter.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
+        let folder = |path: &Path| path.canonicalize().ok();
+        let is_ours = interpreter.parent().and_then(folder) == folder(&self.root.join("bin"));
+        if is_python && !is_ours {
             bail!(
-                "this checkout was moved: what is installed in {} names {}, which is gone\n  remove {} and {}, and run \
-                 `cargo xtask setup`",
+                "this checkout was moved or copied: what is installed in {} names {}, another folder's interpreter\n  remove {} and {}, \
+                 and run `cargo xtask setup`",
                 self.root.display(),
-                interpreter.trim(),
+                interpreter.display(),
                 self.root.display(),
                 self.root.with_file_name("iree").display()
             );
@@ -316,6 +323,7 @@ pub(crate) fn run() -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::{NETWORKS, PACKAGE, Python, REQUIREMENTS, check_version, debian};
+    use std::path::Path;
 
     /// What a lock has of a name: the version.
     fn locked(lock: &str) -> Vec<(String, String)> {
@@ -371,6 +379,19 @@ mod tests {
         let moved = python.ensure_unmoved().unwrap_err().to_string();
         assert!(moved.contains(&format!("remove {}", root.display())), "{moved}");
         assert!(moved.contains("/no/such/place") && moved.contains("cargo xtask setup"), "{moved}");
+        // A copy: what it names is there, but it is the other checkout's.
+        let other = root.with_file_name("other");
+        std::fs::create_dir_all(other.join("bin")).unwrap();
+        let names = |place: &Path| {
+            let interpreter = place.join("bin/python3");
+            std::fs::write(&interpreter, "").unwrap();
+            std::fs::write(root.join("bin/pip"), format!("#!{}\n", interpreter.display())).unwrap();
+        };
+        names(&other);
+        let copied = python.ensure_unmoved().unwrap_err().to_string();
+        assert!(copied.contains(other.to_str().unwrap()), "{copied}");
+        names(&root);
+        python.ensure_unmoved().unwrap();
         std::fs::write(root.join("bin/pip"), "#!/bin/sh\n").unwrap();
         python.ensure_unmoved().unwrap();
         std::fs::remove_dir_all(root.parent().unwrap()).unwrap();

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_stops_unless_told_otherwise() {
+    fn first_failure_stops_unless_told_otherwise() {
         let steps = || vec![step("a", "true"), step("b", "false"), step("c", "true")];
         let names =
             |outcomes: &[(&'static str, Outcome)]| outcomes.iter().map(|(name, _)| *name).collect::<Vec<_>>();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_exist_is_an_error_that_names_it() {
+    fn program_that_does_not_exist_is_an_error_that_names_it() {
         let error = run(vec![step("a", "no-such-program")], false).unwrap_err();
         assert!(error.to_string().contains("no-such-program"));
     }

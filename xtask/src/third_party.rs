@@ -38,7 +38,7 @@ pub(crate) fn run() -> Result<bool> {
     let target = std::path::absolute(workspace::target()?)?;
     share_release(&folder, &target)?;
     let test = |wrong| {
-        let mut command = workspace::cargo();
+        let mut command = workspace::cargo_with_bar();
         // Where the crates that this workspace has from elsewhere are built already.
         step(&folder, command.args(["test", "--quiet", "--offline", "--target-dir"]).arg(&target), wrong)
     };

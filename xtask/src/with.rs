@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 /// Builds the program that does it, and says where it is.
 pub(crate) fn supervisor() -> Result<PathBuf> {
     // Optimised: it moves the bytes that the cards move.
-    let status = workspace::cargo()
+    let status = workspace::cargo_with_bar()
         .args(["build", "--quiet", "--locked", "--release", "--package", "hal-supervisor"])
         .current_dir(workspace::root()?)
         .status()

@@ -38,6 +38,14 @@ pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
+/// The cargo that runs this, for what is done with `--quiet`: it shows a bar while it builds, and nothing where nothing is to be
+/// built.
+pub(crate) fn cargo_with_bar() -> Command {
+    let mut cargo = cargo();
+    cargo.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "80");
+    cargo
+}
+
 /// The triple of this machine.
 pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());

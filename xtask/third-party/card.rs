@@ -76,7 +76,7 @@ fn heap_that_the_host_cannot_map_is_reached_through_the_queue() {
 /// Twice the first buffer and three, in the card's own format: 2 × a + 3.
 const PROGRAM: &[u8] = b"ACME\x02\x02\x03\x00\x00\x01\x00\x02\x01 and more";
 
-/// A program in the card's format, whose name nobody told.
+/// A program in the card's format, which has no name.
 fn load(
     device: *mut sys::iree_hal_device_t,
     bytes: &[u8],

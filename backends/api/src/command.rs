@@ -38,7 +38,7 @@ impl<D: Device> fmt::Debug for Job<D> {
     }
 }
 
-/// The commands of a job: a slice of them, whoever keeps it.
+/// The commands of a job: a slice of them, owned or shared.
 pub enum Commands<D: Device> {
     /// The job.
     Own(SmallVec<[Command<D>; 1]>),
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_has_one_to_sixteen_bytes() {
+    fn pattern_has_one_to_sixteen_bytes() {
         assert_eq!(Pattern::new(&[1, 2, 3]).map(|pattern| pattern.bytes().to_vec()), Some(vec![1, 2, 3]));
         assert!(Pattern::new(&[]).is_none());
         assert!(Pattern::new(&[0; 16]).is_some());

@@ -18,6 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// A piece of host memory. Clones and [slices](HostRange::slice) are the same memory and keep it alive.
+///
+/// # Invariants
+///
+/// `length` bytes from `start` on are valid for reads, and for writes where anything writes through the range, on any thread,
+/// for as long as a clone of `owner` lives; for good if there is none.
 #[derive(Clone)]
 pub struct HostRange {
     start: NonNull<u8>,
@@ -25,16 +30,20 @@ pub struct HostRange {
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: a range is an address that its owner keeps valid on every thread; contents are only ever copied, and their
-// order is the program's business, as the module says.
+// SAFETY: valid on any thread, by the invariant; contents are only ever copied, and their order is the program's business,
+// as the module says.
 unsafe impl Send for HostRange {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for HostRange {}
 
 /// What allocators align to by themselves.
 const NATURAL: usize = 16;
 
 /// An allocation of ours.
+///
+/// # Invariants
+///
+/// `start` was allocated with `layout`, and this alone frees it.
 struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
@@ -42,12 +51,12 @@ struct Allocation {
 
 // SAFETY: the allocation is plain memory; only its drop touches it here.
 unsafe impl Send for Allocation {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: allocated in `HostRange::allocate` with this layout, freed once.
+        // SAFETY: allocated with this layout and freed here alone, by the invariant.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
@@ -74,7 +83,7 @@ impl HostRange {
         Ok(Self { start, length: size, owner: Some(owner) })
     }
 
-    /// Memory that belongs to `owner`, or to nobody who could take it away.
+    /// Memory that lives as long as `owner`; for good, if there is none.
     ///
     /// # Safety
     ///
@@ -183,7 +192,7 @@ unsafe fn store_words(start: NonNull<u8>, word: u64, words: usize) {
 }
 
 /// Stores a word over and over past the caches: in pieces of a large fill processors take the way through them, which
-/// costs a fourth more and leaves the caches full of what nobody will find there again.
+/// costs a fourth more and leaves the caches full of what is evicted before it is read.
 ///
 /// # Safety
 ///
@@ -221,6 +230,10 @@ unsafe fn stream_words(start: NonNull<u8>, word: u64, words: usize) {
 }
 
 /// A piece of a [`HostRange`], valid while the range is borrowed: what work is done on.
+///
+/// # Invariants
+///
+/// `length` bytes from `start` on are inside the range, so that its invariant holds for them during `'a`.
 #[derive(Clone, Copy)]
 pub struct HostPart<'a> {
     start: NonNull<u8>,
@@ -228,9 +241,9 @@ pub struct HostPart<'a> {
     whole: PhantomData<&'a HostRange>,
 }
 
-// SAFETY: as for the range.
+// SAFETY: as for [`HostRange`].
 unsafe impl Send for HostPart<'_> {}
-// SAFETY: as for the range.
+// SAFETY: as for `Send`.
 unsafe impl Sync for HostPart<'_> {}
 
 impl<'a> HostPart<'a> {
@@ -266,7 +279,7 @@ impl<'a> HostPart<'a> {
     pub fn copy_from(self, source: HostPart<'_>) -> bool {
         let fits = self.length == source.length;
         if fits {
-            // SAFETY: both are valid for this many bytes.
+            // SAFETY: both are valid for this many bytes, by their invariants.
             unsafe { source.start.copy_to(self.start, self.length) };
         }
         fits
@@ -277,7 +290,7 @@ impl<'a> HostPart<'a> {
     pub fn write(self, bytes: &[u8]) -> bool {
         let fits = self.length == bytes.len();
         if fits {
-            // SAFETY: valid for this many bytes, and a shared slice does not change meanwhile.
+            // SAFETY: valid for this many bytes, by the invariant, and a shared slice does not change meanwhile.
             unsafe { self.start.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
         }
         fits
@@ -288,7 +301,7 @@ impl<'a> HostPart<'a> {
     pub fn read(self, bytes: &mut [u8]) -> bool {
         let fits = self.length == bytes.len();
         if fits {
-            // SAFETY: valid for this many bytes, and the target is exclusive.
+            // SAFETY: valid for this many bytes, by the invariant, and the target is exclusive.
             unsafe { bytes.as_mut_ptr().copy_from(self.start.as_ptr(), bytes.len()) };
         }
         fits
@@ -310,7 +323,7 @@ impl<'a> HostPart<'a> {
     fn fill_with(self, pattern: &[u8], store: unsafe fn(NonNull<u8>, u64, usize)) -> bool {
         let Some(&first) = pattern.first() else { return false };
         if self.length < LONG_FILL && pattern.iter().all(|&byte| byte == first) {
-            // SAFETY: the range is valid for this many bytes.
+            // SAFETY: valid for this many bytes, by the invariant.
             unsafe { self.start.write_bytes(first, self.length) };
             return true;
         }
@@ -364,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_the_same_memory_and_keeps_it() {
+    fn slice_is_the_same_memory_and_keeps_it() {
         let whole = HostRange::allocate(16, 64).unwrap();
         assert_eq!(whole.address() as usize % 64, 0);
         let part = whole.slice(4, 8).unwrap();

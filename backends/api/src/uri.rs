@@ -102,7 +102,7 @@ impl<'a> Parameters<'a> {
         Failure::new(Code::InvalidArgument, format!("{}: parameter {key} {why}", self.driver))
     }
 
-    /// Refuses what nobody has taken.
+    /// Refuses the parameters that were not taken.
     pub fn finish(mut self) -> Result<(), Failure> {
         let Some(&(key, _)) = self.pairs.first() else { return Ok(()) };
         self.known.sort_unstable();

@@ -73,7 +73,7 @@ impl Fault {
     }
 }
 
-/// A name in a message: quoted, and cut where it is long, because whoever wrote the file chose it.
+/// A name in a message: quoted, and cut where it is long, because it is the file's own.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a>(pub &'a str);
 

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_file_is_found_by_its_address_while_it_is_mapped() {
+    fn part_of_a_file_is_found_by_its_address_while_it_is_mapped() {
         let (file, range) = mapped_file("backed", 8192).unwrap();
         let found = of(range.part(4096, 100).unwrap());
         assert!(

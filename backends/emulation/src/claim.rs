@@ -31,7 +31,7 @@ impl Drop for Claim {
     }
 }
 
-/// That something is of a kind, this user's, and nobody else's to change; else `EPERM`.
+/// That something is of a kind, this user's, and writable for this user alone; else `EPERM`.
 fn check(file: impl AsFd, kind: FileType) -> Result<(), Errno> {
     let status = fstat(file)?;
     let is_ours = status.st_uid == rustix::process::getuid().as_raw();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_in_a_folder_that_nobody_else_can_change() {
+    fn files_are_in_a_folder_of_this_user_alone() {
         let parent = folder("mode");
         let claims = Claims { folder: parent.join("emulator"), machine: Some("one".to_owned()) };
         let file = claims.open(3).unwrap().unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_named_without_what_a_terminal_obeys() {
+    fn holder_is_named_without_what_a_terminal_obeys() {
         assert_eq!(printable("a\u{1b}[2Jb\n"), "a[2Jb");
     }
 }

@@ -51,7 +51,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_dma_buf_says_what_it_is_of_and_holds_the_memory() {
+    fn dma_buf_says_what_it_is_of_and_holds_the_memory() {
         let memory = memory_file("exported", 64 * PAGE).unwrap();
         let buffer = export(memory.as_fd(), 3 * PAGE, 8 * PAGE).unwrap();
         assert!(is_held(memory.as_fd()));
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(extent(memory.as_fd(), "exported"), None, "the memory itself is no dma-buf");
     }
 
-    /// Whoever maps what another process sent would not survive its becoming shorter.
+    /// A process that maps what another one sent does not survive its becoming shorter.
     #[test]
     fn what_could_become_shorter_or_is_too_short_is_no_dma_buf() {
         let memory = memory_file("exported", 64 * PAGE).unwrap();

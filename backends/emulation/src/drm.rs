@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_direction_is_copied_where_both_have_it() {
+    fn direction_is_copied_where_both_have_it() {
         let mut argument = [7; 8];
         let write_only = request(IN, 8);
         let answer = |inner: &mut [u8]| {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_is_not_there_is_a_fault() {
+    fn argument_that_is_not_there_is_a_fault() {
         let own = request(IN | OUT, 8);
         assert_eq!(call(own, own, &mut [0; 4], |_| unreachable!()), Err(Errno::FAULT));
         assert_eq!(call(own, own, &mut [0; 8], |_| Ok(())), Ok(()));

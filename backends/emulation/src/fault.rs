@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn each_strikes_when_its_form_says() {
+    fn fault_of_each_form_strikes_when_it_says() {
         let mut faults =
             faults(&["open:EAGAIN:2", "submit:EBUSY:2:2", "alloc:2", "each:3", "few:7", "late"]).unwrap();
         let opens: Vec<_> = (0..3).map(|_| faults.fail(OPEN)).collect();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_never_strikes() {
+    fn fault_that_is_not_asked_for_never_strikes() {
         let mut none = faults(&[]).unwrap();
         for &form in ALL {
             assert!(!none.has(form) && !none.strikes(form) && none.fail(form).is_ok(), "{form}");

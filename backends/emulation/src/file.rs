@@ -146,9 +146,9 @@ impl<T> OpenFiles<T> {
 mod tests {
     use super::*;
 
-    /// A length beyond what a process may write ends it by a signal, if nobody looks first.
+    /// A length beyond what a process may write ends it by a signal, unless it is checked first.
     #[test]
-    fn a_limit_on_files_is_looked_at_before_the_kernel_does() {
+    fn limit_on_files_is_looked_at_before_the_kernel_does() {
         use rustix::process::{Rlimit, setrlimit};
         let before = getrlimit(Resource::Fsize);
         setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 40), ..before }).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_closed_when_its_last_copy_and_mapping_are_gone() {
+    fn file_is_closed_when_its_last_copy_and_mapping_are_gone() {
         let mut files = OpenFiles::default();
         let opened = Opened::new("test").unwrap();
         let identity = opened.identity;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_file_is_none_of_the_machines() {
+    fn foreign_file_is_none_of_the_machines() {
         let files = OpenFiles::<()>::default();
         let other = memory_file("other", 0).unwrap();
         assert_eq!(files.get(identity(other.as_fd()).unwrap()), Err(Errno::NOTTY));

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_counts_for_the_request_that_it_was_lent_to() {
+    fn flag_counts_for_the_request_that_it_was_lent_to() {
         assert!(!is_pending());
         let (outer, inner) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
         on_behalf(outer, || {

@@ -18,6 +18,10 @@ use std::sync::Arc;
 pub struct Linux;
 
 /// A mapping, ended when it is dropped.
+///
+/// # Invariants
+///
+/// `length` bytes are mapped at `start`, and this alone ends that: every range of them keeps it.
 struct Mapping {
     start: *mut c_void,
     length: usize,
@@ -25,12 +29,13 @@ struct Mapping {
 
 // SAFETY: a mapping is an address; ending it is all that is done here.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped below with this length, and every range of it is gone. It cannot fail for a whole mapping.
+        // SAFETY: mapped with this length and ended here alone, with no range of it left, by the invariant. It cannot fail for
+        // a whole mapping.
         let _ = unsafe { rustix::mm::munmap(self.start, self.length) };
     }
 }
@@ -210,7 +215,7 @@ mod tests {
     use crate::file::mapped_file;
 
     #[test]
-    fn a_mapping_is_read_and_written_at_any_offset_and_length() {
+    fn mapping_is_read_and_written_at_any_offset_and_length() {
         let (_file, range) = mapped_file("device", 64).unwrap();
         let device = MappedRange::new(range.clone());
         assert_eq!(device.length(), 64);
@@ -234,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_is_one_access() {
+    fn register_is_one_access() {
         // Head, words of four and eight, and tail: an aligned word is nothing but one word.
         for address in [0x1000, 0x1004] {
             let [head, long, end, tail] = MappedRange::cuts(address, 4);

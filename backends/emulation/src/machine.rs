@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_draws_the_same_order_each_time() {
+    fn seed_draws_the_same_order_each_time() {
         let drawn =
             |seed| taken(&machine(|execution| (execution.seeded, execution.seed) = (true, seed)), 0..20);
         assert_eq!(drawn(1), drawn(1));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_wakes_every_kind_of_sleeper() {
+    fn stop_wakes_every_kind_of_sleeper() {
         let machine = machine(|_| ());
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| machine.next(&mut machine.lock(), 0));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_ticks_when_something_is_due() {
+    fn clock_ticks_when_something_is_due() {
         let machine = machine(|_| ());
         let mut later = Later::default();
         let (first, second) =
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dispatch_is_shared_by_workers_that_have_nothing_to_do() {
+    fn dispatch_is_shared_by_workers_that_have_nothing_to_do() {
         let machine = machine(|execution| execution.workers = 3);
         for (bad, abort) in [(None, false), (Some(500), false), (None, true)] {
             let program = Arc::new(Counter { groups: AtomicU64::new(0), bad });

@@ -33,7 +33,7 @@ struct Entry<K, T> {
     keys: Vec<K>,
     /// Nothing while it is being made.
     made: Option<Weak<T>>,
-    /// Whether nobody else gets it.
+    /// Whether it is for one holder alone.
     given_up: bool,
     /// Whether there can be no other one.
     held: bool,
@@ -45,7 +45,7 @@ impl<K, T> Entry<K, T> {
         self.made.as_ref().filter(|_| !self.given_up)?.upgrade()
     }
 
-    /// Whether whoever wants it has to wait.
+    /// Whether a caller that wants it has to wait.
     fn is_taken(&self) -> bool {
         self.held || self.made.is_none()
     }
@@ -84,7 +84,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Nobody else gets what is here.
+    /// What is here is for one holder alone.
     pub fn give_up(&self) {
         self.registry.give_up(self.number);
     }
@@ -94,7 +94,7 @@ impl Place {
         self.registry.free(self.number);
     }
 
-    /// Nobody else gets what is here, and another one can be opened.
+    /// What is here is for one holder alone, and another one can be opened.
     pub fn release(&self) {
         self.give_up();
         self.free();
@@ -134,7 +134,7 @@ impl<K, T> Registry<K, T> {
         Self { state: Mutex::new(State { entries: Vec::new(), last: 0 }), changed: Condvar::new() }
     }
 
-    /// Has something that nobody else gets, but which is [found](Self::find).
+    /// Holds something alone, which nevertheless is [found](Self::find).
     pub fn private(&self, thing: T) -> Arc<T> {
         let thing = Arc::new(thing);
         self.state.lock().add(Vec::new(), Some(Arc::downgrade(&thing)));

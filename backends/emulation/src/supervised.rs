@@ -38,7 +38,7 @@ pub trait Supervised: Kernel + Programs {
     /// The node that an open file is of; nothing, if it is none of this machine's.
     fn node(&self, file: BorrowedFd<'_>) -> Option<PathBuf>;
 
-    /// Releases what nobody has any more. To be called now and then while it says that something is open.
+    /// Releases what has no holder any more. To be called now and then while it says that something is open.
     fn reap(&self) -> bool;
 
     /// Wakes every request that sleeps, so that it looks whether it is [interrupted](crate::interrupt).

@@ -101,7 +101,7 @@ pub fn seen(process: u32, file: Identity, offset: u64, length: u64) {
     }
 }
 
-/// Forgets what is known of a file that nobody has open or mapped.
+/// Forgets what is known of a file that is neither open nor mapped.
 pub(crate) fn forget(file: Identity) {
     VIEWS.lock().retain(|view| view.file != file);
 }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_far_out_in_a_file_is_the_same_for_whoever_maps_the_file() {
+    fn memory_far_out_in_a_file_is_the_same_in_every_mapping() {
         let file = Arc::new(memory_file("view", 0).unwrap());
         let range = memory(&file, FAR, 8192).unwrap();
         let other = map_shared(file.as_fd(), 8192, FAR).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_when_nobody_has_it_mapped() {
+    fn memory_is_given_back_when_it_is_mapped_no_more() {
         let file = Arc::new(memory_file("view", 0).unwrap());
         let alone = memory(&file, FAR, 4096).unwrap();
         assert!(alone.write(0, &[1]) && has_data(&file, FAR));

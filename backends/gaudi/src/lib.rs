@@ -290,17 +290,11 @@ fn adopt(number: &str) -> Result<(Arc<Shared>, Option<Arc<Emulator>>), Failure> 
 mod tests {
     use super::*;
     use generation::Generation;
+    use hal_testbench::cases;
     use proptest::prelude::*;
 
-    /// As many cases as a test usually runs, or as many as the environment asks for.
-    pub(crate) fn cases(usual: u32) -> ProptestConfig {
-        let default = ProptestConfig::default();
-        let asked = std::env::var_os("PROPTEST_CASES").is_some();
-        ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
-    }
-
     #[test]
-    fn a_card_is_found_by_number_and_by_place() {
+    fn card_is_found_by_number_and_by_place() {
         let node = |number, address: &str| Node {
             number,
             address: address.to_owned(),
@@ -322,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_card_has_to_be_named() {
+    fn emulated_card_has_to_be_named() {
         assert_eq!(emulated("").unwrap(), None);
         assert_eq!(emulated("0").unwrap(), None);
         assert_eq!(emulated("emulated").unwrap(), Some(0));
@@ -417,7 +411,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..crate::tests::cases(64) })]
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases(64)) })]
 
         /// Nothing here names a card that the machine may have.
         #[test]

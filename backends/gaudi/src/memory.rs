@@ -38,7 +38,7 @@ enum Source {
     Physical,
     /// Host memory, mapped.
     Host { range: HostRange },
-    /// Somebody else's dma-buf, mapped.
+    /// An imported dma-buf, mapped.
     Foreign,
 }
 

@@ -26,7 +26,7 @@ const PATTERN_BLOCK: u64 = 4096;
 pub(crate) struct Step {
     pub(crate) lane: Lane,
     pub(crate) commands: Vec<u8>,
-    /// The command of the job that it ends, where somebody wants to know.
+    /// The command of the job that it ends, if the job is observed.
     pub(crate) ends: Option<usize>,
 }
 

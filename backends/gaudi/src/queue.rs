@@ -56,9 +56,9 @@ struct Flight {
     steps: VecDeque<Step>,
     /// What is, in order; the last one ends last.
     submissions: SmallVec<[InFlight; 2]>,
-    /// Which of them end commands that somebody watches.
+    /// Which of them end commands that are observed.
     marks: Vec<(usize, usize)>,
-    /// From when to when the commands went that somebody watches, and have ended.
+    /// From when to when the observed commands that have ended went.
     times: Vec<(usize, u64, u64)>,
     /// Points that it waits for and that are not submitted yet.
     waits: SmallVec<[Awaited; 2]>,

@@ -119,9 +119,9 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &open(&emulator, Duration::ZERO).unwrap()));
     }
 
-    /// That it was found out by a request is enough: nobody needs to have let go of it yet.
+    /// That it was found out by a request is enough, before its users have let go of it.
     #[test]
-    fn card_that_is_known_to_be_lost_is_given_to_nobody() {
+    fn card_that_is_known_to_be_lost_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let lost = open(&emulator, Duration::ZERO).unwrap();
         emulator.unplug(0);
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Somebody who has the memory of a card, and opens that when it goes.
+    /// A holder of a card's memory, which opens the card when it goes.
     struct Opener {
         emulator: Arc<Emulator>,
         card: Arc<Card>,
@@ -179,7 +179,7 @@ mod tests {
 
     /// Those who have its memory may take their time, and its file is there until they have.
     #[test]
-    fn card_that_is_being_let_go_of_is_given_to_nobody() {
+    fn card_that_is_being_let_go_of_is_not_given_out() {
         let ends: [fn(&Card); 2] =
             [Card::close, |card| card.lose(&Failure::new(Code::Unavailable, "it was on fire"))];
         for (number, end) in ends.into_iter().enumerate() {
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Who has lost one gets another, and nobody is told that the process itself has it.
+    /// Who has lost one gets another, and is not told that the process itself has it.
     #[test]
     fn threads_that_open_lose_and_close_a_card_at_once_all_get_one() {
         for generation in [Generation::Gaudi1, Generation::Gaudi2] {
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Another descriptor of a card's file, which nobody gave away.
+    /// Another descriptor of a card's file, which was not given away.
     fn file_of(shared: &Shared) -> OwnedFd {
         let mut files = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
         // Others are only looked at: they may be cards that somebody waits for the end of.
@@ -248,7 +248,7 @@ mod tests {
         assert!(Arc::ptr_eq(&shared, &adopted));
     }
 
-    /// Nobody who has the file has to wait until it is closed: the program may never do that.
+    /// Holders of the file do not have to wait until it is closed: the program may never do that.
     #[test]
     fn card_of_the_programs_that_is_lost_is_asked_again_at_once() {
         let emulator = Emulator::new(Options::default()).unwrap();
@@ -274,7 +274,7 @@ mod tests {
 
     /// Whatever request finds it, and whether or not who asked goes on about it. Of submissions and waits, who makes them knows what they mean.
     #[test]
-    fn card_that_any_request_finds_gone_is_given_to_nobody() {
+    fn card_that_any_request_finds_gone_is_not_given_out() {
         let questions: [(&str, bool, Question); 4] = [
             ("its state", true, |shared| assert_eq!(shared.card.state(), "gone")),
             ("memory", true, |shared| assert_eq!(shared.card.allocate(4096), Err(Errno::NODEV))),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn card_whose_driver_tells_of_a_reset_is_given_to_nobody() {
+    fn card_whose_driver_tells_of_a_reset_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
         emulator.fail(0);
@@ -319,7 +319,7 @@ mod tests {
         assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
     }
 
-    /// Nobody listens to the driver here: what it refuses while it resets is all there is.
+    /// The driver's notices are not listened to here: what it refuses while it resets is all there is.
     #[test]
     fn card_that_refuses_memory_as_it_is_reset_is_known_to_be_lost() {
         let mut options = Options::default();

@@ -51,7 +51,7 @@ pub(crate) struct Submitter {
     timeout: Option<u32>,
     /// Whether the driver has signals, as far as is known: until it has refused one.
     signals: AtomicBool,
-    /// Command buffers of the kernel that nobody is writing into.
+    /// Command buffers of the kernel that are not being written.
     buffers: Mutex<Vec<KernelBuffer>>,
 }
 
@@ -349,7 +349,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_place_is_counted_until_it_is_dropped_and_leaves_nothing() {
+    fn place_is_counted_until_it_is_dropped_and_leaves_nothing() {
         let in_flight = Arc::new(AtomicUsize::new(2));
         let (empty, full) = (Place(in_flight.clone()), Place(in_flight.clone()).fill(1, 0, None));
         assert_eq!(in_flight.load(Ordering::Relaxed), 2);
@@ -361,13 +361,13 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_refuses_work_is_not_called_operational() {
+    fn card_that_refuses_work_is_not_called_operational() {
         assert_eq!(refusing(OPERATIONAL, Errno::BUSY), "taken by a reset");
         assert_eq!(refusing("being reset", Errno::BUSY), "being reset");
         assert_eq!(refusing(OPERATIONAL, Errno::NODEV), OPERATIONAL);
     }
 
-    /// What the driver tells of it it tells once, and here to somebody else: another user of the same file.
+    /// What the driver tells of it it tells once, and here to another user of the same file.
     #[test]
     fn card_that_refuses_waits_before_it_is_reset_is_said_to_be_taken_by_that() {
         let emulator = Emulator::new(Options::default()).unwrap();

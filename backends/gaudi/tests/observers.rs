@@ -48,7 +48,7 @@ impl Observer for Busy {
 }
 
 #[test]
-fn whoever_watches_a_job_may_submit_another_one() {
+fn observer_of_a_job_may_submit_another_one() {
     for uri in both() {
         let (tell, told) = mpsc::channel();
         let name = uri.clone();

@@ -74,7 +74,7 @@ fn another_card_reads_and_writes_it() {
 }
 
 #[test]
-fn a_part_is_exported_where_the_card_can_and_the_settings_allow() {
+fn part_is_exported_where_the_card_can_and_the_settings_allow() {
     for (uri, _) in kinds() {
         let (one, two) = (open(&uri), second(&uri));
         let memory = filled(one.ipc(), LENGTH, 3);
@@ -219,7 +219,7 @@ const ROLE: &str = "HAL_GAUDI_SHARING_ROLE";
 fn process(role: &str, uri: &str) -> (Child, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["the_other_process", "--exact", "--nocapture", "--test-threads=1"])
+        .args(["other_process", "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env("HAL_GAUDI_SHARING_URI", uri)
         .stdin(OwnedFd::from(there))
@@ -231,7 +231,7 @@ fn process(role: &str, uri: &str) -> (Child, UnixStream) {
 
 /// The exporter: fills memory, sends it, and goes on until it is told to end.
 #[test]
-fn the_other_process() {
+fn other_process() {
     if std::env::var(ROLE).is_err() {
         return;
     }
@@ -272,7 +272,7 @@ fn ends_well(mut child: Child) {
 }
 
 #[test]
-fn the_exporter_exits_and_every_byte_is_still_there() {
+fn exporter_exits_and_every_byte_is_still_there() {
     for generation in ["gaudi1", "gaudi2"] {
         let uri = machine(&format!("generation={generation}&register=on"));
         let (child, mut socket) = process("exporter", &uri);
@@ -313,7 +313,7 @@ fn nothing_is_kept_of_an_exporter_that_hangs_up() {
 }
 
 #[test]
-fn a_killed_exporter_leaves_its_bytes_too() {
+fn killed_exporter_leaves_its_bytes_too() {
     let uri = machine("register=on");
     let (mut child, socket) = process("exporter", &uri);
     let (handle, buffer) = receive(&socket).unwrap().unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use support::{both, bytes, machine, open, pattern, range};
 
 #[test]
-fn what_goes_down_comes_up() {
+fn bytes_written_to_a_card_are_read_back() {
     for uri in both() {
         let device = open(&uri);
         let dma = device.dma();
@@ -72,7 +72,7 @@ fn any_number_may_be_on_their_way() {
 }
 
 #[test]
-fn a_request_that_is_let_go_of_still_runs() {
+fn request_that_is_let_go_of_still_runs() {
     let device = open(&both()[0]);
     let dma = device.dma();
     let memory = device.ipc().allocate(4096).unwrap();
@@ -84,7 +84,7 @@ fn a_request_that_is_let_go_of_still_runs() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_happens() {
+fn senseless_transfers_are_refused_before_anything_happens() {
     let device = open(&both()[0]);
     let dma = device.dma();
     let code = |result: Result<hal_gaudi::dma::Request, hal_backend::Failure>| result.unwrap_err().code();
@@ -119,7 +119,7 @@ fn five_gibibytes_are_split_and_arrive() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn dropped_device_leaves_no_transfers_behind() {
     for uri in ["generation=gaudi1", "generation=gaudi2"].map(machine) {
         let emulator;
         {
@@ -138,7 +138,7 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn a_reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
+fn reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
     for generation in ["gaudi1", "gaudi2"] {
         for fault in ["reset:3", "partial:3", "hang:3", "unplug:60", "malfunction:3"] {
             // The kernel of the first generation gives a submission twenty times as long.
@@ -232,7 +232,7 @@ fn devices_that_share_a_card_are_all_told_of_its_errors() {
 
 /// Whichever request it is that finds the card gone.
 #[test]
-fn a_card_that_is_gone_begins_nothing_new() {
+fn card_that_is_gone_begins_nothing_new() {
     for unplugged_at in 60..100 {
         let device = open(&machine(&format!("fault=unplug:{unplugged_at}&speed=20")));
         let dma = device.dma();
@@ -245,7 +245,7 @@ fn a_card_that_is_gone_begins_nothing_new() {
 }
 
 #[test]
-fn a_kernel_that_has_no_room_now_is_asked_again() {
+fn kernel_that_has_no_room_now_is_asked_again() {
     for generation in ["gaudi1", "gaudi2"] {
         let device =
             open(&machine(&format!("generation={generation}&fault=submit:EAGAIN:5:30&fault=eintr:2")));

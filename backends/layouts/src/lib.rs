@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_what_was_declared() {
+    fn table_has_what_was_declared() {
         const WHOLE: &[Field] = &[field("count", 0, 4), field("pad", 4, 4), field("address", 8, 8)];
         const MEMBER: &[Field] = &[field("size", 0, 8)];
         let whole = Layout { kernel: "kernel_whole", prefix: "", size: 16, fields: WHOLE };
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_begins_as_zeros() {
+    fn structure_begins_as_zeros() {
         let whole = interface::Whole::default();
         assert_eq!((whole.count, whole.pad, whole.address, interface::Member::default().size), (0, 0, 0, 0));
     }

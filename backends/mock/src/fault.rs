@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_with_the_number_fails_and_no_other() {
+    fn one_with_the_number_fails_and_no_other() {
         let faults = faults(&["fail:copy:2:ABORTED", "fail:fill:1"]).unwrap();
         assert!(faults.strike(Kind::Copy).is_ok());
         assert_eq!(faults.strike(Kind::Copy).unwrap_err().code(), Code::Aborted);

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_can_be_had_again() {
+    fn dropped_memory_can_be_allocated_again() {
         let budget = Budget::new(1000);
         let first = budget.allocate(600, true).unwrap();
         let refused = budget.allocate(500, true).unwrap_err();

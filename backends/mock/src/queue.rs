@@ -66,7 +66,7 @@ struct CachePadded<T>(T);
 
 /// One hardware queue.
 struct Queue {
-    /// What whoever submits writes.
+    /// What submitting threads write.
     jobs: CachePadded<Mutex<VecDeque<MockJob>>>,
     /// The last epoch that was submitted.
     submitted: AtomicU64,

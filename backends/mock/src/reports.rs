@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How completions leave the device: told at once, or kept until somebody looks.
+//! How completions leave the device: told at once, or kept until the device is polled.
 //!
 //! With `completion=callback` the worker that ends a job reports it. Otherwise reports are kept in the order in which they
 //! were made, and [`Reports::deliver`] takes them out: that is what [`Device::poll`](hal_backend::Device::poll) does. With

@@ -74,7 +74,7 @@ fn serve(hardware: &Arc<Hardware>, number: usize) {
     }
 }
 
-/// A command that is divided among whoever has time.
+/// A command that is divided among the workers that have time.
 pub(crate) struct Share {
     command: Command<MockDevice>,
     extent: Extent,
@@ -96,7 +96,7 @@ impl Share {
         })
     }
 
-    /// Whether there is a chunk that nobody has taken.
+    /// Whether there is a chunk that was not taken.
     pub(crate) fn has_more(&self) -> bool {
         self.next.load(Ordering::Relaxed) < self.extent.pieces
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_piece_is_done_once_whoever_does_it() {
+    fn every_piece_is_done_once_on_any_number_of_workers() {
         let length = (3 << 20) + 5;
         let (range, share) = fill(length, 4);
         let done = std::thread::scope(|scope| {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_ends_it_early_and_is_told() {
+    fn abort_ends_it_early_and_is_told() {
         let (range, share) = fill(2 << 20, 2);
         let aborted = OnceLock::new();
         aborted.set(Failure::new(Code::Cancelled, "stop")).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_past_its_memory_fails_and_is_told() {
+    fn command_past_its_memory_fails_and_is_told() {
         let memory = Arc::new(MockMemory::imported(HostRange::allocate(64, 64).unwrap()));
         let target = Span { place: Place::Device(memory, 0), length: 2 << 20 };
         let command = Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() };

@@ -117,7 +117,7 @@ mod tests {
     use hal_qaic_abi::uapi::Semaphore;
 
     #[test]
-    fn a_program_has_a_call_bindings_both_ways_and_an_outcome() {
+    fn program_has_a_call_bindings_both_ways_and_an_outcome() {
         let program = Program { program: 1, function: 0, constants: 2, capacities: vec![64, 128] };
         let blueprint = Blueprint::read(program.container().unwrap().into()).unwrap();
         let binding = Role::Binding;
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_complete_last_is_waited_for() {
+    fn last_output_to_complete_is_waited_for() {
         let group = |direction, flags| {
             let command = Semaphore { flags, ..Semaphore::default() };
             let request = Request {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_without_bindings_is_a_network_too() {
+    fn function_without_bindings_is_a_network_too() {
         let program = Program { program: 1, function: 0, constants: 0, capacities: vec![] };
         let blueprint = Blueprint::read(program.container().unwrap().into()).unwrap();
         assert_eq!(blueprint.roles, [Role::Call, Role::Outcome]);

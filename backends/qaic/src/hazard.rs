@@ -76,7 +76,7 @@ mod tests {
     use hal_backend::HostRange;
 
     #[test]
-    fn only_what_could_be_noticed_waits() {
+    fn only_conflicting_accesses_wait() {
         let memory = HostRange::allocate(100, 64).unwrap();
         let reach = |at, length, access| Reach::new(memory.part(at, length).unwrap(), access);
         let (first, second) = (Phase { job: 1, barriers: 0 }, Phase { job: 1, barriers: 1 });

@@ -248,7 +248,7 @@ fn binding<'a>(bindings: &'a [Binding], blueprint: &Blueprint, group: usize) -> 
     }
 }
 
-/// The object of a group, whoever's it is.
+/// The object of a group, of whichever call.
 fn bound<'a>(
     objects: &'a [Option<Bound>],
     places: &[Place],
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_written() {
+    fn only_changed_bytes_are_written() {
         let before = range(&[1, 2, 3, 4, 5, 6]);
         let after = range(&[1, 9, 9, 4, 5, 9]);
         let target = range(&[0, 0, 0, 7, 0, 0]);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_that_nobody_wrote_is_a_loss_of_data() {
+    fn outcome_that_was_not_written_is_a_loss_of_data() {
         let read = |bytes: &[u8]| match outcome(&range(bytes)) {
             Err(Trouble::Program(failure)) => failure,
             other => panic!("{other:?}"),

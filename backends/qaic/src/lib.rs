@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_card_has_to_be_named() {
+    fn emulated_card_has_to_be_named() {
         assert_eq!(emulated("").unwrap(), None);
         assert_eq!(emulated("0").unwrap(), None);
         assert_eq!(emulated("emulated").unwrap(), Some(0));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_a_node_or_nothing() {
+    fn path_names_a_node_or_nothing() {
         let description = "PCI_ID=17CB:A100\nPCI_SLOT_NAME=0000:19:00.0\n".to_owned();
         let system = Files::new([("/sys/class/accel/accel4/device/uevent", description)]);
         for path in ["", "4", "0000:19:00.0", "/dev/accel/accel4"] {

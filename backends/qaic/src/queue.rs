@@ -96,7 +96,7 @@ struct Line {
     /// Those that have, in order.
     begun: VecDeque<Begun>,
     hazards: Hazards,
-    /// Whether somebody was told that there is no room.
+    /// Whether a submission was refused for want of room.
     full: bool,
     /// Whether a thread reports its jobs now. Another one leaves what it has to report to that one, for the order's sake.
     reporting: bool,

@@ -101,7 +101,7 @@ fn jobs_are_reported_in_order_and_a_failed_one_does_not_stop_the_queue() {
 }
 
 #[test]
-fn a_card_that_is_gone_fails_everything_with_one_cause() {
+fn card_that_is_gone_fails_everything_with_one_cause() {
     let bench = bench(&[("fault", "unplug:9")]);
     let executable = executable(bench.device());
     // The requests of a dispatch are more than are left.
@@ -115,7 +115,7 @@ fn a_card_that_is_gone_fails_everything_with_one_cause() {
 }
 
 #[test]
-fn a_network_that_hangs_does_not_keep_an_engine_that_ends() {
+fn network_that_hangs_does_not_keep_an_engine_that_ends() {
     let bench = bench(&[("fault", "hang:1"), ("execute_timeout", "3600")]);
     let executable = executable(bench.device());
     let memory = Arc::new(bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap());
@@ -143,7 +143,7 @@ impl HostLoader for NoHost {
 }
 
 #[test]
-fn a_card_takes_its_own_format_and_an_emulated_one_the_hosts_as_well() {
+fn card_takes_its_own_format_and_an_emulated_one_the_hosts_as_well() {
     let emulated = bench(&[]);
     let emulated = emulated.device();
     assert!(emulated.supports(FORMAT, &NoHost) && emulated.supports("host", &Loader));

@@ -64,12 +64,12 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// A kernel that counts what it is asked.
-struct Counted {
+struct CountingKernel {
     emulator: Arc<Emulator>,
     calls: Mutex<BTreeMap<String, u64>>,
 }
 
-impl Counted {
+impl CountingKernel {
     fn inside<T>(&self, what: &str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         BACKEND.set(true);
         IN_KERNEL.set(true);
@@ -87,7 +87,7 @@ impl Counted {
     }
 }
 
-impl Kernel for Counted {
+impl Kernel for CountingKernel {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.inside("open", || self.emulator.open(path))
     }
@@ -149,7 +149,7 @@ impl HostLoader for Loader {
 }
 
 struct Bench {
-    kernel: Arc<Counted>,
+    kernel: Arc<CountingKernel>,
     engine: Testbench<QaicDevice>,
     executable: Arc<Executable>,
     memory: Vec<Arc<Memory>>,
@@ -161,7 +161,7 @@ impl Bench {
     fn new() -> Self {
         let mut none = Parameters::new("qaic", []);
         let emulator = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
-        let kernel = Arc::new(Counted { emulator: emulator.clone(), calls: Mutex::default() });
+        let kernel = Arc::new(CountingKernel { emulator: emulator.clone(), calls: Mutex::default() });
         let node = Path::new("/dev/accel/accel0");
         let device = Qaic::open_on(kernel.clone(), node, Some(emulator), &mut none).unwrap();
         let device = Arc::new(device);
@@ -209,7 +209,7 @@ impl Bench {
 }
 
 #[test]
-fn a_dispatch_in_the_steady_state_is_two_system_calls_and_no_allocation() {
+fn dispatch_in_the_steady_state_is_two_system_calls_and_no_allocation() {
     const DISPATCHES: u64 = 200;
     let mut bench = Bench::new();
     // Everything is made when it is first needed, by each thread for itself. Whatever each dispatch needed would be needed in

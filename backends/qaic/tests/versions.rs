@@ -99,7 +99,7 @@ fn open(transactions_minor: u16, commands: (u16, u16)) -> Result<QaicDevice, Fai
 }
 
 #[test]
-fn a_device_with_other_commands_is_refused_and_says_what_to_do() {
+fn device_with_other_commands_is_refused_and_says_what_to_do() {
     for major in [16, 18] {
         let refused = open(0, (major, 0)).map(drop).unwrap_err();
         assert_eq!(refused.code(), Code::Incompatible, "{refused}");
@@ -110,7 +110,7 @@ fn a_device_with_other_commands_is_refused_and_says_what_to_do() {
 }
 
 #[test]
-fn a_device_that_is_opened_shows_its_versions() {
+fn device_that_is_opened_shows_its_versions() {
     let info = open(5, (17, 2)).unwrap().info();
     assert_eq!(info.warnings.len(), 2, "{info}");
     let text = info.to_string();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uri_names_a_machine_or_is_refused_with_what_would_be_right() {
+    fn uri_names_a_machine_or_is_refused_with_what_would_be_right() {
         for uri in
             ["gaudi://emulated", "gaudi://emulated?cards=3&generation=gaudi1", "qaic://emulated?cards=2"]
         {

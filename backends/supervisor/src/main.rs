@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_read_up_to_the_program() {
+    fn command_line_is_read_up_to_the_program() {
         let run = |report, arguments: &[&str]| Asked::Run {
             uri: "gaudi://emulated".to_owned(),
             report,

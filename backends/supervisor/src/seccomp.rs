@@ -16,7 +16,7 @@ use libc::{
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Asks the system to run whoever answers on the processor of whoever asked: they take turns anyway.
+/// Asks the system to run the answering thread on the processor of the asking one: they take turns anyway.
 const SYNCHRONOUS: u64 = 1;
 
 /// Promises for this process and its children that no program gives them more rights than they have, without which
@@ -119,7 +119,7 @@ impl Listener {
 
     fn respond(&self, notice: &Notice, value: i64, error: i32, flags: u32) {
         let mut response = seccomp_notif_resp { id: notice.id, val: value, error, flags };
-        // SAFETY: this is the structure of the request. Whoever is gone needs no answer.
+        // SAFETY: this is the structure of the request. The error is ignored: the process that asked has ended.
         let _ = unsafe { self.request(SECCOMP_IOCTL_NOTIF_SEND, &mut response) };
     }
 

@@ -59,7 +59,7 @@ pub(crate) fn half(argument: u64) -> u32 {
     u32::try_from(argument & u64::from(u32::MAX)).unwrap_or(0)
 }
 
-/// Requests that an emulator is at, and whether nobody looks after them.
+/// Requests that an emulator is at, and whether no thread looks after them.
 #[derive(Default)]
 struct Requests {
     pending: Vec<Pending>,
@@ -247,7 +247,7 @@ impl Supervisor {
         }
     }
 
-    /// The thread that notices when nobody has a file any more.
+    /// The thread that notices when a file has no holder any more.
     fn reap(&self) {
         let mut open = self.open.lock();
         loop {

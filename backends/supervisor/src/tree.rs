@@ -96,7 +96,7 @@ pub(crate) enum Entry {
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// A folder where nobody else may put anything.
+    /// A folder where no other user may put anything.
     pub(crate) fn new(name: &str) -> std::io::Result<Self> {
         let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         // What somebody else has put there is not used.
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_shows_nodes_attributes_and_folders() {
+    fn machine_shows_nodes_attributes_and_folders() {
         let (tree, _folder) = tree("with-cards-files");
         let find = |path: &str| tree.find(Path::new(path));
         assert_eq!(find("/dev/accel/accel1"), Ok(Entry::Node { major: 261, minor: 1 }));

@@ -83,7 +83,7 @@ fn compiled(own_layouts: bool) -> &'static Path {
 }
 
 #[test]
-fn a_c_program_over_the_kernels_header_runs_unmodified() {
+fn c_program_over_the_kernels_header_runs_unmodified() {
     for own_layouts in [false, true] {
         let program = compiled(own_layouts);
         let abi = Command::new(program).arg("--abi").output().unwrap();
@@ -99,7 +99,7 @@ fn a_c_program_over_the_kernels_header_runs_unmodified() {
 }
 
 #[test]
-fn the_file_system_shows_cards_and_everything_that_it_had() {
+fn file_system_shows_cards_and_everything_that_it_had() {
     for text in both("files", "") {
         assert!(text.contains("0 resets"), "{text}");
     }
@@ -117,7 +117,7 @@ fn programs_of_the_shape_of_the_vendors_tests_find_what_they_ask_for() {
 }
 
 #[test]
-fn a_python_program_moves_bytes_and_meets_the_kernels_rules() {
+fn python_program_moves_bytes_and_meets_the_kernels_rules() {
     both("transfer", "");
 }
 
@@ -127,7 +127,7 @@ fn threads_forks_and_duplicates_share_a_card() {
 }
 
 #[test]
-fn a_signal_ends_a_wait_as_a_kernel_would() {
+fn signal_ends_a_wait_as_a_kernel_would() {
     both("interrupted", "fault=hang:1");
 }
 
@@ -139,14 +139,14 @@ fn no_request_is_lost_or_repeated_under_a_storm_of_signals() {
 }
 
 #[test]
-fn a_program_that_is_told_of_a_reset_and_lets_go_is_spared() {
+fn program_that_is_told_of_a_reset_and_lets_go_is_spared() {
     for text in both("told", "fault=hang:1&speed=100") {
         assert!(text.contains("1 resets, 0 kills"), "{text}");
     }
 }
 
 #[test]
-fn a_program_that_is_told_nothing_is_killed_as_the_kernel_kills_it() {
+fn program_that_is_told_nothing_is_killed_as_the_kernel_kills_it() {
     let script = programs().join("cards.py");
     for generation in BOTH {
         let uri = format!("gaudi://emulated?generation={generation}&fault=reset:1");
@@ -159,7 +159,7 @@ fn a_program_that_is_told_nothing_is_killed_as_the_kernel_kills_it() {
 /// The driver finds the process by the thread that opened the card. Systems before 6.9 have no handle of a thread, so there the
 /// supervisor has the process's.
 #[test]
-fn a_program_whose_opening_thread_has_ended_is_killed_by_nobody() {
+fn program_whose_opening_thread_has_ended_is_not_killed() {
     let me = rustix::process::getpid();
     let thread = rustix::process::PidfdFlags::from_bits_retain(0o200);
     let script = programs().join("cards.py");
@@ -230,14 +230,14 @@ fn kill(process: i32, signal: rustix::process::Signal) {
 }
 
 #[test]
-fn a_program_that_is_killed_in_a_wait_leaves_nobody_waiting() {
+fn program_that_is_killed_in_a_wait_leaves_no_waiter() {
     let (supervisor, program) = asleep();
     kill(program, rustix::process::Signal::KILL);
     assert_eq!(soon(supervisor).code(), Some(128 + 9));
 }
 
 #[test]
-fn a_supervisor_that_is_ended_ends_its_program() {
+fn supervisor_that_is_ended_ends_its_program() {
     let (supervisor, program) = asleep();
     kill(i32::try_from(supervisor.id()).unwrap(), rustix::process::Signal::TERM);
     assert_eq!(soon(supervisor).signal(), Some(15));
@@ -249,7 +249,7 @@ fn a_supervisor_that_is_ended_ends_its_program() {
 }
 
 #[test]
-fn the_status_is_the_programs_own() {
+fn status_is_the_programs_own() {
     let shell =
         |script: &str| run("gaudi://emulated?cards=1", Path::new("sh"), &["-c", script]).status.code();
     assert_eq!(shell("exit 7"), Some(7));
@@ -271,7 +271,7 @@ fn the_status_is_the_programs_own() {
 }
 
 #[test]
-fn no_rights_are_needed() {
+fn supervision_needs_no_rights() {
     if !rustix::process::geteuid().is_root() {
         // Then every other test has shown it.
         return;
@@ -293,7 +293,7 @@ fn no_rights_are_needed() {
 }
 
 #[test]
-fn a_system_that_forbids_it_is_told_apart_and_says_what_to_allow() {
+fn system_that_forbids_it_is_told_apart_and_says_what_to_allow() {
     for (errno, advice) in
         [(libc::EPERM, "--security-opt seccomp=unconfined"), (libc::ENOSYS, "Linux 5.14 or newer")]
     {
@@ -330,7 +330,7 @@ fn refuse_seccomp(errno: i32) -> std::io::Result<()> {
 }
 
 #[test]
-fn the_cost_of_a_supervised_request_is_printed() {
+fn cost_of_a_supervised_request_is_printed() {
     let output = Command::new(SUPERVISOR).args(["--cost", "gaudi://emulated?cards=1"]).output().unwrap();
     let text = text(&output);
     assert!(output.status.success() && text.contains("a request of a card"), "{text}");

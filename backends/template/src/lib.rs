@@ -268,7 +268,7 @@ impl Queue {
         }
     }
 
-    /// Does the commands of a job, and says when, if somebody wants to know.
+    /// Does the commands of a job, and says when, if it is observed.
     fn run(&self, job: &Job<TemplateDevice>) -> Result<(), Failure> {
         for (number, command) in job.commands.iter().enumerate() {
             let begin = self.clock();
@@ -284,7 +284,7 @@ impl Queue {
         u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// The next job, why it must not run if so, and whether somebody waits for room.
+    /// The next job, why it must not run if so, and whether a refused submission waits for room.
     fn next(&self) -> Option<(Job<TemplateDevice>, Option<Failure>, bool)> {
         let mut state = self.lock();
         loop {

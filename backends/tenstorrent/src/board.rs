@@ -75,7 +75,7 @@ impl Board {
         }
     }
 
-    /// It is lost, and nobody else gets it: whoever wants the card opens it anew, and the kernel says whether that can be.
+    /// It is lost, and given out no more: the card is opened anew, and the kernel says whether that can be.
     pub(crate) fn lose(&self) {
         self.place.release();
     }

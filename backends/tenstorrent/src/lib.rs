@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_card_has_to_be_named() {
+    fn emulated_card_has_to_be_named() {
         assert_eq!(emulated("").unwrap(), None);
         assert_eq!(emulated("0").unwrap(), None);
         assert_eq!(emulated("emulated").unwrap(), Some((0, false)));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_is_not_there_is_said_with_what_to_do() {
+    fn card_that_is_not_there_is_said_with_what_to_do() {
         let failure =
             Tenstorrent.open("/dev/tenstorrent/9999", &mut Parameters::new("tenstorrent", [])).unwrap_err();
         assert_eq!(failure.code(), Code::NotFound);

@@ -47,7 +47,7 @@ impl Shared {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job<TenstorrentDevice>>,
-    /// Whether somebody was told that there is no room.
+    /// Whether a submission was refused for want of room.
     full: bool,
     aborted: Option<Failure>,
     stopping: bool,
@@ -101,7 +101,7 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// The next job, why it must not run if so, and whether somebody waits for room.
+    /// The next job, why it must not run if so, and whether a refused submission waits for room.
     fn next(&self) -> Option<(Job<TenstorrentDevice>, Option<Failure>, bool)> {
         let mut state = self.state.lock();
         loop {
@@ -142,7 +142,7 @@ impl Queue {
             && self.shared.lost.set(failure.clone()).is_ok()
         {
             self.shared.board.lose();
-            // Whoever is gone needs no news.
+            // Ignore the error: the engine has been dropped.
             let _ = completer.lose(queue.device(), failure.clone());
             return;
         }

@@ -72,7 +72,7 @@ fn load(bench: &Bench, data: &[u8]) -> Result<(Arc<Executable>, Vec<String>), ha
 }
 
 #[test]
-fn a_card_runs_the_variant_for_its_cores() {
+fn card_runs_the_variant_for_its_cores() {
     let folder = Folder::new("runs");
     let said = folder.pack(&["-o", "out.htt", "wormhole=bytes.so", "blackhole:+m,+f,+zba,+zbb=floats.so"]);
     let lines: Vec<&str> = packed(&said).lines().collect();
@@ -141,7 +141,7 @@ fn each_board_runs_its_own_variant_of_one_container() {
 }
 
 #[test]
-fn a_container_that_a_card_cannot_run_is_refused_with_what_is_there() {
+fn container_that_a_card_cannot_run_is_refused_with_what_is_there() {
     let bench = Bench::new(&[]);
     let (floats, bytes) = files();
     let variant = |cores, extensions: &[&str], elf| Variant {

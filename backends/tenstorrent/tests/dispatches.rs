@@ -127,7 +127,7 @@ fn bindings_are_anywhere_and_may_be_the_same() {
 }
 
 #[test]
-fn what_the_cores_lack_is_there() {
+fn operations_that_cores_lack_are_provided() {
     let bench = Bench::new(&[]);
     let executable = floats(&bench);
     let (x, y) = (numbers(64, 5), numbers(64, 7));
@@ -150,7 +150,7 @@ fn what_the_cores_lack_is_there() {
 }
 
 #[test]
-fn a_call_with_less_than_its_function_takes_is_refused() {
+fn call_with_less_than_its_function_takes_is_refused() {
     let bench = Bench::new(&[]);
     let executable = floats(&bench);
     let memory = bench.memory(&[0; 4000]);
@@ -207,7 +207,7 @@ fn bindings_that_do_not_fit_into_a_tile_are_brought_page_by_page() {
 }
 
 #[test]
-fn a_binding_whose_pages_alone_do_not_fit_is_refused_with_numbers() {
+fn binding_whose_pages_alone_do_not_fit_is_refused_with_numbers() {
     const LENGTH: u64 = 512 << 20;
     let bench = Bench::new(&[("tiles", "1")]);
     let executable = floats(&bench);
@@ -299,18 +299,11 @@ fn buffers_at_the_same_place_of_dram_and_of_tiles_are_two() {
 }
 
 #[test]
-fn a_simulators_library_gives_the_same() {
-    support::succeed(support::on_a_library(&OTHERS));
-    // One that was named is for one chip.
-    if std::env::var_os("LIBTTSIM").is_none() {
-        support::succeed(support::on_a_board(support::on_a_library(&OTHERS), "n150"));
-    }
+fn simulators_library_gives_the_same() {
+    support::the_same_on_a_library();
 }
 
 #[test]
-fn an_n150_gives_the_same() {
-    support::succeed(support::on_a_board(support::again(&OTHERS), "n150"));
+fn n150_gives_the_same() {
+    support::the_same_on_an_n150();
 }
-
-/// All tests but these two.
-const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];

@@ -30,7 +30,7 @@ fn fill(memory: &Arc<hal_tenstorrent::Memory>, byte: u8) -> Command<hal_tenstorr
 }
 
 #[test]
-fn a_kernel_that_never_ends_is_stopped_in_time_and_others_run() {
+fn kernel_that_never_ends_is_stopped_in_time_and_others_run() {
     // The first call is the question for functions.
     let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "1"), ("tiles", "1")]);
     let executable = bench.load(kernels()).unwrap();
@@ -48,7 +48,7 @@ fn a_kernel_that_never_ends_is_stopped_in_time_and_others_run() {
 }
 
 #[test]
-fn a_tile_that_cannot_be_held_loses_the_device_before_its_memory_is_given_out_again() {
+fn tile_that_cannot_be_held_loses_the_device_before_its_memory_is_given_out_again() {
     for (fault, timeout) in
         [(&[("fault", "stuck:2")][..], "60"), (&[("fault", "stuck:2"), ("fault", "hang:2")], "1")]
     {
@@ -85,7 +85,7 @@ fn transfers_go_on_while_tiles_run() {
 }
 
 #[test]
-fn a_reset_under_a_running_kernel_loses_the_device_with_one_cause() {
+fn reset_under_a_running_kernel_loses_the_device_with_one_cause() {
     let bench = Bench::new(&[("fault", "reset:2"), ("tiles", "1")]);
     let executable = bench.load(kernels()).unwrap();
     let memory = bench.memory(&[0; 4000]);
@@ -123,7 +123,7 @@ fn anything(fault: &str, executable: &[u8]) -> Option<Failure> {
 }
 
 #[test]
-fn a_tile_that_is_fused_off_loses_the_device() {
+fn tile_that_is_fused_off_loses_the_device() {
     let executable = kernels();
     let failures: Vec<Failure> =
         (1..90).step_by(5).filter_map(|at| anything(&format!("harvested:{at}"), executable)).collect();
@@ -167,7 +167,7 @@ fn what_is_read_while_the_network_hangs_is_a_failure() {
 }
 
 #[test]
-fn a_card_has_a_window_for_each_bank_where_there_are_as_many() {
+fn card_has_a_window_for_each_bank_where_there_are_as_many() {
     for (board, banks) in [("p100a", 7), ("p150", 8), ("n150", 6)] {
         let windows = |fault: &[(&str, &str)]| {
             Bench::new(&[&[("board", board)], fault].concat()).device.card().windows()
@@ -196,7 +196,7 @@ fn few_windows_are_enough() {
 }
 
 #[test]
-fn a_flipped_bit_in_what_is_read_is_one_bit_of_the_result() {
+fn flipped_bit_in_what_is_read_is_one_bit_of_the_result() {
     let bench = Bench::new(&[("fault", "flip:1")]);
     let memory = bench.memory(&[0; 64]);
     let mut expected = [0; 64];
@@ -206,7 +206,7 @@ fn a_flipped_bit_in_what_is_read_is_one_bit_of_the_result() {
 }
 
 #[test]
-fn a_card_that_is_pulled_out_is_lost() {
+fn card_that_is_pulled_out_is_lost() {
     let executable = kernels();
     let failures: Vec<Failure> =
         (1..150).step_by(6).filter_map(|at| anything(&format!("unplug:{at}"), executable)).collect();
@@ -218,7 +218,7 @@ fn a_card_that_is_pulled_out_is_lost() {
 }
 
 #[test]
-fn a_card_is_one_programs_which_may_have_several_devices_of_it() {
+fn card_is_one_programs_which_may_have_several_devices_of_it() {
     let node = Path::new("/dev/tenstorrent/0");
     let seed = [("seed", "987654321")];
     let machine = emulator(&seed);
@@ -291,7 +291,7 @@ fn emulator(pairs: &[(&str, &str)]) -> Arc<Emulator> {
 }
 
 #[test]
-fn a_dispatch_is_the_same_instructions_and_packets_on_every_machine() {
+fn dispatch_is_the_same_instructions_and_packets_on_every_machine() {
     let file = compile("counts", "distributed.mlir", support::floats_for(&support::board()));
     let (a, b) = (bytes_of(&numbers(128 * 64, 3)), bytes_of(&numbers(64 * 128, 9)));
     let counted = |seed, workers, cores, paging| {
@@ -329,7 +329,7 @@ fn a_dispatch_is_the_same_instructions_and_packets_on_every_machine() {
 }
 
 #[test]
-fn a_queue_that_hangs_does_not_keep_a_device_that_ends() {
+fn queue_that_hangs_does_not_keep_a_device_that_ends() {
     let bench = Bench::new(&[("fault", "hang:2"), ("tiles", "1")]);
     let executable = bench.load(kernels()).unwrap();
     let memory = bench.memory(&[0; 4000]);

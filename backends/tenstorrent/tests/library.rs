@@ -18,7 +18,7 @@ fn child(test: &str, variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_broken_rule_is_an_error_with_what_the_library_said() {
+fn broken_rule_is_an_error_with_what_the_library_said() {
     child("broken_rule", &[]);
 }
 

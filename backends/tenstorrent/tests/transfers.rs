@@ -102,18 +102,11 @@ fn large_transfers_cover_everything_once() {
 }
 
 #[test]
-fn a_simulators_library_gives_the_same() {
-    support::succeed(support::on_a_library(&OTHERS));
-    // One that was named is for one chip.
-    if std::env::var_os("LIBTTSIM").is_none() {
-        support::succeed(support::on_a_board(support::on_a_library(&OTHERS), "n150"));
-    }
+fn simulators_library_gives_the_same() {
+    support::the_same_on_a_library();
 }
 
 #[test]
-fn an_n150_gives_the_same() {
-    support::succeed(support::on_a_board(support::again(&OTHERS), "n150"));
+fn n150_gives_the_same() {
+    support::the_same_on_an_n150();
 }
-
-/// All tests but these two.
-const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];

@@ -163,6 +163,13 @@ pub fn assert_refused<T>(open: impl Fn(&str) -> Result<T, Failure>, cases: &[(&s
     }
 }
 
+/// How many cases a property test runs: as many as usual, or as many as the environment asks for, as proptest does where a
+/// test gives no number.
+pub fn cases(usual: u32) -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.map_or(usual, |asked| asked.parse().expect("PROPTEST_CASES is a number"))
+}
+
 /// What a message advises although the URI that it is about has done just that: to ask for the device that was asked for, or to
 /// give a parameter that was given, without saying how else.
 pub fn circular_advice(uri: &str, message: &str) -> Option<String> {
@@ -215,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_and_its_timeline_says_so() {
+    fn command_runs_and_its_timeline_says_so() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         bench.run(0, fill(&memory, 16)).unwrap();
@@ -225,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_counts_what_it_was_told_to() {
+    fn timeline_counts_what_it_was_told_to() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         let timeline = bench.timeline();
@@ -237,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_the_devices_own() {
+    fn failure_is_the_devices_own() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         let failure = bench.run(0, fill(&memory, 17)).unwrap_err();

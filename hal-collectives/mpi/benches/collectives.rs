@@ -231,6 +231,31 @@ fn overlap(group: &dyn Communicator, all: &[usize], say: &dyn Fn(&str, u64, f64)
     say("overlap_both", 4 << 20, both);
 }
 
+/// What is measured, for a look at something alone: words of COLLECTIVES_ONLY, each of which is a case, a number of bytes that all ranks of an
+/// all-gather get or one of an all-reduce sends, or a number of ranks of one process ("2ranks"). Of each sort that is named at all, nothing else is measured.
+struct Only(Vec<String>);
+
+impl Only {
+    fn new() -> Self {
+        let words = std::env::var("COLLECTIVES_ONLY").unwrap_or_default();
+        Self(words.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// Whether one of the words of a sort is there, or none of that sort is.
+    fn names(&self, word: &str, is_of_sort: impl Fn(&str) -> bool) -> bool {
+        self.0.iter().all(|only| !is_of_sort(only)) || self.0.iter().any(|only| only == word)
+    }
+
+    fn has(&self, case: &str, bytes: u64) -> bool {
+        self.names(case, |word| word.starts_with("all_"))
+            && self.names(&bytes.to_string(), |word| word.parse::<u64>().is_ok())
+    }
+
+    fn has_ranks(&self, ranks: u32) -> bool {
+        self.names(&format!("{ranks}ranks"), |word| word.ends_with("ranks"))
+    }
+}
+
 fn measure(group: &dyn Communicator, way: &str) {
     let (rank, ranks) = group.place().unwrap();
     let say = |case: &str, bytes: u64, microseconds: f64| {
@@ -238,10 +263,9 @@ fn measure(group: &dyn Communicator, way: &str) {
             println!("{way} {case} {ranks} {bytes} {microseconds:.3}");
         }
     };
-    // For a look at something small alone.
-    let largest = std::env::var("COLLECTIVES_LARGEST").map_or(u64::MAX, |bytes| bytes.parse().unwrap());
+    let only = Only::new();
     for (name, kind) in [("all_reduce", Kind::AllReduce(Reduction::Sum)), ("all_gather", Kind::AllGather)] {
-        for bytes in SIZES.into_iter().filter(|&bytes| bytes <= largest) {
+        for bytes in SIZES.into_iter().filter(|&bytes| only.has(name, bytes)) {
             // What all ranks get of an all-gather is as large as what is reduced.
             let bytes =
                 if name == "all_gather" { (bytes / u64::from(ranks)).next_multiple_of(4) } else { bytes };
@@ -293,7 +317,11 @@ fn within(ranks: u32, overlaps: bool) {
 fn main() {
     let overlaps = std::env::var_os("COLLECTIVES_OVERLAP").is_some();
     if !hal_collectives_mpi::is_launched() {
-        [2, 4, 8].into_iter().for_each(|ranks| within(ranks, overlaps));
+        let only = Only::new();
+        [2, 4, 8]
+            .into_iter()
+            .filter(|&ranks| only.has_ranks(ranks))
+            .for_each(|ranks| within(ranks, overlaps));
         return;
     }
     let way = std::env::var("COLLECTIVES_WAY").unwrap_or_else(|_| "mpi".into());

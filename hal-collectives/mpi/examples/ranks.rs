@@ -14,6 +14,9 @@ use hal_semaphore::{Code, Failure};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+#[path = "ranks/program.rs"]
+mod program;
+
 const SUM: Reduction = Reduction::Sum;
 
 fn memory(words: &[u32]) -> HostRange {
@@ -87,8 +90,8 @@ fn kinds(group: &dyn Communicator) {
         let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         let ring = Kind::SendRecv { to: Some(to), from: Some(from) };
         assert!(run(group, ring, count, &own, words).unwrap() == sent(from, words));
-        let nobody = Kind::SendRecv { to: None, from: None };
-        assert!(run(group, nobody, count, &own, words).unwrap() == vec![0; words]);
+        let neither = Kind::SendRecv { to: None, from: None };
+        assert!(run(group, neither, count, &own, words).unwrap() == vec![0; words]);
     }
     floats(group);
 }
@@ -294,30 +297,6 @@ fn split(group: &dyn Communicator) {
     assert_eq!(none.is_some(), rank > 0);
 }
 
-/// A function of the MPI that launched this process, as a program that is linked with it calls it.
-fn mpi(name: &std::ffi::CStr) -> *mut libc::c_void {
-    let is_open = std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some();
-    let library = if is_open { c"libmpi.so.40" } else { c"libmpich.so.12" };
-    // SAFETY: names; what a library does when it is loaded is its own.
-    let function = unsafe {
-        libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL), name.as_ptr())
-    };
-    assert!(!function.is_null());
-    function
-}
-
-/// The program has begun MPI itself, and ends it when it has let go of its groups.
-fn program() {
-    let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
-    kinds(&*group);
-    drop(group);
-    hal_collectives_mpi::rest();
-    // SAFETY: `int MPI_Finalize(void)`.
-    let ended =
-        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> i32>(mpi(c"MPI_Finalize"))() };
-    assert_eq!(ended, 0);
-}
-
 /// A process that is forked from a rank, and whatever it does with what it has from there, leaves MPI to the rank, which goes on; and it
 /// is told that it has none itself.
 fn forks(group: &dyn Communicator) {
@@ -367,19 +346,6 @@ fn leaves(group: &dyn Communicator, rank: u32) {
     }
 }
 
-/// Begins MPI as a program does that has no threads.
-fn begin() {
-    type Init = extern "C" fn(*mut i32, *mut libc::c_void) -> i32;
-    // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both.
-    let begun = unsafe {
-        std::mem::transmute::<*mut libc::c_void, Init>(mpi(c"MPI_Init"))(
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-        )
-    };
-    assert_eq!(begun, 0);
-}
-
 fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
     let failure: Failure = outcome.unwrap_err();
     eprintln!("{failure}");
@@ -389,22 +355,29 @@ fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
     }
 }
 
+/// The group, unless the scenario is about an MPI that is not there.
+fn has_mpi(scenario: &str, group: Result<Box<dyn Communicator>>) -> Option<Box<dyn Communicator>> {
+    let package = std::env::args().nth(2).unwrap_or_default();
+    let says = match scenario {
+        "wrong" => ["apt-get install", "2 were started"],
+        "missing" => [&package, "no MPI library can be loaded"],
+        _ => return Some(group.unwrap()),
+    };
+    fails(group.map(|_| Vec::new()), Code::Unavailable, &says);
+    println!("a rank: {scenario} ok");
+    None
+}
+
 fn main() {
     let scenario = std::env::args().nth(1).unwrap_or_default();
     let timeout = if scenario == "late" || scenario == "killed" { 1500 } else { 30_000 };
-    if scenario == "program" {
-        begin();
-        program();
-        println!("a rank: program ok");
+    if let Some(part) = program::part(&scenario) {
+        part();
+        println!("a rank: {scenario} ok");
         return;
     }
     let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout));
-    if scenario == "wrong" {
-        fails(group.map(|_| Vec::new()), Code::Unavailable, &["apt-get install", "2 were started"]);
-        println!("a rank: wrong ok");
-        return;
-    }
-    let group = group.unwrap();
+    let Some(group) = has_mpi(&scenario, group) else { return };
     let (rank, ranks) = group.place().unwrap();
     assert_eq!(hal_collectives_mpi::is_launched(), ranks > 1);
     let begin = Instant::now();

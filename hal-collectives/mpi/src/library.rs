@@ -9,6 +9,11 @@
 //! half of a register, where its callee looks for it, and a word that is zero before has a number in its low half after it
 //! was written, on the 64-bit little-endian machines that this crate is for. Which library it is, its exports tell.
 //!
+//! # Tags
+//!
+//! Messages go between all processes of the job, in the communicator that the program's own may be in too: one of ours would have to be made
+//! by all ranks together, and a group waits for nobody when it is joined. So they have the highest tags that this MPI has, counted from the top.
+//!
 //! # Threads
 //!
 //! What the library promises about threads is asked for when it is initialised. Where the program has done that before, it is
@@ -33,6 +38,7 @@ type Handle = usize;
 
 type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
 type AskOne = unsafe extern "C" fn(*mut c_int) -> c_int;
+type Attribute = unsafe extern "C" fn(Handle, c_int, *mut c_void, *mut c_int) -> c_int;
 type AskOf = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
 type Transfer = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
 type Test = unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
@@ -62,6 +68,11 @@ const MPICH_ERRORS_RETURN: Handle = 0x5400_0001;
 const OPEN_MPI_ANYBODY: c_int = -1;
 const MPICH_ANYBODY: c_int = -2;
 
+/// `MPI_TAG_UB` of each, and the highest tag that any MPI has at least.
+const OPEN_MPI_TAGS: c_int = 0;
+const MPICH_TAGS: c_int = 0x6440_0001;
+const LEAST_TAGS: c_int = 32_767;
+
 /// As many bytes as the status of any MPI has, and more.
 type Status = [u64; 16];
 
@@ -74,6 +85,8 @@ pub(crate) struct Library {
     world: Handle,
     byte: Handle,
     anybody: c_int,
+    /// The highest tag, from which ours are counted down.
+    last_tag: c_int,
     send: Transfer,
     receive: Transfer,
     test: Test,
@@ -107,7 +120,7 @@ pub(crate) fn is_launched() -> bool {
 }
 
 /// How many processes the launcher says that it has started.
-fn launched() -> Option<u32> {
+pub(crate) fn launched() -> Option<u32> {
     let number = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
     BY_OPEN_MPI.iter().chain(BY_OTHERS).find_map(number)
 }
@@ -132,14 +145,16 @@ fn open(names: &[&str]) -> Option<*mut c_void> {
 }
 
 fn missing(what: &str) -> Failure {
-    let (package, launcher) = if is_set(BY_OPEN_MPI) {
-        ("libopenmpi3", "Open MPI's mpirun")
+    let (which, package, launcher) = if is_set(BY_OPEN_MPI) {
+        ("the MPI that started it", "libopenmpi3", "was started by Open MPI's mpirun")
+    } else if is_set(BY_OTHERS) {
+        ("the MPI that started it", "libmpich12", "was started by MPICH's or Slurm's launcher")
     } else {
-        ("libmpich12", "MPICH's or Slurm's launcher")
+        ("an MPI", "openmpi-bin", "was started by no launcher of MPI's")
     };
     let message = format!(
-        "this process was started by {launcher}, and {what}; install the MPI that started it (on Debian and Ubuntu: apt-get \
-         install {package}), or put the folder of its library into LD_LIBRARY_PATH"
+        "this process {launcher}, and {what}; install {which} (on Debian and Ubuntu: apt-get install {package}), or put the \
+         folder of its library into LD_LIBRARY_PATH"
     );
     Failure::new(Code::Unavailable, message)
 }
@@ -169,15 +184,16 @@ impl Library {
         // SAFETY: the types are those of the MPI standard, with handles as the module says.
         unsafe {
             let by_pointers = !libc::dlsym(library, c"ompi_mpi_comm_world".as_ptr()).is_null();
-            let (world, byte, handler, anybody) = if by_pointers {
+            let (world, byte, handler, anybody, tags) = if by_pointers {
                 (
                     symbol(library, c"ompi_mpi_comm_world")?,
                     symbol(library, c"ompi_mpi_byte")?,
                     symbol(library, c"ompi_mpi_errors_return")?,
                     OPEN_MPI_ANYBODY,
+                    OPEN_MPI_TAGS,
                 )
             } else {
-                (MPICH_WORLD, MPICH_BYTE, MPICH_ERRORS_RETURN, MPICH_ANYBODY)
+                (MPICH_WORLD, MPICH_BYTE, MPICH_ERRORS_RETURN, MPICH_ANYBODY, MPICH_TAGS)
             };
             let owned = begin(library)?;
             let set_handler: SetHandler = symbol(library, c"MPI_Comm_set_errhandler")?;
@@ -199,6 +215,7 @@ impl Library {
                 world,
                 byte,
                 anybody,
+                last_tag: last_tag(symbol(library, c"MPI_Comm_get_attr")?, world, tags),
                 send: symbol(library, c"MPI_Isend")?,
                 receive: symbol(library, c"MPI_Irecv")?,
                 test: symbol(library, c"MPI_Test")?,
@@ -255,6 +272,7 @@ impl Library {
         debug_assert!(length <= request.memory.length(), "a message is inside of its memory");
         let count = c_int::try_from(length).unwrap_or(c_int::MAX);
         let (address, handle) = (request.memory.address().cast(), &raw mut *request.handle);
+        let tag = self.last_tag - tag;
         // SAFETY: the memory and the handle stay where they are until the request has ended, which its owner sees to.
         self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })
     }
@@ -321,6 +339,23 @@ impl Library {
         let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
         let text = String::from_utf8_lossy(text.get(..end).unwrap_or(&[])).into_owned();
         Err(Failure::new(Code::Unavailable, format!("MPI says: {text}")))
+    }
+}
+
+/// The highest tag that messages of a communicator may have.
+///
+/// # Safety
+///
+/// The function is `MPI_Comm_get_attr`, and what it is asked for the highest tag.
+unsafe fn last_tag(attribute: Attribute, world: Handle, which: c_int) -> c_int {
+    let (mut place, mut flag): (*const c_int, c_int) = (std::ptr::null(), 0);
+    // SAFETY: MPI sets the pointer to a number of its own, which stays where it is.
+    unsafe {
+        let code = attribute(world, which, (&raw mut place).cast(), &raw mut flag);
+        match place.as_ref() {
+            Some(&last) if code == 0 && flag != 0 => last.max(LEAST_TAGS),
+            _ => LEAST_TAGS,
+        }
     }
 }
 

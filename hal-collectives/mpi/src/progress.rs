@@ -6,6 +6,7 @@
 //! the place that it names, a transfer knows whose it is, and times are in order.
 
 use crate::active::{Active, InFlight, Purpose};
+use crate::ending::Endings;
 use crate::engine::Command;
 use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
 use crate::group::{Group, Slot};
@@ -13,7 +14,7 @@ use crate::library::Library;
 use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
 use crate::wire::{Asked, Content, Meeting};
-use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, tell};
+use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, let_go, tell};
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(2500);
 
 /// What a rank is told, and what it may let go of then.
-struct Told {
+pub(crate) struct Told {
     done: Done,
     outcome: Result,
     group: Arc<Group>,
@@ -32,7 +33,24 @@ struct Told {
 }
 
 /// What an operation held: its memory, and what would have been done with it.
-type Held = (Result<Portions>, Option<Schedule>, Option<Work>, SmallVec<[Receive; 1]>);
+pub(crate) struct Held {
+    memory: Result<Portions>,
+    steps: Option<Schedule>,
+    after: Option<Work>,
+    expects: SmallVec<[Receive; 1]>,
+}
+
+impl Held {
+    /// What uses memory goes before the memory, so that no two owners panic at once.
+    fn let_go(self) {
+        let Self { memory, steps, after, expects } = self;
+        let_go((steps, after, expects));
+        if let Ok(Portions { send, recv }) = memory {
+            let_go(send);
+            let_go(recv);
+        }
+    }
+}
 
 /// What has ended, to be told without the lock.
 #[derive(Default)]
@@ -49,11 +67,12 @@ impl Ended {
 
     /// Tells each rank, whatever another one's callback does.
     pub(crate) fn tell(self) {
-        drop(self.let_go);
+        self.let_go.into_iter().for_each(let_go);
         for Told { done, outcome, group, held } in self.told {
             // Memory is let go, and with it written back where it has to be, before anybody is told. And whoever is told may let go of
             // the group, and count on that being the last.
-            drop((held, group));
+            held.let_go();
+            drop(group);
             tell(done, outcome);
         }
     }
@@ -101,6 +120,8 @@ pub(crate) struct Progress {
     /// Letters of each rank to operations that this one has not started, or not come to the point where they are expected.
     early: BTreeMap<(Meeting, u32), VecDeque<Letter>>,
     in_flight: Vec<InFlight>,
+    /// Operations that have failed, and transfers that are left of such.
+    endings: Endings,
     deadlines: BTreeSet<(Instant, u64)>,
     ended: Ended,
     has_quit: bool,
@@ -118,10 +139,17 @@ impl Progress {
             expected: BTreeMap::new(),
             early: BTreeMap::new(),
             in_flight: Vec::new(),
+            endings: Endings::default(),
             deadlines: BTreeSet::new(),
             ended: Ended::default(),
             has_quit: false,
         }
+    }
+
+    /// How many letters are kept for operations that have not come so far.
+    #[cfg(test)]
+    pub(crate) fn early(&self) -> usize {
+        self.early.values().map(VecDeque::len).sum()
     }
 
     #[cfg(test)]
@@ -134,9 +162,9 @@ impl Progress {
         !self.active.is_empty() || !self.in_flight.is_empty() || !self.ended.is_empty()
     }
 
-    /// Whether letters are on their way, of operations that may be over here: MPI may need this process to look for them to go.
+    /// Whether letters are on their way, or other transfers, of operations that may be over here: MPI may need this process to look for them to go.
     pub(crate) fn sends(&self) -> bool {
-        self.mail.is_sending()
+        self.mail.is_sending() || self.endings.keeps()
     }
 
     /// What has ended since this was asked for.
@@ -175,6 +203,7 @@ impl Progress {
         let end = Instant::now() + PATIENCE;
         self.mail.rest(&self.library, end);
         let mut left: Vec<InFlight> = std::mem::take(&mut self.in_flight);
+        left.extend(self.endings.take_kept());
         for flight in &mut left {
             self.library.cancel(&mut flight.request);
         }
@@ -192,7 +221,7 @@ impl Progress {
         self.library.end(patience);
     }
 
-    fn start(&mut self, mut started: Box<Started>) {
+    fn start(&mut self, started: Box<Started>) {
         let memory = match started.group.failure() {
             Some(failure) => Err(failure),
             None => started.memory.clone(),
@@ -204,8 +233,9 @@ impl Progress {
             Ok(steps) => steps,
             Err(failure) => {
                 self.end(&started.group, &failure);
-                let held = (std::mem::replace(&mut started.memory, Ok(Portions::default())), None, None);
-                return self.is_over(*started, Err(failure), (held.0, held.1, held.2, SmallVec::new()));
+                let Started { done, group, memory, .. } = *started;
+                let held = Held { memory, steps: None, after: None, expects: SmallVec::new() };
+                return self.ended.told.push(Told { done, outcome: Err(failure), group, held });
             }
         };
         let (id, now) = (self.next, Instant::now());
@@ -217,11 +247,6 @@ impl Progress {
         }
         self.active.insert(id, Box::new(Active::new(*started, steps, deadline)));
         self.advance(id);
-    }
-
-    /// A rank is to be told.
-    fn is_over(&mut self, Started { done, group, .. }: Started, outcome: Result, held: Held) {
-        self.ended.told.push(Told { done, outcome, group, held });
     }
 
     /// Looks at everything that may have moved, once. Whether anything has.
@@ -254,6 +279,9 @@ impl Progress {
                 }
             }
         }
+        let before = self.ended.let_go.len();
+        self.ended.let_go.extend(self.endings.let_go(&self.library));
+        moved |= self.ended.let_go.len() > before;
         moved | self.look_at_time()
     }
 
@@ -270,6 +298,9 @@ impl Progress {
                 moved = true;
             }
         }
+        let overdue = self.endings.overdue(&mut self.in_flight);
+        moved |= !overdue.is_empty();
+        self.ended.told.extend(overdue);
         moved
     }
 
@@ -314,13 +345,8 @@ impl Progress {
             return self.early.entry(place).or_default().push_back(letter);
         };
         let Some(active) = self.active.get_mut(&id) else { return };
-        // Behind those of the same rank that have come before.
-        let taken = if self.early.contains_key(&place) {
-            Ok(Some(letter))
-        } else {
-            active.receive(id, letter, &self.library, &mut self.in_flight)
-        };
-        match taken {
+        // What it expects of a rank it has taken from the letters that came early, so none that came before is left there.
+        match active.receive(id, letter, &self.library, &mut self.in_flight) {
             Ok(None) => self.advance(id),
             Ok(Some(letter)) => self.early.entry(place).or_default().push_back(letter),
             Err(failure) => {
@@ -333,14 +359,16 @@ impl Progress {
     /// A transfer has ended.
     fn landed(&mut self, flight: InFlight, outcome: Result) {
         let Some(active) = self.active.get_mut(&flight.owner) else {
+            self.ended.told.extend(self.endings.landed(flight.owner));
             self.ended.let_go.push(flight);
             return;
         };
+        active.in_flight -= 1;
         if let Err(failure) = outcome {
             let group = active.started.group.clone();
+            self.ended.let_go.push(flight);
             return self.end(&group, &failure);
         }
-        active.in_flight -= 1;
         if let Purpose::Receive(Some(then)) = flight.purpose {
             then();
         }
@@ -407,9 +435,14 @@ impl Progress {
                 self.early.remove(&place);
             }
         }
-        let Active { mut started, steps, after, expects, .. } = *active;
-        let memory = std::mem::replace(&mut started.memory, Ok(Portions::default()));
-        self.is_over(started, outcome, (memory, Some(steps), after, expects));
+        let Active { started, steps, after, expects, in_flight, .. } = *active;
+        let Started { done, group, memory, .. } = started;
+        let told = Told { done, outcome, group, held: Held { memory, steps: Some(steps), after, expects } };
+        if in_flight > 0 {
+            self.endings.add(id, told, in_flight);
+        } else {
+            self.ended.told.push(told);
+        }
     }
 
     /// Ends everything of a group, and tells the others unless that was done.
@@ -431,7 +464,7 @@ impl Progress {
             .collect();
         for flight in &mut self.in_flight {
             if ended.binary_search(&flight.owner).is_ok() {
-                // Its memory stays until MPI is done with it.
+                // Its rank is told when it has ended.
                 self.library.cancel(&mut flight.request);
             }
         }

@@ -11,10 +11,10 @@ use crate::group::Generation;
 use hal_collectives::{ENCODED, Line, Operation};
 use hal_semaphore::{Code, Failure};
 
-/// The tag of letters.
+/// The tag of letters. Tags are counted down from the highest that the MPI has.
 pub(crate) const LETTER: i32 = 1;
 
-/// The tags of what follows a letter. Every MPI has as many. Two messages between two ranks have the same only if as many are
+/// The tags of what follows a letter. Every MPI has as many, and some hundreds more for programs. Two messages between two ranks have the same only if as many are
 /// under way in between.
 pub(crate) const FIRST_TAG: i32 = 16;
 pub(crate) const TAGS: u32 = 32_000;
@@ -144,6 +144,9 @@ pub(crate) fn text_of(failure: &Failure) -> Vec<u8> {
 mod tests {
     use super::*;
     use hal_collectives::{Element, Kind};
+
+    /// The standard promises as many tags, of which the lowest are most likely to be a program's.
+    const _: () = assert!(FIRST_TAG as u32 + TAGS < 32_767 - 700);
 
     #[test]
     fn headers_survive_as_bytes() {

@@ -84,8 +84,35 @@ fn mpich_carries_the_same() {
 
 /// A process that is told of another MPI than the one that started it says what to install.
 #[test]
-fn the_library_of_another_mpi_is_refused() {
+fn library_of_another_mpi_is_refused() {
     ends_well_by(MPICH, 2, "wrong", &["-env", "OMPI_COMM_WORLD_SIZE", "2"]);
+}
+
+/// A folder in which each name of an MPI's library is a file that is none, so that nothing is found by it.
+fn folder_without_mpi() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("without-mpi-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["libmpi.so.40", "libmpi.so", "libmpich.so.12", "libmpi.so.12", "libmpich.so"] {
+        std::fs::write(folder.join(name), "").unwrap();
+    }
+    folder
+}
+
+#[test]
+fn process_without_any_mpi_library_is_told_what_to_install() {
+    let folder = folder_without_mpi();
+    for (launcher, package) in [
+        (&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")][..], "apt-get install libopenmpi3"),
+        (&[("PMI_SIZE", "2"), ("PMI_RANK", "0")], "apt-get install libmpich12"),
+        (&[], "apt-get install openmpi-bin"),
+    ] {
+        let mut alone = Command::new(program());
+        alone.args(["missing", package]).env("LD_LIBRARY_PATH", &folder).envs(launcher.iter().copied());
+        let output = alone.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout.ends_with(b"missing ok\n"), "{errors}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -118,7 +145,7 @@ fn groups_that_are_let_go_and_joined_again_go_on_counting() {
 }
 
 #[test]
-fn whatever_does_not_fit_is_noticed_whoever_it_is() {
+fn operations_that_do_not_fit_are_noticed_on_any_rank() {
     ends_well(3, "misfits");
 }
 
@@ -131,6 +158,12 @@ fn each_rank_that_gives_up_at_each_step_ends_the_group_for_all() {
 fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
     ends_well(2, "program");
     ends_well_by(MPICH, 2, "program", &[]);
+}
+
+#[test]
+fn messages_of_the_program_and_those_of_collectives_do_not_mix_whatever_tags_it_uses() {
+    ends_well(3, "tags");
+    ends_well_by(MPICH, 3, "tags", &[]);
 }
 
 /// Where the library copies through shared memory in parts, as it does in a container that forbids more, the sender has to look as well.
@@ -158,14 +191,14 @@ fn what_does_not_fit_fails_every_process_with_one_message() {
 }
 
 #[test]
-fn who_gives_up_and_who_does_not_come_fail_every_process_in_time() {
+fn ranks_that_give_up_or_do_not_come_fail_every_process_in_time() {
     ends_well(3, "gives-up");
     ends_well(3, "late");
 }
 
 /// A launcher ends a job whose process died; it can be told not to, and then those that are left see it themselves.
 #[test]
-fn a_rank_that_is_killed_hangs_nobody() {
+fn rank_that_is_killed_leaves_no_other_hanging() {
     for (launcher, options) in [(MPI, &[][..]), (MPI, &["--enable-recovery"]), (MPICH, &[])] {
         let begin = Instant::now();
         let output = launch(launcher, 3, "killed", options);

@@ -5,7 +5,7 @@
 use super::group::Group;
 use super::perform::perform;
 use crate::operation::{Line, SENDER, Side};
-use crate::{Done, Job, Operation, Piece, Portions, Result, tell};
+use crate::{Done, Job, Operation, Piece, Portions, Result, let_go, tell};
 use hal_semaphore::Failure;
 use parking_lot::Mutex;
 use std::fmt;
@@ -148,7 +148,10 @@ impl Meeting {
             let arrivals = perform(line, arrivals);
             for Arrival { memory, part, group, .. } in arrivals {
                 // Memory is let go, and with it written back where it has to be, before anybody is told.
-                drop((memory, group));
+                let Portions { send, recv } = memory;
+                let_go(send);
+                let_go(recv);
+                drop(group);
                 part.end(Ok(()));
             }
         })

@@ -192,7 +192,9 @@ impl Ranks {
         let mut place = self.place(provider, device, id, (params.rank, params.count))?;
         place.id.extend_from_slice(name.as_bytes());
         let terms = self.membership.terms;
-        if place.is_job && hal_collectives_mpi::place()? == (place.rank, place.count) {
+        // A group of another size is within this process, and needs no MPI.
+        let is_job = place.is_job && hal_collectives_mpi::can_be_job(place.count);
+        if is_job && hal_collectives_mpi::place()? == (place.rank, place.count) {
             let communicator = hal_collectives_mpi::join(&place.id, name, terms)?;
             return Channel::create(Arc::from(communicator), device.clone(), allocator);
         }

@@ -349,9 +349,9 @@ impl Collectives {
 }
 
 /// Tells of the end of the last of several, and the first failure.
-struct Countdown(Mutex<Counted>);
+struct Countdown(Mutex<Unfinished>);
 
-struct Counted {
+struct Unfinished {
     left: usize,
     outcome: Result,
     done: Option<Box<dyn FnOnce(Result) + Send>>,
@@ -359,7 +359,7 @@ struct Counted {
 
 impl Countdown {
     fn new(count: usize, done: impl FnOnce(Result) + Send + 'static) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Counted { left: count, outcome: Ok(()), done: Some(Box::new(done)) })))
+        Arc::new(Self(Mutex::new(Unfinished { left: count, outcome: Ok(()), done: Some(Box::new(done)) })))
     }
 
     fn end(&self, outcome: Result) {

@@ -34,6 +34,11 @@ use std::sync::{Arc, OnceLock};
 const SLOTS: usize = 1 << 24;
 
 /// A command buffer of ours.
+///
+/// # Invariants
+///
+/// `base` comes first; only `create` gives it [`VTABLE`]. The recording is written by one thread at a time, as IREE asks, and
+/// no more once its state is [`State::Closed`].
 #[repr(C)]
 pub(crate) struct CommandBuffer {
     base: UnsafeCell<sys::iree_hal_command_buffer_t>,
@@ -157,6 +162,10 @@ struct CachedCommands<D: Device> {
 }
 
 /// A command buffer that is done recording, kept for an execution.
+///
+/// # Invariants
+///
+/// The buffer is a [`CommandBuffer`], and its recording is closed.
 #[derive(Clone)]
 pub(crate) struct Recorded {
     buffer: Retained<sys::iree_hal_command_buffer_t>,
@@ -200,8 +209,8 @@ impl Recorded {
     }
 
     fn recording(&self) -> &Recording {
-        // SAFETY: ours, and alive; nobody records any more once the state is closed, and recording from one thread while
-        // another submits is ruled out by IREE.
+        // SAFETY: a command buffer of ours, kept by this reference, and closed, so not written any more, by the invariants.
+        // `new` looks before it knows that it is closed: IREE rules out that one thread records while another submits.
         unsafe { &*(*self.buffer.get().cast::<CommandBuffer>()).recording.get() }
     }
 
@@ -615,7 +624,7 @@ pub(crate) mod event {
         unsafe { free((*event).allocator, event) };
     }
 
-    /// A new event for whoever asked.
+    /// A new event, owned by the caller.
     pub(crate) fn create(allocator: HostAllocator, out: Out<*mut sys::iree_hal_event_t>) -> Result {
         let event = allocate(allocator, Event { resource: resource(&raw const VTABLE), allocator })?;
         out.set(event.as_ptr().cast());

@@ -304,7 +304,7 @@ struct Cache<D: Device> {
     reflection: Reflection,
 }
 
-/// A new cache for whoever asked.
+/// A new cache, owned by the caller.
 pub(crate) fn create_cache<D: Device>(
     allocator: HostAllocator,
     device: Arc<D>,
@@ -318,7 +318,7 @@ pub(crate) fn create_cache<D: Device>(
     Ok(())
 }
 
-/// Why bytes of a length of 0, for "not known", are no executable: only the host's loaders read what nobody vouches for.
+/// Why bytes of a length of 0, for "not known", are no executable: only the host's loaders read bytes whose length is not vouched for.
 fn unmeasured() -> Failure {
     let message = "the host's loaders know no executable that begins like this, and a format of the device's own is recognised \
                    only in bytes of a known length: say how long they are";

@@ -125,7 +125,7 @@ pub(crate) enum Use {
     Source,
     /// A transfer writes all of it.
     Target,
-    /// A dispatch does with it what it does: nobody knows, so access is not asked for.
+    /// What a dispatch does with it is not known, so access is not checked.
     Binding,
     /// A dispatch takes its workgroup count from it.
     Count,

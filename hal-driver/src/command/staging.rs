@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_captured_stays_whatever_comes_later() {
+    fn captured_bytes_stay_as_they_were() {
         let staging = Staging::default();
         let pieces: Vec<_> =
             (0..5000_u32).map(|i| staging.capture(&[i.to_le_bytes()[0]; 1000]).unwrap()).collect();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_used_again_once_nobody_needs_them() {
+    fn blocks_are_used_again_once_they_are_free() {
         let staging = Staging::default();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..10_000 {

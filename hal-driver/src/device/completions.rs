@@ -122,7 +122,7 @@ impl<D: Device> Completions<D> {
         }
     }
 
-    /// Stops looking, and waits until nobody does; false if that takes longer than `limit`.
+    /// Stops polling, and waits until no thread polls; false if that takes longer than `limit`.
     fn end(&self, limit: Duration) -> bool {
         let mut is_looking = self.is_looking.lock();
         if *is_looking {

@@ -7,13 +7,10 @@
 //! the device says of it (dispatches, a span of its queue), and what it cost from the host's point of view. All of that
 //! is written before the operation's signals are out, so whoever has waited for them finds it in the profile.
 
-use crate::command::command_buffer::Recorded;
 use crate::command::executable::Executable;
-use crate::command::record::{DispatchRecord, Record};
-use crate::device::work::Operation;
 use crate::ffi::object::HostAllocator;
 use crate::ffi::status::{Result, check, text, view};
-use hal_backend::{Device, Observer, Properties};
+use hal_backend::{Observer, Properties};
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;
 use parking_lot::{Mutex, RwLock};
@@ -40,7 +37,7 @@ pub(crate) struct Profiler {
 enum State {
     #[default]
     Closed,
-    /// Somebody is making a session.
+    /// A thread is making a session.
     Opening,
     Open(Arc<Session>),
 }
@@ -90,7 +87,11 @@ struct Session {
     clock: Mutex<()>,
 }
 
-/// IREE's recorder, ours alone. It has told its sink that a session has begun, and tells it that it has ended when it goes.
+/// IREE's recorder. It has told its sink that a session has begun, and tells it that it has ended when it goes.
+///
+/// # Invariants
+///
+/// `raw` is a recorder that this alone destroys.
 struct Recorder {
     raw: *mut sys::iree_hal_local_profile_recorder_t,
     profiler: usize,
@@ -98,13 +99,13 @@ struct Recorder {
 
 // SAFETY: the recorder has its own lock.
 unsafe impl Send for Recorder {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Recorder {}
 
 impl Recorder {
     /// Writes what is left, and ends the session.
     fn end(&self) -> Result {
-        // SAFETY: the recorder is alive. It ends once, whoever asks.
+        // SAFETY: alive, by the invariant. It may be asked to end more than once, and ends once.
         self.call(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_end(recorder)) })
     }
 
@@ -117,7 +118,7 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         // A session that nobody ended well has somebody who was told why.
         let _ = self.end();
-        // SAFETY: ours alone, and it has ended.
+        // SAFETY: destroyed here alone, by the invariant, after it has ended.
         unsafe { sys::iree_hal_local_profile_recorder_destroy(self.raw) };
     }
 }
@@ -347,7 +348,7 @@ impl Session {
     }
 }
 
-/// What a profile says of an operation when it is submitted.
+/// What a profile says of an operation when it is submitted; [`about`](super::about) makes it.
 #[derive(Default)]
 pub(crate) struct About {
     pub(crate) kind: u32,
@@ -366,144 +367,20 @@ pub(crate) struct About {
 
 /// A dispatch of an operation, by its command's number.
 pub(crate) struct Dispatched {
-    number: usize,
-    executable: u64,
-    function: usize,
-    name: String,
+    pub(super) number: usize,
+    pub(super) executable: u64,
+    pub(super) function: usize,
+    pub(super) name: String,
     /// Whether a buffer says how many workgroups there are.
-    indirect: bool,
-    workgroups: [u32; 3],
-    workgroup_size: [u32; 3],
+    pub(super) indirect: bool,
+    pub(super) workgroups: [u32; 3],
+    pub(super) workgroup_size: [u32; 3],
 }
 
 /// A command buffer's commands, for the profile's metadata.
 pub(crate) struct Layout {
-    record: sys::iree_hal_profile_command_buffer_record_t,
-    operations: Vec<sys::iree_hal_profile_command_operation_record_t>,
-}
-
-impl Dispatched {
-    fn new(number: usize, dispatch: &DispatchRecord) -> Self {
-        Self {
-            number,
-            executable: dispatch.executable.profile_id(),
-            function: dispatch.function.index,
-            name: dispatch.executable.name(&dispatch.function).to_owned(),
-            indirect: dispatch.is_indirect(),
-            workgroups: dispatch.workgroups(),
-            workgroup_size: dispatch.workgroup_size(),
-        }
-    }
-}
-
-impl About {
-    /// What an operation of a transfer or a dispatch of its own is, apart from what it waits for and signals.
-    pub(crate) fn of_record(record: &Record, affinity: u64) -> Self {
-        let mut about = About { operations: 1, affinity, payload: record.payload(), ..About::default() };
-        about.kind = match record {
-            Record::Fill { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_FILL,
-            Record::Copy { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY,
-            Record::Update { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_UPDATE,
-            Record::Dispatch(dispatch) => {
-                about.dispatches.push(Dispatched::new(0, dispatch));
-                about.executables.push(dispatch.executable.clone());
-                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DISPATCH
-            }
-            Record::Barrier => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
-        };
-        about
-    }
-
-    /// What any other operation is, apart from what it waits for and signals.
-    pub(crate) fn of<D: Device>(operation: &Operation<D>, affinity: u64) -> Self {
-        let mut about = About { operations: 1, affinity, ..About::default() };
-        about.kind = match operation {
-            // Told as the record that it was.
-            Operation::Record(_) | Operation::Command(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
-            Operation::Execute { commands, step, .. } => {
-                about.command_buffer = commands.profile_id();
-                let records = commands.steps().get(*step).map_or(&[][..], |step| &step.records);
-                about.operations = records.len();
-                for (number, record) in records.iter().enumerate() {
-                    if let Record::Dispatch(dispatch) = record {
-                        about.dispatches.push(Dispatched::new(number, dispatch));
-                        about.executables.push(dispatch.executable.clone());
-                    }
-                }
-                about.layout = Some(Layout::new(commands));
-                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
-            }
-            // IREE's profiles have no kind of their own for it: it is that part of an execution that is not the device's.
-            Operation::Collectives(collectives) => {
-                about.operations = collectives.count();
-                about.payload = collectives.payload();
-                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
-            }
-            Operation::Dealloca(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DEALLOCA,
-            Operation::Alloca(alloca) => {
-                about.payload = alloca.length;
-                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA
-            }
-            Operation::Await(asked) => {
-                about.payload = asked.0.length;
-                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA
-            }
-            Operation::Return(bounce) => {
-                about.payload = bounce.length();
-                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY
-            }
-            Operation::HostCall(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_HOST_CALL,
-            Operation::Transfer(transfer) => {
-                about.payload = transfer.range.length;
-                if transfer.writes_file {
-                    sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_WRITE
-                } else {
-                    sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_READ
-                }
-            }
-        };
-        about
-    }
-}
-
-impl Layout {
-    fn new(commands: &Recorded) -> Self {
-        // SAFETY: defaults are plain values.
-        let (mut record, template) = unsafe {
-            (
-                sys::iree_hal_profile_command_buffer_record_default(),
-                sys::iree_hal_profile_command_operation_record_default(),
-            )
-        };
-        let (mode, categories, affinity) = commands.properties();
-        record.command_buffer_id = commands.profile_id();
-        record.mode = mode;
-        record.command_categories = categories;
-        record.queue_affinity = affinity;
-        let operation = |(index, command): (usize, &Record)| {
-            let mut operation = template;
-            operation.command_index = u32::try_from(index).unwrap_or(u32::MAX);
-            operation.command_buffer_id = commands.profile_id();
-            operation.length = command.payload();
-            operation.type_ = match command {
-                Record::Barrier => sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_BARRIER,
-                Record::Fill { .. } => sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_FILL,
-                Record::Copy { .. } => sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_COPY,
-                Record::Update { .. } => sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_UPDATE,
-                Record::Dispatch(dispatch) => {
-                    operation.executable_id = dispatch.executable.profile_id();
-                    operation.function_ordinal = u32::try_from(dispatch.function.index).unwrap_or(u32::MAX);
-                    operation.workgroup_count = dispatch.workgroups();
-                    operation.workgroup_size = dispatch.workgroup_size();
-                    operation.binding_count = dispatch.binding_count();
-                    sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_DISPATCH
-                }
-            };
-            operation
-        };
-        let records = commands.steps().iter().flat_map(|step| &step.records);
-        Self { record, operations: records.enumerate().map(operation).collect() }
-    }
+    pub(super) record: sys::iree_hal_profile_command_buffer_record_t,
+    pub(super) operations: Vec<sys::iree_hal_profile_command_operation_record_t>,
 }
 
 /// One operation of a session.

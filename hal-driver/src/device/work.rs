@@ -57,6 +57,10 @@ pub(crate) enum Operation<D: Device> {
 }
 
 /// A function of the program's and what it is to be called with.
+///
+/// # Invariants
+///
+/// The program allows one call, on any thread, with a context of the device.
 #[derive(Clone, Copy)]
 pub(crate) struct ProgramCall {
     function: HostFunction,
@@ -69,7 +73,7 @@ type HostFunction = unsafe extern "C" fn(
     *mut sys::iree_hal_host_call_context_t,
 ) -> sys::iree_status_t;
 
-// SAFETY: `new` was promised that the call may be made on any thread.
+// SAFETY: the call may be made on any thread, by the invariant.
 unsafe impl Send for ProgramCall {}
 
 impl ProgramCall {
@@ -108,7 +112,7 @@ impl HostCall {
             signal_semaphore_list: self.signals.as_mut().map_or(empty, OwnedList::raw),
         };
         let ProgramCall { function, user_data } = self.call;
-        // SAFETY: what `ProgramCall::new` was promised, once; the context and the list live through the call, and the device waits for
+        // SAFETY: the one call that the invariant of `ProgramCall` allows; the context and the list live through the call, and the device waits for
         // its calls before it goes.
         let status = unsafe { function(user_data, self.arguments.as_ptr(), &raw mut context) };
         // SAFETY: the status is ours.

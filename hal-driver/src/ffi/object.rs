@@ -68,7 +68,11 @@ counted! {
     iree_hal_slab_provider_t => iree_hal_slab_provider_retain, iree_hal_slab_provider_release;
 }
 
-/// An object that somebody else keeps for `'a`: C during a call, or whoever has a reference.
+/// An object that is kept alive for `'a` elsewhere: by C during a call, or by a reference.
+///
+/// # Invariants
+///
+/// The object is alive for `'a`.
 pub(crate) struct Lent<'a, T>(NonNull<T>, PhantomData<&'a T>);
 
 impl<T> Clone for Lent<'_, T> {
@@ -108,18 +112,22 @@ impl<'a, T> Lent<'a, T> {
 impl<T: Counted> Lent<'_, T> {
     /// A reference of our own.
     pub(crate) fn retain(self) -> Retained<T> {
-        // SAFETY: the object is alive.
+        // SAFETY: alive, by the invariant of `Lent`. The new reference is that of the result, as `Retained` asks.
         unsafe { T::retain(self.get()) };
         Retained(self.0)
     }
 }
 
 /// A counted reference: clone retains, drop releases.
+///
+/// # Invariants
+///
+/// The object is alive, and one of its references is this one's.
 pub(crate) struct Retained<T: Counted>(NonNull<T>);
 
 // SAFETY: IREE's objects are counted atomically and used from any thread.
 unsafe impl<T: Counted> Send for Retained<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<T: Counted> Sync for Retained<T> {}
 
 impl<T: Counted> Retained<T> {
@@ -163,7 +171,7 @@ impl<T: Counted> Retained<T> {
 impl Retained<sys::iree_hal_buffer_t> {
     /// Releases the reference, unless it is the last one: that is given back, as what it ends may call the program.
     pub(crate) fn release_unless_last(self) -> Option<Self> {
-        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, as we hold a reference.
+        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, by the invariant of `Retained`.
         let count = unsafe { AtomicI32::from_ptr(&raw mut (*self.get()).resource.ref_count) };
         // As IREE releases: what was done with the buffer comes before whatever its last owner does.
         let fewer = |count: i32| (count > 1).then_some(count - 1);
@@ -179,7 +187,7 @@ impl Retained<sys::iree_hal_buffer_t> {
 
 impl<T: Counted> Clone for Retained<T> {
     fn clone(&self) -> Self {
-        // SAFETY: we hold a reference, so the object is alive.
+        // SAFETY: alive, by the invariant, which the new reference makes true of the clone.
         unsafe { T::retain(self.get()) };
         Self(self.0)
     }
@@ -187,18 +195,22 @@ impl<T: Counted> Clone for Retained<T> {
 
 impl<T: Counted> Drop for Retained<T> {
     fn drop(&mut self) {
-        // SAFETY: we own a reference.
+        // SAFETY: the reference of the invariant, given up once.
         unsafe { T::release(self.get()) };
     }
 }
 
-/// A host allocator of the program's, which lives as long as everything that is made with it.
+/// A host allocator of the program's.
+///
+/// # Invariants
+///
+/// It may be used on any thread, for as long as anything lives that was made with it.
 #[derive(Clone, Copy)]
 pub(crate) struct HostAllocator(sys::iree_allocator_t);
 
-// SAFETY: IREE asks that host allocators can be used on any thread.
+// SAFETY: the invariant, as IREE asks of host allocators.
 unsafe impl Send for HostAllocator {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for HostAllocator {}
 
 impl HostAllocator {
@@ -221,7 +233,7 @@ impl HostAllocator {
 pub(crate) fn allocate<T>(allocator: HostAllocator, value: T) -> Result<NonNull<T>> {
     const { assert!(align_of::<T>() <= 16, "host allocators align to 16 bytes") };
     let mut memory: *mut c_void = std::ptr::null_mut();
-    // SAFETY: the allocator can be used; the out-parameter is ours.
+    // SAFETY: the allocator may be used, by its invariant; the out-parameter is ours.
     unsafe {
         check(sys::iree_allocator_malloc_uninitialized(allocator.raw(), size_of::<T>(), &raw mut memory))?
     };
@@ -247,20 +259,24 @@ pub(crate) unsafe fn free<T>(allocator: HostAllocator, object: *mut T) {
 }
 
 /// Memory of the host allocator, zeroed at first.
+///
+/// # Invariants
+///
+/// `start` is a block of `allocator`, which this alone gives back.
 pub(crate) struct HostMemory {
     start: NonNull<c_void>,
     allocator: HostAllocator,
 }
 
-// SAFETY: an address, and whoever reads or writes there sees to it that it may.
+// SAFETY: the memory is only allocated and given back here; users of its address answer for what they do there.
 unsafe impl Send for HostMemory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     pub(crate) fn zeroed(allocator: HostAllocator, length: usize) -> Result<Self> {
         let mut memory: *mut c_void = std::ptr::null_mut();
-        // SAFETY: the allocator can be used; the out-parameter is ours.
+        // SAFETY: the allocator may be used, by its invariant; the out-parameter is ours.
         unsafe { check(sys::iree_allocator_malloc(allocator.raw(), length, &raw mut memory))? };
         let start = NonNull::new(memory).ok_or_else(|| invalid("memory has an address"))?;
         Ok(Self { start, allocator })
@@ -274,25 +290,29 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: from this allocator, given back once.
+        // SAFETY: the block of the invariant, given back once.
         unsafe { sys::iree_allocator_free(self.allocator.raw(), self.start.as_ptr()) };
     }
 }
 
 /// Where a C caller wants a result: written once, and only on success.
+///
+/// # Invariants
+///
+/// The pointer is null or valid for one write.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     /// # Safety
     ///
-    /// The pointer is valid for one write during the call.
+    /// The pointer is null or valid for one write during the call.
     pub(crate) unsafe fn new(out: *mut T) -> Self {
         Self(out)
     }
 
     pub(crate) fn set(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: promised by `new`.
+            // SAFETY: not null, so valid for this write, by the invariant.
             unsafe { self.0.write(value) };
         }
     }
@@ -383,7 +403,7 @@ pub(crate) fn resource<V>(vtable: *const V) -> Header {
 /// A pointer to C's own data that we keep but never look at.
 pub(crate) struct Opaque(pub(crate) *mut c_void);
 
-// SAFETY: only handed back to whoever gave it.
+// SAFETY: never looked at here, only handed back to C.
 unsafe impl Send for Opaque {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Opaque {}

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_survives_the_boundary_both_ways() {
+    fn failure_survives_the_boundary_both_ways() {
         for number in 1..=18 {
             let failure = Failure::new(Code::from_number(number), format!("cause {number}"));
             let status = raw(&failure);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_of_a_status_is_the_one_that_iree_reads() {
+    fn code_of_a_status_is_the_one_that_iree_reads() {
         for number in 1..=18 {
             let bare = std::ptr::without_provenance_mut(number);
             let failure = Failure::new(Code::from_number(u32::try_from(number).unwrap()), "why");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_becomes_an_internal_status() {
+    fn panic_becomes_an_internal_status() {
         struct Bomb;
         impl Drop for Bomb {
             fn drop(&mut self) {

@@ -14,7 +14,7 @@
 //! memory goes to the device without the host. What is out early is bounded, and who needs memory now comes first
 //! ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
 //!
-//! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
+//! A pending allocation is counted twice: by IREE until its callback has run, and by the list of all of them, from which
 //! either the callback or the end of the device takes it. Whoever takes it ends the operation.
 
 use crate::ffi::constants::NOTIFICATION_WAIT;
@@ -102,7 +102,7 @@ impl Alloca {
         }
     }
 
-    /// Gives the buffer memory that nobody has to wait for any more.
+    /// Gives the buffer memory that may be used at once.
     fn commit(&self, reservation: Reservation) -> Result {
         self.buffer.commit(self.params, reservation)
     }
@@ -128,7 +128,7 @@ impl Dealloca {
 
     /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
     /// told may hand the memory out again to whoever waits for this point.
-    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, lot: &PendingAllocas) -> Result {
+    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, allocas: &PendingAllocas) -> Result {
         if self.begun {
             return Ok(());
         }
@@ -144,13 +144,13 @@ impl Dealloca {
         }
         self.begun = true;
         self.returns = self.buffer.pool().filter(|&pool| self.own.contains(pool));
-        lot.returning.fetch_add(u64::from(self.returns.is_some()), Ordering::SeqCst);
+        allocas.returning.fetch_add(u64::from(self.returns.is_some()), Ordering::SeqCst);
         Ok(())
     }
 
-    /// The operation is over, and whoever asks is told that its point is reached. One that never went to its queue leaves
+    /// The operation is over, and its point counts as reached. One that never went to its queue leaves
     /// the buffer as it is.
-    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, lot: &PendingAllocas) {
+    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, allocas: &PendingAllocas) {
         if !self.begun {
             return;
         }
@@ -166,29 +166,34 @@ impl Dealloca {
         self.buffer.release(frontier.as_ref());
         // A pool of the program's may be gone by now.
         if let Some(pool) = self.returns {
-            lot.returning.fetch_sub(1, Ordering::SeqCst);
+            allocas.returning.fetch_sub(1, Ordering::SeqCst);
             pool.notify();
         }
     }
 }
 
 /// An operation that waits for memory.
-struct Parked {
-    lot: Arc<PendingAllocas>,
+///
+/// # Invariants
+///
+/// One of the waiter and the operation is submitted, once. From then until its callback it is IREE's, which has a reference
+/// to this. Nothing else reads or writes either of them after that.
+struct PendingAlloca {
+    allocas: Arc<PendingAllocas>,
     waiter: UnsafeCell<sys::iree_async_frontier_waiter_t>,
     operation: UnsafeCell<sys::iree_async_notification_wait_operation_t>,
     alloca: Alloca,
     /// Where it waits for a frontier, in the group that the device was in then; null if it waits for a notification. The
-    /// frontiers of the lot keep it.
+    /// frontiers of the device keep it.
     tracker: *mut sys::iree_async_frontier_tracker_t,
-    /// Taken by whoever ends the operation: the task, and the memory that is not usable yet.
+    /// Taken by the one that ends the operation: the task, and the memory that is not usable yet.
     task: Mutex<Option<(HostTask, Option<Reservation>)>>,
 }
 
-// SAFETY: the waiter and the operation are IREE's while it has them; the rest is shared safely.
-unsafe impl Send for Parked {}
-// SAFETY: as above.
-unsafe impl Sync for Parked {}
+// SAFETY: the waiter and the operation have one user at a time, by the invariant; the rest is shared safely.
+unsafe impl Send for PendingAlloca {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for PendingAlloca {}
 
 /// Everything of a device that waits for memory.
 pub(crate) struct PendingAllocas {
@@ -198,29 +203,29 @@ pub(crate) struct PendingAllocas {
     early: AtomicU64,
     /// Deallocations that have their place in a queue, and whose memory is not back yet.
     returning: AtomicU64,
-    state: Mutex<Lot>,
+    state: Mutex<State>,
     empty: Condvar,
 }
 
 #[derive(Default)]
-struct Lot {
-    parked: Vec<Entry>,
+struct State {
+    pending: Vec<Entry>,
     /// How many callbacks IREE still owes.
     owed: usize,
     closed: bool,
 }
 
-/// What is parked. It is taken back by whoever finds both that IREE has it and that the lot is closed: the end of the device, or
-/// else the thread that parks it.
+/// An allocation that waits. It is taken back by the thread that finds both that IREE has it and that the list is closed: the end of the device, or
+/// else the thread that enters it.
 struct Entry {
-    parked: Arc<Parked>,
+    pending: Arc<PendingAlloca>,
     /// IREE has it.
     is_registered: bool,
 }
 
 impl PendingAllocas {
     pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: Arc<Proactor>) -> Arc<Self> {
-        let state = Mutex::new(Lot::default());
+        let state = Mutex::new(State::default());
         let (early, returning) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Self { frontiers, proactor, early, returning, state, empty: Condvar::new() })
     }
@@ -285,44 +290,44 @@ impl PendingAllocas {
         alloca: Alloca,
         (tracker, reservation): (*mut sys::iree_async_frontier_tracker_t, Option<Reservation>),
         task: HostTask,
-    ) -> Option<Arc<Parked>> {
-        let parked = Arc::new(Parked {
-            lot: self.clone(),
+    ) -> Option<Arc<PendingAlloca>> {
+        let pending = Arc::new(PendingAlloca {
+            allocas: self.clone(),
             waiter: UnsafeCell::new(sys::iree_async_frontier_waiter_t::default()),
             operation: UnsafeCell::new(sys::iree_async_notification_wait_operation_t::default()),
             tracker,
             alloca,
             task: Mutex::new(Some((task, reservation))),
         });
-        let mut lot = self.state.lock();
-        if lot.closed {
-            drop(lot);
-            parked.fail(closed());
+        let mut state = self.state.lock();
+        if state.closed {
+            drop(state);
+            pending.fail(closed());
             return None;
         }
-        lot.owed += 1;
-        lot.parked.push(Entry { parked: parked.clone(), is_registered: false });
-        Some(parked)
+        state.owed += 1;
+        state.pending.push(Entry { pending: pending.clone(), is_registered: false });
+        Some(pending)
     }
 
     /// IREE has it now, if its callback has not come yet.
-    fn registered(&self, parked: &Arc<Parked>) {
-        let mut lot = self.state.lock();
-        let is_closed = lot.closed;
-        let entry = lot.parked.iter_mut().find(|entry| Arc::ptr_eq(&entry.parked, parked));
+    fn registered(&self, pending: &Arc<PendingAlloca>) {
+        let mut state = self.state.lock();
+        let is_closed = state.closed;
+        let entry = state.pending.iter_mut().find(|entry| Arc::ptr_eq(&entry.pending, pending));
         let Some(entry) = entry else { return };
         entry.is_registered = true;
-        drop(lot);
+        drop(state);
         if is_closed {
-            parked.take_back();
+            pending.take_back();
         }
     }
 
-    fn leave(&self, parked: &Arc<Parked>) {
-        let mut lot = self.state.lock();
-        lot.parked.retain(|entry| !Arc::ptr_eq(&entry.parked, parked));
-        lot.owed -= 1;
-        if lot.owed == 0 {
+    fn leave(&self, pending: &Arc<PendingAlloca>) {
+        let mut state = self.state.lock();
+        state.pending.retain(|entry| !Arc::ptr_eq(&entry.pending, pending));
+        state.owed -= 1;
+        if state.owed == 0 {
             self.empty.notify_all();
         }
     }
@@ -333,8 +338,8 @@ impl PendingAllocas {
             let message = "the pool's memory waits for a frontier, but the device is in no device group";
             return task.finish(Err(Failure::new(Code::FailedPrecondition, message)));
         };
-        let Some(parked) = self.enter(alloca, (tracker, Some(reservation)), task) else { return };
-        let theirs = Arc::into_raw(parked.clone());
+        let Some(pending) = self.enter(alloca, (tracker, Some(reservation)), task) else { return };
+        let theirs = Arc::into_raw(pending.clone());
         // SAFETY: the waiter stays where it is until the callback has given IREE's reference back; the frontier is the
         // pool's until the reservation is given back.
         let waiting = unsafe {
@@ -343,16 +348,16 @@ impl PendingAllocas {
                 frontier,
                 Some(frontier_reached),
                 theirs.cast_mut().cast(),
-                parked.waiter.get(),
+                pending.waiter.get(),
             ))
         };
         if let Err(failure) = waiting {
             // SAFETY: nothing was registered, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
-            parked.fail(failure);
-            return self.leave(&parked);
+            pending.fail(failure);
+            return self.leave(&pending);
         }
-        self.registered(&parked);
+        self.registered(&pending);
     }
 
     fn park_on_pool(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
@@ -387,25 +392,25 @@ impl PendingAllocas {
         token: u32,
         task: HostTask,
     ) {
-        if let Some(parked) = self.enter(alloca, (null_mut(), None), task) {
+        if let Some(pending) = self.enter(alloca, (null_mut(), None), task) {
             // SAFETY: alive and observed with this token, as the caller promises.
-            unsafe { self.submit(&parked, notification, token) };
+            unsafe { self.submit(&pending, notification, token) };
         }
     }
 
     /// # Safety
     ///
-    /// As for [`listen`](Self::listen). What is parked was entered, and nobody has submitted it.
+    /// As for [`listen`](Self::listen). The allocation was entered, and has not been submitted.
     unsafe fn submit(
         &self,
-        parked: &Arc<Parked>,
+        pending: &Arc<PendingAlloca>,
         notification: *mut sys::iree_async_notification_t,
         token: u32,
     ) {
-        let theirs = Arc::into_raw(parked.clone());
+        let theirs = Arc::into_raw(pending.clone());
         // SAFETY: the operation stays where it is until its callback has given IREE's reference back.
         let listening = unsafe {
-            let operation = parked.operation.get();
+            let operation = pending.operation.get();
             sys::iree_async_operation_initialize(
                 &raw mut (*operation).base,
                 NOTIFICATION_WAIT,
@@ -422,25 +427,25 @@ impl PendingAllocas {
         if let Err(failure) = listening {
             // SAFETY: nothing was submitted, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
-            parked.fail(failure);
-            return self.leave(parked);
+            pending.fail(failure);
+            return self.leave(pending);
         }
-        self.registered(parked);
+        self.registered(pending);
     }
 
-    /// Ends what is parked, now and from now on, and waits until IREE has nothing of it left.
+    /// Ends what is pending, now and from now on, and waits until IREE has nothing of it left.
     pub(crate) fn close(&self, limit: Duration) -> bool {
-        let mut lot = self.state.lock();
-        lot.closed = true;
-        let registered = lot.parked.iter().filter(|entry| entry.is_registered);
-        let registered: Vec<_> = registered.map(|entry| entry.parked.clone()).collect();
-        drop(lot);
-        registered.iter().for_each(Parked::take_back);
+        let mut state = self.state.lock();
+        state.closed = true;
+        let registered = state.pending.iter().filter(|entry| entry.is_registered);
+        let registered: Vec<_> = registered.map(|entry| entry.pending.clone()).collect();
+        drop(state);
+        registered.iter().for_each(PendingAlloca::take_back);
         let end = Instant::now() + limit;
-        let mut lot = self.state.lock();
-        while lot.owed > 0 {
-            if self.empty.wait_until(&mut lot, end).timed_out() {
-                return lot.owed == 0;
+        let mut state = self.state.lock();
+        while state.owed > 0 {
+            if self.empty.wait_until(&mut state, end).timed_out() {
+                return state.owed == 0;
             }
         }
         true
@@ -451,8 +456,8 @@ fn closed() -> Failure {
     Failure::new(Code::Cancelled, "the device was destroyed while the allocation waited for memory")
 }
 
-impl Parked {
-    /// Fails the operation, unless somebody has ended it.
+impl PendingAlloca {
+    /// Fails the operation, unless it has ended.
     fn fail(&self, failure: Failure) {
         let taken = self.task.lock().take();
         if let Some((task, reservation)) = taken {
@@ -471,14 +476,14 @@ impl Parked {
                 // its way it ends the operation.
                 if sys::iree_async_frontier_tracker_cancel_wait(self.tracker, self.waiter.get()) {
                     self.fail(closed());
-                    self.lot.leave(self);
+                    self.allocas.leave(self);
                     Arc::decrement_strong_count(Arc::as_ptr(self));
                 }
             } else {
                 self.fail(closed());
                 let operation = &raw mut (*self.operation.get()).base;
                 // What cannot be cancelled is on its way.
-                drop(check(sys::iree_async_proactor_cancel(self.lot.proactor.get(), operation)));
+                drop(check(sys::iree_async_proactor_cancel(self.allocas.proactor.get(), operation)));
             }
         }
     }
@@ -488,13 +493,13 @@ unsafe extern "C" fn frontier_reached(user_data: *mut c_void, status: sys::iree_
     guard_or((), || {
         let _inside = teardown::enter();
         // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
-        let (parked, outcome) =
-            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Parked>()), check(status)) };
-        let taken = parked.task.lock().take();
+        let (pending, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<PendingAlloca>()), check(status)) };
+        let taken = pending.task.lock().take();
         if let Some((task, Some(reservation))) = taken {
-            task.finish(outcome.and_then(|()| parked.alloca.commit(reservation)));
+            task.finish(outcome.and_then(|()| pending.alloca.commit(reservation)));
         }
-        parked.lot.leave(&parked);
+        pending.allocas.leave(&pending);
     });
 }
 
@@ -507,18 +512,18 @@ unsafe extern "C" fn pool_notified(
     guard_or((), || {
         let _inside = teardown::enter();
         // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
-        let (parked, outcome) =
-            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Parked>()), check(status)) };
-        let taken = parked.task.lock().take();
-        let Some((task, _)) = taken else { return parked.lot.leave(&parked) };
+        let (pending, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<PendingAlloca>()), check(status)) };
+        let taken = pending.task.lock().take();
+        let Some((task, _)) = taken else { return pending.allocas.leave(&pending) };
         match outcome {
             Ok(()) => {
-                let again = Alloca { buffer: parked.alloca.buffer.clone(), ..parked.alloca };
-                parked.lot.allocate(again, task);
+                let again = Alloca { buffer: pending.alloca.buffer.clone(), ..pending.alloca };
+                pending.allocas.allocate(again, task);
             }
             Err(failure) => task.finish(Err(failure)),
         }
-        parked.lot.leave(&parked);
+        pending.allocas.leave(&pending);
     });
 }
 
@@ -531,7 +536,7 @@ mod tests {
     use hal_semaphore::testing::{Job, SoftBackend, device};
     use hal_semaphore::{Action, Affinity, Engine, Semaphore};
 
-    /// The device may end after an allocation is parked and before IREE has it.
+    /// The device may end after an allocation is entered and before IREE has it.
     #[test]
     fn what_iree_gets_after_the_end_of_the_device_is_taken_back() {
         let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
@@ -580,19 +585,19 @@ mod tests {
             early_limit: 0,
             is_early: false,
         };
-        let lot = PendingAllocas::new(Arc::new(Frontiers::new(1)), proactor.clone());
-        let parked = lot.enter(alloca, (null_mut(), None), task).unwrap();
+        let allocas = PendingAllocas::new(Arc::new(Frontiers::new(1)), proactor.clone());
+        let pending = allocas.enter(alloca, (null_mut(), None), task).unwrap();
         std::thread::scope(|scope| {
-            let closing = scope.spawn(|| lot.close(Duration::from_secs(2)));
-            while !lot.state.lock().closed {
+            let closing = scope.spawn(|| allocas.close(Duration::from_secs(2)));
+            while !allocas.state.lock().closed {
                 std::thread::yield_now();
             }
-            // It has looked at what is parked by then.
+            // It has looked at what is pending by then.
             std::thread::sleep(Duration::from_millis(20));
             // SAFETY: the notification is retained, and observed meanwhile.
             unsafe {
                 let token = sys::iree_async_notification_begin_observe(notification.get());
-                lot.submit(&parked, notification.get(), token);
+                allocas.submit(&pending, notification.get(), token);
                 sys::iree_async_notification_end_observe(notification.get());
             }
             assert!(closing.join().unwrap(), "IREE still has it");

@@ -72,7 +72,7 @@ impl<D: Device> Memory<D> {
     }
 
     /// Memory of a heap that other processes can be given a descriptor of, where the heap takes shared memory of the host's;
-    /// else the backend gives descriptors out, or nobody does.
+    /// else the backend gives descriptors out, or there are none.
     fn allocate_for_export(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
         let MemoryRequest { heap, length, .. } = request;
         let takes_shared = |heap: &Heap| {

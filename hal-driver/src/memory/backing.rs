@@ -24,7 +24,7 @@ pub(crate) trait Backing: Send + Sync {
     fn flush(&self, offset: u64, length: u64) -> Result;
     /// Makes the device's writes visible to the host.
     fn invalidate(&self, offset: u64, length: u64) -> Result;
-    /// A descriptor of all of it, for whoever can use such.
+    /// A descriptor of all of it, for other processes and devices.
     fn descriptor(&self) -> Result<OwnedFd>;
     /// The device for C that it is of.
     fn parent(&self) -> &Parent;
@@ -108,7 +108,7 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
-    /// The device, to compare with or to name where nobody looks at it; null if it is gone.
+    /// The device, for comparisons and messages only, never to be used; null if it is gone.
     pub(crate) fn address(&self) -> *mut sys::iree_hal_device_t {
         self.device.load(Ordering::Acquire)
     }
@@ -145,7 +145,7 @@ impl Parent {
 
     /// The device has no reference any more.
     pub(crate) fn forget(&self) {
-        let _nobody_looks = self.lock.lock();
+        let _locked = self.lock.lock();
         self.device.store(std::ptr::null_mut(), Ordering::Release);
     }
 }

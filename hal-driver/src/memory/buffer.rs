@@ -17,8 +17,13 @@ use std::sync::Arc;
 /// What C wants to be told when a buffer's memory is used no longer.
 ///
 /// The buffer has a reference to it, and so has each range of the host's memory that the buffer was imported from. A
-/// backend may let go of those behind the buffer, as it may of the last job that used them. Whoever is last tells the
+/// backend may let go of those behind the buffer, as it may of the last job that used them. The last reference tells the
 /// program, which gets to see the buffer; so the buffer's structure stays until then, though nothing of it is used.
+///
+/// # Invariants
+///
+/// The callback may be made once, on any thread, with the structure in `gone`. That is a buffer of ours whose contents were
+/// dropped, and which this alone frees.
 pub(crate) struct Release {
     callback: sys::iree_hal_buffer_release_callback_t,
     /// The buffer, when it is gone. As long as there is none, nothing was promised to anybody.
@@ -31,9 +36,9 @@ struct Remains {
     allocator: HostAllocator,
 }
 
-// SAFETY: IREE asks that release callbacks may come on any thread, and a host allocator may be used on any.
+// SAFETY: the callback may be made on any thread, by the invariant, and a host allocator may be used on any.
 unsafe impl Send for Release {}
-// SAFETY: as above; what is written is locked.
+// SAFETY: as for `Send`; what is written is locked.
 unsafe impl Sync for Release {}
 
 impl Release {
@@ -52,7 +57,7 @@ impl Drop for Release {
     fn drop(&mut self) {
         let (Some(release), Some(gone)) = (self.callback.fn_, self.gone.get_mut().take()) else { return };
         let _inside = teardown::enter();
-        // SAFETY: what was promised to `new`, once; the structure is freed once, behind it.
+        // SAFETY: the one call that the invariant allows; the structure is freed here alone, behind it.
         unsafe {
             release(self.callback.user_data, gone.buffer);
             sys::iree_allocator_free(gone.allocator.raw(), gone.buffer.cast());
@@ -61,6 +66,11 @@ impl Drop for Release {
 }
 
 /// A buffer of ours.
+///
+/// # Invariants
+///
+/// `base` comes first, and is a buffer that is its own allocation; only [`create`](Self::create) gives it [`VTABLE`]. All of
+/// it is inside the memory of `backing`, from `offset` on.
 #[repr(C)]
 pub(crate) struct Buffer {
     base: UnsafeCell<sys::iree_hal_buffer_t>,
@@ -127,7 +137,7 @@ impl Buffer {
         // SAFETY: the buffer is lent, and every HAL object begins with the resource header.
         let vtable = unsafe { (*buffer.get()).resource.vtable };
         let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
-        // SAFETY: only `create` makes buffers with this table.
+        // SAFETY: a buffer with this table is a `Buffer`, by the invariant.
         ours.then(|| unsafe { Self::of(buffer.get()) })
     }
 }
@@ -171,7 +181,7 @@ unsafe extern "C" fn map_range(
         let (buffer, mapping) = unsafe { (Buffer::of(base), &mut *mapping) };
         if access & ACCESS_ANY != 0 && buffer.backing.host_view().is_none() {
             let owner = buffer.backing.parent().retain().ok_or_else(owner_is_gone)?;
-            // SAFETY: as above; `unmap_range` ends it.
+            // SAFETY: C passes a live buffer of ours, and ends the mapping with `unmap_range`.
             return unsafe { bounced_mapping::map(base, owner, to_u64(offset), to_u64(length), mapping) };
         }
         let view = buffer

@@ -7,13 +7,17 @@ use crate::ffi::status::{Result, check, invalid};
 use hal_sys as sys;
 use std::ffi::c_void;
 
-/// A pool, borrowed: its owner keeps it longer than what is allocated from it.
+/// A pool, borrowed.
+///
+/// # Invariants
+///
+/// The pool is alive: its owner keeps it longer than what is allocated from it, as IREE asks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pool(*mut sys::iree_hal_pool_t);
 
 // SAFETY: pools are used from any thread.
 unsafe impl Send for Pool {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Pool {}
 
 impl Pool {
@@ -31,13 +35,13 @@ impl Pool {
 
     /// What tells one kind of pool from another.
     pub(crate) fn kind(self) -> *const c_void {
-        // SAFETY: the pool is alive, as `new` was promised, and every HAL object begins with the resource header.
+        // SAFETY: alive, by the invariant, and every HAL object begins with the resource header.
         unsafe { (*self.0.cast::<sys::iree_hal_resource_t>()).vtable }
     }
 
     /// What is signalled when memory comes back; null if the pool does not say.
     pub(crate) fn notification(self) -> *mut sys::iree_async_notification_t {
-        // SAFETY: the pool is alive, as `new` was promised, and keeps its notification.
+        // SAFETY: alive, by the invariant.
         unsafe { sys::iree_hal_pool_notification(self.0) }
     }
 
@@ -45,22 +49,26 @@ impl Pool {
     pub(crate) fn notify(self) {
         let notification = self.notification();
         if !notification.is_null() {
-            // SAFETY: the pool keeps its notification.
+            // SAFETY: the pool is alive, by the invariant, and keeps its notification.
             unsafe { sys::iree_async_notification_signal_if_observed(notification, i32::MAX) };
         }
     }
 }
 
 /// Memory that is out of its pool. It goes back when this is dropped, with what still has to be waited for.
+///
+/// # Invariants
+///
+/// `reservation` is out of `pool`, and this alone gives it back. Until then `frontier` is null or the pool's own, which
+/// does not change.
 pub(crate) struct Reservation {
     pool: Pool,
     reservation: sys::iree_hal_pool_reservation_t,
-    /// What has to be reached before the memory may be used; null if nothing has to. The pool's own, valid until the
-    /// reservation is given back.
+    /// What has to be reached before the memory may be used; null if nothing has to.
     frontier: *const sys::iree_async_frontier_t,
 }
 
-// SAFETY: plain numbers, and a frontier that the pool keeps and nobody changes.
+// SAFETY: plain numbers, and a frontier that does not change, by the invariant.
 unsafe impl Send for Reservation {}
 
 impl Reservation {
@@ -99,7 +107,7 @@ impl Reservation {
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         let mut buffer = std::ptr::null_mut();
         let flags = sys::IREE_HAL_POOL_MATERIALIZE_FLAG_NONE as sys::iree_hal_pool_materialize_flags_t;
-        // SAFETY: the pool is alive, and the reservation is out of it; the buffer is adopted once.
+        // SAFETY: the pool is alive and the reservation is out of it, by the invariants; the buffer is adopted once.
         let buffer = unsafe {
             let reservation = &raw const self.reservation;
             check(sys::iree_hal_pool_materialize_reservation(
@@ -118,14 +126,15 @@ impl Reservation {
     pub(crate) fn release(self, frontier: Option<&sys::iree_async_single_frontier_t>) {
         let this = std::mem::ManuallyDrop::new(self);
         let frontier = frontier.map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
-        // SAFETY: taken from this pool, given back once; a frontier of one entry is a frontier, read during the call.
+        // SAFETY: out of this pool and given back here alone, by the invariant; a frontier of one entry is a frontier, read
+        // during the call.
         unsafe { sys::iree_hal_pool_release_reservation(this.pool.0, &raw const this.reservation, frontier) };
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: taken from this pool, given back once.
+        // SAFETY: out of this pool and given back here alone, by the invariant.
         unsafe {
             sys::iree_hal_pool_release_reservation(self.pool.0, &raw const self.reservation, self.frontier);
         }

@@ -118,7 +118,7 @@ impl TransientBuffer {
         self.object().state.lock().reservation.as_ref().map(Reservation::pool)
     }
 
-    /// Gives the buffer its memory, which nobody has to wait for any more.
+    /// Gives the buffer its memory, which may be used at once.
     pub(crate) fn commit(
         &self,
         params: sys::iree_hal_buffer_params_t,

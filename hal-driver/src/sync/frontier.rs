@@ -39,6 +39,10 @@ use std::sync::atomic::{
 const PRUNE_EVERY: u64 = 1024;
 
 /// The groups of a device, and its axes in them.
+///
+/// # Invariants
+///
+/// `own` is null or points at a membership in `groups.kept`, from which nothing is ever taken.
 pub(crate) struct Frontiers {
     /// The last epoch of each queue that has completed.
     completed: Box<[AtomicU64]>,
@@ -58,7 +62,7 @@ type Info = sys::iree_hal_device_topology_info_t;
 /// What only joining and leaving looks at.
 #[derive(Default)]
 struct Groups {
-    /// Every membership that was the device's own: somebody may be reading it.
+    /// Every membership that was the device's own, as it may be being read still.
     kept: Vec<Arc<Membership>>,
     /// The group that was joined last, and what IREE said of it.
     last: Option<(Info, Option<Arc<Membership>>)>,
@@ -81,7 +85,7 @@ struct Membership {
     spare: AtomicBool,
 }
 
-/// Nobody advances the axes any more. They are retired by who leaves, or by the last one that was at it: IREE asks that nothing
+/// The axes advance no more. They are retired by who leaves, or by the last one that was at it: IREE asks that nothing
 /// advances an axis that is being retired, and somebody may leave from within an advance, which calls whoever waited.
 const LEFT: usize = 1 << (usize::BITS - 1);
 
@@ -99,7 +103,7 @@ impl Frontiers {
 
     /// The device's own membership.
     fn own(&self) -> Option<&Membership> {
-        // SAFETY: null, or a membership that `groups` keeps for good.
+        // SAFETY: null, or kept as long as this, by the invariant.
         unsafe { self.own.load(Ordering::Acquire).as_ref() }.filter(|own| own.is_live())
     }
 
@@ -209,7 +213,7 @@ impl Frontiers {
         }
     }
 
-    /// Forgets the groups whose trackers nobody else has.
+    /// Forgets the groups whose trackers are held here alone.
     pub(crate) fn prune(&self) {
         // Joining and leaving prune, now or later.
         let Some(groups) = self.groups.try_lock() else { return };
@@ -251,7 +255,7 @@ impl Frontiers {
         Some(frontier)
     }
 
-    /// A point has completed: whoever waits for it goes on. Called after the point's signals.
+    /// A point has completed: the waits for it go on. Called after the point's signals.
     pub(crate) fn advance(&self, point: Point) {
         let ordinal = point.queue.ordinal();
         if let Some(completed) = self.completed.get(ordinal) {
@@ -322,7 +326,7 @@ impl Membership {
         }
     }
 
-    /// Retires the axes, now or when nobody advances them any more. Calls whoever waited, so that nothing may be locked.
+    /// Retires the axes, now or when no advance is under way any more. Calls the waiters, so that nothing may be locked.
     fn leave(&self) {
         if self.users.fetch_or(LEFT, Ordering::AcqRel) == 0 {
             self.retire(self.axes.len());
@@ -393,10 +397,15 @@ fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<
     usize::try_from(count).ok().filter(|_| counts && word.load(Ordering::Acquire) == count)
 }
 
-/// How many descriptions are kept: whoever asked for one reads it where it is.
+/// How many descriptions are kept: each is read where it is for as long as the tracker lives.
 const KEPT: usize = 16;
 
-/// What C is shown of the group that was joined last. A place is written again only after many more groups were joined.
+/// What C is shown of the group that was joined last.
+///
+/// # Invariants
+///
+/// `current` is null or one of the places, and that place is not written before [`KEPT`] more groups were joined. One thread
+/// at a time shows.
 struct Shown {
     places: [UnsafeCell<Info>; KEPT],
     current: AtomicPtr<Info>,
@@ -404,9 +413,9 @@ struct Shown {
     next: AtomicUsize,
 }
 
-// SAFETY: a place is written by one thread at a time, before it is shown, and long after anybody looked at it.
+// SAFETY: a place is written by one thread at a time while it is not the current one, by the invariant.
 unsafe impl Send for Shown {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Shown {}
 
 impl Default for Shown {
@@ -428,7 +437,7 @@ impl Shown {
         if let Some(info) = info {
             let next = self.next.fetch_add(1, Ordering::Relaxed) % KEPT;
             place = self.places.get(next).map_or(std::ptr::null_mut(), UnsafeCell::get);
-            // SAFETY: nobody is shown this place.
+            // SAFETY: not the current place, and this thread alone shows, by the invariant.
             unsafe { place.write(info) };
         }
         self.current.store(place, Ordering::Release);
@@ -488,7 +497,7 @@ mod tests {
         info
     }
 
-    /// Somebody who waits for an epoch of an axis, and does something when it is told.
+    /// A wait for an epoch of an axis, and what is called when it ends.
     struct Waiter {
         waiter: sys::iree_async_frontier_waiter_t,
         frontier: sys::iree_async_single_frontier_t,
@@ -532,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_hears_that_an_axis_is_given_up_may_join_and_leave() {
+    fn waiter_of_a_given_up_axis_may_join_and_leave() {
         for way in ["leave", "retire"] {
             in_time(move || {
                 let (first, second) = (tracker(), tracker());
@@ -561,7 +570,7 @@ mod tests {
 
     /// async/frontier_tracker.h: an axis is retired when nothing advances it any more.
     #[test]
-    fn an_axis_that_is_being_advanced_is_retired_after_that() {
+    fn axis_that_is_being_advanced_is_retired_after_that() {
         in_time(|| {
             let tracker = tracker();
             let axis = info(&tracker).frontier.base_axis;

@@ -24,6 +24,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A proactor and its pool.
+///
+/// # Invariants
+///
+/// The proactor is one of the pool's, and alive as long as that. The pool is there until this is dropped.
 pub(crate) struct Proactor {
     proactor: *mut sys::iree_async_proactor_t,
     polling: Arc<Polling>,
@@ -32,19 +36,24 @@ pub(crate) struct Proactor {
 
 // SAFETY: proactors take submissions from any thread.
 unsafe impl Send for Proactor {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Proactor {}
 
 /// The operation that does nothing, and who ran its callback.
+///
+/// # Invariants
+///
+/// The operation is submitted once. From then until its callback it is IREE's, which has a reference to this, and nothing
+/// else reads or writes it afterwards.
 struct Polling {
     operation: UnsafeCell<sys::iree_async_nop_operation_t>,
     thread: Mutex<Option<ThreadId>>,
     known: Condvar,
 }
 
-// SAFETY: the operation is IREE's from its submission until its callback.
+// SAFETY: the operation has one user at a time, by the invariant; the rest is shared safely.
 unsafe impl Send for Polling {}
-// SAFETY: as above; the rest is shared safely.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Polling {}
 
 impl Proactor {
@@ -62,7 +71,7 @@ impl Proactor {
             known: Condvar::new(),
         });
         let theirs = Arc::into_raw(polling.clone());
-        // SAFETY: the operation stays where it is until its callback has given IREE's reference back.
+        // SAFETY: the operation is submitted once, here; IREE's reference keeps it where it is until its callback.
         let submitted = unsafe {
             let operation = polling.operation.get();
             sys::iree_async_operation_initialize(
@@ -87,7 +96,7 @@ impl Proactor {
         self.proactor
     }
 
-    /// Whether this thread polls it, or may: where nobody has polled yet, nobody knows who will.
+    /// Whether this thread polls it, or may: before the first poll it is not known which thread will.
     pub(crate) fn may_be_polled_here(&self) -> bool {
         let end = Instant::now() + PATIENCE;
         let mut thread = self.polling.thread.lock();

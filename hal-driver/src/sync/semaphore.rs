@@ -247,18 +247,22 @@ unsafe fn value(base: *const sys::iree_async_semaphore_t) -> u64 {
 }
 
 /// A handle on a semaphore: clone retains, drop releases.
+///
+/// # Invariants
+///
+/// The semaphore is alive, and one of its references is this handle's.
 #[repr(transparent)]
 pub(crate) struct IreeTimeline(NonNull<sys::iree_hal_semaphore_t>);
 
 // SAFETY: semaphores are counted atomically and used from any thread.
 unsafe impl Send for IreeTimeline {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for IreeTimeline {}
 
 impl Clone for IreeTimeline {
     #[inline]
     fn clone(&self) -> Self {
-        // SAFETY: a handle means that the semaphore is alive.
+        // SAFETY: alive, by the invariant, which the new reference makes true of the clone.
         unsafe { sys::iree_hal_semaphore_t::retain(self.0.as_ptr()) };
         Self(self.0)
     }
@@ -267,7 +271,7 @@ impl Clone for IreeTimeline {
 impl Drop for IreeTimeline {
     fn drop(&mut self) {
         let _inside = teardown::enter();
-        // SAFETY: a handle owns a reference.
+        // SAFETY: the reference of the invariant, given up once.
         unsafe { sys::iree_hal_semaphore_t::release(self.0.as_ptr()) };
     }
 }
@@ -284,7 +288,7 @@ impl IreeTimeline {
 
     /// Sleeps until the value is reached, or can no longer be.
     pub(crate) fn wait(&self, value: u64) -> Result {
-        // SAFETY: the semaphore is alive.
+        // SAFETY: alive, by the invariant.
         unsafe {
             check(sys::iree_hal_semaphore_wait(self.0.as_ptr(), value, sys::iree_infinite_timeout(), 0))
         }
@@ -297,7 +301,7 @@ impl IreeTimeline {
     /// The semaphore as one of this library's, of whatever device, if it is.
     #[inline]
     fn ours(&self) -> Option<&Semaphore> {
-        // SAFETY: a handle means that the semaphore is alive, and every HAL semaphore begins with IREE's structure.
+        // SAFETY: alive, by the invariant, and every HAL semaphore begins with IREE's structure.
         let vtable = unsafe { (*self.base()).vtable };
         let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
         // SAFETY: only `create` makes semaphores with this table; alive as long as the handle.
@@ -324,7 +328,7 @@ impl Timeline for IreeTimeline {
     }
 
     fn value(&self) -> u64 {
-        // SAFETY: a handle means that the semaphore is alive.
+        // SAFETY: alive, by the invariant.
         unsafe { value(self.base()) }
     }
 
@@ -522,15 +526,20 @@ pub(crate) struct Watch {
 }
 
 /// What IREE's list points at.
+///
+/// # Invariants
+///
+/// The timepoint is registered once. From then until its callback, or until it was cancelled, it is IREE's under its own
+/// lock, and IREE has a reference to this.
 struct Entry {
     timepoint: UnsafeCell<sys::iree_async_semaphore_timepoint_t>,
     value: u64,
     watcher: Watcher,
 }
 
-// SAFETY: the timepoint is IREE's from registration on, under its own lock.
+// SAFETY: the timepoint is used by IREE alone, under its lock, by the invariant; the rest is shared safely.
 unsafe impl Send for Entry {}
-// SAFETY: as above; the rest is shared safely.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Entry {}
 
 impl Watch {
@@ -538,8 +547,8 @@ impl Watch {
         let timepoint = UnsafeCell::new(sys::iree_async_semaphore_timepoint_t::default());
         let entry = Arc::new(Entry { timepoint, value, watcher });
         let theirs = Arc::into_raw(entry.clone());
-        // SAFETY: nobody else has the entry yet. It stays where it is as long as anybody counts it, and IREE's reference
-        // is given up by the callback or by cancelling.
+        // SAFETY: the entry is new, so the timepoint may be written before it is registered, once; IREE's reference keeps it
+        // where it is, and is given up by the callback or by cancelling.
         let registered = unsafe {
             let timepoint = entry.timepoint.get();
             (*timepoint).callback = Some(reached);
@@ -560,7 +569,7 @@ impl Drop for Watch {
         // SAFETY: the entry was registered with this semaphore, or is not in its list.
         unsafe {
             if sys::iree_async_semaphore_cancel_timepoint(self.semaphore.base(), self.entry.timepoint.get()) {
-                // The callback will not come, so its reference is ours to give up.
+                // The callback will not come, so IREE's reference is given up here.
                 Arc::decrement_strong_count(Arc::as_ptr(&self.entry));
             }
         }
@@ -767,7 +776,7 @@ mod tests {
         }
     }
 
-    /// Whoever tells of a step does so after it, and another thread may be first with the next one, a failure.
+    /// A step is told of after it was made, and another thread may be first with the next one, a failure.
     #[test]
     fn waiter_whose_value_came_before_a_failure_is_told_of_the_value() {
         let device = testing::device("mock");

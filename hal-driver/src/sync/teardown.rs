@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_thread_is_left_as_it_is() {
+    fn teardown_without_a_thread_leaves_the_object() {
         let kept = Kept;
         elsewhere(
             move || drop(kept),

@@ -12,7 +12,7 @@ pub(crate) fn is_busy() -> bool {
 }
 
 /// Does what there is to do for collectives on a thread of the program's that waits for something, as long as that does any good:
-/// messages of others are seen at once, and nobody has to be woken. The program is not called back from here, as it may hold what its
+/// messages of others are seen at once, and no thread has to be woken. The program is not called back from here, as it may hold what its
 /// callbacks take, and no device is torn down.
 pub(crate) fn watch(limit: Duration, is_over: impl FnMut() -> bool) {
     if !is_busy() {

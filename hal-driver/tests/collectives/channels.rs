@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::Duration;
 
 #[test]
-fn a_channel_is_what_it_is_asked_for() {
+fn channel_is_what_it_is_asked_for() {
     let id = fresh_id();
     let device = Device::open("mock").unwrap();
     assert_eq!(device.channel(&id, "a", (1, 3)).unwrap().place(), (1, 3));
@@ -20,7 +20,7 @@ fn a_channel_is_what_it_is_asked_for() {
 }
 
 #[test]
-fn the_uri_says_which_rank_a_device_is() {
+fn uri_says_which_rank_a_device_is() {
     let device = Device::open("mock://?collective_rank=2&collective_count=5").unwrap();
     assert_eq!(device.default_channel().unwrap().place(), (2, 5));
     for (uri, says) in [
@@ -55,7 +55,7 @@ fn devices_of_a_group_are_its_ranks() {
 }
 
 #[test]
-fn a_group_that_could_not_be_built_makes_nobody_a_rank() {
+fn group_that_could_not_be_built_makes_no_device_a_rank() {
     let devices: [_; 4] = std::array::from_fn(|_| Device::open("mock://?queues=1").unwrap());
     let place = |device: usize| devices[device].default_channel().unwrap().place();
     // There is an axis for the first, which unwinds, and none for the second, which refuses.
@@ -92,7 +92,7 @@ fn two_devices_are_not_one_rank_and_groups_have_one_size() {
 }
 
 #[test]
-fn a_channel_is_split_by_color_and_key() {
+fn channel_is_split_by_color_and_key() {
     let ranks = mocks(4);
     let parts: Vec<Option<Channel>> = ranks
         .iter()
@@ -167,7 +167,7 @@ fn provide(device: &Device, rank: i32, shared: &Arc<(Barrier, Mutex<Vec<u8>>)>) 
 }
 
 #[test]
-fn a_provider_says_which_rank_a_device_is_and_the_ids_are_exchanged_once() {
+fn provider_says_which_rank_a_device_is_and_the_ids_are_exchanged_once() {
     let shared = Arc::new((Barrier::new(2), Mutex::default()));
     let ranks = std::thread::scope(|scope| {
         let open = |rank| {
@@ -219,6 +219,56 @@ fn provider_that_takes_each_process_of_a_job_for_one_alone_is_refused() {
     assert!(refused.text.contains("rank 2 of 4 (PMI_RANK, PMI_SIZE)"), "{refused:?}");
 }
 
+/// Every name of an MPI's library is found, and is no library.
+#[test]
+fn job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_others_need() {
+    const CHILD: &str = "CHANNELS_WITHOUT_MPI";
+    if std::env::var_os(CHILD).is_none() {
+        let folder = std::env::temp_dir().join(format!("channels-without-mpi-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["libmpi.so.40", "libmpi.so", "libmpich.so.12", "libmpi.so.12", "libmpich.so"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let name = "channels::job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_others_need";
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let job = [(CHILD, "1"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")];
+        command.args([name, "--exact"]).envs(job).env("LD_LIBRARY_PATH", &folder);
+        let child = command.output().unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let sums = |ranks: &[Rank]| {
+        let count = u32::try_from(ranks.len()).unwrap();
+        let begin = |rank: &Rank| {
+            let (send, recv) = (rank.words(&[1, 2]), rank.words(&[0; 2]));
+            let commands = rank.commands(ALL_REDUCE, 0, (&send, &recv), 2).unwrap();
+            rank.execute(&commands, 1).unwrap();
+            (recv, commands)
+        };
+        let begun: Vec<_> = ranks.iter().map(begin).collect();
+        for (rank, (recv, _)) in ranks.iter().zip(&begun) {
+            rank.done.wait(1).unwrap();
+            assert_eq!(rank.read(recv), [count, 2 * count]);
+        }
+    };
+    // As many as the job has no processes, and as many as it has where the devices say it themselves.
+    sums(&mocks(3));
+    let uris = [0, 1].map(|rank| format!("mock://?collective_rank={rank}&collective_count=2"));
+    let ranks = uris.map(|uri| {
+        let device = Device::open(&uri).unwrap();
+        Rank { channel: device.default_channel().unwrap(), done: device.semaphore(0), device }
+    });
+    sums(&ranks);
+    let Err(refused) = Device::open("mock").unwrap().default_channel() else {
+        panic!("there is an MPI where there is none")
+    };
+    assert_eq!(refused.code, Code::Unavailable, "{refused:?}");
+    let says = ["no MPI library can be loaded", "apt-get install libmpich12"];
+    assert!(says.iter().all(|text| refused.text.contains(text)), "{refused:?}");
+}
+
 /// A provider that makes a channel of its device while it exchanges the id.
 #[repr(C)]
 struct Curious {
@@ -260,7 +310,7 @@ unsafe extern "C" fn exchange_curious(
 }
 
 #[test]
-fn a_provider_that_makes_a_channel_while_it_exchanges_the_id_is_refused() {
+fn provider_that_makes_a_channel_while_it_exchanges_the_id_is_refused() {
     let (asked, answers) = mpsc::channel();
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
@@ -279,7 +329,7 @@ fn a_provider_that_makes_a_channel_while_it_exchanges_the_id_is_refused() {
 }
 
 #[test]
-fn a_provider_that_says_nothing_leaves_the_device_alone() {
+fn provider_that_says_nothing_leaves_the_device_alone() {
     let device = Device::open("mock").unwrap();
     provide(&device, -1, &Arc::new((Barrier::new(2), Mutex::default())));
     assert_eq!(device.default_channel().unwrap().place(), (0, 1));
@@ -369,7 +419,7 @@ fn what_cannot_be_done_is_refused_when_it_is_recorded() {
 
 /// When it is recorded, or when the table comes that has the buffer.
 #[test]
-fn a_collective_reads_and_writes_only_what_the_program_allowed() {
+fn collective_reads_and_writes_only_what_the_program_allowed() {
     let ranks = mocks(1);
     let rank = &ranks[0];
     let allowing = |access| rank.device.local_buffer_for(access, 16);
@@ -400,7 +450,7 @@ fn a_collective_reads_and_writes_only_what_the_program_allowed() {
 
 /// Its rank is the other device's.
 #[test]
-fn a_command_buffer_with_collectives_is_executed_by_its_own_device() {
+fn command_buffer_with_collectives_is_executed_by_its_own_device() {
     let ranks = mocks(1);
     let (rank, other) = (&ranks[0], Device::open("mock").unwrap());
     let (send, recv, done) = (rank.words(&[5; 4]), rank.words(&[0; 4]), other.semaphore(0));

@@ -48,7 +48,7 @@ fn another_operation_at_the_same_place_fails_everybody() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_in_time() {
+fn rank_that_does_not_come_is_named_in_time() {
     let ranks = ranks(&["mock://?collective_timeout=0.3", "gaudi://emulated?collective_timeout=0.3", "mock"]);
     let begin = Instant::now();
     let waits = [sums(&ranks[0]), sums(&ranks[1])];
@@ -61,7 +61,7 @@ fn a_rank_that_does_not_come_is_named_in_time() {
 }
 
 #[test]
-fn a_rank_whose_wait_fails_tells_the_others() {
+fn rank_whose_wait_fails_tells_the_others() {
     let ranks = mocks(2);
     let waits = sums(&ranks[0]);
     let gate = ranks[1].device.semaphore(0);
@@ -77,7 +77,7 @@ fn a_rank_whose_wait_fails_tells_the_others() {
 }
 
 #[test]
-fn a_device_that_goes_while_it_waits_ends_soon_and_tells_the_others() {
+fn device_that_goes_while_it_waits_ends_soon_and_tells_the_others() {
     for uri in ["mock", "gaudi://emulated"] {
         let mut group = ranks(&[uri, uri, uri]);
         let waits = [sums(&group[0]), sums(&group[1])];
@@ -94,7 +94,7 @@ fn a_device_that_goes_while_it_waits_ends_soon_and_tells_the_others() {
 }
 
 #[test]
-fn a_device_that_goes_with_collectives_that_were_not_begun_tells_the_others() {
+fn device_that_goes_with_collectives_that_were_not_begun_tells_the_others() {
     let mut group = mocks(2);
     let waits = sums(&group[0]);
     let gone = group.remove(1);
@@ -108,7 +108,7 @@ fn a_device_that_goes_with_collectives_that_were_not_begun_tells_the_others() {
 }
 
 #[test]
-fn a_group_that_failed_can_be_had_anew() {
+fn group_that_failed_can_be_had_anew() {
     let id = fresh_id();
     let devices = [Device::open("mock").unwrap(), Device::open("mock").unwrap()];
     let rank = |number: usize| {
@@ -130,7 +130,7 @@ fn a_group_that_failed_can_be_had_anew() {
 }
 
 #[test]
-fn a_program_that_refuses_its_signals_tells_the_others() {
+fn program_that_refuses_its_signals_tells_the_others() {
     let ranks = mocks(2);
     let waits = sums(&ranks[0]);
     let rank = &ranks[1];

@@ -120,7 +120,7 @@ fn transfers_between_two_ranks_meet_in_one_command_buffer_in_any_order() {
 }
 
 #[test]
-fn who_receives_from_nobody_gets_zeros() {
+fn rank_that_receives_from_none_gets_zeros() {
     let ranks = mocks(2);
     // Rank 0 sends to rank 1 and receives from nobody; rank 1 sends to nobody.
     let mut results = Vec::new();

@@ -56,7 +56,7 @@ fn pieces_are_copied_while_the_one_before_is_on_its_way_and_no_more_than_a_few()
 
 /// Each copy of the operation fails once, of what is sent and of what is received.
 #[test]
-fn a_copy_that_fails_in_the_middle_ends_the_operation_for_all() {
+fn copy_that_fails_in_the_middle_ends_the_operation_for_all() {
     let words = WORDS * PIECES;
     let piece = WORDS * 4 - 5;
     for copy in 1..=2 * PIECES {
@@ -91,7 +91,7 @@ fn a_copy_that_fails_in_the_middle_ends_the_operation_for_all() {
 }
 
 #[test]
-fn a_device_that_goes_between_two_pieces_ends_soon_and_tells_the_others() {
+fn device_that_goes_between_two_pieces_ends_soon_and_tells_the_others() {
     let words = WORDS * PIECES;
     let mut ranks = ranks(&[&card(WORDS * 4, ""), &card(WORDS * 4, "")]);
     let (send, recv) = (ranks[0].words(&vec![1; words]), ranks[0].words(&vec![0; words]));

@@ -64,7 +64,7 @@ unsafe extern "C" fn end_session(
 
 /// IREE's profiles have no kind of their own for it: it is that part of an execution that is not the device's.
 #[test]
-fn a_profile_has_the_collectives_of_each_step_as_an_execution_with_their_bytes() {
+fn profile_has_the_collectives_of_each_step_as_an_execution_with_their_bytes() {
     let ranks = mocks(2);
     let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() };
     let mut sink = Sink { resource, events: Mutex::default() };

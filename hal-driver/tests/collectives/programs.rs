@@ -3,7 +3,7 @@
 //! Random programs of collectives and other commands on devices that take their time, against a model on plain words.
 
 use crate::common::dice::Dice;
-use crate::common::{Buffer, List, check, reference};
+use crate::common::{Buffer, List, barrier, check, reference};
 use crate::rig::*;
 use hal_sys as sys;
 

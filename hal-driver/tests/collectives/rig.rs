@@ -140,23 +140,6 @@ pub(crate) fn collective(
     }
 }
 
-/// What orders everything before in a command buffer before everything after.
-pub(crate) fn barrier(commands: *mut sys::iree_hal_command_buffer_t) -> Result {
-    let stage = sys::IREE_HAL_EXECUTION_STAGE_TRANSFER;
-    unsafe {
-        check(sys::iree_hal_command_buffer_execution_barrier(
-            commands,
-            stage,
-            stage,
-            0,
-            0,
-            std::ptr::null(),
-            0,
-            std::ptr::null(),
-        ))
-    }
-}
-
 pub(crate) fn fill(commands: *mut sys::iree_hal_command_buffer_t, target: &Buffer, word: u32) -> Result {
     let bytes = word.to_le_bytes();
     let pattern = bytes.as_ptr().cast();

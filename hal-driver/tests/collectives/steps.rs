@@ -2,9 +2,11 @@
 
 //! Collectives between other commands, in slots and parts of buffers, with several channels and queues.
 
-use crate::common::{Buffer, Device, List, check, reference};
+use crate::common::{Buffer, Device, List, barrier, check, reference};
 use crate::rig::*;
+use hal_collectives::local::{Helper, spread};
 use hal_sys as sys;
+use std::sync::{Barrier, Mutex, mpsc};
 use std::time::Duration;
 
 /// Part of a buffer, or of what a slot holds.
@@ -148,7 +150,7 @@ fn collectives_that_nothing_orders_go_on_beside_each_other_and_beside_commands()
 }
 
 #[test]
-fn a_collective_that_waits_stops_nothing_else() {
+fn collective_that_waits_stops_nothing_else() {
     for (uris, many) in [(["mock://?queues=2"; 2], 1000), (["gaudi://emulated"; 2], 50)] {
         let ranks = ranks(&uris);
         let rank = &ranks[0];
@@ -184,7 +186,7 @@ fn a_collective_that_waits_stops_nothing_else() {
 }
 
 #[test]
-fn the_order_of_submissions_counts_and_not_that_of_waits() {
+fn order_of_submissions_counts_and_not_that_of_waits() {
     // Rank 0 holds its first collective back until its second one has gone through.
     let ranks = mocks(2);
     let gate = ranks[0].device.semaphore(0);
@@ -234,4 +236,30 @@ fn stream_ordered_memory_is_used_as_it_is_when_its_turn_comes() {
             assert_eq!(rank.read(&recv), [2; 16]);
         }
     }
+}
+
+#[test]
+fn thread_that_waits_for_a_semaphore_helps_to_move_bytes() {
+    let device = Device::open("mock").unwrap();
+    let moved = device.semaphore(0);
+    // As many as there may be processors wait, so that nobody else comes.
+    let _waiting: Vec<Helper> = (0..64).map(|_| Helper::begin()).collect();
+    let (begin, begun) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Two grains that wait for each other: one for this thread, and one for who helps.
+            spread((Barrier::new(2), Mutex::new(begin)), 2, |(both, begin), _| {
+                begin.lock().unwrap().send(()).unwrap();
+                both.wait();
+            });
+            moved.signal(1).unwrap();
+        });
+        begun.recv().unwrap();
+        let waited = moved.wait(1);
+        if waited.is_err() {
+            // Nobody did, and the other thread would wait for ever.
+            Helper::begin().help();
+        }
+        waited.unwrap();
+    });
 }

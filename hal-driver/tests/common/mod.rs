@@ -8,6 +8,7 @@
 pub(crate) mod chain;
 pub(crate) mod dice;
 pub(crate) mod pool;
+pub(crate) mod properties;
 
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -101,6 +102,13 @@ unsafe impl Sync for Device {}
 impl Device {
     pub(crate) fn open(uri: &str) -> Result<Self> {
         Self::open_polled(uri).map(|(device, _)| device)
+    }
+
+    /// Opening a URI fails with a code, and with a text that says something.
+    pub(crate) fn cannot_be_opened(uri: &str, code: Code, says: &str) {
+        let Err(failed) = Self::open(uri) else { panic!("{uri} was opened") };
+        assert_eq!(failed.code, code, "{uri}: {}", failed.text);
+        assert!(failed.text.contains(says), "{uri}: {}", failed.text);
     }
 
     /// A device, and the proactor that it alone keeps.
@@ -455,6 +463,23 @@ pub(crate) fn on_a_polling_thread(call: impl FnOnce(*mut sys::iree_async_proacto
     proactor.run(move || call(address as *mut sys::iree_async_proactor_pool_t));
 }
 
+/// What orders everything before in a command buffer before everything after.
+pub(crate) fn barrier(commands: *mut sys::iree_hal_command_buffer_t) -> Result {
+    let stage = sys::IREE_HAL_EXECUTION_STAGE_TRANSFER;
+    unsafe {
+        check(sys::iree_hal_command_buffer_execution_barrier(
+            commands,
+            stage,
+            stage,
+            0,
+            0,
+            std::ptr::null(),
+            0,
+            std::ptr::null(),
+        ))
+    }
+}
+
 /// What polls for a device, as long as that lives.
 pub(crate) struct Proactor(*mut sys::iree_async_proactor_t);
 
@@ -630,7 +655,7 @@ impl Buffer {
     }
 
     /// Waits until the reference to it is the only one.
-    pub(crate) fn wait_until_nobody_else_has_it(&self) {
+    pub(crate) fn wait_until_it_is_ours_alone(&self) {
         let references = unsafe { AtomicI32::from_ptr((&raw mut (*self.0).resource.ref_count).cast()) };
         let until = Instant::now() + Duration::from_secs(10);
         while references.load(Ordering::Acquire) > 1 {

@@ -34,7 +34,7 @@ fn denied(what: &str, result: crate::common::Result, says: &str) {
 }
 
 #[test]
-fn a_buffer_is_written_only_if_the_program_allowed_it() {
+fn buffer_is_written_only_if_the_program_allowed_it() {
     const WRITE: &str = "IREE_HAL_MEMORY_ACCESS_WRITE";
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
@@ -92,7 +92,7 @@ fn a_buffer_is_written_only_if_the_program_allowed_it() {
 }
 
 #[test]
-fn a_buffer_is_read_only_if_the_program_allowed_it() {
+fn buffer_is_read_only_if_the_program_allowed_it() {
     const READ: &str = "IREE_HAL_MEMORY_ACCESS_READ";
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
@@ -152,7 +152,7 @@ fn imported_pages_that_are_read_only_stay_as_they_are() {
 }
 
 #[test]
-fn a_mapping_is_refused_where_it_cannot_be() {
+fn mapping_is_refused_where_it_cannot_be() {
     let device = Device::open(DEVICES[2]).unwrap();
     let map = |buffer: &Buffer, access: sys::iree_hal_memory_access_bits_t| unsafe {
         let mut mapping = sys::iree_hal_buffer_mapping_t::default();

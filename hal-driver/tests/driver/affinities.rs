@@ -87,7 +87,7 @@ fn every_affinity_is_legal_wherever_one_comes_in() {
 }
 
 #[test]
-fn the_same_affinity_is_the_same_queue() {
+fn same_affinity_is_the_same_queue() {
     for uri in DEVICES {
         let device = Device::open_in_group(uri).unwrap();
         for affinity in AFFINITIES.into_iter().filter(|affinity| affinity.is_power_of_two()) {

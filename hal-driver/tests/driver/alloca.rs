@@ -109,7 +109,7 @@ fn go_round(uri: &str, grouped: bool) {
 }
 
 #[test]
-fn nobody_gets_memory_that_is_still_in_use() {
+fn memory_in_use_is_not_allocated_again() {
     for uri in [
         "mock://?memory=8m",
         "mock://?memory=8m&depth=3",
@@ -123,7 +123,7 @@ fn nobody_gets_memory_that_is_still_in_use() {
 }
 
 #[test]
-fn nor_when_everything_is_late() {
+fn memory_in_use_is_not_allocated_again_by_late_operations() {
     go_round("mock://?memory=8m&latency=30us", true);
     go_round("mock://?memory=8m&fault=late:7&fault=late:40", true);
 }
@@ -235,7 +235,7 @@ fn memory_for_one_at_a_time_is_enough_for_a_chain() {
 /// Memory that is out early stands in the way of who needs some now, who waits for it to come back rather than fail; and
 /// fails if it does not.
 #[test]
-fn who_needs_memory_now_waits_for_what_is_out_early() {
+fn allocation_that_is_due_waits_for_memory_that_is_out_early() {
     const PART: usize = 400 << 10;
     for comes_back in [true, false] {
         let device = Device::open_in_group("mock://?memory=8m&queues=1&latency=100ms").unwrap();

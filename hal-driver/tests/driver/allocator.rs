@@ -80,7 +80,7 @@ fn access(bits: sys::iree_hal_memory_access_bits_t) -> sys::iree_hal_memory_acce
 }
 
 #[test]
-fn an_import_begins_where_its_heap_asks_it_to() {
+fn import_begins_where_its_heap_asks_it_to() {
     for uri in DEVICES.iter().chain(&FURTHER) {
         let device = Device::open(uri).unwrap();
         let mut pages = Pages::new();
@@ -115,7 +115,7 @@ fn an_import_begins_where_its_heap_asks_it_to() {
 
 /// What is granted is asked for again, also of other devices: a program keeps it, and so does IREE's recorder.
 #[test]
-fn an_alignment_that_is_granted_can_be_asked_of_every_device() {
+fn alignment_that_is_granted_can_be_asked_of_every_device() {
     let devices: Vec<_> = DEVICES.iter().map(|uri| (uri, Device::open(uri).unwrap())).collect();
     for (uri, device) in &devices {
         for asked in [0, 16, 64] {
@@ -219,14 +219,14 @@ fn external_memory_of_other_kinds_is_unavailable_by_name() {
                 sys::iree_hal_external_buffer_t { type_: kind, size: 1024, ..Default::default() };
             let (allocator, given, mut imported) = (device.allocator(), &raw mut external, null_mut());
             let (importing, exporting) = unsafe {
-                let nobody = sys::iree_hal_buffer_release_callback_t::default();
+                let no_callback = sys::iree_hal_buffer_release_callback_t::default();
                 let made = &raw mut imported;
                 (
                     crate::common::check(sys::iree_hal_allocator_import_buffer(
                         allocator,
                         shared(),
                         given,
-                        nobody,
+                        no_callback,
                         made,
                     )),
                     crate::common::check(sys::iree_hal_allocator_export_buffer(
@@ -243,7 +243,7 @@ fn external_memory_of_other_kinds_is_unavailable_by_name() {
 }
 
 #[test]
-fn an_alignment_that_is_allocatable_is_allocated() {
+fn alignment_that_is_allocatable_is_allocated() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let queue = device.semaphore(0);

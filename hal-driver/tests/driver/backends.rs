@@ -3,11 +3,11 @@
 //! Backends that do what their traits allow and nobody expects: nothing that they say is believed where memory is at stake.
 
 use crate::common::pool::Pool;
+use crate::common::properties::{HEAP, QUEUE, properties};
 use crate::common::{Buffer, Device, List, Semaphore, Tracker, check};
 use hal_backend::{
-    Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange,
-    Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Place, Properties, Purpose,
-    QueueId, Rejected, Span,
+    Command, Completer, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Inferred, Job,
+    LoadRequest, Loaded, MemoryRequest, Parameters, Place, Properties, Purpose, QueueId, Rejected, Span,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -113,25 +113,16 @@ impl hal_backend::Device for OddDevice {
 
     fn properties(&self) -> Properties {
         let heap = Heap {
-            host_visible: true,
             coherent: self.oddity != Oddity::NotCoherent,
-            device_local: true,
-            max_allocation: if self.oddity == Oddity::Slow { 64 << 10 } else { 1 << 30 },
-            alignment: if self.oddity == Oddity::CrookedAlignment { 48 } else { 64 },
+            max_allocation: if self.oddity == Oddity::Slow { 64 << 10 } else { HEAP.max_allocation },
+            alignment: if self.oddity == Oddity::CrookedAlignment { 48 } else { HEAP.alignment },
             import_alignment: (self.oddity == Oddity::KeepsImports).then_some(64),
+            ..HEAP
         };
         Properties {
-            identifier: if self.oddity == Oddity::NoName { String::new() } else { "odd".into() },
-            aliases: Vec::new(),
-            queues: DeviceSpec {
-                queues: usize::from(self.oddity != Oddity::NoQueues),
-                native_waits: NativeWaits::None,
-                peers: Vec::new(),
-                completion: Completion::Callback,
-            },
+            queues: DeviceSpec { queues: usize::from(self.oddity != Oddity::NoQueues), ..QUEUE },
             heaps: if self.oddity == Oddity::NoHeaps { Vec::new() } else { vec![heap] },
-            concurrency: 1,
-            host_processor: false,
+            ..properties(if self.oddity == Oddity::NoName { "" } else { "odd" })
         }
     }
 
@@ -309,7 +300,7 @@ fn mapping_shows_the_same_memory_each_time_whatever_the_backend_gives() {
 }
 
 #[test]
-fn a_backend_is_told_what_memory_is_for() {
+fn backend_is_told_what_memory_is_for() {
     let device = open("remembers").unwrap();
     // The pool of buffers in queue order takes its first slab when the device is made.
     let slab = REQUESTS.lock().unwrap().pop().unwrap();
@@ -419,7 +410,7 @@ fn what_either_side_writes_the_other_one_sees_where_it_was_made_visible() {
         }
         assert!(on_device(&device, &buffer) == expected, "what was mapped is flushed at the end");
         // Nobody but the test has it, so that the pool has its memory back when that goes.
-        buffer.wait_until_nobody_else_has_it();
+        buffer.wait_until_it_is_ours_alone();
     }
 }
 
@@ -547,7 +538,7 @@ fn released_last(import: impl FnOnce(&Device, &Told) -> Buffer) {
 }
 
 #[test]
-fn import_that_is_refused_calls_nobody_back() {
+fn import_that_is_refused_makes_no_callback() {
     let device = open("keeps-imports").unwrap();
     let told = Told::default();
     let refused = device.import_until(crate::common::params(), null_mut(), 4096, told.callback());
@@ -616,7 +607,7 @@ fn format_of_an_executable_is_the_backends_to_know() {
 }
 
 #[test]
-fn a_panic_of_the_backend_stops_at_the_allocator() {
+fn panic_of_the_backend_stops_at_the_allocator() {
     let device = open("panics").unwrap();
     let params = sys::iree_hal_buffer_params_t {
         type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,

@@ -10,7 +10,7 @@ const DEVICES: [&str; 3] = ["mock", "template", "gaudi://emulated?generation=gau
 const LENGTH: usize = 256;
 
 #[test]
-fn a_fill_has_any_pattern_and_begins_and_ends_anywhere() {
+fn fill_has_any_pattern_and_begins_and_ends_anywhere() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let (buffer, order) = (device.buffer(LENGTH), device.semaphore(0));
@@ -41,7 +41,7 @@ fn a_fill_has_any_pattern_and_begins_and_ends_anywhere() {
 /// Found by `tests/programs`: nothing orders the two operations, as no byte is of both. Of a binding of another card's memory that
 /// is lent only what was written comes back.
 #[test]
-fn a_write_beside_the_bytes_that_a_recording_writes_is_not_lost() {
+fn write_beside_the_bytes_that_a_recording_writes_is_not_lost() {
     let card = Device::open("gaudi://emulated?generation=gaudi1&seed=9301").unwrap();
     let other = Device::open("gaudi://emulated?generation=gaudi2&seed=9302").unwrap();
     for round in 0..200 {
@@ -79,7 +79,7 @@ fn fill_slot(
 }
 
 #[test]
-fn a_copy_may_overlap_itself() {
+fn copy_may_overlap_itself() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let bytes: Vec<u8> = (0..=255).collect();

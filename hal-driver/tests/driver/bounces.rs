@@ -3,7 +3,7 @@
 //! Memory of one card in operations of another device, which can only have it by way of the host.
 
 use crate::cards::{HELD, HOLDS, Step, card, constants, steps};
-use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
+use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, barrier, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::sync::atomic::Ordering;
@@ -175,19 +175,7 @@ fn perform(
                 })
                 .collect();
             if index > 0 {
-                unsafe {
-                    let all = u32::MAX;
-                    check(sys::iree_hal_command_buffer_execution_barrier(
-                        commands,
-                        all,
-                        all,
-                        0,
-                        0,
-                        std::ptr::null(),
-                        0,
-                        std::ptr::null(),
-                    ))?;
-                }
+                barrier(commands)?;
             }
             work.record(commands, &references)?;
         }
@@ -766,8 +754,8 @@ fn memory_of_a_program_s_own_pool_is_lent_too() {
             &raw mut pool,
         ))
         .unwrap();
-        let (nobody, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
-        check(sys::iree_hal_pool_allocate_buffer(pool, params, LENGTH, nobody, forever, &raw mut buffer))
+        let (no_waits, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
+        check(sys::iree_hal_pool_allocate_buffer(pool, params, LENGTH, no_waits, forever, &raw mut buffer))
             .unwrap();
     }
     let (buffer, done) = (Buffer(buffer), worker.semaphore(0));
@@ -775,7 +763,7 @@ fn memory_of_a_program_s_own_pool_is_lent_too() {
     done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
     assert!(read(&owner, &buffer)[16..48] == [5; 32]);
     // A pool outlives its buffers, and an operation lets go of those that it used behind its signals.
-    buffer.wait_until_nobody_else_has_it();
+    buffer.wait_until_it_is_ours_alone();
     drop(buffer);
     unsafe { sys::iree_hal_pool_release(pool) };
 }

@@ -2,11 +2,11 @@
 
 //! Cards of several drivers, whose own memory only they can reach, and which run the one function that tests need.
 
+use crate::common::properties::{HEAP, QUEUE, properties};
 use crate::common::{Device, Executable, check, registry};
 use hal_backend::{
-    Command, Completer, Completion, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Function, Heap,
-    HostLoader, HostRange, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Place,
-    Properties, Rejected, Span,
+    Command, Completer, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Function, Heap, HostLoader,
+    HostRange, Job, LoadRequest, Loaded, MemoryRequest, Parameters, Place, Properties, Rejected, Span,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -155,26 +155,12 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
     type Event = ();
 
     fn properties(&self) -> Properties {
-        let heap = |host_visible| Heap {
-            host_visible,
-            coherent: host_visible,
-            device_local: !host_visible,
-            max_allocation: 1 << 30,
-            alignment: 64,
-            import_alignment: None,
-        };
+        let heap =
+            |host_visible| Heap { host_visible, coherent: host_visible, device_local: !host_visible, ..HEAP };
         Properties {
-            identifier: NAMES[KIND].into(),
-            aliases: Vec::new(),
-            queues: DeviceSpec {
-                queues: QUEUES,
-                native_waits: NativeWaits::None,
-                peers: Vec::new(),
-                completion: Completion::Callback,
-            },
+            queues: DeviceSpec { queues: QUEUES, ..QUEUE },
             heaps: if SEALED.contains(&KIND) { vec![heap(false)] } else { vec![heap(false), heap(true)] },
-            concurrency: 1,
-            host_processor: false,
+            ..properties(NAMES[KIND])
         }
     }
 

@@ -2,10 +2,8 @@
 
 //! The three ways in which a device reports what has ended, as a program sees them: it sees no difference.
 
-use crate::common::{Buffer, Device, List, Semaphore, check};
+use crate::common::{Buffer, Device, List, Semaphore};
 use hal_semaphore::Code;
-use hal_sys as sys;
-use std::ffi::c_void;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -206,25 +204,6 @@ fn device_may_be_dropped_by_what_its_completion_calls() {
     }
 }
 
-/// What IREE calls when a semaphore has got somewhere, on the thread that brings it there.
-#[repr(C)]
-struct Timepoint {
-    raw: sys::iree_async_semaphore_timepoint_t,
-    call: Box<dyn FnOnce() + Send>,
-}
-
-unsafe extern "C" fn reached(
-    user_data: *mut c_void,
-    _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
-    status: sys::iree_status_t,
-) {
-    unsafe {
-        let timepoint = Box::from_raw(user_data.cast::<Timepoint>());
-        check(status).unwrap();
-        (timepoint.call)();
-    }
-}
-
 #[test]
 fn device_may_be_dropped_on_the_thread_that_looks_for_its_completions() {
     for way in WAYS {
@@ -233,17 +212,10 @@ fn device_may_be_dropped_on_the_thread_that_looks_for_its_completions() {
         let device = device(way, "&latency=20ms&workers=1");
         let (_buffer, done) = chain(&device, 2, 1);
         let last = device.again();
-        let call = Box::new(move || {
+        done.when(1, move || {
             drop(last);
             tell.send(std::thread::current().name().map(str::to_owned)).unwrap();
         });
-        let timepoint = Box::into_raw(Box::new(Timepoint { raw: Default::default(), call }));
-        unsafe {
-            (*timepoint).raw.callback = Some(reached);
-            (*timepoint).raw.user_data = timepoint.cast();
-            let raw = &raw mut (*timepoint).raw;
-            check(sys::iree_async_semaphore_acquire_timepoint(done.0.cast(), 1, raw)).unwrap();
-        }
         // Only the callback has the device from here on.
         drop(device);
         let thread = told.recv_timeout(SOON).unwrap_or_else(|_| panic!("{way}: nobody called"));

@@ -2,7 +2,7 @@
 
 //! Sentences of IREE's headers that programs rely on at the edges: lifetimes, odd lengths, odd orders.
 
-use crate::common::{Buffer, Device, List, Result, Semaphore, check, reference};
+use crate::common::{Buffer, Device, List, Result, Semaphore, barrier, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
@@ -42,22 +42,6 @@ fn fill_of(
 ) -> Result {
     unsafe {
         check(sys::iree_hal_command_buffer_fill_buffer(commands, target, (&raw const byte).cast(), 1, 0))
-    }
-}
-
-fn barrier(commands: *mut sys::iree_hal_command_buffer_t) -> Result {
-    let stage = sys::IREE_HAL_EXECUTION_STAGE_TRANSFER;
-    unsafe {
-        check(sys::iree_hal_command_buffer_execution_barrier(
-            commands,
-            stage,
-            stage,
-            0,
-            0,
-            std::ptr::null(),
-            0,
-            std::ptr::null(),
-        ))
     }
 }
 
@@ -137,7 +121,7 @@ fn host_call_may_take_and_give_back_the_device_of_its_context_at_any_moment() {
 
 /// hal/buffer.h: `IREE_HAL_WHOLE_BUFFER` is what is left of the buffer from the offset on, of a subspan what is left of that.
 #[test]
-fn the_rest_of_a_part_of_a_part_is_the_rest_of_that() {
+fn rest_of_a_part_of_a_part_is_the_rest_of_that() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let whole = device.buffer(1000);
@@ -408,7 +392,7 @@ fn waits_of_no_time_tell_what_is_so() {
 /// docs/programs.md: the order of a queue is that in which operations become ready. One that waits is overtaken by one that does
 /// not; one that waits for it is not let by.
 #[test]
-fn what_is_ready_overtakes_what_waits() {
+fn ready_operations_overtake_waiting_ones() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let (go, late, early, after) =

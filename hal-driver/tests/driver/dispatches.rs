@@ -2,11 +2,11 @@
 
 //! Dispatches as a device gets them, and those that are refused before it does.
 
+use crate::common::properties::properties;
 use crate::common::{Buffer, Device, Executable, List, check, reference};
 use hal_backend::{
-    Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader,
-    HostRange, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Properties, Rejected,
-    Workgroups,
+    Command, Completer, DeviceInfo, Driver, Failure, Function, HostLoader, HostRange, Job, LoadRequest,
+    Loaded, MemoryRequest, Parameters, Properties, Rejected, Workgroups,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -55,26 +55,7 @@ impl hal_backend::Device for NotingDevice {
     type Event = ();
 
     fn properties(&self) -> Properties {
-        Properties {
-            identifier: "noting".into(),
-            aliases: Vec::new(),
-            queues: DeviceSpec {
-                queues: 1,
-                native_waits: NativeWaits::None,
-                peers: Vec::new(),
-                completion: Completion::Callback,
-            },
-            heaps: vec![Heap {
-                host_visible: true,
-                coherent: true,
-                device_local: true,
-                max_allocation: 1 << 30,
-                alignment: 64,
-                import_alignment: None,
-            }],
-            concurrency: 1,
-            host_processor: false,
-        }
+        properties("noting")
     }
 
     fn start(&self, completer: Completer) {
@@ -195,7 +176,7 @@ impl Dispatch<'_> {
 }
 
 #[test]
-fn a_program_may_ask_not_to_be_told_of_parameters() {
+fn program_may_ask_not_to_be_told_of_parameters() {
     drop(open());
     for (uri, expected) in [("noting", 1), ("noting://?reflection=full", 1), ("noting://?reflection=none", 0)]
     {
@@ -232,7 +213,7 @@ fn counts(device: &Device) -> Buffer {
 /// One test: what the device has seen is in one place.
 #[test]
 #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
-fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
+fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     let (device, other) = (open(), open());
     let executable = device.load("noting", &[1]).unwrap();
     let foreign = other.load("noting", &[1]).unwrap();
@@ -329,7 +310,7 @@ fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
 
 /// Whoever makes an instance of IREE's virtual machine clears the names of its types for a moment, for every thread.
 #[test]
-fn a_device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
+fn device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
     let device = Device::open("mock").unwrap();
     let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     let executable = device.load("vmvx-bytecode-fb", &bytes).unwrap();

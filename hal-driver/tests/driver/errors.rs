@@ -51,7 +51,7 @@ fn names_that_are_not_utf_8_are_refused() {
 }
 
 #[test]
-fn a_refused_operation_leaves_its_signals_as_they_were() {
+fn refused_operation_leaves_its_signals_as_they_were() {
     let device = Device::open("mock").unwrap();
     let (buffer, done) = (device.buffer(64), device.semaphore(5));
     let none = List::none;
@@ -98,7 +98,7 @@ fn memory_is_given_back_once() {
 }
 
 #[test]
-fn a_host_call_that_fails_or_panics_fails_its_signals() {
+fn host_call_that_fails_or_panics_fails_its_signals() {
     let device = Device::open("mock").unwrap();
     let (ready, done, chained) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
     let call = Box::new(|| crate::common::failure(Code::NotFound, "the call found nothing"));
@@ -114,7 +114,7 @@ fn a_host_call_that_fails_or_panics_fails_its_signals() {
 }
 
 #[test]
-fn a_host_call_signals_the_rest_where_one_was_overtaken() {
+fn host_call_signals_the_rest_where_one_was_overtaken() {
     let device = Device::open("mock").unwrap();
     let (overtaken, failed, rest) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
     let (ahead, broken) = (overtaken.clone(), failed.clone());
@@ -131,7 +131,7 @@ fn a_host_call_signals_the_rest_where_one_was_overtaken() {
 }
 
 #[test]
-fn the_last_of_many_host_calls_releases_the_others() {
+fn last_of_many_host_calls_releases_the_others() {
     const CALLS: u64 = 40;
     let device = Device::open("mock").unwrap();
     let (done, all) = (device.semaphore(0), std::sync::Arc::new(std::sync::Barrier::new(40)));

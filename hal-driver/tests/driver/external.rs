@@ -84,7 +84,7 @@ fn counting(count: &'static AtomicUsize) -> sys::iree_hal_buffer_release_callbac
     sys::iree_hal_buffer_release_callback_t { fn_: Some(release), user_data }
 }
 
-fn nobody() -> sys::iree_hal_buffer_release_callback_t {
+fn no_callback() -> sys::iree_hal_buffer_release_callback_t {
     sys::iree_hal_buffer_release_callback_t::default()
 }
 
@@ -143,7 +143,7 @@ fn two_processes_have_one_memory_by_its_descriptor() {
     const OTHER: &str = "EXTERNAL_OTHER";
     if std::env::var_os(OTHER).is_some() {
         let device = Device::open("mock").unwrap();
-        let buffer = import(&device, std::io::stdin().as_raw_fd(), LENGTH, nobody()).unwrap();
+        let buffer = import(&device, std::io::stdin().as_raw_fd(), LENGTH, no_callback()).unwrap();
         assert_eq!(buffer.read(), [1; LENGTH]);
         fill(&device, &buffer, (8, LENGTH - 8), 2);
         return;
@@ -177,7 +177,7 @@ fn refused<T>(outcome: Result<T>, code: Code, text: &str) {
 }
 
 #[test]
-fn a_descriptor_is_taken_if_its_memory_stays() {
+fn descriptor_is_taken_if_its_memory_stays() {
     static RELEASED: AtomicUsize = AtomicUsize::new(0);
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
@@ -208,15 +208,15 @@ fn a_descriptor_is_taken_if_its_memory_stays() {
 
 /// "An imported one stays the program's", and so does where it stands in it: whoever reads on reads on there.
 #[test]
-fn a_descriptor_is_left_where_the_program_had_it() {
+fn descriptor_is_left_where_the_program_had_it() {
     use rustix::fs::SeekFrom;
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let sealed = memory(8192, SealFlags::SHRINK);
         rustix::fs::seek(&sealed, SeekFrom::Start(100)).unwrap();
-        drop(import(&device, sealed.as_raw_fd(), LENGTH, nobody()).unwrap());
+        drop(import(&device, sealed.as_raw_fd(), LENGTH, no_callback()).unwrap());
         assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)), Ok(100), "{uri}");
-        refused(import(&device, sealed.as_raw_fd(), 9000, nobody()), Code::OutOfRange, "8192 bytes");
+        refused(import(&device, sealed.as_raw_fd(), 9000, no_callback()), Code::OutOfRange, "8192 bytes");
         assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)), Ok(100), "{uri}");
         let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
         let (exported, _) = export(&device, &buffer).unwrap();
@@ -242,7 +242,7 @@ fn memory_that_shrinks_while_it_is_taken_is_refused_or_whole() {
                 rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK).unwrap();
             });
             begin.wait();
-            import(&device, descriptor.as_raw_fd(), 8192, nobody()).ok()
+            import(&device, descriptor.as_raw_fd(), 8192, no_callback()).ok()
         });
         if buffer.is_some() {
             assert!(rustix::fs::fstat(&descriptor).unwrap().st_size >= 8192, "in round {round}");
@@ -297,11 +297,11 @@ fn no_descriptor_is_left_open() {
             rustix::fs::ftruncate(&descriptor, 8192).unwrap();
             rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
             for size in [0, 100, 8192, 9000] {
-                drop(import(&device, descriptor.as_raw_fd(), size, nobody()));
+                drop(import(&device, descriptor.as_raw_fd(), size, no_callback()));
             }
             let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
             let exported = [export(&device, &buffer).unwrap(), export(&device, &buffer).unwrap()];
-            let again = import(&device, exported[0].0.as_raw_fd(), LENGTH, nobody()).unwrap();
+            let again = import(&device, exported[0].0.as_raw_fd(), LENGTH, no_callback()).unwrap();
             fill(&device, &again, (0, 10), 1);
             assert!(open_descriptors() > 4, "{uri}: the driver's and the program's");
         }

@@ -7,7 +7,7 @@ use hal_semaphore::Code;
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_failed_operation_fails_its_signals_and_nothing_else() {
+fn failed_operation_fails_its_signals_and_nothing_else() {
     let device = Device::open("mock://0?queues=1&fault=fail:fill:2:ABORTED").unwrap();
     let buffer = device.buffer(64);
     let done = [device.semaphore(0), device.semaphore(0), device.semaphore(0)];
@@ -22,7 +22,7 @@ fn a_failed_operation_fails_its_signals_and_nothing_else() {
 }
 
 #[test]
-fn the_first_cause_is_told_at_the_end_of_a_chain_across_devices() {
+fn first_cause_is_told_at_the_end_of_a_chain_across_devices() {
     let first = Device::open("mock://0?fault=fail:copy:1:DATA_LOSS").unwrap();
     let second = Device::open("mock://1").unwrap();
     let (source, target) = (first.buffer(64), first.buffer(64));
@@ -40,7 +40,7 @@ fn the_first_cause_is_told_at_the_end_of_a_chain_across_devices() {
 }
 
 #[test]
-fn a_lost_device_fails_everything_with_one_cause() {
+fn lost_device_fails_everything_with_one_cause() {
     let device = Device::open("mock://0?fault=lose:2").unwrap();
     let buffer = device.buffer(64);
     let (first, held, never) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
@@ -61,7 +61,7 @@ fn a_lost_device_fails_everything_with_one_cause() {
 }
 
 #[test]
-fn a_late_completion_is_late_and_right() {
+fn late_completion_is_late_and_right() {
     let device = Device::open("mock://0?fault=late:1").unwrap();
     let (buffer, done) = (device.buffer(64), device.semaphore(0));
     let begin = Instant::now();

@@ -52,7 +52,7 @@ fn every_group_is_told_every_epoch_and_what_was_before_it() {
 }
 
 #[test]
-fn a_group_that_could_not_be_built_is_left_again() {
+fn group_that_could_not_be_built_is_left_again() {
     let device = Device::open("mock://?queues=1").unwrap();
     let (first, second) = (Tracker::new(), Tracker::new());
     let (one, two) = (first.group(&device).unwrap(), second.group(&device).unwrap());
@@ -66,7 +66,7 @@ fn a_group_that_could_not_be_built_is_left_again() {
 }
 
 #[test]
-fn a_group_may_be_made_again_around_the_same_tracker() {
+fn group_may_be_made_again_around_the_same_tracker() {
     let device = Device::open("mock://?queues=1").unwrap();
     let tracker = Tracker::new();
     let (one, two) = (tracker.group(&device).unwrap(), tracker.group(&device).unwrap());
@@ -126,7 +126,7 @@ fn counted() -> Tracker {
 
 /// One test, as they share the count: sessions one after the other, many at once, and two devices in one group.
 #[test]
-fn a_group_that_is_gone_leaves_nothing_behind() {
+fn group_that_is_gone_leaves_nothing_behind() {
     let device = Device::open("mock://?queues=1").unwrap();
     let chain = device.semaphore(0);
     let mut at = 0;

@@ -53,7 +53,7 @@ fn work_of_the_device_makes_a_descriptor_readable() {
 }
 
 #[test]
-fn a_descriptor_releases_work_of_the_device() {
+fn descriptor_releases_work_of_the_device() {
     let device = Device::open("mock").unwrap();
     let (source, imported, done) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
     let descriptor = export(&source, 1);

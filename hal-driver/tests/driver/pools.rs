@@ -122,7 +122,7 @@ fn device_that_left_its_group_takes_back_what_waits_there() {
 
 /// A tracker reads the frontier of a wait until that is over, and the pool has it for as long as the memory is out.
 #[test]
-fn memory_goes_back_when_nobody_waits_for_its_frontier_any_more() {
+fn memory_goes_back_when_its_frontier_is_waited_for_no_more() {
     let scene = Scene::new();
     scene.pool.advance_when_back(&scene.tracker);
     let done = scene.device.semaphore(0);

@@ -96,7 +96,7 @@ unsafe extern "C" fn end_session(
 }
 
 #[test]
-fn a_session_that_could_not_begin_is_ended_and_forgotten() {
+fn session_that_could_not_begin_is_ended_and_forgotten() {
     let device = Device::open("mock").unwrap();
     let (buffer, mut refused) = (device.buffer(64), 0);
     for fails_at in 0..12 {
@@ -121,7 +121,7 @@ fn a_session_that_could_not_begin_is_ended_and_forgotten() {
 
 /// hal/device.h: "Sink callbacks may block or allocate", and no lock is held then that the end of work needs.
 #[test]
-fn a_sink_may_wait_for_work_of_the_device() {
+fn sink_may_wait_for_work_of_the_device() {
     for uri in ["mock", "template", "gaudi://emulated?generation=gaudi2&seed=9601", "qaic://emulated"] {
         let device = Arc::new(Device::open(uri).unwrap());
         let buffer = device.buffer(64);
@@ -154,7 +154,7 @@ fn a_sink_may_wait_for_work_of_the_device() {
 /// hal/device.h: nested begins fail with `FAILED_PRECONDITION`, and whoever calls begins, flushes and ends one after the other. A
 /// sink that is called by one of them, or by work that is written down, is told so of its own session, and hangs nowhere.
 #[test]
-fn a_sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
+fn sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
     let (tell, told) = mpsc::channel();
     let (calls, called) = mpsc::channel();
     let calls = std::sync::Mutex::new(calls);

@@ -21,7 +21,7 @@ fn to_ask_takes_a_moment_at_most() {
 }
 
 #[test]
-fn who_only_asks_sees_values_and_failures() {
+fn queries_alone_see_values_and_failures() {
     let device = Device::open("mock://?fault=fail:fill:100").unwrap();
     let (done, buffer) = (device.semaphore(0), device.buffer(64));
     for value in 1..100 {
@@ -40,7 +40,7 @@ fn who_only_asks_sees_values_and_failures() {
 }
 
 #[test]
-fn a_program_that_polls_is_answered_at_once() {
+fn program_that_polls_is_answered_at_once() {
     let device = Device::open("mock://?latency=5s").unwrap();
     let (done, buffer) = (device.semaphore(0), device.buffer(64));
     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[3]).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_wait_that_nobody_signals_ends_with_the_device() {
+fn wait_without_a_signal_ends_with_the_device() {
     let begin = Instant::now();
     let device = Device::open("mock").unwrap();
     let buffer = device.buffer(64);
@@ -39,7 +39,7 @@ fn work_in_flight_ends_or_is_stopped() {
 }
 
 #[test]
-fn a_device_may_be_dropped_by_its_own_callback() {
+fn device_may_be_dropped_by_its_own_callback() {
     let (tell, told) = mpsc::channel();
     let device = Device::open("mock").unwrap();
     let (go, done) = (device.semaphore(0), device.semaphore(0));

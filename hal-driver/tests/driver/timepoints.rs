@@ -120,13 +120,13 @@ fn failed(device: &Device) -> Semaphore {
 }
 
 #[test]
-fn a_lock_may_be_held_around_a_barrier_that_ends_at_once() {
+fn lock_may_be_held_around_a_barrier_that_ends_at_once() {
     let device = Device::open("mock").unwrap();
     submits(&device, |done| device.barrier(&List::none(), &done.at(1)));
 }
 
 #[test]
-fn a_lock_may_be_held_around_many_fills() {
+fn lock_may_be_held_around_many_fills() {
     let device = Device::open("mock://0?queues=1&workers=1").unwrap();
     let (program, buffer) = (Arc::new(Program::default()), device.buffer(64));
     let done: Vec<Semaphore> = (0..600).map(|_| device.semaphore(0)).collect();
@@ -144,7 +144,7 @@ fn a_lock_may_be_held_around_many_fills() {
 }
 
 #[test]
-fn a_lock_may_be_held_around_what_fails_at_once() {
+fn lock_may_be_held_around_what_fails_at_once() {
     let device = Device::open("mock").unwrap();
     let (buffer, gone) = (device.buffer(64), failed(&device));
     submits(&device, |done| device.fill(&gone.at(1), &done.at(1), &buffer, (0, 64), &[1]));
@@ -158,7 +158,7 @@ fn a_lock_may_be_held_around_what_fails_at_once() {
 }
 
 #[test]
-fn a_lock_may_be_held_around_what_a_lost_device_refuses() {
+fn lock_may_be_held_around_what_a_lost_device_refuses() {
     let device = Device::open("mock://0?fault=lose:1").unwrap();
     let (buffer, first) = (device.buffer(64), device.semaphore(0));
     device.fill(&List::none(), &first.at(1), &buffer, (0, 64), &[1]).unwrap();
@@ -169,7 +169,7 @@ fn a_lock_may_be_held_around_what_a_lost_device_refuses() {
 }
 
 #[test]
-fn a_lock_may_be_held_around_a_host_call() {
+fn lock_may_be_held_around_a_host_call() {
     let device = Device::open("mock").unwrap();
     submits(&device, |done| device.host_call(&List::none(), &done.at(1), 0, Box::new(null_mut)));
     submits(&device, |done| device.host_call(&List::none(), &done.at(1), 1, Box::new(null_mut)));
@@ -178,7 +178,7 @@ fn a_lock_may_be_held_around_a_host_call() {
 }
 
 #[test]
-fn a_lock_may_be_held_around_a_host_call_that_is_never_made() {
+fn lock_may_be_held_around_a_host_call_that_is_never_made() {
     let device = Device::open("mock").unwrap();
     let gone = failed(&device);
     submits(&device, |done| device.host_call(&gone.at(1), &done.at(1), 1, Box::new(null_mut)));
@@ -186,7 +186,7 @@ fn a_lock_may_be_held_around_a_host_call_that_is_never_made() {
 }
 
 #[test]
-fn a_lock_may_be_held_around_memory_that_comes_and_goes() {
+fn lock_may_be_held_around_memory_that_comes_and_goes() {
     let device = Device::open_in_group("mock").unwrap();
     let mut buffer = None;
     submits(&device, |done| {
@@ -200,7 +200,7 @@ fn a_lock_may_be_held_around_memory_that_comes_and_goes() {
 }
 
 #[test]
-fn a_lock_may_be_held_around_what_is_refused_half_way() {
+fn lock_may_be_held_around_what_is_refused_half_way() {
     let (device, owner) = (Device::open("mock").unwrap(), Device::open("gaudi://emulated").unwrap());
     let (lent, never, file) = (owner.local_buffer(64), device.semaphore(0), File::with(&[7; 64]));
     // No semaphore can get there, which is found out when the last part was accepted already.
@@ -220,7 +220,7 @@ fn a_lock_may_be_held_around_what_is_refused_half_way() {
 }
 
 #[test]
-fn a_lock_may_be_held_around_what_releases_others() {
+fn lock_may_be_held_around_what_releases_others() {
     // Each of two devices goes on with what the other one waits for.
     let (one, two) = (Device::open("mock://0").unwrap(), Device::open("mock://1").unwrap());
     let (a, b, c) = (one.semaphore(0), two.semaphore(0), one.semaphore(0));
@@ -235,7 +235,7 @@ fn a_lock_may_be_held_around_what_releases_others() {
 }
 
 #[test]
-fn a_device_waits_for_callbacks_that_were_put_off() {
+fn device_waits_for_callbacks_that_were_put_off() {
     for _ in 0..50 {
         let device = Device::open("mock").unwrap();
         let (done, called) = (device.semaphore(0), Arc::new(AtomicBool::new(false)));
@@ -251,7 +251,7 @@ fn a_device_waits_for_callbacks_that_were_put_off() {
 }
 
 #[test]
-fn a_callback_that_was_put_off_may_let_everything_go() {
+fn callback_that_was_put_off_may_let_everything_go() {
     for _ in 0..50 {
         let device = Device::open("mock").unwrap();
         let done = device.semaphore(0);
@@ -267,7 +267,7 @@ fn a_callback_that_was_put_off_may_let_everything_go() {
 }
 
 #[test]
-fn a_semaphore_may_go_in_its_own_callback() {
+fn semaphore_may_go_in_its_own_callback() {
     let device = Device::open("mock").unwrap();
     let done = device.semaphore(0);
     let (raw, (tell, heard)) = (done.0, mpsc::channel());
@@ -305,7 +305,7 @@ fn untainted(semaphore: &Semaphore) -> u64 {
 }
 
 #[test]
-fn a_signal_adds_its_frontier() {
+fn signal_adds_its_frontier() {
     let device = Device::open("mock").unwrap();
     let semaphore = device.semaphore(0);
     signal_with(&semaphore, 1, 3).unwrap();
@@ -315,7 +315,7 @@ fn a_signal_adds_its_frontier() {
 }
 
 #[test]
-fn a_frontier_that_does_not_fit_leaves_its_value_tainted() {
+fn frontier_that_does_not_fit_leaves_its_value_tainted() {
     let device = Device::open("mock").unwrap();
     let semaphore = device.semaphore(0);
     signal_with(&semaphore, 1, 3).unwrap();
@@ -325,7 +325,7 @@ fn a_frontier_that_does_not_fit_leaves_its_value_tainted() {
 }
 
 #[test]
-fn a_failure_takes_no_taint_away() {
+fn failure_takes_no_taint_away() {
     let device = Device::open("mock").unwrap();
     let (semaphore, gone) = (device.semaphore(10), failed(&device));
     unsafe { sys::iree_async_semaphore_mark_tainted_above(base(&semaphore), 7) };
@@ -338,7 +338,7 @@ fn a_failure_takes_no_taint_away() {
 }
 
 #[test]
-fn what_the_device_did_is_not_tainted() {
+fn value_that_the_device_signals_is_untainted() {
     let device = Device::open_in_group("mock").unwrap();
     let (done, buffer) = (device.semaphore(0), device.buffer(64));
     let heard = told(&done, 1);
@@ -348,7 +348,7 @@ fn what_the_device_did_is_not_tainted() {
 }
 
 #[test]
-fn a_value_that_was_waited_for_can_be_read() {
+fn value_that_was_waited_for_can_be_read() {
     let device = Device::open("mock").unwrap();
     let semaphore = device.semaphore(0);
     let steps = 300_000;
@@ -397,7 +397,7 @@ fn as_it_fails<R: Send + 'static>(
 }
 
 #[test]
-fn a_signal_in_the_callback_of_a_failure_is_refused_with_it() {
+fn signal_in_the_callback_of_a_failure_is_refused_with_it() {
     let device = Device::open("mock").unwrap();
     let semaphore = device.semaphore(5);
     let refused = as_it_fails(&semaphore, |semaphore| semaphore.signal(6)).unwrap_err();
@@ -441,7 +441,7 @@ fn every_semaphore_of_a_host_call_hears_of_its_end() {
 }
 
 #[test]
-fn a_status_without_text_is_a_failure_too() {
+fn status_without_text_is_a_failure_too() {
     let device = Device::open("mock").unwrap();
     let (semaphore, done) = (device.semaphore(0), device.semaphore(0));
     device.barrier(&semaphore.at(1), &done.at(1)).unwrap();
@@ -453,7 +453,7 @@ fn a_status_without_text_is_a_failure_too() {
 }
 
 #[test]
-fn the_first_failure_is_everybodys() {
+fn first_failure_is_everybodys() {
     for step in 0..200 {
         let device = Device::open("mock://0?queues=1").unwrap();
         let (semaphore, gone, after) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
@@ -511,7 +511,7 @@ fn no_timepoint_is_lost_between_a_step_and_its_callbacks() {
 }
 
 #[test]
-fn a_timepoint_that_was_cancelled_is_not_called() {
+fn timepoint_that_was_cancelled_is_not_called() {
     let device = Device::open("mock").unwrap();
     let mut cancelled = 0;
     for _ in 0..500 {
@@ -557,7 +557,7 @@ fn links_relay_between_semaphores_of_any_driver() {
 }
 
 #[test]
-fn a_link_relays_a_failure() {
+fn link_relays_a_failure() {
     let device = Device::open("mock").unwrap();
     let (source, target, done) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
     let mut link = sys::iree_async_semaphore_link_t::default();
@@ -571,7 +571,7 @@ fn a_link_relays_a_failure() {
 }
 
 #[test]
-fn a_wait_for_all_or_any_takes_semaphores_of_any_driver() {
+fn wait_for_all_or_any_takes_semaphores_of_any_driver() {
     let (device, other) = (Device::open("mock://0").unwrap(), Device::open("mock://1").unwrap());
     let local = Device::open_in_group("local-task").unwrap();
     let semaphores = [device.semaphore(0), other.semaphore(0), local.semaphore(0)];
@@ -601,7 +601,7 @@ fn a_wait_for_all_or_any_takes_semaphores_of_any_driver() {
 }
 
 #[test]
-fn a_wait_source_resolves() {
+fn wait_source_resolves() {
     unsafe extern "C" fn resolved(user_data: *mut c_void, status: sys::iree_status_t) {
         let tell = unsafe { Box::from_raw(user_data.cast::<mpsc::Sender<Result>>()) };
         tell.send(check(status)).unwrap();

@@ -21,6 +21,12 @@ const KEPT: usize = 2;
 const LARGE: usize = 1024;
 
 /// See the [module documentation](self).
+///
+/// # Invariants
+///
+/// - Each queue has at most one list, and so has the host.
+/// - `empty` is how many lists hold nothing, `coverable` how many waits are in lists of queues.
+/// - The index, where there is one, has the place and the smallest value of each list.
 #[derive(Default)]
 pub(super) struct Lists {
     lists: SmallVec<[(u32, WaitList<Target>); 1]>,

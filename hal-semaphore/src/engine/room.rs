@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_without_anything_goes_on_as_soon_as_anything_ends() {
+    fn queue_without_anything_goes_on_as_soon_as_anything_ends() {
         let mut room = FlowWindow::default();
         room.refused();
         assert!(room.is_full() && room.resume(false));

@@ -297,7 +297,7 @@ impl Devices {
     }
 
     /// Runs and reports everything that can run.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn run_until_idle(&self) {
         let queues = self.state().queues.len();
         let mut moved = true;
         while moved {
@@ -310,10 +310,10 @@ impl Devices {
         }
     }
 
-    /// As [`settle`](Devices::settle), and ends what the host was given.
-    pub(crate) fn settle_with_host(&self) {
+    /// As [`run_until_idle`](Devices::run_until_idle), and ends what the host was given.
+    pub(crate) fn run_until_idle_with_host(&self) {
         loop {
-            self.settle();
+            self.run_until_idle();
             let host = self.take_host();
             if host.is_empty() {
                 return;

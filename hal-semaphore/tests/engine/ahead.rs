@@ -44,7 +44,7 @@ fn gone() -> Failure {
 }
 
 #[test]
-fn a_chain_goes_to_its_device_without_the_host_on_the_way() {
+fn chain_goes_to_its_device_without_the_host_on_the_way() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Early(Job::ahead(2, true)));
@@ -62,7 +62,7 @@ fn a_chain_goes_to_its_device_without_the_host_on_the_way() {
     rig.engine.backend().report(queue);
     assert_eq!(rig.x.value(), 2, "what was done ahead signals when its waits are reached");
     assert_eq!(rig.reclaimed(), [1, 2]);
-    rig.engine.backend().settle();
+    rig.engine.backend().run_until_idle();
     assert_eq!((rig.x.value(), rig.reclaimed()), (6, vec![1, 2, 3, 4, 5, 6]));
 }
 
@@ -74,29 +74,29 @@ fn what_cannot_be_done_ahead_waits_and_runs_on_the_host() {
     rig.link(0, 3, Action::Queue(Job::new(3)));
     assert_eq!(rig.queued(), 1, "what comes behind it waits with it");
     assert!(rig.engine.backend().take_host().is_empty());
-    rig.engine.backend().settle();
+    rig.engine.backend().run_until_idle();
     let mut host = rig.engine.backend().take_host();
     let (task, job) = host.pop().unwrap();
     assert_eq!((job.tag, rig.x.value(), host.len()), (2, 1, 0));
     task.finish(Ok(()));
     assert_eq!(rig.queued(), 1);
-    rig.engine.backend().settle();
+    rig.engine.backend().run_until_idle();
     assert_eq!(rig.x.value(), 3);
 }
 
 #[test]
-fn what_waits_for_the_host_is_not_asked_ahead() {
+fn operations_that_wait_for_the_host_are_not_asked_ahead() {
     let rig = Rig::new(device(1));
     rig.link(0, 2, Action::Early(Job::ahead(2, true)));
     assert!(rig.engine.backend().done_ahead().is_empty(), "nobody has promised the 1");
     rig.x.signal(1).unwrap();
     assert!(rig.engine.backend().done_ahead().is_empty(), "there is nothing to be ahead of");
-    rig.engine.backend().settle_with_host();
+    rig.engine.backend().run_until_idle_with_host();
     assert_eq!(rig.x.value(), 2);
 }
 
 #[test]
-fn a_failure_ahead_is_the_operations_own() {
+fn failure_ahead_is_the_operations_own() {
     let rig = Rig::new(device(1));
     let failure = Failure::new(Code::ResourceExhausted, "no memory");
     let y = Semaphore::new(&rig.engine, 0).unwrap();
@@ -106,25 +106,25 @@ fn a_failure_ahead_is_the_operations_own() {
     rig.engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
     assert!(y.query().unwrap_err().same_root(&failure));
     rig.link(0, 2, Action::Queue(Job::new(3)));
-    rig.engine.backend().settle();
+    rig.engine.backend().run_until_idle();
     assert_eq!((rig.x.value(), rig.reclaimed()), (2, vec![2, 1, 3]));
 }
 
 #[test]
-fn what_it_counts_on_may_fail_after_it_was_done() {
+fn waits_may_fail_after_an_early_operation() {
     let rig = Rig::new(device(1));
     let failure = Failure::new(Code::DataLoss, "the device says no");
     rig.link(0, 1, Action::Queue(Job::failing(1, failure.clone())));
     rig.link(0, 2, Action::Early(Job::ahead(2, true)));
     rig.link(0, 3, Action::Marker(Job::new(3)));
-    rig.engine.backend().settle();
+    rig.engine.backend().run_until_idle();
     assert!(rig.x.query().unwrap_err().same_root(&failure));
     assert_eq!(rig.reclaimed(), [1, 2, 3], "each comes back, whatever became of it");
     assert_eq!(rig.engine.stats().failed, 3);
 }
 
 #[test]
-fn an_edge_that_waits_for_another_queue_is_the_devices_to_wait_for() {
+fn marker_that_waits_for_another_queue_is_the_devices_to_wait_for() {
     for native_waits in [NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None] {
         let rig = Rig::new(DeviceSpec { native_waits, ..device(2) });
         rig.link(0, 1, Action::Queue(Job::new(1)));
@@ -132,7 +132,7 @@ fn an_edge_that_waits_for_another_queue_is_the_devices_to_wait_for() {
         rig.link(1, 3, Action::Queue(Job::new(3)));
         let native = native_waits != NativeWaits::None;
         assert_eq!(rig.markers(), []);
-        rig.engine.backend().settle();
+        rig.engine.backend().run_until_idle();
         assert_eq!(rig.x.value(), 3);
         let (ran, rode): (&[u64], &[u64]) = if native { (&[1, 2, 3], &[]) } else { (&[1, 3], &[2]) };
         assert_eq!((rig.engine.backend().tags().as_slice(), rig.markers().as_slice()), (ran, rode));
@@ -141,7 +141,7 @@ fn an_edge_that_waits_for_another_queue_is_the_devices_to_wait_for() {
 }
 
 #[test]
-fn another_queue_waits_natively_for_what_an_edge_follows() {
+fn another_queue_waits_natively_for_what_a_marker_follows() {
     let rig = Rig::new(device(2));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Marker(Job::new(2)));
@@ -151,12 +151,12 @@ fn another_queue_waits_natively_for_what_an_edge_follows() {
     assert_eq!(rig.engine.backend().step(second), testing::Step::Blocked);
     rig.engine.backend().step(first);
     assert!(matches!(rig.engine.backend().step(second), testing::Step::Ran(_)));
-    rig.engine.backend().settle();
+    rig.engine.backend().run_until_idle();
     assert_eq!(rig.x.value(), 3);
 }
 
 #[test]
-fn an_edge_that_is_refused_fails_and_the_queue_goes_on() {
+fn marker_that_is_refused_fails_and_the_queue_goes_on() {
     let rig = Rig::new(device(1));
     let failure = Failure::new(Code::FailedPrecondition, "there is nothing to give back");
     rig.link(0, 1, Action::Queue(Job::new(1)));
@@ -166,7 +166,7 @@ fn an_edge_that_is_refused_fails_and_the_queue_goes_on() {
     rig.engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
     rig.link(0, 2, Action::Queue(Job::new(3)));
     assert!(y.query().unwrap_err().same_root(&failure));
-    rig.engine.backend().settle();
+    rig.engine.backend().run_until_idle();
     assert_eq!((rig.x.value(), rig.reclaimed()), (2, vec![2, 1, 3]));
 }
 
@@ -180,7 +180,7 @@ fn markers_take_no_room_and_keep_their_place_in_a_full_queue() {
         rig.link(0, value, Action::Queue(Job::new(value)));
         rig.link(0, value + 1, Action::Marker(Job::new(value + 1)));
     }
-    rig.engine.backend().settle();
+    rig.engine.backend().run_until_idle();
     assert_eq!(rig.x.value(), 40);
     assert_eq!(rig.markers(), (1..=20).map(|marker| marker * 2).collect::<Vec<_>>());
     assert_eq!(rig.reclaimed(), (1..=40).collect::<Vec<_>>());
@@ -208,7 +208,7 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (if ahead { 3 } else { 1 }, 0));
-        rig.engine.backend().settle_with_host();
+        rig.engine.backend().run_until_idle_with_host();
         let mut back = rig.reclaimed();
         back.sort_unstable();
         assert_eq!(back, [1, 2, 3, 5]);
@@ -242,7 +242,7 @@ impl Backend for Panics {
 }
 
 #[test]
-fn a_panic_ahead_fails_the_operation() {
+fn panic_ahead_fails_the_operation() {
     let engine = Engine::new(Panics(SoftBackend::new(vec![device(1)]))).unwrap();
     let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();

@@ -55,7 +55,7 @@ impl Backlog {
         Self { rig, x, y }
     }
 
-    /// Runs `step_in` each time that a batch for queue 0 begins while nobody has been told of the refusal yet, though it is
+    /// Runs `step_in` each time that a batch for queue 0 begins while the refusal has not been told yet, though it is
     /// some batches ago. Returns how often that was.
     fn go(&self, step_in: impl Fn(&Devices) + Send + Sync + 'static) -> usize {
         let times = Arc::new(AtomicUsize::new(0));
@@ -73,7 +73,7 @@ impl Backlog {
         let queue = self.rig.engine.queue(0, 0).unwrap();
         self.rig.completer().complete(queue, REFUSED - 1).unwrap();
         while self.rig.report(0) {}
-        self.rig.settle();
+        self.rig.run_until_idle();
         times.load(Ordering::SeqCst)
     }
 }
@@ -150,6 +150,6 @@ fn submission_in_the_middle_of_a_backlog_comes_behind_it() {
         inside.job(0, &[], &[], 2000);
     });
     assert!(rig.report(1));
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((rig.done_early(), rig.ran().len(), rig.ran().last()), (vec![2], 182, Some(&2000)));
 }

@@ -46,7 +46,7 @@ fn lock_held_for_a_barrier_that_ends_at_once_is_free_for_its_callback() {
 #[test]
 fn lock_held_for_a_job_that_completes_at_once_is_free_for_its_callback() {
     lock_held_across(|rig, x| {
-        rig.always(Moment::SubmitEnds(0), Devices::settle);
+        rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
         rig.job(0, &[], &[(x, 1)], 1);
     });
 }
@@ -101,12 +101,12 @@ fn lock_held_for_a_foreign_signal_is_free_for_its_callback() {
     });
 }
 
-/// The thread that submits also completes work of somebody else, whose callback becomes due on it (S8).
+/// The thread that submits also completes work of another one, whose callback becomes due on it (S8).
 #[test]
 fn lock_held_for_a_submission_is_free_for_callbacks_of_other_work() {
     lock_held_across(|rig, x| {
         rig.job(0, &[], &[(x, 1)], 1);
-        rig.once(Moment::SubmitEnds(0), Devices::settle);
+        rig.once(Moment::SubmitEnds(0), Devices::run_until_idle);
         let y = rig.semaphore();
         rig.job(0, &[], &[(&y, 1)], 2);
     });
@@ -158,7 +158,7 @@ fn slow_callback_delays_no_unrelated_operation() {
         let [slow, x, y] = rig.semaphores();
         let release = block_in_callback(&slow);
         rig.job(1, &[], &[(&x, 1)], 1);
-        rig.settle();
+        rig.run_until_idle();
         rig.barrier(0, &[(&x, 1)], &[(&y, 1)]);
         eventually("unrelated signals are out", || y.query().unwrap() == 1);
         rig.engine.wait(WaitMode::All, &[(x, 1)], &SystemClock::new(), Some(LIMIT)).unwrap();
@@ -217,7 +217,7 @@ fn callback_that_panics_takes_nothing_with_it() {
         let _good = x.subscribe(1, move |state| sender.send(state.unwrap()).unwrap());
         rig.job(0, &[], &[(&x, 1)], 1);
         rig.job(0, &[(&x, 1)], &[(&y, 1)], 2);
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(receiver.recv().unwrap(), 1);
         eventually("the next job has ended", || y.query().unwrap() == 1);
         eventually("the panic has been counted", || rig.engine.stats().panics == 1);
@@ -259,7 +259,7 @@ fn slow_callback_delays_no_job_that_waits_for_the_same_value() {
 fn callback_that_waits_for_what_its_own_signal_releases_ends() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        rig.always(Moment::SubmitEnds(0), Devices::settle);
+        rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
         let [x, y] = rig.semaphores();
         let (sender, receiver) = mpsc::channel();
         let _subscription = x.subscribe(1, {
@@ -341,7 +341,7 @@ fn lock_held_while(engine: Engine<Asked>, step: impl FnOnce(&Engine<Asked>, &Sem
     });
 }
 
-/// A thread that waits calls nobody back, whether its deadline is to come or has passed: the wait asks a polled device, and
+/// A thread that waits runs no callbacks, whether its deadline is to come or has passed: the wait asks a polled device, and
 /// what has ended there has a callback (S8).
 #[test]
 fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {
@@ -436,7 +436,7 @@ fn callback_deep_inside_others_is_left_nothing_of_a_queue() {
     const ROUNDS: u64 = 3_000;
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        rig.always(Moment::SubmitEnds(0), Devices::settle);
+        rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
         let x = rig.semaphore();
         let ended = rig.barrier(0, &[], &[]).ticket;
         let round = Arc::new(AtomicU64::new(0));
@@ -614,7 +614,7 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
     rig.job(0, &[], &[(&y, 1)], 1);
     assert_eq!(*held, 0);
     drop(held);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((*calls.lock().unwrap(), y.query().unwrap()), (1, 1));
 }
 
@@ -762,7 +762,7 @@ fn chain_of_reports_from_reclaimed_work_needs_a_small_stack() {
 fn chain_of_submissions_from_reclaimed_work_needs_a_small_stack() {
     let chain = || {
         let rig = Rig::new(1, NativeWaits::None);
-        rig.always(Moment::SubmitEnds(0), Devices::settle);
+        rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
         let jobs = 1_000;
         for id in 1..jobs {
             let next = rig.clone();

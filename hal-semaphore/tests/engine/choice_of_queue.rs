@@ -22,7 +22,7 @@ fn operation_without_waits_goes_to_the_queue_with_the_least_to_do() {
     rig.job(2, &[], &[], 5);
     assert_eq!(chosen(&rig, Affinity::ANY, &[]), 1);
     assert_eq!(chosen(&rig, Affinity(0b101), &[]), 0, "queue 1 is not allowed");
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(chosen(&rig, Affinity(0b101), &[]), 0, "what has ended counts no more");
 }
 

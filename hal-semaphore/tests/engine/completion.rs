@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
-fn a_host_wait_drives_a_polled_device() {
+fn host_wait_drives_a_polled_device() {
     let spec = DeviceSpec { completion: Completion::Poll, ..device(2) };
     let engine = Engine::new(SoftBackend::new(vec![spec])).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
@@ -113,9 +113,9 @@ fn bad_signals_are_refused_and_change_nothing() {
     assert!(matches!(y.signal(1), Err(SignalError::Failed { failure, .. }) if failure.message() == "first"));
 }
 
-/// Nobody is left who could signal: what waits is told, rather than left waiting.
+/// No handle is left that could signal: what waits is told, rather than left waiting.
 #[test]
-fn a_wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
+fn wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
     let (x, y) = (Semaphore::new(&engine, 3).unwrap(), Semaphore::new(&engine, 0).unwrap());
     let waits = [(x, 4)];
@@ -127,14 +127,14 @@ fn a_wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
 }
 
 #[test]
-fn a_full_queue_keeps_its_order_and_nothing_is_refused() {
+fn full_queue_keeps_its_order_and_nothing_is_refused() {
     let engine = Engine::new(SoftBackend::new(vec![device(2)]).capacity(3)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     for tag in 1..=20 {
         engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), tag)], Action::Queue(Job::new(tag))).unwrap();
     }
     assert_eq!(engine.backend().queued(engine.queue(0, 0).unwrap()), 3);
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(engine.backend().tags(), (1..=20).collect::<Vec<_>>());
     assert_eq!(x.query().unwrap(), 20);
 
@@ -146,7 +146,7 @@ fn a_full_queue_keeps_its_order_and_nothing_is_refused() {
 }
 
 #[test]
-fn a_lost_device_takes_its_work_with_it_and_nobody_elses() {
+fn lost_device_fails_its_own_work_and_no_other() {
     let engine = Engine::new(SoftBackend::new(vec![device(2), device(1)])).unwrap();
     let (x, y, z, held) = (
         Semaphore::new(&engine, 0).unwrap(),
@@ -171,7 +171,7 @@ fn a_lost_device_takes_its_work_with_it_and_nobody_elses() {
     let late = Semaphore::new(&engine, 0).unwrap();
     job(0, &[], (&late, 1));
     assert!(late.query().unwrap_err().same_root(&cause));
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(z.query().unwrap(), 1);
     assert!(engine.lost(1).is_none());
     assert_eq!(engine.backend().reclaimed().len(), 4);
@@ -335,7 +335,7 @@ mod descriptor {
     }
 
     #[test]
-    fn a_descriptor_that_breaks_is_a_lost_device() {
+    fn descriptor_that_breaks_is_a_lost_device() {
         let engine = wired(2);
         let reactor = Reactor::spawn(&engine).unwrap();
         engine.backend().end(0).1.shutdown(std::net::Shutdown::Both).unwrap();

@@ -272,7 +272,7 @@ fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>) {
             _ => {}
         }
     }
-    engine.backend().settle_with_host();
+    engine.backend().run_until_idle_with_host();
     (engine, semaphores)
 }
 
@@ -371,7 +371,7 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
 }
 
 #[test]
-fn a_failure_reaches_exactly_what_depends_on_it() {
+fn failure_reaches_exactly_what_depends_on_it() {
     for seed in seeds() {
         let graph = graph(seed, true);
         let (engine, semaphores) = run(&graph, seed);
@@ -469,7 +469,7 @@ fn many_threads_submit_and_report_the_same_graph() {
                 });
             }
         });
-        engine.backend().settle_with_host();
+        engine.backend().run_until_idle_with_host();
         let clock = SystemClock::new();
         let limit = Some(Duration::from_secs(60));
         for node in &graph.nodes {
@@ -477,7 +477,7 @@ fn many_threads_submit_and_report_the_same_graph() {
                 engine.wait(WaitMode::All, &[(semaphores[semaphore].clone(), value)], &clock, limit).unwrap();
             }
         }
-        engine.backend().settle_with_host();
+        engine.backend().run_until_idle_with_host();
         assert_at_rest(&engine, seed);
         graph.check_order(&engine, seed);
     }

@@ -70,7 +70,7 @@ fn a_kinds_of_timepoints_are_not_confused() {
     let [(task, job)] = <[_; 1]>::try_from(engine.backend().take_host()).unwrap();
     assert_eq!(job.tag, 2);
     task.finish(Ok(()));
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!((y.query().unwrap(), z.query().unwrap()), (1, 2));
     drop(subscriptions);
     assert_eq!(engine.occupancy().callbacks, 0);
@@ -304,7 +304,7 @@ fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
     submit(&engine, 0, &[], &[(x.clone(), 1)], Job::new(1));
     let placed = submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], Job::new(2));
     assert_eq!(placed.waits.held, 1);
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(y.query().unwrap(), 1);
 
     let never = semaphore(&engine);
@@ -344,7 +344,7 @@ fn g_a_failure_stays_with_its_operation() {
     submit(&engine, 0, &[(bad.clone(), 1)], &[(x.clone(), 1)], Job::new(1));
     submit(&engine, 0, &[], &[(y.clone(), 1)], Job::failing(2, Failure::new(Code::DataLoss, "parity")));
     submit(&engine, 0, &[], &[(z.clone(), 1)], Job::new(3));
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(outcome(&x), Err((Code::Aborted, "given up".into())));
     assert_eq!(outcome(&y), Err((Code::DataLoss, "parity".into())));
     assert_eq!(outcome(&z), Ok(1));
@@ -369,7 +369,7 @@ fn h_any_number_of_waits_across_any_number_of_queues() {
     x.signal(1).unwrap();
     // The last point of each queue stands for all four.
     assert_eq!(engine.backend().native_waits(), 63);
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(y.query().unwrap(), 1);
     let ended = engine.backend().reclaimed();
     assert_eq!(ended.iter().filter(|(tag, _)| *tag == 1000).count(), 1);
@@ -388,7 +388,7 @@ fn i_shutdown_ends_whatever_is_pending() {
     submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], Job::new(2));
     let failing = semaphore(&engine);
     submit(&engine, 0, &[], &[(failing.clone(), 1)], Job::failing(3, Failure::new(Code::Internal, "no")));
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     let clock = VirtualClock::new();
     // Nothing is in flight: no time needs to pass.
     engine.shut_down(&clock, Duration::ZERO, Duration::ZERO).unwrap();
@@ -407,7 +407,7 @@ fn i_shutdown_ends_whatever_is_pending() {
     assert_eq!(engine.backend().aborted(), [0]);
     assert_eq!(x.query().unwrap_err().origin(), Origin::Shutdown);
     assert!(engine.backend().reclaimed().is_empty());
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     drop(engine.backend().take_host());
     assert_eq!(engine.backend().reclaimed().len(), 1);
     assert_eq!(engine.occupancy().operations, 0);
@@ -469,7 +469,7 @@ fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
         (4, 5),
         "nothing has completed yet"
     );
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(engine.backend().tags(), (1..=9).collect::<Vec<_>>());
 
     // 200,000 others wait for one timeline while another goes on 20,000 times. Looking at all of them each time
@@ -492,7 +492,7 @@ fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
 /// l. Completion is one queue of synchronous waits: whatever is behind a slow operation waits with it. (The same
 /// entry lists allocations for each operation: `steady_state.rs`.)
 #[test]
-fn l_a_slow_queue_holds_up_nobody_else() {
+fn l_a_slow_queue_does_not_hold_up_others() {
     let engine = soft(vec![device(2)]);
     let (slow, fast) = (semaphore(&engine), semaphore(&engine));
     submit(&engine, 0, &[], &[(slow.clone(), 1)], Job::new(1));
@@ -514,10 +514,10 @@ fn m_semaphores_of_another_engine_work_through_the_host() {
     submit(&here, 0, &[(x.clone(), 1)], &[(y.clone(), 1), (z.clone(), 1)], Job::new(1));
     submit(&there, 0, &[(z.clone(), 1)], &[(x.clone(), 2)], Job::new(2));
     submit(&there, 0, &[], &[(x.clone(), 1)], Job::new(3));
-    there.backend().settle();
-    here.backend().settle();
+    there.backend().run_until_idle();
+    here.backend().run_until_idle();
     assert_eq!((y.query().unwrap(), z.query().unwrap()), (1, 1));
-    there.backend().settle();
+    there.backend().run_until_idle();
     assert_eq!(x.query().unwrap(), 2);
     assert_eq!(there.backend().tags(), [3, 2]);
 
@@ -557,7 +557,7 @@ fn n_a_failed_submission_gives_everything_back() {
     let cause = Failure::new(Code::InvalidArgument, "no such kernel");
     submit(&engine, 0, &[], &[(y.clone(), 1)], Job::refused(6, cause.clone()));
     submit(&engine, 0, &[], &[(x.clone(), 1)], Job::new(7));
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert!(y.query().unwrap_err().same_root(&cause));
     assert_eq!(x.query().unwrap(), 1);
     assert_eq!(engine.backend().reclaimed().iter().map(|(tag, _)| *tag).collect::<Vec<_>>(), [6, 7]);

@@ -146,12 +146,12 @@ fn what_is_promised_is_what_queues_will_bring() {
     submit(1, &[(x.clone(), 1)], 5);
     submit(0, &[], 3);
     assert_eq!(x.promised(), Some(5));
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!((x.value(), x.promised()), (5, None));
     assert_eq!(go.promised(), None, "the host promises nothing");
     submit(0, &[], 6);
     x.fail(Failure::new(Code::Aborted, "stop"));
-    engine.backend().settle();
+    engine.backend().run_until_idle();
     assert_eq!(x.promised(), None);
 }
 

@@ -4,6 +4,7 @@
 
 use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::timeline::Subscription;
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -109,7 +110,7 @@ fn operation_done_early_is_cancelled_too_late() {
     let done = rig.done_early() == [3];
     let answer = rig.engine.cancel(ticket);
     assert_eq!(answer, if done { Cancel::TooLate } else { Cancel::Cancelled });
-    rig.settle_with_host();
+    rig.run_until_idle_with_host();
     assert_eq!(y.query().is_ok(), done);
     assert_eq!(rig.reclaimed().iter().filter(|id| **id == 3).count(), 1);
     rig.assert_idle();
@@ -133,7 +134,7 @@ fn shutdown_while_an_operation_is_done_early_ends_it() {
         rig.submit(0, &[(&x, 1)], &[(&y, 1)], Action::Early(Job::new(2)));
         assert!(y.query().is_err());
         assert_eq!(rig.engine.occupancy().operations, 1);
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(rig.reclaimed(), [2, 1]);
         rig.assert_idle();
     });
@@ -158,7 +159,7 @@ fn forced_shutdown_calls_back_before_it_returns() {
         rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
         assert_eq!(called.load(Ordering::SeqCst), 1);
         assert!(rig.reclaimed().is_empty(), "the device may still write to it");
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!((rig.reclaimed(), called.load(Ordering::SeqCst)), (vec![1], 1));
     });
 }
@@ -266,7 +267,7 @@ fn job_that_comes_back_from_a_full_device_during_a_shutdown_is_cancelled() {
         assert_eq!(ended.recv().unwrap(), Err(Unfinished { in_flight: 1, host: 0 }));
         let failure = x.query().expect_err("nobody will ever signal it");
         assert_eq!(failure.origin(), Origin::Shutdown);
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(rig.ran(), [1], "a job that had not begun is never begun after a shutdown");
     });
 }
@@ -285,6 +286,46 @@ fn cancellation_with_another_engines_ticket_finds_nothing() {
     assert_eq!(x.query().unwrap(), 0, "nobody has cancelled it");
 }
 
+/// A callback that has yet to return.
+struct BlockedCallback {
+    begins: mpsc::Receiver<()>,
+    release: mpsc::Sender<()>,
+    subscription: Subscription,
+}
+
+impl BlockedCallback {
+    /// A callback that begins when a timeline has a value, and returns when it is released.
+    fn at(timeline: &Semaphore, value: u64) -> Self {
+        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let subscription = timeline.subscribe(value, move |_| {
+            begun.send(()).unwrap();
+            // An error is the release: nothing is ever sent.
+            let _ = released.recv();
+        });
+        Self { begins, release, subscription }
+    }
+
+    /// Waits until it has begun.
+    fn begins(&self) {
+        self.begins.recv().unwrap();
+    }
+
+    /// Lets it return. What is returned is dropped when the test is done with it.
+    fn release(self) -> Subscription {
+        let Self { release, subscription, .. } = self;
+        drop(release);
+        subscription
+    }
+}
+
+/// Shuts an engine down on a thread of its own, which says how that went.
+fn shut_down_elsewhere(rig: &Rig) -> mpsc::Receiver<Result<(), Unfinished>> {
+    let (sender, ended) = mpsc::channel();
+    let (engine, limit) = (rig.engine.clone(), 4 * LIMIT);
+    std::thread::spawn(move || sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap());
+    ended
+}
+
 /// A shutdown waits for a callback that a submitting thread has left to another one, and ends with it, not when its time
 /// is up (S10).
 #[test]
@@ -292,22 +333,12 @@ fn shutdown_ends_with_the_last_callback() {
     within(6 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let x = rig.semaphore();
-        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-        let _subscription = x.subscribe(1, move |_| {
-            begun.send(()).unwrap();
-            // An error means that the test is over, which is as good.
-            let _ = released.recv();
-        });
+        let callback = BlockedCallback::at(&x, 1);
         rig.barrier(0, &[], &[(&x, 1)]);
-        begins.recv().unwrap();
-        let (sender, ended) = mpsc::channel();
-        let engine = rig.engine.clone();
-        std::thread::spawn(move || {
-            let limit = 4 * LIMIT;
-            sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
-        });
+        callback.begins();
+        let ended = shut_down_elsewhere(&rig);
         assert!(ended.recv_timeout(Duration::from_millis(100)).is_err(), "the callback has not returned");
-        drop(release);
+        let _subscription = callback.release();
         assert_eq!(ended.recv_timeout(LIMIT), Ok(Ok(())));
     });
 }
@@ -334,12 +365,7 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
             for _ in 0..if how == LastEnd::AmongMany { 64 } else { 0 } {
                 rig.barrier(0, &[(&x, 1)], &[]);
             }
-            let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-            let _subscription = x.subscribe(1, move |_| {
-                begun.send(()).unwrap();
-                // An error means that the test is over, which is as good.
-                let _ = released.recv();
-            });
+            let callback = BlockedCallback::at(&x, 1);
             let action = match how {
                 LastEnd::Reported => Action::Queue(Job::new(1)),
                 LastEnd::AmongMany => Action::Host(Job::new(1)),
@@ -350,19 +376,14 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
                 let rig = rig.clone();
                 move || {
                     gate.signal(1).unwrap();
-                    rig.settle_with_host();
+                    rig.run_until_idle_with_host();
                 }
             });
-            begins.recv().unwrap();
-            let (sender, ended) = mpsc::channel();
-            let engine = rig.engine.clone();
-            std::thread::spawn(move || {
-                let limit = 4 * LIMIT;
-                sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
-            });
+            callback.begins();
+            let ended = shut_down_elsewhere(&rig);
             let early = ended.recv_timeout(Duration::from_millis(100));
             assert!(early.is_err(), "{how:?}: the callback has not returned");
-            drop(release);
+            let _subscription = callback.release();
             assert_eq!(ended.recv_timeout(LIMIT), Ok(Ok(())), "{how:?}");
             ends.join().unwrap();
         }
@@ -376,12 +397,7 @@ fn engine_that_is_dropped_during_a_callback_goes_with_it() {
     within(2 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let x = rig.semaphore();
-        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-        let subscription = x.subscribe(1, move |_| {
-            begun.send(()).unwrap();
-            // An error means that the test is over, which is as good.
-            let _ = released.recv();
-        });
+        let callback = BlockedCallback::at(&x, 1);
         rig.job(0, &[], &[(&x, 1)], 1);
         assert!(rig.step(0));
         let (queue, completer) = (rig.engine.queue(0, 0).unwrap(), rig.completer().clone());
@@ -389,9 +405,9 @@ fn engine_that_is_dropped_during_a_callback_goes_with_it() {
             completer.complete(queue, 1).unwrap();
             completer.complete(queue, 1)
         });
-        begins.recv().unwrap();
+        callback.begins();
         drop(rig);
-        drop(release);
+        let subscription = callback.release();
         let afterwards = reports.join().unwrap();
         assert_eq!(afterwards, Err(CompletionError::Gone), "nobody is left whom it could tell");
         drop((subscription, x));
@@ -405,7 +421,7 @@ fn host_operations_are_counted_while_they_run() {
     let x = rig.semaphore();
     rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
     assert_eq!(rig.engine.occupancy().running, 1);
-    rig.settle_with_host();
+    rig.run_until_idle_with_host();
     assert_eq!((x.query().unwrap(), rig.engine.occupancy().running), (1, 0));
 }
 
@@ -487,7 +503,7 @@ fn device_that_panics_when_asked_to_stop_is_lost() {
     assert!(x.query().unwrap_err().same_root(&cause));
 }
 
-/// A clock that does something whenever somebody sleeps, and stands still.
+/// A clock that does something in each sleep, and stands still.
 struct Sleeping<F>(F);
 
 impl<F: Fn(&Pending) + Send + Sync> Clock for Sleeping<F> {
@@ -513,7 +529,7 @@ fn shutdown_leaves_a_device_alone_during_the_grace() {
             asked.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let clock = Sleeping(|_: &Pending| rig.settle());
+    let clock = Sleeping(|_: &Pending| rig.run_until_idle());
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(2)), Ok(()));
     assert_eq!((asked.load(Ordering::SeqCst), x.query().unwrap()), (0, 1));
 }
@@ -526,14 +542,14 @@ fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
     let devices = rig.clone();
-    let _subscription = x.subscribe(1, move |_| devices.settle());
+    let _subscription = x.subscribe(1, move |_| devices.run_until_idle());
     assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
     assert!(x.query().is_err());
     assert_eq!(rig.reclaimed(), [1]);
     rig.let_deferred_go();
 }
 
-/// Somebody else shuts the engine down as well, and has less time. Whoever waits longer is still woken by the end of the
+/// Another thread shuts the engine down as well, and has less time. The one that waits longer is still woken by the end of the
 /// last job (S10).
 #[test]
 fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
@@ -542,7 +558,7 @@ fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
     let clock = Sleeping(|pending: &Pending| {
         let impatient = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
         assert_eq!(impatient, Err(Unfinished { in_flight: 1, host: 0 }));
-        rig.settle();
+        rig.run_until_idle();
         assert!(pending.is_raised(), "nobody tells the first that all has ended");
     });
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));
@@ -567,7 +583,7 @@ fn cancellation_of_an_operation_that_has_failed_already_is_too_late() {
         let (engine, cancelled) = (rig.engine.clone(), cancelled.clone());
         move |_| cancelled.set(engine.cancel(last)).unwrap()
     });
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(cancelled.get(), Some(&Cancel::TooLate));
     assert!(x.query().unwrap_err().same_root(&failure));
     rig.assert_idle();
@@ -606,7 +622,7 @@ fn shutdown_asks_only_a_busy_device_to_stop_and_waits_for_it() {
     let stops = || {
         let is_asked = !asked.lock().unwrap().is_empty();
         if is_asked {
-            rig.settle();
+            rig.run_until_idle();
         }
         is_asked
     };
@@ -630,7 +646,7 @@ fn shutdown_that_runs_a_callback_itself_runs_what_becomes_due_in_it() {
     });
     let devices = rig.clone();
     let _first = x.subscribe(1, move |_| {
-        devices.settle();
+        devices.run_until_idle();
         y.signal(1).unwrap();
     });
     assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));

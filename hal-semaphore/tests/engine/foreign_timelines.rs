@@ -22,7 +22,7 @@ struct Mirrored {
     /// All that was shown, in order. No thread holds this lock while it calls the engine.
     shown: Mutex<Vec<Result<u64, u64>>>,
     notified: Mutex<Vec<Notified>>,
-    /// Nobody waits for it but through the engine.
+    /// All waits for it go through the engine.
     is_lonely: bool,
 }
 
@@ -361,7 +361,7 @@ fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
     assert_eq!(shown, [Ok(2)], "what is there already is no step");
 }
 
-/// A timeline is told that it has moved though nobody waits for it, at once and where the operation ends: no other thread is
+/// A timeline is told that it has moved though it has no waits, at once and where the operation ends: no other thread is
 /// asked to (S8).
 #[test]
 fn timeline_without_waiters_is_told_where_its_operation_ends() {

@@ -44,7 +44,7 @@ impl Batch {
 
     /// Runs what is left, and checks that everything has ended once.
     fn finish(&self, case: &str) {
-        self.rig.settle();
+        self.rig.run_until_idle();
         self.rig.assert_idle();
         let mut reclaimed = self.rig.reclaimed();
         reclaimed.sort_unstable();
@@ -176,7 +176,7 @@ fn full_answer_after_completion_inside_submit_loses_nothing() {
                 rig.job(1, &[(&x, 9)], &[(&y, 1)], 10);
                 rig.always(Moment::SubmitEnds(0), |devices| while devices.step(0) && devices.report(0) {});
                 gate.signal(1).unwrap();
-                rig.settle();
+                rig.run_until_idle();
                 assert_eq!((x.query().unwrap(), y.query().unwrap()), (9, 1), "room for {capacity}");
                 assert_eq!(rig.ran(), (1..=10).collect::<Vec<_>>(), "room for {capacity}");
                 rig.assert_idle();
@@ -237,7 +237,7 @@ fn submission_from_inside_submit_comes_next_in_its_queue() {
                 }
             });
             rig.job(0, &[], &[(&x, 1)], 1);
-            rig.settle();
+            rig.run_until_idle();
             assert_eq!((x.query().unwrap(), y.query().unwrap()), (2, 1), "{native_waits:?}");
             rig.assert_idle();
         });
@@ -259,7 +259,7 @@ fn cancellation_inside_submit_spares_what_the_device_has() {
             assert_eq!(engine.cancel(held), Cancel::Cancelled);
         });
         gate.signal(1).unwrap();
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(x.query().unwrap(), 1);
         assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
         rig.assert_idle();
@@ -331,7 +331,7 @@ fn report_of_an_earlier_job_inside_submit_ends_it_at_once() {
     });
     rig.job(0, &[], &[(&y, 1)], 2);
     assert_eq!(seen.get(), Some(&1));
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(y.query().unwrap(), 1);
 }
 

@@ -19,7 +19,7 @@ fn waits_for_a_signal_of_their_own_queue_are_all_covered_in_order() {
     }
     rig.job(0, &[], &[(&x, 1)], MANY + 1);
     assert_eq!(rig.queued(0) as u64, MANY + 1);
-    rig.settle();
+    rig.run_until_idle();
     let order: Vec<u64> = std::iter::once(MANY + 1).chain(1..=MANY).collect();
     assert_eq!(rig.ran(), order);
     rig.assert_idle();
@@ -38,7 +38,7 @@ fn signal_that_is_not_with_its_device_covers_waits_of_its_own_queue_only() {
     rig.job(1, &[(&x, 1)], &[], MANY + 2);
     rig.job(0, &[], &[(&x, 1)], MANY + 3);
     assert_eq!((rig.queued(0), rig.queued(1)), (1, 0));
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(rig.ran().len() as u64, MANY + 3);
     rig.assert_idle();
 }
@@ -56,7 +56,7 @@ fn accepted_signal_covers_waits_only_where_the_device_can_wait_for_it() {
         rig.job(2, &[(&x, 1)], &[], MANY + 1);
         rig.job(0, &[], &[(&x, 1)], MANY + 2);
         assert_eq!((rig.queued(1) as u64, rig.queued(2)), (MANY, 0));
-        rig.settle();
+        rig.run_until_idle();
         let first = std::iter::once(MANY + 2);
         assert_eq!(rig.ran().len() as u64, MANY + 2);
         assert!(first.chain(1..=MANY).eq(rig.ran().into_iter().filter(|&id| id != MANY + 1)));

@@ -25,7 +25,7 @@ fn native_wait_behind_marker_names_an_issued_epoch() {
     rig.marker(0, &[], &[], 3);
     rig.marker(0, &[(&z, 1)], &[(&x, 1)], 4);
     rig.job(2, &[(&x, 1)], &[(&w, 1)], 5);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(w.query().unwrap(), 1);
     rig.assert_idle();
 }
@@ -55,7 +55,7 @@ fn wait_for_barrier_on_empty_queue(native_waits: NativeWaits, release: impl Fn(&
     rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
     rig.job(2, &[(&x, 1)], &[(&w, 1)], 3);
     rig.job(0, &[], &[(&x, 2)], 4);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((x.query().unwrap(), w.query().unwrap()), (2, 1));
     rig.assert_idle();
 }
@@ -82,7 +82,7 @@ fn wait_for_barrier_on_empty_queue_ends_with_bare_epochs() {
     let [x, w] = rig.semaphores();
     rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
     rig.job(2, &[(&x, 1)], &[(&w, 1)], 3);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(w.query().unwrap(), 1);
 }
 
@@ -101,7 +101,7 @@ fn submission_while_event_is_made_keeps_its_own_cover() {
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.job(1, &[(&x, 2)], &[(&y, 1)], 3);
     rig.job(0, &[(&x, 2)], &[(&x, 3)], 4);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (3, 1));
     rig.assert_idle();
 }
@@ -131,7 +131,7 @@ fn threads_that_submit_while_events_are_made_all_succeed() {
                 });
             }
         });
-        rig.settle();
+        rig.run_until_idle();
         for y in &ends {
             assert_eq!(y.query().unwrap(), 6, "in round {round}");
         }
@@ -162,7 +162,7 @@ fn consumers_of_two_racing_producers_all_succeed() {
                 }
             });
         });
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(y.query().unwrap(), 8, "in round {round}");
         rig.assert_idle();
     }
@@ -194,7 +194,7 @@ fn peer_without_events_is_waited_for_on_the_host() {
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
     assert!(rig.native_waits().iter().all(|(_, with_event)| *with_event), "{:?}", rig.native_waits());
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((rig.ran(), y.query().unwrap()), (vec![1, 2], 1));
 }
 
@@ -211,7 +211,7 @@ fn transitively_implied_wait_costs_nothing() {
         let placed = rig.job(2, &[(&x, 1)], &[(&z, 1)], 4);
         assert_eq!(placed.waits.native, 0, "{native_waits:?}");
         assert_eq!(rig.native_waits().len(), 2, "{native_waits:?}");
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!((rig.ran(), z.query().unwrap()), (vec![1, 2, 3, 4], 1));
     }
 }
@@ -230,7 +230,7 @@ fn gated_queue_survives_cancellation_of_its_neighbours() {
     for ticket in held {
         rig.engine.cancel(ticket);
     }
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(y.query().unwrap(), 1);
 }
 
@@ -246,7 +246,7 @@ fn waits_across_queues_go_on_when_events_run_out() {
                 rig.job(0, &[(&y, value - 1)], &[(&x, value)], value);
                 rig.job(1, &[(&x, value)], &[(&y, value)], 100 + value);
             }
-            rig.settle();
+            rig.run_until_idle();
             assert_eq!((x.query().unwrap(), y.query().unwrap()), (8, 8), "with {limit} events");
             rig.assert_idle();
         });
@@ -269,7 +269,7 @@ fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
         }
         rig.barrier(0, &[(&z, 1)], &[(&before, 1)]);
         rig.job(2, &[(&before, 1)], &[(&after, 1)], 5);
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(rig.queued(2), 0, "the device waits for ever: {:?}", rig.native_waits());
         assert_eq!(after.query().unwrap(), 1);
         rig.assert_idle();
@@ -289,7 +289,7 @@ fn one_signal_covers_very_many_waits() {
         }
         rig.job(0, &[], &[(&x, 1)], 0);
         assert_eq!((rig.queued(0), rig.queued(1)), (201, 200), "{native_waits:?}");
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(rig.ran().len(), 401);
         rig.assert_idle();
     }
@@ -326,7 +326,7 @@ fn job_that_comes_while_an_event_is_made_has_one_too() {
     rig.job(1, &[(&x, 1)], &[], 4);
     rig.job(1, &[(&y, 1)], &[], 5);
     assert_eq!(rig.queued(1), 2, "a wait is left to the host");
-    rig.settle();
+    rig.run_until_idle();
     rig.assert_idle();
 }
 
@@ -346,7 +346,7 @@ fn what_another_device_has_waited_for_is_waited_for_again() {
     rig.lose(1, &rig::gone());
     assert!(rig.step(2), "nothing keeps job 3 any more");
     assert!(!rig.step(2), "job 4 runs without what it has waited for");
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(rig.ran(), [3, 1, 4]);
 }
 
@@ -362,7 +362,7 @@ fn failed_job_ends_before_the_report_of_its_producer() {
     assert!(rig.step(0) && rig.step(1) && rig.report(1));
     assert!(y.query().unwrap_err().same_root(&failure));
     assert_eq!((x.query().unwrap(), rig.reclaimed()), (0, vec![2]));
-    rig.settle();
+    rig.run_until_idle();
     rig.assert_idle();
 }
 
@@ -376,7 +376,7 @@ fn barrier_that_was_refused_and_needs_no_wait_any_more_is_waited_for_on_the_host
     // Once the device has been full, a queue that finds it full again waits until something has ended.
     rig.job(0, &[], &[], 10);
     rig.job(0, &[], &[], 11);
-    rig.settle();
+    rig.run_until_idle();
     rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
     rig.job(2, &[(&y, 1)], &[(&w, 1)], 2);
     rig.job(0, &[(&w, 1), (&gate, 1)], &[], 3);
@@ -390,7 +390,7 @@ fn barrier_that_was_refused_and_needs_no_wait_any_more_is_waited_for_on_the_host
     assert_eq!(rig.queued(0), 0, "the barrier is no work of the device");
     let consumer = rig.job(3, &[(&v, 1)], &[(&u, 1)], 4);
     assert_eq!(consumer.waits.held, 1);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((v.query().unwrap(), u.query().unwrap()), (1, 1));
     rig.assert_idle();
 }

@@ -56,7 +56,7 @@ struct Case {
 }
 
 impl Case {
-    /// An operation that waits for something that nobody has promised.
+    /// An operation that waits for something without a promise.
     fn held(kind: Kind, job: Job) -> Self {
         Self::new(kind, Rig::new(1, NativeWaits::Epochs), job)
     }
@@ -170,7 +170,7 @@ fn host_action_that_has_begun_does_not_come_back() {
     for kind in [Host, Declined] {
         for end in ["well", "badly", "dropped"] {
             let case = Case::under_way(kind, Job::new(OWN), Job::new(1));
-            case.rig.settle();
+            case.rig.run_until_idle();
             let (task, job) = case.rig.take_host().pop().unwrap();
             assert_eq!(job.id, OWN);
             case.assert_open();
@@ -199,7 +199,7 @@ fn action_that_fails_signals_its_failure_and_then_comes_back() {
         };
         for job in jobs {
             let case = Case::under_way(kind, job, Job::new(1));
-            case.rig.settle();
+            case.rig.run_until_idle();
             case.assert_ended(Err(&own));
             assert_eq!(case.input.query().unwrap(), 1, "{kind:?}: its producer has nothing to do with it");
         }
@@ -227,7 +227,7 @@ fn action_whose_producer_fails_signals_that_and_then_comes_back() {
         case.rig.step(0);
         case.rig.step(0);
         case.assert_open();
-        case.rig.settle();
+        case.rig.run_until_idle();
         case.assert_ended(Err(&cause));
     }
 }
@@ -268,7 +268,7 @@ fn action_for_a_lost_device_signals_that_and_then_comes_back() {
     }
 }
 
-/// The last handle on what a held operation waits for is dropped: nobody can signal it any more.
+/// The last handle on what a held operation waits for is dropped: it can be signalled no more.
 #[test]
 fn action_whose_wait_is_abandoned_signals_that_and_then_comes_back() {
     for kind in KINDS {
@@ -295,7 +295,7 @@ fn action_at_a_forced_shutdown_signals_that_and_then_comes_back() {
             if kind == Queue {
                 assert!(case.rig.reclaimed().is_empty(), "the device may still write to it");
             }
-            case.rig.settle_with_host();
+            case.rig.run_until_idle_with_host();
             for output in &case.outputs {
                 assert!(output.query().unwrap_err().same_root(&cause), "{kind:?}");
             }
@@ -330,7 +330,7 @@ fn action_whose_backend_panics_signals_that_and_then_comes_back() {
 fn action_that_completes_inside_submit_signals_and_then_comes_back() {
     for kind in [Queue, Marker, Barrier] {
         let rig = Rig::new(1, NativeWaits::Epochs);
-        rig.always(Moment::SubmitEnds(0), rig::Devices::settle);
+        rig.always(Moment::SubmitEnds(0), rig::Devices::run_until_idle);
         let case = Case::new(kind, rig, Job::new(OWN));
         case.rig.job(0, &[], &[(&case.input, 1)], 1);
         case.assert_ended(Ok(()));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// A timeline of some other driver, which holds a lock while it tells whoever watches.
+/// A timeline of some other driver, which holds a lock while it tells its watchers.
 #[derive(Default)]
 struct Other {
     state: Mutex<(u64, Vec<(u64, Watcher)>)>,

@@ -21,7 +21,7 @@ fn signals_that_are_reached_are_promised_no_more_and_the_others_are() {
     assert_eq!(rig.job(0, &[(&x, 3)], &[], 6).waits.ordered, 1);
     x.signal(7).unwrap();
     assert_eq!(x.promised(), None);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((x.query().unwrap(), rig.ran()), (7, vec![1, 2, 3, 4, 5, 6]));
     rig.assert_idle();
 }
@@ -35,6 +35,6 @@ fn signal_of_the_host_below_a_promise_leaves_it() {
     x.signal(4).unwrap();
     assert_eq!(x.promised(), Some(5));
     assert_eq!(rig.job(1, &[(&x, 5)], &[], 2).waits.native, 1);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((x.query().unwrap(), x.promised()), (5, None));
 }

@@ -433,7 +433,7 @@ impl World {
             seen.executed = seen.executed.max(value);
             seen.failure = failure;
         }
-        self.settle_barriers();
+        self.count_barriers();
         // Nothing runs before its waits: each is reached, or what will reach it has run.
         let log = self.engine.backend().log();
         for &(_, tag) in &log[self.logged..] {
@@ -449,7 +449,7 @@ impl World {
                 let seen = &mut self.semaphores[semaphore];
                 seen.executed = seen.executed.max(value);
             }
-            self.settle_barriers();
+            self.count_barriers();
         }
         self.logged = log.len();
         for (task, job) in self.engine.backend().take_host() {
@@ -479,9 +479,9 @@ impl World {
         }
     }
 
-    /// Barriers have no place in the log: they are done when what they wait for is. So are edges, and what the host has
+    /// Barriers have no place in the log: they are done when what they wait for is. So are markers, and what the host has
     /// done ahead.
-    fn settle_barriers(&mut self) {
+    fn count_barriers(&mut self) {
         let ahead = self.engine.backend().done_ahead();
         loop {
             let done = (0..self.operations.len()).find(|&at| {
@@ -508,7 +508,7 @@ impl World {
     }
 
     /// Lets everything that can end do so.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         loop {
             let before = self.engine.stats();
             // One step at a time, so that each is checked against what was so when it ran.
@@ -529,7 +529,7 @@ impl World {
         }
     }
 
-    /// Nobody waits for something that has happened, and each outcome has its reason.
+    /// No wait is left for something that has happened, and each outcome has its reason.
     fn check_at_rest(&self) {
         let mut waiting = 0;
         let outcomes: HashMap<u64, Result<(), Failure>> =
@@ -605,7 +605,7 @@ proptest! {
             world.apply(event);
             world.check();
         }
-        world.settle();
+        world.run_until_idle();
         world.check_at_rest();
         // What nobody will ever signal ends with the engine, and nothing is left.
         world.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap();

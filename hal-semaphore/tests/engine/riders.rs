@@ -155,7 +155,7 @@ fn rider_on_an_empty_queue_waits_for_the_late_report() {
         gated.rig.barrier(0, &[(&gated.other, 1)], &[(&late, 1)]);
         gated.rig.marker(0, &[(&late, 1)], &[(&later, 1)], 4);
         assert_eq!((late.query().unwrap(), later.query().unwrap()), (0, 0), "{native_waits:?}");
-        gated.rig.settle();
+        gated.rig.run_until_idle();
         assert_eq!((late.query().unwrap(), later.query().unwrap()), (1, 1), "{native_waits:?}");
         assert_eq!(gated.rig.reclaimed(), [2, 3, 1, 4]);
         gated.rig.assert_idle();
@@ -188,7 +188,7 @@ fn cancelled_rider_of_a_gated_queue_keeps_its_word() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let answer = gated.rig.engine.cancel(gated.marker_ticket.unwrap());
-        gated.rig.settle();
+        gated.rig.run_until_idle();
         match answer {
             Cancel::Cancelled => assert!(gated.marker.query().is_err()),
             Cancel::TooLate => assert_eq!(gated.marker.query().unwrap(), 1),
@@ -232,7 +232,7 @@ fn forced_shutdown_fails_the_riders_of_a_gated_queue() {
         for semaphore in gated.all() {
             assert_eq!(semaphore.query().unwrap_err().origin(), Origin::Shutdown, "{native_waits:?}");
         }
-        gated.rig.settle();
+        gated.rig.run_until_idle();
         let mut reclaimed = gated.rig.reclaimed();
         reclaimed.sort_unstable();
         assert_eq!(reclaimed, [1, 2, 3]);

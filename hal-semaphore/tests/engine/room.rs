@@ -21,7 +21,7 @@ fn report_during_a_full_answer_is_not_forgotten() {
     rig.job(0, &[], &[(&c, 1)], 3);
     assert_eq!(a.query().unwrap(), 1);
     assert_eq!(rig.queued(0), 1, "there is room, and the queue is not asked again");
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(c.query().unwrap(), 1);
 }
 
@@ -52,7 +52,7 @@ fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
         assert!(devices.step(0) && devices.report(0));
     });
     rig.job(0, &[], &[(&y, 1)], 2);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
 }
 
@@ -89,7 +89,7 @@ fn submit_returns_from_a_full_device_behind_a_gated_barrier() {
         rig.job(2, &[], &[(&long, 1)], 3);
         rig.job(2, &[], &[(&long, 2)], 4);
         rig.job(0, &[], &[(&x, 2)], 5);
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!((x.query().unwrap(), long.query().unwrap()), (2, 2));
         rig.assert_idle();
     });
@@ -116,7 +116,7 @@ fn report_returns_from_a_full_device_behind_a_gated_barrier() {
         // The other device sets job 3 free, for which there is no room.
         assert!(rig.step(3) && rig.report(3));
         assert_eq!(rig.queued(0), 0);
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!((x.query().unwrap(), long.query().unwrap()), (2, 2));
         rig.assert_idle();
     });
@@ -136,7 +136,7 @@ fn failure_reaches_an_operation_behind_a_full_queue() {
     assert!(x.query().is_err());
     assert!(y.query().is_err_and(|failure| failure.same_root(&cause)), "y: {y:?}");
     assert_eq!(rig.reclaimed(), [2, 3]);
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((long.query().unwrap(), rig.ran()), (1, vec![2, 1]));
 }
 
@@ -152,7 +152,7 @@ fn queues_that_share_little_room_all_finish() {
                 rig.job(1, &[(&x, value)], &[(&y, value)], 100 + value);
                 rig.job(2, &[(&y, value)], &[(&z, value)], 200 + value);
             }
-            rig.settle();
+            rig.run_until_idle();
             assert_eq!(z.query().unwrap(), 20, "with room for {capacity}");
             rig.assert_idle();
         });
@@ -184,7 +184,7 @@ fn report_of_a_job_that_came_back_is_refused() {
     assert_eq!(rig.completer().complete(queue, 2), Err(mistake));
     assert!(rig.step(0) && rig.report(0));
     assert_eq!(x.query().unwrap(), 0, "job 2 has not run");
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!((x.query().unwrap(), rig.ran()), (1, vec![1, 2]));
 }
 

@@ -31,12 +31,12 @@ fn every_kind_of_wait_and_of_end_is_counted() {
     check(&|stats| (stats.submitted, stats.held) = (6, 1));
     gate.signal(1).unwrap();
     check(&|stats| stats.batches = 6);
-    rig.settle();
+    rig.run_until_idle();
     check(&|stats| (stats.succeeded, stats.failed) = (5, 1));
     rig.barrier(0, &[(&x, 1)], &[]);
     check(&|stats| (stats.submitted, stats.succeeded, stats.reached, stats.host_barriers) = (7, 6, 1, 1));
     rig.submit(0, &[], &[], Action::Queue(Job::new(7)));
     rig.once(rig::Moment::Reclaim(7), |_| panic!("the backend panics"));
-    rig.settle();
+    rig.run_until_idle();
     check(&|stats| (stats.submitted, stats.batches, stats.succeeded, stats.panics) = (8, 7, 7, 1));
 }

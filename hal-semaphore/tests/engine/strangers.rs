@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device, a driver and programs of somebody who has read the contract and nothing else (rules S5, S6, S9, S10, S13).
+//! A device, a driver and programs by an author who has read the contract and nothing else (rules S5, S6, S9, S10, S13).
 //!
 //! The device here shares nothing with the ones that the other tests drive. It runs a piece when the test says so and has
 //! room for so many.
@@ -561,7 +561,7 @@ fn program_may_hold_its_lock_while_it_cancels() {
     });
 }
 
-/// A shutdown ends an operation, and whoever is called for that takes longer than the shutdown may. It says at its limit that
+/// A shutdown ends an operation, and the callback of that takes longer than the shutdown may. It says at its limit that
 /// it is not done (S10).
 #[test]
 fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {

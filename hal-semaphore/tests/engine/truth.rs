@@ -90,7 +90,7 @@ fn elided_wait_for_a_value_before_the_failure_is_fulfilled() {
             rig.job(consumer, &[(&x, 1)], &[(&y, 1)], 2);
             assert!(rig.step(0) && rig.report(0));
             x.fail(broken("given up"));
-            rig.settle();
+            rig.run_until_idle();
             assert_eq!(y.query().unwrap(), 1, "{native_waits:?}, consumer on queue {consumer}");
         }
     }
@@ -114,7 +114,7 @@ fn wait_after_the_failure_fails_though_its_value_was_reached() {
     ] {
         let y = rig.semaphore();
         rig.submit(0, &[(&x, 1)], &[(&y, 1)], action);
-        rig.settle_with_host();
+        rig.run_until_idle_with_host();
         assert!(y.query().is_err_and(|failure| failure.same_root(&cause)), "{kind} action");
     }
     let wait = rig.engine.wait(WaitMode::All, &[(x.clone(), 1)], &SystemClock::new(), None);
@@ -139,7 +139,7 @@ fn dependants_fail_with_the_failure_that_their_timeline_shows() {
     });
     here.job(0, &[(&x, 1)], &[(&y, 1)], 2);
     here.failing_job(0, &[], &[(&foreign, 1), (&x, 1)], 1, &broken("the device's failure"));
-    here.settle();
+    here.run_until_idle();
     eventually("the dependant has failed", || y.query().is_err());
     let (shown, inherited) = (x.query().unwrap_err(), y.query().unwrap_err());
     assert!(inherited.same_root(&shown), "the timeline shows '{shown}', its dependant '{inherited}'");
@@ -159,7 +159,7 @@ fn dependant_never_succeeds_on_a_timeline_that_never_gets_there() {
     });
     here.barrier(0, &[(&x, 1)], &[(&y, 1)]);
     here.job(0, &[], &[(&foreign, 1), (&x, 1)], 1);
-    here.settle();
+    here.run_until_idle();
     eventually("the foreign callback has run", || x.query().is_err());
     eventually("the barrier has ended", || here.engine.occupancy().operations == 0);
     assert_eq!(y.query().is_ok(), x.value() >= 1, "x: {x:?}, y: {y:?}");

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long something may take that another thread has to do.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// A clock that moves the world while somebody sleeps, so that one thread can wait.
+/// A clock that moves the world in each sleep, so that one thread can wait.
 struct SteppingClock<'a> {
     world: &'a Arc<World>,
     now: Cell<Time>,
@@ -202,11 +202,11 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
             let _ = handle.signal(all);
         }
     }
-    settle(world);
+    run_until_idle(world);
     release_abandoned(world);
     until(
         world,
-        || is_at_rest(world),
+        || is_idle(world),
         "not-at-rest",
         || {
             let occupancy: Vec<_> = world.engines.iter().map(hal_semaphore::Engine::occupancy).collect();
@@ -253,7 +253,7 @@ fn release_abandoned(world: &Arc<World>) {
     }
 }
 
-fn is_at_rest(world: &World) -> bool {
+fn is_idle(world: &World) -> bool {
     let book = world.ledger.book();
     let ended = (0..book.operations.len())
         .all(|op| book.operations[op].accepted.is_none() || book.outcome(op).is_some());
@@ -278,7 +278,7 @@ fn until(
 ) {
     let start = Instant::now();
     loop {
-        settle(world);
+        run_until_idle(world);
         if condition() || world.ledger.is_alarmed() {
             return;
         }
@@ -291,7 +291,7 @@ fn until(
 }
 
 /// Lets devices and host do everything they can.
-fn settle(world: &Arc<World>) {
+fn run_until_idle(world: &Arc<World>) {
     let moves = || world.engines.iter().map(|engine| engine.backend().moves()).sum::<u64>();
     loop {
         let before = moves();

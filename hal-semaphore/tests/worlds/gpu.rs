@@ -80,7 +80,7 @@ impl Hardware {
         queue.queued.len() + if until_reported { queue.ran.len() } else { 0 }
     }
 
-    /// Whether somebody will hear of something that has yet to end on a device.
+    /// Whether the end of something that is on a device will be reported.
     pub(crate) fn is_busy(&self, device: usize) -> bool {
         self.queues
             .iter()

@@ -329,7 +329,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Each failure of a timeline is somebody's.
+    /// Each failure of a timeline has a cause in the program.
     fn timelines(&self) {
         for (semaphore, line) in self.book.lines.iter().enumerate() {
             if let Some((failure, _)) = &line.failure

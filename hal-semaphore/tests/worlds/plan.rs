@@ -63,7 +63,7 @@ pub(crate) struct Plan {
     pub(crate) pace: usize,
     /// Shuts down with work pending.
     pub(crate) hasty: bool,
-    /// Nobody answers while it shuts down.
+    /// No device answers while it shuts down.
     pub(crate) silent: bool,
     /// Operations prefer one queue each, so that queue order matters.
     pub(crate) pinned: bool,

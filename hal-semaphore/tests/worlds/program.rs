@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// Somebody was told that a timeline failed: now everybody can see so, and why.
+    /// A waiter was told that a timeline failed: from now on every query says so, and why.
     fn check_failed(&self, semaphore: usize, told: &Failure, whom: &str) {
         match self.look(semaphore) {
             Some(Ok(value)) => self.ledger.alarm("failure-not-visible", || {

@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// Whoever knows that these waits are over can see so.
+    /// These waits are known to be over: queries say so from now on.
     pub(crate) fn check_visible(&self, waits: &[Mark], rule: &'static str, op: usize) {
         for &(semaphore, value) in waits {
             let Some(handle) = self.handle(semaphore) else { continue };

@@ -19,7 +19,7 @@ pub(crate) type Shape = SmallVec<[usize; 4]>;
 #[derive(Clone)]
 pub(crate) struct View(pub(super) Ref<sys::iree_hal_buffer_view_t>);
 
-/// Host memory of somebody else's: who has it, kept alive until the device has let go of it.
+/// Host memory of the program's: its owner, kept alive until the device has let go of it.
 pub(crate) struct Foreign {
     /// Where it begins.
     pub(crate) data: NonNull<c_void>,

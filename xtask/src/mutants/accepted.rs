@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_pasted_covers_its_mutant() {
+    fn entry_that_is_pasted_covers_its_mutant() {
         let pasted = entry(&mutant());
         assert!(parse(&pasted).is_err(), "a reason is asked for");
         let list = parse(&pasted.replace("reason = \"\"", "reason = 'it\"s so'")).unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_every_line_of_its_file() {
+    fn star_is_every_line_of_its_file() {
         let list =
             parse("[[accepted]]\nfile = 'src/a.rs'\nline = '*'\noperator = '*'\nreason = 'r'").unwrap();
         assert!(list[0].covers(&mutant()));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_tells_lines_that_look_the_same_apart() {
+    fn id_tells_lines_that_look_the_same_apart() {
         let list =
             parse("[[accepted]]\nfile = 'src/a.rs'\nline = '*'\noperator = '*'\nid = '1e47'\nreason = 'r'");
         let list = list.unwrap();

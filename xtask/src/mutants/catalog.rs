@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mutant_says_what_its_line_is_and_becomes() {
+    fn mutant_says_what_its_line_is_and_becomes() {
         let all = of(TEXT);
         let less = all.iter().find(|mutant| mutant.operator == "< to <=").unwrap();
         assert_eq!(
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_last_while_lines_move_and_are_nobody_elses() {
+    fn ids_last_while_lines_move_and_are_unique() {
         let (before, twice) = (of(TEXT), of(&format!("// A line more.\n{TEXT}{TEXT}")));
         assert_eq!(ids(&twice)[..before.len()], ids(&before));
         let mut unique = ids(&twice);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_repeats_itself_and_grows() {
+    fn sample_repeats_itself_and_grows() {
         let all = of(&TEXT.repeat(20));
         let (few, many) = (sample(all.clone(), 5, 1), sample(all.clone(), 30, 1));
         assert_eq!(ids(&few), ids(&sample(all.clone(), 5, 1)));

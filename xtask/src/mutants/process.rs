@@ -46,7 +46,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A command for the program that cannot have more than its share of memory, and that ends even if nobody is left to end
+/// A command for the program that cannot have more than its share of memory, and that ends even if no parent is left to end
 /// it.
 pub(super) fn limited(program: &Path, limit: Duration) -> Command {
     let script = format!(
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_ends_it() {
+    fn first_failure_ends_it() {
         let begin = Instant::now();
         let script = "echo 'test t03_dag::a ... ok'; echo 'test t03_dag::b ... FAILED'; sleep 60";
         assert_eq!(shell(script, Duration::from_secs(60)), Verdict::Failed("dag::b".into()));
@@ -220,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_ended_with_what_it_started() {
+    fn program_that_hangs_is_ended_with_what_it_started() {
         assert_eq!(shell("sleep 60 & sleep 60", Duration::from_millis(50)), Verdict::TimedOut);
     }
 
     #[test]
-    fn a_program_that_works_is_measured_by_what_it_uses() {
+    fn program_that_works_is_measured_by_what_it_uses() {
         assert_eq!(shell("while :; do :; done", Duration::from_millis(300)), Verdict::TimedOut);
         // By the clock it takes longer than it may use, and it never rests for long.
         let slow = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.05; done";
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_dies_has_failed() {
+    fn program_that_dies_has_failed() {
         assert_eq!(shell("exit 0", Duration::from_secs(60)), Verdict::Passed);
         let Verdict::Failed(how) = shell("kill -ABRT $$", Duration::from_secs(60)) else {
             panic!("it passed")

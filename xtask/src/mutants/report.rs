@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_counts() {
+    fn last_line_counts() {
         let all = [
             tried(Fate::Survived),
             tried(Fate::Noticed("quick".into(), "a".into())),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_json() {
+    fn row_is_json() {
         let row = json(&tried(Fate::Noticed("quick".into(), "dag::a".into())));
         assert!(row.contains(r#""original": "a(\"b\\n\")""#), "{row}");
         assert!(row.ends_with(r#""test": "dag::a", "line": 7, "seconds": 1.500}"#), "{row}");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_survives_wants_a_reason() {
+    fn survivor_without_a_reason_is_reported() {
         let survivor = tried(Fate::Survived);
         let entry = Accepted {
             file: survivor.mutant.file.clone(),

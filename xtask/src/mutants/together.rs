@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_asks_which_line_is_wrong() {
+    fn condition_asks_which_line_is_wrong() {
         let text = of("fn a() -> u8 { if b < c { 1 } else { 2 } }");
         let expected = "if { if crate::wrong_line(0) { true } else if crate::wrong_line(1) { false } \
                         else if crate::wrong_line(2) { b <= c } else { b < c } } { 1 } else { 2 }";
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_is_dropped_in_a_branch_of_its_own() {
+    fn statement_is_dropped_in_a_branch_of_its_own() {
         let text = of("fn a() { b(); c(); }");
         assert!(text.contains("{ if crate::wrong_line(1) { } else { b(); } }"), "{text}");
         assert!(text.starts_with("fn a() { if crate::wrong_line(0) { {} } else { {"), "{text}");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_is_blamed() {
+    fn innermost_is_blamed() {
         let source = "fn a() { if b == c { d(); } }";
         let mutations = operators::mutations(source);
         let numbered: Vec<_> = mutations.iter().enumerate().collect();

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_skips_brackets_and_ends_with_the_one_around_it() {
+    fn search_skips_brackets_and_ends_with_the_one_around_it() {
         let tokens = Tokens::new("f(a, { b; }); c }");
         assert_eq!(tokens.find(0, &[";"]).map(|index| tokens.before(index)), Some(")"));
         assert_eq!(tokens.find(11, &[";"]), None);

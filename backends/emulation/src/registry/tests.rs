@@ -77,7 +77,7 @@ fn wait_for_a_place_ends_in_time_and_what_is_made_beside_it_says_what_is_wrong()
 }
 
 #[test]
-fn thing_that_is_given_up_is_nobody_elses_and_no_other_is_made_before_it_is_released() {
+fn thing_that_is_given_up_is_shared_no_more_and_replaced_once_released() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
     let lost = registry.open(1, None, |place| sender.send(place).map(|()| 1)).unwrap();
@@ -95,7 +95,7 @@ fn thing_that_is_given_up_is_nobody_elses_and_no_other_is_made_before_it_is_rele
 }
 
 #[test]
-fn one_thread_makes_it_and_nobody_waits_for_another_key() {
+fn one_thread_makes_it_and_other_keys_do_not_wait() {
     let registry = registry();
     let (begun, has_begun) = mpsc::channel();
     let (go, may_go) = mpsc::channel::<()>();

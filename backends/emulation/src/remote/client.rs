@@ -90,7 +90,7 @@ impl Remote {
 }
 
 impl Programs for Remote {
-    /// Should the emulator be gone, the number is none of its programs: whoever uses it finds out.
+    /// Should the emulator be gone, the number is none of its programs, and using it is an error.
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut control = self.control.lock();
         let key = control.next;

@@ -121,7 +121,7 @@ fn service() -> (Arc<Shelf>, Arc<Remote>, Arc<Service>) {
 }
 
 #[test]
-fn a_program_of_another_process_works_on_the_very_memory() {
+fn program_of_another_process_works_on_the_very_memory() {
     let (shelf, remote, _service) = service();
     assert_eq!(remote.workers(), 2);
     let number = remote.load(Arc::new(Add));
@@ -170,7 +170,7 @@ fn what_goes_wrong_in_a_program_is_said_and_the_next_call_goes_on() {
 }
 
 #[test]
-fn a_process_that_is_gone_fails_its_calls_and_leaves_nothing() {
+fn process_that_is_gone_fails_its_calls_and_leaves_nothing() {
     let (shelf, remote, service) = service();
     let number = remote.load(Arc::new(Add));
     let kept = remote.load(Arc::new(Add));
@@ -189,7 +189,7 @@ fn a_process_that_is_gone_fails_its_calls_and_leaves_nothing() {
 }
 
 #[test]
-fn a_system_without_a_supervisor_has_no_emulator_elsewhere() {
+fn system_without_a_supervisor_has_no_emulator_elsewhere() {
     assert!(!is_supervised());
     assert!(Remote::connect(&crate::Linux).unwrap().is_none());
 }

@@ -328,7 +328,7 @@ hal_layouts::layouts! {
         num_of_elements: u32 = 36,
     }
 
-    /// Makes somebody else's dma-buf addressable: only in the vendor's kernel, and not in every one.
+    /// Makes an imported dma-buf addressable: only in the vendor's kernel, and not in every one.
     MemRegister = "hl_mem_in" "reg_dmabuf_fd.", 40 {
         fd: u64 = 0,
         length: u64 = 8,

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn each_in_turn_as_often_as_its_weight() {
+    fn queues_take_turns_as_often_as_their_weights() {
         let mut arbiter = arbiter(ON | IN_TURN);
         for (number, weight) in [2, 1, 0, 3].into_iter().enumerate() {
             arbiter.write(Register::Weight(number), weight);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_goes_on_while_others_may_yet_ask_or_one_has_the_engine() {
+    fn queue_goes_on_once_none_may_yet_ask_and_the_engine_is_free() {
         let mut arbiter = arbiter(ON);
         arbiter.ask(turn(9, 1), vec![10, 12]);
         assert!(!arbiter.take(turn(9, 1)) && !arbiter.is_open(turn(9, 1)));

@@ -72,7 +72,7 @@ impl Context {
         }
     }
 
-    /// Forgets buffers that were given back and that nobody sees any more. rule(cb-destroyed)
+    /// Forgets buffers that were given back and that are mapped no more. rule(cb-destroyed)
     pub(crate) fn sweep(&mut self) {
         let alarms = &self.alarms;
         let used = |id: u64| alarms.iter().any(|alarm| alarm.times.0 == id || alarm.counter.0 == id);

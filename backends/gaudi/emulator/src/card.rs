@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A card: its state, its queues, and the context of whoever has it open.
+//! A card: its state, its queues, and the context of the program that has it open.
 //!
 //! # States
 //!
@@ -115,7 +115,7 @@ pub(crate) struct Card {
     pub(crate) until: Option<Instant>,
     /// When the card is reset if the file is not closed by then.
     pub(crate) watchdog: Option<Instant>,
-    /// When a reset looks next for whoever still has the file, and how often it has.
+    /// When a reset looks next for holders of the file, and how often it has.
     pub(crate) looks: Option<Instant>,
     pub(crate) looked: u32,
     pub(crate) faults: Faults,
@@ -136,7 +136,7 @@ pub(crate) struct Card {
     pub(crate) last_period: u64,
     /// How many waits for the first of several are going on.
     pub(crate) multi_waits: usize,
-    /// Whether nobody has a descriptor or a mapping any more; dma-bufs may still hold the file.
+    /// Whether there is no descriptor and no mapping any more; dma-bufs may still hold the file.
     pub(crate) closed: bool,
     /// Whether the file is released, and workers are still at something of its.
     pub(crate) releasing: bool,

@@ -73,7 +73,7 @@ impl Machine {
         u64::try_from(descriptor).map_err(|_| Errno::MFILE)
     }
 
-    /// Makes somebody's dma-buf addressable, and says where.
+    /// Makes an imported dma-buf addressable, and says where.
     pub(crate) fn register(
         &self,
         process: &dyn Process,

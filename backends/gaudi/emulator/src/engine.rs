@@ -273,7 +273,7 @@ impl Machine {
         Some(self.lock().cards.get_mut(number)?.sync.completion(self.hardware, queue))
     }
 
-    /// A queue gives its engine to whoever is next.
+    /// A queue gives its engine to the next one.
     pub(crate) fn give_turn_back(&self, number: usize, queue: u32) {
         let mut state = self.lock();
         let Some(card) = state.cards.get_mut(number) else { return };

@@ -74,7 +74,7 @@ mod tests {
     use hal_emulation::fault::Fault;
 
     #[test]
-    fn the_list_of_forms_is_what_the_documentation_has() {
+    fn list_of_forms_is_what_the_documentation_has() {
         let refused = Fault::read(&mut Parameters::new("gaudi", [("fault", "explode")]), ALL).unwrap_err();
         let list = "it takes open:ERRNO:K (EBUSY, EAGAIN or EPERM), alloc:N, map:N, submit:ERRNO:N or \
                     submit:ERRNO:N:K (EAGAIN, EBUSY, EINVAL or ENOMEM), hang:N, reset:N, partial:N, eintr:N, gone:N, \

@@ -108,7 +108,7 @@ impl Machine {
         self.reap(&mut state);
     }
 
-    /// Releases every file that nobody has any more, and waits until nobody is at the memory of its program.
+    /// Releases every file without a holder, and waits until no thread works on the memory of its program.
     pub(crate) fn reap(&self, state: &mut Guard<'_>) {
         self.collect(state);
         for number in 0..state.cards.len() {
@@ -119,7 +119,7 @@ impl Machine {
         }
     }
 
-    /// Begins to release every file that nobody has any more.
+    /// Begins to release every file without a holder.
     pub(crate) fn collect(&self, state: &mut State) {
         for (identity, file) in state.files.take_closed() {
             if let Some(card) = state.cards.get_mut(file.card).filter(|card| card.owner == Some(identity)) {
@@ -131,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// Nobody has a compute file any more, if no dma-buf holds it.
+    /// A compute file has no holder any more, if no dma-buf holds it.
     fn begin_release(&self, state: &mut State, number: usize) {
         let Some(card) = state.cards.get_mut(number).filter(|card| card.closed && !card.releasing) else {
             return;

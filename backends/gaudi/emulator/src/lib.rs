@@ -141,7 +141,7 @@ impl Emulator {
         MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 
-    /// A machine that nobody else gets.
+    /// A machine of the caller's own.
     pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
         Self::start(options).map(|machine| MACHINES.private(machine))
     }

@@ -90,7 +90,7 @@ impl Machine {
         self.core.sleep(state, card, until)
     }
 
-    /// Wakes whoever waits for something of a card.
+    /// Wakes the threads that wait for something of a card.
     pub(crate) fn ended(&self, card: usize) {
         self.core.wake(card);
     }
@@ -169,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// A reset looks for whoever still has the file: at first it kills, then it only waits, and at last it gives up.
+    /// A reset looks for holders of the file: at first it kills, then it only waits, and at last it gives up.
     fn look(&self, state: &mut State, number: usize) {
         self.collect(state);
         let Some(card) = state.cards.get_mut(number) else { return };
@@ -192,7 +192,7 @@ impl Machine {
         self.wind(state, at);
     }
 
-    /// Ends a reset, if its time is over, nobody has the file, and nobody is at something of before.
+    /// Ends a reset, if its time is over, the file has no holder, and no thread works on anything from before.
     pub(crate) fn end_reset_if_over(&self, state: &mut State, number: usize) {
         let Some(card) = state.cards.get_mut(number) else { return };
         let resetting = matches!(card.status, Status::InReset | Status::Releasing);

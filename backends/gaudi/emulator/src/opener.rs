@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Whoever opened a card, whom a reset kills while anybody has the file.
+//! The process that opened a card, which a reset kills while the file has a holder.
 
 use hal_emulation::{Errno, Process};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 
-/// The thread that opened a card, by which a reset finds the process to kill: the driver keeps that thread's number, and kills nobody
+/// The thread that opened a card, by which a reset finds the process to kill: the driver keeps that thread's number, and kills no process
 /// once the thread has ended. Nothing, if it is one of the emulator's own process. rule(reset-waits)
 #[derive(Debug, Default)]
 pub(crate) struct Opener(Option<OwnedFd>);
 
 impl Opener {
-    /// Whoever opens a card now.
+    /// The calling thread, which opens a card.
     pub(crate) fn of(process: &dyn Process) -> Result<Self, Errno> {
         process.task().map(Self)
     }

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_own_packets_are_refused() {
+    fn drivers_own_packets_are_refused() {
         for (operation, words, answer) in [
             (opcode::NOP, 1, Ok(())),
             (opcode::LIN_DMA, 3, Ok(())),

@@ -23,7 +23,7 @@ pub(crate) enum What {
     Host,
     /// A command buffer of the kernel.
     Buffer,
-    /// Somebody else's dma-buf.
+    /// An imported dma-buf.
     Imported,
 }
 
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_may_go_on_in_the_next_mapping() {
+    fn access_may_go_on_in_the_next_mapping() {
         let mut space = space();
         let first = space.map(Pool::Host, memory(4096), 0, Hint::default(), What::Host).unwrap();
         let second = space.map(Pool::Host, memory(4096), 0, Hint::default(), What::Host).unwrap();

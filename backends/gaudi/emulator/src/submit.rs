@@ -56,7 +56,7 @@ pub(crate) enum Why {
     Full,
     InFlight,
     Validation,
-    /// Nobody counts that.
+    /// That is not counted.
     Other,
 }
 
@@ -290,7 +290,7 @@ impl Machine {
         Ok(sequence)
     }
 
-    /// A submission that has its number is refused: it has ended, and nobody is told that it was never there.
+    /// A submission that has its number is refused: it counts as ended, and its waiters are not told that it never ran.
     pub(crate) fn refuse(&self, state: &mut Guard<'_>, number: usize, sequence: u64, why: Refusal) -> Errno {
         if let Some(context) = state.cards.get_mut(number).and_then(|card| card.context.as_mut()) {
             context.end(sequence, 0);

@@ -31,7 +31,7 @@ enum Known {
         error: Option<Errno>,
         timestamp: Option<u64>,
     },
-    /// It has ended so long ago that nobody knows how.
+    /// It has ended so long ago that its outcome was forgotten.
     Gone,
 }
 

@@ -156,7 +156,7 @@ impl Process for Other {
 
 /// rule(reset-waits): whoever opened the card is killed, and not whoever has the file now.
 #[test]
-fn a_reset_kills_the_process_that_opened_the_card() {
+fn reset_kills_the_process_that_opened_the_card() {
     let _alone = ALONE.lock();
     let machine = Emulator::new(options(SECOND)).unwrap();
     let mut opener = Command::new("sleep").arg("600").spawn().unwrap();
@@ -176,7 +176,7 @@ fn a_reset_kills_the_process_that_opened_the_card() {
 
 /// A thread that cannot be started is an error, and whoever asks for a machine next is answered.
 #[test]
-fn a_machine_that_finds_no_threads_is_refused_and_holds_nobody_up() {
+fn machine_without_threads_is_refused_and_the_next_is_made() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let _alone = ALONE.lock();
     if role().is_some() {
@@ -191,7 +191,7 @@ fn a_machine_that_finds_no_threads_is_refused_and_holds_nobody_up() {
         open(&Emulator::get(&options(SECOND)).unwrap(), 0).close();
         std::process::exit(0);
     }
-    let name = "a_machine_that_finds_no_threads_is_refused_and_holds_nobody_up";
+    let name = "machine_without_threads_is_refused_and_the_next_is_made";
     let (mut crowded, _stream) = other(name, "crowded");
     let limit = Instant::now() + Duration::from_secs(20);
     let status = loop {
@@ -207,7 +207,7 @@ fn a_machine_that_finds_no_threads_is_refused_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_name_is_known_to_other_processes() {
+fn name_is_known_to_other_processes() {
     let _alone = ALONE.lock();
     let named = |name: String| executing(SECOND, |execution| execution.machine = Some(name));
     if let Some(name) = role() {
@@ -225,7 +225,7 @@ fn a_name_is_known_to_other_processes() {
         std::process::abort();
     }
     let name = format!("test-{}", std::process::id());
-    let (mut process, mut stream) = other("a_name_is_known_to_other_processes", &name);
+    let (mut process, mut stream) = other("name_is_known_to_other_processes", &name);
     let machine = Emulator::new(named(name)).unwrap();
     let path = Path::new("/dev/accel/accel0");
     stream.read_exact(&mut [0]).unwrap();
@@ -252,7 +252,7 @@ fn a_name_is_known_to_other_processes() {
 }
 
 #[test]
-fn an_idle_machine_uses_no_processor() {
+fn idle_machine_uses_no_processor() {
     let _alone = ALONE.lock();
     let machine = Emulator::new(executing(Generation::Gaudi2, |execution| execution.workers = 4)).unwrap();
     let card = open(&machine, 0);
@@ -276,7 +276,7 @@ fn an_idle_machine_uses_no_processor() {
     if std::env::var_os("ALONE").is_none() {
         let me = std::env::current_exe().unwrap();
         let mut child = std::process::Command::new(me);
-        child.args(["--exact", "an_idle_machine_uses_no_processor"]).env("ALONE", "1");
+        child.args(["--exact", "idle_machine_uses_no_processor"]).env("ALONE", "1");
         let output = child.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;

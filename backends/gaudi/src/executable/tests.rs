@@ -120,7 +120,7 @@ fn every_packet_that_a_card_has_is_read() {
 }
 
 #[test]
-fn an_entry_says_what_a_loader_says() {
+fn entry_says_what_a_loader_says() {
     let function = sample().entries[0].function();
     assert_eq!((function.name.as_str(), function.bindings, function.constants), ("two", 2, 1));
     assert_eq!(function.workgroup_size, [8, 4, 1]);

@@ -21,13 +21,13 @@ pub(super) const STAGE: u64 = 4 << 20;
 
 /// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has the memory,
 /// and could not let go of its card while somebody else held one.
-pub(super) struct Bounce {
+pub(super) struct BouncedBuffer {
     line: Line,
     staging: Memory,
 }
 
-impl Bounce {
-    /// Connects to whoever exports a buffer, makes sure that it is who the handle says, and brings shared memory.
+impl BouncedBuffer {
+    /// Connects to the exporter of a buffer, makes sure that it is the one that the handle names, and brings shared memory.
     pub(super) fn connect(dma: &Arc<Dma>, handle: &Handle, patience: Duration) -> Result<Self, Failure> {
         let gone = |errno| unreachable(handle, errno);
         let call = Line::call(handle, patience)?;

@@ -24,7 +24,7 @@ impl Key {
 
 struct Entry<T> {
     key: Key,
-    /// All that was said of the buffer, who serves it included: somebody else's handle for the same memory is another one's
+    /// All that was said of the buffer, who serves it included: another process's handle for the same memory is another one's
     /// word, and is not to lead this one's bytes elsewhere.
     handle: Handle,
     value: Arc<T>,
@@ -54,7 +54,7 @@ impl<T> Cache<T> {
         Some(value)
     }
 
-    /// Keeps an import, and throws out the oldest that nobody uses, if there are too many.
+    /// Keeps an import, and throws out the oldest unused one, if there are too many.
     pub(super) fn keep(&mut self, handle: &Handle, value: &Arc<T>) {
         if self.capacity == 0 {
             return;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_is_not_in_use_goes_first() {
+    fn oldest_that_is_not_in_use_goes_first() {
         let mut cache = Cache::new(2);
         let used = Arc::new(1);
         cache.keep(&handle(1, 1), &used);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_kept_beyond_the_limit() {
+    fn imports_in_use_are_kept_beyond_the_limit() {
         let mut cache = Cache::new(1);
         let (one, two) = (Arc::new(1), Arc::new(2));
         cache.keep(&handle(1, 1), &one);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exporter_that_goes_takes_everything_along() {
+    fn exporter_that_goes_takes_everything_along() {
         let mut cache = Cache::new(8);
         for number in 1..4 {
             cache.keep(&handle(number, number), &Arc::new(number));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_means_that_nothing_is_kept() {
+    fn cache_without_room_keeps_nothing() {
         let mut cache = Cache::new(0);
         cache.keep(&handle(1, 1), &Arc::new(1));
         assert_eq!(cache.len(), 0);

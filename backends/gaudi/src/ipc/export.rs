@@ -190,7 +190,7 @@ pub(super) fn is_here(other: u64) -> bool {
 }
 
 impl Ipc {
-    /// A dma-buf of all of some device memory, for whoever takes such: another device's driver, not a peer of ours. It shows the
+    /// A dma-buf of all of some device memory, for another device's driver, not a peer of ours. It shows the
     /// memory for as long as that lives, and whatever has the memory later.
     pub(crate) fn descriptor(&self, memory: &Memory) -> Result<OwnedFd, Failure> {
         self.enabled()?;

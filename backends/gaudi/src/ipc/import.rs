@@ -3,7 +3,7 @@
 //! The importer's side.
 
 use super::Ipc;
-use super::bounce::Bounce;
+use super::bounce::BouncedBuffer;
 use super::export::{PAGE, exported_here, exported_place};
 use super::handle::Handle;
 use super::line::{Heard, Line};
@@ -45,7 +45,7 @@ pub(super) enum Mapping {
         /// Where another process says so, if it could be reached.
         line: Option<Line>,
     },
-    Bounced(Bounce),
+    Bounced(BouncedBuffer),
 }
 
 impl Mapping {
@@ -175,7 +175,9 @@ impl Ipc {
                 };
                 Mapping::Mapped { memory: Mutex::new(Ok(Arc::new(memory))), line }
             }
-            Way::Bounced => Mapping::Bounced(Bounce::connect(&self.dma, handle, self.settings.patience)?),
+            Way::Bounced => {
+                Mapping::Bounced(BouncedBuffer::connect(&self.dma, handle, self.settings.patience)?)
+            }
         };
         let mapping = Arc::new(mapping);
         if let Some(exported) = exported_here(handle) {
@@ -189,7 +191,7 @@ impl Ipc {
         Ok(import(mapping))
     }
 
-    /// An exporter is gone, or takes one of its buffers back: what is kept of it goes, as soon as nobody uses it.
+    /// An exporter is gone, or takes one of its buffers back: what is kept of it goes, as soon as it is unused.
     pub fn forget(&self, exporter: u64, buffer: Option<u64>) {
         self.cache.lock().forget(exporter, buffer);
     }

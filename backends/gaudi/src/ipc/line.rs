@@ -48,12 +48,12 @@ struct State {
 /// How long a last word may take that has begun, or is there already.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// What is heard on a line that nobody asked anything on.
+/// What is heard on a line without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Nothing so far.
     Nothing,
-    /// Somebody asks something, and hears what there is.
+    /// A request is under way, and hears what there is.
     Busy,
     /// It is over.
     Over,
@@ -68,7 +68,7 @@ pub(super) fn unreachable(handle: &Handle, errno: Errno) -> Failure {
 }
 
 impl Line {
-    /// Connects to whoever exports a buffer, and makes sure that it is who the handle says.
+    /// Connects to the exporter of a buffer, and makes sure that it is the one that the handle names.
     pub(super) fn call(handle: &Handle, patience: Duration) -> Result<Call<'_>, Failure> {
         let gone = |errno| unreachable(handle, errno);
         if handle.service.is_empty() {
@@ -205,7 +205,7 @@ impl Drop for Line {
     }
 }
 
-/// Ends a connection, for whoever else has a descriptor of it too.
+/// Ends a connection, for all other descriptors of it too.
 fn hang_up(state: &mut State) {
     if let Some(socket) = state.socket.take() {
         // What is not connected any more has ended already.
@@ -234,7 +234,7 @@ impl Call<'_> {
     }
 }
 
-/// Makes sure that whoever listens under a handle's name is its exporter, before it is told anything of use.
+/// Makes sure that the listener under a handle's name is its exporter, before it is told anything of use.
 fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<Talk, Failure> {
     let Handle { buffer, process, .. } = *handle;
     let other = |who: String| {

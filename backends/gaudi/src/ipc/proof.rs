@@ -40,7 +40,7 @@ pub(super) struct Talk {
 }
 
 impl Secret {
-    /// One that nobody has guessed.
+    /// A fresh one, which cannot be guessed.
     pub(super) fn new() -> Result<Self, Failure> {
         Ok(Self([random()?, random()?]))
     }
@@ -65,7 +65,7 @@ impl Secret {
     }
 }
 
-/// A number that nobody can foresee.
+/// A number that cannot be foreseen.
 pub(super) fn random() -> Result<u64, Failure> {
     let mut bytes = [0; 8];
     let mut done = 0;

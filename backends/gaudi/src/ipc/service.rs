@@ -98,7 +98,7 @@ struct Offer {
 /// A connection, and the buffer that it may use once it has proved that it may.
 struct Session {
     connection: Arc<OwnedFd>,
-    /// Whoever says something to the other side.
+    /// Held while something is said to the other side.
     speaking: Arc<Mutex<()>>,
     buffer: Option<u64>,
 }
@@ -163,7 +163,7 @@ pub(super) fn offer(buffer: u64, secret: Secret, exported: &Arc<Exported>) -> Re
     Ok(name)
 }
 
-/// Serves a buffer no longer: whoever uses it is hung up on, and what was pinned for it goes.
+/// Serves a buffer no longer: its importers are hung up on, and what was pinned for it goes.
 pub(super) fn withdraw(buffer: u64) {
     let mut state = SERVICE.state.lock();
     state.offers.remove(&buffer);
@@ -172,7 +172,7 @@ pub(super) fn withdraw(buffer: u64) {
     }
 }
 
-/// The card of a buffer is lost: whoever has imported it is told why, and hung up on. Nobody who does not listen holds this up.
+/// The card of a buffer is lost: its importers are told why, and hung up on. One that does not listen does not hold this up.
 pub(super) fn lose(buffer: u64, why: &str) {
     let told: Vec<_> = {
         let mut state = SERVICE.state.lock();
@@ -208,7 +208,7 @@ pub(super) fn peer_of(connection: &OwnedFd) -> Result<UCred, Failure> {
     socket_peercred(connection).map_err(|errno| failed("the other side is unknown", errno))
 }
 
-/// Whether somebody may be talked to. Root is a user like any other: its memory is not everybody's.
+/// Whether a peer may be talked to. Root is a user like any other: its memory is not everybody's.
 pub(super) fn is_of_this_user(peer: &UCred) -> bool {
     peer.uid == rustix::process::geteuid()
 }

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_is_read_and_nonsense_in_it_is_named() {
+    fn environment_is_read_and_nonsense_in_it_is_named() {
         let of = |key: &'static str, value: &'static str| {
             Settings::of_environment(move |name| (name == key).then(|| value.to_owned()))
         };

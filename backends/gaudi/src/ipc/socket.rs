@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_arrives_under_another_number() {
+    fn buffer_arrives_under_another_number() {
         let (here, there) = UnixStream::pair().unwrap();
         let file = file();
         send(&here, &handle(&file), file.as_fd()).unwrap();

@@ -212,7 +212,7 @@ fn another_user_is_not_let_in() {
 }
 
 #[test]
-fn crowd_of_silent_callers_costs_few_threads_and_keeps_nobody_out() {
+fn crowd_of_silent_callers_costs_few_threads_and_others_are_served() {
     let setup = Setup::new("crowd");
     let handle = setup.export.handle();
     let crowd: Vec<OwnedFd> = (0..300).map(|_| call(handle)).collect();
@@ -400,7 +400,7 @@ fn guest_that_says_nothing_for_long_is_still_served() {
 
 /// A loss is told while the card is let go of, which the kernel waits for.
 #[test]
-fn loss_is_told_to_all_and_those_who_do_not_listen_hold_nobody_up() {
+fn loss_is_told_to_all_without_waiting_for_those_who_do_not_listen() {
     let setup = Setup::new("loss");
     let handle = setup.export.handle();
     let deaf: Vec<OwnedFd> = (0..200).map(|_| listener(handle)).collect();
@@ -465,7 +465,7 @@ fn length_of_a_handle_is_not_believed() {
 
 /// Also of one that is imported while the thread that listens is asleep.
 #[test]
-fn loss_of_a_buffer_is_told_to_those_who_have_it_and_to_nobody_else() {
+fn loss_of_a_buffer_is_told_to_its_importers_alone() {
     let setup = Setup::new("other");
     let memory = Arc::new(setup.one.ipc().allocate(LENGTH).unwrap());
     let other = setup.one.ipc().export(&memory, 0, LENGTH).unwrap();

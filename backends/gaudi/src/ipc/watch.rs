@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! One thread of this process that sleeps at the lines to those whose memory was imported, so that the loss of their cards is
-//! learnt of also while nobody moves bytes: a mapping holds the lost card, and its exporter is killed for it.
+//! learnt of also while no bytes are moved: a mapping holds the lost card, and its exporter is killed for it.
 
 use super::import::Mapping;
 use super::line::Heard;
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{LazyLock, Weak};
 use std::time::Duration;
 
-/// How long a line is left alone on which somebody is asking something.
+/// How long a line is left alone while a request is under way on it.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A line that is slept at.

@@ -41,11 +41,11 @@ const BRIEF: Duration = Duration::from_millis(100);
 pub enum Progress {
     /// It has not ended.
     Busy,
-    /// It has ended well, or so long ago that nobody knows.
+    /// It has ended well, or so long ago that the driver has forgotten how.
     Done {
         /// When, by the kernel's monotonic clock, if it was submitted to be told.
         at: Option<u64>,
-        /// Whether nobody knows.
+        /// Whether that is unknown.
         gone: bool,
     },
     /// It did not end in the time it had.
@@ -64,7 +64,7 @@ pub struct Card {
     abi: Abi,
     generation: Generation,
     info: HwIpInfo,
-    /// Nothing where the program that opened the card is told itself, or the driver tells nobody.
+    /// Nothing where the program that opened the card is told itself, or the driver has no such notices.
     notices: Option<Notices>,
     /// Who has dma-bufs of its memory.
     holders: Holders,
@@ -80,7 +80,7 @@ pub struct Card {
 enum File {
     /// Opened here, so closed here.
     Opened(OwnedFd),
-    /// A duplicate of one that somebody else opened, and closes.
+    /// A duplicate of one that the program opened, and closes.
     Adopted(OwnedFd),
 }
 
@@ -222,7 +222,7 @@ impl Card {
         &self.end
     }
 
-    /// It is known to be lost: whoever opens the card from now on does not get this one.
+    /// It is known to be lost: later openings of the card do not get this one.
     pub(super) fn give_up(&self) {
         if let Some(place) = &self.place {
             place.give_up();
@@ -273,7 +273,7 @@ impl Card {
         self.let_go("its device was closed");
     }
 
-    /// The same, of a card that is lost: whoever has its memory is told why, and so are all who use it.
+    /// The same, of a card that is lost: holders of its memory are told why, and so are all who use it.
     pub(crate) fn lose(&self, why: &Failure) {
         self.end.come(Ending::Lost(why.clone()));
         self.let_go(why.message());
@@ -294,7 +294,7 @@ impl Card {
         }
     }
 
-    /// Somebody has a dma-buf of its memory, or maps one, and is told when the card is lost.
+    /// Enters a holder of its memory, by a dma-buf or a mapping, which is told when the card is lost.
     pub(crate) fn is_held_by(&self, holder: Weak<dyn Holder>) {
         self.holders.add(holder);
     }

@@ -14,7 +14,7 @@ pub(crate) trait Holder: Send + Sync {
     fn let_go(&self, why: &str);
 }
 
-/// Whoever holds dma-bufs of one card.
+/// The holders of one card's dma-bufs.
 #[derive(Default)]
 pub(super) struct Holders(Mutex<State>);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the driver tells of its own accord: that something went wrong with a card, whoever is at work on it.
+//! What the driver tells of its own accord: that something went wrong with a card, whichever process works on it.
 //!
 //! A program that asks to be told has half a minute to let go of a card before it is reset. One that does not ask is not
 //! told, the reset comes at once, and a second later it is killed.
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What ends the use of a card.
 const ENDS: u64 = event::DEVICE_RESET | event::DEVICE_UNAVAILABLE;
 
-/// A counter that somebody raises and others wait for.
+/// A counter that one thread raises and others wait for.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
@@ -76,7 +76,7 @@ pub(crate) enum Ending {
     Told,
     /// The driver refused a request as only of a card that is lost.
     Refused(Errno),
-    /// Somebody who uses it has found out.
+    /// A user of it has found out.
     Lost(Failure),
 }
 

@@ -28,7 +28,7 @@ struct Report {
 }
 
 impl Flight {
-    /// Tells whoever watches it, who may do anything. No lock is held.
+    /// Tells its observer, which may do anything. No lock is held.
     fn tell(&self, outcome: Result<(), &Failure>) {
         let Some(observer) = &self.observer else { return };
         for &(command, begin, end) in &self.times {
@@ -40,7 +40,7 @@ impl Flight {
 }
 
 impl Queues {
-    /// The thread that learns of the card's end, from the kernel or from whoever meets it, also while nothing is in flight. The card is
+    /// The thread that learns of the card's end, from the kernel or from the thread that meets it, also while nothing is in flight. The card is
     /// let go of then: a process that keeps one open through a reset is killed.
     pub(crate) fn watch_for_reset(&self) {
         let Some(ending) = self.planner.card.wait_for_end(&self.shutdown) else { return };
@@ -149,7 +149,7 @@ impl Queues {
             if report.outcome.is_ok() && reports.peek().is_some_and(covered) {
                 continue;
             }
-            // Whoever is gone does not want to know.
+            // Ignore the error: the engine has been dropped.
             let _ = match report.outcome {
                 Ok(()) => completer.complete(report.id, report.epoch),
                 Err(failure) => completer.fail(report.id, report.epoch, failure),

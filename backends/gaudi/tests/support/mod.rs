@@ -8,7 +8,7 @@
     reason = "tests, each of which uses some of it"
 )]
 
-use hal_backend::{Failure, HostRange, Parameters};
+use hal_backend::{Failure, HostRange, Parameters, splitmix64};
 use hal_gaudi::emulator::{Emulator, Options};
 use hal_gaudi::{Gaudi, GaudiDevice};
 use std::sync::Arc;
@@ -57,15 +57,7 @@ pub(crate) fn range(length: u64) -> HostRange {
 /// Host memory with bytes in it that differ from place to place and from seed to seed.
 pub(crate) fn pattern(length: u64, seed: u64) -> HostRange {
     let range = range(length);
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let bytes: Vec<u8> = (0..length)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect();
+    let bytes: Vec<u8> = (0..length).map(|at| splitmix64(splitmix64(seed) ^ at) as u8).collect();
     assert!(range.write(0, &bytes));
     range
 }

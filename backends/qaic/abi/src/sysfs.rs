@@ -45,7 +45,7 @@ pub fn channel_state(channel: u32) -> String {
 /// The state of a DMA bridge channel, for which the attribute has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChannelState {
-    /// Nobody has it, or its sub-system has restarted and nobody has it any more.
+    /// It has no user, or its sub-system has restarted and it has none any more.
     Idle,
     /// It belongs to a workload.
     Assigned,

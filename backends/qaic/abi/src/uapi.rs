@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_takes_the_vendors_partition_request_for_another() {
+    fn kernel_takes_the_vendors_partition_request_for_another() {
         assert_eq!(Call::of_request(Call::PartitionDevice.request()), Some(Call::DetachSlice));
         // Direction and size are not looked at; the type is.
         assert_eq!(Call::of_request(0x0000_6446), Some(Call::Wait));

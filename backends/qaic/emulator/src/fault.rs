@@ -28,7 +28,7 @@ pub(crate) const STATUS: Form = Form::new("status", When::Nth);
 pub(crate) const INTERRUPT: Form = Form::new("eintr", When::Each);
 /// This call of a network never ends.
 pub(crate) const HANG: Form = Form::new("hang", When::Nth);
-/// The outputs of this call wait for a semaphore that nobody adds to.
+/// The outputs of this call wait for a semaphore that is never added to.
 pub(crate) const DEADLOCK: Form = Form::new("deadlock", When::Nth);
 /// The cores of a network crash when this call is about to run.
 pub(crate) const CRASH: Form = Form::new("crash", When::Nth);

@@ -110,7 +110,7 @@ impl Emulator {
         MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 
-    /// A machine that nobody else gets.
+    /// A machine of the caller's own.
     pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
         Self::start(options).map(|machine| MACHINES.private(machine))
     }
@@ -177,7 +177,7 @@ impl Kernel for Emulator {
         self.machine.folder(path)
     }
 
-    /// Nobody has a card for himself.
+    /// No program has a card for itself.
     fn holder(&self, _: &Path) -> Option<String> {
         None
     }

@@ -88,7 +88,7 @@ impl Supervised for Emulator {
         }
     }
 
-    /// The driver kills nobody: a reset ends requests, and files stay open.
+    /// The driver kills no process: a reset ends requests, and files stay open.
     fn report(&self) -> String {
         let mut text = String::new();
         for card in 0..self.options().cards {

@@ -32,7 +32,7 @@ fn switches() -> u64 {
 }
 
 #[test]
-fn an_idle_machine_uses_no_processor() {
+fn idle_machine_uses_no_processor() {
     for datapath_polling in [false, true] {
         let module = Module { datapath_polling, ..Module::default() };
         let card = card(Options { module, ..options() });

@@ -148,7 +148,7 @@ impl Client {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
-fn a_client_that_is_killed_in_the_middle_of_a_call_leaves_nothing_behind() {
+fn client_that_is_killed_in_the_middle_of_a_call_leaves_nothing_behind() {
     if std::env::var_os(ROLE).is_some() {
         Remote::live();
     }
@@ -160,7 +160,7 @@ fn a_client_that_is_killed_in_the_middle_of_a_call_leaves_nothing_behind() {
         std::thread::sleep(Duration::from_millis(50));
     });
     let image = image(emulator.load(Arc::new(slow)), 0, &[4096]);
-    let remote = Remote::start("a_client_that_is_killed_in_the_middle_of_a_call_leaves_nothing_behind");
+    let remote = Remote::start("client_that_is_killed_in_the_middle_of_a_call_leaves_nothing_behind");
     let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
     let mut client = Client { emulator: emulator.clone(), remote, file: Some(file) };
 

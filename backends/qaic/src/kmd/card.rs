@@ -180,8 +180,8 @@ impl Card {
     /// Whether the device can be used. The question is for a handle that nobody has, which only a device that can be used
     /// says there is none of.
     pub(super) fn is_online(&self) -> bool {
-        let mut nobody = MmapBo { handle: u32::MAX, ..MmapBo::default() };
-        self.request(Call::MmapBo, &mut nobody) != Err(Errno::NODEV)
+        let mut absent = MmapBo { handle: u32::MAX, ..MmapBo::default() };
+        self.request(Call::MmapBo, &mut absent) != Err(Errno::NODEV)
     }
 
     /// Sends a message, and waits for its answer as long as the kernel does. Whether a signal came before or after it was

@@ -161,7 +161,7 @@ fn send(card: &Card, what: &'static str, mut message: Message) -> Result<Reply, 
     Ok(Reply { message, length, refused })
 }
 
-/// A signal would interrupt a message, and then nobody knows whether it was sent.
+/// A signal would interrupt a message, and then it is unknown whether it was sent.
 fn block_signals() {
     // SAFETY: the set is initialised by the first call before the second reads it; changing the mask of this thread, which is
     // ours, touches no memory of others.

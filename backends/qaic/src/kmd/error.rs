@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_means_what_its_call_gives_it() {
+    fn number_means_what_its_call_gives_it() {
         assert_eq!(Error::of(Call::Execute, Errno::PIPE), Error::WorkloadLost);
         assert_eq!(Error::of(Call::Wait, Errno::PERM), Error::WorkloadLost);
         assert!(matches!(Error::of(Call::Manage, Errno::PIPE), Error::Checksum { .. }));

@@ -55,7 +55,7 @@ pub struct Device {
     control: Control,
     version: Version,
     commands: Result<Version, Error>,
-    /// Whether nobody waits for a sub-system that restarts any more.
+    /// Whether a sub-system that restarts is waited for no more.
     given_up: AtomicBool,
 }
 

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_device_is_never_replaced_by_another() {
+    fn named_device_is_never_replaced_by_another() {
         let nodes = nodes(&system()).unwrap();
         for (path, number) in [("", 2), ("2", 2), ("10", 10), ("0000:b3:00.0", 10), ("0000:B3:00.0", 10)] {
             assert_eq!(find(&nodes, &Selector::of(path)).unwrap().number, number, "{path}");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_settings_are_reported() {
+    fn drivers_settings_are_reported() {
         let files = Files::new([
             ("/sys/module/qaic/parameters/control_resp_timeout_s", "7\n".to_owned()),
             ("/sys/module/qaic/parameters/datapath_polling", "Y\n".to_owned()),

@@ -43,7 +43,7 @@ enum Step {
     Begun,
     /// It waits for a run.
     Waiting,
-    /// It waits for a ring that somebody else's work, or work that has just ended, is in.
+    /// It waits for a ring that other work, or work that has just ended, is in.
     Full,
     Failed(Trouble),
 }

@@ -192,14 +192,14 @@ impl Bench {
     }
 
     /// Goes on until nothing more can begin.
-    fn settle(&mut self) {
+    fn begin_all(&mut self) {
         while self.submissions.step() == Next::Again {}
     }
 
     /// Goes on until a job is over: what became of it, or of the device.
     fn until_ended(&mut self, epoch: u64) -> Result<(), Failure> {
         loop {
-            self.settle();
+            self.begin_all();
             self.completions.step();
             if let Some(why) = self.told.lost.lock().first() {
                 return Err(why.clone());
@@ -213,7 +213,7 @@ impl Bench {
     fn run(&mut self, commands: &[Command<QaicDevice>]) -> Result<(), Failure> {
         let epoch = self.submit(0, commands);
         let outcome = self.until_ended(epoch);
-        self.settle();
+        self.begin_all();
         outcome
     }
 
@@ -305,7 +305,7 @@ fn transfers_are_done_in_order() {
 }
 
 #[test]
-fn a_steady_dispatch_asks_the_kernel_to_queue_and_to_wait_and_nothing_else() {
+fn steady_dispatch_asks_the_kernel_to_queue_and_to_wait_and_nothing_else() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let (source, target) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
@@ -319,7 +319,7 @@ fn a_steady_dispatch_asks_the_kernel_to_queue_and_to_wait_and_nothing_else() {
 }
 
 #[test]
-fn a_binding_that_is_shorter_than_its_slice_is_transferred_in_part() {
+fn binding_that_is_shorter_than_its_slice_is_transferred_in_part() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let (source, target) = (bench.memory(&[1; 256]), bench.memory(&[9; 256]));
@@ -351,7 +351,7 @@ fn bindings_may_be_memory_of_the_program_and_the_same_buffer_twice() {
 }
 
 #[test]
-fn a_program_that_fails_fails_the_dispatch_and_its_network_stays() {
+fn program_that_fails_fails_the_dispatch_and_its_network_stays() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[0; 8]);
@@ -366,7 +366,7 @@ fn a_program_that_fails_fails_the_dispatch_and_its_network_stays() {
 }
 
 #[test]
-fn the_network_that_was_used_longest_ago_makes_room() {
+fn network_that_was_used_longest_ago_makes_room() {
     // The device has fewer channels than it may be asked for, and says so.
     let mut bench = Bench::with_channels(2);
     let executables = [bench.adder(), bench.adder(), bench.adder()];
@@ -403,7 +403,7 @@ fn the_network_that_was_used_longest_ago_makes_room() {
 }
 
 #[test]
-fn a_network_that_makes_room_leaves_its_large_objects_to_the_next_one() {
+fn network_that_makes_room_leaves_its_large_objects_to_the_next_one() {
     let mut bench = Bench::new(Desk::new(16, 1), Settings { channels: 1, ..Settings::default() });
     let executables = [bench.adder(), bench.adder()];
     let memory = bench.memory(&vec![1; 2 << 20]);
@@ -428,12 +428,12 @@ fn what_an_executable_had_goes_with_it() {
     let (objects, channels, images) = bench.desk.counts();
     assert!(objects > 1 && channels == 1 && images == 1);
     drop(executable);
-    bench.settle();
+    bench.begin_all();
     assert_eq!(bench.desk.counts(), (1, 0, 0), "the buffer is left");
 }
 
 #[test]
-fn a_workload_that_is_lost_fails_its_dispatch_and_is_started_again() {
+fn workload_that_is_lost_fails_its_dispatch_and_is_started_again() {
     for call in [Asked::Execute, Asked::Wait] {
         let mut bench = Bench::with_channels(16);
         let executable = bench.adder();
@@ -456,7 +456,7 @@ fn a_workload_that_is_lost_fails_its_dispatch_and_is_started_again() {
 }
 
 #[test]
-fn a_dispatch_that_does_not_end_in_time_stops_its_network() {
+fn dispatch_that_does_not_end_in_time_stops_its_network() {
     let settings = Settings { execute_timeout: Duration::ZERO, ..Settings::default() };
     let mut bench = Bench::new(Desk::new(16, 1), settings);
     let executable = bench.adder();
@@ -470,7 +470,7 @@ fn a_dispatch_that_does_not_end_in_time_stops_its_network() {
 }
 
 #[test]
-fn a_device_that_is_to_stop_gives_up_what_runs() {
+fn device_that_is_to_stop_gives_up_what_runs() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
@@ -482,7 +482,7 @@ fn a_device_that_is_to_stop_gives_up_what_runs() {
 }
 
 #[test]
-fn a_full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
+fn full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
@@ -513,7 +513,7 @@ fn a_full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
 }
 
 #[test]
-fn a_ring_that_is_full_of_nothing_of_ours_is_tried_again_after_a_pause_that_grows() {
+fn ring_that_is_full_of_nothing_of_ours_is_tried_again_after_a_pause_that_grows() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
@@ -545,7 +545,7 @@ fn a_ring_that_is_full_of_nothing_of_ours_is_tried_again_after_a_pause_that_grow
 }
 
 #[test]
-fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
+fn network_of_a_compiler_works_on_the_programs_own_buffers() {
     let mut bench = Bench::with_channels(16);
     let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     assert_eq!(executable.functions()[0].bindings, 2);
@@ -591,7 +591,7 @@ fn what_a_network_cannot_use_in_place_is_copied() {
 }
 
 #[test]
-fn an_object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
+fn object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8192]);
@@ -610,7 +610,7 @@ fn an_object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
 }
 
 #[test]
-fn a_network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
+fn network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
     let mut bench = Bench::with_channels(16);
     let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let (source, target) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
@@ -673,7 +673,7 @@ fn workgroups_are_counted_when_the_dispatch_begins() {
 }
 
 #[test]
-fn a_device_that_refuses_to_stop_a_network_is_asked_again() {
+fn device_that_refuses_to_stop_a_network_is_asked_again() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
@@ -686,7 +686,7 @@ fn a_device_that_refuses_to_stop_a_network_is_asked_again() {
 }
 
 #[test]
-fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
+fn loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
     let mut bench = Bench::with_channels(16);
     let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[2; 4096]), bench.memory(&[0; 4096])];
@@ -701,7 +701,7 @@ fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
 }
 
 #[test]
-fn a_buffer_whose_network_was_lost_goes_to_another_one() {
+fn buffer_whose_network_was_lost_goes_to_another_one() {
     let mut bench = Bench::with_channels(16);
     let network = || Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let (one, other) = (network(), network());
@@ -715,7 +715,7 @@ fn a_buffer_whose_network_was_lost_goes_to_another_one() {
 }
 
 #[test]
-fn a_card_that_does_not_answer_is_not_asked_for_each_network_again() {
+fn card_that_does_not_answer_is_not_asked_for_each_network_again() {
     let mut bench = Bench::with_channels(16);
     let executables = [bench.adder(), bench.adder(), bench.adder()];
     let memory = bench.memory(&[1; 8]);
@@ -740,7 +740,7 @@ fn a_card_that_does_not_answer_is_not_asked_for_each_network_again() {
 }
 
 #[test]
-fn a_transfer_that_failed_is_noticed_where_the_network_says_how_it_ended() {
+fn transfer_that_failed_is_noticed_where_the_network_says_how_it_ended() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);

@@ -93,7 +93,7 @@ pub struct Pinned {
 /// Who has a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// Nobody.
+    /// No file.
     Free,
     /// This file.
     Ours,

@@ -64,7 +64,7 @@ const TLB: Tlb =
     Tlb { id: 5, length: 0x20_0000, uncached_offset: 0x1_0000_0000, combining_offset: 0x2_0000_0000 };
 
 #[test]
-fn the_module_is_asked_first() {
+fn module_is_asked_first() {
     let recording = Recording::of(10);
     let calls = Calls::new(&recording).unwrap();
     assert_eq!((calls.driver().api, calls.driver().version), (2, Version::new(2, 10, 1)));

@@ -266,7 +266,7 @@ impl Chip {
         self.started.lock().range(from..).next().copied()
     }
 
-    /// The tiles that began to execute since this was asked before, for whoever gives them their [turns](Chip::turn) rather than
+    /// The tiles that began to execute since this was asked before, for callers that give them their [turns](Chip::turn) rather than
     /// [stepping](Chip::step) the whole chip.
     pub fn take_started(&self) -> BTreeSet<usize> {
         std::mem::take(&mut *self.started.lock())

@@ -123,7 +123,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_whole_chip_has_its_banks_in_order() {
+    fn whole_chip_has_its_banks_in_order() {
         let grid = Grid::new(&Board::new(Model::P150));
         for bank in 0..8 {
             for port in 0..3 {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_bank_moves_its_half_and_its_mirror() {
+    fn missing_bank_moves_its_half_and_its_mirror() {
         // Missing in the west, then in the east.
         for (missing, first, second) in [(1, [4, 6, 7, 5], [0, 2, 3, 1]), (6, [0, 1, 3, 2], [4, 5, 7, 6])] {
             let board = Board::with_masks(Model::P100a, 0xfff, !(1 << missing)).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wormhole_lacks_a_row_which_comes_last() {
+    fn wormhole_lacks_a_row_which_comes_last() {
         let grid = Grid::new(&Board::with_masks(Model::N150, 0x3ff & !(1 << 6), 0x3f).unwrap());
         assert_eq!((grid.columns(), grid.rows(), grid.tiles().count()), (8, 9, 72));
         // Physical row 8, which is the seventh, is missing: row 9 takes its place.

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_written_at_once_or_word_by_word() {
+    fn setting_is_written_at_once_or_word_by_word() {
         let mut windows = Windows::new(&WORMHOLE);
         let at = WORMHOLE.configuration + 8 * 166;
         let setting = 3_u64 | 18 << 12 | 19 << 18;

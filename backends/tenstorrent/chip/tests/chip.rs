@@ -147,7 +147,7 @@ fn each_core_starts_where_it_is_told() {
 }
 
 #[test]
-fn a_core_without_a_start_does_not_run() {
+fn core_without_a_start_does_not_run() {
     let chip = chip();
     release(&chip, TILE, Core::T1);
     chip.step(100);
@@ -156,7 +156,7 @@ fn a_core_without_a_start_does_not_run() {
 }
 
 #[test]
-fn a_core_that_is_held_forgets_why_it_stopped() {
+fn core_that_is_held_forgets_why_it_stopped() {
     let chip = chip();
     put(&chip, TILE, 0, 0x0010_0073);
     release(&chip, TILE, Core::B);
@@ -205,7 +205,7 @@ fn coordinates(tile: Tile) -> u32 {
 }
 
 #[test]
-fn a_core_brings_memory_from_a_bank_and_back() {
+fn core_brings_memory_from_a_bank_and_back() {
     let chip = chip();
     let input: Vec<u8> = (0..200).collect();
     chip.tile_write(BANK, 0x1040, &input).unwrap();

@@ -74,7 +74,7 @@ fn ask(chip: &Chip, number: u32) -> (u32, u32) {
 }
 
 #[test]
-fn the_controller_is_asked_what_is_fused_off() {
+fn controller_is_asked_what_is_fused_off() {
     // The first row, which is row 1 of the network, is the second that the answer has; the last row is the first.
     for (missing, answer) in [(0, 1 << 1), (9, 1 << 0), (4, 1 << 9), (5, 1 << 8)] {
         let chip = Chip::new(Board::with_masks(Model::N150, 0x3ff & !(1 << missing), 0x3f).unwrap());
@@ -109,7 +109,7 @@ fn telemetry_tells_which_board_it_is() {
 }
 
 #[test]
-fn a_row_that_is_fused_off_loses_the_device() {
+fn row_that_is_fused_off_loses_the_device() {
     for tile in [Tile { x: 20, y: 27 }, Tile { x: 1, y: 11 }] {
         let chip = chip();
         let touched = chip.tile_read(tile, 0x40, &mut [0; 4]);
@@ -147,7 +147,7 @@ fn cores_start_where_another_core_has_said() {
 }
 
 #[test]
-fn a_core_that_was_told_nothing_starts_at_an_address_of_its_own() {
+fn core_that_was_told_nothing_starts_at_an_address_of_its_own() {
     for (core, start) in [(Core::T0, 0x6000), (Core::T1, 0xa000), (Core::T2, 0xe000), (Core::Nc, 0x1_2000)] {
         let chip = chip();
         let mut program = Assembler::new();
@@ -187,7 +187,7 @@ fn transfer(program: &mut Assembler, from: (u32, u32), to: (u32, u32), length: u
 }
 
 #[test]
-fn a_core_brings_memory_from_a_bank_and_back() {
+fn core_brings_memory_from_a_bank_and_back() {
     let chip = chip();
     let input: Vec<u8> = (0..200).collect();
     chip.tile_write(BANK, 0x4000_1020, &input).unwrap();

@@ -93,7 +93,7 @@ impl Emulator {
         MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 
-    /// A machine that nobody else gets.
+    /// A machine of the caller's own.
     pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
         Self::start(options).map(|machine| MACHINES.private(machine))
     }
@@ -132,7 +132,7 @@ impl Emulator {
 }
 
 impl Kernel for Emulator {
-    /// Says `EAGAIN` where the kernel would wait for somebody who has the card for himself.
+    /// Says `EAGAIN` where the kernel would wait for a program that has the card for itself.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.machine.open(paths::node(path).ok_or(Errno::NOENT)?, false)
     }

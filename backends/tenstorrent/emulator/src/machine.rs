@@ -143,14 +143,14 @@ impl Card {
     }
 
     /// Takes what was counted by mappings over.
-    fn settle(&mut self) {
+    fn count_board(&mut self) {
         self.counts.bytes_read += self.board.bytes_read.swap(0, Ordering::Relaxed);
         self.counts.bytes_written += self.board.bytes_written.swap(0, Ordering::Relaxed);
     }
 
     /// Ends what every mapping shows.
     fn end_board(&mut self) {
-        self.settle();
+        self.count_board();
         self.counts.chip += self.board.chip.counts();
         self.board.gone.store(true, Ordering::Relaxed);
     }
@@ -191,7 +191,7 @@ impl Machine {
         ))
     }
 
-    /// Opens a card (`tt_cdev_open`, `admit_chardev_open`): whoever wants it alone finds nobody else, and nobody finds it while somebody
+    /// Opens a card (`tt_cdev_open`, `admit_chardev_open`): opened for one file alone it must be free, and no other opens it while a file
     /// has it alone.
     pub(crate) fn open(&self, number: usize, exclusive: bool) -> Result<OwnedFd, Errno> {
         self.release_closed();
@@ -324,7 +324,7 @@ impl Machine {
         let mut state = self.lock();
         let files = state.open.values().filter(|file| file.card == number).count() as u64;
         let Some(card) = state.cards.get_mut(number) else { return Counts::default() };
-        card.settle();
+        card.count_board();
         let mut chip = card.counts.chip;
         // What one did that was pulled out was taken over then.
         if !card.detached {

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_received() {
+    fn messages_that_are_sent_are_received() {
         for request in [
             Request::Read(0x8_1234_5678, 4),
             Request::Write(u64::MAX, 77),

@@ -93,7 +93,7 @@ impl Silicon {
         }
     }
 
-    /// What was done by one that is here; nobody counts, else.
+    /// What was done by one that is here; not counted, else.
     pub(crate) fn counts(&self) -> Counts {
         self.here().map(Chip::counts).unwrap_or_default()
     }

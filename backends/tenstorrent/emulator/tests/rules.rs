@@ -61,7 +61,7 @@ fn errno<T>(result: Result<T, CallError>) -> Option<Errno> {
 }
 
 #[test]
-fn a_card_says_who_it_is() {
+fn card_says_who_it_is() {
     let machine = machine(&[("module", "2.6")]);
     let calls = open(&machine);
     let device = calls.device().unwrap();
@@ -82,7 +82,7 @@ fn a_card_says_who_it_is() {
 }
 
 #[test]
-fn an_exclusive_file_is_alone() {
+fn exclusive_file_is_alone() {
     let machine = machine(&[]);
     let shared = machine.open(node()).unwrap();
     assert_eq!(machine.open_exclusive(node()).unwrap_err(), Errno::AGAIN);
@@ -141,7 +141,7 @@ fn what_breaks_a_rule_of_the_chip_is_answered_with_ones() {
 }
 
 #[test]
-fn a_reset_ends_every_file_but_the_one_that_asked() {
+fn reset_ends_every_file_but_the_one_that_asked() {
     let machine = machine(&[]);
     let (one, other) = (open(&machine), open(&machine));
     let tlb = other.allocate_window(SMALL).unwrap();
@@ -170,7 +170,7 @@ fn locks_are_between_files_and_end_with_them() {
 }
 
 #[test]
-fn the_cleanup_of_a_file_is_done_however_it_is_closed() {
+fn cleanup_of_a_file_is_done_however_it_is_closed() {
     let machine = machine(&[]);
     let calls = open(&machine);
     let tlb = calls.allocate_window(SMALL).unwrap();
@@ -190,7 +190,7 @@ fn the_cleanup_of_a_file_is_done_however_it_is_closed() {
 }
 
 #[test]
-fn a_wormhole_has_windows_of_three_sizes_and_addresses_of_36_bits() {
+fn wormhole_has_windows_of_three_sizes_and_addresses_of_36_bits() {
     const MIB: u64 = 1 << 20;
     let machine = machine(&[("board", "n150")]);
     let calls = open(&machine);
@@ -226,7 +226,7 @@ fn a_wormhole_has_windows_of_three_sizes_and_addresses_of_36_bits() {
 }
 
 #[test]
-fn a_wormholes_windows_are_taken_by_others_by_size() {
+fn wormholes_windows_are_taken_by_others_by_size() {
     let machine = machine(&[("board", "n150"), ("fault", "windows:2"), ("fault", "no-large-windows")]);
     let calls = open(&machine);
     for _ in 0..2 {

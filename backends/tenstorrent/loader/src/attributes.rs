@@ -180,6 +180,7 @@ fn without_version(word: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_testbench::cases;
     use proptest::prelude::*;
 
     fn of(architecture: &str) -> Option<String> {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_implied_need_not_be_said() {
+    fn implied_extensions_need_not_be_named() {
         let said = Extensions::of(["m", "f", "zba"]);
         let noted = Extensions::of(["i", "m", "f", "zicsr", "zmmul", "zba", "zbb"]);
         assert_eq!(noted.beyond(&said), ["zbb"]);
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_is_found_behind_what_is_not_looked_at() {
+    fn architecture_is_found_behind_what_is_not_looked_at() {
         let whole = attributes("rv32i2p1_m2p0");
         assert_eq!(architecture(&whole), Ok(Some("rv32i2p1_m2p0")));
         for end in 0..whole.len() {
@@ -252,15 +253,8 @@ mod tests {
         assert_eq!(architecture(b"A\0\0\0\0"), Err(WHERE));
     }
 
-    /// As many cases as the tests usually run, or as many as the environment asks for.
-    fn config(usual: u32) -> ProptestConfig {
-        let default = ProptestConfig::default();
-        let asked = std::env::var_os("PROPTEST_CASES").is_some();
-        ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
-    }
-
     proptest! {
-        #![proptest_config(config(2000))]
+        #![proptest_config(ProptestConfig::with_cases(cases(2000)))]
 
         #[test]
         fn damaged_attributes_are_read_or_refused(

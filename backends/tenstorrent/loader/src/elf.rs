@@ -78,7 +78,7 @@ pub enum ElfError {
         /// What it points to.
         to: u32,
     },
-    /// A symbol that somebody else is to provide.
+    /// A symbol that another object is to provide.
     #[error(
         "it imports {0:?}, and nothing can be imported; routines for floats are imported where code is compiled without +f"
     )]

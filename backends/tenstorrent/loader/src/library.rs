@@ -36,7 +36,7 @@ pub enum LibraryError {
         "the executable has version {0} of IREE's executable interface, where 6 is needed: compile it with IREE 3.13"
     )]
     Version(u32),
-    /// Something that nobody offers.
+    /// A symbol that nothing provides.
     #[error("the executable needs {what}, which is not supported here")]
     Needs {
         /// What it needs.

@@ -35,7 +35,7 @@ pub const PAGE: u32 = 4096;
 pub const ENTRY: u32 = 8;
 /// What an entry says of a page that is not there.
 pub const ABSENT: u32 = 1;
-/// The registers of a veneer: the address of the access, and where whoever brings a page returns to, less [`RETRY`].
+/// The registers of a veneer: the address of the access, and where the code that brings a page returns to, less [`RETRY`].
 pub const ADDRESS: Reg = GP;
 /// See [`ADDRESS`].
 pub const LINK: Reg = TP;
@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_access_keeps_everything_but_its_address(
+        fn access_keeps_everything_but_its_address(
             which in 0..8_usize,
             data in 0..32_u32,
             base in 0..32_u32,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_float_register_in_memory_is_loaded_and_stored_behind_the_look_up() {
+    fn float_register_in_memory_is_loaded_and_stored_behind_the_look_up() {
         // flw fa0, 4(a1); fsw fa0, 0(a2), both replaced as for cores without floats.
         let words = [0x0045_a507, 0x00a6_2027];
         let mut replaced = image(&[jal(TP, 0x100).unwrap(), jal(Reg::ZERO, 0x200).unwrap()]);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_in_a_register_is_anything() {
+    fn target_in_a_register_is_anything() {
         for unknown in
             [jalr(Reg::ZERO, Reg::T[0], 0), jalr(Reg::RA, Reg::T[0], 0), jalr(Reg::ZERO, Reg::RA, 4)]
         {

@@ -103,7 +103,7 @@ fn labels_may_be_before_and_behind() {
 
 #[test]
 #[should_panic(expected = "every label is bound")]
-fn a_label_that_is_nowhere_is_the_authors_mistake() {
+fn label_that_is_nowhere_is_the_authors_mistake() {
     let mut asm = Assembler::new();
     let label = asm.label();
     asm.jump(Reg::ZERO, label);

@@ -11,6 +11,7 @@
 
 mod support;
 
+use hal_testbench::cases;
 use proptest::prelude::*;
 use support::{CODE, DATA, DYNAMIC, Parts, QUERY};
 use tenstorrent_loader::{Cores, ElfError, Image, LoadError, Target, Unfit, load};
@@ -71,7 +72,7 @@ fn headers_that_say_nothing_about_loading_are_passed_over() {
 }
 
 #[test]
-fn the_header_is_checked_field_by_field() {
+fn header_is_checked_field_by_field() {
     let good = parts().file();
     for (at, value, what) in [
         (4, 2, "class"),
@@ -236,15 +237,8 @@ fn messages_say_what_to_do() {
     );
 }
 
-/// As many cases as the tests usually run, or as many as the environment asks for.
-fn config(usual: u32) -> ProptestConfig {
-    let default = ProptestConfig::default();
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
-}
-
 proptest! {
-    #![proptest_config(config(4000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(4000)))]
 
     /// Whatever is loaded is inside of its room, and is what it would be anywhere else but for relocations.
     #[test]

@@ -50,7 +50,7 @@ fn every_instruction_gives_the_bits_that_a_blackhole_gives() {
 
 /// As the documentation has it, of numbers between -4 and 4.
 #[test]
-fn an_instruction_costs_what_is_documented() {
+fn instruction_costs_what_is_documented() {
     for (name, documented) in COSTS {
         let form = FORMS.iter().find(|form| form.name == name).unwrap();
         assert_eq!(form.cost(), documented, "{name}");

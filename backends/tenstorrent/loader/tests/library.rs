@@ -77,7 +77,7 @@ fn what_is_not_supported_is_refused() {
 }
 
 #[test]
-fn a_dispatch_points_into_itself() {
+fn dispatch_points_into_itself() {
     let dispatch = Dispatch {
         workgroup_size: [1, 2, 3],
         workgroup_count: [4, 5, 6],

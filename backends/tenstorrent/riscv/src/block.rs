@@ -372,7 +372,7 @@ enum After {
     Next,
     /// What is at its target.
     Target,
-    /// Nobody knows.
+    /// It is unknown.
     Elsewhere,
     /// Nothing in the same block, nor before it: it may read how many were executed.
     Alone,

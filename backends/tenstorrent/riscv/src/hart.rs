@@ -167,14 +167,14 @@ impl Hart {
         self.resume(bus, budget)
     }
 
-    /// Says that somebody else changed some memory, before the core [resumes](Hart::resume).
+    /// Says that some memory was changed by another agent, before the core [resumes](Hart::resume).
     pub fn changed(&mut self, address: u32, length: u32) {
         if self.code.overlaps(address, length) {
             self.blocks.doubt();
         }
     }
 
-    /// Executes at most `budget` instructions, where nobody else changed memory since it did before but as it was [told](Hart::changed).
+    /// Executes at most `budget` instructions, where other agents changed no memory since it did before but as it was [told](Hart::changed).
     pub fn resume<B: Bus>(&mut self, bus: &mut B, budget: u64) -> Outcome {
         let end = self.executed().saturating_add(budget);
         while self.executed() < end {

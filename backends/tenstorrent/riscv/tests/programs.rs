@@ -70,7 +70,7 @@ fn programs_with_floats_atomics_and_bit_operations_end_as_in_the_vendors_simulat
 }
 
 #[test]
-fn a_program_in_pieces_ends_as_in_one() {
+fn program_in_pieces_ends_as_in_one() {
     for seed in 0..20 {
         let words = program(seed, true);
         let mut ends = Vec::new();

@@ -4,7 +4,7 @@
 
 use tenstorrent_chip::{Board, Model};
 
-/// What is right, for the message to whoever wrote something else.
+/// What is right, for the message about what was written instead.
 const FORMS: &str = "p100a, p150 or n150, then maybe columns=MASK (of an n150: rows=MASK) and banks=MASK, as in \
                      p100a,columns=0x3ffc,banks=0xdf";
 

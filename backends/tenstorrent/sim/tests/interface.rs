@@ -41,7 +41,7 @@ fn point(x: u32, y: u32) {
 }
 
 #[test]
-fn a_board_is_found_and_its_memory_used() {
+fn board_is_found_and_its_memory_used() {
     let output = child("board", "p100a");
     assert!(output.status.success(), "{}", errors(&output));
     let errors = errors(&output);
@@ -114,7 +114,7 @@ fn board() {
 }
 
 #[test]
-fn a_wormhole_says_that_it_is_one() {
+fn wormhole_says_that_it_is_one() {
     let output = child("wormhole", "n150");
     assert!(output.status.success(), "{}", errors(&output));
 }

@@ -142,7 +142,7 @@ fn has_line(output: &str, line: &str) -> bool {
 }
 
 #[test]
-fn the_vendors_driver_uses_every_board() {
+fn vendors_driver_uses_every_board() {
     let library = our_library();
     for (name, board, kind) in [
         ("umd-p150", "p150", "p150"),
@@ -165,7 +165,7 @@ fn the_vendors_driver_uses_every_board() {
 
 #[test]
 #[ignore = "LIBTTSIM must name a simulator of the vendor's"]
-fn the_vendors_simulator_does_the_same() {
+fn vendors_simulator_does_the_same() {
     let library = std::env::var_os("LIBTTSIM").expect("LIBTTSIM names a libttsim.so for Blackhole");
     let output = open(Path::new(&library), "umd-vendor", "p150");
     assert!(has_line(&output, "arch blackhole") && has_line(&output, "board p150"), "{output}");

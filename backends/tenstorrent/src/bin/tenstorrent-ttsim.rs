@@ -56,7 +56,7 @@ impl Functions {
         u64::from(self.word(offset) & !15) | u64::from(self.word(offset + 4)) << 32
     }
 
-    /// Does what is asked until nobody asks any more.
+    /// Answers requests until there are no more.
     fn serve(&self, stream: &UnixStream) -> Result<()> {
         let (mut requests, mut answers) = (BufReader::new(stream), stream);
         let starts = [0x10, 0x18, 0x20].map(|offset| self.region(offset));
@@ -88,7 +88,7 @@ impl Functions {
     }
 }
 
-/// Whatever is printed is for whoever started this.
+/// Whatever is printed is for the program that started this.
 fn fail(message: &str) -> ExitCode {
     eprintln!("{message}");
     ExitCode::FAILURE

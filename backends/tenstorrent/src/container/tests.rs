@@ -5,6 +5,7 @@
 use super::*;
 use flatbuffers::FlatBufferBuilder;
 use hal_backend::Code;
+use hal_testbench::cases;
 use proptest::prelude::*;
 
 /// A file with no more than its header, and attributes that name an architecture.
@@ -179,7 +180,7 @@ fn extensions_that_are_not_declared_are_noticed_whatever_is_declared() {
 }
 
 #[test]
-fn the_first_variant_that_the_cores_have_everything_for_is_chosen() {
+fn first_variant_that_the_cores_have_everything_for_is_chosen() {
     let file = elf("");
     let choose = |variants: &[Variant<'_>], cores| {
         let container = Container { variants: variants.to_vec() };
@@ -214,15 +215,8 @@ fn the_first_variant_that_the_cores_have_everything_for_is_chosen() {
     assert!(refused.message().contains("one for Blackhole with m, f, zba, zbb"), "{refused}");
 }
 
-/// As many cases as the tests usually run, or as many as the environment asks for.
-fn config(usual: u32) -> ProptestConfig {
-    let default = ProptestConfig::default();
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
-}
-
 proptest! {
-    #![proptest_config(config(2000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(2000)))]
 
     #[test]
     fn damaged_containers_are_read_or_refused(

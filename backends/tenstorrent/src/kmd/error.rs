@@ -9,7 +9,7 @@ use tenstorrent_abi::CallError;
 /// Why something of a card failed.
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// The card is gone: reset by somebody, pulled out, or hung. Nothing of it can be used any more.
+    /// The card is gone: reset, pulled out, or hung. Nothing of it can be used any more.
     Gone(String),
     /// The kernel refused a call.
     Refused(CallError),

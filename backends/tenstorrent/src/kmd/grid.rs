@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wormholes_rows_that_are_left_come_first() {
+    fn wormholes_rows_that_are_left_come_first() {
         for missing in 0..10 {
             let grid = Grid::wormhole(1 << missing).unwrap();
             assert_eq!((grid.tiles().len(), grid.banks().len()), (72, 6));

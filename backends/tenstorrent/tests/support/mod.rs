@@ -73,6 +73,23 @@ pub(crate) fn again(filters: &[&str]) -> Program {
     command
 }
 
+/// All tests of a program but those that run it again, which are named after what they say.
+const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];
+
+/// The other tests of this program succeed on a simulator's library, of each of the chips that ours simulates.
+pub(crate) fn the_same_on_a_library() {
+    succeed(on_a_library(&OTHERS));
+    // One that was named is for one chip.
+    if std::env::var_os("LIBTTSIM").is_none() {
+        succeed(on_a_board(on_a_library(&OTHERS), "n150"));
+    }
+}
+
+/// The other tests of this program succeed on an n150.
+pub(crate) fn the_same_on_an_n150() {
+    succeed(on_a_board(again(&OTHERS), "n150"));
+}
+
 /// Names the board that tests use which name none.
 const BOARD: &str = "HAL_TENSTORRENT_BOARD";
 

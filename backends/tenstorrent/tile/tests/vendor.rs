@@ -98,7 +98,7 @@ fn block_floats_are_the_vendors() {
 
 /// One row, worked out by hand: the largest exponent is that of 1, so an element counts in sixty-fourths, or in quarters.
 #[test]
-fn a_row_of_block_floats() {
+fn row_of_block_floats() {
     let matrix = Matrix::new(1, 16);
     let mut rows = [0.0; 16];
     rows[..8].copy_from_slice(&[1.0, -1.0, 0.5, 1.0 / 64.0, 1.0 / 128.0, 3.0 / 128.0, -0.001, 1.999]);

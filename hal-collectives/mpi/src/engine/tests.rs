@@ -14,6 +14,8 @@ use hal_backend::HostRange;
 use hal_collectives::{Buffers, Communicator, Done, Element, Kind, Operation, Reduction};
 use std::sync::mpsc::{Receiver, channel};
 
+mod asleep;
+mod endings;
 mod meanwhile;
 
 const TERMS: Duration = Duration::from_secs(30);

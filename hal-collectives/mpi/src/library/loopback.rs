@@ -4,6 +4,7 @@
 //! it. Messages arrive at once and in their order; nothing is ever late or lost.
 
 use super::{Handle, Library, Status};
+#[cfg(test)]
 use crate::wire::LETTER;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
@@ -42,6 +43,7 @@ static NETWORKS: Mutex<Networks> =
     Mutex::new(Networks { inboxes: BTreeMap::new(), ended: BTreeMap::new(), next: 1 });
 
 const ANYBODY: c_int = -1;
+const LAST_TAG: c_int = super::LEAST_TAGS;
 /// How many ranks a network has at most.
 const RANKS: usize = 1 << 16;
 
@@ -152,8 +154,7 @@ unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
     let mut found = false;
     for inbox in networks.inboxes.values_mut() {
         let posted = inbox.posted.len();
-        // What a letter has announced is on its way, and is not cancelled any more.
-        inbox.posted.retain(|posted| posted.request != handle || posted.tag != LETTER);
+        inbox.posted.retain(|posted| posted.request != handle);
         found |= inbox.posted.len() < posted;
     }
     if found {
@@ -192,6 +193,7 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
         world: world + rank as usize,
         byte: 0,
         anybody: ANYBODY,
+        last_tag: LAST_TAG,
         send,
         receive,
         test,
@@ -210,6 +212,42 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
 #[cfg(test)]
 pub(crate) fn expected_by(rank: &Library) -> usize {
     networks().inboxes.get(&rank.world).map_or(0, |inbox| inbox.posted.len())
+}
+
+/// What a letter has announced is on its way, and is not cancelled any more.
+#[cfg(test)]
+unsafe extern "C" fn cancel_letters(request: *mut Handle) -> c_int {
+    // SAFETY: the caller's word.
+    let handle = unsafe { *request };
+    let is_letter = |posted: &Posted| posted.request == handle && posted.tag == LAST_TAG - LETTER;
+    if networks().inboxes.values().flat_map(|inbox| &inbox.posted).any(is_letter) {
+        // SAFETY: as the caller promises.
+        return unsafe { cancel(request) };
+    }
+    0
+}
+
+/// The libraries of a new network whose messages are late: those that a letter has announced have met their receives.
+#[cfg(test)]
+pub(crate) fn late_network(ranks: u32) -> impl Iterator<Item = Library> {
+    network(ranks).map(|library| Library { cancel: cancel_letters, ..library })
+}
+
+/// Whoever has this holds up all looks by the libraries of a [held network](held_network).
+#[cfg(test)]
+pub(crate) static HOLD: Mutex<()> = Mutex::new(());
+
+#[cfg(test)]
+unsafe extern "C" fn held_test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
+    drop(HOLD.lock().unwrap_or_else(PoisonError::into_inner));
+    // SAFETY: as the caller promises.
+    unsafe { test(request, flag, status) }
+}
+
+/// The libraries of a new network that can be held up.
+#[cfg(test)]
+pub(crate) fn held_network(ranks: u32) -> impl Iterator<Item = Library> {
+    network(ranks).map(|library| Library { test: held_test, ..library })
 }
 
 #[cfg(test)]

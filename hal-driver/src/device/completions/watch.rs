@@ -30,12 +30,17 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The descriptor of a device, and IREE's operation for it.
+///
+/// # Invariants
+///
+/// From its submission until its callback begins the operation is IREE's, which has a reference to this watch; the holder
+/// is [`Holder::Proactor`] then. At any other time the callback may read it, and [`arm`](Self::arm) writes it under the lock.
 pub(super) struct Watch<D: Device> {
     looker: Arc<Looker<D>>,
     proactor: Arc<Proactor>,
     operation: UnsafeCell<sys::iree_async_handle_poll_operation_t>,
     state: Mutex<State>,
-    /// The operation is nobody's.
+    /// The operation is idle.
     free: Condvar,
 }
 
@@ -49,15 +54,14 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Holder {
     #[default]
-    Nobody,
+    Idle,
     Proactor,
     Callback,
 }
 
-// SAFETY: the operation is written only when it is submitted, under the lock, while IREE does not have it; the rest is shared
-// safely.
+// SAFETY: the operation has one user at a time, by the invariant; the rest is shared safely.
 unsafe impl<D: Device> Send for Watch<D> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<D: Device> Sync for Watch<D> {}
 
 impl<D: Device> Watch<D> {
@@ -84,8 +88,8 @@ impl<D: Device> Watch<D> {
             return Err(Failure::new(Code::Unavailable, "the device has no descriptor any more"));
         };
         let theirs = Arc::into_raw(self.clone());
-        // SAFETY: IREE does not have the operation, which stays where it is until its callback has given IREE's reference
-        // back. The descriptor is the device's, which that reference keeps.
+        // SAFETY: the operation is not IREE's and the lock is held, so it may be written, by the invariant. From here on
+        // IREE's reference keeps it where it is, and the device, whose descriptor this is.
         let submitted = unsafe {
             let operation = self.operation.get();
             sys::iree_async_operation_initialize(
@@ -106,13 +110,13 @@ impl<D: Device> Watch<D> {
             // SAFETY: nothing was submitted, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
         }
-        state.holder = if submitted.is_ok() { Holder::Proactor } else { Holder::Nobody };
+        state.holder = if submitted.is_ok() { Holder::Proactor } else { Holder::Idle };
         submitted
     }
 
     /// The operation is back from IREE: looks, and has it watch on, unless the watch is closing or the descriptor is broken.
     fn ready(self: &Arc<Self>, outcome: Result) {
-        // SAFETY: IREE has given the operation back, and it is this callback's.
+        // SAFETY: the callback has begun, so it may read the operation, by the invariant.
         let events = unsafe { (*self.operation.get()).result_events };
         let mut state = self.state.lock();
         state.holder = Holder::Callback;
@@ -127,7 +131,7 @@ impl<D: Device> Watch<D> {
         let is_closing = state.is_closing;
         let outcome = if is_closing { outcome } else { outcome.and_then(|()| self.arm(&mut state)) };
         if state.holder == Holder::Callback {
-            state.holder = Holder::Nobody;
+            state.holder = Holder::Idle;
         }
         drop(state);
         self.free.notify_all();
@@ -146,7 +150,7 @@ impl<D: Device> Watch<D> {
         let mut state = self.state.lock();
         state.is_closing = true;
         let mut is_cancelled = false;
-        while state.holder != Holder::Nobody {
+        while state.holder != Holder::Idle {
             if state.holder == Holder::Proactor && !is_cancelled {
                 // SAFETY: IREE has the operation, and its callback cannot take it while we have the lock.
                 is_cancelled = unsafe {
@@ -208,7 +212,7 @@ mod tests {
             unsafe { (*watch.operation.get()).result_events = POLL_READABLE };
             watch.ready(Ok(()));
             let holder = watch.state.lock().holder;
-            assert!(holder == if is_closing { Holder::Nobody } else { Holder::Proactor });
+            assert!(holder == if is_closing { Holder::Idle } else { Holder::Proactor });
         }
         assert!(watch.end(Duration::from_secs(10)));
     }

@@ -98,7 +98,7 @@ fn body_that_is_the_value_already_is_left_alone() {
 }
 
 #[test]
-fn nothing_is_said_twice() {
+fn body_of_one_statement_is_dropped_once() {
     assert_eq!(operators("fn a() { b(); }"), ["body dropped"]);
 }
 
@@ -118,7 +118,7 @@ fn what_only_a_deliberate_defect_runs_is_left_alone() {
 }
 
 #[test]
-fn the_same_under_another_name_is_left_out() {
+fn same_under_another_name_is_left_out() {
     assert_eq!(operators("{ d(); if a { b(); } c }"), ["statement dropped", "if true", "if false"]);
     // A condition that is not made false, or one of two ways.
     assert_eq!(operators("if let Some(a) = b { c(); }"), ["statement dropped"]);
@@ -129,7 +129,7 @@ fn the_same_under_another_name_is_left_out() {
 }
 
 #[test]
-fn the_anchor_is_the_line_that_a_reader_looks_at() {
+fn anchor_is_the_line_that_a_reader_looks_at() {
     let source = "fn a(\n) {\n    b();\n    c();\n}";
     let lines: Vec<_> = mutations(source)
         .iter()

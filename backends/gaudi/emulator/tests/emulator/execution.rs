@@ -58,7 +58,7 @@ fn bytes_go_to_the_device_within_it_and_back() {
 }
 
 #[test]
-fn a_dispatch_runs_every_workgroup_on_its_bindings() {
+fn dispatch_runs_every_workgroup_on_its_bindings() {
     for generation in BOTH {
         let card = card(options(generation));
         let add = Program(|call: &HostCall<'_>, workgroups: std::ops::Range<u64>| {
@@ -98,7 +98,7 @@ fn recorder(machine: &Emulator, gate: &Arc<Gate>) -> (u64, Arc<Mutex<Vec<u32>>>)
 }
 
 #[test]
-fn a_signal_holds_up_another_queue_and_only_that() {
+fn signal_holds_up_another_queue_and_only_that() {
     for generation in BOTH {
         let card = card(options(generation));
         let gate = Arc::new(Gate::default());
@@ -169,7 +169,7 @@ fn drawn(seed: u64) -> Vec<u32> {
 }
 
 #[test]
-fn a_seed_is_an_order() {
+fn seed_is_an_order() {
     let orders: Vec<_> = (1..5).map(drawn).collect();
     for (order, seed) in orders.iter().zip(1..5) {
         assert_eq!(*order, drawn(seed));
@@ -193,7 +193,7 @@ fn copies_and_fills_go_on_in_the_next_mapping() {
 }
 
 #[test]
-fn a_transfer_is_as_long_as_its_word_says() {
+fn transfer_is_as_long_as_its_word_says() {
     // Device memory is sparse, so that this costs what it writes: 4 GiB less one byte, in two packets.
     let card = card(options(Generation::Gaudi2));
     let device = card.dram(6 << 30);
@@ -207,7 +207,7 @@ fn a_transfer_is_as_long_as_its_word_says() {
 }
 
 #[test]
-fn the_time_of_an_end_is_told_where_it_was_asked_for() {
+fn time_of_an_end_is_told_where_it_was_asked_for() {
     let card = card(options(Generation::Gaudi2));
     let commands = card.commands(&Card::nop());
     let request = CsIn { cs_flags: cs::TIMESTAMP, ..CsIn::default() };
@@ -312,7 +312,7 @@ fn threads_share_a_card() {
 }
 
 #[test]
-fn a_large_dispatch_is_shared_and_each_workgroup_runs_once() {
+fn large_dispatch_is_shared_and_each_workgroup_runs_once() {
     use std::collections::HashSet;
     let card = card(executing(Generation::Gaudi2, |execution| execution.workers = 3));
     let threads = Arc::new(Mutex::new(HashSet::new()));
@@ -352,7 +352,7 @@ fn taken(length: u64) -> u64 {
 }
 
 #[test]
-fn what_nobody_has_written_is_copied_without_taking_space() {
+fn unwritten_memory_is_copied_without_taking_space() {
     for generation in BOTH {
         // As much as no other test's cards have.
         let dram = 11 * (768 << 20);

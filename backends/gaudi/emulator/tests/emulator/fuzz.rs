@@ -6,6 +6,7 @@ use crate::common::{Card, card, executing, open};
 use hal_emulation::Errno;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{Abi, Call, CsIn, cs, wait};
+use hal_testbench::cases;
 use proptest::prelude::*;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -67,15 +68,8 @@ fn run(generation: Generation, queue: u32, bytes: &[u8]) {
     again.finish(again.run_with(&patient(), &commands, 0, 8).unwrap());
 }
 
-/// As many cases as the tests usually run, or as many as the environment asks for.
-fn config(usual: u32) -> ProptestConfig {
-    let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
-}
-
 proptest! {
-    #![proptest_config(config(200))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases(200)) })]
 
     #[test]
     fn commands_of_any_kind_end(queue in prop_oneof![Just(0_u32), Just(4)], bytes in packets()) {

@@ -233,7 +233,7 @@ fn what_is_no_list_is_said() {
 
 /// Their fields are public, and what they do is not.
 #[test]
-fn packets_that_nobody_has_described_are_refused_by_name() {
+fn undocumented_packets_are_refused_by_name() {
     // rule(cb-packets): the driver of the first generation lets one of them through.
     let said = complaint(FIRST, 0, |_, _| packet(opcode::REPEAT, 0, 0, &[]), 0);
     assert!(said.contains("REPEAT is not modelled") && said.contains("leave it out"), "{said}");

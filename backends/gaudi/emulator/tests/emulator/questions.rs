@@ -361,7 +361,7 @@ fn reset_waits_for_the_last_dma_buf() {
 
 /// rule(reset-waits): a reset that nobody lets go on is given up, and the card is of no use any more.
 #[test]
-fn reset_is_given_up_when_nobody_lets_go() {
+fn reset_is_given_up_when_the_file_is_kept() {
     let card = card(executing(SECOND, |execution| execution.speed = 5000));
     let machine = card.machine().clone();
     machine.fail(0);

@@ -31,7 +31,7 @@ fn what_is_exported_cannot_be_taken_away() {
 }
 
 #[test]
-fn a_card_is_busy_until_its_last_dma_buf_has_gone() {
+fn card_is_busy_until_its_last_dma_buf_has_gone() {
     for generation in BOTH {
         let card = card(options(generation));
         let machine = card.machine().clone();

@@ -37,7 +37,7 @@ fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
 }
 
 #[test]
-fn one_at_a_time_has_a_card() {
+fn card_is_opened_once_at_a_time() {
     let machine = Emulator::new(executing(Generation::Gaudi2, |execution| execution.speed = 1)).unwrap();
     let first = open(&machine, 0);
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::BUSY));
@@ -62,7 +62,7 @@ fn one_at_a_time_has_a_card() {
 }
 
 #[test]
-fn a_file_that_is_dropped_is_closed_all_the_same() {
+fn file_that_is_dropped_is_closed_all_the_same() {
     let machine = Emulator::new(options(Generation::Gaudi1)).unwrap();
     let file = machine.open(Path::new("/dev/accel/accel0")).unwrap();
     drop(file);
@@ -72,7 +72,7 @@ fn a_file_that_is_dropped_is_closed_all_the_same() {
 }
 
 #[test]
-fn the_control_node_answers_anybody() {
+fn control_node_answers_anybody() {
     let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
     let _owner = open(&machine, 0);
     let path = Path::new("/dev/accel/accel_controlD0");
@@ -95,7 +95,7 @@ fn the_control_node_answers_anybody() {
 }
 
 #[test]
-fn a_clean_close_resets_nothing_and_leaks_are_counted() {
+fn clean_close_resets_nothing_and_leaks_are_counted() {
     for generation in BOTH {
         let card = card(options(generation));
         let _memory = card.dram(1);
@@ -182,7 +182,7 @@ fn one_second() -> CsIn {
 }
 
 #[test]
-fn what_takes_too_long_is_reset_and_all_are_told() {
+fn submission_that_takes_too_long_is_reset_and_all_are_told() {
     for generation in BOTH {
         let card = card(Options {
             faults: faulty(generation, &["hang:2"]).faults,
@@ -215,7 +215,7 @@ fn what_takes_too_long_is_reset_and_all_are_told() {
 }
 
 #[test]
-fn what_takes_too_long_is_told_to_its_waiter() {
+fn submission_that_takes_too_long_is_told_to_its_waiter() {
     let card = card(faulty(Generation::Gaudi2, &["hang:2"]));
     let hung = hang(&card, &one_second());
     let (result, answer) = card.wait_for(hung, Duration::from_secs(10));
@@ -223,7 +223,7 @@ fn what_takes_too_long_is_told_to_its_waiter() {
 }
 
 #[test]
-fn a_timeout_need_not_reset() {
+fn timeout_need_not_reset() {
     let card = card(faulty(Generation::Gaudi2, &["hang:2"]));
     let request = one_second();
     let flags = request.cs_flags | cs::SKIP_RESET_ON_TIMEOUT;
@@ -254,7 +254,7 @@ fn register(card: &Card, file: &impl AsRawFd) -> Result<(), Errno> {
 }
 
 #[test]
-fn who_wants_to_be_told_has_time_to_close() {
+fn listener_to_notices_has_time_to_close() {
     let card = card(Options {
         faults: faulty(Generation::Gaudi2, &["hang:2"]).faults,
         ..executing(Generation::Gaudi2, |execution| execution.speed = 200)
@@ -315,7 +315,7 @@ fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
 
 /// Who does not ask to be told is reset at once, and killed if the file stays open for a second (`device_kill_open_processes`).
 #[test]
-fn error_that_nobody_is_told_of_kills_who_keeps_the_file() {
+fn error_without_a_listener_kills_holders_of_the_file() {
     for closes in [true, false] {
         let options = executing(Generation::Gaudi2, |execution| execution.speed = 20);
         let card = card(options);
@@ -333,7 +333,7 @@ fn error_that_nobody_is_told_of_kills_who_keeps_the_file() {
 }
 
 #[test]
-fn a_reset_wakes_every_waiter_whatever_it_waits_for() {
+fn reset_wakes_every_waiter_whatever_it_waits_for() {
     for generation in BOTH {
         let card = card(faulty(generation, &["reset:4"]));
         let (gate, packet) = gated(&card);
@@ -471,7 +471,7 @@ fn commands_are_copied_on_the_first_generation_and_read_late_on_the_second() {
 }
 
 #[test]
-fn the_same_options_are_the_same_machine() {
+fn same_options_are_the_same_machine() {
     let shared = executing(Generation::Gaudi2, |execution| execution.seed = 4711);
     let one = Emulator::get(&shared).unwrap();
     let two = Emulator::get(&shared).unwrap();
@@ -485,7 +485,7 @@ fn the_same_options_are_the_same_machine() {
 }
 
 #[test]
-fn the_file_system_shows_the_cards() {
+fn file_system_shows_the_cards() {
     for generation in BOTH {
         let machine = Emulator::new(options(generation)).unwrap();
         // The driver puts its control devices into the same class. rule(sysfs-control)

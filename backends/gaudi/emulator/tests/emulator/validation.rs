@@ -695,7 +695,7 @@ fn errno(error: Errno) -> String {
 }
 
 #[test]
-fn the_driver_says_what_the_table_has() {
+fn driver_says_what_the_table_has() {
     let mut wrong = Vec::new();
     let mut asked = 0;
     let cards = match hardware() {
@@ -734,7 +734,7 @@ fn the_driver_says_what_the_table_has() {
 }
 
 #[test]
-fn a_full_window_says_so_and_leaves_the_argument() {
+fn full_window_says_so_and_leaves_the_argument() {
     use crate::common::{Gate, Program, dispatch};
     use std::sync::Arc;
     let card = card(options(Generation::Gaudi2));
@@ -769,7 +769,7 @@ fn a_full_window_says_so_and_leaves_the_argument() {
 }
 
 #[test]
-fn the_core_tells_who_it_is_only_by_its_own_numbers() {
+fn core_tells_who_it_is_only_by_its_own_numbers() {
     use hal_emulation::drm;
     use hal_gaudi_abi::uapi::Abi;
     use hal_gaudi_emulator::Options;

@@ -23,7 +23,7 @@ fn encode(entry: &Entry, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
 }
 
 #[test]
-fn a_wrapped_function_is_one_dispatch_with_everything() {
+fn wrapped_function_is_one_dispatch_with_everything() {
     let functions = [function("first", 0, 0, [0; 3]), function("second", 2, 3, [4, 1, 1])];
     let container = wrap(&functions, Generation::Gaudi2).unwrap();
     assert_eq!(container.generation, Some(Generation::Gaudi2));
@@ -63,7 +63,7 @@ fn a_wrapped_function_is_one_dispatch_with_everything() {
 }
 
 #[test]
-fn a_function_that_no_packet_is_large_enough_for_is_not_wrapped() {
+fn function_that_no_packet_is_large_enough_for_is_not_wrapped() {
     assert!(wrap(&[function("much", 3836, 0, [0; 3])], Generation::Gaudi1).is_ok());
     let result = wrap(&[function("more", 3836, 1, [0; 3])], Generation::Gaudi1);
     refused(result, INVALID, &["entry 0: \"more\"", "3836 bindings and 1 constants", "61440"]);
@@ -83,7 +83,7 @@ fn too_few_bindings_or_constants() {
 }
 
 #[test]
-fn an_indirect_count_that_nothing_reads() {
+fn indirect_count_that_nothing_reads() {
     let call = Call { indirect: 8, ..Call::default() };
     let entry = &sample().entries[1];
     refused(encode(entry, &call), Code::Unimplemented, &["indirect", "give the count"]);

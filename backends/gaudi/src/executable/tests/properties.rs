@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn a_filled_in_template_differs_where_its_patches_are(entry in entry()) {
+    fn filled_in_template_differs_where_its_patches_are(entry in entry()) {
         let mut out = vec![0xee; 3];
         for (number, step) in entry.steps.iter().enumerate() {
             let mut bytes = step.template.clone();

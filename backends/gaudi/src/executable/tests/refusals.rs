@@ -24,7 +24,7 @@ fn other_files() {
 }
 
 #[test]
-fn the_other_generation() {
+fn other_generation() {
     let mut container = sample();
     container.generation = Some(Generation::Gaudi2);
     let pieces = ["it is for Gaudi 2 and this card is a Gaudi; compile"];
@@ -135,14 +135,14 @@ fn dispatch_packet(bindings: u32, constants: u32, length: u32) -> Vec<u8> {
 }
 
 #[test]
-fn the_emulators_packet_on_a_card() {
+fn emulators_packet_on_a_card() {
     let container = with(step(dispatch_packet(1, 1, 88), vec![]));
     both(&container, Code::PermissionDenied, &["DISPATCH", "the emulator's own packet", "template offset 0"]);
     assert!(Container::read(&container.write(), Generation::Gaudi2, true).is_ok());
 }
 
 #[test]
-fn the_emulators_packet_with_a_wrong_length() {
+fn emulators_packet_with_a_wrong_length() {
     for (bindings, constants, length) in [(1, 1, 96), (1, 1, 80), (0xffff_ffff, 0xffff_ffff, 64)] {
         let container = with(step(dispatch_packet(bindings, constants, length), vec![]));
         let result = Container::read(&container.write(), Generation::Gaudi1, true);

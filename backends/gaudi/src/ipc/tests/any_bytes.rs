@@ -3,6 +3,7 @@
 //! Whatever the other side of a bounce says, this one lives, and serves whoever comes next.
 
 use super::*;
+use hal_testbench::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::net::{Shutdown, shutdown};
@@ -77,7 +78,7 @@ fn replies() -> impl Strategy<Value = (bool, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..crate::tests::cases(24) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases(24)) })]
 
     #[test]
     fn callers_of_any_kind_leave_an_exporter_that_serves(callers in vec(caller(), 1..8)) {

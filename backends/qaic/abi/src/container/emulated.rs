@@ -51,7 +51,7 @@ pub const ARRIVED: u8 = 0;
 /// The semaphore that counts what may go out.
 pub const DONE: u8 = 1;
 
-/// The semaphore whose unit is the network's memory: whoever has it may write its call there.
+/// The semaphore whose unit is the network's memory: the holder may write its call there.
 pub const FREE: u8 = 2;
 
 /// The semaphore that counts the bindings that may come in.
@@ -329,7 +329,7 @@ impl Call {
 /// did not get so far from one that did: the kernel does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nobody wrote it.
+    /// It was not written.
     Unknown,
     /// Well.
     Done,
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_goes_the_way_of_a_network() {
+    fn program_goes_the_way_of_a_network() {
         let bytes = program().container().unwrap();
         let container = Container::read(&bytes).unwrap();
         assert_eq!(container.flavour, Flavour::Emulated);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendors_image_names_no_program() {
+    fn vendors_image_names_no_program() {
         let image = super::super::metadata::tests::network().image();
         assert_eq!(Program::read(&image).unwrap(), None);
     }

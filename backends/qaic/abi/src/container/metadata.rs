@@ -220,7 +220,7 @@ impl Network {
         })
     }
 
-    /// An image that says this of itself and has no code: for tests of whoever loads networks.
+    /// An image that says this of itself and has no code: for tests of what loads networks.
     pub fn image(&self) -> Vec<u8> {
         elf::write(HEXAGON, &[(SECTION, &self.write())])
     }

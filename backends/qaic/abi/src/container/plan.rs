@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_transfer_stands_alone() {
+    fn request_without_a_transfer_stands_alone() {
         let mut network = network();
         network.requests[1].size = 0;
         let plan = Plan::new(&network).unwrap();

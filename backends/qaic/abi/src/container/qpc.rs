@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_its_bytes() {
+    fn container_has_its_bytes() {
         let one = Segment { name: "n", split: 5, bytes: b"xyz" };
         let bytes = Container { flavour: Flavour::Vendor, segments: vec![one] }.write();
         let expected: [u64; 11] = [

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn an_activation_has_its_bytes() {
+    fn activation_has_its_bytes() {
         let command = ActivateRequest {
             process_id: 77.into(),
             constants_id: 2.into(),
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_an_activation_is_read_from_its_bytes() {
+    fn answer_to_an_activation_is_read_from_its_bytes() {
         let mut bytes = vec![0; 96];
         for (at, value) in [(0, 10_u32), (8, 5), (12, 7), (16, 0x8000), (32, 0x40_0000), (82, 0xffff)] {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_well_known_check_value_comes_out() {
+    fn well_known_check_value_comes_out() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         assert_eq!(crc32(b""), 0);
         assert_eq!(Crc::default().update(b"1234").update(b"56789").value(), 0xcbf4_3926);

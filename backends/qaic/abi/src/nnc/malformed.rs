@@ -35,7 +35,7 @@ pub enum Malformed {
         /// How many bytes the rest of the message has.
         left: usize,
     },
-    /// A transaction that has no business in this direction, or that nobody knows.
+    /// A transaction that has no business in this direction, or of an unknown kind.
     #[error("transaction {number} is of kind {kind}, which does not go this way")]
     Kind {
         /// Which one, from 0.

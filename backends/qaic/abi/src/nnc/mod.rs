@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_major_version_must_match_and_the_minor_only_warns() {
+    fn major_version_must_match_and_the_minor_only_warns() {
         let version = |major, minor| Version { major, minor };
         assert_eq!(TRANSACTIONS.with(version(5, 0)), Compatibility::Same);
         assert_eq!(TRANSACTIONS.with(version(5, 9)), Compatibility::Differs);

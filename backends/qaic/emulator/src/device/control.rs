@@ -578,7 +578,7 @@ mod tests {
     use crate::options::Options;
 
     #[test]
-    fn a_transfer_that_ends_early_is_forgotten() {
+    fn transfer_that_ends_early_is_forgotten() {
         // The machine's threads were not started: the test sends what the kernel would.
         let machine = Machine::new(Options::default());
         let mut state = machine.lock();

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_goes_on_when_the_kernel_is_done_with_the_waits_that_it_has_ended() {
+    fn restart_goes_on_when_the_kernel_is_done_with_the_waits_that_it_has_ended() {
         // The machine's threads were not started: what the clock would do, the test does.
         let machine = Machine::new(Options::default());
         let mut state = machine.lock();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_ends_a_restart() {
+    fn reset_ends_a_restart() {
         let machine = Machine::new(Options::default());
         let mut state = machine.lock();
         state.cards[0].server.restarting = Some(Restart { owner: 0, channel: 3, cores: 1 });

@@ -43,7 +43,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `decode_activate`: the channel belongs to the user, once whoever had it before has let go of it, or a signal has ended the
+    /// `decode_activate`: the channel belongs to the user, once the user before has let go of it, or a signal has ended the
     /// wait for that, which is not looked at (`save_dbc_buf`).
     fn activated(
         &self,
@@ -101,7 +101,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A channel is nobody's any more, as its device has said.
+    /// A channel has no user any more, as its device has said.
     fn given_back(&self, state: &mut State, number: usize, channel: u32) {
         self.release_channel(state, number, channel);
         if let Some(card) = state.cards.get_mut(number) {
@@ -109,7 +109,7 @@ impl Machine {
         }
     }
 
-    /// `resp_worker`: an answer that nobody waits for any more is dropped, but for the channels that it says are given back, since
+    /// `resp_worker`: an answer without a waiter is dropped, but for the channels that it says are given back, since
     /// a fix of 2026 (2feec5ae5df7). Whether the device has refused is not looked at: nobody is there to have them back.
     pub(crate) fn unclaimed(&self, state: &mut State, number: usize, bytes: &[u8]) {
         let Ok(reply) = Message::<FromDevice>::read(bytes, self.options.crc) else { return };

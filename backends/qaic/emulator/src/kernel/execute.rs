@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_transferred_as_far_as_it_is_asked_for() {
+    fn slice_is_transferred_as_far_as_it_is_asked_for() {
         let lengths = |resize| elements(&slice(), resize).iter().map(|one| one.len).collect::<Vec<_>>();
         assert_eq!(lengths(None), [4096; 3]);
         assert_eq!(lengths(Some(100 + 12288)), [4096; 3]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_element_of_a_shortened_slice_synchronises() {
+    fn last_element_of_a_shortened_slice_synchronises() {
         let shortened = elements(&slice(), Some(100 + 5000));
         let last = shortened.last().unwrap();
         assert_eq!((last.src_addr, last.dest_addr), (2 << 16, 2 << 24));

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_of_interrupts_becomes_one_at_the_same_throughput() {
+    fn storm_of_interrupts_becomes_one_at_the_same_throughput() {
         // A response every 5 µs.
         let [sent, taken, responses] = second(false, 5_000);
         println!("without the mitigation: {taken} interrupts a second, {responses} responses");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_ring_is_looked_at_ten_times_before_the_line_is_enabled() {
+    fn drained_ring_is_looked_at_ten_times_before_the_line_is_enabled() {
         let machine = machine(false);
         let mut state = machine.lock();
         respond(&mut state);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_that_finds_nothing_leaves_the_line_enabled() {
+    fn interrupt_that_finds_nothing_leaves_the_line_enabled() {
         let machine = machine(false);
         let mut state = machine.lock();
         machine.interrupt(&mut state, 0, 0);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_that_is_nobodys_is_left_alone() {
+    fn channel_without_a_user_is_left_alone() {
         let machine = machine(false);
         let mut state = machine.lock();
         respond(&mut state);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_polls_looks_as_long_as_something_is_on_its_way() {
+    fn module_that_polls_looks_as_long_as_something_is_on_its_way() {
         let machine = machine(true);
         let mut state = machine.lock();
         respond(&mut state);

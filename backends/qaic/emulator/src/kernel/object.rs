@@ -110,7 +110,7 @@ impl Objects {
         number
     }
 
-    /// Forgets an object that nobody has any more.
+    /// Forgets an object without a holder.
     pub(crate) fn remove_if_unused(&mut self, number: u64) {
         let held = |object: &Object| object.handles > 0 || object.queued || object.slicing.is_some();
         if self.objects.get(&number).is_some_and(|object| !held(object)) {

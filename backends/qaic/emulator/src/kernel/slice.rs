@@ -302,7 +302,7 @@ mod tests {
         [Segment { address: 0x1000, length: 4096 }, Segment { address: 0x9000, length: 4096 }];
 
     #[test]
-    fn a_slice_is_cut_where_the_memory_is() {
+    fn slice_is_cut_where_the_memory_is() {
         let entry = |offset, size| SliceEntry { offset, size, ..SliceEntry::default() };
         let cut = |offset, size| {
             let [narrow, wide] =
@@ -332,7 +332,7 @@ mod tests {
     const AT: [u64; 3] = [1 << 40, 2 << 40, 3 << 40];
 
     #[test]
-    fn a_slice_beyond_two_gibibytes_is_of_other_memory_where_they_are_counted_in_int() {
+    fn slice_beyond_two_gibibytes_is_of_other_memory_where_they_are_counted_in_int() {
         let cuts = |lengths: &[u64], begin, end| {
             [Counter::Size, Counter::Int].map(|counter| cut_at(counter, lengths, begin, end).unwrap())
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Events that the kernel sends to whoever listens for changes of devices: what happened, and variables that say to what.
+//! Events that the kernel sends to listeners for changes of devices: what happened, and variables that say to what.
 //!
 //! No program of this machine gets them, since they come by a socket of the kernel's own. They are kept for those who ask the
 //! emulator.
@@ -32,7 +32,7 @@ impl Uevents {
 }
 
 impl Card {
-    /// `set_dbc_state`: the file system shows it, and whoever listens is told, unless it is what it was.
+    /// `set_dbc_state`: the file system shows it, and listeners are told, unless it is what it was.
     pub(crate) fn set_state(&mut self, channel: u32, state: ChannelState) {
         let Some(found) = self.channels.get_mut(channel as usize).filter(|_| self.has_states) else { return };
         if std::mem::replace(&mut found.state, state) != state {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_events_are_kept() {
+    fn last_events_are_kept() {
         let mut events = Uevents::default();
         (0..KEPT + 2).for_each(|number| events.send(number.to_string()));
         let sent = events.sent();

@@ -82,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// Nobody has a file any more (`drm_file_free`): its handles go, then the device is told, and every channel of the user is
+    /// A file has no holder any more (`drm_file_free`): its handles go, then the device is told, and every channel of the user is
     /// released (`qaic_postclose`). What is sliced or on its way goes with its channel.
     fn end_user(&self, state: &mut Guard<'_>, file: File) {
         let File { card: number, user } = file;

@@ -9,7 +9,7 @@ use hal_qaic_emulator::{Module, Options};
 use std::time::Duration;
 
 #[test]
-fn what_does_not_wait_passes_what_does() {
+fn elements_that_do_not_wait_pass_those_that_do() {
     let card = card(options());
     let active = card.channel(8);
     let stuck = card.stuck(&active);
@@ -56,7 +56,7 @@ fn one_that_could_go_waits_behind_one_that_cannot_if_they_wait_for_one_semaphore
 }
 
 #[test]
-fn a_full_ring_of_responses_holds_requests_back() {
+fn full_ring_of_responses_holds_requests_back() {
     // The kernel is not told, and takes no response.
     let card = card(crate::common::faulty(&["lost-msi:1"]));
     let active = card.channel(4);
@@ -96,7 +96,7 @@ fn requests_go_on_when_the_kernel_has_made_room_for_responses() {
 }
 
 #[test]
-fn a_fence_waits_for_transfers_of_its_direction() {
+fn fence_waits_for_transfers_of_its_direction() {
     for (direction, flag, waits) in [
         (TO_DEVICE, sem::IN_SYNC_FENCE, true),
         (TO_DEVICE, sem::OUT_SYNC_FENCE, false),
@@ -116,7 +116,7 @@ fn a_fence_waits_for_transfers_of_its_direction() {
 }
 
 #[test]
-fn a_command_after_the_transfer_may_wait_too() {
+fn command_after_the_transfer_may_wait_too() {
     let card = card(options());
     let active = card.channel(8);
     let waits = Semaphore { cmd: sem::WAIT_EQUAL, val: 2, index: STUCK, ..Semaphore::default() };
@@ -136,7 +136,7 @@ fn a_command_after_the_transfer_may_wait_too() {
 }
 
 #[test]
-fn a_doorbell_writes_as_many_bits_as_it_has() {
+fn doorbell_writes_as_many_bits_as_it_has() {
     let card = card(options());
     let active = card.channel(8);
     let at = active.bases.ddr + BINDING;
@@ -157,7 +157,7 @@ fn a_doorbell_writes_as_many_bits_as_it_has() {
 }
 
 #[test]
-fn a_network_reaches_its_own_memory_alone() {
+fn network_reaches_its_own_memory_alone() {
     let card = card(options());
     let (one, two) = (card.channel(8), card.channel(8));
     let foreign = card.object(&one, 4096, TO_DEVICE, |entry| entry.dev_addr = two.bases.ddr + BINDING);
@@ -173,7 +173,7 @@ fn a_network_reaches_its_own_memory_alone() {
 }
 
 #[test]
-fn a_busy_channel_is_polled_and_an_idle_one_interrupts() {
+fn busy_channel_is_polled_and_an_idle_one_interrupts() {
     let card = card(options());
     let active = card.channel(8);
     let poster = card.poster(&active, 3);
@@ -190,7 +190,7 @@ fn a_busy_channel_is_polled_and_an_idle_one_interrupts() {
 }
 
 #[test]
-fn the_mitigation_takes_interrupts_away_and_no_completion() {
+fn mitigation_takes_interrupts_away_and_no_completion() {
     // As fast as this machine is; what it comes to at a given rate is counted beside the code.
     let mut taken = Vec::new();
     for mitigation in [false, true] {
@@ -218,7 +218,7 @@ fn the_mitigation_takes_interrupts_away_and_no_completion() {
 }
 
 #[test]
-fn a_module_that_polls_needs_no_interrupt() {
+fn module_that_polls_needs_no_interrupt() {
     let module = Module { datapath_polling: true, ..Module::default() };
     let lost = crate::common::faulty(&["lost-msi:1", "lost-msi:2", "lost-msi:3"]);
     let card = card(Options { module, ..lost });

@@ -56,7 +56,7 @@ fn statistics_of_nothing_are_there() {
 }
 
 #[test]
-fn a_transfer_of_all_addresses_is_refused_for_its_size() {
+fn transfer_of_all_addresses_is_refused_for_its_size() {
     let card = card(options());
     // `find_and_map_user_pages`: `total >= SIZE_MAX`.
     let mut memory = raw(&[DMA_TRANSFER_FROM_USER, 32, 0, 0, 0, 0, u32::MAX, u32::MAX]);
@@ -64,7 +64,7 @@ fn a_transfer_of_all_addresses_is_refused_for_its_size() {
 }
 
 #[test]
-fn a_message_that_is_refused_behind_a_transfer_in_chunks_is_given_up_with_the_device() {
+fn message_that_is_refused_behind_a_transfer_in_chunks_is_given_up_with_the_device() {
     let card = card(Options { segment: Some(4096), ..options() });
     let bytes = vec![1_u8; 16 << 20];
     let address = bytes.as_ptr() as u64;
@@ -93,7 +93,7 @@ fn a_message_that_is_refused_behind_a_transfer_in_chunks_is_given_up_with_the_de
 }
 
 #[test]
-fn a_wait_ends_when_slicing_does() {
+fn wait_ends_when_slicing_does() {
     let card = card(options());
     let active = card.channel(8);
     let poster = card.poster(&active, 3);
@@ -112,7 +112,7 @@ fn a_wait_ends_when_slicing_does() {
 }
 
 #[test]
-fn a_handle_that_is_closed_while_two_wait_ends_neither() {
+fn handle_that_is_closed_while_two_wait_ends_neither() {
     let card = card(options());
     let active = card.channel(8);
     let stuck = card.stuck(&active);
@@ -133,7 +133,7 @@ fn a_handle_that_is_closed_while_two_wait_ends_neither() {
 }
 
 #[test]
-fn a_mapping_that_is_too_long_is_wrong_before_it_is_forbidden() {
+fn mapping_that_is_too_long_is_wrong_before_it_is_forbidden() {
     let owner = card(options());
     let other = open(&owner.emulator, 0);
     let offset = owner.offset(owner.create(4096).unwrap()).unwrap();
@@ -143,7 +143,7 @@ fn a_mapping_that_is_too_long_is_wrong_before_it_is_forbidden() {
 }
 
 #[test]
-fn a_command_to_stop_a_foreign_network_takes_no_channel_from_its_user() {
+fn command_to_stop_a_foreign_network_takes_no_channel_from_its_user() {
     let owner = card(options());
     let active = owner.channel(8);
     let poster = owner.poster(&active, 3);

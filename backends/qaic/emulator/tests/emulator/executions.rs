@@ -48,7 +48,7 @@ fn bytes_go_to_the_device_and_back() {
 }
 
 #[test]
-fn a_ring_holds_one_fewer_than_its_elements_and_takes_all_or_nothing() {
+fn ring_holds_one_fewer_than_its_elements_and_takes_all_or_nothing() {
     let card = card(options());
     let active = card.channel(4);
     let objects: Vec<u32> = (0..4).map(|_| card.stuck(&active)).collect();
@@ -87,7 +87,7 @@ fn what_a_refused_execution_had_queued_is_not_waited_for_in_vain_only_after_the_
 }
 
 #[test]
-fn a_partial_execution_transfers_the_beginning_and_synchronises_all_the_same() {
+fn partial_execution_transfers_the_beginning_and_synchronises_all_the_same() {
     let card = card(options());
     let active = card.channel(16);
     let handle = card.create(8192).unwrap();
@@ -117,7 +117,7 @@ fn a_partial_execution_transfers_the_beginning_and_synchronises_all_the_same() {
 }
 
 #[test]
-fn an_object_of_which_nothing_is_transferred_completes_only_in_one_piece() {
+fn object_of_which_nothing_is_transferred_completes_only_in_one_piece() {
     // The kernel takes the command of the slice's first element, which has no completion if it is not the last one.
     for (segment, result) in [(None, Ok(())), (Some(4096), Err(Errno::TIMEDOUT))] {
         let card = card(Options { segment, ..options() });
@@ -138,7 +138,7 @@ fn stuck_in_the_middle(card: &Card, active: &Activation) -> (u32, [SliceEntry; 2
 }
 
 #[test]
-fn an_object_is_complete_when_each_of_its_slices_is() {
+fn object_is_complete_when_each_of_its_slices_is() {
     let card = card(options());
     let active = card.channel(8);
     let (handle, _) = stuck_in_the_middle(&card, &active);

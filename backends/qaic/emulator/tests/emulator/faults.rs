@@ -52,7 +52,7 @@ fn control_lost_has_no_answer() {
 }
 
 #[test]
-fn a_signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user() {
+fn signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user() {
     let flag = Arc::new(AtomicBool::new(true));
     let mut options = faulty(&["control-full:1", "control-lost:2"]);
     (options.execution.speed, options.module.control_resp_timeout_s) = (1, 3600);
@@ -87,7 +87,7 @@ fn a_signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_use
 }
 
 #[test]
-fn a_close_that_finds_no_room_is_not_told_to_the_device() {
+fn close_that_finds_no_room_is_not_told_to_the_device() {
     // The messages before it load and activate a network.
     let card = card(faulty(&["control-full:3"]));
     let machine = card.emulator.clone();
@@ -104,7 +104,7 @@ fn a_close_that_finds_no_room_is_not_told_to_the_device() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_who_had_a_channel_before_and_the_channel_is_taken() {
+fn signal_ends_the_wait_for_who_had_a_channel_before_and_the_channel_is_taken() {
     let mut options = faulty(&["control-lost:3"]);
     options.module.control_resp_timeout_s = 2;
     let before = card(options);

@@ -6,6 +6,7 @@ use crate::common::{BINDING, Card, card, open, options, wait_for};
 use hal_emulation::Kernel;
 use hal_qaic_abi::uapi::{Call, Semaphore, SliceEntry};
 use hal_qaic_emulator::{Emulator, Options};
+use hal_testbench::cases;
 use proptest::prelude::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -29,15 +30,8 @@ fn word() -> impl Strategy<Value = u32> {
     prop_oneof![0..20_u32, Just(24), Just(32), Just(96), any::<u32>()]
 }
 
-/// As many cases as the tests usually run, or as many as the environment asks for.
-fn config(usual: u32) -> ProptestConfig {
-    let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
-}
-
 proptest! {
-    #![proptest_config(config(60))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases(60)) })]
 
     #[test]
     fn any_message_has_an_answer(

@@ -112,7 +112,7 @@ fn memory_that_is_not_there_is_a_fault() {
 }
 
 #[test]
-fn the_device_says_its_version_and_what_it_has() {
+fn device_says_its_version_and_what_it_has() {
     let card = card(options());
     let (result, bytes) = card.manage(&[Ask::Status]);
     assert_eq!(result, Ok(()));
@@ -128,7 +128,7 @@ fn the_device_says_its_version_and_what_it_has() {
 }
 
 #[test]
-fn a_device_without_checksums_says_so() {
+fn device_without_checksums_says_so() {
     let card = card(Options { crc: false, ..options() });
     let (result, bytes) = card.manage(&[Ask::Status]);
     assert_eq!(result, Ok(()));
@@ -212,7 +212,7 @@ fn parts_of_constants_that_the_device_cannot_have_are_refused_each_with_its_stat
 }
 
 #[test]
-fn a_transfer_of_many_pieces_goes_in_chunks() {
+fn transfer_of_many_pieces_goes_in_chunks() {
     // 4096 pieces; a message has room for fewer.
     let card = card(Options { segment: Some(4096), ..options() });
     let bytes: Vec<u8> = (0..16_u32 << 20).map(|at| (at >> 9) as u8).collect();
@@ -224,7 +224,7 @@ fn a_transfer_of_many_pieces_goes_in_chunks() {
 }
 
 #[test]
-fn a_transaction_that_is_shorter_than_its_structure_has_what_follows_it() {
+fn transaction_that_is_shorter_than_its_structure_has_what_follows_it() {
     let card = card(options());
     let (zero, one) = (card.channel(8), card.channel(8));
     assert_eq!((zero.channel, one.channel), (0, 1));
@@ -239,7 +239,7 @@ fn a_transaction_that_is_shorter_than_its_structure_has_what_follows_it() {
 }
 
 #[test]
-fn a_second_transfer_of_a_message_begins_behind_as_many_bytes_as_the_first_had() {
+fn second_transfer_of_a_message_begins_behind_as_many_bytes_as_the_first_had() {
     let card = card(options());
     let bytes: Vec<u8> = (0..30_000_u32).map(|at| (at >> 5) as u8).collect();
     let load = |first: u64, second: u64, crc: u32| {
@@ -264,7 +264,7 @@ fn a_second_transfer_of_a_message_begins_behind_as_many_bytes_as_the_first_had()
 }
 
 #[test]
-fn a_device_that_wants_more_than_a_transfer_has_is_told_that_it_ends() {
+fn device_that_wants_more_than_a_transfer_has_is_told_that_it_ends() {
     let card = card(Options { segment: Some(4096), ..options() });
     let bytes = vec![1; 16 << 20];
     let request = LoadConstantsRequest { tag: 3.into(), length: (17 << 20).into(), ..Default::default() };
@@ -322,7 +322,7 @@ fn channels_run_out_where_cores_do_not() {
 }
 
 #[test]
-fn a_network_takes_all_semaphores_of_a_channel_and_all_memory_of_a_card_but_no_more() {
+fn network_takes_all_semaphores_of_a_channel_and_all_memory_of_a_card_but_no_more() {
     let plain = image(0, 0, &[64]);
     let with = |semaphores: usize| {
         let mut network = Network::read(&plain).unwrap();
@@ -370,7 +370,7 @@ fn networks_are_their_users_own() {
 }
 
 #[test]
-fn a_deactivation_is_consumed_and_ends_everything_of_its_channel() {
+fn deactivation_is_consumed_and_ends_everything_of_its_channel() {
     let card = card(options());
     let active = card.channel(8);
     let (stuck, other) = (card.stuck(&active), card.poster(&active, 3));
@@ -387,7 +387,7 @@ fn a_deactivation_is_consumed_and_ends_everything_of_its_channel() {
 }
 
 #[test]
-fn a_channel_that_was_given_back_in_a_bad_message_is_nobodys_until_a_reset() {
+fn channel_given_back_in_a_bad_message_has_no_user_until_a_reset() {
     let card = card(options());
     let active = card.channel(8);
     let mut memory = raw(&[DEACTIVATE_FROM_USER, 16, active.channel, 0, 99, 8]);
@@ -402,7 +402,7 @@ fn a_channel_that_was_given_back_in_a_bad_message_is_nobodys_until_a_reset() {
 }
 
 #[test]
-fn an_answer_to_a_deactivation_that_nobody_waits_for_any_more_releases_the_channel() {
+fn answer_to_a_deactivation_without_a_waiter_releases_the_channel() {
     let released = |counts: &dyn Fn() -> Counts| {
         let limit = Instant::now() + Duration::from_secs(10);
         while counts().channels != 0 {

@@ -52,7 +52,7 @@ fn infer(card: &Card, buffers: &Buffers, numbers: &[u32], constant: u32) -> (Out
 }
 
 #[test]
-fn a_network_computes() {
+fn network_computes() {
     for workers in [1, 3] {
         let execution = Execution { workers, speed: 20, ..Execution::default() };
         let card = card(Options { execution, ..options() });
@@ -70,7 +70,7 @@ fn a_network_computes() {
 }
 
 #[test]
-fn a_network_computes_where_the_hosts_memory_is_in_pieces() {
+fn network_computes_where_the_hosts_memory_is_in_pieces() {
     // Each buffer is several elements of the ring, each of which waits for the semaphore before its transfer.
     let card = card(Options { segment: Some(4096), ..options() });
     let capacity = 5 * 4096;
@@ -196,7 +196,7 @@ fn networks_of_several_users_run_beside_each_other() {
 }
 
 #[test]
-fn a_user_that_is_gone_in_the_middle_of_a_call_leaves_nothing_behind() {
+fn user_that_is_gone_in_the_middle_of_a_call_leaves_nothing_behind() {
     let card = card(options());
     let emulator = card.emulator.clone();
     let (begun, wait) = std::sync::mpsc::channel();
@@ -231,7 +231,7 @@ fn a_user_that_is_gone_in_the_middle_of_a_call_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_network_for_real_cores_is_refused() {
+fn network_for_real_cores_is_refused() {
     use hal_qaic_abi::container::emulated;
     use hal_qaic_abi::nnc::command::{ActivateResponse, Status};
     let card = card(options());

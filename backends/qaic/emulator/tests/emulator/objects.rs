@@ -21,7 +21,7 @@ fn sizes_are_rounded_up_to_pages() {
 }
 
 #[test]
-fn an_object_is_mapped_from_its_offset_alone() {
+fn object_is_mapped_from_its_offset_alone() {
     let card = card(options());
     let (one, two) = (card.create(8192).unwrap(), card.create(4096).unwrap());
     let (first, second) = (card.offset(one).unwrap(), card.offset(two).unwrap());
@@ -39,7 +39,7 @@ fn an_object_is_mapped_from_its_offset_alone() {
 }
 
 #[test]
-fn a_handle_is_closed_once_and_its_object_stays_while_it_is_needed() {
+fn handle_is_closed_once_and_its_object_stays_while_it_is_needed() {
     let card = card(options());
     let handle = card.create(4096).unwrap();
     let offset = card.offset(handle).unwrap();

@@ -88,7 +88,7 @@ fn each_wrong_entry_is_refused() {
 }
 
 #[test]
-fn a_ring_must_have_as_many_elements_as_an_object() {
+fn ring_must_have_as_many_elements_as_an_object() {
     let card = card(Options { segment: Some(4096), ..options() });
     let active = card.channel(4);
     let entry = |size| SliceEntry { size, ..SliceEntry::default() };

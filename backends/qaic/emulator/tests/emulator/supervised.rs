@@ -32,7 +32,7 @@ fn what_a_dead_process_had_goes_when_files_are_looked_through() {
 }
 
 #[test]
-fn a_process_may_map_what_its_file_has_a_handle_for_and_no_more() {
+fn process_may_map_what_its_file_has_a_handle_for_and_no_more() {
     let one = card(options());
     let two = open(&one.emulator, 0);
     let machine = &one.emulator;
@@ -64,7 +64,7 @@ fn files_have_their_nodes_and_a_report_has_every_card() {
 }
 
 #[test]
-fn a_user_that_is_on_its_way_out_is_not_gone() {
+fn user_that_is_on_its_way_out_is_not_gone() {
     // The device does not answer when it is told of the end, so that this takes a while.
     let mut options = faulty(&["control-lost:1"]);
     (options.execution.speed, options.module.control_resp_timeout_s) = (1, 1);

@@ -274,7 +274,7 @@ const EXECUTIONS: &[Row] = &[
 ];
 
 #[test]
-fn the_driver_says_what_the_table_has() {
+fn driver_says_what_the_table_has() {
     let site = Site::open();
     let name = |result: &Result<(), Errno>| match result {
         Ok(()) => "ok".to_owned(),

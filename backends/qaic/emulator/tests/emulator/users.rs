@@ -34,7 +34,7 @@ fn any_number_of_users_share_a_card_and_see_nothing_of_each_other() {
 }
 
 #[test]
-fn a_close_gives_everything_back() {
+fn close_gives_everything_back() {
     let one = card(options());
     let two = open(&one.emulator, 0);
     let active = one.channel(8);
@@ -79,7 +79,7 @@ fn handles_go_before_the_device_is_told_and_what_is_sliced_goes_with_its_channel
 }
 
 #[test]
-fn a_mapping_holds_the_file_open() {
+fn mapping_holds_the_file_open() {
     let card = card(options());
     let emulator = card.emulator.clone();
     let memory = {
@@ -93,7 +93,7 @@ fn a_mapping_holds_the_file_open() {
 }
 
 #[test]
-fn the_core_knows_requests_by_their_number() {
+fn core_knows_requests_by_their_number() {
     let card = card(options());
     let file = card.file().as_fd();
     let ask = |request: u32, bytes: &mut [u8]| card.emulator.ioctl(file, request, bytes);
@@ -112,7 +112,7 @@ fn the_core_knows_requests_by_their_number() {
 }
 
 #[test]
-fn the_file_system_shows_cards_and_parameters() {
+fn file_system_shows_cards_and_parameters() {
     let machine = Emulator::new(Options { cards: 2, ..options() }).unwrap();
     assert_eq!(machine.list(Path::new("/sys/class/accel")).unwrap(), ["accel0", "accel1"]);
     let read = |path: &str| machine.read(Path::new(path));

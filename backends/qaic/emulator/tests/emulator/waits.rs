@@ -27,7 +27,7 @@ fn each_wrong_wait_is_refused() {
 }
 
 #[test]
-fn a_wait_ends_in_time_and_without_a_time_by_the_modules() {
+fn wait_ends_in_time_and_without_a_time_by_the_modules() {
     let module = Module { wait_exec_default_timeout_ms: 1000, ..Module::default() };
     let card = card(Options { module, ..options() });
     let active = card.channel(8);
@@ -47,7 +47,7 @@ fn a_wait_ends_in_time_and_without_a_time_by_the_modules() {
 }
 
 #[test]
-fn a_deactivation_waits_for_waits_and_then_ends_what_is_on_its_way() {
+fn deactivation_waits_for_waits_and_then_ends_what_is_on_its_way() {
     let card = card(options());
     let active = card.channel(8);
     let stuck = card.stuck(&active);
@@ -69,7 +69,7 @@ fn a_deactivation_waits_for_waits_and_then_ends_what_is_on_its_way() {
 }
 
 #[test]
-fn a_wait_that_a_signal_interrupts_says_that_its_channel_was_taken_if_it_was() {
+fn wait_that_a_signal_interrupts_says_that_its_channel_was_taken_if_it_was() {
     let card = card(options());
     let active = card.channel(8);
     let stuck = card.stuck(&active);
@@ -103,7 +103,7 @@ fn a_wait_that_a_signal_interrupts_says_that_its_channel_was_taken_if_it_was() {
 }
 
 #[test]
-fn a_state_is_left_by_a_close_and_cleared_by_a_deactivation() {
+fn state_is_left_by_a_close_and_cleared_by_a_deactivation() {
     let one = card(options());
     let emulator = one.emulator.clone();
     let state = |channel: u32| {
@@ -118,7 +118,7 @@ fn a_state_is_left_by_a_close_and_cleared_by_a_deactivation() {
 }
 
 #[test]
-fn a_close_elsewhere_does_not_disturb() {
+fn close_elsewhere_does_not_disturb() {
     let one = card(options());
     let active = one.channel(8);
     let stuck = one.stuck(&active);

@@ -51,7 +51,7 @@ fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
 }
 
 #[test]
-fn a_device_that_is_offline_is_waited_for_as_long_as_one_likes() {
+fn device_that_is_offline_is_waited_for_as_long_as_one_likes() {
     let offline = |times| {
         let kernel = willing();
         *kernel.opening.lock() = vec![Errno::NODEV; times];
@@ -73,7 +73,7 @@ fn a_device_that_is_offline_is_waited_for_as_long_as_one_likes() {
 }
 
 #[test]
-fn an_object_has_whole_pages_and_is_given_back() {
+fn object_has_whole_pages_and_is_given_back() {
     let (card, kernel) = open(willing());
     let object = card.create(5000).unwrap();
     assert_eq!((object.length(), object.view().length()), (8192, 8192));
@@ -86,7 +86,7 @@ fn an_object_has_whole_pages_and_is_given_back() {
 }
 
 #[test]
-fn an_object_that_cannot_be_mapped_is_given_back() {
+fn object_that_cannot_be_mapped_is_given_back() {
     let (card, kernel) = open(Scripted::new(|call, _| match call {
         Call::MmapBo => Err(Errno::INVAL),
         _ => Ok(()),
@@ -96,7 +96,7 @@ fn an_object_that_cannot_be_mapped_is_given_back() {
 }
 
 #[test]
-fn whoever_opened_a_file_tells_the_kernel_that_it_is_closed() {
+fn opener_of_a_file_tells_the_kernel_that_it_is_closed() {
     let (card, kernel) = open(willing());
     let file = std::fs::File::open("/dev/null").unwrap();
     let adopted = Card::adopt(kernel.clone(), file.as_fd(), "descriptor".to_owned()).unwrap();
@@ -169,7 +169,7 @@ fn slices_and_executions_have_their_bytes() {
 }
 
 #[test]
-fn what_a_signal_interrupts_is_done_again() {
+fn interrupted_requests_are_done_again() {
     let mut interruptions = 3;
     let (card, kernel) = open(Scripted::new(move |call, _| {
         if matches!(call, Call::Execute | Call::Wait) && interruptions > 0 {
@@ -185,7 +185,7 @@ fn what_a_signal_interrupts_is_done_again() {
 }
 
 #[test]
-fn a_wait_asks_for_the_time_that_is_left_and_never_for_the_modules() {
+fn wait_asks_for_the_time_that_is_left_and_never_for_the_modules() {
     let times = Arc::new(Mutex::new(Vec::new()));
     let record = times.clone();
     let (card, _) = open(Scripted::new(move |call, argument| {
@@ -228,7 +228,7 @@ fn refusals_of_the_kernel_have_their_meaning() {
 }
 
 #[test]
-fn an_interrupted_request_is_made_again_as_it_was() {
+fn interrupted_request_is_made_again_as_it_was() {
     let mut interrupted = false;
     let (card, _) = open(Scripted::new(move |call, argument| {
         if call != Call::CreateBo {
@@ -245,7 +245,7 @@ fn an_interrupted_request_is_made_again_as_it_was() {
 }
 
 #[test]
-fn a_batch_that_is_emptied_is_not_partial_any_more() {
+fn batch_that_is_emptied_is_not_partial_any_more() {
     let (card, kernel) = open(willing());
     let object = card.create(1).unwrap();
     let mut batch = batch(&[(&object, Some(1))]);

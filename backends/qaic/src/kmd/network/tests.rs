@@ -117,7 +117,7 @@ const TRANSCRIPT: [&str; 6] = [
 ];
 
 #[test]
-fn an_activation_has_its_golden_transcript() {
+fn activation_has_its_golden_transcript() {
     let said = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let record = said.clone();
     let inner = kernel(|asked, reply| {
@@ -164,7 +164,7 @@ fn an_activation_has_its_golden_transcript() {
 }
 
 #[test]
-fn a_network_is_loaded_activated_deactivated_and_unloaded() {
+fn network_is_loaded_activated_deactivated_and_unloaded() {
     let log = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let record = log.clone();
     let device = device(kernel(move |asked, reply| {
@@ -233,7 +233,7 @@ fn activate(
 }
 
 #[test]
-fn a_devices_refusal_comes_with_its_status_however_it_is_told() {
+fn devices_refusal_comes_with_its_status_however_it_is_told() {
     let what = ActivateRequest::NAME;
     let refused = |status| Err(Error::Refused { what, status });
     let no_cores = || ActivateResponse { status: (-13).into(), ..Default::default() };
@@ -271,7 +271,7 @@ fn a_devices_refusal_comes_with_its_status_however_it_is_told() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_no_activation() {
+fn answer_that_makes_no_sense_is_no_activation() {
     let nonsense = |result: Result<Activation, Error>, says: &str| {
         let error = result.unwrap_err();
         assert!(matches!(error, Error::Answer { .. }) && error.to_string().contains(says), "{error}");
@@ -326,7 +326,7 @@ fn what_the_kernel_says_of_a_message_has_its_meaning() {
 }
 
 #[test]
-fn an_activation_is_tried_again_while_the_sub_system_restarts() {
+fn activation_is_tried_again_while_the_sub_system_restarts() {
     let restarting = |times: i32| {
         let mut left = times;
         move |reply: &mut Message| {
@@ -407,7 +407,7 @@ fn another_major_version_of_commands_is_refused_and_another_minor_one_is_not() {
 }
 
 #[test]
-fn a_device_that_does_not_say_which_commands_it_knows_is_taken_with_a_warning() {
+fn device_that_does_not_say_which_commands_it_knows_is_taken_with_a_warning() {
     type Says = fn(&mut Message) -> Result<(), Errno>;
     let refuses: Says = |reply| {
         say(reply, &StatusResponse { status: (-1).into(), ..Default::default() });
@@ -430,7 +430,7 @@ fn a_device_that_does_not_say_which_commands_it_knows_is_taken_with_a_warning() 
 }
 
 #[test]
-fn a_shorter_timeout_is_kept_and_a_longer_one_is_refused() {
+fn shorter_timeout_is_kept_and_a_longer_one_is_refused() {
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let mut slow = kernel(move |_, _| {
         // Until the test is over.
@@ -452,7 +452,7 @@ fn a_shorter_timeout_is_kept_and_a_longer_one_is_refused() {
 }
 
 #[test]
-fn a_device_tells_what_it_has() {
+fn device_tells_what_it_has() {
     let device = device(kernel(|_, reply| {
         let mut answer = StatusResponse::default();
         answer.device.commands_major = 17.into();
@@ -501,7 +501,7 @@ fn distort(noise: &mut Noise, memory: &mut [u8; MESSAGE_MAX], manage: &mut Manag
 }
 
 #[test]
-fn a_device_that_answers_anything_is_refused_or_understood_and_the_next_message_is_sent() {
+fn device_that_answers_anything_is_refused_or_understood_and_the_next_message_is_sent() {
     let mut noise = Noise(13);
     let garbage = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let distorted = garbage.clone();
@@ -555,7 +555,7 @@ fn a_device_that_answers_anything_is_refused_or_understood_and_the_next_message_
 }
 
 #[test]
-fn the_first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one() {
+fn first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one() {
     let device = device(kernel(|_, reply| {
         say(reply, &LoadElfResponse { elf_id: 3.into(), ..LoadElfResponse::default() });
         say(reply, &LoadElfResponse { elf_id: 4.into(), status: (-4).into(), ..LoadElfResponse::default() });
@@ -580,7 +580,7 @@ fn the_first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one()
 }
 
 #[test]
-fn a_restart_that_nobody_waits_for_any_more_is_not_waited_for() {
+fn restart_that_is_given_up_is_not_waited_for() {
     let (sender, refused) = std::sync::mpsc::channel();
     let device = device(kernel(move |_, reply| {
         let _ = sender.send(());

@@ -75,7 +75,7 @@ fn one_thread_at_a_time_reports_and_what_a_job_held_is_free_by_then() {
 }
 
 #[test]
-fn a_queue_that_is_full_says_once_that_it_has_room() {
+fn queue_that_is_full_says_once_that_it_has_room() {
     let bench = Bench::with_channels(1);
     let memory = bench.memory(&[0; 4]);
     let full = Queues::new("qaic1");
@@ -97,7 +97,7 @@ fn a_queue_that_is_full_says_once_that_it_has_room() {
 }
 
 #[test]
-fn a_job_has_the_first_of_its_failures() {
+fn job_has_the_first_of_its_failures() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 16]);
@@ -105,7 +105,7 @@ fn a_job_has_the_first_of_its_failures() {
     let others = [span(&memory, 8, 4), span(&memory, 12, 4)];
     let epoch = bench
         .submit(0, &[dispatch(&executable, 0, [1; 3], &bindings), dispatch(&executable, 1, [1; 3], &others)]);
-    bench.settle();
+    bench.begin_all();
     // The second network is looked at first.
     assert!(bench.completions.step());
     bench.desk.fail(Asked::Wait, Errno::IO);
@@ -114,14 +114,14 @@ fn a_job_has_the_first_of_its_failures() {
 }
 
 #[test]
-fn a_network_has_the_first_reason_why_it_ended() {
+fn network_has_the_first_reason_why_it_ended() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
     bench.desk.hold();
     let epoch =
         bench.submit(0, &[dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)])]);
-    bench.settle();
+    bench.begin_all();
     let number = bench.queues.state.lock().launched[0].launched.network;
     assert_eq!(bench.networks().end(number, &Error::Full), Error::Full);
     assert_eq!(bench.networks().end(number, &Error::Ring), Error::Full);
@@ -130,7 +130,7 @@ fn a_network_has_the_first_reason_why_it_ended() {
 }
 
 #[test]
-fn an_abort_ends_what_runs_and_what_waits_for_its_reason() {
+fn abort_ends_what_runs_and_what_waits_for_its_reason() {
     let mut bench = Bench::new(Desk::new(16, 1), Settings { in_flight: Some(1), ..Settings::default() });
     let executable = bench.adder();
     let memory = bench.memory(&[1; 16]);
@@ -139,7 +139,7 @@ fn an_abort_ends_what_runs_and_what_waits_for_its_reason() {
         bench.submit(0, &[dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)])]);
     let waits =
         bench.submit(1, &[dispatch(&executable, 0, [1; 3], &[span(&memory, 8, 4), span(&memory, 12, 4)])]);
-    bench.settle();
+    bench.begin_all();
     assert_eq!(bench.desk.held().values().sum::<usize>(), 1);
     bench.queues.abort(&Failure::new(Code::Cancelled, "the program is over"));
     bench.desk.calls();
@@ -151,28 +151,28 @@ fn an_abort_ends_what_runs_and_what_waits_for_its_reason() {
 }
 
 #[test]
-fn a_loss_takes_what_is_in_flight_and_is_told_behind_it() {
+fn loss_takes_what_is_in_flight_and_is_told_behind_it() {
     let mut bench = Bench::with_channels(16);
     let (idle, held, gone) = (bench.adder(), bench.adder(), bench.adder());
     let memory = bench.memory(&[1; 16]);
     bench.dispatch(&idle, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
     bench.desk.hold();
     bench.submit(0, &[dispatch(&held, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)])]);
-    bench.settle();
+    bench.begin_all();
     assert!(bench.completions.step());
     bench.desk.fail(Asked::PartialExecute, Errno::NODEV);
     bench.submit(1, &[dispatch(&gone, 0, [1; 3], &[span(&memory, 8, 4), span(&memory, 12, 4)])]);
-    bench.settle();
+    bench.begin_all();
     assert!(bench.told.lost.lock().is_empty(), "a run is in flight");
     bench.completions.step();
-    bench.settle();
+    bench.begin_all();
     assert_eq!(bench.told.lost.lock().len(), 1);
     assert_eq!(bench.networks().len(), 0);
     assert_eq!(bench.desk.counts(), (1, 0, 0), "the buffer is left");
 }
 
 #[test]
-fn a_device_that_is_gone_while_it_is_waited_for_is_lost() {
+fn device_that_is_gone_while_it_is_waited_for_is_lost() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
@@ -181,7 +181,7 @@ fn a_device_that_is_gone_while_it_is_waited_for_is_lost() {
     assert!(bench.dispatch(&executable, 0, [1; 3], &bindings).is_err());
     for _ in 0..3 {
         bench.completions.step();
-        bench.settle();
+        bench.begin_all();
     }
     assert_eq!(bench.told.lost.lock().len(), 1);
 }
@@ -196,7 +196,7 @@ fn each_network_has_its_turn_and_its_own_end() {
         |executable, at| dispatch(executable, 0, [1; 3], &[span(&memory, at, 4), span(&memory, at + 4, 4)]);
     for (broken, whole) in [(0, 1), (1, 0)] {
         let epochs = [bench.submit(0, &[of(&first, 0)]), bench.submit(1, &[of(&second, 8)])];
-        bench.settle();
+        bench.begin_all();
         let channels: Vec<u32> = {
             let state = bench.queues.state.lock();
             state.launched.iter().map(|flight| flight.launched.target.channel.number).collect()
@@ -205,7 +205,7 @@ fn each_network_has_its_turn_and_its_own_end() {
         for _ in 0..4 {
             bench.completions.step();
         }
-        bench.settle();
+        bench.begin_all();
         let ended: Vec<u64> = bench.told.ended.lock().drain(..).map(|(epoch, _)| epoch).collect();
         assert_eq!(ended, [epochs[whole]], "the other one is held");
         bench.desk.release(channels[broken]);
@@ -214,10 +214,10 @@ fn each_network_has_its_turn_and_its_own_end() {
     }
     // What breaks one of them is nothing to the other.
     let epochs = [bench.submit(0, &[of(&first, 0)]), bench.submit(1, &[of(&second, 8)])];
-    bench.settle();
+    bench.begin_all();
     bench.desk.fail(Asked::Wait, Errno::IO);
     bench.completions.step();
-    bench.settle();
+    bench.begin_all();
     let (broken, _) = bench.told.ended.lock()[0].clone();
     let whole = epochs.into_iter().find(|epoch| *epoch != broken).unwrap();
     let channel = *bench.desk.held().keys().next().unwrap();
@@ -226,7 +226,7 @@ fn each_network_has_its_turn_and_its_own_end() {
 }
 
 #[test]
-fn a_ring_that_stays_full_fails_the_dispatch_in_time() {
+fn ring_that_stays_full_fails_the_dispatch_in_time() {
     let settings = Settings { execute_timeout: Duration::ZERO, ..Settings::default() };
     let mut bench = Bench::new(Desk::new(16, 1), settings);
     let executable = bench.adder();
@@ -281,7 +281,7 @@ fn workgroups_are_not_counted_before_the_run_that_writes_them_is_over() {
 }
 
 #[test]
-fn a_buffer_in_place_is_sliced_for_what_it_is_now_and_let_go_of() {
+fn buffer_in_place_is_sliced_for_what_it_is_now_and_let_go_of() {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let (one, other) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
@@ -301,7 +301,7 @@ fn a_buffer_in_place_is_sliced_for_what_it_is_now_and_let_go_of() {
 }
 
 #[test]
-fn a_program_goes_with_its_executable() {
+fn program_goes_with_its_executable() {
     let bench = Bench::with_channels(1);
     let program = Adder::new();
     let kept = Arc::downgrade(&program);

@@ -31,7 +31,7 @@ fn far(host_offset: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_network_of_more_memory_than_there_are_addresses_is_refused_when_it_is_read() {
+fn network_of_more_memory_than_there_are_addresses_is_refused_when_it_is_read() {
     let bench = Bench::with_channels(1);
     for offset in [u64::MAX - 16, u64::MAX - 4096, u64::MAX - 8192] {
         let refused = Executable::network(&far(offset), false, &bench.queues).map(drop).unwrap_err();
@@ -42,7 +42,7 @@ fn a_network_of_more_memory_than_there_are_addresses_is_refused_when_it_is_read(
 }
 
 #[test]
-fn a_buffer_that_is_on_its_way_for_a_moment_longer_goes_to_another_network_when_it_is_not() {
+fn buffer_that_is_on_its_way_for_a_moment_longer_goes_to_another_network_when_it_is_not() {
     let mut bench = Bench::with_channels(16);
     let (one, other) = (network(&bench), network(&bench));
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -61,7 +61,7 @@ fn a_buffer_that_is_on_its_way_for_a_moment_longer_goes_to_another_network_when_
 }
 
 #[test]
-fn a_buffer_of_a_network_that_a_device_does_not_stop_is_copied_for_another_one() {
+fn buffer_of_a_network_that_a_device_does_not_stop_is_copied_for_another_one() {
     let mut bench = Bench::with_channels(16);
     let (one, other) = (network(&bench), network(&bench));
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -77,7 +77,7 @@ fn a_buffer_of_a_network_that_a_device_does_not_stop_is_copied_for_another_one()
 }
 
 #[test]
-fn a_channel_that_was_lost_and_given_to_another_network_is_left_to_it() {
+fn channel_that_was_lost_and_given_to_another_network_is_left_to_it() {
     let mut bench = Bench::with_channels(16);
     let (lost, other) = (bench.adder(), bench.adder());
     let memory = bench.memory(&[1; 8192]);
@@ -96,7 +96,7 @@ fn a_channel_that_was_lost_and_given_to_another_network_is_left_to_it() {
 }
 
 #[test]
-fn a_network_without_some_of_its_bindings_is_not_run() {
+fn network_without_some_of_its_bindings_is_not_run() {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let memory = bench.memory(&[1; 4096]);
@@ -132,7 +132,7 @@ fn what_lies_beyond_the_kernels_counter_of_a_buffer_is_not_used_in_place() {
 }
 
 #[test]
-fn a_network_that_reaches_beyond_the_kernels_counter_is_refused_with_what_to_do() {
+fn network_that_reaches_beyond_the_kernels_counter_is_refused_with_what_to_do() {
     let bench = Bench::with_channels(1);
     let refused = Executable::network(&far((2 << 30) - 15), false, &bench.queues).map(drop).unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented, "{refused}");
@@ -142,7 +142,7 @@ fn a_network_that_reaches_beyond_the_kernels_counter_is_refused_with_what_to_do(
 }
 
 #[test]
-fn a_buffer_beyond_two_gibibytes_is_worked_on_where_the_kernel_counts_in_int() {
+fn buffer_beyond_two_gibibytes_is_worked_on_where_the_kernel_counts_in_int() {
     for segment in [&[][..], &[("segment", "1g")]] {
         let parameters = [&[("counter", "int")], segment].concat();
         let (emulator, mut bench) = on_emulator(&parameters, Settings::default());
@@ -158,7 +158,7 @@ fn a_buffer_beyond_two_gibibytes_is_worked_on_where_the_kernel_counts_in_int() {
 }
 
 #[test]
-fn a_wait_may_be_for_ever() {
+fn wait_may_be_for_ever() {
     let bench = Bench::with_channels(16);
     let object = bench.card.create(1).unwrap();
     assert_eq!(bench.card.wait(&object, 0, Duration::MAX), Err(Error::WorkloadLost));
@@ -200,7 +200,7 @@ fn objects_of_a_network_that_a_device_does_not_stop_are_not_given_to_another() {
 }
 
 #[test]
-fn a_container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_run() {
+fn container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_run() {
     let settings = Settings { execute_timeout: Duration::from_millis(30), ..Settings::default() };
     let (emulator, mut bench) = on_emulator(&[], settings);
     let number = bench.programs.load(Adder::new());
@@ -219,17 +219,17 @@ fn a_container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_r
         }
     }
     assert!(run > 0);
-    bench.settle();
+    bench.begin_all();
     let executable = Arc::new(Executable::network(&right, true, &bench.queues).unwrap());
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
     drop(executable);
-    bench.settle();
+    bench.begin_all();
     let counts = emulator.counts(0);
     assert_eq!((counts.channels, counts.activations, counts.loaded), (0, 0, 0), "{counts:?}");
 }
 
 #[test]
-fn a_ring_that_was_large_enough_is_replaced_for_buffers_in_more_pieces() {
+fn ring_that_was_large_enough_is_replaced_for_buffers_in_more_pieces() {
     let settings = Settings { execute_timeout: Duration::from_secs(1), ..Settings::default() };
     let mut bench = Bench::new(Desk::new(16, 1), settings);
     let executable = network(&bench);

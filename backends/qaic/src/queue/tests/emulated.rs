@@ -49,7 +49,7 @@ fn quick() -> Settings {
 }
 
 #[test]
-fn a_dispatch_takes_the_way_of_a_network() {
+fn dispatch_takes_the_way_of_a_network() {
     let mut machine = Machine::new(&[], Settings::default());
     machine.works();
     let first = machine.counts();
@@ -110,7 +110,7 @@ fn as_many_networks_as_there_are_cores_and_more() {
 }
 
 #[test]
-fn a_network_that_hangs_is_stopped_and_started_again() {
+fn network_that_hangs_is_stopped_and_started_again() {
     let mut machine = Machine::new(&[("fault", "hang:1")], quick());
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::Aborted, "{failure}");
@@ -119,7 +119,7 @@ fn a_network_that_hangs_is_stopped_and_started_again() {
 }
 
 #[test]
-fn a_refused_deactivation_is_asked_for_again() {
+fn refused_deactivation_is_asked_for_again() {
     let mut machine = Machine::new(&[("fault", "deactivate:1")], Settings::default());
     machine.works();
     machine.bench.networks().clear();
@@ -128,7 +128,7 @@ fn a_refused_deactivation_is_asked_for_again() {
 }
 
 #[test]
-fn a_channel_that_does_not_exist_fails_the_dispatch_and_not_the_device() {
+fn channel_that_does_not_exist_fails_the_dispatch_and_not_the_device() {
     let mut machine = Machine::new(&[("fault", "bad-channel:1")], Settings::default());
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::Internal, "{failure}");
@@ -136,7 +136,7 @@ fn a_channel_that_does_not_exist_fails_the_dispatch_and_not_the_device() {
 }
 
 #[test]
-fn a_message_with_a_wrong_checksum_fails_the_dispatch_and_not_the_device() {
+fn message_with_a_wrong_checksum_fails_the_dispatch_and_not_the_device() {
     // The third message is the one that loads the network: the first two asked for versions.
     let mut machine = Machine::new(&[("fault", "control-crc:3")], Settings::default());
     assert_eq!(machine.dispatch().unwrap_err().code(), Code::DataLoss);
@@ -144,7 +144,7 @@ fn a_message_with_a_wrong_checksum_fails_the_dispatch_and_not_the_device() {
 }
 
 #[test]
-fn a_message_that_is_not_answered_fails_the_dispatch_in_time() {
+fn message_that_is_not_answered_fails_the_dispatch_in_time() {
     let lost = [("fault", "control-lost:3"), ("control_resp_timeout_s", "1")];
     let mut machine = Machine::new(&lost, Settings::default());
     let failure = machine.dispatch().unwrap_err();
@@ -154,7 +154,7 @@ fn a_message_that_is_not_answered_fails_the_dispatch_in_time() {
 }
 
 #[test]
-fn a_message_that_is_answered_wrongly_fails_the_dispatch_and_leaves_nothing_behind() {
+fn message_that_is_answered_wrongly_fails_the_dispatch_and_leaves_nothing_behind() {
     // The third loads the network, the fourth activates it.
     for message in ["control-wrong:3", "control-wrong:4"] {
         let mut machine = Machine::new(&[("fault", message)], Settings::default());
@@ -175,7 +175,7 @@ fn a_message_that_is_answered_wrongly_fails_the_dispatch_and_leaves_nothing_behi
 }
 
 #[test]
-fn a_message_that_the_device_has_no_room_for_fails_the_dispatch_and_says_so() {
+fn message_that_the_device_has_no_room_for_fails_the_dispatch_and_says_so() {
     let full = [("fault", "control-full:3"), ("speed", "20")];
     let mut machine = Machine::new(&full, Settings::default());
     let failure = machine.dispatch().unwrap_err();
@@ -200,7 +200,7 @@ fn waits_that_signals_interrupt_go_on() {
 }
 
 #[test]
-fn an_interrupt_that_is_lost_ends_a_dispatch_in_time() {
+fn interrupt_that_is_lost_ends_a_dispatch_in_time() {
     let mut machine = Machine::new(&[("fault", "lost-msi:1")], quick());
     // Where completions are many, the next interrupt finds them all.
     if let Err(failure) = machine.dispatch() {
@@ -210,7 +210,7 @@ fn an_interrupt_that_is_lost_ends_a_dispatch_in_time() {
 }
 
 #[test]
-fn outputs_that_wait_for_a_semaphore_that_nobody_adds_to_end_a_dispatch_in_time() {
+fn outputs_behind_a_semaphore_that_is_never_added_to_end_a_dispatch_in_time() {
     let mut machine = Machine::new(&[("fault", "deadlock:1")], quick());
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::Aborted, "{failure}");
@@ -219,7 +219,7 @@ fn outputs_that_wait_for_a_semaphore_that_nobody_adds_to_end_a_dispatch_in_time(
 }
 
 #[test]
-fn an_object_that_finds_no_memory_fails_the_dispatch() {
+fn object_that_finds_no_memory_fails_the_dispatch() {
     // Two are the buffers of the test.
     let mut machine = Machine::new(&[("fault", "alloc:4")], Settings::default());
     assert_eq!(machine.dispatch().unwrap_err().code(), Code::ResourceExhausted);
@@ -227,7 +227,7 @@ fn an_object_that_finds_no_memory_fails_the_dispatch() {
 }
 
 #[test]
-fn a_card_that_is_pulled_out_is_lost() {
+fn card_that_is_pulled_out_is_lost() {
     let mut machine = Machine::new(&[("fault", "unplug:13")], Settings::default());
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::Unavailable, "{failure}");
@@ -235,7 +235,7 @@ fn a_card_that_is_pulled_out_is_lost() {
 }
 
 #[test]
-fn a_reset_fails_what_runs() {
+fn reset_fails_what_runs() {
     let mut machine = Machine::new(&[("fault", "reset:2")], quick());
     machine.works();
     let failure = machine.dispatch().unwrap_err();
@@ -243,7 +243,7 @@ fn a_reset_fails_what_runs() {
 }
 
 #[test]
-fn a_sub_system_that_restarts_costs_one_dispatch() {
+fn sub_system_that_restarts_costs_one_dispatch() {
     let mut machine = Machine::new(&[("fault", "crash:2")], Settings::default());
     machine.works();
     let failure = machine.dispatch().unwrap_err();
@@ -292,7 +292,7 @@ impl HostProgram for Slow {
 }
 
 #[test]
-fn the_kernels_statistics_are_the_times_of_a_profile() {
+fn kernels_statistics_are_the_times_of_a_profile() {
     let mut machine = Machine::new(&[], Settings::default());
     let slow = Arc::new(Slow([Function { bindings: 1, constants: 1, ..Function::default() }]));
     let executable = Arc::new(Executable::program(slow, &machine.bench.programs, &machine.bench.queues));
@@ -320,7 +320,7 @@ fn the_kernels_statistics_are_the_times_of_a_profile() {
 }
 
 #[test]
-fn a_file_of_the_programs_is_used_and_not_closed() {
+fn file_of_the_programs_is_used_and_not_closed() {
     use std::os::fd::AsFd;
     let machine = Machine::new(&[], Settings::default());
     let (emulator, users) = (machine.emulator.clone(), machine.counts().users);

@@ -74,7 +74,7 @@ fn times(statistics: Result<(u32, u32), Errno>) -> (u64, u64, u64) {
     };
     let before = clock();
     assert!(bench.queues.submit(job).is_ok());
-    bench.settle();
+    bench.begin_all();
     std::thread::sleep(Duration::from_millis(20));
     bench.desk.release(0);
     bench.until_ended(bench.epoch).unwrap();
@@ -103,7 +103,7 @@ fn one_network_is_waited_for_longer_than_each_of_two() {
     for (number, executable) in executables.iter().enumerate() {
         let bindings = [0, 1].map(|at| span(&memories[2 * number + at], 0, 4096));
         bench.submit(number, &[dispatch(executable, 0, [1; 3], &bindings)]);
-        bench.settle();
+        bench.begin_all();
         bench.desk.waits();
         (0..4).for_each(|_| assert!(bench.completions.step()));
         let expected = if number == 0 { 10..=20 } else { 1..=1 };
@@ -113,7 +113,7 @@ fn one_network_is_waited_for_longer_than_each_of_two() {
 }
 
 #[test]
-fn the_thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_told() {
+fn thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_told() {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -122,7 +122,7 @@ fn the_thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_i
         0,
         &[dispatch(&executable, 0, [1; 3], &memories.each_ref().map(|memory| span(memory, 0, 4096)))],
     );
-    bench.settle();
+    bench.begin_all();
     bench.queues.lose(&mut bench.queues.state.lock());
     bench.queues.stop();
     assert!(matches!(bench.submissions.step(), Next::Sleep(_, None)), "a run is in flight");
@@ -133,7 +133,7 @@ fn the_thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_i
 }
 
 #[test]
-fn a_ring_that_had_room_meanwhile_may_be_full_as_long_again() {
+fn ring_that_had_room_meanwhile_may_be_full_as_long_again() {
     let settings = Settings { execute_timeout: Duration::from_millis(50), ..Settings::default() };
     let mut bench = Bench::new(Desk::new(16, 1), settings);
     let executable = network(&bench);
@@ -142,17 +142,17 @@ fn a_ring_that_had_room_meanwhile_may_be_full_as_long_again() {
     let run = dispatch(&executable, 0, [1; 3], &bindings);
     bench.desk.fail(Asked::Execute, Errno::AGAIN);
     let epoch = bench.submit(0, &[run.clone(), Command::Barrier, run]);
-    bench.settle();
+    bench.begin_all();
     std::thread::sleep(Duration::from_millis(60));
     // The first one begins, and lands.
-    bench.settle();
+    bench.begin_all();
     bench.completions.step();
     bench.desk.fail(Asked::Execute, Errno::AGAIN);
     assert!(bench.until_ended(epoch).is_ok());
 }
 
 #[test]
-fn a_device_that_had_not_enough_once_is_asked_again_when_a_network_has_gone() {
+fn device_that_had_not_enough_once_is_asked_again_when_a_network_has_gone() {
     let mut bench = Bench::with_channels(2);
     let mut executables = [0; 4].map(|_| Some(network(&bench)));
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -161,14 +161,14 @@ fn a_device_that_had_not_enough_once_is_asked_again_when_a_network_has_gone() {
         bench.dispatch(executables[number].as_ref().unwrap(), 0, [1; 3], &bindings).unwrap();
     }
     executables[2] = None;
-    bench.settle();
+    bench.begin_all();
     assert_eq!(bench.networks().len(), 1);
     bench.dispatch(executables[3].as_ref().unwrap(), 0, [1; 3], &bindings).unwrap();
     assert_eq!(bench.networks().len(), 2, "there was room beside the second one");
 }
 
 #[test]
-fn a_device_that_has_nothing_for_the_only_network_is_not_waited_for() {
+fn device_that_has_nothing_for_the_only_network_is_not_waited_for() {
     let mut bench = Bench::with_channels(0);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -186,7 +186,7 @@ fn why_networks_ended_is_remembered_of_the_last_ones() {
     let mut numbers = Vec::new();
     for _ in 0..65 {
         let epoch = bench.submit(0, &[dispatch(&executable, 0, [1; 3], &bindings)]);
-        bench.settle();
+        bench.begin_all();
         let number = bench.queues.state.lock().launched[0].launched.network;
         assert_eq!(bench.networks().end(number, &Error::Full), Error::Full);
         assert!(bench.until_ended(epoch).is_err());
@@ -197,7 +197,7 @@ fn why_networks_ended_is_remembered_of_the_last_ones() {
 }
 
 #[test]
-fn a_network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
+fn network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
     for (megabytes, runs) in [(10, 3), (40, 1)] {
         let mut bench = Bench::with_channels(16);
         let length = megabytes << 20;
@@ -207,13 +207,13 @@ fn a_network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
         for command in commands {
             bench.submit(0, &[command]);
         }
-        bench.settle();
+        bench.begin_all();
         assert_eq!(bench.desk.held().into_values().sum::<usize>(), runs, "{megabytes} MiB a buffer");
     }
 }
 
 #[test]
-fn the_checksum_of_metadata_goes_along_with_the_network() {
+fn checksum_of_metadata_goes_along_with_the_network() {
     let mut bench = Bench::with_channels(16);
     let executable = large(&bench, 4096);
     let command = dispatch_large(&bench, &executable, 4096);
@@ -243,7 +243,7 @@ fn objects_are_kept_from_a_mebibyte_to_half_a_gibibyte_together() {
 }
 
 #[test]
-fn a_device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
+fn device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
     /// The last that has a device.
     struct Last(Mutex<Option<Arc<QaicDevice>>>);
 

@@ -31,7 +31,7 @@ impl Runs {
         let commands: Vec<_> = (0..self.buffers.len()).map(|number| self.command(number)).collect();
         let epochs = commands.iter().map(|command| self.bench.submit(0, std::slice::from_ref(command)));
         let epochs = epochs.collect();
-        self.bench.settle();
+        self.bench.begin_all();
         epochs
     }
 
@@ -43,7 +43,7 @@ impl Runs {
     fn land(&mut self, channel: u32) {
         self.bench.desk.release(channel);
         self.bench.completions.step();
-        self.bench.settle();
+        self.bench.begin_all();
     }
 
     fn ended(&self) -> Vec<u64> {
@@ -66,7 +66,7 @@ fn runs_of_one_network_stand_behind_each_other_in_its_ring() {
 }
 
 #[test]
-fn a_ring_holds_one_fewer_than_its_elements_and_the_rest_waits_for_room() {
+fn ring_holds_one_fewer_than_its_elements_and_the_rest_waits_for_room() {
     // Seven of eight elements, two for each run: three at a time.
     let mut runs = Runs::new(8, Settings { elements: Some(8), ..Settings::default() });
     let epochs = runs.submit_all();
@@ -102,7 +102,7 @@ fn networks_work_side_by_side_on_channels_of_their_own() {
     }
     let epochs: Vec<u64> =
         commands.iter().map(|command| runs.bench.submit(0, std::slice::from_ref(command))).collect();
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert_eq!(runs.in_flight(), [1, 1, 1]);
     // The last one ends first, and is reported last, since they are of one queue.
     for channel in [2, 1] {
@@ -122,12 +122,12 @@ fn queues_do_not_wait_for_each_other() {
     // Two that must not overlap keep the first queue busy.
     let first = [runs.bench.submit(0, std::slice::from_ref(&first)), runs.bench.submit(0, &[first])];
     let other = runs.bench.submit(1, &[second]);
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert_eq!(runs.in_flight(), [2], "the second of the first queue waits");
     let filled =
         Command::Fill { target: span(&runs.buffers[2][0], 0, 16), pattern: Pattern::new(&[3]).unwrap() };
     let third = runs.bench.submit(2, &[filled]);
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert_eq!(runs.ended(), [third]);
     (0..3).for_each(|_| runs.land(0));
     assert_eq!(runs.ended(), [third, first[0], other, first[1]]);
@@ -149,7 +149,7 @@ fn what_uses_what_a_run_writes_waits_for_it() {
         runs.bench.submit(0, &[copy(&source, &read)]),
         runs.bench.submit(0, &[copy(&target, &read)]),
     ];
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert_eq!(bytes(&read, 4096), [0; 4096]);
     assert!(runs.ended().is_empty(), "in order, although the second one has ended");
     runs.land(0);
@@ -160,7 +160,7 @@ fn what_uses_what_a_run_writes_waits_for_it() {
     runs.bench.submit(0, &[run]);
     let [source, target] = runs.buffers[1].clone();
     runs.bench.submit(0, &[copy(&read, &source)]);
-    runs.bench.settle();
+    runs.bench.begin_all();
     runs.land(0);
     assert_eq!((bytes(&target, 1), bytes(&source, 1)), (vec![2], vec![1]));
 }
@@ -172,7 +172,7 @@ fn commands_of_a_job_overlap_up_to_a_barrier() {
     // The same buffers: without a barrier between them they are in no order.
     let commands = [run(), run(), Command::Barrier, run()];
     let epoch = runs.bench.submit(0, &commands);
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert_eq!(runs.in_flight(), [2]);
     runs.land(0);
     assert_eq!(runs.in_flight(), [1]);
@@ -185,7 +185,7 @@ fn commands_of_a_job_overlap_up_to_a_barrier() {
 }
 
 #[test]
-fn a_network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() {
+fn network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() {
     let settings = Settings { execute_timeout: Duration::from_millis(30), ..Settings::default() };
     let mut runs = Runs::new(4, settings);
     let mut commands: Vec<_> = (0..3).map(|number| runs.command(number)).collect();
@@ -196,7 +196,7 @@ fn a_network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() 
         .zip([0, 1, 2, 3])
         .map(|(command, queue)| runs.bench.submit(queue, std::slice::from_ref(command)))
         .collect();
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert_eq!(runs.in_flight(), [3, 1]);
     runs.bench.desk.release(1);
     for &epoch in &epochs[..3] {
@@ -209,7 +209,7 @@ fn a_network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() 
 }
 
 #[test]
-fn a_loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight() {
+fn loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight() {
     let mut runs = Runs::new(3, Settings::default());
     let first: Vec<u64> = (0..2)
         .map(|number| runs.command(number))
@@ -217,7 +217,7 @@ fn a_loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight(
         .into_iter()
         .map(|command| runs.bench.submit(0, &[command]))
         .collect();
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert_eq!(runs.in_flight(), [2]);
     runs.bench.desk.crash();
     let command = runs.command(2);
@@ -230,13 +230,13 @@ fn a_loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight(
 }
 
 #[test]
-fn a_network_that_is_busy_is_not_stopped_for_another_one() {
+fn network_that_is_busy_is_not_stopped_for_another_one() {
     let mut runs = Runs::new(2, Settings { channels: 1, ..Settings::default() });
     let first = runs.command(0);
     runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
     let second = runs.command(1);
     let epochs = [runs.bench.submit(0, &[first]), runs.bench.submit(1, &[second])];
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert_eq!((runs.in_flight(), runs.bench.networks().len()), (vec![1], 1));
     runs.land(0);
     assert_eq!((runs.in_flight(), runs.ended()), (vec![1], vec![epochs[0]]));
@@ -245,7 +245,7 @@ fn a_network_that_is_busy_is_not_stopped_for_another_one() {
 }
 
 #[test]
-fn a_device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
+fn device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
     // The device has fewer than it may be asked for.
     let mut runs = Runs::new(2, Settings::default());
     runs.bench = Bench::with_channels(1);
@@ -257,11 +257,11 @@ fn a_device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
     runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
     let second = runs.command(1);
     let epochs = [runs.bench.submit(0, &[first]), runs.bench.submit(1, &[second])];
-    runs.bench.settle();
+    runs.bench.begin_all();
     runs.bench.desk.calls();
     // Nothing has changed: it is not asked again and again.
     runs.bench.queues.retire(u64::MAX);
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert!(!runs.bench.desk.calls().contains(&Asked::Manage));
     runs.land(0);
     runs.land(0);
@@ -269,14 +269,14 @@ fn a_device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
 }
 
 #[test]
-fn a_failed_command_lets_what_is_in_flight_end_before_its_job_is_over() {
+fn failed_command_lets_what_is_in_flight_end_before_its_job_is_over() {
     let mut runs = Runs::new(1, Settings::default());
     let run = runs.command(0);
     let [source, target] = runs.buffers[0].clone();
     let wrong = Command::Copy { source: span(&source, 4000, 4096), target: span(&target, 0, 4096) };
     let never = Command::Fill { target: span(&source, 0, 4096), pattern: Pattern::new(&[9]).unwrap() };
     let epoch = runs.bench.submit(0, &[run, wrong, never]);
-    runs.bench.settle();
+    runs.bench.begin_all();
     assert!(runs.ended().is_empty());
     runs.land(0);
     assert_eq!(runs.ended(), [epoch]);

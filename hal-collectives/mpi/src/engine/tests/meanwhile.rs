@@ -3,10 +3,7 @@
 //! What others do while a thread looks, or has looked.
 
 use super::*;
-use crate::group::Generation;
 use crate::library::loopback::{broken_network, expected_by};
-use crate::wire::{Asked, Content, FIRST_TAG, Header, LETTER, Meeting};
-use hal_collectives::Line;
 
 /// A limit that nothing here comes near.
 const LONG: Duration = Duration::from_secs(20);
@@ -149,7 +146,7 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
 }
 
 #[test]
-fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_holds_nobody() {
+fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_returns() {
     let watchers = Box::leak(Box::default());
     let engine = Arc::new(Engine::new(broken_network().unwrap(), watchers));
     let rank = Rank(engine.clone());
@@ -184,43 +181,4 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
 
 fn expected_by_forked(rank: &Rank) -> usize {
     expected_by(rank.0.progress.lock().library())
-}
-
-/// A rank says that more is to come, and its group fails before it does.
-#[test]
-fn memory_that_a_late_message_was_for_is_let_go_of_without_the_lock() {
-    let (ranks, groups) = pair();
-    let words = 6_000_u32;
-    let (send_from, is_free) = memory_that_asks(&ranks[0].0, words as usize);
-    let (tell, told) = channel();
-    let buffers = Buffers { send: Some(send_from), recv: Some(memory(&vec![0; words as usize])) };
-    let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
-    sum_with(&*groups[0], buffers, done);
-    let number = *ranks[0].0.groups.lock().keys().next().unwrap();
-    let id = Generation { number, generation: 0 };
-    let operation =
-        Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: words.into() };
-    let header = Header {
-        meeting: Meeting { group: id, line: Line::Everyone, number: 0, piece: 0 },
-        from: 1,
-        source: 1,
-        asked: Some(Asked { operation, pieces: 1 }),
-        // Each rank reduces one half.
-        content: Content::Part { length: u64::from(words) * 2, tag: Some(FIRST_TAG) },
-    };
-    let letter = HostRange::allocate(crate::wire::HEADER as u64, 64).unwrap();
-    assert!(letter.write(0, &header.to_bytes()));
-    let send = |bytes: HostRange, tag| {
-        let sent = ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, tag).is_ok());
-        assert_eq!(sent, Some(true));
-    };
-    send(letter, LETTER);
-    ranks[0].look();
-    assert!(told.try_recv().is_err());
-    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-    ranks[0].look();
-    assert!(told.try_recv().unwrap().is_err());
-    send(memory(&vec![5; words as usize / 2]), FIRST_TAG);
-    ranks[0].look();
-    assert_eq!(is_free.recv_timeout(LONG), Ok(true));
 }

@@ -127,7 +127,7 @@ fn all_forms_say_the_same() {
 }
 
 #[test]
-fn an_image_of_another_kind_is_refused() {
+fn image_of_another_kind_is_refused() {
     let refused = Network::read(&elf::write(62, &[(".text", b"x")])).unwrap_err();
     assert!(refused.to_string().contains("metadata_fb"), "{refused}");
     let mut builder = FlatBufferBuilder::new();
@@ -141,7 +141,7 @@ fn an_image_of_another_kind_is_refused() {
 }
 
 #[test]
-fn a_field_that_must_be_understood_is() {
+fn field_that_must_be_understood_is() {
     for name in [
         "AicMetadataFlat_Metadata->dmaRequests->doorbellOps->mcId",
         "AicMetadataFlat_Metadata->dmaRequests->inOut|inOut:8:uint8",

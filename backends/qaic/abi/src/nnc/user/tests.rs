@@ -79,7 +79,7 @@ fn every_transaction_of_the_kernel_has_its_bytes() {
 }
 
 #[test]
-fn an_answer_is_as_long_as_it_says_whatever_it_counts() {
+fn answer_is_as_long_as_it_says_whatever_it_counts() {
     let mut message = Message::new();
     message.answer(&Answer::Passthrough(&[12, 0, 0, 0, 0, 0, 0, 0])).unwrap();
     // The kernel has kept the answer to a deactivation to itself, and counts it.
@@ -88,7 +88,7 @@ fn an_answer_is_as_long_as_it_says_whatever_it_counts() {
 }
 
 #[test]
-fn a_message_that_is_too_long_or_crooked_is_not_made() {
+fn message_that_is_too_long_or_crooked_is_not_made() {
     let mut message = Message::new();
     let crooked = message.ask(&Ask::Passthrough(&[0; 9])).unwrap_err();
     assert_eq!(crooked, Malformed::Unaligned { what: "a command", length: 9 });

@@ -148,7 +148,7 @@ fn every_transaction_from_a_device_has_its_bytes() {
 }
 
 #[test]
-fn a_checksum_is_of_everything_with_its_own_field_zero() {
+fn checksum_is_of_everything_with_its_own_field_zero() {
     let message = Message { header: HEAD, transactions: to_device() };
     let plain = message.write(false).unwrap();
     let mut signed = message.write(true).unwrap();
@@ -185,7 +185,7 @@ fn what_is_no_message_is_refused() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_not_made() {
+fn message_that_is_too_long_is_not_made() {
     let pieces = vec![Piece { address: 0, size: 1 }; TO_DEVICE_MAX / 16];
     let transactions = vec![ToDevice::DmaTransfer { tag: 1, chunk: 1, pieces }];
     let refused = Message { header: HEAD, transactions }.write(false).unwrap_err();

@@ -51,7 +51,7 @@ fn mapped(buffer: &Retained<sys::iree_hal_buffer_t>) -> HostRange {
 }
 
 #[test]
-fn buffer_whose_mapping_ends_on_a_thread_that_calls_nobody_back_is_let_go_of_on_another() {
+fn buffer_whose_mapping_ends_on_a_thread_without_callbacks_is_let_go_of_on_another() {
     let mut bytes = Bytes([0; 8]);
     let (buffer, told) = buffer(&mut bytes);
     let range = mapped(&buffer);

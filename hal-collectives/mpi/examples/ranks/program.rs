@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Ranks whose program uses MPI itself.
+
+use crate::{SUM, kinds, run};
+use hal_collectives::Kind;
+use std::ffi::{CStr, c_int, c_void};
+use std::time::Duration;
+
+type Handle = usize;
+type Init = extern "C" fn(*mut c_int, *mut c_void) -> c_int;
+type InitThread = extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int;
+type Transfer = extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+type Wait = extern "C" fn(*mut Handle, *mut c_void) -> c_int;
+
+const THREAD_MULTIPLE: c_int = 3;
+
+/// What a scenario does that begins MPI itself.
+pub(crate) fn part(scenario: &str) -> Option<fn()> {
+    match scenario {
+        "program" => Some(program),
+        "tags" => Some(tags),
+        _ => None,
+    }
+}
+
+fn is_open_mpi() -> bool {
+    std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some()
+}
+
+/// What the MPI that launched this process has under a name, as a program that is linked with it finds it.
+fn address(name: &CStr) -> *mut c_void {
+    let library = if is_open_mpi() { c"libmpi.so.40" } else { c"libmpich.so.12" };
+    // SAFETY: names; what a library does when it is loaded is its own.
+    let address = unsafe {
+        libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL), name.as_ptr())
+    };
+    assert!(!address.is_null());
+    address
+}
+
+/// A function of that MPI.
+///
+/// # Safety
+///
+/// `F` is the type of the function with that name.
+unsafe fn function<F: Copy>(name: &CStr) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: as wide, and of that type, as the caller promises.
+    unsafe { std::mem::transmute_copy(&address(name)) }
+}
+
+fn end() {
+    // SAFETY: `int MPI_Finalize(void)`.
+    let ended = unsafe { function::<extern "C" fn() -> c_int>(c"MPI_Finalize")() };
+    assert_eq!(ended, 0);
+}
+
+/// The program begins MPI as one does that has no threads, and ends it when it has let go of its groups.
+fn program() {
+    // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both.
+    let begun = unsafe { function::<Init>(c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut()) };
+    assert_eq!(begun, 0);
+    let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
+    kinds(&*group);
+    drop(group);
+    hal_collectives_mpi::rest();
+    end();
+}
+
+/// The program's own messages between the ranks: as many as there are tags.
+struct Messages {
+    words: Vec<u64>,
+    requests: Vec<Handle>,
+}
+
+impl Messages {
+    /// Begins to send or to receive, with a word and a request for each tag.
+    fn begin(transfer: &CStr, peer: u32, tags: &[c_int], words: Vec<u64>) -> Self {
+        let (world, byte) = if is_open_mpi() {
+            (address(c"ompi_mpi_comm_world") as Handle, address(c"ompi_mpi_byte") as Handle)
+        } else {
+            (0x4400_0000, 0x4c00_010d)
+        };
+        // SAFETY: `MPI_Isend` and `MPI_Irecv` as the standard has them, with handles as words.
+        let transfer: Transfer = unsafe { function(transfer) };
+        let mut this = Self { requests: vec![0; tags.len()], words };
+        for ((word, request), &tag) in this.words.iter_mut().zip(&mut this.requests).zip(tags) {
+            let begun = transfer((&raw mut *word).cast(), 8, byte, peer.cast_signed(), tag, world, request);
+            assert_eq!(begun, 0);
+        }
+        this
+    }
+
+    /// What they were, when all of them have ended.
+    fn end(mut self) -> Vec<u64> {
+        // SAFETY: `int MPI_Wait(MPI_Request*, MPI_Status*)`, with room for the status of any MPI.
+        let wait: Wait = unsafe { function(c"MPI_Wait") };
+        for request in &mut self.requests {
+            let mut status = [0_u64; 16];
+            assert_eq!(wait(request, (&raw mut status).cast()), 0);
+        }
+        self.words
+    }
+}
+
+/// The program sends messages with tags of all kinds while collectives go on: everybody gets their own.
+fn tags() {
+    let mut given = 0;
+    // SAFETY: `int MPI_Init_thread(int*, char***, int, int*)`; an alarm ends this process where it hangs.
+    let begun = unsafe {
+        libc::alarm(90);
+        let begin: InitThread = function(c"MPI_Init_thread");
+        begin(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_MULTIPLE, &raw mut given)
+    };
+    assert_eq!((begun, given), (0, THREAD_MULTIPLE));
+    let group = hal_collectives_mpi::join(b"tags", "tags", Duration::from_secs(30)).unwrap();
+    let (rank, ranks) = group.place().unwrap();
+    let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    let tags: Vec<c_int> = (0..20).chain([100, 500, 700]).collect();
+    for turn in 0..20_u32 {
+        let word = |from: u32, tag: usize| u64::from(from) << 40 | u64::from(turn) << 20 | tag as u64;
+        let words = |from| (0..tags.len()).map(|tag| word(from, tag)).collect::<Vec<u64>>();
+        let sent = Messages::begin(c"MPI_Isend", to, &tags, words(rank));
+        for words in [3, 20_000_usize] {
+            let sum = run(&*group, Kind::AllReduce(SUM), words as u64, &vec![turn + rank; words], words);
+            assert!(sum.unwrap() == vec![turn * ranks + ranks * (ranks - 1) / 2; words], "turn {turn}");
+        }
+        let got = Messages::begin(c"MPI_Irecv", from, &tags, vec![0; tags.len()]);
+        assert_eq!(got.end(), words(from), "turn {turn}");
+        sent.end();
+    }
+    drop(group);
+    hal_collectives_mpi::rest();
+    end();
+}
