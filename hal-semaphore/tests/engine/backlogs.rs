@@ -6,7 +6,7 @@
 //! that the device has refused may stand behind hundreds of others before it ends, and its neighbours must know by then
 //! what became of it (rules S3, S5, S6).
 
-use crate::rig::{ALL_NATIVE_WAITS, Devices, LIMIT, Moment, Rig, broken, device, within};
+use crate::rig::{ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::*;
 use std::sync::Arc;
@@ -128,4 +128,28 @@ fn native_wait_never_names_a_refused_job_in_a_backlog() {
             backlog.rig.assert_idle();
         });
     }
+}
+
+/// The report of a job releases more others than one look at their queue takes. A job that is submitted in between, while the
+/// backend is asked whether one of them can be done early, does not overtake those that have been released already (S13).
+#[test]
+fn submission_in_the_middle_of_a_backlog_comes_behind_it() {
+    let rig = Rig::new(2, NativeWaits::None);
+    let [first, second, third, x] = rig.semaphores();
+    let gates = [&first, &second, &third];
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.submit(0, &[(&x, 1), (&first, 1)], &[], Action::Early(Job::new(2).early()));
+    for id in 3..3 + 3 * 60 {
+        rig.job(0, &[(gates[(id % 3) as usize], 1)], &[], id);
+    }
+    rig.job(1, &[], &gates.map(|gate| (gate, 1)), 1000);
+    assert!(rig.step(1));
+    rig.forget();
+    let inside = rig.clone();
+    rig.once(Moment::Early(2), move |_| {
+        inside.job(0, &[], &[], 2000);
+    });
+    assert!(rig.report(1));
+    rig.run_until_idle();
+    assert_eq!((rig.done_early(), rig.ran().len(), rig.ran().last()), (vec![2], 182, Some(&2000)));
 }

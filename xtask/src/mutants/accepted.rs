@@ -3,7 +3,8 @@
 //! The survivors that somebody looked at and accepts, each with the reason.
 //!
 //! The list is a TOML file of `[[accepted]]` tables, one `key = "text"` a line. It names a line by its text and not by
-//! its number, so that it stays right while lines move. `"*"` stands for every line, or every operator.
+//! its number, so that it stays right while lines move. `"*"` stands for every line, or every operator; several operators,
+//! or ids, are separated by commas.
 
 use super::catalog::Mutant;
 use anyhow::{Context, Result, bail};
@@ -16,9 +17,9 @@ pub(super) struct Accepted {
     pub(super) file: String,
     /// The text of the line as it should be.
     pub(super) line: String,
-    /// What makes it wrong.
+    /// What makes it wrong, in one way or several.
     pub(super) operator: String,
-    /// The id of the only mutant that is meant; of all that look so, if there is none.
+    /// The ids of the only mutants that are meant; of all that look so, if there is none.
     pub(super) id: String,
     /// Why no test need notice.
     pub(super) reason: String,
@@ -32,10 +33,11 @@ impl Accepted {
 
     pub(super) fn covers(&self, mutant: &Mutant) -> bool {
         let is = |pattern: &str, text: &str| pattern == "*" || pattern == text;
+        let is_one_of = |list: &str, text: &str| list.split(", ").any(|pattern| is(pattern, text));
         self.file == mutant.file
             && is(&self.line, &mutant.original)
-            && is(&self.operator, &mutant.operator)
-            && (self.id.is_empty() || self.id == mutant.id)
+            && is_one_of(&self.operator, &mutant.operator)
+            && (self.id.is_empty() || is_one_of(&self.id, &mutant.id))
     }
 }
 
@@ -151,6 +153,15 @@ mod tests {
         let list = list.unwrap();
         assert!(list[0].covers(&Mutant { id: "1e47".into(), ..mutant() }));
         assert!(!list[0].covers(&Mutant { id: "8c11".into(), ..mutant() }));
+    }
+
+    #[test]
+    fn one_entry_covers_each_of_its_operators_and_no_other() {
+        let list = "[[accepted]]\nfile = 'src/a.rs'\nline = '*'\noperator = 'if true, < to <='\nreason = 'r'";
+        let list = parse(list).unwrap();
+        assert!(list[0].covers(&mutant()));
+        assert!(list[0].covers(&Mutant { operator: "if true".into(), ..mutant() }));
+        assert!(!list[0].covers(&Mutant { operator: "if false".into(), ..mutant() }));
     }
 
     #[test]

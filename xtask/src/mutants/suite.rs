@@ -492,7 +492,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workspace_has_profiles_of_its_own() {
+    fn the_workspace_has_profiles_of_its_own() {
         let text = "[workspace]\nmembers = [\"a\"]\n\n[workspace.dependencies]\nc = \"1\"\n\n[profile.release]\ndebug = 1\n";
         let made = workspace_manifest(text);
         assert!(
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_where_it_is_before_it_is_where_else_it_points() {
+    fn an_error_is_where_it_is_before_it_is_where_else_it_points() {
         let span = |file: &str, at: usize, primary: bool| {
             format!(
                 "{{\"byte_end\":9,\"byte_start\":{at},\"file_name\":\"{file}\",\"is_primary\":{primary}}}"
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_cases_are_not_shrunk() {
+    fn nothing_is_shrunk() {
         assert_eq!(without_shrinking("{ max_shrink_iters: 20_000, a: 2 }"), "{ max_shrink_iters: 0, a: 2 }");
         assert_eq!(without_shrinking("a"), "a");
     }
