@@ -295,6 +295,7 @@ mod tests {
         for n in 0..2 * LENGTH - 1 {
             assert!(slab.insert(n).index < 2 * CHUNK, "{n}: a place is forgotten");
         }
+        assert_eq!(slab.chunks.len(), 2, "there is room for all of them");
         slab.trim();
         let all: Vec<Key> = (0..).map_while(|number| slab.keys_of_chunk(number)).flatten().collect();
         for key in all {
@@ -316,6 +317,20 @@ mod tests {
         slab.remove(*last);
         let next = slab.insert(7);
         assert_eq!(slab.get(next), Some(&7));
+    }
+
+    #[test]
+    fn chunks_given_back_before_go_with_the_last_one_behind_them() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..3 * LENGTH).map(|n| slab.insert(n)).collect();
+        for key in keys.iter().filter(|key| ![0, 2 * CHUNK].contains(&key.index)) {
+            slab.remove(*key);
+        }
+        slab.trim();
+        assert_eq!(slab.chunks.len(), 3);
+        slab.remove(keys[2 * LENGTH]);
+        slab.trim();
+        assert_eq!((slab.chunks.len(), slab.get(keys[0])), (1, Some(&0)));
     }
 
     #[test]

@@ -97,10 +97,15 @@ mod imp {
         /// Lets the lock go. Threads that take it often do so by this.
         #[inline]
         pub(crate) fn unlock(&self, guard: Guard<'_, T>) {
-            let since = self.since.load(Ordering::Relaxed);
-            if since != 0 && now().saturating_sub(since) > PATIENCE {
+            if self.has_sleeper_past_patience(now) {
                 Guard::unlock_fair(guard);
             }
+        }
+
+        #[inline]
+        fn has_sleeper_past_patience(&self, now: impl FnOnce() -> u64) -> bool {
+            let since = self.since.load(Ordering::Relaxed);
+            since != 0 && now().saturating_sub(since) > PATIENCE
         }
     }
 
@@ -127,6 +132,60 @@ mod imp {
                 None => self.0.wait(),
                 Some(timeout) => drop(self.0.wait_timeout(timeout)),
             }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::thread::{scope, sleep, yield_now};
+        use std::time::Instant;
+
+        #[test]
+        fn lock_that_nobody_sleeps_for_is_let_go_at_once() {
+            let mutex = FairMutex::new(());
+            mutex.unlock(mutex.lock());
+            assert!(!mutex.has_sleeper_past_patience(|| u64::MAX));
+        }
+
+        /// Two threads sleep for the lock, one after the other: patience counts from when the first lay down, then from when
+        /// that one got the lock, and no more when the second has it.
+        #[test]
+        fn patience_counts_for_the_thread_that_sleeps_longest() {
+            let mutex = FairMutex::new(());
+            let look = || (mutex.sleepers.load(Ordering::SeqCst), mutex.since.load(Ordering::SeqCst));
+            let sleeps = |count| {
+                let begin = Instant::now();
+                while look().0 != count || look().1 == 0 {
+                    assert!(begin.elapsed() < Duration::from_secs(5), "{count} sleep: {:?}", look());
+                    yield_now();
+                }
+            };
+            let take = || {
+                let guard = mutex.lock();
+                let seen = look();
+                mutex.unlock(guard);
+                seen
+            };
+            let begin = now();
+            let guard = mutex.lock();
+            scope(|scope| {
+                let first = scope.spawn(take);
+                sleeps(1);
+                let since = look().1;
+                assert!(since >= begin);
+                let second = scope.spawn(take);
+                sleeps(2);
+                sleep(Duration::from_millis(1));
+                assert_eq!(look(), (2, since));
+                assert!(!mutex.has_sleeper_past_patience(|| since + PATIENCE));
+                assert!(mutex.has_sleeper_past_patience(|| since + PATIENCE + 1));
+                mutex.unlock(guard);
+                let mut seen = [first, second].map(|thread| thread.join().expect("it gets the lock"));
+                seen.sort_unstable();
+                assert_eq!(seen[0], (0, 0));
+                assert!(seen[1].0 == 1 && seen[1].1 > since, "{seen:?}");
+            });
         }
     }
 }

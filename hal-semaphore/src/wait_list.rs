@@ -164,15 +164,6 @@ impl<T> WaitList<T> {
         target
     }
 
-    /// Empties the list; its memory stays for the next user.
-    pub(crate) fn clear(&mut self) {
-        self.alone = None;
-        self.run.clear();
-        self.late.clear();
-        self.gaps = 0;
-        self.next = u64::MAX;
-    }
-
     pub(crate) fn trim(&mut self) {
         self.run.shrink_to_fit();
     }
@@ -210,6 +201,39 @@ mod tests {
                 prop_assert_eq!(list.len(), model.len());
                 prop_assert_eq!(list.is_empty(), model.is_empty());
             }
+        }
+    }
+
+    #[test]
+    fn only_entry_needs_no_memory_of_the_lists() {
+        let mut list = WaitList::new();
+        for value in 1..100 {
+            list.push(value, ());
+            assert_eq!((list.pop(value), list.capacity()), (Some((value, ())), 0));
+        }
+    }
+
+    #[test]
+    fn entry_is_inserted_near_an_end_of_the_run_and_goes_to_the_tree_elsewhere() {
+        let mut list = WaitList::new();
+        for value in 1..=1000 {
+            list.push(10 * value, ());
+        }
+        for (value, late) in [(9995, 0), (5, 0), (5005, 1), (9905, 1), (4995, 2)] {
+            list.push(value, ());
+            assert_eq!(list.late.len(), late, "{value}");
+        }
+    }
+
+    #[test]
+    fn gaps_of_a_run_stay_until_they_are_many_and_the_larger_part() {
+        for (entries, removed, left) in [(10, 9, 10), (1000, 500, 1000), (1000, 501, 499)] {
+            let mut list = WaitList::new();
+            let orders: Vec<u32> = (0..entries).map(|_| list.push(1, ())).collect();
+            for order in orders.into_iter().rev().take(removed) {
+                assert_eq!(list.remove(1, order), Some(()));
+            }
+            assert_eq!(list.run.len(), left, "{removed} of {entries} are removed");
         }
     }
 

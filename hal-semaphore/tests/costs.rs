@@ -96,9 +96,28 @@ fn cancelled_operation_that_was_held_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
 }
 
-/// A device that has to be asked, and has ended everything by then.
+/// The same for one of whose waits one is covered: it hears of failures there, and no longer once it has ended (S7).
+#[test]
+fn cancelled_operation_that_was_partly_covered_leaves_nothing_behind() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [never, coming] = rig.semaphores();
+    rig.job(0, &[], &[(&coming, 1)], 1);
+    let submit_and_cancel = || {
+        let ticket = rig.job(0, &[(&never, 1), (&coming, 1)], &[], 2).ticket;
+        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+        rig.forget();
+    };
+    (0..1000).for_each(|_| submit_and_cancel());
+    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_cancel()));
+    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+}
+
+/// A device that has to be asked, and has ended everything by then, or when it is asked for the nth time.
 #[derive(Default)]
 struct Polled {
+    /// Each so many times; each time, if that is zero.
+    nth: usize,
+    asked: AtomicUsize,
     submitted: Mutex<Vec<(QueueId, u64)>>,
     completer: OnceLock<Completer>,
 }
@@ -122,6 +141,10 @@ impl Backend for Polled {
     }
 
     fn poll(&self, _device: usize) {
+        let asked = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.nth > 0 && !asked.is_multiple_of(self.nth) {
+            return;
+        }
         let ended = std::mem::take(&mut *self.submitted.lock().unwrap());
         for (queue, epoch) in ended {
             self.completer.get().unwrap().complete(queue, epoch).unwrap();
@@ -145,12 +168,12 @@ impl Clock for Slept {
     }
 }
 
-/// A thread waits for a chain on a polled device, each link of which has ended when it is asked. It sleeps longer while
-/// nothing happens, and shortly again once something has: a long chain costs short sleeps only (S13).
+/// A thread waits for a chain on a polled device, each link of which has ended when it is asked, or asked again. It sleeps longer
+/// while nothing happens, and shortly again once something has: a long chain costs short sleeps only (S13).
 #[test]
 fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
-    within(LIMIT, || {
-        let engine = Engine::new(Polled::default()).unwrap();
+    let wait = |nth| {
+        let engine = Engine::new(Polled { nth, ..Polled::default() }).unwrap();
         let x = Semaphore::new(&engine, 0).unwrap();
         let links = 500;
         for value in 1..=links {
@@ -161,7 +184,28 @@ fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
         let clock = Slept::default();
         engine.wait(WaitMode::All, &[(x, links)], &clock, None).unwrap();
         let each = clock.now() / u32::try_from(links).unwrap();
-        assert!(each <= Duration::from_micros(100), "slept {each:?} for each link");
+        assert!(
+            each <= Duration::from_micros(100),
+            "slept {each:?} for each link, of which each has ended at question {nth}"
+        );
+    };
+    within(LIMIT, move || [1, 2].map(wait));
+}
+
+/// A thread waits for a polled device that takes long. It asks less and less often, and not too seldom either: at least each
+/// millisecond (S13).
+#[test]
+fn wait_for_a_slow_polled_device_asks_about_each_millisecond() {
+    within(LIMIT, || {
+        let engine = Engine::new(Polled { nth: usize::MAX, ..Polled::default() }).unwrap();
+        let x = Semaphore::new(&engine, 0).unwrap();
+        engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+        let (clock, until) = (Slept::default(), Duration::from_millis(100));
+        let waited = engine.wait(WaitMode::All, &[(x, 1)], &clock, Some(until));
+        assert!(matches!(waited, Err(WaitError::DeadlineExceeded)), "{waited:?}");
+        let asked = engine.backend().asked.load(Ordering::SeqCst);
+        assert!((100..=300).contains(&asked), "asked {asked} times in 100 ms");
+        assert_eq!(clock.now(), until, "it sleeps no longer than it is to");
     });
 }
 
@@ -347,22 +391,52 @@ fn large_timelines_that_are_gone_leave_nothing_behind() {
 }
 
 /// A hundred thousand jobs in a row signal one timeline, which then remembers as many signals under way. That memory can be
-/// given back, too (S7).
+/// given back, too, after each such burst (S7).
 #[test]
 fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
     let engine = Engine::new(Polled::default()).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
+    for burst in [0, 100_000] {
+        let ((), allocated) = counted(|| {
+            for value in 1..=100_000 {
+                let nothing: [(Semaphore, u64); 0] = [];
+                let signals = [(x.clone(), burst + value)];
+                engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+            }
+            engine.poll();
+            engine.trim();
+        });
+        assert_eq!(x.query().unwrap(), burst + 100_000);
+        assert!(allocated.kept < SLACK, "{allocated:?}");
+    }
+}
+
+/// One thread waits for very many values of one timeline at once. That memory can be given back, too (S7).
+#[test]
+fn trim_gives_back_what_a_timeline_remembered_of_a_wide_host_wait() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    let values: Vec<_> = (1..=20_000).map(|value| (x.clone(), value)).collect();
+    let clock = Meanwhile(Mutex::new(Some(Box::new({
+        let x = x.clone();
+        move || x.signal(20_000).unwrap()
+    }))));
     let ((), allocated) = counted(|| {
-        for value in 1..=100_000 {
-            let nothing: [(Semaphore, u64); 0] = [];
-            let signals = [(x.clone(), value)];
-            engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
-        }
-        engine.poll();
-        engine.trim();
+        rig.engine.wait(WaitMode::All, &values, &clock, None).unwrap();
+        rig.engine.trim();
     });
-    assert_eq!(x.query().unwrap(), 100_000);
-    assert!(allocated.kept < SLACK, "{allocated:?}");
+    assert!(allocated.peak > SLACK && allocated.kept < SLACK, "{allocated:?}");
+}
+
+/// Callbacks that are taken back leave nothing with a timeline that stays (S7).
+#[test]
+fn callback_that_is_taken_back_leaves_nothing_behind() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    let come_and_go = |times| (0..times).for_each(|_| drop(x.subscribe(1, |_| ())));
+    come_and_go(1000);
+    let ((), allocated) = counted(|| come_and_go(50_000));
+    assert!(allocated.kept < SLACK, "50,000 callbacks have left {} bytes", allocated.kept);
 }
 
 /// The same for a hundred thousand operations that wait for one timeline (S7).

@@ -118,18 +118,21 @@ fn wide_operations_allocate_nothing() {
     let (gate, x) = (semaphore(&engine), semaphore(&engine));
     let others: Vec<Semaphore> = (0..1000).map(|_| semaphore(&engine)).collect();
     let mut waits: Vec<(Semaphore, u64)> = others.iter().map(|other| (other.clone(), 0)).collect();
+    let mut signals: Vec<(Semaphore, u64)> = (0..1000).map(|_| (semaphore(&engine), 0)).collect();
     becomes_steady("fan out and in", |round| {
         let value = round + 1;
         for other in &others {
             let (waits, signals) = ([(gate.clone(), value)], [(other.clone(), value)]);
             engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(0)).unwrap();
         }
-        for (_, wait) in &mut waits {
-            *wait = value;
+        for (_, other) in waits.iter_mut().chain(&mut signals) {
+            *other = value;
         }
         engine.submit(0, Affinity::ANY, &waits, &[(x.clone(), value)], Action::Queue(1)).unwrap();
+        engine.submit(0, Affinity::ANY, &[(x.clone(), value)], &signals, Action::Queue(2)).unwrap();
         gate.signal(value).unwrap();
         assert_eq!(x.query().unwrap(), value);
+        assert!(signals.iter().all(|(signal, value)| signal.query().unwrap() == *value));
     });
 }
 
@@ -175,4 +178,29 @@ fn million_held_operations_drain_on_a_small_stack() {
         assert_eq!(x.query().unwrap(), n + 1);
     };
     std::thread::Builder::new().stack_size(64 << 10).spawn(drain).unwrap().join().unwrap();
+}
+
+/// The threads that call back what became due on threads that submit are there while there is something to do, and gone soon
+/// after. No other test of this program needs them.
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_for_callbacks_end_when_nothing_is_left_to_call() {
+    let engine = Engine::new(Noop::immediate(1)).unwrap();
+    let threads = move || {
+        let name = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+        };
+        let names = std::fs::read_dir("/proc/self/task").unwrap().filter_map(name);
+        names.filter(|name| name.trim_end() == "hal-callbacks").count()
+    };
+    let x = semaphore(&engine);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let _subscription = x.subscribe(1, move |_| sender.send(threads()).unwrap());
+    engine.submit(0, Affinity::ANY, &[], &[(x, 1)], Action::Barrier).unwrap();
+    assert!(receiver.recv().unwrap() > 0, "one calls back");
+    let begin = std::time::Instant::now();
+    while threads() > 0 {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{} are left", threads());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }

@@ -121,6 +121,11 @@ impl Lists {
         self.empty == self.lists.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lists.len()
+    }
+
     /// Whether [`pop`](Lists::pop) would take something.
     #[inline]
     pub(super) fn release(&self, reached: u64) -> bool {
@@ -242,14 +247,12 @@ impl Lists {
         self.index = (self.lists.len() > MANY).then(|| Index::new(&self.lists));
     }
 
-    /// Empties the lists; the memory of the first stays for the next user.
-    pub(super) fn clear(&mut self) {
+    /// Puts the lists away, which are empty; the memory of the first stays for the next user.
+    pub(super) fn keep_first(&mut self) {
+        debug_assert!(self.are_empty(), "somebody waits");
         self.index = None;
         self.lists.truncate(1);
-        for (_, list) in &mut self.lists {
-            list.clear();
-        }
-        (self.empty, self.coverable) = (self.lists.len(), 0);
+        self.empty = self.lists.len();
     }
 
     /// Whether a list has become large since the last [`trim`](Lists::trim).
@@ -280,7 +283,7 @@ mod tests {
         PopOf(u32, u64),
         Remove(usize),
         Prune,
-        Clear,
+        KeepFirst,
     }
 
     fn step(queues: u32) -> impl Strategy<Value = Step> {
@@ -291,7 +294,7 @@ mod tests {
             2 => (queue(), 0..60u64).prop_map(|(queue, value)| Step::PopOf(queue, value)),
             1 => any::<usize>().prop_map(Step::Remove),
             1 => Just(Step::Prune),
-            1 => prop_oneof![30 => Just(Step::Prune), 1 => Just(Step::Clear)],
+            1 => prop_oneof![30 => Just(Step::Prune), 1 => Just(Step::KeepFirst)],
         ]
     }
 
@@ -349,9 +352,11 @@ mod tests {
                         model.remove(&id);
                     }
                     Step::Prune => lists.prune(),
-                    Step::Clear => {
-                        lists.clear();
-                        model.clear();
+                    Step::KeepFirst => {
+                        while let Some((_, target)) = lists.pop(u64::MAX) {
+                            prop_assert!(model.remove(&number(&target)).is_some());
+                        }
+                        lists.keep_first();
                     }
                 }
                 let coverable = model.values().filter(|&&(queue, ..)| queue != HOST).count();

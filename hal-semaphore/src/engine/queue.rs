@@ -336,7 +336,7 @@ pub(super) struct QueueState<B: Backend> {
 }
 
 impl<B: Backend> QueueState<B> {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             ops: Slab::new(),
             runnable: VecDeque::new(),

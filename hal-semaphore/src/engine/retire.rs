@@ -50,6 +50,16 @@ impl<B: Backend> QueueState<B> {
         self.completed = self.completed.max(epoch);
         Ok(())
     }
+
+    /// An operation that had its place in the queue has ended without being issued.
+    fn leave_gap(&mut self) {
+        self.ready_ended += 1;
+        if self.ready_ended >= SWEEP_AT && self.ready_ended * 2 > self.ready.len() {
+            self.ready_ended = 0;
+            let ops = &self.ops;
+            self.ready.retain(|&key| ops.get(key).is_some());
+        }
+    }
 }
 
 impl<B: Backend> Shared<B> {
@@ -214,7 +224,7 @@ impl<B: Backend> Turn<'_, B> {
         self.release_event(self.index, op.event);
         match op.state {
             OpState::Running => self.state.running -= 1,
-            OpState::Ordered => self.leave_gap(),
+            OpState::Ordered => self.state.leave_gap(),
             OpState::Unplaced | OpState::Issued => {}
         }
         let load = self.queue.load.load(Ordering::Relaxed);
@@ -268,17 +278,6 @@ impl<B: Backend> Turn<'_, B> {
         match self.op(key) {
             Some(op) => op.state = OpState::Unplaced,
             None => self.state.ready_ended = self.state.ready_ended.saturating_sub(1),
-        }
-    }
-
-    /// An operation that had its place in the queue has ended without being issued.
-    fn leave_gap(&mut self) {
-        let state = &mut *self.state;
-        state.ready_ended += 1;
-        if state.ready_ended >= SWEEP_AT && state.ready_ended * 2 > state.ready.len() {
-            state.ready_ended = 0;
-            let ops = &state.ops;
-            state.ready.retain(|&key| ops.get(key).is_some());
         }
     }
 
@@ -365,4 +364,54 @@ fn gate(record: &WaitRecord, queue: u32) -> bool {
 /// Whether the device has said that it is done with it, or with something that came after it.
 fn is_reported(entry: &InFlight, completed: u64) -> bool {
     entry.epoch <= completed
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::engine::agenda::Agenda;
+    use crate::engine::slot::Slot;
+    use crate::failure::Code;
+    use crate::ids::TimelineKey;
+    use crate::testing::SoftBackend;
+    use std::sync::Arc;
+
+    /// Of so many operations that are ready so many end. How many are on the list then, and how many of these count as ended.
+    fn ready_after(ready: usize, ends: usize) -> (usize, usize) {
+        let mut state = QueueState::<SoftBackend>::new();
+        let mut keys = crate::slab::Slab::new();
+        state.ready = (0..ready).map(|_| keys.insert(())).collect();
+        (0..ends).for_each(|_| state.leave_gap());
+        (state.ready.len(), state.ready_ended)
+    }
+
+    #[test]
+    fn ready_list_is_swept_when_many_have_ended_and_they_are_the_larger_part() {
+        for (ready, ends, left) in
+            [(10, 9, (10, 9)), (10, 32, (0, 0)), (1000, 500, (1000, 500)), (1000, 501, (0, 0))]
+        {
+            assert_eq!(ready_after(ready, ends), left, "{ends} of {ready} end");
+        }
+    }
+
+    /// Between the look at a wait and the lock of its timeline another thread may have moved it.
+    #[test]
+    fn queue_is_gated_only_by_a_wait_that_is_still_open() {
+        fn failure() -> Option<Failure> {
+            Some(Failure::new(Code::Aborted, "given up"))
+        }
+        let gated_by = |step: fn(&Arc<Slot>, &mut Agenda)| {
+            let slot = Arc::new(Slot::new(TimelineKey { engine: 1, number: 1 }, false, 0));
+            step(&slot, &mut Agenda::default());
+            let record = WaitRecord { slot: slot.clone(), value: 2, via: Via::Reached, failure_order: None };
+            let gated = gate(&record, 0);
+            let mut agenda = Agenda::default();
+            slot.reach(3, || None, &mut agenda);
+            (gated, agenda.released.len())
+        };
+        assert_eq!(gated_by(|_, _| ()), (true, 1));
+        assert_eq!(gated_by(|slot, agenda| slot.reach(1, || None, agenda)), (true, 1));
+        assert_eq!(gated_by(|slot, agenda| slot.reach(2, || None, agenda)), (false, 0));
+        assert_eq!(gated_by(|slot, agenda| slot.reach(2, failure, agenda)), (false, 0));
+    }
 }

@@ -148,7 +148,7 @@ impl Slot {
         // Whoever waited, and every operation that was to signal it, would own it as well.
         debug_assert!(state.lists.are_empty() && state.promises.is_empty(), "it has other owners");
         state.failure = None;
-        state.lists.clear();
+        state.lists.keep_first();
     }
 
     #[inline]
@@ -529,3 +529,6 @@ impl SlotState {
         large && !std::mem::replace(&mut self.large, true)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -184,7 +184,6 @@ impl<B: Backend> Shared<B> {
                 }
                 Ok(_) => all = false,
                 Err(failure) => {
-                    all = false;
                     failed.get_or_insert((index, failure));
                 }
             }

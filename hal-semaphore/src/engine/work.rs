@@ -707,3 +707,31 @@ impl<B: Backend> EngineEvents for Shared<B> {
         entry.agenda().visit(ticket.queue);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::engine::slot::Promise;
+    use crate::testing::{SoftBackend, device};
+    use smallvec::SmallVec;
+
+    #[test]
+    fn promise_that_covers_many_waits_of_other_queues_covers_a_turn_of_them_at_a_time() {
+        let engine = crate::engine::Engine::new(SoftBackend::new(vec![device(2)])).unwrap();
+        let (shared, mut agenda) = (engine.shared(), Agenda::default());
+        let slot = shared.new_slot(0);
+        for wait in (0u32..).take(2 * TURN + 1) {
+            let key = crate::slab::Slab::<()>::new().next_key();
+            slot.park(&mut slot.lock(), 1, 1, Target::Op { queue: 1, key, wait });
+        }
+        // The queue has issued epoch zero, and nothing else.
+        let promise = Promise { value: 1, queue: 0, epoch: 0, cover: 1, event: None };
+        slot.promise(promise, &mut SmallVec::new(), &mut agenda);
+        agenda.covers.push_back(Covering { slot, promise });
+        for (covered, left) in [(TURN, 1), (2 * TURN, 1), (2 * TURN + 1, 0)] {
+            let covering = agenda.covers.pop_front().unwrap();
+            shared.cover(covering, &mut agenda);
+            assert_eq!((agenda.released.len(), agenda.covers.len()), (covered, left));
+        }
+    }
+}

@@ -132,30 +132,6 @@ fn native_wait_never_names_a_refused_job_in_a_backlog() {
     }
 }
 
-/// While the host is asked to do an operation early, a job comes to its queue, in which others were just set free. These go
-/// first: a queue has the order in which its operations become ready.
-#[test]
-fn job_that_comes_behind_released_ones_goes_behind_them() {
-    let rig = Rig::new(1, NativeWaits::None);
-    let [gate, x, y] = rig.semaphores();
-    rig.job(0, &[], &[(&x, 1)], 1);
-    rig.submit(0, &[(&gate, 1), (&x, 1)], &[], Action::Early(Job::new(2).early()));
-    rig.barrier(0, &[(&gate, 1)], &[(&y, 1)]);
-    for id in 3..=5 {
-        rig.job(0, &[(&y, 1)], &[], id);
-    }
-    rig.once(Moment::Early(2), {
-        let rig = rig.clone();
-        move |_| {
-            rig.job(0, &[], &[], 6);
-        }
-    });
-    gate.signal(1).unwrap();
-    rig.run_until_idle();
-    assert_eq!(rig.ran(), [1, 3, 4, 5, 6]);
-    rig.assert_idle();
-}
-
 /// A thread is kept by work that comes back and takes its time. Another one submits to the same queue, and does all that there
 /// is to do for it: nothing is left to the one that is kept (S13).
 #[test]
@@ -245,4 +221,28 @@ fn thread_that_has_waited_for_a_queue_is_left_nothing_later() {
         rig.completer().complete(rig.engine.queue(0, 0).unwrap(), 521).unwrap();
         assert_eq!(z.query().unwrap(), 401, "a thread that reports has left something");
     });
+}
+
+/// The report of a job releases more others than one look at their queue takes. A job that is submitted in between, while the
+/// backend is asked whether one of them can be done early, does not overtake those that have been released already (S13).
+#[test]
+fn submission_in_the_middle_of_a_backlog_comes_behind_it() {
+    let rig = Rig::new(2, NativeWaits::None);
+    let [first, second, third, x] = rig.semaphores();
+    let gates = [&first, &second, &third];
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.submit(0, &[(&x, 1), (&first, 1)], &[], Action::Early(Job::new(2).early()));
+    for id in 3..3 + 3 * 60 {
+        rig.job(0, &[(gates[(id % 3) as usize], 1)], &[], id);
+    }
+    rig.job(1, &[], &gates.map(|gate| (gate, 1)), 1000);
+    assert!(rig.step(1));
+    rig.forget();
+    let inside = rig.clone();
+    rig.once(Moment::Early(2), move |_| {
+        inside.job(0, &[], &[], 2000);
+    });
+    assert!(rig.report(1));
+    rig.run_until_idle();
+    assert_eq!((rig.done_early(), rig.ran().len(), rig.ran().last()), (vec![2], 182, Some(&2000)));
 }

@@ -875,3 +875,70 @@ fn chain_of_reports_from_reclaimed_work_needs_a_small_stack() {
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
 }
+
+/// The same for a program that submits the next job when the work of the one before it comes back, on a device that ends each
+/// inside `submit` (S7).
+#[test]
+fn chain_of_submissions_from_reclaimed_work_needs_a_small_stack() {
+    let chain = || {
+        let rig = Rig::new(1, NativeWaits::None);
+        rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
+        let jobs = 1_000;
+        for id in 1..jobs {
+            let next = rig.clone();
+            rig.once(Moment::Reclaim(id), move |_| {
+                next.job(0, &[], &[], id + 1);
+            });
+        }
+        rig.job(0, &[], &[], 1);
+        assert_eq!(rig.reclaimed().len(), 1_000);
+        rig.assert_idle();
+    };
+    std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
+}
+
+/// A callback deep inside others reports the job that it then waits for, on a device that reports by itself. The report is left
+/// to calls around it, which wait for the callback, so it is worked off before the thread sleeps (S2, S13).
+#[test]
+fn callback_deep_inside_others_that_waits_for_what_it_reported_ends() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        rig.job(0, &[], &[(&x, 1)], 1);
+        let (sender, receiver) = mpsc::channel();
+        deep_inside(&rig.clone(), move || {
+            assert!(rig.step(0) && rig.report(0));
+            let clock = SystemClock::new();
+            let until = Some(clock.now() + LIMIT / 5);
+            sender.send(rig.engine.wait(WaitMode::All, &[(x, 1)], &clock, until)).unwrap();
+        });
+        receiver.recv().unwrap().unwrap();
+    });
+}
+
+/// A callback deep inside others reports a job, which is left to calls around it, and waits for it with a lock of its program.
+/// What calls have left is then done by a thread that waits: it does not run the callback of the job, which wants that lock (S8).
+#[test]
+fn lock_held_deep_inside_callbacks_by_a_thread_that_waits_is_free_for_other_callbacks() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        rig.job(0, &[], &[(&x, 1)], 1);
+        let lock = Arc::new(Mutex::new(()));
+        let (sender, receiver) = mpsc::channel();
+        let _subscription = x.subscribe(1, {
+            let lock = lock.clone();
+            move |_| {
+                drop(lock.lock().unwrap());
+                sender.send(()).unwrap();
+            }
+        });
+        deep_inside(&rig.clone(), move || {
+            assert!(rig.step(0) && rig.report(0));
+            let held = lock.lock().unwrap();
+            rig.engine.wait(WaitMode::All, &[(x, 1)], &SystemClock::new(), None).unwrap();
+            drop(held);
+        });
+        receiver.recv().unwrap();
+    });
+}

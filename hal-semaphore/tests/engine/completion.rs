@@ -4,7 +4,9 @@
 
 use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, Submitted};
 use hal_semaphore::testing::{Job, SoftBackend, device};
+use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -89,6 +91,11 @@ fn bad_submissions_are_refused_and_change_nothing() {
         let not_above = SubmitError::SignalNotAbove { value, current: 7 };
         assert_eq!(refuse(0, any, &[], &[(live.clone(), value)]), not_above);
     }
+    // The largest value that there is can be waited for and signalled.
+    let largest = [(live, MAX_VALUE)];
+    engine.submit(0, any, &largest, &[], Action::Queue(())).unwrap();
+    engine.submit(0, any, &[], &largest, Action::Barrier).unwrap();
+    assert_eq!(largest[0].0.query().unwrap(), MAX_VALUE);
 }
 
 #[test]
@@ -220,8 +227,62 @@ fn deadlines_are_the_clocks() {
     let none: [(Semaphore, u64); 0] = [];
     assert!(matches!(engine.wait(WaitMode::Any, &none, &clock, None), Err(WaitError::Empty)));
     engine.wait(WaitMode::All, &none, &clock, None).unwrap();
+    let over = Some(clock.now());
+    let largest = engine.wait(WaitMode::All, &[(x.clone(), MAX_VALUE)], &clock, over);
+    assert!(matches!(largest, Err(WaitError::DeadlineExceeded)));
+    let failed = Semaphore::new(&engine, 0).unwrap();
+    assert!(failed.fail(Failure::new(Code::Aborted, "given up")));
+    let known = engine.wait(WaitMode::All, &[(x.clone(), 0), (failed, 1)], &clock, over);
+    assert!(matches!(known, Err(WaitError::Failed { index: 1, .. })), "{known:?}");
     let past = [(x.clone(), MAX_VALUE + 1)];
     assert!(matches!(engine.wait(WaitMode::All, &past, &clock, None), Err(WaitError::ValueTooLarge { .. })));
+}
+
+/// Timelines and values may come as two slices, as a C ABI has them. There are as many as the shorter one has.
+#[test]
+fn pair_of_slices_names_what_both_of_them_have() {
+    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let [x, y] = [7, 0].map(|value| Semaphore::new(&engine, value).unwrap());
+    let (both, values) = ([x, y.clone()], [7, 1]);
+    let pair: (&[Semaphore], &[u64]) = (&both, &values[..1]);
+    assert_eq!((pair.len(), pair.get(0).map(|(_, value)| value), pair.get(1).is_none()), (1, Some(7), true));
+    let clock = SystemClock::new();
+    engine.wait(WaitMode::All, &pair, &clock, Some(clock.now())).unwrap();
+    let signals: (&[Semaphore], &[u64]) = (&both[1..], &values[1..]);
+    engine.submit(0, Affinity::ANY, &pair, &signals, Action::Barrier).unwrap();
+    assert_eq!(y.query().unwrap(), 1);
+}
+
+/// The system's clock, which counts how often a thread lies down.
+struct Counted(SystemClock, AtomicUsize);
+
+impl Clock for Counted {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn sleep(&self, pending: &Pending, until: Option<Duration>) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.sleep(pending, until);
+    }
+}
+
+/// A thread that waits for something far off sleeps until then: it does not keep a processor busy, with a deadline or without.
+#[test]
+fn thread_that_waits_sleeps_until_it_is_woken() {
+    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    for until in [None, Some(Duration::from_secs(60))] {
+        let x = Semaphore::new(&engine, 0).unwrap();
+        let clock = Counted(SystemClock::new(), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| engine.wait(WaitMode::All, &[(x.clone(), 1)], &clock, until));
+            std::thread::sleep(Duration::from_millis(20));
+            x.signal(1).unwrap();
+            waiter.join().unwrap().unwrap();
+        });
+        let sleeps = clock.1.into_inner();
+        assert!(sleeps <= 10, "it lay down {sleeps} times");
+    }
 }
 
 #[cfg(all(unix, feature = "reactor"))]

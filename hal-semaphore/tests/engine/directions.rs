@@ -127,6 +127,8 @@ fn host_wait_all_any() {
         assert_eq!(waiter.join().unwrap().unwrap(), 1, "the second one decided");
     });
     assert_eq!(engine.occupancy().host_waits, 0);
+    let all = engine.wait(WaitMode::All, &[(a, 3), (b, 9)], &clock, None);
+    assert_eq!(all.unwrap(), 1, "both are reached: the last one decides");
 }
 
 #[test]
@@ -151,4 +153,40 @@ fn what_is_promised_is_what_queues_will_bring() {
     x.fail(Failure::new(Code::Aborted, "stop"));
     engine.backend().run_until_idle();
     assert_eq!(x.promised(), None);
+}
+
+/// A thread waits for a semaphore of another engine: it is woken by a signal there, and by a failure.
+#[test]
+fn host_wait_for_a_semaphore_of_another_engine_ends_with_a_step_there() {
+    let (engine, other) = (engine(1), engine(1));
+    for mode in [WaitMode::All, WaitMode::Any] {
+        for fails in [false, true] {
+            let (own, x) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&other, 0).unwrap());
+            let points =
+                if mode == WaitMode::All { vec![(x.clone(), 1)] } else { vec![(own, 1), (x.clone(), 1)] };
+            let (result, number) = std::thread::scope(|scope| {
+                let (engine, number) = (&engine, points.len() - 1);
+                let clock = SystemClock::new();
+                let until = clock.now() + std::time::Duration::from_secs(5);
+                let waiter = scope.spawn(move || engine.wait(mode, &points, &clock, Some(until)));
+                while other.occupancy().callbacks == 0 && !waiter.is_finished() {
+                    std::thread::yield_now();
+                }
+                if fails {
+                    assert!(x.fail(Failure::new(Code::Aborted, "elsewhere")));
+                } else {
+                    x.signal(1).unwrap();
+                }
+                (waiter.join().unwrap(), number)
+            });
+            match result {
+                Ok(index) => assert!(!fails && index == number, "{mode:?}: {index}"),
+                Err(WaitError::Failed { index, .. }) => {
+                    assert!(fails && index == number, "{mode:?}: {index}")
+                }
+                Err(error) => panic!("{mode:?}, fails: {fails}: {error}"),
+            }
+            assert_eq!((engine.occupancy().host_waits, other.occupancy().callbacks), (0, 0));
+        }
+    }
 }

@@ -47,9 +47,9 @@ fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
     assert!(rig.step(0) && rig.step(1) && rig.report(1));
     let cause = gone();
     rig.lose(1, &cause);
+    assert!(z.query().unwrap_err().same_root(&cause), "they do not wait for the other device");
     rig.report(0);
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
-    assert!(z.query().unwrap_err().same_root(&cause));
     rig.assert_idle();
 }
 
@@ -624,4 +624,71 @@ fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
         assert!(pending.is_raised(), "nobody tells the first that all has ended");
     });
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));
+}
+
+/// A job fails with all that it was to signal, and with each job that waits for any of that. One of these is cancelled while the
+/// others before it come back: it is too late, since it ends with the failure (S3).
+#[test]
+fn cancellation_of_an_operation_that_has_failed_already_is_too_late() {
+    let rig = Rig::new(2, NativeWaits::None);
+    let [first, second, third, x] = rig.semaphores();
+    let waits = [&first, &second, &third].map(|gate| (gate, 1));
+    let failure = broken("parity");
+    rig.failing_job(1, &[], &waits, 1, &failure);
+    for id in 2..182 {
+        rig.job(0, &waits[(id % 3) as usize..][..1], &[], id);
+    }
+    // The other timelines have failed as well when the first work comes back, and the last has not been looked at.
+    let last = rig.job(0, &waits[2..], &[(&x, 1)], 182).ticket;
+    let cancelled = Arc::new(OnceLock::new());
+    rig.once(Moment::Reclaim(3), {
+        let (engine, cancelled) = (rig.engine.clone(), cancelled.clone());
+        move |_| cancelled.set(engine.cancel(last)).unwrap()
+    });
+    rig.run_until_idle();
+    assert_eq!(cancelled.get(), Some(&Cancel::TooLate));
+    assert!(x.query().unwrap_err().same_root(&failure));
+    rig.assert_idle();
+}
+
+/// A clock that moves on to the end of each sleep unless something comes of it first.
+struct Leaping<F>(Mutex<Duration>, F);
+
+impl<F: Fn() -> bool + Send + Sync> Clock for Leaping<F> {
+    fn now(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn sleep(&self, _pending: &Pending, until: Option<Duration>) {
+        if !(self.1)() {
+            let mut now = self.0.lock().unwrap();
+            *now = until.unwrap_or_default().max(*now);
+        }
+    }
+}
+
+/// One device is busy, one has nothing to do, and one is lost. When the grace is over a shutdown asks the first to stop and
+/// leaves the others alone, and it waits for what the first makes of that (S10).
+#[test]
+fn shutdown_asks_only_a_busy_device_to_stop_and_waits_for_it() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None); 3]).start();
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(2, &[], &[(&y, 1)], 2);
+    rig.lose(2, &gone());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    for device in 0..3 {
+        let asked = asked.clone();
+        rig.always(Moment::Abort(device), move |_| asked.lock().unwrap().push(device));
+    }
+    let stops = || {
+        let is_asked = !asked.lock().unwrap().is_empty();
+        if is_asked {
+            rig.run_until_idle();
+        }
+        is_asked
+    };
+    let (clock, grace) = (Leaping(Mutex::default(), stops), Duration::from_secs(1));
+    assert_eq!(rig.engine.shut_down(&clock, grace, 1000 * grace), Ok(()));
+    assert_eq!((asked.lock().unwrap().as_slice(), clock.now(), x.query().unwrap()), (&[0][..], grace, 1));
 }

@@ -38,6 +38,10 @@ struct Elsewhere {
     /// Watches that were dropped.
     unwatched: AtomicUsize,
     refuses_to_be_watched: bool,
+    has_failed: bool,
+    /// A timeline of the engine, and where that was when the engine left word for this one.
+    beside: Option<Arc<Mirrored>>,
+    found: Mutex<Vec<u64>>,
 }
 
 #[derive(Clone)]
@@ -90,7 +94,11 @@ impl Timeline for Either {
     fn identity(&self) -> usize {
         match self {
             Either::Mirrored(mirrored) => Arc::as_ptr(mirrored).addr(),
-            Either::Elsewhere(elsewhere) => Arc::as_ptr(elsewhere).addr(),
+            Either::Elsewhere(elsewhere) => {
+                let found = elsewhere.beside.as_ref().map(|beside| beside.registration.value());
+                elsewhere.found.lock().unwrap().extend(found);
+                Arc::as_ptr(elsewhere).addr()
+            }
         }
     }
 
@@ -104,7 +112,7 @@ impl Timeline for Either {
     fn failure(&self) -> Option<Failure> {
         match self {
             Either::Mirrored(mirrored) => mirrored.failed_at.get().map(|(_, failure)| failure.clone()),
-            Either::Elsewhere(_) => None,
+            Either::Elsewhere(elsewhere) => elsewhere.has_failed.then(|| broken("the other driver's")),
         }
     }
 
@@ -460,4 +468,39 @@ fn deferred_callbacks_that_are_dropped_leave_the_engine_whole() {
         setup.submit(&[(x.clone(), 1)], &[(x.clone(), 2)], Action::Barrier);
         assert_eq!((x.value(), setup.engine.occupancy().operations), (2, 0));
     });
+}
+
+/// An operation signals some values of one timeline, and another driver's timeline in between. Word for the other driver is left
+/// before the engine's own moves, by which others may hear of the end; the own steps are made in their order (S1, S9).
+#[test]
+fn signals_of_an_operation_are_made_in_order_behind_word_for_other_drivers() {
+    let setup = Setup::new();
+    let (x, mirror) = setup.mirrored();
+    let beside = Some(mirror.clone());
+    let at_y = Arc::new(Elsewhere { beside, ..Elsewhere::default() });
+    let y = Either::Elsewhere(at_y.clone());
+    let signals = [(x.clone(), 1), (x.clone(), 2), (y, 1), (x.clone(), 3)];
+    setup.submit(&[], &signals, Action::Queue(1));
+    setup.complete(1);
+    assert_eq!((mirror.shown.lock().unwrap().as_slice(), x.value()), (&[Ok(1), Ok(2), Ok(3)][..], 3));
+    assert_eq!(at_y.found.lock().unwrap().first(), Some(&0));
+    eventually("it is delivered", || at_y.delivered.lock().unwrap().len() == 1);
+    setup.submit(&[], &[(x.clone(), 4), (x.clone(), 5)], Action::Queue(2));
+    setup.complete(2);
+    assert_eq!(mirror.shown.lock().unwrap()[3..], [Ok(4), Ok(5)]);
+}
+
+/// A signal that another driver's timeline is past is refused like one of the engine's own. One that has failed takes any
+/// signal, which then comes to nothing (S9).
+#[test]
+fn signal_of_a_foreign_timeline_that_is_past_it_is_refused() {
+    let setup = Setup::new();
+    let (x, at_x) = elsewhere();
+    at_x.value.store(5, Ordering::SeqCst);
+    let refused = setup.engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 5)], Action::Barrier);
+    let not_above = SubmitError::SignalNotAbove { value: 5, current: 5 };
+    assert!(matches!(refused, Err(Refused { error, .. }) if error == not_above));
+    setup.submit(&[], &[(x, 6)], Action::Barrier);
+    let failed = Either::Elsewhere(Arc::new(Elsewhere { has_failed: true, ..Elsewhere::default() }));
+    setup.submit(&[], &[(failed, 0)], Action::Barrier);
 }

@@ -10,6 +10,7 @@
 use crate::rig::{self, ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, gone, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::*;
+use std::sync::{Arc, OnceLock};
 
 /// A batch of three jobs for queue 0, each with a signal of its own, and a job on queue 1 that waits for all three.
 struct Batch {
@@ -311,4 +312,47 @@ fn loss_behind_a_batch_that_was_reported_is_taken_down() {
         assert_eq!(batch.outcomes(), [Ok(1), Ok(1), Ok(1)], "{native_waits:?}");
         assert!(batch.rig.engine.lost(0).is_some(), "{native_waits:?}");
     }
+}
+
+/// While the device takes a job, one that it has had before is reported. That one ends there and then, however long the device
+/// takes (S13).
+#[test]
+fn report_of_an_earlier_job_inside_submit_ends_it_at_once() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    let seen = Arc::new(OnceLock::new());
+    rig.once(Moment::Taken(2), {
+        let (x, seen) = (x.clone(), seen.clone());
+        move |devices| {
+            assert!(devices.step(0) && devices.report(0));
+            seen.set(x.query().unwrap()).unwrap();
+        }
+    });
+    rig.job(0, &[], &[(&y, 1)], 2);
+    assert_eq!(seen.get(), Some(&1));
+    rig.run_until_idle();
+    assert_eq!(y.query().unwrap(), 1);
+}
+
+/// While the device takes a job it is lost, and then reports the job before. That one ends well; the one on its way is still
+/// the device's to look at, and does not come back before `submit` has returned (S5).
+#[test]
+fn job_on_its_way_to_a_device_that_is_lost_comes_back_after_submit() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    let queue = rig.engine.queue(0, 0).unwrap();
+    let seen = Arc::new(OnceLock::new());
+    rig.once(Moment::Taken(2), {
+        let seen = seen.clone();
+        move |devices| {
+            devices.completer().lose(0, gone()).unwrap();
+            devices.completer().complete(queue, 1).unwrap();
+            seen.set(devices.reclaimed()).unwrap();
+        }
+    });
+    rig.job(0, &[], &[(&y, 1)], 2);
+    assert_eq!((seen.get(), rig.reclaimed()), (Some(&vec![1]), vec![1, 2]));
+    assert_eq!((x.query().unwrap(), y.query().unwrap_err().code()), (1, Code::Unavailable));
 }

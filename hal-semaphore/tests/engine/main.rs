@@ -24,6 +24,7 @@ mod defects;
 mod directions;
 mod early_ends;
 mod foreign_timelines;
+mod given_back;
 mod inside_submit;
 mod many_waits;
 mod native_waits;

@@ -466,3 +466,48 @@ fn what_another_device_has_waited_for_is_waited_for_again() {
     rig.run_until_idle();
     assert_eq!(rig.ran(), [3, 1, 4]);
 }
+
+/// A job has failed on its device while the report of the job that it waited for there is still to come. Nothing can make it
+/// succeed any more, so it does not wait for that report (S3, S13).
+#[test]
+fn failed_job_ends_before_the_report_of_its_producer() {
+    let rig = Rig::new(2, NativeWaits::Epochs);
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    let failure = broken("parity");
+    rig.failing_job(1, &[(&x, 1)], &[(&y, 1)], 2, &failure);
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    assert!(y.query().unwrap_err().same_root(&failure));
+    assert_eq!((x.query().unwrap(), rig.reclaimed()), (0, vec![2]));
+    rig.run_until_idle();
+    rig.assert_idle();
+}
+
+/// A barrier is refused by a full device, to which it came with a native wait of its own. When there is room it needs none: the
+/// queue has learnt that what it did meanwhile implies the wait. The device never had the barrier, so another queue does not wait
+/// for it natively (S2, S6).
+#[test]
+fn barrier_that_was_refused_and_needs_no_wait_any_more_is_waited_for_on_the_host() {
+    let rig = Devices::new(vec![device(4, NativeWaits::Events)]).queue_capacity(1).start();
+    let [y, z, w, gate, v, u] = rig.semaphores();
+    // Once the device has been full, a queue that finds it full again waits until something has ended.
+    rig.job(0, &[], &[], 10);
+    rig.job(0, &[], &[], 11);
+    rig.run_until_idle();
+    rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
+    rig.job(2, &[(&y, 1)], &[(&w, 1)], 2);
+    rig.job(0, &[(&w, 1), (&gate, 1)], &[], 3);
+    rig.barrier(0, &[(&z, 1), (&gate, 1)], &[(&v, 1)]);
+    gate.signal(1).unwrap();
+    assert_eq!((rig.queued(0), rig.native_waits().len()), (1, 2), "job 3 is taken and the barrier is not");
+    assert!(rig.step(1) && rig.step(2) && rig.step(0));
+    // The report of job 1 is still to come; y is there without it.
+    y.signal(1).unwrap();
+    assert!(rig.report(2) && rig.report(0));
+    assert_eq!(rig.queued(0), 0, "the barrier is no work of the device");
+    let consumer = rig.job(3, &[(&v, 1)], &[(&u, 1)], 4);
+    assert_eq!(consumer.waits.held, 1);
+    rig.run_until_idle();
+    assert_eq!((v.query().unwrap(), u.query().unwrap()), (1, 1));
+    rig.assert_idle();
+}

@@ -390,3 +390,20 @@ fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
         });
     });
 }
+
+/// Two jobs end together, of which only the first signals another driver's timeline. The work of the second comes back without
+/// regard to that driver (S9, S13).
+#[test]
+fn work_without_a_foreign_signal_does_not_wait_for_another_drivers_word() {
+    let setup = Setup::new();
+    let ((x, at_x), (y, _)) = (other(), setup.own());
+    let back_when_told = Arc::new(OnceLock::new());
+    *at_x.when_told.lock().unwrap() = Some(Box::new({
+        let (engine, back_when_told) = (setup.0.clone(), back_when_told.clone());
+        move || back_when_told.set(engine.backend().reclaimed.load(Ordering::SeqCst)).unwrap()
+    }));
+    setup.submit(&[], &[(&x, 1)], Action::Queue(()));
+    setup.submit(&[], &[(&y, 1)], Action::Queue(()));
+    setup.report(2, None);
+    assert_eq!((back_when_told.get(), setup.0.backend().reclaimed.load(Ordering::SeqCst)), (Some(&1), 2));
+}

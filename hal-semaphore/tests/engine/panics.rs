@@ -14,6 +14,7 @@ use hal_semaphore::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, ThreadId};
 
 /// Where a timeline's driver is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,7 @@ struct Inner {
     panics_at: Arc<Mutex<Vec<Spot>>>,
     delivered: Mutex<Vec<bool>>,
     notified: Mutex<Vec<bool>>,
+    notified_by: Mutex<Vec<ThreadId>>,
     watchers: Mutex<Vec<Watcher>>,
     /// Where it is to panic once it is watched; then it has been reached already.
     panics_when_watched: Mutex<Option<Spot>>,
@@ -116,6 +118,7 @@ impl Timeline for Mean {
 
     fn notify(&self, state: Result<u64, &Failure>, _by: Option<Point>) {
         come(&self.0.panics_at, Spot::Notify);
+        self.0.notified_by.lock().unwrap().push(thread::current().id());
         self.0.notified.lock().unwrap().push(state.is_ok());
     }
 
@@ -153,6 +156,7 @@ impl Drop for Work {
 struct Bare {
     completer: OnceLock<Completer>,
     reclaimed: Mutex<Vec<u64>>,
+    reclaimed_by: Mutex<Vec<ThreadId>>,
 }
 
 impl Backend for Bare {
@@ -183,6 +187,7 @@ impl Backend for Bare {
 
     fn reclaim(&self, ended: Ended<Work>) {
         if let Some(work) = ended.work {
+            self.reclaimed_by.lock().unwrap().push(thread::current().id());
             self.reclaimed.lock().unwrap().push(work.id);
         }
     }
@@ -202,6 +207,7 @@ impl Setup {
             panics_at: Arc::default(),
             delivered: Mutex::default(),
             notified: Mutex::default(),
+            notified_by: Mutex::default(),
             watchers: Mutex::default(),
             panics_when_watched: Mutex::default(),
         }))
@@ -488,6 +494,26 @@ fn work_that_panics_holds_nothing_up() {
             setup.finish("work");
         });
     }
+}
+
+/// A driver and a backend panic when they are asked whether they may call the program back. They may, for all that is known, so
+/// they are not told on the thread that submits, which may hold a lock of the program's (S8).
+#[test]
+fn what_panics_when_it_is_asked_whether_it_calls_back_does_so_on_another_thread() {
+    within(LIMIT, || {
+        let setup = Setup::new();
+        let [never, x] = std::array::from_fn(|_| setup.own());
+        arm(&x, &[Spot::HasWaiters]);
+        setup.submit(&[], &[(&x, 1)], Action::Barrier);
+        never.registration().unwrap().fail(&rig::broken("given up"));
+        let work = Work { id: 1, asked: true, dropped: false };
+        setup.submit(&[(&never, 1)], &[], Action::Queue(work));
+        let (notified, reclaimed) = (&x.0.notified_by, &setup.0.backend().reclaimed_by);
+        for threads in [notified, reclaimed] {
+            eventually("it is told", || !threads.lock().unwrap().is_empty());
+            assert_ne!(threads.lock().unwrap()[0], thread::current().id());
+        }
+    });
 }
 
 /// A callback's captured state panics when it goes, called or not (S8).

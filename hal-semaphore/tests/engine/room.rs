@@ -259,3 +259,21 @@ fn report_of_a_job_that_came_back_is_refused() {
     rig.run_until_idle();
     assert_eq!((x.query().unwrap(), rig.ran()), (1, vec![1, 2]));
 }
+
+/// A device with room for sixteen jobs ends one after the other. The queue does not hand over more after each, to get most of
+/// it back: once the device has been full it is asked again when a fair part of its jobs has ended (S13).
+#[test]
+fn full_device_is_not_asked_again_for_each_job_that_ends() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(16).start();
+    let x = rig.semaphore();
+    let jobs = 400;
+    for value in 1..=jobs {
+        rig.job(0, &[], &[(&x, value)], value);
+    }
+    while rig.step(0) {
+        assert!(rig.report(0));
+    }
+    assert_eq!(x.query().unwrap(), jobs);
+    let offered: usize = rig.batches(0).iter().sum();
+    assert!(offered <= 400 + 400 / 3, "{offered} were offered: {:?}", rig.batches(0));
+}

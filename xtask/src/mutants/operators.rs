@@ -64,7 +64,7 @@ const NO_EXPRESSION: [&str; 31] = [
     "async", "move", "ref", "mut", "as", "in",
 ];
 
-/// Every mutation of a file, in the order of their places; none twice.
+/// Every mutation of a file, in the order of their places; none twice, and none that changes nothing.
 pub(super) fn mutations(source: &str) -> Vec<Mutation> {
     let tokens = Tokens::new(source);
     let mut found = Vec::new();
@@ -79,12 +79,10 @@ pub(super) fn mutations(source: &str) -> Vec<Mutation> {
         found.extend(at.statement());
         found.extend(at.bodies());
     }
-    let mut seen = HashSet::new();
-    found.retain(|mutation| {
-        let mut text = mutation.apply(source);
-        text.retain(|c| !c.is_whitespace());
-        seen.insert(text)
-    });
+    let without_spaces = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+    // What changes nothing is no mutation either.
+    let mut seen = HashSet::from([without_spaces(source)]);
+    found.retain(|mutation| seen.insert(without_spaces(&mutation.apply(source))));
     found
 }
 

@@ -33,7 +33,7 @@ const THOROUGH: [&str; 6] = [RANDOM[0], RANDOM[1], SLOW[0], SLOW[1], SLOW[2], SL
 
 /// Tests that measure time, or bring threads together again and again: other work on the machine decides how they go.
 const UNSTEADY: [&str; 4] =
-    ["keeps_nobody_out", "cost_no_more", "second_failure_of_a_timeline", "wait_for_a_value_seen"];
+    ["lets_other_calls_in", "cost_no_more", "second_failure_of_a_timeline", "wait_for_a_value_seen"];
 
 /// Parts of the names of loom's tests that show that a model can fail. They say nothing about a mutant.
 const MUTANTS: [&str; 1] = ["mutant"];
@@ -525,6 +525,23 @@ mod tests {
         );
         assert_eq!(objections(&message, "a"), [Objection { file: "src/b.rs".into(), at: vec![2..9, 1..9] }]);
         assert_eq!(objections(&message.replace("error", "warning"), "a"), []);
+    }
+
+    #[test]
+    fn parts_of_names_of_the_engines_tests_are_those_of_tests_that_are_there() {
+        let mut files = BTreeMap::new();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(ENGINE).join("tests");
+        read_folder(&folder, Path::new(""), &mut files).unwrap();
+        let is_function = |line: &str| line.trim_start().starts_with("fn ");
+        let names: Vec<&str> =
+            files.values().flat_map(|text| text.lines()).filter(|line| is_function(line)).collect();
+        for part in UNSTEADY.iter().chain(&SLOW) {
+            assert!(names.iter().any(|name| name.contains(part)), "no test is called {part}");
+        }
+        for module in RANDOM {
+            let file = Path::new(TOGETHER).join(module.replace("::", ".rs"));
+            assert!(files.contains_key(&file), "{} is not there", file.display());
+        }
     }
 
     #[test]

@@ -93,6 +93,11 @@ fn bodies_of_functions_without_a_result_or_with_a_bool() {
 }
 
 #[test]
+fn body_that_is_the_value_already_is_left_alone() {
+    assert_eq!(operators("fn a(&self) -> bool { false }"), ["body true"]);
+}
+
+#[test]
 fn body_of_one_statement_is_dropped_once() {
     assert_eq!(operators("fn a() { b(); }"), ["body dropped"]);
 }

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What comes back to the backend when an operation has ended: its work, and where it ran (rule S5).
+
+use crate::rig::{device, gone};
+use hal_semaphore::backend::{Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted};
+use hal_semaphore::*;
+use std::sync::{Mutex, OnceLock};
+
+/// The number of a job, and the queue and the epoch at which it ran.
+type Returned = (Option<u64>, Option<(usize, u64)>);
+
+/// A device whose work ends when the test says so. It writes down what comes back.
+#[derive(Default)]
+struct Recorder {
+    completer: OnceLock<Completer>,
+    returned: Mutex<Vec<Returned>>,
+}
+
+impl Backend for Recorder {
+    type Timeline = Semaphore;
+    type Work = u64;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![device(2, NativeWaits::Epochs)]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn reclaim(&self, ended: Ended<u64>) {
+        let point = ended.point.map(|point| (point.queue.ordinal(), point.epoch));
+        self.returned.lock().unwrap().push((ended.work, point));
+    }
+}
+
+#[test]
+fn ended_operation_gives_back_its_work_and_where_it_ran_if_it_has_either() {
+    let engine = Engine::new(Recorder::default()).unwrap();
+    let [x, never] = [0, 0].map(|value| Semaphore::new(&engine, value).unwrap());
+    let submit = |queue, waits: &[(&Semaphore, u64)], signals: &[(&Semaphore, u64)], action| {
+        let owned = |values: &[(&Semaphore, u64)]| -> Vec<(Semaphore, u64)> {
+            values.iter().map(|&(semaphore, value)| (semaphore.clone(), value)).collect()
+        };
+        engine.submit(0, Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap().ticket
+    };
+    let completer = engine.backend().completer.get().unwrap();
+    let report = |queue, epoch| completer.complete(engine.queue(0, queue).unwrap(), epoch).unwrap();
+    let returned = || std::mem::take(&mut *engine.backend().returned.lock().unwrap());
+
+    submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    report(0, 1);
+    assert_eq!(returned(), [(Some(1), Some((0, 1)))], "a job");
+
+    submit(0, &[(&x, 1)], &[(&x, 2)], Action::Barrier);
+    assert_eq!((x.query().unwrap(), returned()), (2, vec![]), "a barrier that waits for nothing");
+
+    let held = submit(0, &[(&never, 1)], &[], Action::Queue(2));
+    assert_eq!(engine.cancel(held), Cancel::Cancelled);
+    assert_eq!(returned(), [(Some(2), None)], "a job that was cancelled");
+
+    submit(0, &[], &[(&x, 3)], Action::Queue(3));
+    submit(1, &[(&x, 3)], &[], Action::Barrier);
+    report(0, 2);
+    report(1, 1);
+    let mut both = returned();
+    both.sort_unstable();
+    assert_eq!(
+        (both[0], both[1].0, both.len()),
+        ((None, Some((1, 1))), Some(3), 2),
+        "a barrier on the device"
+    );
+
+    submit(1, &[], &[], Action::Queue(4));
+    completer.lose(0, gone()).unwrap();
+    assert_eq!(returned(), [(Some(4), Some((1, 2)))], "a job of a device that is lost");
+}
