@@ -629,12 +629,9 @@ impl<B: Backend> Engine<B> {
         for queue in &shared.queues {
             queue.lock().trim();
         }
-        let large = std::mem::take(&mut *shared.large.lock());
-        for slot in large {
-            if let Some(slot) = slot.upgrade() {
-                slot.trim();
-            }
-        }
+        let mut large = std::mem::take(&mut *shared.large.lock());
+        large.retain(|slot| slot.upgrade().is_some_and(|slot| slot.trim()));
+        shared.large.lock().append(&mut large);
         let spare = std::mem::take(&mut *shared.spare_slots.lock());
         drop(spare);
     }
