@@ -630,26 +630,3 @@ fn shutdown_asks_only_a_busy_device_to_stop_and_waits_for_it() {
     assert_eq!(rig.engine.shut_down(&clock, grace, 1000 * grace), Ok(()));
     assert_eq!((asked.lock().unwrap().as_slice(), clock.now(), x.query().unwrap()), (&[0][..], grace, 1));
 }
-
-/// A shutdown whose time is up runs callbacks that no thread has begun, and these may cause others: they run as well (S10).
-#[test]
-fn shutdown_that_runs_a_callback_itself_runs_what_becomes_due_in_it() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
-    let [x, y] = rig.semaphores();
-    rig.job(0, &[], &[(&x, 1)], 1);
-    let called = Arc::new(AtomicUsize::new(0));
-    let _last = y.subscribe(1, {
-        let called = called.clone();
-        move |_| {
-            called.fetch_add(1, Ordering::SeqCst);
-        }
-    });
-    let devices = rig.clone();
-    let _first = x.subscribe(1, move |_| {
-        devices.run_until_idle();
-        y.signal(1).unwrap();
-    });
-    assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
-    assert_eq!(called.load(Ordering::SeqCst), 1);
-    rig.let_deferred_go();
-}
