@@ -112,6 +112,51 @@ fn cancelled_operation_that_was_partly_covered_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
 }
 
+/// An operation waits natively and finds no room, again and again. It hears of failures of what it waits for meanwhile, for which
+/// one entry is enough (S7).
+#[test]
+fn operation_that_finds_no_room_again_and_again_leaves_nothing_behind() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let x = rig.semaphore();
+    rig.job(1, &[], &[(&x, 1)], 1);
+    rig.job(0, &[], &[], 2);
+    rig.job(0, &[(&x, 1)], &[], 3);
+    let ask = |times| {
+        for _ in 0..times {
+            rig.completer().unblock(0).unwrap();
+            assert!(!rig.batches(0).is_empty(), "the queue asks");
+            rig.forget();
+        }
+    };
+    ask(1000);
+    let ((), allocated) = counted(|| ask(20_000));
+    assert!(allocated.kept < SLACK, "20,000 questions have left {} bytes", allocated.kept);
+    rig.run_until_idle();
+    rig.assert_idle();
+}
+
+/// Many operations with many waits each are there at once. When they have ended the memory of a few of them is kept for the next,
+/// and not of all (S7).
+#[test]
+fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
+    const WIDE: usize = 512;
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    rig.job(0, &[], &[(&x, 1)], 0);
+    let waits: Vec<_> = std::iter::repeat_n((&x, 1), WIDE).collect();
+    let ((), allocated) = counted(|| {
+        for id in 1..=300 {
+            rig.job(0, &waits, &[], id);
+        }
+        rig.run_until_idle();
+        rig.forget();
+    });
+    let kept = usize::try_from(allocated.kept).unwrap_or_default();
+    let peak = usize::try_from(allocated.peak).unwrap();
+    assert!(kept < peak / 8, "{kept} bytes are kept, of {peak}");
+    rig.assert_idle();
+}
+
 /// A device that has to be asked, and has ended everything by then, or when it is asked for the nth time.
 #[derive(Default)]
 struct Polled {

@@ -11,6 +11,8 @@ mod counting;
 mod noop;
 
 use counting::{Counting, counted};
+use hal_semaphore::backend::{DeviceSpec, NativeWaits};
+use hal_semaphore::testing::device;
 use hal_semaphore::*;
 use noop::Noop;
 
@@ -110,6 +112,56 @@ fn trimmed_engine_has_given_back_the_memory_of_a_burst() {
     });
     assert_eq!(x.query().unwrap(), n + 1);
     assert!(burst.kept < 64 << 10, "{} bytes are kept, of {}", burst.kept, burst.peak);
+}
+
+/// The same where one timeline had very many waits, and no signal was under way.
+#[test]
+fn trimmed_engine_has_given_back_the_memory_of_many_waits_for_one_timeline() {
+    let engine = Engine::new(Noop::immediate(1)).unwrap();
+    let x = semaphore(&engine);
+    let ((), burst) = counted(|| {
+        let (waits, nothing): ([_; 1], [(Semaphore, u64); 0]) = ([(x.clone(), 1)], []);
+        for id in 0..20_000 {
+            engine.submit(0, Affinity::ANY, &waits, &nothing, Action::Queue(id)).unwrap();
+        }
+        x.signal(1).unwrap();
+        engine.trim();
+    });
+    assert!(
+        burst.peak > 1 << 20 && burst.kept < 64 << 10,
+        "{} bytes are kept, of {}",
+        burst.kept,
+        burst.peak
+    );
+}
+
+/// One operation signals very many timelines, for each of which another queue has something waiting. What that took is given
+/// back, too, wherever the queues keep it for the next.
+#[test]
+fn trimmed_engine_has_given_back_the_memory_of_a_wide_signal() {
+    for later in 0..3 {
+        let spec = DeviceSpec { native_waits: NativeWaits::None, ..device(2) };
+        let engine = Engine::new(Noop::devices(vec![spec])).unwrap();
+        let timelines: Vec<Semaphore> = (0..20_000).map(|_| semaphore(&engine)).collect();
+        let submit = |queue, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
+            engine.submit(0, Affinity::queue(queue), waits, signals, Action::Queue(0)).unwrap();
+        };
+        // Each timeline has its own lists from here on.
+        for timeline in &timelines {
+            submit(1, &[(timeline.clone(), 1)], &[]);
+            submit(0, &[], &[(timeline.clone(), 1)]);
+        }
+        engine.trim();
+        let ((), burst) = counted(|| {
+            let signals: Vec<_> = timelines.iter().map(|timeline| (timeline.clone(), 2)).collect();
+            signals.iter().for_each(|signal| submit(1, std::slice::from_ref(signal), &[]));
+            submit(0, &[], &signals);
+            (0..later).for_each(|_| submit(0, &[], &[]));
+            engine.trim();
+        });
+        assert_eq!(engine.occupancy().operations, 0);
+        assert!(burst.kept < 64 << 10, "{later}: {} bytes are kept, of {}", burst.kept, burst.peak);
+    }
 }
 
 #[test]

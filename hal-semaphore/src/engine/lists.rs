@@ -392,6 +392,23 @@ mod tests {
     }
 
     #[test]
+    fn lists_are_large_as_long_as_one_of_them_is() {
+        let key = Slab::<()>::new().next_key();
+        let mut lists = Lists::default();
+        let push = |lists: &mut Lists, queue| lists.push(queue, 1, Target::Op { queue, key, wait: 0 });
+        push(&mut lists, 0);
+        assert!(!lists.are_large());
+        for _ in 0..=2 * LARGE {
+            push(&mut lists, 1);
+        }
+        lists.trim();
+        assert!(lists.are_large(), "somebody waits in the large one");
+        while lists.pop_of(1, 1).is_some() {}
+        lists.trim();
+        assert!(!lists.are_large());
+    }
+
+    #[test]
     fn empty_lists_do_not_accumulate() {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();

@@ -59,6 +59,9 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod arrivals;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpState {
     /// It has no place in its queue: some wait is neither reached nor covered, or it was not routed yet. One that was

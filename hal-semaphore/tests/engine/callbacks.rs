@@ -395,6 +395,43 @@ fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
     });
 }
 
+/// A thread that ends waits with the program's lock held for what has ended on a device that has to be asked, and the backend drops
+/// the callbacks that are due. They run on another thread all the same (S8).
+#[test]
+fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_backend_drops() {
+    lock_held_while(Asked::engine(false, drop::<Deferred>), |engine, x| {
+        let (engine, values) = (engine.clone(), [(x.clone(), 1)]);
+        let waits = OnDrop(Some(move || {
+            engine.wait(WaitMode::All, &values, &SystemClock::new(), Some(Duration::ZERO)).unwrap();
+        }));
+        let thread = std::thread::spawn(move || {
+            LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(waits)));
+            // The engine's own values of the thread come later and go first.
+            Rig::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
+        });
+        thread.join().unwrap();
+    });
+}
+
+/// What may call a program back runs here and now, and soon on another thread where this one must not (S8).
+#[test]
+fn what_may_call_back_runs_at_once_unless_its_thread_must_not() {
+    let here = std::thread::current().id();
+    let (sender, receiver) = mpsc::channel();
+    let call_back = || {
+        let sender = sender.clone();
+        WithoutCallbacks::call_back(move || sender.send(std::thread::current().id()).unwrap());
+    };
+    call_back();
+    assert_eq!(receiver.try_recv(), Ok(here));
+    let quiet = WithoutCallbacks::begin();
+    assert!(WithoutCallbacks::is_there());
+    call_back();
+    assert_ne!(receiver.recv_timeout(LIMIT).unwrap(), here);
+    drop(quiet);
+    assert!(!WithoutCallbacks::is_there());
+}
+
 /// Each callback signals the timeline of the next one, thousands of times, on a small stack: calls into the engine from
 /// inside of each other are worked off by the ones around them (S7).
 #[test]
@@ -417,7 +454,7 @@ fn chain_of_callbacks_that_signal_needs_a_small_stack() {
 }
 
 /// Runs `inside` in a callback of a callback and so on, as deep as calls into the engine do their own work, on this thread.
-fn deep_inside(rig: &Rig, inside: impl FnOnce() + Send + 'static) {
+pub(crate) fn deep_inside(rig: &Rig, inside: impl FnOnce() + Send + 'static) {
     inside_callbacks(rig, 8, inside);
 }
 

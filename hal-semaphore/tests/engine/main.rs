@@ -11,6 +11,7 @@
     reason = "a test stops where something is not as it should be"
 )]
 
+mod admission;
 mod ahead;
 mod backlogs;
 mod callbacks;
@@ -28,6 +29,7 @@ mod given_back;
 mod inside_submit;
 mod many_waits;
 mod native_waits;
+mod nested;
 #[path = "../common/noop.rs"]
 mod noop;
 mod observed;
@@ -41,6 +43,7 @@ mod riders;
 mod rig;
 mod room;
 mod same_values;
+mod slow_drivers;
 mod statistics;
 mod strangers;
 mod truth;

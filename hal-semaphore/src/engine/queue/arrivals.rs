@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Tests: who counts as about to look after a queue.
+
+use super::Queue;
+use crate::engine::agenda::WithoutCallbacks;
+use crate::ids::QueueId;
+use crate::sync::Ordering;
+use crate::testing::SoftBackend;
+use std::time::{Duration, Instant};
+
+/// A thread that finds the lock taken is counted until it has it, and as one that completes something unless it submits: whoever
+/// has the queue leaves work to it, and must leave none when nobody is there.
+#[test]
+fn thread_that_comes_to_a_queue_is_counted_until_it_has_the_lock() {
+    let queue = Queue::<SoftBackend>::new(QueueId { index: 0, device: 0, ordinal: 0 }, false);
+    let counts = || (queue.arriving.load(Ordering::SeqCst), queue.completing.load(Ordering::SeqCst));
+    for submits in [false, true] {
+        let expected = (1, u64::from(!submits));
+        std::thread::scope(|scope| {
+            let state = queue.arrive();
+            assert_eq!(counts(), (0, 0), "nobody waits");
+            scope.spawn(|| {
+                let _quiet = submits.then(WithoutCallbacks::begin);
+                drop(queue.arrive());
+            });
+            let begin = Instant::now();
+            while counts() != expected && begin.elapsed() < Duration::from_secs(10) {
+                std::thread::yield_now();
+            }
+            assert_eq!(counts(), expected, "it submits: {submits}");
+            drop(state);
+        });
+        assert_eq!(counts(), (0, 0), "it has come and gone");
+    }
+}

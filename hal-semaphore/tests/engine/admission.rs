@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What becomes of an operation when it comes to its queue: what is refused, what its waits cost, and what it hears of while
+//! it stays there (rules S2, S3, S6, S10, S13).
+
+use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, gone, within};
+use hal_semaphore::backend::{NativeWaits, Transition, WaitClass};
+use hal_semaphore::testing::{self, SoftBackend};
+use hal_semaphore::*;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// An operation may wait for the largest value that there is, and signal it. One more is refused (S1).
+#[test]
+fn largest_value_can_be_waited_for_and_signalled_and_no_larger_one() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [x, y] = rig.semaphores();
+    let submit = |wait, signal| {
+        let (waits, signals) = ([(x.clone(), wait)], [(y.clone(), signal)]);
+        rig.engine
+            .submit(0, Affinity::ANY, &waits, &signals, Action::Barrier)
+            .map_err(|refused| refused.error)
+    };
+    for (wait, signal) in [(MAX_VALUE + 1, 1), (1, MAX_VALUE + 1)] {
+        let refused = submit(wait, signal).unwrap_err();
+        assert!(matches!(refused, SubmitError::ValueTooLarge { value } if value > MAX_VALUE), "{refused}");
+    }
+    submit(MAX_VALUE, MAX_VALUE).unwrap();
+    x.signal(MAX_VALUE).unwrap();
+    assert_eq!(y.query().unwrap(), MAX_VALUE);
+}
+
+/// A signal of another engine's timeline has to be above where that is, too. One that has failed may be named: the signal
+/// is dropped (S1, S9).
+#[test]
+fn signal_of_a_foreign_timeline_is_above_it_unless_it_has_failed() {
+    let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
+    let far = other.semaphore();
+    far.signal(5).unwrap();
+    let nothing: [(Semaphore, u64); 0] = [];
+    let submit =
+        || rig.engine.submit(0, Affinity::ANY, &nothing, &[(far.clone(), 5)], Action::Queue(Job::new(1)));
+    let refused = submit().unwrap_err().error;
+    assert!(matches!(refused, SubmitError::SignalNotAbove { value: 5, current: 5 }), "{refused}");
+    far.fail(broken("given up"));
+    submit().unwrap();
+    rig.run_until_idle();
+    assert_eq!(rig.ran(), [1]);
+}
+
+/// An engine that is shut down says so, whatever else is wrong with a request (S10).
+#[test]
+fn request_to_an_engine_that_is_shut_down_is_refused_for_that() {
+    let rig = Rig::new(1, NativeWaits::None);
+    rig.engine.shut_down(&SystemClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
+    let nothing: [(Semaphore, u64); 0] = [];
+    let refused = rig.engine.submit(7, Affinity::ANY, &nothing, &nothing, Action::Barrier).unwrap_err();
+    assert!(matches!(refused.error, SubmitError::ShutDown), "{}", refused.error);
+}
+
+/// A queue waits natively for the second of two signals of another queue. A wait for the first costs nothing any more, and it
+/// is the first that is named: of the signals that are enough the smallest counts (S6).
+#[test]
+fn wait_that_is_dominated_names_the_smallest_signal_that_is_enough() {
+    let engine = Engine::new(SoftBackend::new(vec![testing::device(2)])).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    let submit = |queue, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
+        let job = Action::Queue(testing::Job::new(0));
+        engine.submit(0, Affinity::queue(queue), waits, signals, job).unwrap()
+    };
+    submit(1, &[], &[(x.clone(), 1)]);
+    submit(1, &[], &[(x.clone(), 2)]);
+    assert_eq!(submit(0, &[(x.clone(), 2)], &[]).waits.native, 1);
+    engine.backend().take_transitions();
+    assert_eq!(submit(0, &[(x, 1)], &[]).waits.ordered, 1);
+    let producers: Vec<u64> = engine
+        .backend()
+        .take_transitions()
+        .iter()
+        .filter_map(|transition| match transition {
+            Transition::Wait { class: WaitClass::Dominated { producer }, .. } => Some(producer.epoch),
+            _ => None,
+        })
+        .collect();
+    assert!(!producers.is_empty() && producers.iter().all(|&epoch| epoch == 1), "{producers:?}");
+    engine.backend().run_until_idle();
+}
+
+/// The host is asked whether it can do something early. Meanwhile one of the two timelines that it waits for fails: the
+/// operation fails at once, whatever becomes of the other (S3).
+#[test]
+fn failure_of_one_of_two_waits_while_the_host_is_asked_fails_the_operation() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [x, y, z] = rig.semaphores();
+    let cause = broken("given up");
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(0, &[], &[(&y, 1)], 2);
+    rig.once(Moment::Early(3), {
+        let (x, cause) = (x.clone(), cause.clone());
+        move |_| assert!(x.fail(cause))
+    });
+    rig.submit(0, &[(&x, 1), (&y, 1)], &[(&z, 1)], Action::Early(Job::new(3)));
+    assert!(z.query().is_err_and(|failure| failure.same_root(&cause)), "{z:?}");
+    assert_eq!(rig.reclaimed(), [3]);
+    rig.run_until_idle();
+    rig.assert_idle();
+}
+
+/// Two operations are done early at one go, for one signal under way. They end in the order in which they came (S2).
+#[test]
+fn operations_that_are_done_early_together_keep_their_order() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [x, y] = rig.semaphores();
+    for value in 1..=5 {
+        let early = Action::Early(Job::new(value).early());
+        rig.submit(0, &[(&x, 1)], &[(&y, value)], early);
+    }
+    rig.job(0, &[], &[(&x, 1)], 6);
+    assert_eq!(rig.done_early(), [1, 2, 3, 4, 5]);
+    rig.run_until_idle();
+    assert_eq!(rig.reclaimed(), [6, 1, 2, 3, 4, 5]);
+    assert_eq!(y.query().unwrap(), 5);
+    rig.assert_idle();
+}
+
+/// A device is lost that had no room yet for most of its queue. What it never had comes back in the order of the queue (S2,
+/// S3).
+#[test]
+fn jobs_that_a_lost_device_never_had_come_back_in_their_order() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let jobs: Vec<u64> = (1..=9).collect();
+    for &id in &jobs {
+        rig.job(0, &[], &[], id);
+    }
+    rig.lose(0, &gone());
+    let came_back: Vec<u64> = rig.reclaimed().into_iter().filter(|&id| id != 1).collect();
+    assert_eq!(came_back, jobs[1..]);
+    rig.assert_idle();
+}
+
+/// An operation comes to a queue that is known to be full. It hears of a failure of what it waits for all the same, and does
+/// not stay behind what fills the queue (S13).
+#[test]
+fn failure_reaches_an_operation_that_came_to_a_full_queue() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let [x, y] = rig.semaphores();
+    let cause = broken("parity");
+    rig.failing_job(1, &[], &[(&x, 1)], 1, &cause);
+    // The first has all the room, and the others find none.
+    for id in 2..=4 {
+        rig.job(0, &[], &[], id);
+    }
+    rig.job(0, &[(&x, 1)], &[(&y, 1)], 5);
+    assert!(rig.step(1) && rig.report(1));
+    assert!(y.query().is_err_and(|failure| failure.same_root(&cause)), "{y:?}");
+    assert_eq!((rig.reclaimed(), rig.queued(0)), (vec![1, 5], 1));
+    rig.run_until_idle();
+    rig.assert_idle();
+}
+
+/// The same for one that comes to a long queue, while its device takes its time over a submission (S13).
+#[test]
+fn failure_reaches_an_operation_that_came_to_a_long_queue() {
+    within(LIMIT, || {
+        let rig = Rig::new(2, NativeWaits::Epochs);
+        let [x, y] = rig.semaphores();
+        let outcome = Arc::new(OnceLock::new());
+        rig.failing_job(1, &[], &[(&x, 1)], 1, &broken("parity"));
+        rig.once(Moment::SubmitBegins(0), {
+            let (rig, outcome) = (rig.clone(), outcome.clone());
+            move |devices| {
+                for id in 3..=100 {
+                    rig.job(0, &[], &[], id);
+                }
+                rig.job(0, &[(&x, 1)], &[(&y, 1)], 101);
+                assert!(devices.step(1) && devices.report(1));
+                outcome.set(y.query()).unwrap();
+            }
+        });
+        rig.job(0, &[], &[], 2);
+        let outcome = outcome.get().unwrap();
+        assert!(outcome.as_ref().is_err_and(|failure| failure.message() == "parity"), "{outcome:?}");
+        rig.run_until_idle();
+        rig.assert_idle();
+    });
+}

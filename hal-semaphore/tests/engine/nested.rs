@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Calls into the engine from so deep inside others that what they have to do is left to those (rules S2, S3, S7, S8).
+
+use crate::callbacks::deep_inside;
+use crate::rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
+use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A callback deep inside others submits what ends at once. The submission leaves that to the calls around it, which submit
+/// nothing: they call back what is due on their own thread, before the outermost returns (S8).
+#[test]
+fn callback_of_what_a_deep_submission_has_left_is_called_by_the_calls_around_it() {
+    within(LIMIT, || {
+        let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
+        let x = rig.semaphore();
+        let called_on = Arc::new(OnceLock::new());
+        let _subscription = x.subscribe(1, {
+            let called_on = called_on.clone();
+            move |_| called_on.set(std::thread::current().id()).unwrap()
+        });
+        deep_inside(&rig.clone(), move || {
+            rig.barrier(0, &[], &[(&x, 1)]);
+        });
+        assert_eq!(called_on.get(), Some(&std::thread::current().id()));
+    });
+}
+
+/// Submissions from deep inside others have their places in the queue in the order in which they came (S2).
+#[test]
+fn submissions_deep_inside_others_keep_their_order() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let deep = rig.clone();
+        deep_inside(&rig, move || {
+            for id in 1..=5 {
+                deep.job(0, &[], &[], id);
+            }
+        });
+        rig.run_until_idle();
+        assert_eq!(rig.ran(), [1, 2, 3, 4, 5]);
+    });
+}
+
+/// A timeline fails deep inside others, and what that means for an operation is left to the calls around. Meanwhile the
+/// operation is cancelled: it ends as the caller was told (S3).
+#[test]
+fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let [x, y] = rig.semaphores();
+        let ticket = rig.job(0, &[(&x, 1)], &[(&y, 1)], 1).ticket;
+        let engine = rig.engine.clone();
+        deep_inside(&rig, move || {
+            assert!(x.fail(broken("given up")));
+            assert_eq!(engine.cancel(ticket), Cancel::Cancelled);
+        });
+        assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
+        assert_eq!(rig.reclaimed(), [1]);
+        rig.assert_idle();
+    });
+}
+
+/// An operation that waits for another engine's timeline is submitted deep inside others, which have yet to watch the
+/// timeline, and the engine is told to give back memory. The watch is not among that (S9).
+#[test]
+fn trim_deep_inside_others_takes_nothing_that_is_still_to_be_done() {
+    within(LIMIT, || {
+        let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
+        let (x, far) = (rig.semaphore(), other.semaphore());
+        deep_inside(&other, {
+            let (rig, x, far) = (rig.clone(), x.clone(), far.clone());
+            move || {
+                rig.barrier(0, &[(&far, 1)], &[(&x, 1)]);
+                rig.engine.trim();
+            }
+        });
+        far.signal(1).unwrap();
+        assert_eq!(x.query().unwrap(), 1);
+        rig.assert_idle();
+    });
+}
+
+/// Work fails as it is submitted, and its backend submits the next when it comes back, again and again. Those calls are a few
+/// deep inside each other, however many there are (S7).
+#[test]
+fn submissions_from_work_that_comes_back_are_a_few_deep() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let failed = rig.semaphore();
+        failed.fail(broken("given up"));
+        let (depth, deepest) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        for id in 1..100 {
+            let (again, failed) = (rig.clone(), failed.clone());
+            let (depth, deepest) = (depth.clone(), deepest.clone());
+            rig.once(Moment::Reclaim(id), move |_| {
+                deepest.fetch_max(depth.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                again.job(0, &[(&failed, 1)], &[], id + 1);
+                depth.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        rig.job(0, &[(&failed, 1)], &[], 1);
+        assert_eq!(rig.reclaimed().len(), 100);
+        let deepest = deepest.load(Ordering::SeqCst);
+        assert!(deepest <= 10, "{deepest} deep");
+    });
+}
