@@ -43,3 +43,4 @@ mod same_values;
 mod statistics;
 mod strangers;
 mod truth;
+mod waiting;
