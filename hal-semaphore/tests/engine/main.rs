@@ -22,6 +22,7 @@ mod dag;
 mod defects;
 mod directions;
 mod early_ends;
+mod ending;
 mod foreign_timelines;
 mod given_back;
 mod inside_submit;
