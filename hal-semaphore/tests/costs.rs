@@ -81,18 +81,19 @@ fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
     assert_eq!(rig.ran(), [1]);
 }
 
-/// The same for cancelled operations that wait for a semaphore (S7).
+/// The same for cancelled operations, of a device and of the host, that wait for a semaphore (S7).
 #[test]
 fn cancelled_operation_that_was_held_leaves_nothing_behind() {
     let rig = Rig::new(2, NativeWaits::Events);
     let never = rig.semaphore();
-    let submit_and_cancel = |queue| {
-        let ticket = rig.job(queue, &[(&never, 1)], &[], 2).ticket;
+    let submit_and_cancel = |round: usize| {
+        let action = [Action::Queue, Action::Host][round / 2 % 2];
+        let ticket = rig.submit(round % 2, &[(&never, 1)], &[], action(rig::Job::new(2))).ticket;
         assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
         rig.forget();
     };
-    (0..1000).for_each(|round| submit_and_cancel(round % 2));
-    let ((), allocated) = counted(|| (0..50_000).for_each(|round| submit_and_cancel(round % 2)));
+    (0..1000).for_each(submit_and_cancel);
+    let ((), allocated) = counted(|| (0..50_000).for_each(submit_and_cancel));
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
 }
 

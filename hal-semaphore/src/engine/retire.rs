@@ -169,13 +169,13 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// Whether something of a lost device is left here that will not end by itself.
+    /// Whether a lost device has left something here that it will not report. What it was not given ends with all that has not
+    /// begun.
     pub(super) fn needs_sweep(&self) -> bool {
         let state = &self.state;
         state.lost.is_some()
             && (!state.issuing || is_mutated(Mutation::SweepsWhileIssuing))
-            && (!state.ready.is_empty()
-                || state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed)))
+            && state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed))
     }
 
     /// Ends what a lost device has not reported, a bounded number.
@@ -195,11 +195,6 @@ impl<B: Backend> Turn<'_, B> {
             self.leave_queue(&entry);
             let failure = entry.failure.unwrap_or_else(|| lost.clone());
             self.end(entry.op, Some(failure), Some(self.queue.point(entry.epoch)));
-        }
-        for _ in 0..most {
-            let Some(key) = take_first(&mut self.state.ready) else { break };
-            self.leave_ready(key);
-            self.fail_unbegun(key, &lost);
         }
     }
 

@@ -73,7 +73,6 @@ impl<B: Backend> Shared<B> {
         // What calls around this one have put off may be what is waited for.
         entry.flush();
         self.sleep(&pending, &mut entry, clock, until);
-        drop(entry);
 
         for (slot, value, order) in &places {
             let (reached, failed) = slot.look();
@@ -81,6 +80,7 @@ impl<B: Backend> Shared<B> {
                 slot.unpark(HOST, *value, *order);
             }
         }
+        // This is still the call: what another driver signals when it is not watched any more is called back elsewhere.
         for (slot, ..) in places {
             self.let_go(slot);
         }

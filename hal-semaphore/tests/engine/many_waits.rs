@@ -63,3 +63,22 @@ fn accepted_signal_covers_waits_only_where_the_device_can_wait_for_it() {
         rig.assert_idle();
     }
 }
+
+/// A queue has waited natively for more queues than it remembers. It forgets those that have nothing under way any more, so a
+/// second wait for a new one is free, as ever (S6).
+#[test]
+fn queue_that_has_waited_for_very_many_others_remembers_the_next() {
+    let mut waiting = device(64, NativeWaits::Epochs);
+    waiting.peers.push(1);
+    let rig = Devices::new(vec![waiting, device(2, NativeWaits::Epochs)]).start();
+    for producer in 1..=64 {
+        let x = rig.semaphore();
+        rig.job(producer, &[], &[(&x, 1)], 1);
+        assert_eq!(rig.job(0, &[(&x, 1)], &[], 2).waits.native, 1);
+    }
+    rig.run_until_idle();
+    let x = rig.semaphore();
+    rig.job(65, &[], &[(&x, 1)], 3);
+    let counts = [4, 5].map(|id| rig.job(0, &[(&x, 1)], &[], id).waits);
+    assert_eq!((counts[0].native, counts[1].ordered), (1, 1));
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The last things that a device and an engine do: what is asked, what is called, and which failure counts (rules S3, S8, S10).
+
+use crate::rig::{Devices, LIMIT, Moment, Rig, broken, device, gone, within};
+use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+
+/// A device that has to be asked and never has an answer.
+#[derive(Default)]
+struct Mute {
+    asked: AtomicUsize,
+    completer: OnceLock<Completer>,
+}
+
+impl Backend for Mute {
+    type Timeline = Semaphore;
+    type Work = ();
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn poll(&self, _device: usize) {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A device that has to be asked is lost with all that it had: nobody asks it what has ended any more (S10).
+#[test]
+fn lost_device_is_not_asked_what_has_ended() {
+    let engine = Engine::new(Mute::default()).unwrap();
+    engine.submit(0, Affinity::ANY, &[], &[], Action::Queue(())).unwrap();
+    let ask = || {
+        engine.poll();
+        engine.backend().asked.swap(0, Ordering::SeqCst)
+    };
+    assert_eq!(ask(), 1);
+    engine.backend().completer.get().unwrap().lose(0, gone()).unwrap();
+    assert_eq!((ask(), engine.occupancy().operations), (0, 0));
+}
+
+/// The last handle on an engine is dropped while its device has a job. The device is asked to stop, and keeps the engine until
+/// it has (S10).
+#[test]
+fn dropped_engine_asks_its_device_to_stop() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let asked = Arc::new(AtomicUsize::new(0));
+    rig.job(0, &[], &[], 1);
+    rig.always(Moment::Abort(0), {
+        let asked = asked.clone();
+        move |_| {
+            asked.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let (queue, completer) = (rig.engine.queue(0, 0).unwrap(), rig.completer().clone());
+    drop(rig);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    completer.complete(queue, 1).unwrap();
+    assert_eq!(completer.complete(queue, 1), Err(CompletionError::Gone));
+}
+
+/// A job fails with more jobs behind it than a queue ends at once. The engine is shut down when the first comes back, and has no
+/// time: the others end with the failure that they have, all the same (S3, S10).
+#[test]
+fn shutdown_amid_jobs_that_are_about_to_fail_leaves_them_their_failure() {
+    within(LIMIT, || {
+        let rig = Rig::new(2, NativeWaits::None);
+        let gates: [Semaphore; 5] = rig.semaphores();
+        let x = rig.semaphore();
+        // Those that come last fail first.
+        rig.job(0, &[(&gates[4], 1)], &[(&x, 1)], 0);
+        for (gate, id) in gates.iter().rev().flat_map(|gate| [gate; 64]).zip(0u64..).skip(1) {
+            rig.job(0, &[(gate, 1)], &[], id);
+        }
+        let failure = broken("parity");
+        rig.failing_job(1, &[], &gates.each_ref().map(|gate| (gate, 1)), 1000, &failure);
+        let (sender, receiver) = mpsc::channel();
+        rig.once(Moment::Reclaim(4 * 64), {
+            let engine = rig.engine.clone();
+            move |_| {
+                let ended = engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
+                sender.send(ended).unwrap();
+            }
+        });
+        rig.run_until_idle();
+        assert_eq!(receiver.recv().unwrap(), Err(Unfinished { in_flight: 0, host: 0 }));
+        let ended_with = x.query().unwrap_err();
+        assert!(ended_with.same_root(&failure), "{ended_with:?}");
+        assert_eq!(rig.reclaimed().len(), 5 * 64 + 1);
+        rig.assert_idle();
+    });
+}
+
+/// A shutdown whose time is up runs callbacks that no thread has begun. They are called as on a thread that may call them, so
+/// what they call back in turn is called there, too (S8, S10).
+#[test]
+fn callback_that_a_shutdown_runs_may_call_back() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
+    let x = rig.semaphore();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    let (sender, receiver) = mpsc::channel();
+    let _subscription = x.subscribe(1, move |_| sender.send(WithoutCallbacks::is_there()).unwrap());
+    rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
+    assert_eq!(receiver.try_recv(), Ok(false));
+    rig.run_until_idle();
+    rig.let_deferred_go();
+}

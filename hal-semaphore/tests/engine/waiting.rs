@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Threads that wait on the host: what they ask, and what they let go when they have waited (rules S8, S9, S13).
+
+use crate::rig::{LIMIT, device, within};
+use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::*;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// A timeline of some other driver, which does something when it is not watched any more.
+#[derive(Default)]
+struct Other {
+    when_unwatched: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+#[derive(Clone)]
+enum Either {
+    Own(Arc<Registration>),
+    Other(Arc<Other>),
+}
+
+/// Ends a watch.
+struct Watch(Arc<Other>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let hook = self.0.when_unwatched.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+}
+
+impl Timeline for Either {
+    type Watch = Watch;
+
+    fn registration(&self) -> Option<&Registration> {
+        match self {
+            Either::Own(own) => Some(own),
+            Either::Other(_) => None,
+        }
+    }
+
+    fn identity(&self) -> usize {
+        match self {
+            Either::Own(own) => Arc::as_ptr(own).addr(),
+            Either::Other(other) => Arc::as_ptr(other).addr(),
+        }
+    }
+
+    fn value(&self) -> u64 {
+        self.registration().map_or(0, Registration::value)
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.registration()?.query().err()
+    }
+
+    fn deliver(&self, _state: Result<u64, &Failure>) {
+        panic!("no operation signals it");
+    }
+
+    fn watch(&self, _value: u64, _watcher: Watcher) -> Watch {
+        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
+        Watch(other.clone())
+    }
+}
+
+/// A device whose descriptor nothing watches. Its work has ended when it is asked.
+#[derive(Default)]
+struct Unwatched {
+    submitted: Mutex<Vec<(QueueId, u64)>>,
+    completer: OnceLock<Completer>,
+}
+
+impl Backend for Unwatched {
+    type Timeline = Either;
+    type Work = ();
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) }]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        self.submitted.lock().unwrap().extend(batch.iter().map(|piece| (queue, piece.epoch)));
+        Submitted::all()
+    }
+
+    fn poll(&self, _device: usize) {
+        let ended = std::mem::take(&mut *self.submitted.lock().unwrap());
+        for (queue, epoch) in ended {
+            self.completer.get().unwrap().complete(queue, epoch).unwrap();
+        }
+    }
+}
+
+/// A clock that moves only in sleeps, to their end.
+#[derive(Default)]
+struct Moving(Mutex<Duration>);
+
+impl Clock for Moving {
+    fn now(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn sleep(&self, _pending: &Pending, until: Option<Duration>) {
+        *self.0.lock().unwrap() = until.unwrap();
+    }
+}
+
+/// Waits in vain for a timeline of another driver, which does `when_unwatched` when that is over.
+fn wait_in_vain(engine: &Engine<Unwatched>, when_unwatched: impl FnOnce() + Send + 'static) {
+    let other = Other { when_unwatched: Mutex::new(Some(Box::new(when_unwatched))) };
+    let points = [(Either::Other(Arc::new(other)), 1)];
+    let waited = engine.wait(WaitMode::All, &points, &Moving::default(), Some(Duration::from_secs(1)));
+    assert!(matches!(waited, Err(WaitError::DeadlineExceeded)), "{waited:?}");
+    let Either::Other(other) = &points[0].0 else { unreachable!("it was made above") };
+    assert!(other.when_unwatched.lock().unwrap().is_none(), "it is still watched");
+}
+
+/// A program looks whether something has ended, without any time to wait. A device that nobody watches is asked, or it would
+/// never be seen (S13).
+#[test]
+fn wait_without_time_asks_a_device_whose_descriptor_is_not_watched() {
+    let engine = Engine::new(Unwatched::default()).unwrap();
+    let points = [(Either::Own(Arc::new(engine.register(0))), 1)];
+    engine.submit(0, Affinity::ANY, &[], &points, Action::Queue(())).unwrap();
+    let (clock, until) = (Moving::default(), Some(Duration::ZERO));
+    assert_eq!(engine.wait(WaitMode::All, &points, &clock, until).unwrap(), 0);
+}
+
+/// The time of a wait is up, and another driver signals a timeline of the engine when it is not watched any more. A callback
+/// that becomes due by that does not run on the thread that waits, which may hold a lock of its program's (S8).
+#[test]
+fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
+    within(LIMIT, || {
+        let engine = Engine::new(Unwatched::default()).unwrap();
+        let x = Arc::new(engine.register(0));
+        let (sender, receiver) = mpsc::channel();
+        let _subscription = x.subscribe(1, move |_| sender.send(thread::current().id()).unwrap());
+        wait_in_vain(&engine, move || x.signal(1).unwrap());
+        assert_ne!(receiver.recv().unwrap(), thread::current().id());
+    });
+}
+
+/// Another driver panics when its timeline is not watched any more. That is not the program's fault, whose wait ends as it
+/// would (S9).
+#[test]
+fn wait_ends_although_another_driver_panics_when_it_is_not_watched_any_more() {
+    let engine = Engine::new(Unwatched::default()).unwrap();
+    wait_in_vain(&engine, || panic!("the other driver panics"));
+    assert_eq!(engine.stats().panics, 1);
+}
