@@ -19,8 +19,8 @@ use hal_backend::{
 };
 use hal_sys as sys;
 use std::ptr::null_mut;
-use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// How many jobs the device completes at a time.
 static AT_A_TIME: AtomicU64 = AtomicU64::new(1);

@@ -506,26 +506,6 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_waits() {
     }
 }
 
-/// Many operations with many waits each end together. Memory of a few of them is kept for the next ones, and no more (S7).
-#[test]
-fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
-    const WIDTH: usize = 20;
-    let rig = Rig::new(1, NativeWaits::None);
-    let x = rig.semaphore();
-    // The lists have their memory from here on.
-    for _ in 0..1000 * WIDTH {
-        rig.barrier(0, &[(&x, 1)], &[]);
-    }
-    x.signal(1).unwrap();
-    let ((), allocated) = counted(|| {
-        for _ in 0..1000 {
-            rig.barrier(0, &[(&x, 2); WIDTH], &[]);
-        }
-        x.signal(2).unwrap();
-    });
-    assert!(allocated.kept < SLACK, "{allocated:?}");
-}
-
 /// A queue is asked again and again, and its device has no room. A job that stays in it is noted once with the timeline whose
 /// failure it is to hear of (S7).
 #[test]
