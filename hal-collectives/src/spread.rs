@@ -2,7 +2,7 @@
 
 //! Work that several threads do together: grains, each of which is done by whoever takes it.
 //!
-//! The thread whose work it is begins, and others help: threads that wait for an operation anyway ([`help`]), and as many threads of this
+//! The thread whose work it is begins, and others help: threads that wait for an operation anyway ([`Helper`]), and as many threads of this
 //! module as there are processors that nobody of those uses. They come when there is work for them and go when they have been idle for a while;
 //! however many operations there are, they are no more than that.
 //!

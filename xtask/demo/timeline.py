@@ -136,20 +136,26 @@ def draw(lanes, submitted, title):
 
 
 def trace(lanes, submitted, title):
-    """The same in Chrome's trace format: a process for each device, a thread for each queue, microseconds."""
+    """The same in Chrome's trace format: a process for each device, a thread for each queue, microseconds since the first event.
+
+    Readers keep times in floats, in which a time of day in microseconds is good for a quarter of one at best. Perfetto takes
+    process 0 and thread 0 for the system's idle thread, so both are numbered from 1; their names count as everywhere else.
+    """
+    origin = min([span_of(lanes)[0], *(event[0] for event in submitted)])
     events = []
     for device in sorted({lane[0] for lane in lanes}):
-        events.append({"ph": "M", "name": "process_name", "pid": device, "args": {"name": f"device {device}: {title}"}})
+        events.append({"ph": "M", "name": "process_name", "pid": device + 1, "args": {"name": f"device {device}: {title}"}})
     for (device, queue), spans in sorted(lanes.items()):
-        place = {"pid": device, "tid": queue}
+        place = {"pid": device + 1, "tid": queue + 1}
         events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": f"queue {queue}"}})
         for kind in ("operation", "dispatch"):
             for begin, end, name in spans.get(kind, []):
-                events.append({"ph": "X", "cat": kind, "name": name, "ts": begin / 1000, "dur": (end - begin) / 1000, **place})
+                span = {"ts": (begin - origin) / 1000, "dur": (end - begin) / 1000}
+                events.append({"ph": "X", "cat": kind, "name": name, **span, **place})
     for time, ready, name, (device, queue) in submitted:
         waited = {"ready after (us)": (ready - time) / 1000}
-        place = {"pid": device, "tid": queue}
-        events.append({"ph": "i", "s": "t", "cat": "submitted", "name": f"{name} submitted", "ts": time / 1000, **place, "args": waited})
+        place = {"ts": (time - origin) / 1000, "pid": device + 1, "tid": queue + 1}
+        events.append({"ph": "i", "s": "t", "cat": "submitted", "name": f"{name} submitted", **place, "args": waited})
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, indent=1) + "\n"
 
 

@@ -258,6 +258,37 @@ mod tests {
         assert!(trace.contains("\"execute submitted\""));
     }
 
+    /// One queue's operation of 250 ns, 1,250 ns after its submission, at a time of day as profiles have it.
+    fn profile_of_today() -> String {
+        let submitted = 1_700_000_000_000_000_001_u64;
+        let (begin, end) = (submitted + 1250, submitted + 1500);
+        let place = "\"physical_device_ordinal\":0,\"queue_ordinal\":0";
+        let ready = submitted + 50;
+        format!(
+            "{{\"record_type\":\"queue_event\",\"op\":\"fill\",{place},\"host_time_ns\":{submitted},\"ready_host_time_ns\":{ready}}}\n\
+             {{\"record_type\":\"queue_device_event\",\"op\":\"fill\",{place},\"derived_time_available\":true,\
+             \"start_driver_host_cpu_time_ns\":{begin},\"end_driver_host_cpu_time_ns\":{end}}}"
+        )
+    }
+
+    #[test]
+    fn trace_counts_from_the_first_event_since_a_time_of_day_in_microseconds_is_too_coarse() {
+        let (_, trace) = drawn("today", &profile_of_today()).unwrap();
+        assert!(trace.contains("\"ts\": 0.0,"), "{trace}");
+        assert!(trace.contains("\"ts\": 1.25,") && trace.contains("\"dur\": 0.25,"), "{trace}");
+    }
+
+    #[test]
+    fn trace_numbers_devices_and_queues_from_one_since_perfetto_takes_zero_for_the_idle_thread() {
+        let (_, trace) = drawn("numbers", &profile_of_today()).unwrap();
+        assert!(trace.contains("\"pid\": 1") && trace.contains("\"tid\": 1"), "{trace}");
+        assert!(!trace.contains("\"pid\": 0") && !trace.contains("\"tid\": 0"), "{trace}");
+        assert!(
+            trace.contains("\"name\": \"queue 0\"") && trace.contains("\"name\": \"device 0: a <run>\""),
+            "{trace}"
+        );
+    }
+
     #[test]
     fn profile_without_spans_says_what_to_ask_for() {
         let refused = drawn("empty", "").unwrap_err();

@@ -91,8 +91,9 @@ impl Commands<'_> {
         command
     }
 
-    fn docs(&self) -> Command {
+    fn docs(&self, more: &[&str]) -> Command {
         let mut docs = self.cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
+        docs.args(more);
         docs.env("RUSTDOCFLAGS", "-Dwarnings");
         docs
     }
@@ -306,7 +307,12 @@ fn of_a_release(commands: &Commands<'_>) -> Vec<Step> {
                 msrv(commands.root, commands.target),
             )
         },
-        step("docs", "the documentation builds without a warning", commands.docs()),
+        step(
+            "private-docs",
+            "the documentation of private items, for who works on the crates, builds without a warning",
+            commands.docs(&["--document-private-items"]),
+        ),
+        step("docs", "the documentation builds without a warning", commands.docs(&[])),
         Step {
             missing: Some(deny_missing),
             ..step(

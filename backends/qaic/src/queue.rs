@@ -2,8 +2,8 @@
 
 //! The queues of a device: what programs submit, what is in flight, and what is reported.
 //!
-//! Two threads serve them. The [submission](submission) thread takes jobs in their order, does transfers, and queues runs of
-//! networks; the [completion](completion) thread waits for runs, takes what came out, and reports. What they share is
+//! Two threads serve them. The [submission] thread takes jobs in their order, does transfers, and queues runs of
+//! networks; the [completion] thread waits for runs, takes what came out, and reports. What they share is
 //! [`State`], behind one lock that neither holds while it copies, talks to the kernel, or calls the driver.
 //!
 //! # Order

@@ -3,7 +3,7 @@
 //! Memory of a device: DRAM, tiles' memory (L1), and memory of the host.
 //!
 //! DRAM and L1 are [pools](pool) of *banks*: the banks of DRAM, or the tiles, of which each gives the end of its memory. The bytes of an
-//! allocation are linear, page after page, and its [division](division) says which page is in which bank and where there. How many banks
+//! allocation are linear, page after page, and its [division] says which page is in which bank and where there. How many banks
 //! there are is the board's own (a p100a has seven of DRAM), so nothing here is a power of two but the page.
 //!
 //! # Which pool

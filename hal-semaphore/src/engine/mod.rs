@@ -24,7 +24,7 @@
 //! # Who works for whom
 //!
 //! A queue has no thread. A thread that brings it something (an operation, a report, a timeline that one of its
-//! operations waited for) looks after it: [`Turn::work`] routes, retires, performs what is to be done without the lock,
+//! operations waited for) looks after it: [`Turn::work`](queue::Turn::work) routes, retires, performs what is to be done without the lock,
 //! and issues, until nothing is left, or until another thread has come that will do the rest.
 //!
 //! # Refused or failed
@@ -510,7 +510,7 @@ impl<B: Backend> Engine<B> {
         &self.shared().backend
     }
 
-    /// Registers a timeline that stands at `value` now, or at [`MAX_VALUE`](crate::MAX_VALUE) if that is past it. See
+    /// Registers a timeline that stands at `value` now, or at [`MAX_VALUE`] if that is past it. See
     /// [`Timeline`](crate::Timeline).
     pub fn register(&self, value: u64) -> Registration {
         Registration::new(self.handle.shared.clone(), self.shared().new_slot(value.min(MAX_VALUE)))
