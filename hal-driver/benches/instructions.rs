@@ -12,15 +12,14 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::properties::{QUEUE, properties};
 use common::{Buffer, Device, Semaphore, check, view};
 use hal_backend::{
-    Completer, DeviceInfo, DeviceSpec, Driver, Failure, Function, HostLoader, HostRange, Job, LoadRequest,
-    Loaded, MemoryRequest, NativeWaits, Parameters, Properties, Rejected,
+    Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader, HostRange,
+    Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Properties, Rejected,
 };
 use hal_sys as sys;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many jobs the device completes at a time.
@@ -66,8 +65,26 @@ impl hal_backend::Device for NothingDevice {
     type Event = ();
 
     fn properties(&self) -> Properties {
-        let queues = DeviceSpec { queues: 2, native_waits: NativeWaits::Epochs, ..QUEUE };
-        Properties { queues, ..properties("nothing") }
+        Properties {
+            identifier: "nothing".into(),
+            aliases: Vec::new(),
+            queues: DeviceSpec {
+                queues: 2,
+                native_waits: NativeWaits::Epochs,
+                peers: Vec::new(),
+                completion: Completion::Callback,
+            },
+            heaps: vec![Heap {
+                host_visible: true,
+                coherent: true,
+                device_local: true,
+                max_allocation: 1 << 30,
+                alignment: 64,
+                import_alignment: None,
+            }],
+            concurrency: 1,
+            host_processor: false,
+        }
     }
 
     fn start(&self, completer: Completer) {
@@ -116,6 +133,17 @@ struct Rig {
     executable: *mut sys::iree_hal_executable_t,
     commands: *mut sys::iree_hal_command_buffer_t,
     indirect: *mut sys::iree_hal_command_buffer_t,
+    /// A semaphore of IREE's own, and what was handed over with it.
+    plain: *mut sys::iree_async_semaphore_t,
+    owned: Mutex<Vec<Owned>>,
+}
+
+/// What an operation keeps, and the values that it waits for and signals, as in the `ownership` floor of `cargo xtask bench`.
+struct Owned {
+    semaphore: *mut sys::iree_async_semaphore_t,
+    buffers: [*mut sys::iree_hal_buffer_t; 2],
+    #[expect(dead_code, reason = "it is what another thread would read")]
+    values: [u64; 2],
 }
 
 impl Rig {
@@ -126,7 +154,13 @@ impl Rig {
         let commands = record(&device, executable, 0, Some((&source, &target)));
         let indirect = record(&device, executable, 0, None);
         let timeline = device.semaphore(0);
-        Self { device, timeline, at: 0, source, target, executable, commands, indirect }
+        let mut plain = null_mut();
+        unsafe {
+            let allocator = sys::iree_allocator_system();
+            check(sys::iree_async_semaphore_create(null_mut(), 0, 4, allocator, &raw mut plain)).unwrap();
+        }
+        let owned = Mutex::default();
+        Self { device, timeline, at: 0, source, target, executable, commands, indirect, plain, owned }
     }
 
     /// Does an operation for each value of the timeline.
@@ -146,6 +180,23 @@ impl Rig {
         self.fill(&self.lists(self.at), 1, &self.target);
         self.at += 1;
         self.is_done();
+    }
+
+    /// Ends what a case has left under way. Not counted.
+    fn end_all(&mut self) {
+        if AT_A_TIME.swap(1, Ordering::Relaxed) > 1 {
+            self.fill(&self.lists(self.at), 1, &self.target);
+            self.at += 1;
+            self.is_done();
+        }
+        for Owned { semaphore, buffers, .. } in self.owned.get_mut().unwrap().drain(..) {
+            unsafe {
+                sys::iree_async_semaphore_release(semaphore);
+                for buffer in buffers {
+                    sys::iree_hal_buffer_release(buffer);
+                }
+            }
+        }
     }
 
     fn is_done(&self) {
@@ -382,6 +433,39 @@ fn fills_behind(rig: &mut Rig) {
     rig.behind(fill_chain);
 }
 
+/// What is left under way is all that the submitting thread does for it: others report it, retire it and tell of it.
+fn fills_submitted(rig: &mut Rig) {
+    AT_A_TIME.store(u64::MAX, Ordering::Relaxed);
+    fill_chain(rig);
+}
+
+fn copies_submitted(rig: &mut Rig) {
+    AT_A_TIME.store(u64::MAX, Ordering::Relaxed);
+    copy_chain(rig);
+}
+
+fn updates_submitted(rig: &mut Rig) {
+    AT_A_TIME.store(u64::MAX, Ordering::Relaxed);
+    update_chain(rig);
+}
+
+/// What IREE asks of a thread that submits to any driver that works on another one: references to the semaphore and to both
+/// buffers, a look whether there is anything to wait for, and an entry in a list with a lock.
+fn ownership(rig: &mut Rig) {
+    let (semaphore, buffers, owned) = (rig.plain, [rig.source.0, rig.target.0], &rig.owned);
+    for at in 0..COUNT {
+        let reached = unsafe {
+            sys::iree_async_semaphore_retain(semaphore);
+            for buffer in buffers {
+                sys::iree_hal_buffer_retain(buffer);
+            }
+            sys::iree_async_semaphore_query(semaphore) >= at
+        };
+        let values = [if reached { 0 } else { at }, at + 1];
+        owned.lock().unwrap().push(Owned { semaphore, buffers, values });
+    }
+}
+
 fn allocas_behind(rig: &mut Rig) {
     rig.behind(alloca_dealloca);
 }
@@ -419,13 +503,16 @@ macro_rules! gates {
             let mut rig = Rig::new();
             $(
                 $case(&mut rig);
+                rig.end_all();
                 $gate(&mut rig);
+                rig.end_all();
                 println!("{} {}", stringify!($gate), COUNT);
             )*
             unsafe {
                 sys::iree_hal_command_buffer_release(rig.commands);
                 sys::iree_hal_command_buffer_release(rig.indirect);
                 sys::iree_hal_executable_release(rig.executable);
+                sys::iree_async_semaphore_release(rig.plain);
             }
         }
     };
@@ -441,6 +528,10 @@ gates! {
     gate_alloca_dealloca: alloca_dealloca,
     gate_fills_behind: fills_behind,
     gate_allocas_behind: allocas_behind,
+    gate_fills_submitted: fills_submitted,
+    gate_copies_submitted: copies_submitted,
+    gate_updates_submitted: updates_submitted,
+    gate_ownership: ownership,
     gate_execute_100: execute_100,
     gate_execute_100_bound: execute_100_bound,
     gate_record_100: record_100,

@@ -343,6 +343,17 @@ mod tests {
         assert!(!bench.spin(u32::MAX, 200_000).0);
         assert!(!bench.preemptions.have_pause());
         assert_eq!(bench.spin.step.load(Ordering::Relaxed), 3, "but that spin was in vain");
+        let long = 3 * PREEMPTED;
+        assert!(!bench.spin.spin_with(&bench.preemptions, long, || bench.pass(STEP), || false));
+        assert!(!bench.preemptions.have_pause(), "nor is a long spin");
+    }
+
+    #[test]
+    fn quick_success_takes_a_small_part_of_what_is_left_out_away() {
+        let bench = Bench::new();
+        bench.spin.step.store(160, Ordering::Relaxed);
+        assert_eq!(bench.spin(1, 0), (true, 1));
+        assert_eq!(bench.spin.step.load(Ordering::Relaxed), 150);
     }
 
     #[test]

@@ -240,12 +240,12 @@ impl<B: Backend> Batch<'_, B> {
 #[derive(Clone, Debug)]
 pub struct Submitted {
     pub(crate) accepted: usize,
+    /// Why the rest was not accepted; if there is a rest and nothing here, there was no room.
     pub(crate) stop: Option<Stop>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Stop {
-    Full,
     Failed(Failure),
     Lost(Failure),
 }
@@ -261,7 +261,7 @@ impl Submitted {
     /// this device is in flight, nothing can complete: then the first piece of the rest is what the device cannot take, and
     /// fails.
     pub fn full(accepted: usize) -> Self {
-        Self { accepted, stop: Some(Stop::Full) }
+        Self { accepted, stop: None }
     }
 
     /// The first `accepted` pieces are on the queue; the next cannot be submitted at all, and left no trace. It

@@ -102,3 +102,44 @@ impl Clock for VirtualClock {
         self.state().sleepers.retain(|(_, sleeper)| !sleeper.same(pending));
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::notification::NotificationPool;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn virtual_sleep_is_over_when_its_moment_has_come_or_its_thread_is_woken() {
+        let mut pool = NotificationPool::default();
+        let (pending, other) = (pool.acquire(), pool.acquire());
+        let clock = VirtualClock::new();
+        clock.advance(SECOND);
+        clock.state().sleepers.push((2 * SECOND, other.clone()));
+        let sleepers_are = |expected: &Pending| {
+            let state = clock.state();
+            state.sleepers.len() == 1 && state.sleepers.iter().all(|(_, sleeper)| sleeper.same(expected))
+        };
+        clock.sleep(&pending, Some(SECOND));
+        assert!(sleepers_are(&other));
+        pending.raise();
+        clock.sleep(&pending, Some(5 * SECOND));
+        assert!(sleepers_are(&other));
+    }
+
+    #[test]
+    fn thread_without_a_deadline_sleeps_until_it_is_woken() {
+        let pending = NotificationPool::default().acquire();
+        let pause = Duration::from_millis(20);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(pause);
+                pending.raise();
+            });
+            VirtualClock::new().sleep(&pending, None);
+            assert!(begin.elapsed() > pause / 2);
+        });
+    }
+}

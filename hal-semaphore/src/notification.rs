@@ -87,6 +87,7 @@ impl NotificationPool {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn late_wake_up_for_an_earlier_turn_does_not_end_a_later_one() {
@@ -100,5 +101,30 @@ mod tests {
         assert!(!second.is_raised());
         second.raise();
         assert!(second.is_raised());
+    }
+
+    #[test]
+    fn turns_of_one_notification_are_told_apart() {
+        let mut pool = NotificationPool::default();
+        let (first, other) = (pool.acquire(), pool.acquire());
+        assert!(first.same(&first.clone()) && !first.same(&other));
+        let before = first.clone();
+        pool.release(first);
+        assert!(!pool.acquire().same(&before));
+    }
+
+    #[test]
+    fn thread_sleeps_only_for_what_has_not_happened() {
+        let pending = NotificationPool::default().acquire();
+        let (short, long) = (Duration::from_millis(20), Duration::from_secs(10));
+        let slept = |skip: bool, timeout| {
+            let begin = Instant::now();
+            pending.sleep_unless(|| skip, Some(timeout));
+            begin.elapsed()
+        };
+        assert!(slept(false, short) > short / 2);
+        assert!(slept(true, long) < long / 2);
+        pending.raise();
+        assert!(slept(false, long) < long / 2);
     }
 }

@@ -440,6 +440,89 @@ fn callback_that_is_taken_back_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 callbacks have left {} bytes", allocated.kept);
 }
 
+/// The same for a hundred thousand operations that wait for one timeline, beside a callback, also if memory was given back
+/// while they waited (S7).
+#[test]
+fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_waits() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    for burst in 1..=2 {
+        let ((), allocated) = counted(|| {
+            let subscription = x.subscribe(burst, |_| ());
+            for _ in 0..100_000 {
+                rig.barrier(0, &[(&x, burst)], &[]);
+            }
+            rig.engine.trim();
+            x.signal(burst).unwrap();
+            drop(subscription);
+            rig.engine.trim();
+        });
+        assert!(allocated.kept < SLACK, "burst {burst}: {allocated:?}");
+    }
+}
+
+/// Many operations with many waits each end together. Memory of a few of them is kept for the next ones, and no more (S7).
+#[test]
+fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
+    const WIDTH: usize = 20;
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    // The lists have their memory from here on.
+    for _ in 0..1000 * WIDTH {
+        rig.barrier(0, &[(&x, 1)], &[]);
+    }
+    x.signal(1).unwrap();
+    let ((), allocated) = counted(|| {
+        for _ in 0..1000 {
+            rig.barrier(0, &[(&x, 2); WIDTH], &[]);
+        }
+        x.signal(2).unwrap();
+    });
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}
+
+/// A queue is asked again and again, and its device has no room. A job that stays in it is noted once with the timeline whose
+/// failure it is to hear of (S7).
+#[test]
+fn job_that_stays_in_a_full_queue_is_noted_once() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let x = rig.semaphore();
+    rig.job(1, &[], &[(&x, 1)], 1);
+    rig.job(0, &[], &[], 2);
+    rig.job(0, &[(&x, 1)], &[], 3);
+    let ask = || {
+        rig.completer().unblock(0).unwrap();
+        assert_eq!(rig.batches(0).len(), 1, "the queue is asked");
+        rig.forget();
+    };
+    rig.forget();
+    (0..1000).for_each(|_| ask());
+    let ((), allocated) = counted(|| (0..50_000).for_each(|_| ask()));
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}
+
+/// Operations with very many signals set very many others free at once. What the queue needed for that can be given back (S7).
+#[test]
+fn trim_gives_back_what_a_queue_needed_for_operations_with_many_signals() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let ((), allocated) = counted(|| {
+        let gate = rig.semaphore();
+        let timelines: Vec<Semaphore> = (0..2000).map(|_| rig.semaphore()).collect();
+        for timeline in &timelines {
+            (0..16).for_each(|_| assert_eq!(rig.barrier(0, &[(timeline, 1)], &[]).waits.held, 1));
+        }
+        for value in 1..=8 {
+            let signals: Vec<_> = timelines.iter().map(|timeline| (timeline, value)).collect();
+            rig.barrier(0, &[(&gate, value)], &signals);
+        }
+        gate.signal(8).unwrap();
+        assert_eq!(rig.engine.occupancy().operations, 0);
+        drop((gate, timelines));
+        rig.engine.trim();
+    });
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}
+
 /// The host overtakes the signals that are under way, again and again. Those are not remembered for that (S7).
 #[test]
 fn signals_that_the_host_overtakes_leave_nothing_behind() {

@@ -136,6 +136,21 @@ fn wide_operations_allocate_nothing() {
     });
 }
 
+/// The same where an operation has one wait and several signals.
+#[test]
+fn operations_with_several_signals_allocate_nothing() {
+    let engine = Engine::new(Noop::immediate(1)).unwrap();
+    let [gate, x, y] = [(), (), ()].map(|()| semaphore(&engine));
+    becomes_steady("several signals", |round| {
+        for value in round * 100 + 1..=(round + 1) * 100 {
+            let (waits, signals) = ([(gate.clone(), value)], [(x.clone(), value), (y.clone(), value)]);
+            engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(value)).unwrap();
+            gate.signal(value).unwrap();
+        }
+    });
+    assert_eq!((x.query().unwrap(), y.query().unwrap()), (800, 800));
+}
+
 /// A semaphore is one allocation, its handle; its place in the engine is recycled.
 #[test]
 fn short_lived_semaphores_cost_their_handle() {

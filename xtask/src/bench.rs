@@ -18,7 +18,8 @@ pub(crate) struct Options {
     #[arg(long)]
     quick: bool,
     /// Only cases with this in their name; with `--engine`, only that part of the table: operations, threads, bursts, holds,
-    /// queues or polled
+    /// queues or polled; with `--collectives`, of each sort of words that is there, only those: process, shared, tcp; all_reduce,
+    /// all_gather; 2ranks, …; numbers of bytes
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// The engine alone: costs of an operation, threads beside each other, latencies, holds, memory. Also written to
@@ -39,6 +40,12 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// A case on a plugin's driver, quickly.
+    pub(crate) fn outside(plugin: Plugin, case: &str) -> Self {
+        let only = Some(case.to_owned());
+        Self { quick: true, only, engine: false, gaudi: false, collectives: false, device: None, plugin }
+    }
+
     fn device(&self) -> &str {
         self.device.as_deref().or(self.plugin.driver.first().map(String::as_str)).unwrap_or("mock")
     }
@@ -48,7 +55,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     match options {
         Options { engine: true, .. } => engine(options),
         Options { gaudi: true, .. } => transfers(options),
-        Options { collectives: true, .. } => collectives::bench(options.quick),
+        Options { collectives: true, .. } => {
+            collectives::bench(options.quick, options.only.as_deref().unwrap_or_default())
+        }
         _ => devices(options),
     }
 }
@@ -336,7 +345,7 @@ fn table(results: &Results, device: &str) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "\n{:<24}{:>10}{:>10}{:>10}{:>18}{:>8}{:>8}  goals",
+        "\n{:<24}{:>10}{:>11}{:>10}{:>18}{:>8}{:>8}  goals",
         "per operation", SYNC, TASK, device, "least–most", "×task", "allocs"
     );
     let (mut met, mut judged) = (0, 0);
@@ -392,7 +401,7 @@ fn row(
         .collect();
     let bytes = ours.held_bytes.map_or(String::new(), |bytes| format!("  {bytes:.0} bytes held"));
     let line = format!(
-        "{title:<24}{:>10}{:>10}{:>10}{:>18}{ratio:>8}{:>8}  {}{bytes}\n",
+        "{title:<24}{:>10}{:>11}{:>10}{:>18}{ratio:>8}{:>8}  {}{bytes}\n",
         shown(SYNC),
         shown(TASK),
         time(ours.median),

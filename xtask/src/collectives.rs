@@ -28,7 +28,24 @@ const ROUNDS: usize = 7;
 /// Who, which case, how many ranks, how many bytes: microseconds.
 type Figures = BTreeMap<(String, String, u32, u64), f64>;
 
-pub(crate) fn bench(quick: bool) -> Result<bool> {
+/// Whether a word of a sort is among those that are asked for, or none of that sort is.
+fn asks_for(only: &str, word: &str, is_of_sort: impl Fn(&str) -> bool) -> bool {
+    let mut of_sort = only.split_whitespace().filter(|word| is_of_sort(word)).peekable();
+    of_sort.peek().is_none() || of_sort.any(|other| other == word)
+}
+
+/// Whether anything is measured on a way.
+fn asks_for_way(only: &str, way: &str) -> bool {
+    asks_for(only, way, |word| ["process", "shared", "tcp"].contains(&word))
+}
+
+/// Whether anything is measured with so many ranks.
+fn asks_for_ranks(only: &str, ranks: u32) -> bool {
+    asks_for(only, &format!("{ranks}ranks"), |word| word.ends_with("ranks"))
+}
+
+/// Measures, of everything or of what the words of `only` say: ways, kinds, numbers of ranks and of bytes.
+pub(crate) fn bench(quick: bool, only: &str) -> Result<bool> {
     let launcher = setup::mpi()?;
     let root = workspace::root()?;
     let folder = workspace::target()?.join("bench-collectives");
@@ -45,11 +62,18 @@ pub(crate) fn bench(quick: bool) -> Result<bool> {
     }
     let ours = program(&root)?;
     let began = std::time::Instant::now();
-    let mut text = output("within a process", &mut Command::new(&ours))?;
-    text +=
-        &output("within a process, beside arithmetic", Command::new(&ours).env("COLLECTIVES_OVERLAP", "1"))?;
-    for (way, transports, ranks) in WAYS {
-        for ranks in ranks.iter().filter(|&&ranks| !quick || ranks == 2) {
+    let mut text = String::new();
+    if asks_for_way(only, "process") {
+        let alone = || {
+            let mut alone = Command::new(&ours);
+            alone.env("COLLECTIVES_ONLY", only);
+            alone
+        };
+        text += &output("within a process", &mut alone())?;
+        text += &output("within a process, beside arithmetic", alone().env("COLLECTIVES_OVERLAP", "1"))?;
+    }
+    for (way, transports, ranks) in WAYS.into_iter().filter(|(way, ..)| asks_for_way(only, way)) {
+        for ranks in ranks.iter().filter(|&&ranks| (!quick || ranks == 2) && asks_for_ranks(only, ranks)) {
             let job = |program: &Path| {
                 let mut job = Command::new(&launcher);
                 // Unbound, as a rank has a thread that moves what it does not wait for itself.
@@ -65,7 +89,7 @@ pub(crate) fn bench(quick: bool) -> Result<bool> {
             let what = format!("ours, {way}, {ranks} ranks");
             let own = || {
                 let mut own = job(&ours);
-                own.env("COLLECTIVES_WAY", format!("ours-{way}"));
+                own.env("COLLECTIVES_WAY", format!("ours-{way}")).env("COLLECTIVES_ONLY", only);
                 own
             };
             text += &output(&what, &mut own())?;
@@ -274,6 +298,15 @@ mod tests {
         let report = report(&figures, 2);
         assert!(report.contains("≤5 µs above: 0.5 ok"), "{report}");
         assert!(report.contains("1 of 1 goals met"), "{report}");
+    }
+
+    #[test]
+    fn words_leave_out_others_of_their_sort_alone() {
+        assert!(asks_for_way("", "tcp") && asks_for_ranks("", 8));
+        let only = "shared 2ranks 4ranks all_reduce 8";
+        assert!(asks_for_way(only, "shared") && !asks_for_way(only, "tcp") && !asks_for_way(only, "process"));
+        assert!(asks_for_ranks(only, 4) && !asks_for_ranks(only, 8));
+        assert!(asks_for_ranks("tcp 1048576", 8) && !asks_for_way("tcp 1048576", "shared"));
     }
 
     #[test]

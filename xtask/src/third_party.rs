@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A driver of somebody else's: a crate outside the workspace, made, tested, linked into a C program, and run through IREE's
-//! conformance suite.
+//! A driver of somebody else's: a crate outside the workspace, made, tested, linked into a C program, run through IREE's
+//! conformance suite, and measured.
 //!
 //! It is what a reader of `docs/backend.md` does, with the commands that stand there. First the crate as it is made; then, in its
 //! place and with everything that was made around it, a card with what newcomers choose: two heaps, three queues with events and
@@ -9,7 +9,7 @@
 
 use crate::iree::Plugin;
 use crate::new_backend::{self, Place};
-use crate::{cts, iree, setup, workspace};
+use crate::{bench, cts, iree, setup, workspace};
 use anyhow::{Context, Result, bail};
 use std::io::Write as _;
 use std::path::Path;
@@ -17,6 +17,9 @@ use std::process::Command;
 
 /// What the driver is called.
 const NAME: &str = "acme";
+
+/// What is measured of it, to see that it can be: the card runs none of the models that other cases take.
+const MEASURED: &str = "copy_4k_chain";
 
 /// The sources of the card.
 const CARD: [(&str, &str); 4] = [
@@ -48,7 +51,8 @@ pub(crate) fn run() -> Result<bool> {
     step(&folder, Command::new("make").args(["--silent", "smoke"]), "does not link into a C program")?;
     step(&folder, Command::new("target/smoke").arg(NAME), "does not run in a C program")?;
     let plugin = Plugin { plugin: Some(folder), driver: vec![NAME.into()] };
-    cts::run(&cts::Options::outside(plugin, NAME.to_owned()))
+    let is_conforming = cts::run(&cts::Options::outside(plugin.clone(), NAME.to_owned()))?;
+    Ok(is_conforming && bench::run(&bench::Options::outside(plugin, MEASURED))?)
 }
 
 /// Has what is optimised built where the drivers of IREE's tools are, with which it has most crates in common.

@@ -19,7 +19,7 @@
 //! event is held for the wait.
 
 use super::agenda::{Cover, Entry};
-use super::queue::{ActionKind, Early, Op, OpState, SPARE, SignalRecord, Turn, Via, WaitRecord};
+use super::queue::{ActionKind, Early, Op, OpState, Queue, SPARE, SignalRecord, Turn, Via, WaitRecord};
 use super::room::BATCH;
 use super::slot::{HOST, Promise, Slot, SlotState, Standing, Target};
 use super::{Action, Placement, Refused, Shared, WaitCounts};
@@ -203,9 +203,9 @@ impl<B: Backend> Shared<B> {
         asked.unwrap_or_else(Standing::Failed)
     }
 
-    /// Whether a queue of one device can wait natively for work of another one's.
-    pub(super) fn reaches(&self, waiting: usize, producer: usize) -> bool {
-        self.devices.get(waiting).is_some_and(|device| device.reaches(waiting, producer))
+    /// Whether one queue can wait natively for work of another.
+    pub(super) fn reaches(&self, waiting: &Queue<B>, producer: &Queue<B>) -> bool {
+        self.device(waiting).reaches(waiting.id.device(), producer.id.device())
     }
 }
 
@@ -329,19 +329,18 @@ impl<B: Backend> Turn<'_, B> {
         spare.map_or_else(SmallVec::new, SmallVec::from_vec)
     }
 
-    /// Keeps the memory of a wide operation for the next one.
+    /// Keeps the memory of a wide operation, whose lists are empty by now, for the next one.
     pub(super) fn keep_spare(
         &mut self,
-        mut waits: SmallVec<[WaitRecord; 1]>,
-        mut signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
+        waits: SmallVec<[WaitRecord; 1]>,
+        signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
     ) {
+        debug_assert!(waits.is_empty() && signals.is_empty(), "the operation has ended");
         let spare = &mut self.state.spare;
         if waits.spilled() && spare.waits.len() < SPARE {
-            waits.clear();
             spare.waits.push(waits.into_vec());
         }
         if signals.spilled() && spare.signals.len() < SPARE {
-            signals.clear();
             spare.signals.push(signals.into_vec());
         }
     }
@@ -438,8 +437,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             let accepted = promise.epoch <= source.issued.load(Ordering::Acquire)
                 || is_mutated(Mutation::WaitsForUnissued);
-            let (own, other) = (self.queue.id.device(), source.id.device());
-            if promise.cover == 0 || !accepted || !self.shared.reaches(own, other) {
+            if promise.cover == 0 || !accepted || !self.shared.reaches(self.queue, source) {
                 continue;
             }
             let producer = source.point(promise.cover);
@@ -447,7 +445,7 @@ impl<B: Backend> Turn<'_, B> {
                 WaitClass::Dominated { producer }
             } else if best.is_some() {
                 continue;
-            } else if own == other {
+            } else if producer.queue.device == self.queue.id.device {
                 WaitClass::Native { producer }
             } else {
                 WaitClass::Peer { producer }
@@ -508,9 +506,6 @@ impl<B: Backend> Turn<'_, B> {
     /// Sends an operation on its way: it is to end, or nothing holds it any more.
     pub(super) fn route(&mut self, key: Key) {
         let Some(op) = self.op(key) else { return };
-        if matches!(op.state, OpState::Issued | OpState::Running) {
-            return;
-        }
         if let Some(failure) = op.failure.clone() {
             self.end(key, Some(failure), None);
             return;
@@ -680,17 +675,16 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// The operation is to end with this failure, unless its device or the host has it already. Returns whether it is.
-    pub(super) fn fail_unbegun(&mut self, key: Key, failure: &Failure) -> bool {
-        let Some(op) = self.op(key) else { return false };
+    /// The operation is to end with this failure, unless its device or the host has it already.
+    pub(super) fn fail_unbegun(&mut self, key: Key, failure: &Failure) {
+        let Some(op) = self.op(key) else { return };
         let begun = !matches!(op.state, OpState::Unplaced | OpState::Ordered);
         if begun && !is_mutated(Mutation::CancelIgnoresState) {
-            return false;
+            return;
         }
         if op.failure.is_none() {
             op.failure = Some(failure.clone());
             self.state.runnable.push_back(key);
         }
-        true
     }
 }

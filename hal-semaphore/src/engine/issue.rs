@@ -167,19 +167,8 @@ impl<B: Backend> Turn<'_, B> {
     /// Takes ordered operations off the queue into a batch and into flight.
     fn fill(&mut self, scratch: &mut Scratch<B>) {
         let most = self.state.window.batch();
-        if most == 0 {
-            // Something of the queue's own has yet to end, and makes room.
-            self.device.add_full(self.index);
-            self.tell_ready_of_failures();
-            return;
-        }
         for _ in 0..TURN {
             if scratch.items.len() == most {
-                break;
-            }
-            let needs_event =
-                self.records_events() && !self.state.eventless && !self.device.is_out_of_events();
-            if needs_event && scratch.events.is_empty() {
                 break;
             }
             let Some(key) = take_first(&mut self.state.ready) else { break };
@@ -224,6 +213,10 @@ impl<B: Backend> Turn<'_, B> {
         let mut recorded = None;
         if self.records_events() && !self.state.eventless {
             recorded = scratch.events.pop();
+            debug_assert!(
+                recorded.is_some() || self.device.is_out_of_events(),
+                "a batch has its events in hand"
+            );
             self.state.eventless = recorded.is_none();
         }
         let (number, event) = recorded.unzip();
@@ -386,7 +379,7 @@ impl<B: Backend> Turn<'_, B> {
                 }
             }
             Some(Stop::Lost(failure)) => self.lose_device(failure),
-            Some(Stop::Full) | None => self.wait_for_room(reports),
+            None => self.wait_for_room(reports),
         }
     }
 
@@ -427,7 +420,6 @@ impl<B: Backend> Turn<'_, B> {
                 break;
             }
             self.state.ready.push_front(entry.op);
-            self.listen_for_failures_elsewhere(entry.op);
         }
         let native = self.state.in_flight.iter().rev().find(|entry| entry.on_device);
         self.state.last_native = native.map_or(last_native, |entry| entry.epoch);

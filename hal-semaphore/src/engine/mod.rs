@@ -244,7 +244,8 @@ impl Stats {
             held,
             host_barriers,
             batches,
-            panics,
+            // Counted by the engine itself.
+            panics: _,
         } = other;
         self.submitted += submitted;
         self.succeeded += succeeded;
@@ -257,7 +258,6 @@ impl Stats {
         self.held += held;
         self.host_barriers += host_barriers;
         self.batches += batches;
-        self.panics += panics;
     }
 }
 
@@ -293,7 +293,6 @@ impl Device {
         let mut peers: Vec<usize> =
             spec.peers.iter().copied().filter(|&peer| peer != number && same_means(peer)).collect();
         peers.sort_unstable();
-        peers.dedup();
         Self {
             first_queue,
             queues: u32::try_from(spec.queues).unwrap_or(64),
@@ -630,12 +629,9 @@ impl<B: Backend> Engine<B> {
         for queue in &shared.queues {
             queue.lock().trim();
         }
-        let large = std::mem::take(&mut *shared.large.lock());
-        for slot in large {
-            if let Some(slot) = slot.upgrade() {
-                slot.trim();
-            }
-        }
+        let mut large = std::mem::take(&mut *shared.large.lock());
+        large.retain(|slot| slot.upgrade().is_some_and(|slot| slot.trim()));
+        shared.large.lock().append(&mut large);
         let spare = std::mem::take(&mut *shared.spare_slots.lock());
         drop(spare);
     }
@@ -755,5 +751,26 @@ impl<B: Backend> Shared<B> {
             large.retain(|slot| slot.strong_count() > 0);
         }
         large.push(Arc::downgrade(slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_limited_in_number_and_their_peers_have_to_exist() {
+        let spec = |peers| DeviceSpec {
+            queues: 1,
+            native_waits: NativeWaits::None,
+            peers,
+            completion: Completion::Callback,
+        };
+        let many = |devices| validate(&vec![spec(Vec::new()); devices]);
+        assert_eq!(many(65_536), Ok(()));
+        assert_eq!(many(65_537), Err(EngineError::TooManyDevices { devices: 65_537 }));
+        let with_peer = |peer| validate(&[spec(vec![peer]), spec(Vec::new())]);
+        assert_eq!(with_peer(1), Ok(()));
+        assert_eq!(with_peer(2), Err(EngineError::UnknownPeer { device: 0, peer: 2, devices: 2 }));
     }
 }

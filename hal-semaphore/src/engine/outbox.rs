@@ -160,3 +160,35 @@ impl<B: Backend> Shared<B> {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::{SoftBackend, device};
+    use crate::{Engine, EngineError, Semaphore};
+
+    #[test]
+    fn lane_goes_with_its_last_letter_however_it_is_left() -> Result<(), EngineError> {
+        let engine = Engine::new(SoftBackend::new(vec![device(1)]))?;
+        let outbox = Outbox::<SoftBackend>::default();
+        let post = || {
+            let timeline = Semaphore::new(&engine, 0).expect("0 is a value");
+            outbox.post(7, Letter { timeline, state: Ok(1), parting: Parting::new() });
+        };
+        let lanes = || outbox.0.lock().len();
+        post();
+        assert!(outbox.attend(7).is_some());
+        assert!(!outbox.abandon(7), "nothing is left");
+        assert_eq!(lanes(), 0);
+        (0..3).for_each(|_| post());
+        assert!(outbox.attend(7).is_some());
+        assert!(outbox.attend(7).is_none(), "a thread is at it");
+        assert!(outbox.abandon(7), "two are left");
+        assert!(outbox.attend(7).is_some());
+        assert!(outbox.next(7).is_some());
+        assert_eq!(lanes(), 1);
+        assert!(outbox.next(7).is_none());
+        assert_eq!(lanes(), 0);
+        Ok(())
+    }
+}

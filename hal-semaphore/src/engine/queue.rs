@@ -590,3 +590,47 @@ impl<'a, B: Backend> Turn<'a, B> {
         self.state.ops.live_mut(key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing of any queue has retired.
+    fn none(_queue: u32) -> u64 {
+        0
+    }
+
+    #[test]
+    fn frontier_has_the_latest_epoch_of_each_queue() {
+        let mut known = Known::default();
+        for (queue, epoch, is_news) in
+            [(7, 5, true), (7, 3, false), (7, 5, false), (2, 1, true), (7, 6, true)]
+        {
+            assert_eq!(known.raise(queue, epoch, none), is_news, "{queue}@{epoch}");
+        }
+        assert_eq!([2, 7, 8].map(|queue| known.get(queue)), [1, 6, 0]);
+    }
+
+    #[test]
+    fn full_frontier_forgets_what_has_retired_and_nothing_else() {
+        let queues = u32::try_from(REMEMBERED).unwrap_or_default();
+        let mut known = Known::default();
+        assert!((0..queues).all(|queue| known.raise(queue, 4, none)));
+        assert!(!known.raise(queues, 9, none), "there is no place for it");
+        assert!(known.raise(0, 5, none), "there is for what is known already");
+        let retired = |queue| if queue == 1 { 4 } else { 3 };
+        assert!(known.raise(queues, 9, retired));
+        assert_eq!([0, 1, 2, queues].map(|queue| known.get(queue)), [5, 0, 4, 9]);
+    }
+
+    #[test]
+    fn history_has_the_latest_steps_up_to_an_epoch() {
+        let mut history = History::default();
+        let steps = MEMORY as u64 + 3;
+        (1..=steps).for_each(|at| history.add(at, 7, 10 * at));
+        let until = |at| history.until(at).collect::<Vec<_>>();
+        assert_eq!(until(steps), (4..=steps).map(|at| (7, 10 * at)).collect::<Vec<_>>());
+        assert_eq!(until(5), [(7, 40), (7, 50)]);
+        assert!(until(3).is_empty());
+    }
+}

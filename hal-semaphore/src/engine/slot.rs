@@ -473,12 +473,13 @@ impl Slot {
         self.state.lock().promises.back().map(|promise| promise.value)
     }
 
-    /// Gives back memory that a burst has left behind.
-    pub(super) fn trim(&self) {
+    /// Gives back memory that a burst has left behind. Returns whether there is more, which those who wait now need.
+    pub(super) fn trim(&self) -> bool {
         let mut state = self.state.lock();
         state.lists.trim();
         state.promises.shrink_to_fit();
         state.large = false;
+        state.becomes_large()
     }
 }
 

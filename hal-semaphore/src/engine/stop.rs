@@ -77,9 +77,10 @@ impl<B: Backend> Turn<'_, B> {
             None => Cancel::Ended,
             // It is on its way out with another failure.
             Some(op) if op.failure.is_some() => Cancel::TooLate,
+            Some(_) if self.has_begun(key) && !is_mutated(Mutation::CancelIgnoresState) => Cancel::TooLate,
             Some(_) => {
-                let begun = self.has_begun(key) && !is_mutated(Mutation::CancelIgnoresState);
-                if !begun && self.fail_unbegun(key, failure) { Cancel::Cancelled } else { Cancel::TooLate }
+                self.fail_unbegun(key, failure);
+                Cancel::Cancelled
             }
         }
     }

@@ -219,10 +219,7 @@ impl<B: Backend> Shared<B> {
         for waiting in state.waiting(promise.value) {
             let cover = if waiting == promise.queue {
                 Cover { queue: promise.queue, epoch: promise.epoch, event: None }
-            } else if accepted
-                && promise.cover != 0
-                && self.reaches(self.queue(waiting).id.device(), source.id.device())
-            {
+            } else if accepted && promise.cover != 0 && self.reaches(self.queue(waiting), source) {
                 Cover { queue: promise.queue, epoch: promise.cover, event: promise.event }
             } else {
                 continue;

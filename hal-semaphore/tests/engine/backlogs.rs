@@ -8,9 +8,11 @@
 
 use crate::rig::{ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
+use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::*;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// How many values the burst has, and how many operations are released by each.
 const BURST: (u64, u64) = (8, 60);
@@ -128,6 +130,97 @@ fn native_wait_never_names_a_refused_job_in_a_backlog() {
             backlog.rig.assert_idle();
         });
     }
+}
+
+/// A thread is kept by work that comes back and takes its time. Another one submits to the same queue, and does all that there
+/// is to do for it: nothing is left to the one that is kept (S13).
+#[test]
+fn thread_that_is_kept_by_work_that_comes_back_is_left_nothing() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let [x, y] = rig.semaphores();
+        rig.job(0, &[], &[], 1);
+        for id in 0..60 {
+            rig.job(0, &[(&x, 1)], &[], 100 + id);
+            rig.job(0, &[(&y, 1)], &[], 200 + id);
+        }
+        let (begins, begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        rig.once(Moment::Reclaim(1), move |_| {
+            begins.send(()).unwrap();
+            let _ = released.recv();
+        });
+        let reports = std::thread::spawn({
+            let rig = rig.clone();
+            move || assert!(rig.step(0) && rig.report(0))
+        });
+        begun.recv().unwrap();
+        rig.barrier(0, &[], &[(&x, 1), (&y, 1)]);
+        let queued = rig.queued(0);
+        drop(release);
+        reports.join().unwrap();
+        assert_eq!(queued, 120, "the rest waits for the work that comes back");
+    });
+}
+
+/// A list of signals that keeps the thread which reads it for the second time: the engine reads it once to check it, and then
+/// with the lock of the queue.
+struct Keeps<'a> {
+    signal: (Semaphore, u64),
+    reads: AtomicUsize,
+    meanwhile: &'a (dyn Fn() + Sync),
+}
+
+impl TimelineValues<Semaphore> for Keeps<'_> {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn get(&self, _index: usize) -> Option<(&Semaphore, u64)> {
+        if self.reads.fetch_add(1, Ordering::SeqCst) == 1 {
+            (self.meanwhile)();
+        }
+        Some((&self.signal.0, self.signal.1))
+    }
+}
+
+/// One thread has had to wait for another one's hold of a queue, and has done its work. Those that come later do all of theirs:
+/// they leave nothing to a thread that is not there any more (S13).
+#[test]
+fn thread_that_has_waited_for_a_queue_is_left_nothing_later() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let [x, y, z] = rig.semaphores();
+        rig.job(0, &[], &[], 1);
+        assert!(rig.step(0));
+        std::thread::scope(|scope| {
+            let meanwhile = || {
+                let (sender, begun) = mpsc::channel();
+                let rig = &rig;
+                scope.spawn(move || {
+                    sender.send(()).unwrap();
+                    assert!(rig.report(0));
+                });
+                begun.recv().unwrap();
+                // Until it waits for the lock. Should it need longer it has not waited, and there is less to see.
+                std::thread::sleep(Duration::from_millis(20));
+            };
+            let signals = Keeps { signal: (z.clone(), 1), reads: AtomicUsize::new(0), meanwhile: &meanwhile };
+            rig.engine.submit(0, Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
+        });
+        for id in 0..60 {
+            rig.job(0, &[(&x, 1)], &[], 100 + id);
+            rig.job(0, &[(&y, 1)], &[], 200 + id);
+        }
+        rig.barrier(0, &[], &[(&x, 1), (&y, 1)]);
+        assert_eq!(rig.queued(0), 120, "a thread that submits has left something");
+        for value in 2..=401 {
+            rig.job(0, &[], &[(&z, value)], 300 + value);
+        }
+        while rig.step(0) {}
+        rig.completer().complete(rig.engine.queue(0, 0).unwrap(), 521).unwrap();
+        assert_eq!(z.query().unwrap(), 401, "a thread that reports has left something");
+    });
 }
 
 /// The report of a job releases more others than one look at their queue takes. A job that is submitted in between, while the

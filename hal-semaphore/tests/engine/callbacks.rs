@@ -418,7 +418,12 @@ fn chain_of_callbacks_that_signal_needs_a_small_stack() {
 
 /// Runs `inside` in a callback of a callback and so on, as deep as calls into the engine do their own work, on this thread.
 fn deep_inside(rig: &Rig, inside: impl FnOnce() + Send + 'static) {
-    let timelines: [Semaphore; 8] = rig.semaphores();
+    inside_callbacks(rig, 8, inside);
+}
+
+/// Runs `inside` in so many callbacks, each inside the one before.
+fn inside_callbacks(rig: &Rig, depth: usize, inside: impl FnOnce() + Send + 'static) {
+    let timelines: Vec<Semaphore> = (0..depth).map(|_| rig.semaphore()).collect();
     let mut inside: Box<dyn FnOnce() + Send> = Box::new(inside);
     let mut subscriptions = Vec::new();
     for timeline in timelines.iter().rev() {
@@ -510,6 +515,100 @@ fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
         });
         receiver.recv().unwrap().unwrap();
     });
+}
+
+/// A callback deep inside others signals, which is left to the calls around it; then it takes the program's lock and waits. The
+/// wait does what was left, but for what calls back: that may want the lock (S8).
+#[test]
+fn lock_held_by_a_callback_deep_inside_others_that_waits_is_free_for_what_it_has_signalled() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let [x, y] = rig.semaphores();
+        let calls = Arc::new(Mutex::new(0));
+        let _subscription = x.subscribe(1, {
+            let calls = calls.clone();
+            move |_| *calls.lock().unwrap() += 1
+        });
+        deep_inside(&rig.clone(), {
+            let calls = calls.clone();
+            move || {
+                x.signal(1).unwrap();
+                let held = calls.lock().unwrap();
+                let until = Some(Duration::ZERO);
+                rig.engine.wait(WaitMode::All, &[(y, 1)], &SystemClock::new(), until).unwrap_err();
+                drop(held);
+            }
+        });
+        eventually("the callback has run", || *calls.lock().unwrap() == 1);
+    });
+}
+
+/// A callback deep inside others submits an operation that waits for another engine, and has the engine give back memory before
+/// the calls around it have come to what is to be done for that operation. It is done all the same (S9).
+#[test]
+fn operation_from_deep_inside_callbacks_ends_though_the_engine_is_trimmed() {
+    let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
+    let (x, y) = (other.semaphore(), rig.semaphore());
+    deep_inside(&rig.clone(), {
+        let (rig, x, y) = (rig.clone(), x.clone(), y.clone());
+        move || {
+            rig.barrier(0, &[(&x, 1)], &[(&y, 1)]);
+            rig.engine.trim();
+        }
+    });
+    x.signal(1).unwrap();
+    assert_eq!(y.query().unwrap(), 1);
+}
+
+/// Inside callbacks a signal sends a job to its device, and while an event is made for it the program cancels it. That call is so
+/// deep inside others that what follows from it is left to them. The job does not run, as the answer says (S5).
+#[test]
+fn job_that_is_cancelled_deep_inside_callbacks_while_an_event_is_made_fails() {
+    let rig = Rig::new(2, NativeWaits::Events);
+    let [gate, x] = rig.semaphores();
+    let ticket = rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1).ticket;
+    let answer = Arc::new(OnceLock::new());
+    rig.once(Moment::EventCreation, {
+        let (engine, answer) = (rig.engine.clone(), answer.clone());
+        move |_| answer.set(engine.cancel(ticket)).unwrap()
+    });
+    inside_callbacks(&rig, 7, move || gate.signal(1).unwrap());
+    assert_eq!(answer.get(), Some(&Cancel::Cancelled));
+    assert_eq!(x.query().unwrap_err().origin(), Origin::Cancelled);
+    rig.run_until_idle();
+    assert_eq!(rig.ran(), [0; 0]);
+    rig.assert_idle();
+}
+
+/// What may call the program back runs at once on a thread that may, and on another one as long as this one must not. A thread
+/// can ask, also one that is about to end (S8).
+#[test]
+fn thread_that_must_not_call_back_has_another_one_do_so() {
+    let (sender, receiver) = mpsc::channel();
+    let call_back = || {
+        let sender = sender.clone();
+        WithoutCallbacks::call_back(move || sender.send(std::thread::current().id()).unwrap());
+    };
+    let this = std::thread::current().id();
+    assert!(!WithoutCallbacks::is_there());
+    call_back();
+    assert_eq!(receiver.try_recv(), Ok(this));
+    let quiet = WithoutCallbacks::begin();
+    assert!(WithoutCallbacks::is_there());
+    call_back();
+    assert_ne!(receiver.recv_timeout(LIMIT).unwrap(), this);
+    drop(quiet);
+    assert!(!WithoutCallbacks::is_there());
+
+    let (sender, receiver) = mpsc::channel();
+    let asks = OnDrop(Some(move || sender.send(WithoutCallbacks::is_there()).unwrap()));
+    let thread = std::thread::spawn(move || {
+        LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(asks)));
+        // The engine's own values of the thread come later and go first.
+        Rig::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
+    });
+    thread.join().unwrap();
+    assert_eq!(receiver.recv(), Ok(true));
 }
 
 /// How many threads this crate keeps for callbacks now.
@@ -734,6 +833,27 @@ fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
         });
         assert!(receiver.recv().unwrap(), "it has not ended before the callback returns");
     });
+}
+
+/// Work that comes back submits the next job, which ends inside `submit`, and so on. Such calls are not nested without end (S7).
+#[test]
+fn chain_of_submissions_from_reclaimed_work_is_not_nested_without_end() {
+    const JOBS: u64 = 100;
+    let rig = Rig::new(1, NativeWaits::None);
+    rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
+    let (depth, deepest) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    for id in 1..JOBS {
+        let (rig_inside, depth, deepest) = (rig.clone(), depth.clone(), deepest.clone());
+        rig.once(Moment::Reclaim(id), move |_| {
+            deepest.fetch_max(depth.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+            rig_inside.job(0, &[], &[], id + 1);
+            depth.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+    rig.job(0, &[], &[], 1);
+    assert_eq!(rig.reclaimed().len() as u64, JOBS);
+    let deepest = deepest.load(Ordering::SeqCst);
+    assert!(deepest <= 16, "{deepest} calls inside each other");
 }
 
 /// The same for a device that reports the next job when the work of the one before it comes back (S7).

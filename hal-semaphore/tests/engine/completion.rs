@@ -99,6 +99,33 @@ fn bad_submissions_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn largest_value_may_be_waited_for_and_signalled() {
+    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let [x, y] = [0, 0].map(|value| Semaphore::new(&engine, value).unwrap());
+    let (waits, signals) = ([(x.clone(), MAX_VALUE)], [(y.clone(), MAX_VALUE)]);
+    engine.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
+    x.signal(MAX_VALUE).unwrap();
+    assert_eq!(y.query().unwrap(), MAX_VALUE);
+    assert_eq!(Semaphore::new(&engine, MAX_VALUE).unwrap().query().unwrap(), MAX_VALUE);
+}
+
+/// A timeline of another engine is asked where it stands. One that has failed takes no signal at all, so any will do.
+#[test]
+fn signal_of_another_engines_timeline_has_to_be_above_its_value_unless_it_has_failed() {
+    let [engine, other] = [(), ()].map(|()| Engine::new(SoftBackend::new(vec![device(1)])).unwrap());
+    let x = Semaphore::new(&other, 5).unwrap();
+    let signal = |value| {
+        let submitted = engine.submit(0, Affinity::ANY, &[], &[(x.clone(), value)], Action::Barrier);
+        submitted.map(|_| ()).map_err(|refused| refused.error)
+    };
+    for value in [4, 5] {
+        assert_eq!(signal(value), Err(SubmitError::SignalNotAbove { value, current: 5 }));
+    }
+    assert!(x.fail(Failure::new(Code::Aborted, "given up")));
+    assert_eq!(signal(5), Ok(()));
+}
+
+#[test]
 fn bad_signals_are_refused_and_change_nothing() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
     assert!(matches!(Semaphore::new(&engine, MAX_VALUE + 1), Err(SignalError::ValueTooLarge { .. })));

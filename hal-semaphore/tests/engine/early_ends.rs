@@ -53,15 +53,77 @@ fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
     rig.assert_idle();
 }
 
-/// A device is lost with several jobs in one queue, none of which it has reported: they come back in their order (S5).
+/// A device is lost with several jobs in one queue, none of which it has reported: they come back in their order, and so do
+/// those for which it has had no room (S5).
 #[test]
 fn jobs_of_a_lost_device_come_back_in_order() {
-    let rig = Rig::new(1, NativeWaits::None);
-    for id in 1..=4 {
-        rig.job(0, &[], &[], id);
+    for (room, taken) in [(4, vec![1, 2, 3, 4]), (2, vec![1, 2])] {
+        let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(room).start();
+        for id in 1..=4 {
+            rig.job(0, &[], &[], id);
+        }
+        rig.lose(0, &gone());
+        let (first, others): (Vec<u64>, Vec<u64>) =
+            rig.reclaimed().into_iter().partition(|id| taken.contains(id));
+        assert_eq!((first.len() + others.len(), first), (4, taken));
+        assert!(others.is_sorted(), "{others:?}");
+        rig.assert_idle();
     }
-    rig.lose(0, &gone());
-    assert_eq!(rig.reclaimed(), [1, 2, 3, 4]);
+}
+
+/// Operations that are held fail with the job that was to release them. While the first of them comes back, the last, which
+/// has not been looked at since, loses something else that it waits for. It keeps its first failure (S3).
+#[test]
+fn operation_that_has_failed_keeps_its_failure_until_it_ends() {
+    let rig = Rig::new(2, NativeWaits::None);
+    let [first, second, other, x] = rig.semaphores();
+    let cause = broken("parity");
+    rig.failing_job(1, &[], &[(&first, 1), (&second, 1)], 1, &cause);
+    for id in 2..=81 {
+        rig.job(0, &[(if id <= 41 { &first } else { &second }, 1)], &[], id);
+    }
+    rig.job(0, &[(&second, 1), (&other, 1)], &[(&x, 1)], 82);
+    rig.once(Moment::Reclaim(2), move |_| assert!(other.fail(broken("the program gives it up"))));
+    rig.run_until_idle();
+    assert!(x.query().unwrap_err().same_root(&cause), "x: {x:?}");
+    rig.assert_idle();
+}
+
+/// While a shutdown ends what one queue holds, a program submits to the next one, which the shutdown has not come to yet.
+/// That is refused, too (S10).
+#[test]
+fn submission_to_any_queue_during_a_shutdown_is_refused() {
+    let rig = Rig::new(2, NativeWaits::None);
+    let never = rig.semaphore();
+    rig.job(0, &[(&never, 1)], &[], 1);
+    let answer = Arc::new(OnceLock::new());
+    rig.once(Moment::Reclaim(1), {
+        let (engine, answer) = (rig.engine.clone(), answer.clone());
+        move |_| {
+            let submitted = engine.submit(0, Affinity::queue(1), &[], &[], Action::Queue(Job::new(2)));
+            answer.set(submitted.map(|_| ()).map_err(|refused| refused.error)).unwrap();
+        }
+    });
+    rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
+    assert_eq!(answer.get(), Some(&Err(SubmitError::ShutDown)));
+}
+
+/// While the host is asked whether it can do an operation early, something fails that the operation waits for. It cannot, and
+/// the operation fails at once, whatever else it waits for (S3).
+#[test]
+fn operation_whose_wait_fails_while_the_host_is_asked_for_it_fails_at_once() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [x, y, z] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1), (&y, 1)], 1);
+    let cause = broken("the program gives x up");
+    rig.once(Moment::Early(2), {
+        let (x, cause) = (x.clone(), cause.clone());
+        move |_| assert!(x.fail(cause))
+    });
+    rig.submit(0, &[(&x, 1), (&y, 1)], &[(&z, 1)], Action::Early(Job::new(2)));
+    assert!(z.query().is_err_and(|failure| failure.same_root(&cause)), "z: {z:?}");
+    rig.run_until_idle();
+    assert_eq!(y.query().unwrap(), 1);
     rig.assert_idle();
 }
 
@@ -629,27 +691,4 @@ fn shutdown_asks_only_a_busy_device_to_stop_and_waits_for_it() {
     let (clock, grace) = (Leaping(Mutex::default(), stops), Duration::from_secs(1));
     assert_eq!(rig.engine.shut_down(&clock, grace, 1000 * grace), Ok(()));
     assert_eq!((asked.lock().unwrap().as_slice(), clock.now(), x.query().unwrap()), (&[0][..], grace, 1));
-}
-
-/// A shutdown whose time is up runs callbacks that no thread has begun, and these may cause others: they run as well (S10).
-#[test]
-fn shutdown_that_runs_a_callback_itself_runs_what_becomes_due_in_it() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
-    let [x, y] = rig.semaphores();
-    rig.job(0, &[], &[(&x, 1)], 1);
-    let called = Arc::new(AtomicUsize::new(0));
-    let _last = y.subscribe(1, {
-        let called = called.clone();
-        move |_| {
-            called.fetch_add(1, Ordering::SeqCst);
-        }
-    });
-    let devices = rig.clone();
-    let _first = x.subscribe(1, move |_| {
-        devices.run_until_idle();
-        y.signal(1).unwrap();
-    });
-    assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
-    assert_eq!(called.load(Ordering::SeqCst), 1);
-    rig.let_deferred_go();
 }

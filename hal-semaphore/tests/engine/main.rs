@@ -19,6 +19,7 @@ mod choice_of_queue;
 mod common;
 mod completion;
 mod dag;
+mod defaults;
 mod defects;
 mod directions;
 mod early_ends;

@@ -6,7 +6,7 @@
 //! thread took, an epoch that the device was never given, a signal later than the one that was asked for.
 
 use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, within};
-use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::{Action, Semaphore};
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ fn wait_for_barrier_on_empty_queue(native_waits: NativeWaits, release: impl Fn(&
     let (rig, z) = empty_queue_behind_late_report(native_waits, release);
     let [x, w] = rig.semaphores();
     rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
-    rig.job(2, &[(&x, 1)], &[(&w, 1)], 3);
+    assert_eq!(rig.job(2, &[(&x, 1)], &[(&w, 1)], 3).waits.held, 1, "there is nothing to wait for natively");
     rig.job(0, &[], &[(&x, 2)], 4);
     rig.run_until_idle();
     assert_eq!((x.query().unwrap(), w.query().unwrap()), (2, 1));
@@ -81,9 +81,102 @@ fn wait_for_barrier_on_empty_queue_ends_with_bare_epochs() {
     });
     let [x, w] = rig.semaphores();
     rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
-    rig.job(2, &[(&x, 1)], &[(&w, 1)], 3);
+    assert_eq!(rig.job(2, &[(&x, 1)], &[(&w, 1)], 3).waits.native, 1, "the host need not come by");
     rig.run_until_idle();
     assert_eq!(w.query().unwrap(), 1);
+}
+
+/// A barrier with a native wait comes back from a full device. Before it goes there again that wait is reached, and what it
+/// waits for besides costs nothing: it records no event then. Nobody waits for the one that it was to record before (S6).
+#[test]
+fn barrier_that_came_back_is_not_waited_for_by_the_event_it_had() {
+    let (rig, z) = empty_queue_behind_late_report(NativeWaits::Events, |y| y.signal(1).unwrap());
+    let [v, x, w] = rig.semaphores();
+    rig.job(2, &[], &[(&v, 1)], 3);
+    // The first time that a device is full it is asked once more.
+    (0..2).for_each(|_| rig.answer_next(0, Submitted::full(0)));
+    let waits = rig.barrier(0, &[(&z, 1), (&v, 1)], &[(&x, 1)]).waits;
+    assert_eq!((waits.ordered, waits.native), (1, 1));
+    v.signal(1).unwrap();
+    rig.completer().unblock(0).unwrap();
+    assert_eq!(rig.job(2, &[(&x, 1)], &[(&w, 1)], 4).waits.held, 1, "there is no event to wait for");
+    rig.run_until_idle();
+    assert_eq!(w.query().unwrap(), 1);
+    rig.assert_idle();
+}
+
+/// Two jobs are on their way to the device together. The first one fails there, since something fails that it waits for. The
+/// native wait that it was to have goes with it: the second job, which waits for the same producer, has one of its own (S6).
+#[test]
+fn native_wait_of_a_job_that_fails_on_its_way_serves_no_other() {
+    let rig = Rig::new(2, NativeWaits::Events);
+    let [a, b, c] = rig.semaphores();
+    rig.job(1, &[], &[(&a, 1), (&b, 1)], 1);
+    rig.once(Moment::EventCreation, {
+        let (rig, a, b) = (rig.clone(), a.clone(), b.clone());
+        move |_| {
+            rig.job(0, &[(&a, 1)], &[], 3);
+            assert!(b.fail(broken("the program gives b up")));
+        }
+    });
+    rig.job(0, &[(&a, 1), (&b, 1)], &[(&c, 1)], 2);
+    assert!(c.query().is_err());
+    assert!(!rig.step(0), "the second job begins before its producer");
+    rig.run_until_idle();
+    assert_eq!(rig.ran(), [1, 3]);
+    rig.assert_idle();
+}
+
+/// What a barrier waits for in another queue is reached while the barrier is on its way to the device. It ends there and then,
+/// and not with the job in front of it (S6, S13).
+#[test]
+fn barrier_that_is_reached_on_its_way_ends_before_the_job_in_front_of_it() {
+    let rig = Rig::new(2, NativeWaits::Events);
+    let [x, y] = rig.semaphores();
+    rig.job(1, &[], &[(&x, 1)], 1);
+    rig.job(0, &[], &[], 2);
+    rig.once(Moment::EventCreation, |devices| assert!(devices.step(1) && devices.report(1)));
+    rig.barrier(0, &[(&x, 1)], &[(&y, 1)]);
+    assert_eq!((y.query().unwrap(), rig.ran()), (1, vec![1]));
+    rig.run_until_idle();
+    rig.assert_idle();
+}
+
+/// A queue has no event for a signal, and an event again for the next one. Who waits for the first is not left to wait for the
+/// second, which comes when it likes: a queue that did without an event once records no more (S6, S13).
+#[test]
+fn signal_without_an_event_is_not_waited_for_by_a_later_one() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Events)]).event_limit(1).start();
+    let x = rig.semaphore();
+    rig.job(0, &[], &[], 1);
+    rig.job(0, &[], &[(&x, 1)], 2);
+    assert!(rig.step(0) && rig.report(0), "job 1 has ended, and its event is idle");
+    rig.job(0, &[], &[(&x, 2)], 3);
+    rig.job(1, &[(&x, 1)], &[], 4);
+    assert!(rig.step(0) && rig.report(0));
+    assert!(rig.step(1), "it waits for job 3, and needs job 2 only");
+    rig.run_until_idle();
+    rig.assert_idle();
+}
+
+/// Two jobs that go to the device together signal the same timeline. The jobs that wait for the first signal were there before:
+/// they wait for the first job alone, and their queue is told so once (S6).
+#[test]
+fn held_jobs_wait_for_the_first_of_two_signals_that_go_to_the_device_together() {
+    for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
+        let rig = Rig::new(2, native_waits);
+        let [gate, x] = rig.semaphores();
+        for value in [1, 2] {
+            rig.job(0, &[(&gate, 1)], &[(&x, value)], value);
+            rig.job(1, &[(&x, 1)], &[], 2 + value);
+        }
+        gate.signal(1).unwrap();
+        assert_eq!((rig.batches(0), rig.batches(1)), (vec![2], vec![2]));
+        assert_eq!(rig.native_waits().len(), 1, "{native_waits:?}: {:?}", rig.native_waits());
+        assert!(rig.step(0) && rig.step(1), "{native_waits:?}: it waits for the second job");
+        rig.run_until_idle();
+        rig.assert_idle();
+    }
 }
 
 /// While the backend makes an event, another submission reaches the same queue and can take the event. The signal that
@@ -214,6 +307,30 @@ fn transitively_implied_wait_costs_nothing() {
         rig.run_until_idle();
         assert_eq!((rig.ran(), z.query().unwrap()), (vec![1, 2, 3, 4], 1));
     }
+}
+
+/// A queue waits natively for several jobs of another one, sooner or later than it might have. What it has waited for once it
+/// need not wait for again, also after it has learned of less (S6).
+#[test]
+fn wait_for_what_was_waited_for_before_costs_nothing() {
+    let rig = Rig::new(3, NativeWaits::Epochs);
+    let [x, y] = rig.semaphores();
+    for value in 1..=4 {
+        rig.job(2, &[], &[(&x, value)], value);
+    }
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 5);
+    let costs = |waits: rig::Values<'_>| {
+        let counts = rig.job(0, waits, &[], 6).waits;
+        (counts.ordered, counts.native)
+    };
+    assert_eq!(costs(&[(&x, 2)]), (0, 1));
+    assert_eq!(costs(&[(&x, 4)]), (0, 1));
+    assert_eq!(costs(&[(&x, 3)]), (1, 0));
+    // Queue 1 has waited for the first job of queue 2, and so has queue 0 by that.
+    assert_eq!(costs(&[(&y, 1)]), (0, 1));
+    assert_eq!(costs(&[(&x, 3)]), (1, 0));
+    rig.run_until_idle();
+    rig.assert_idle();
 }
 
 /// A queue that is held back until a producer's report stands in the same list as operations that wait. Cancelling

@@ -171,6 +171,20 @@ fn held_and_unplaced_operations_are_told() {
     assert_eq!(it.told(), ["2 ended well nowhere"]);
 }
 
+/// A queue waits natively for two jobs already, each of which signals what the next operation waits for. The first of them is
+/// named: no more is needed.
+#[test]
+fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
+    let mut it = Watched::new(1);
+    it.submit((0, 1), &[], &[(0, 1)], JOB);
+    it.submit((0, 1), &[], &[(0, 2)], JOB);
+    it.submit((0, 0), &[(0, 2)], &[], JOB);
+    it.told();
+    it.submit((0, 0), &[(0, 1)], &[], JOB);
+    let lines = ["3 waits 0=1 dominated 0.1@1", "3 ordered 0.0@2", "3 waits 0=1 dominated 0.1@1"];
+    assert_eq!(it.told()[..3], lines);
+}
+
 /// A wait for a timeline of another engine has no name here, at any look.
 #[test]
 fn waits_for_foreign_timelines_have_no_name() {

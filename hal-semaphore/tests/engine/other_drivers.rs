@@ -249,18 +249,19 @@ fn foreign_driver_that_panics_when_asked_leaves_no_wait_behind() {
     assert_eq!(at_y.registration.value(), 0, "nobody has signalled what it waits for");
 }
 
-/// An operation that succeeds and, after it in the same queue, one that fails signal the same foreign timeline. The other
+/// Operations that succeed and, after them in the same queue, one that fails signal the same foreign timeline. The other
 /// driver is told in that order, or whoever waits there for the first sees it fail (S1, S9).
 #[test]
 fn foreign_timeline_is_told_of_a_success_before_the_failure_behind_it() {
     let setup = Setup::new();
     let (x, at_x) = other();
     setup.submit(&[], &[(&x, 1)], Action::Barrier);
-    setup.submit(&[], &[(&x, 2)], Action::Queue(()));
+    setup.submit(&[], &[(&x, 2)], Action::Barrier);
+    setup.submit(&[], &[(&x, 3)], Action::Queue(()));
     setup.report(1, Some(broken("parity")));
     setup.run_deferred();
     let delivered = at_x.delivered.lock().unwrap();
-    assert!(matches!(&delivered[..], [Ok(1), Err(_)]), "{delivered:?}");
+    assert!(matches!(&delivered[..], [Ok(1), Ok(2), Err(_)]), "{delivered:?}");
 }
 
 /// A barrier signals a slow driver's timeline and a second driver's; a job behind it fails and signals the second one's,

@@ -140,6 +140,78 @@ fn failure_reaches_an_operation_behind_a_full_queue() {
     assert_eq!((long.query().unwrap(), rig.ran()), (1, vec![2, 1]));
 }
 
+/// The same for an operation that comes when the queue is full already, and for each of very many that have come while its
+/// device was asked (S13).
+#[test]
+fn failure_reaches_every_operation_behind_a_full_queue() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let x = rig.semaphore();
+    rig.failing_job(1, &[], &[(&x, 1)], 1, &broken("parity"));
+    rig.job(0, &[], &[], 2);
+    rig.once(Moment::SubmitBegins(0), {
+        let (rig, x) = (rig.clone(), x.clone());
+        move |_| {
+            for id in 10..210 {
+                rig.job(0, &[(&x, 1)], &[], id);
+            }
+        }
+    });
+    rig.job(0, &[(&x, 1)], &[], 3);
+    rig.job(0, &[(&x, 1)], &[], 4);
+    assert!(rig.step(1) && rig.report(1));
+    assert_eq!(rig.reclaimed().len(), 203, "each but job 2 has ended");
+    rig.run_until_idle();
+    assert_eq!(rig.ran(), [1, 2]);
+    rig.assert_idle();
+}
+
+/// A queue with work of its own on a full device is about to be told so, when a job of another queue ends. It is asked again at
+/// once (S13).
+#[test]
+fn report_during_a_full_answer_counts_for_a_queue_with_work_on_the_device() {
+    let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
+    // Before a device has ever been full reports are not counted, and afterwards they are.
+    for round in 1..=2 {
+        rig.job(0, &[], &[], 10 * round);
+        rig.job(1, &[], &[], 10 * round + 1);
+        rig.once(Moment::SubmitEnds(0), |devices| {
+            assert!(devices.step(1) && devices.report(1));
+        });
+        rig.job(0, &[], &[], 10 * round + 2);
+        assert_eq!(rig.queued(0), 2, "round {round}: there is room, and the queue is not asked again");
+        rig.run_until_idle();
+    }
+}
+
+/// Two jobs come back from a device that has nothing and yet no room. The first of them is what it cannot take, and fails; the
+/// second one it can (S13).
+#[test]
+fn first_of_the_jobs_for_which_an_empty_device_has_no_room_fails() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
+    let [gate, x, y] = rig.semaphores();
+    rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1);
+    rig.job(0, &[(&gate, 1)], &[(&y, 1)], 2);
+    (0..2).for_each(|_| rig.answer_next(0, Submitted::full(0)));
+    gate.signal(1).unwrap();
+    rig.run_until_idle();
+    assert!(x.query().is_err_and(|failure| failure.code() == Code::ResourceExhausted), "x: {x:?}");
+    assert_eq!((y.query().unwrap(), rig.ran()), (1, vec![2]));
+    rig.assert_idle();
+}
+
+/// Many jobs have gathered behind a full queue. However many there are, one submission carries 64 of them at most (S13).
+#[test]
+fn submission_behind_a_full_queue_carries_a_bounded_number_of_jobs() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(16).start();
+    for id in 1..=400 {
+        rig.job(0, &[], &[], id);
+    }
+    rig.run_until_idle();
+    assert_eq!(rig.ran().len(), 400);
+    let batches = rig.batches(0);
+    assert!(batches.iter().all(|&jobs| jobs <= 64), "{batches:?}");
+}
+
 /// Queues that share their device's room get by however little there is, and everything keeps its order (S2, S13).
 #[test]
 fn queues_that_share_little_room_all_finish() {

@@ -4,7 +4,33 @@
 
 use crate::rig::{self, Devices, Job, broken, device};
 use hal_semaphore::backend::NativeWaits;
-use hal_semaphore::{Action, Stats};
+use hal_semaphore::{Action, Occupancy, Stats};
+
+#[test]
+fn everything_under_way_is_counted() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Events)]).start();
+    let [x, gate] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[], 2);
+    rig.job(0, &[(&gate, 1)], &[], 3);
+    rig.submit(1, &[], &[], Action::Host(Job::new(4)));
+    let _subscription = x.subscribe(1, |_| ());
+    let busy = Occupancy {
+        operations: 4,
+        in_flight: 2,
+        running: 1,
+        timelines: 2,
+        events: 2,
+        callbacks: 1,
+        ..Occupancy::default()
+    };
+    assert_eq!(rig.engine.occupancy(), busy);
+    gate.signal(1).unwrap();
+    rig.run_until_idle_with_host();
+    let events = rig.engine.occupancy().events;
+    let idle = Occupancy { timelines: 2, events, idle_events: events, ..Occupancy::default() };
+    assert_eq!(rig.engine.occupancy(), idle);
+}
 
 #[test]
 fn every_kind_of_wait_and_of_end_is_counted() {

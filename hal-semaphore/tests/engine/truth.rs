@@ -9,6 +9,7 @@ use crate::rig::{self, ALL_NATIVE_WAITS, Job, Rig, broken, eventually};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::timeline::Timeline;
 use hal_semaphore::*;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -76,6 +77,50 @@ fn wait_for_a_value_seen_before_the_failure_is_fulfilled() {
     );
     let failed = pairs.iter().filter(|(_, y)| y.query().is_err()).count();
     assert_eq!(failed, 0, "waits failed although their value was there before the failure");
+}
+
+/// A clock on which something happens before the first sleeper wakes.
+struct Meanwhile<F>(Cell<Option<F>>);
+
+impl<F: FnOnce()> Clock for Meanwhile<F> {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _pending: &Pending, _until: Option<Duration>) {
+        if let Some(meanwhile) = self.0.take() {
+            meanwhile();
+        }
+    }
+}
+
+/// A thread waits on the host, and before it wakes more happens than it has waited for. What came first has decided its wait
+/// (S1, S3).
+#[test]
+fn host_wait_is_decided_by_what_came_first() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let wait = |mode, meanwhile: &dyn Fn(&Semaphore, &Semaphore)| {
+        let [x, y] = rig.semaphores();
+        let clock = Meanwhile(Cell::new(Some(|| meanwhile(&x, &y))));
+        rig.engine.wait(mode, &[(x.clone(), 1), (y.clone(), 1)], &clock, None)
+    };
+    let signal = |semaphore: &Semaphore| semaphore.signal(1).unwrap();
+    let (first, second) = (broken("the first"), broken("the second"));
+    let any = wait(WaitMode::Any, &|x, y| {
+        signal(y);
+        signal(x);
+    });
+    assert_eq!(any.unwrap(), 1);
+    let all = wait(WaitMode::All, &|x, y| {
+        signal(y);
+        signal(x);
+        assert!(y.fail(first.clone()));
+    });
+    assert_eq!(all.unwrap(), 0);
+    let failed = wait(WaitMode::All, &|x, y| {
+        assert!(y.fail(first.clone()) && x.fail(second.clone()));
+    });
+    assert!(matches!(failed, Err(WaitError::Failed { index: 1, failure }) if failure.same_root(&first)));
 }
 
 /// The same for waits that were left to the device or dropped for queue order: how a wait is carried out makes no

@@ -33,7 +33,7 @@ const THOROUGH: [&str; 6] = [RANDOM[0], RANDOM[1], SLOW[0], SLOW[1], SLOW[2], SL
 
 /// Tests that measure time, or bring threads together again and again: other work on the machine decides how they go.
 const UNSTEADY: [&str; 4] =
-    ["keeps_nobody_out", "cost_no_more", "second_failure_of_a_timeline", "wait_for_a_value_seen"];
+    ["lets_other_calls_in", "cost_no_more", "second_failure_of_a_timeline", "wait_for_a_value_seen"];
 
 /// Parts of the names of loom's tests that show that a model can fail. They say nothing about a mutant.
 const MUTANTS: [&str; 1] = ["mutant"];
@@ -492,7 +492,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_workspace_has_profiles_of_its_own() {
+    fn workspace_has_profiles_of_its_own() {
         let text = "[workspace]\nmembers = [\"a\"]\n\n[workspace.dependencies]\nc = \"1\"\n\n[profile.release]\ndebug = 1\n";
         let made = workspace_manifest(text);
         assert!(
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_where_it_is_before_it_is_where_else_it_points() {
+    fn error_is_where_it_is_before_it_is_where_else_it_points() {
         let span = |file: &str, at: usize, primary: bool| {
             format!(
                 "{{\"byte_end\":9,\"byte_start\":{at},\"file_name\":\"{file}\",\"is_primary\":{primary}}}"
@@ -528,13 +528,30 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_names_of_the_engines_tests_are_those_of_tests_that_are_there() {
+        let mut files = BTreeMap::new();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(ENGINE).join("tests");
+        read_folder(&folder, Path::new(""), &mut files).unwrap();
+        let is_function = |line: &str| line.trim_start().starts_with("fn ");
+        let names: Vec<&str> =
+            files.values().flat_map(|text| text.lines()).filter(|line| is_function(line)).collect();
+        for part in UNSTEADY.iter().chain(&SLOW) {
+            assert!(names.iter().any(|name| name.contains(part)), "no test is called {part}");
+        }
+        for module in RANDOM {
+            let file = Path::new(TOGETHER).join(module.replace("::", ".rs"));
+            assert!(files.contains_key(&file), "{} is not there", file.display());
+        }
+    }
+
+    #[test]
     fn benchmarks_are_left_out() {
         let text = "[dev-dependencies]\ncriterion.workspace = true\nb = 1\n[[bench]]\nname = \"x\"\n[lints]\na = 1\n";
         assert_eq!(crate_manifest(text), "[dev-dependencies]\nb = 1\n[lints]\na = 1\n");
     }
 
     #[test]
-    fn nothing_is_shrunk() {
+    fn failing_cases_are_not_shrunk() {
         assert_eq!(without_shrinking("{ max_shrink_iters: 20_000, a: 2 }"), "{ max_shrink_iters: 0, a: 2 }");
         assert_eq!(without_shrinking("a"), "a");
     }

@@ -162,7 +162,9 @@ impl<'a> Tokens<'a> {
     fn is_for_checks(&self, mut attribute: Range<usize>) -> bool {
         let texts = |name| attribute.clone().any(|index| self.text(index) == name);
         let checks = ["test", "loom", "shuttle"].into_iter().any(texts);
-        checks && !texts("not") && attribute.next().is_some_and(|first| self.text(first) == "cfg")
+        let all_of_test = ["cfg", "(", "all", "(", "test"];
+        attribute.clone().map(|index| self.text(index)).take(all_of_test.len()).eq(all_of_test)
+            || checks && !texts("not") && attribute.next().is_some_and(|first| self.text(first) == "cfg")
     }
 
     /// Behind the item, field or statement that begins at `index`.
@@ -349,6 +351,7 @@ mod tests {
         );
         assert_eq!(open_to_mutants("#[cfg(loom)] use a::{b, c}; d"), "d");
         assert_eq!(open_to_mutants("S { #[cfg(loom)] a: b(1, 2), c: d }"), "S { c : d }");
+        assert_eq!(open_to_mutants("#[cfg(all(test, not(any(loom, shuttle))))] mod tests { b } c"), "c");
         assert_eq!(open_to_mutants("#[cfg(not(any(loom, shuttle)))] fn a() { b }"), "fn a ( ) { b }");
         assert_eq!(open_to_mutants("#[cfg_attr(test, allow(x))] fn a() {}"), "fn a ( ) { }");
     }
