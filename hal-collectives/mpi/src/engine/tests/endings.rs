@@ -173,6 +173,18 @@ fn memory_that_mpi_may_write_stays_where_it_is_when_mpi_is_left_alone() {
 }
 
 #[test]
+fn receive_of_another_group_goes_on_when_a_group_fails() {
+    let late = Announced::by(network(2));
+    let other = late.ranks[0].join(b"another", TERMS);
+    gone(&*other);
+    late.ranks[0].look();
+    assert!(late.told.try_recv().is_err(), "ended without its message");
+    late.deliver(0);
+    late.ranks[0].look();
+    assert_eq!(late.told.try_recv(), Ok(Ok(())));
+}
+
+#[test]
 fn letters_that_came_early_to_a_group_that_fails_are_let_go_of() {
     let (ranks, groups) = pair();
     let _ahead = sum(&*groups[1], 5);
