@@ -39,6 +39,8 @@ pub(crate) struct Active {
     /// How many transfers have not ended.
     pub(crate) in_flight: usize,
     pub(crate) after: Option<Work>,
+    /// A letter that it cannot take.
+    pub(crate) refused: Option<Letter>,
     /// The next rank of the group knows that this one is there.
     is_announced: bool,
 }
@@ -47,7 +49,8 @@ impl Active {
     pub(crate) fn new(started: Started, steps: Schedule, deadline: Instant) -> Self {
         // With the first piece, the next rank knows of all.
         let is_announced = started.piece.number > 0;
-        Self { started, steps, deadline, expects: SmallVec::new(), in_flight: 0, after: None, is_announced }
+        let expects = SmallVec::new();
+        Self { started, steps, deadline, expects, in_flight: 0, after: None, refused: None, is_announced }
     }
 
     fn header(&self, content: Content) -> Result<Header> {
@@ -146,6 +149,7 @@ impl Active {
     ) -> Result {
         match letter.header.content {
             Content::Part { length, .. } if length != into.length() => {
+                self.refused = Some(letter);
                 return Err(self.broken(from, length, into.length()));
             }
             Content::Part { tag: Some(tag), .. } => {

@@ -10,19 +10,29 @@
 //! A transfer may never end, where its other end is gone. When its time is over the rank is told all the same, as nobody hangs because of
 //! a peer, and the memory of the transfer is *kept*: it is not let go of before MPI says that it is done with it, and never if
 //! that never happens. What a late message writes then it writes into memory that nobody else has got.
+//!
+//! A message that nobody takes any more, as its letter came to an operation that has failed or does not fit, is received all the same, into
+//! memory that nobody looks at: MPI would keep it otherwise, and have it ready for the one after 32,000 others that has its tag again.
 
-use crate::active::InFlight;
-use crate::library::Library;
+use crate::active::{InFlight, Purpose};
+use crate::group::Generation;
+use crate::library::{Library, Request};
+use crate::mail::Letter;
 use crate::progress::Told;
+use crate::wire::Content;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How long a failure waits for transfers to end: less than a device that is released waits for its operations.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 
-/// An operation whose rank is to be told when its transfers have ended.
+/// The owner of transfers that are no operation's.
+pub(crate) const NOBODY: u64 = u64::MAX;
+
+/// Operations of a group that have failed, whose ranks are told together when all of their transfers have ended: they may be pieces of one, of
+/// which each has somebody of its own to tell.
 struct Ending {
-    told: Told,
+    told: Vec<Told>,
     transfers: usize,
     until: Instant,
 }
@@ -30,8 +40,10 @@ struct Ending {
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Endings {
-    operations: BTreeMap<u64, Ending>,
-    /// Transfers whose ranks could not wait for them.
+    groups: BTreeMap<Generation, Ending>,
+    /// The groups of operations that have transfers under way.
+    operations: BTreeMap<u64, Generation>,
+    /// Transfers whose ranks could not wait for them, and messages that nobody takes.
     kept: Vec<InFlight>,
 }
 
@@ -41,38 +53,77 @@ impl Endings {
         !self.kept.is_empty()
     }
 
-    /// An operation has failed that has so many transfers under way.
-    pub(crate) fn add(&mut self, operation: u64, told: Told, transfers: usize) {
-        self.operations.insert(operation, Ending { told, transfers, until: Instant::now() + GRACE });
+    /// An operation of a group has failed that has so many transfers under way.
+    pub(crate) fn add(&mut self, group: Generation, operation: u64, told: Told, transfers: usize) {
+        let until = Instant::now() + GRACE;
+        let ending =
+            self.groups.entry(group).or_insert_with(|| Ending { told: Vec::new(), transfers: 0, until });
+        ending.told.push(told);
+        ending.transfers += transfers;
+        if transfers > 0 {
+            self.operations.insert(operation, group);
+        }
     }
 
-    /// A transfer of an operation has ended: who is to be told, if it was the last one.
-    pub(crate) fn landed(&mut self, operation: u64) -> Option<Told> {
-        let ending = self.operations.get_mut(&operation)?;
-        ending.transfers -= 1;
-        if ending.transfers > 0 {
-            return None;
+    /// Who is to be told of a group that has failed, unless transfers are left.
+    pub(crate) fn over(&mut self, group: Generation) -> Vec<Told> {
+        if self.groups.get(&group).is_none_or(|ending| ending.transfers > 0) {
+            return Vec::new();
         }
-        self.operations.remove(&operation).map(|ending| ending.told)
+        self.operations.retain(|_, of| *of != group);
+        self.groups.remove(&group).map(|ending| ending.told).unwrap_or_default()
+    }
+
+    /// Nobody takes a letter.
+    pub(crate) fn discard(&mut self, letter: &Letter, library: &Library) {
+        if let Content::Part { length, tag: Some(tag) } = letter.header.content {
+            self.keep(library.receive_unwanted(length, letter.header.source, tag));
+        }
+    }
+
+    /// A transfer has ended whose message may come later.
+    pub(crate) fn missed(&mut self, flight: &InFlight, library: &Library) {
+        self.keep(library.receive_missed(&flight.request));
+    }
+
+    fn keep(&mut self, request: Option<Request>) {
+        let purpose = Purpose::Receive(None);
+        self.kept.extend(request.map(|request| InFlight { request, owner: NOBODY, purpose }));
+    }
+
+    /// A transfer of an operation has ended: who is to be told, if it was the last one of its group.
+    pub(crate) fn landed(&mut self, operation: u64) -> Vec<Told> {
+        let Some(&group) = self.operations.get(&operation) else { return Vec::new() };
+        if let Some(ending) = self.groups.get_mut(&group) {
+            ending.transfers -= 1;
+        }
+        self.over(group)
     }
 
     /// Those whose time is over are to be told, and their transfers are kept.
     pub(crate) fn overdue(&mut self, in_flight: &mut Vec<InFlight>) -> Vec<Told> {
-        if self.operations.is_empty() {
-            return Vec::new();
+        let mut overdue = Vec::new();
+        if self.groups.is_empty() {
+            return overdue;
         }
         let now = Instant::now();
-        let is_overdue = |operation: &u64| {
-            self.operations.get(operation).is_some_and(|ending: &Ending| ending.until <= now)
-        };
-        self.kept.extend(in_flight.extract_if(.., |flight| is_overdue(&flight.owner)));
-        let overdue: Vec<u64> = self.operations.keys().copied().filter(is_overdue).collect();
-        overdue.iter().filter_map(|id| self.operations.remove(id)).map(|ending| ending.told).collect()
+        while let Some((&group, _)) = self.groups.iter().find(|(_, ending)| ending.until <= now) {
+            let is_of = |flight: &mut InFlight| self.operations.get(&flight.owner) == Some(&group);
+            self.kept.extend(in_flight.extract_if(.., is_of));
+            if let Some(ending) = self.groups.get_mut(&group) {
+                ending.transfers = 0;
+            }
+            overdue.extend(self.over(group));
+        }
+        overdue
     }
 
     /// Transfers that have ended after all.
-    pub(crate) fn let_go<'a>(&'a mut self, library: &'a Library) -> impl Iterator<Item = InFlight> + 'a {
-        self.kept.extract_if(.., |flight| library.has_ended(&mut flight.request).unwrap_or(true))
+    pub(crate) fn let_go(&mut self, library: &Library) -> Vec<InFlight> {
+        let has_ended = |flight: &mut InFlight| library.has_ended(&mut flight.request).unwrap_or(true);
+        let ended: Vec<InFlight> = self.kept.extract_if(.., has_ended).collect();
+        ended.iter().for_each(|flight| self.missed(flight, library));
+        ended
     }
 
     /// All that is kept, for whoever ends MPI.

@@ -211,6 +211,9 @@ impl Group {
         let Meeting { line, number, .. } = meeting;
         let side = if line == Line::Everyone { self.rank } else { RECEIVER };
         let mut state = self.state.lock();
+        if let Some(failure) = &state.failed {
+            return Err(failure.clone());
+        }
         let own = state.asked.get(&place(line, side, number)).map(|&own| (self.rank, own));
         let known = own.or_else(|| state.heard.get(&place(line, side, number))?.first().copied());
         match (known, theirs) {

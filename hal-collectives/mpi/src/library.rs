@@ -107,6 +107,11 @@ pub(crate) struct Request {
     memory: HostRange,
     /// It receives, has not ended, and was not cancelled: MPI cancels nothing else.
     is_expected: bool,
+    /// From whom it receives, with which tag, if that is one rank.
+    source: Option<(u32, i32)>,
+    /// It was to be cancelled; and it has ended without its message.
+    is_cancelled: bool,
+    has_missed: bool,
 }
 
 fn is_set(names: &[&str]) -> bool {
@@ -248,9 +253,21 @@ impl Library {
     pub(crate) fn receive(&self, memory: HostRange, from: u32, tag: i32) -> Result<Request> {
         let mut request = Request::idle(memory);
         let length = request.memory.length();
-        request.is_expected = true;
+        (request.is_expected, request.source) = (true, Some((from, tag)));
         self.transfer(self.receive, &mut request, length, from.cast_signed(), tag)?;
         Ok(request)
+    }
+
+    /// Begins to receive what a receive has missed that was cancelled, into memory that nobody looks at. Nothing where it has missed nothing.
+    pub(crate) fn receive_missed(&self, request: &Request) -> Option<Request> {
+        let (from, tag) = request.source.filter(|_| request.has_missed)?;
+        self.receive_unwanted(request.memory.length(), from, tag)
+    }
+
+    /// Begins to receive a message into memory that nobody looks at. What cannot be received stays with MPI.
+    pub(crate) fn receive_unwanted(&self, length: u64, from: u32, tag: i32) -> Option<Request> {
+        let memory = HostRange::allocate(length, 64).ok()?;
+        self.receive(memory, from, tag).ok()
     }
 
     /// Begins to receive at most as much as the memory of a request has that is idle, from whoever sends it.
@@ -277,33 +294,32 @@ impl Library {
         self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })
     }
 
-    /// Whether a transfer has ended. Makes progress with all of them.
-    pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
-        self.ended(request).map(|status| status.is_some())
-    }
-
     /// How a transfer has ended, if it has: true if a message came or went, and false if it was cancelled.
     pub(crate) fn outcome(&self, request: &mut Request) -> Result<Option<bool>> {
-        let Some(status) = self.ended(request)? else { return Ok(None) };
-        let mut cancelled = 0;
-        // SAFETY: the status is one that this library has written.
-        self.check(unsafe { (self.was_cancelled)((&raw const status).cast(), &raw mut cancelled) })?;
-        Ok(Some(cancelled == 0))
+        Ok(self.has_ended(request)?.then_some(!request.has_missed))
     }
 
-    fn ended(&self, request: &mut Request) -> Result<Option<Status>> {
+    /// Whether a transfer has ended. Makes progress with all of them.
+    pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
         let (mut flag, mut status): (c_int, Status) = (0, [0; 16]);
         // SAFETY: the request is one of this library's; a status is not larger.
         self.check(unsafe {
             (self.test)(&raw mut *request.handle, &raw mut flag, (&raw mut status).cast())
         })?;
         request.is_expected &= flag == 0;
-        Ok((flag != 0).then_some(status))
+        if flag != 0 && std::mem::take(&mut request.is_cancelled) {
+            let mut cancelled = 0;
+            // SAFETY: the status is one that this library has written.
+            self.check(unsafe { (self.was_cancelled)((&raw const status).cast(), &raw mut cancelled) })?;
+            request.has_missed = cancelled != 0;
+        }
+        Ok(flag != 0)
     }
 
     /// Asks for a receive to end without a message, if none has come.
     pub(crate) fn cancel(&self, request: &mut Request) {
         if std::mem::take(&mut request.is_expected) {
+            request.is_cancelled = true;
             // SAFETY: the request is one of this library's, which has not ended and was not cancelled.
             let _ = unsafe { (self.cancel)(&raw mut *request.handle) };
         }
@@ -403,7 +419,8 @@ pub(crate) fn in_forks(call: extern "C" fn()) {
 impl Request {
     /// A place for transfers of some memory.
     pub(crate) fn idle(memory: HostRange) -> Self {
-        Self { handle: Box::new(0), memory, is_expected: false }
+        let handle = Box::new(0);
+        Self { handle, memory, is_expected: false, source: None, is_cancelled: false, has_missed: false }
     }
 
     /// Where it sends from or receives into.

@@ -201,3 +201,15 @@ fn opened(memory: &HostRange) -> Option<Letter> {
     debug_assert!(read, "a place has room for the largest letter");
     Some(Letter { header, carried })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_of_messages_to_a_rank_are_different_until_all_were_used_and_begin_again() {
+        let mut mail = Mail::default();
+        assert!((0..TAGS).map(|_| mail.tag(3)).eq(FIRST_TAG..FIRST_TAG + TAGS.cast_signed()));
+        assert_eq!([mail.tag(4), mail.tag(3)], [FIRST_TAG; 2]);
+    }
+}

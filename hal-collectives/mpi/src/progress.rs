@@ -6,10 +6,10 @@
 //! the place that it names, a transfer knows whose it is, and times are in order.
 
 use crate::active::{Active, InFlight, Purpose};
-use crate::ending::Endings;
+use crate::ending::{Endings, NOBODY};
 use crate::engine::Command;
 use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
-use crate::group::{Group, Slot};
+use crate::group::{Generation, Group, Slot};
 use crate::library::Library;
 use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
@@ -152,6 +152,12 @@ impl Progress {
         self.early.values().map(VecDeque::len).sum()
     }
 
+    /// Goes on with messages to a rank as if so many had been sent.
+    #[cfg(test)]
+    pub(crate) fn skip_tags(&mut self, peer: u32, tags: u32) {
+        (0..tags).for_each(|_| _ = self.mail.tag(peer));
+    }
+
     #[cfg(test)]
     pub(crate) fn library(&self) -> &Library {
         &self.library
@@ -235,7 +241,9 @@ impl Progress {
                 self.end(&started.group, &failure);
                 let Started { done, group, memory, .. } = *started;
                 let held = Held { memory, steps: None, after: None, expects: SmallVec::new() };
-                return self.ended.told.push(Told { done, outcome: Err(failure), group, held });
+                let id = group.id;
+                self.endings.add(id, NOBODY, Told { done, outcome: Err(failure), group, held }, 0);
+                return self.ended.told.extend(self.endings.over(id));
             }
         };
         let (id, now) = (self.next, Instant::now());
@@ -312,23 +320,31 @@ impl Progress {
             let failure = Failure::new(code, letter.text());
             match self.groups.addressee(id) {
                 Addressee::Member(group) => self.end(&group, &failure),
-                _ => self.groups.remember_failure(id, &failure),
+                _ => {
+                    self.groups.remember_failure(id, &failure);
+                    self.forget_early(|group| group.number == id.number && group.generation <= id.generation);
+                }
             }
             return;
         }
         match self.groups.addressee(id) {
             Addressee::Member(group) => match group.hear(header.meeting, header.from, header.asked) {
                 Ok(()) => self.hand_over(letter),
-                Err(failure) => self.end(&group, &failure),
+                Err(failure) => {
+                    self.endings.discard(&letter, &self.library);
+                    self.end(&group, &failure);
+                }
             },
             Addressee::Later => {
                 let failed = self.groups.hear_early(header.meeting, header.from, header.asked);
+                self.forget_early(|group| group.number == id.number && group.generation < id.generation);
                 self.hand_over(letter);
                 if let Some((group, failure)) = failed {
                     self.end(&group, &failure);
                 }
             }
             Addressee::Failed(failure) => {
+                self.endings.discard(&letter, &self.library);
                 self.mail.notify(&self.library, id, &failure, [header.source]);
             }
         }
@@ -360,6 +376,7 @@ impl Progress {
     fn landed(&mut self, flight: InFlight, outcome: Result) {
         let Some(active) = self.active.get_mut(&flight.owner) else {
             self.ended.told.extend(self.endings.landed(flight.owner));
+            self.endings.missed(&flight, &self.library);
             self.ended.let_go.push(flight);
             return;
         };
@@ -432,14 +449,18 @@ impl Progress {
             self.expected.remove(&meeting);
             // Whatever is left is of no operation.
             while let Some((&place, _)) = self.early.range((meeting, 0)..=(meeting, u32::MAX)).next() {
-                self.early.remove(&place);
+                for letter in self.early.remove(&place).into_iter().flatten() {
+                    self.endings.discard(&letter, &self.library);
+                }
             }
         }
-        let Active { started, steps, after, expects, in_flight, .. } = *active;
+        let Active { started, steps, after, expects, in_flight, refused, .. } = *active;
+        refused.iter().for_each(|letter| self.endings.discard(letter, &self.library));
         let Started { done, group, memory, .. } = started;
         let told = Told { done, outcome, group, held: Held { memory, steps: Some(steps), after, expects } };
-        if in_flight > 0 {
-            self.endings.add(id, told, in_flight);
+        if told.outcome.is_err() {
+            // With the others of its group.
+            self.endings.add(told.group.id, id, told, in_flight);
         } else {
             self.ended.told.push(told);
         }
@@ -471,7 +492,19 @@ impl Progress {
         for id in ended {
             self.finish(id, Err(failure.clone()));
         }
-        self.early.retain(|(meeting, _), _| meeting.group != group.id);
+        self.ended.told.extend(self.endings.over(group.id));
+        self.forget_early(|early| early == group.id);
+    }
+
+    /// Nobody will take what came early to some groups.
+    fn forget_early(&mut self, is_over: impl Fn(Generation) -> bool) {
+        self.early.retain(|(meeting, _), letters| {
+            let stays = !is_over(meeting.group);
+            if !stays {
+                letters.iter().for_each(|letter| self.endings.discard(letter, &self.library));
+            }
+            stays
+        });
     }
 
     /// MPI itself does not go on.

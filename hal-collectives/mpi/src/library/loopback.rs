@@ -214,6 +214,12 @@ pub(crate) fn expected_by(rank: &Library) -> usize {
     networks().inboxes.get(&rank.world).map_or(0, |inbox| inbox.posted.len())
 }
 
+/// How many messages have come to a rank that has not asked for them.
+#[cfg(test)]
+pub(crate) fn unexpected_by(rank: &Library) -> usize {
+    networks().inboxes.get(&rank.world).map_or(0, |inbox| inbox.unexpected.len())
+}
+
 /// What a letter has announced is on its way, and is not cancelled any more.
 #[cfg(test)]
 unsafe extern "C" fn cancel_letters(request: *mut Handle) -> c_int {

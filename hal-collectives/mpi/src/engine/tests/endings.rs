@@ -5,9 +5,10 @@
 use super::*;
 use crate::ending::GRACE;
 use crate::group::Generation;
-use crate::library::loopback::{late_network, network};
-use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting};
+use crate::library::loopback::{late_network, network, unexpected_by};
+use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS};
 use hal_collectives::Line;
+use std::sync::mpsc::TryRecvError;
 
 /// A limit that nothing here comes near.
 const LONG: Duration = Duration::from_secs(20);
@@ -24,6 +25,10 @@ struct Announced {
     /// Says that the memory goes, and whether the engine is free then.
     goes: Receiver<bool>,
     told: Receiver<Outcome>,
+}
+
+fn tag_of(transfer: u64) -> i32 {
+    FIRST_TAG + i32::try_from(transfer).unwrap()
 }
 
 fn receive() -> Operation {
@@ -44,21 +49,22 @@ impl Announced {
         let buffers = Buffers { send: None, recv: Some(recv) };
         assert!(groups[0].enter(receive()).unwrap().start(buffers, done).is_none());
         let this = Self { ranks, groups, address, goes, told };
-        this.announce();
+        this.announce(0);
         assert!(this.told.try_recv().is_err());
         this
     }
 
-    fn announce(&self) {
+    /// Sends the letter of a message.
+    fn announce(&self, transfer: u64) {
         let number = *self.ranks[0].0.groups.lock().keys().next().unwrap();
         let (group, line) = (Generation { number, generation: 0 }, Line::Pair { from: 1, to: 0 });
         let sends = Operation { kind: Kind::Send { to: 0 }, ..receive() };
         let header = Header {
-            meeting: Meeting { group, line, number: 0, piece: 0 },
+            meeting: Meeting { group, line, number: transfer, piece: 0 },
             from: 1,
             source: 1,
             asked: Some(Asked { operation: sends, pieces: 1 }),
-            content: Content::Part { length: u64::from(WORDS) * 4, tag: Some(FIRST_TAG) },
+            content: Content::Part { length: u64::from(WORDS) * 4, tag: Some(tag_of(transfer)) },
         };
         let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
         assert!(letter.write(0, &header.to_bytes()));
@@ -71,8 +77,8 @@ impl Announced {
         assert_eq!(sent, Some(true));
     }
 
-    fn deliver(&self) {
-        self.message(memory(&vec![5; WORDS as usize]), FIRST_TAG);
+    fn deliver(&self, transfer: u64) {
+        self.message(memory(&vec![5; WORDS as usize]), tag_of(transfer));
     }
 
     fn fail(&self) {
@@ -87,10 +93,37 @@ fn failure_is_told_when_a_message_that_is_on_its_way_has_come_and_not_before() {
     late.fail();
     assert!(late.told.try_recv().is_err(), "told while a message may be written");
     assert!(late.goes.try_recv().is_err());
-    late.deliver();
+    late.deliver(0);
     late.ranks[0].look();
     assert_eq!(late.told.try_recv(), Ok(Err(Code::DataLoss)));
     assert_eq!(late.goes.try_recv(), Ok(true));
+}
+
+/// Pieces of one operation may be started one by one, each with someone of its own to tell.
+#[test]
+fn failure_is_told_to_all_of_a_group_when_none_of_its_messages_is_on_its_way() {
+    let late = Announced::by(late_network(2));
+    let got = || memory(&[0; WORDS as usize]);
+    let second = transfer(&*late.groups[0], Kind::Recv { from: 1 }, &got());
+    late.announce(1);
+    let waits = transfer(&*late.groups[0], Kind::Recv { from: 1 }, &got());
+    let entered = late.groups[0].enter(receive()).unwrap();
+    late.fail();
+    let (tell, starts) = channel();
+    let buffers = Buffers { send: None, recv: Some(got()) };
+    assert!(entered.start(buffers, Box::new(move |end| tell.send(outcome(end)).unwrap())).is_none());
+    let all = [&late.told, &second, &waits, &starts];
+    for message in [1, 0] {
+        late.ranks[0].look();
+        for told in all {
+            assert!(told.try_recv().is_err(), "told while a message may be written");
+        }
+        late.deliver(message);
+    }
+    late.ranks[0].look();
+    for told in all {
+        assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)));
+    }
 }
 
 #[test]
@@ -116,12 +149,39 @@ fn message_that_does_not_come_holds_a_failure_up_for_a_bounded_time_and_its_memo
     let look = late.ranks[0].0.look();
     assert!(!look.waits && look.sends, "nobody waits for it, and it is looked for now and then");
     assert!(late.goes.try_recv().is_err(), "memory was let go of that MPI may write");
-    late.deliver();
+    late.deliver(0);
     // SAFETY: nobody was told that it is gone, and the thread that writes it is this one.
     assert_eq!(unsafe { late.address.read_volatile() }, 5);
     late.ranks[0].look();
     assert_eq!(late.goes.try_recv(), Ok(true));
     assert!(!late.ranks[0].0.look().sends);
+}
+
+/// The program may end it then, and nothing of it is asked about any more.
+#[test]
+fn memory_that_mpi_may_write_stays_where_it_is_when_mpi_is_left_alone() {
+    let late = Announced::by(late_network(2));
+    late.fail();
+    std::thread::sleep(GRACE);
+    late.ranks[0].look();
+    assert_eq!(late.told.try_recv(), Ok(Err(Code::DataLoss)));
+    assert!(late.ranks[0].0.look().sends);
+    drop(late.groups);
+    late.ranks[0].0.with(LONG, Progress::rest).unwrap();
+    assert!(!late.ranks[0].0.look().sends);
+    assert_eq!(late.goes.try_recv(), Err(TryRecvError::Empty));
+}
+
+#[test]
+fn receive_of_another_group_goes_on_when_a_group_fails() {
+    let late = Announced::by(network(2));
+    let other = late.ranks[0].join(b"another", TERMS);
+    gone(&*other);
+    late.ranks[0].look();
+    assert!(late.told.try_recv().is_err(), "ended without its message");
+    late.deliver(0);
+    late.ranks[0].look();
+    assert_eq!(late.told.try_recv(), Ok(Ok(())));
 }
 
 #[test]
@@ -133,6 +193,81 @@ fn letters_that_came_early_to_a_group_that_fails_are_let_go_of() {
     assert_eq!(early(), Some(1));
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
     assert_eq!(early(), Some(0));
+}
+
+/// Messages that have come to a rank and that it will not ask for.
+fn left_over(rank: &Rank) -> usize {
+    rank.0.with(LONG, |progress| unexpected_by(progress.library())).unwrap()
+}
+
+/// A transfer of as many words as follow a letter.
+fn transfer(group: &dyn Communicator, kind: Kind, words: &HostRange) -> Receiver<Outcome> {
+    let (tell, told) = channel();
+    let done = Box::new(move |end| {
+        let _ = tell.send(outcome(end));
+    });
+    let (send, recv) = if matches!(kind, Kind::Send { .. }) {
+        (Some(words.clone()), None)
+    } else {
+        (None, Some(words.clone()))
+    };
+    let operation = Operation { kind, element: Element::U32, count: words.length() / 4 };
+    assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
+    told
+}
+
+fn gone(group: &dyn Communicator) {
+    group.end(&Failure::new(Code::DataLoss, "gone"));
+}
+
+/// A tag is used again, and MPI would give the first of two messages with the same tag to the first who asks for one.
+#[test]
+fn message_of_a_group_that_has_failed_is_not_taken_for_a_later_one_with_the_same_tag() {
+    let (ranks, groups) = pair();
+    let words = memory(&[1; 3_000]);
+    gone(&*groups[0]);
+    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, &words);
+    look_all(&ranks);
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
+    ranks[1].0.with(LONG, |progress| progress.skip_tags(0, TAGS - 1)).unwrap();
+    let (sent, got) = (memory(&[2; 3_000]), memory(&[0; 3_000]));
+    let sends = transfer(&*groups[1], Kind::Send { to: 0 }, &sent);
+    let told = [sends, transfer(&*groups[0], Kind::Recv { from: 1 }, &got)];
+    look_all(&ranks);
+    assert_eq!(told.map(|told| told.try_recv()), [Ok(Ok(())); 2]);
+    assert_eq!(word(&got), 2);
+}
+
+#[test]
+fn message_behind_a_letter_that_nobody_takes_is_received_all_the_same() {
+    let words = || memory(&[1; 3_000]);
+    // The letter does not fit.
+    let (ranks, groups) = pair();
+    let _other = transfer(&*groups[0], Kind::Recv { from: 1 }, &memory(&[0; 2_999]));
+    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, &words());
+    look_all(&ranks);
+    assert_eq!(left_over(&ranks[0]), 0, "what does not fit");
+    // It came early, to a group that fails then, and to one that is joined when it has.
+    let (ranks, groups) = pair();
+    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, &words());
+    ranks[0].look();
+    gone(&*groups[0]);
+    look_all(&ranks);
+    assert_eq!(left_over(&ranks[0]), 0, "what came early");
+    let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
+    let [there, here] = [1, 0].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
+    drop(here);
+    let _lost = transfer(&*there, Kind::Send { to: 0 }, &words());
+    ranks[0].look();
+    gone(&*there);
+    look_all(&ranks);
+    assert_eq!(left_over(&ranks[0]), 0, "what came to a group that was not joined yet");
+    // Its receive was cancelled, and the message comes then.
+    let announced = Announced::by(network(2));
+    announced.fail();
+    announced.deliver(0);
+    announced.ranks[0].look();
+    assert_eq!(left_over(&announced.ranks[0]), 0, "what came behind its end");
 }
 
 /// An owner of memory that panics when it is let go of.
