@@ -872,6 +872,30 @@ fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
     });
 }
 
+/// Forty jobs end, each of which signals another engine's timeline. What follows there from the first sixteen steps comes before
+/// the next, which another thread has to tell: a callback sees as many, and neither fewer nor more (S13).
+#[test]
+fn callback_on_a_foreign_signal_comes_after_sixteen_steps() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
+    let far = Rig::new(1, NativeWaits::None).semaphore();
+    for value in 1..=40 {
+        rig.job(0, &[], &[(&far, value)], value);
+    }
+    while rig.step(0) {}
+    let seen = Arc::new(OnceLock::new());
+    let _subscription = far.subscribe(1, {
+        let (far, seen) = (far.clone(), seen.clone());
+        move |_| seen.set(far.query().unwrap()).unwrap()
+    });
+    rig.completer().complete(rig.engine.queue(0, 0).unwrap(), 40).unwrap();
+    assert_eq!(seen.get(), Some(&16));
+    while far.query().unwrap() < 40 {
+        let before = far.query().unwrap();
+        rig.let_deferred_go();
+        assert!(far.query().unwrap() > before, "nobody is left to tell the rest");
+    }
+}
+
 /// Work that comes back submits the next job, which ends inside `submit`, and so on. Such calls are not nested without end (S7).
 #[test]
 fn chain_of_submissions_from_reclaimed_work_is_not_nested_without_end() {

@@ -405,27 +405,6 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
     });
 }
 
-/// Forty operations end, each of which signals another engine's timeline. What follows there from the first sixteen steps comes
-/// before the next: a callback sees as much, and neither less nor more (S13).
-#[test]
-fn callback_on_a_foreign_signal_comes_after_sixteen_steps() {
-    within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 99), Desk::new(1, NativeWaits::None, 9));
-        let far = other.semaphore();
-        for value in 1..=40 {
-            desk.submit(0, &[], &[(&far, value)], Action::Queue(1));
-        }
-        let (sender, seen) = mpsc::channel();
-        let _subscription = far.subscribe(1, {
-            let far = far.clone();
-            move |_| sender.send(far.query().unwrap()).unwrap()
-        });
-        desk.report(0, 40);
-        assert_eq!(seen.recv().unwrap(), 16);
-        other.0.wait(WaitMode::All, &[(far, 40)], &SystemClock::new(), Some(LIMIT)).unwrap();
-    });
-}
-
 /// Two operations end together, and one of them signals another engine, whose waiter takes its time. The other operation has
 /// told nobody, and its work comes back at once (S13); what the first holds comes when its signal can be seen (S5).
 #[test]
