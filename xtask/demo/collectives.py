@@ -133,7 +133,8 @@ def job(command, folder=None, timeout=120):
 
 
 def documentation():
-    """What the documentation has people type, one block after the other in an empty folder: each prints what it says it prints."""
+    """What the documentation has people type, one block after the other in an empty folder: each prints what it says it prints.
+    What needs other machines stands in blocks of `bash`, not of `sh`."""
     blocks = re.findall(r"```sh\n(.*?)```(?:\n+(?:It|Each rank) prints[^\n]*\n+```\n(.*?)```)?", DOCUMENTATION.read_text(), re.DOTALL)
     if not any(prints for _, prints in blocks):
         raise Failed(f"{DOCUMENTATION} has no commands whose results it names")
