@@ -18,12 +18,12 @@
 //! need not be. What covers a wait is written down with it and stays valid: the point was accepted by its device, and its
 //! event is held for the wait.
 
-use super::agenda::{Cover, Entry};
+use super::agenda::{Agenda, Cover, Entry};
 use super::queue::{ActionKind, Early, Op, OpState, Queue, SPARE, SignalRecord, Turn, Via, WaitRecord};
 use super::room::BATCH;
 use super::slot::{HOST, Promise, Slot, SlotState, Standing, Target};
 use super::{Action, Placement, Refused, Shared, WaitCounts};
-use crate::backend::{Backend, Transition, WaitClass};
+use crate::backend::{Backend, Item, Transition, WaitClass};
 use crate::error::SubmitError;
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE};
@@ -33,6 +33,9 @@ use crate::sync::Ordering;
 use crate::timeline::{Timeline, TimelineValues, iter};
 use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// Waits that work with a place in their queue covers: their operations, and which of the waits of each.
+pub(super) type Covered = SmallVec<[(Key, u32); 4]>;
 
 /// What became of a wait when it was looked at.
 enum Classified {
@@ -163,19 +166,23 @@ impl<B: Backend> Shared<B> {
             return Err(Refused { error, action });
         }
         let index = self.choose(device, affinity, waits);
-        let standings = self.foreign_standings(waits);
+        let is_foreign = |(timeline, _)| self.own(timeline).is_none();
+        let standings = iter(waits).any(is_foreign).then(|| self.foreign_standings(waits));
         let mut entry = Entry::submitting(self);
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, index, entry.agenda());
-        let refused = turn.state.closing;
-        let placed = if refused {
+        let mut straight = None;
+        let placed = if turn.state.closing {
             Err(Refused { error: SubmitError::ShutDown, action })
         } else {
-            Ok(turn.admit(waits, signals, action, &standings))
+            let way = if nested { None } else { Some(&mut straight) };
+            Ok(turn.admit(waits, signals, action, standings.as_deref().unwrap_or(&[]), way))
         };
         if nested {
             drop(turn);
             entry.agenda().visit(index);
+        } else if let Some(item) = straight {
+            turn.hand_over(item).work();
         } else {
             turn.work();
         }
@@ -203,6 +210,25 @@ impl<B: Backend> Shared<B> {
         asked.unwrap_or_else(Standing::Failed)
     }
 
+    /// Work with a place in its queue will make each of these signals: from here on whatever follows it there is ordered after
+    /// them. Returns the waits of the queue that this covers.
+    #[inline]
+    pub(super) fn promise_each(
+        &self,
+        signals: &[SignalRecord<B::Timeline>],
+        promise: Promise,
+        agenda: &mut Agenda,
+    ) -> Covered {
+        let mut covered = Covered::new();
+        for signal in signals {
+            let Some(slot) = self.own(&signal.timeline) else { continue };
+            if slot.promise(Promise { value: signal.value, ..promise }, &mut covered, agenda) {
+                self.remember_large(slot);
+            }
+        }
+        covered
+    }
+
     /// Whether one queue can wait natively for work of another.
     pub(super) fn reaches(&self, waiting: &Queue<B>, producer: &Queue<B>) -> bool {
         self.device(waiting).reaches(waiting.id.device(), producer.id.device())
@@ -217,12 +243,14 @@ impl<B: Backend> Turn<'_, B> {
         signals: &S,
         action: Action<B::Work>,
         foreign: &[Standing],
+        straight: Option<&mut Option<Item<B>>>,
     ) -> Placement
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
         let kind = action.kind();
+        let straight = straight.filter(|_| kind == ActionKind::Queue && self.is_clear());
         let signals = self.record_signals(signals);
         let key = self.state.ops.next_key();
         self.state.stats.submitted += 1;
@@ -230,6 +258,14 @@ impl<B: Backend> Turn<'_, B> {
         self.queue.load.store(load + 1, Ordering::Relaxed);
         let (mut records, mut failure) = (self.spare_waits(waits.len()), self.device.lost());
         let counts = self.record_waits(&mut records, &mut failure, kind, key, waits, foreign);
+        let placement = Placement { ticket: self.ticket(key), queue: self.queue.id, waits: counts };
+        if let Some(straight) = straight
+            && failure.is_none()
+            && self.goes_straight(&records)
+        {
+            *straight = Some(self.put_in_flight(key, records, signals, action.into_work()));
+            return placement;
+        }
         let is_held = counts.held > 0 && failure.is_none();
         let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < records.len());
         self.state.ops.insert_as(
@@ -254,7 +290,7 @@ impl<B: Backend> Turn<'_, B> {
         if !is_held {
             self.state.runnable.push_back(key);
         }
-        Placement { ticket: self.ticket(key), queue: self.queue.id, waits: counts }
+        placement
     }
 
     #[inline]
@@ -421,7 +457,9 @@ impl<B: Backend> Turn<'_, B> {
 
     /// What covers a wait of this queue in the queue itself. Work of the queue moves on under the lock that is held here.
     fn own_coverage(&self, slot: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
-        let promise = slot.promises_for(value).find(|promise| promise.queue == self.index)?;
+        let is_own = |promise: &&Promise| promise.queue == self.index;
+        let sole = slot.sole_promise_for(value).filter(is_own);
+        let promise = sole.or_else(|| slot.promises_for(value).find(is_own))?;
         let class = WaitClass::SameQueue { producer: self.queue.point(promise.epoch) };
         Some((class, Cover { queue: self.index, epoch: promise.epoch, event: None }))
     }
@@ -593,36 +631,39 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// Gives an operation the next place in its queue. From here on whatever follows it there is ordered after it.
+    /// Gives an operation the next place in its queue.
     fn order(&mut self, key: Key) {
-        let state = &mut *self.state;
-        let op = state.ops.live_mut(key);
-        state.ordered += 1;
-        let epoch = state.ordered;
+        let epoch = self.next_place();
+        let op = self.state.ops.live_mut(key);
         op.epoch = epoch;
         op.state = OpState::Ordered;
-        state.ready.push_back(key);
-        let mut covered = SmallVec::new();
         let cover = super::issue::foreseen_cover(self.queue, self.device, op.kind, epoch);
-        for signal in &op.signals {
-            let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-            let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event: None };
-            if slot.promise(promise, &mut covered, self.agenda) {
-                self.shared.remember_large(slot);
-            }
+        let promise = Promise { value: 0, queue: self.index, epoch, cover, event: None };
+        let covered = self.shared.promise_each(&op.signals, promise, self.agenda);
+        self.state.ready.push_back(key);
+        self.has_place(key, epoch, &covered);
+        if self.state.window.is_full() || self.state.ready.len() > BATCH {
+            self.listen_for_failures_elsewhere(key);
         }
+    }
+
+    /// The next place in the queue.
+    #[inline]
+    pub(super) fn next_place(&mut self) -> u64 {
+        self.state.ordered += 1;
+        self.state.ordered
+    }
+
+    /// An operation has its place in its queue, which covers these waits of others.
+    #[inline]
+    pub(super) fn has_place(&mut self, key: Key, epoch: u64, covered: &Covered) {
         if B::OBSERVES {
             let ticket = self.ticket(key);
             let point = self.queue.point(epoch);
             self.state.effects.transitions.push(Transition::Ordered { ticket, point });
         }
-        if !covered.is_empty() {
-            for (key, number) in covered {
-                self.cover(key, number, Cover { queue: self.index, epoch, event: None });
-            }
-        }
-        if self.state.window.is_full() || self.state.ready.len() > BATCH {
-            self.listen_for_failures_elsewhere(key);
+        for &(key, number) in covered {
+            self.cover(key, number, Cover { queue: self.index, epoch, event: None });
         }
     }
 

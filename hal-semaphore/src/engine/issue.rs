@@ -24,7 +24,7 @@
 //! begins with the first time that the device is full, and that time the queue asks once more.
 
 use super::agenda::Cover;
-use super::queue::{ActionKind, InFlight, Known, OpState, Queue, Scratch, Turn};
+use super::queue::{ActionKind, InFlight, Known, OpState, Queue, QueueState, Scratch, Turn};
 use super::room::BATCH;
 use super::slot::{Promise, Standing};
 use super::{Device, Shared};
@@ -67,7 +67,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Whether work of the queue may begin: its device is there, and what has not begun is not being ended.
-    fn may_begin(&self) -> bool {
+    pub(super) fn may_begin(&self) -> bool {
         self.state.lost.is_none() && self.state.ending.is_none()
     }
 
@@ -98,11 +98,7 @@ impl<B: Backend> Turn<'_, B> {
                     .foreign_counted(|| shared.backend.submit(id, &mut batch))
                     .unwrap_or_else(Submitted::lost)
             });
-            let counted = self.device.counts_reports();
-            self.apply_answer(&mut scratch, answer, reports, last_native);
-            if !counted && self.device.counts_reports() && !is_mutated(Mutation::CountsUnknown) {
-                self = self.make_count_known();
-            }
+            self = self.take_answer(&mut scratch, answer, reports, last_native);
         }
         if !scratch.events.is_empty() {
             let mut pool = self.queue.events.lock();
@@ -112,6 +108,22 @@ impl<B: Backend> Turn<'_, B> {
         }
         self.state.scratch = Some(scratch);
         self.state.issuing = false;
+        self
+    }
+
+    /// Takes in what the backend answered to a batch.
+    pub(super) fn take_answer(
+        mut self,
+        scratch: &mut Scratch<B>,
+        answer: Submitted,
+        reports: Option<u64>,
+        last_native: u64,
+    ) -> Self {
+        let counted = self.device.counts_reports();
+        self.apply_answer(scratch, answer, reports, last_native);
+        if !counted && self.device.counts_reports() && !is_mutated(Mutation::CountsUnknown) {
+            self = self.make_count_known();
+        }
         self
     }
 
@@ -128,7 +140,7 @@ impl<B: Backend> Turn<'_, B> {
         self.without(step).0
     }
 
-    fn records_events(&self) -> bool {
+    pub(super) fn records_events(&self) -> bool {
         records_events(self.queue, self.device)
     }
 
@@ -309,7 +321,7 @@ impl<B: Backend> Turn<'_, B> {
         Ok(all_reached)
     }
 
-    /// Takes in what the backend answered.
+    /// The same, under one hold of the lock.
     fn apply_answer(
         &mut self,
         scratch: &mut Scratch<B>,
@@ -493,44 +505,58 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Publishes newly issued epochs, and tells the timelines whose listeners can now wait for them natively.
-    fn publish_issued(&mut self) {
+    pub(super) fn publish_issued(&mut self) {
         let before = self.state.issued;
         let Some(last) = self.state.in_flight.back().map(|entry| entry.epoch) else { return };
-        if last <= before {
+        if last <= before || !self.move_issued(last) {
             return;
         }
-        self.state.issued = last;
-        self.queue.issued.store(last, Ordering::Release);
-        if !self.queue.watched && !B::OBSERVES {
-            return;
-        }
-        // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `slot`.
-        fence(Ordering::SeqCst);
-        let state = &mut *self.state;
-        let count = state.in_flight.len();
-        let is_fresh = |at: usize| state.in_flight.get(at).is_some_and(|entry| entry.epoch > before);
+        let count = self.state.in_flight.len();
+        let is_fresh = |state: &QueueState<B>, at: usize| {
+            state.in_flight.get(at).is_some_and(|entry| entry.epoch > before)
+        };
         let mut first = count;
-        while first.checked_sub(1).is_some_and(is_fresh) {
+        while first.checked_sub(1).is_some_and(|at| is_fresh(&self.state, at)) {
             first -= 1;
         }
         for at in first..count {
-            let Some(entry) = state.in_flight.get(at) else { break };
+            let Some(entry) = self.state.in_flight.get(at) else { break };
             let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
-            if B::OBSERVES {
-                let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
-                let point = self.queue.point(epoch);
-                state.effects.transitions.push(Transition::Issued { ticket, point });
-            }
-            // Where it cannot be waited for natively only the host can tell.
-            if !self.queue.watched || cover == 0 {
-                continue;
-            }
-            for signal in &state.ops.live(key).signals {
-                let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-                if slot.has_listeners() && !is_mutated(Mutation::AnnounceDoesNotLook) {
-                    let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event };
-                    self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
-                }
+            self.announce(key, Promise { value: 0, queue: self.index, epoch, cover, event });
+        }
+    }
+
+    /// The queue has been issued up to there. Returns whether anybody is to be told.
+    #[inline]
+    pub(super) fn move_issued(&mut self, epoch: u64) -> bool {
+        self.state.issued = epoch;
+        self.queue.issued.store(epoch, Ordering::Release);
+        if !self.queue.watched && !B::OBSERVES {
+            return false;
+        }
+        // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `slot`.
+        fence(Ordering::SeqCst);
+        true
+    }
+
+    /// Tells the timelines of an operation that was issued whose listeners can now wait for them natively.
+    #[inline]
+    pub(super) fn announce(&mut self, key: Key, promise: Promise) {
+        let state = &mut *self.state;
+        if B::OBSERVES {
+            let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
+            let point = self.queue.point(promise.epoch);
+            state.effects.transitions.push(Transition::Issued { ticket, point });
+        }
+        // Where it cannot be waited for natively only the host can tell.
+        if !self.queue.watched || promise.cover == 0 {
+            return;
+        }
+        for signal in &state.ops.live(key).signals {
+            let Some(slot) = self.shared.own(&signal.timeline) else { continue };
+            if slot.has_listeners() && !is_mutated(Mutation::AnnounceDoesNotLook) {
+                let promise = Promise { value: signal.value, ..promise };
+                self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
             }
         }
     }
@@ -566,7 +592,7 @@ fn add_native_wait<B: Backend>(
 
 impl Device {
     /// How many reports there were, once they are counted.
-    fn reports<B: Backend>(&self, queues: &[Queue<B>]) -> Option<u64> {
+    pub(super) fn reports<B: Backend>(&self, queues: &[Queue<B>]) -> Option<u64> {
         self.counts_reports().then(|| {
             self.own_queues(queues).iter().map(|queue| queue.reports.load(Ordering::Acquire)).sum::<u64>()
                 + self.unblocks.load(Ordering::Acquire)

@@ -44,6 +44,7 @@ mod retire;
 mod room;
 mod slot;
 mod stop;
+mod straight;
 mod wait;
 mod work;
 

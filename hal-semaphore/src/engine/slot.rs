@@ -497,16 +497,23 @@ impl SlotState {
         !self.promises.is_empty()
     }
 
+    /// The last promise, if it is enough for `value` and the only one: mostly it is what is waited for.
+    #[inline]
+    pub(super) fn sole_promise_for(&self, value: u64) -> Option<&Promise> {
+        let last = self.promises.len().checked_sub(1)?;
+        let is_enough = |promise: &&Promise| promise.value >= value;
+        let before = last.checked_sub(1).and_then(|at| self.promises.get(at));
+        if before.is_some_and(|before| is_enough(&before)) {
+            return None;
+        }
+        self.promises.get(last).filter(is_enough)
+    }
+
     /// The promises that are enough for `value`, the smallest first, and no more than a look goes through.
     pub(super) fn promises_for(&self, value: u64) -> impl Iterator<Item = &Promise> {
-        // Mostly it is the last one that is waited for.
-        let count = self.promises.len();
-        let is_enough = |promise: &Promise| promise.value >= value;
-        let before_last = count.checked_sub(2).and_then(|at| self.promises.get(at));
-        let first = if before_last.is_none_or(|promise| !is_enough(promise)) {
-            count - usize::from(self.promises.back().is_some_and(is_enough))
-        } else {
-            self.promises.partition_point(|promise| !is_enough(promise))
+        let first = match self.sole_promise_for(value) {
+            Some(_) => self.promises.len() - 1,
+            None => self.promises.partition_point(|promise| promise.value < value),
         };
         self.promises.range(first..).take(SCAN)
     }

@@ -15,7 +15,7 @@ use super::outbox::Parting;
 use super::queue::{Effects, Publication, Turn};
 use super::slot::{Slot, TURN, Target};
 use super::{Cover, Shared};
-use crate::backend::{Backend, Completion, Ended, HostTask};
+use crate::backend::{Backend, Completion, Ended, HostTask, Transition};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
@@ -34,6 +34,10 @@ impl<B: Backend> Turn<'_, B> {
     /// Works for the queue until nothing is left to do, or until another thread is there to do it.
     pub(super) fn work(mut self) {
         for round in 0.. {
+            let brings = round == 0 && (self.agenda.calls || !self.agenda.released.is_empty());
+            if !brings && !self.has_more() {
+                break;
+            }
             let leaves = self.has_successor(round);
             if leaves || (round > 0 && is_mutated(Mutation::LeavesWithoutSuccessor)) {
                 return self.leave();
@@ -58,9 +62,6 @@ impl<B: Backend> Turn<'_, B> {
                 self.stay_for_callbacks();
                 self.agenda.yields = Some(self.index);
                 return self.leave();
-            }
-            if !self.has_more() {
-                break;
             }
         }
         let rests = self.state.closing && self.state.is_idle();
@@ -287,9 +288,7 @@ impl<B: Backend> Shared<B> {
             self.put_off(Late { publications, parting, reclaims: reclaims_late }, agenda);
         }
         if B::OBSERVES {
-            for transition in transitions.drain(..) {
-                self.count_panic(self.foreign(|| self.backend.observe(transition)));
-            }
+            self.observe_each(transitions.drain(..));
         }
         if !watches.is_empty() {
             for (timeline, value, slot) in watches.drain(..) {
@@ -318,6 +317,12 @@ impl<B: Backend> Shared<B> {
             for slot in garbage.drain(..) {
                 self.let_go(slot);
             }
+        }
+    }
+
+    pub(super) fn observe_each(&self, transitions: impl IntoIterator<Item = Transition>) {
+        for transition in transitions {
+            self.count_panic(self.foreign(|| self.backend.observe(transition)));
         }
     }
 

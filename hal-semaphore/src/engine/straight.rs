@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The straight way: work whose turn it is when it comes.
+//!
+//! An operation goes from list to list: it is put on `runnable` to be routed, on `ready` to be issued, and each station looks
+//! again at what the one before has found. Where the queue has nothing else to do, and every wait is reached or left to the
+//! order of the queue, the thread that brings the operation would put it on each list and take it off at once. It makes the
+//! same steps one after the other instead, without the lists: admitted, ordered and in flight under one hold of the lock,
+//! which it lets go of to hand the operation over.
+//!
+//! Whether an operation goes this way is decided before it has a place ([`Turn::goes_straight`]). Once it is in flight nothing
+//! is special about it: what its device does not take goes back to the head of `ready`, as it would from any batch, and what it
+//! sets free is worked off by [`Turn::work`].
+
+use super::queue::{ActionKind, InFlight, Op, OpState, SignalRecord, Turn, WaitRecord};
+use super::slot::Promise;
+use crate::backend::{Backend, Batch, Item, Submitted, Transition, WaitClass};
+use crate::slab::Key;
+use smallvec::SmallVec;
+
+impl<B: Backend> Turn<'_, B> {
+    /// Whether an operation that comes now is the only thing that there is to do for the queue.
+    #[inline]
+    pub(super) fn is_clear(&self) -> bool {
+        let state = &self.state;
+        state.runnable.is_empty()
+            && state.ready.is_empty()
+            && !state.issuing
+            && !state.window.is_full()
+            && self.may_begin()
+            && state.effects.is_empty()
+            && !self.records_events()
+    }
+
+    /// Whether an operation that comes to a clear queue has nothing to wait for but the queue's own order.
+    #[inline]
+    pub(super) fn goes_straight(&self, waits: &[WaitRecord]) -> bool {
+        waits.iter().all(|wait| wait.producer() == Some(self.index))
+    }
+
+    /// Gives an operation its place in its queue and in flight.
+    #[inline]
+    pub(super) fn put_in_flight(
+        &mut self,
+        key: Key,
+        waits: SmallVec<[WaitRecord; 1]>,
+        signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
+        work: Option<B::Work>,
+    ) -> Item<B> {
+        let epoch = self.next_place();
+        let covered = self.shared.promise_each(&signals, self.promise(epoch), self.agenda);
+        self.state.stats.same_queue += waits.len() as u64;
+        let op = Op {
+            state: OpState::Issued,
+            kind: ActionKind::Queue,
+            done: false,
+            remaining: 0,
+            epoch,
+            event: None,
+            failure: None,
+            waits,
+            signals,
+            work: None,
+        };
+        self.state.ops.insert_as(key, op);
+        self.has_place(key, epoch, &covered);
+        if B::OBSERVES {
+            self.tell_of_own_waits(key);
+        }
+        let entry = InFlight { op: key, epoch, on_device: true, cover: epoch, event: None, failure: None };
+        self.state.in_flight.push_back(entry);
+        Item { op: key, epoch, work, event: None, waits: 0..0, coalesced: false }
+    }
+
+    /// What the signals of the operation at `epoch` promise: it is waited for by its own place.
+    fn promise(&self, epoch: u64) -> Promise {
+        Promise { value: 0, queue: self.index, epoch, cover: epoch, event: None }
+    }
+
+    /// Tells what the waits of an operation, which are left to queue order, are when it goes to its device.
+    fn tell_of_own_waits(&mut self, key: Key) {
+        let ticket = self.ticket(key);
+        let state = &mut *self.state;
+        let waits = &state.ops.live(key).waits;
+        let covers = waits.iter().filter_map(|wait| Some((wait, wait.cover()?)));
+        state.effects.transitions.extend(covers.map(|(wait, cover)| {
+            let class = WaitClass::SameQueue { producer: self.queue.point(cover.epoch) };
+            Transition::Wait { ticket, timeline: Some(wait.slot.key()), value: wait.value, class }
+        }));
+    }
+
+    /// Hands the one operation that was [put in flight](Turn::put_in_flight) to its device.
+    #[inline]
+    pub(super) fn hand_over(mut self, mut item: Item<B>) -> Self {
+        let reports = self.device.reports(self.shared.queues());
+        let last_native = std::mem::replace(&mut self.state.last_native, item.epoch);
+        self.state.issuing = true;
+        self.state.shown = item.epoch;
+        self.state.stats.batches += 1;
+        self.take_credits(1);
+        let transitions = B::OBSERVES.then(|| std::mem::take(&mut self.state.effects.transitions));
+        let id = self.queue.id;
+        let answer;
+        (self, answer) = self.without(|shared, _| {
+            if let Some(transitions) = transitions {
+                shared.observe_each(transitions);
+            }
+            let mut batch = Batch { items: std::slice::from_mut(&mut item), waits: &[] };
+            shared.foreign_counted(|| shared.backend.submit(id, &mut batch)).unwrap_or_else(Submitted::lost)
+        });
+        if answer.stop.is_none() && answer.accepted > 0 && self.state.lost.is_none() {
+            self.live(item.op).work = item.work.take();
+            self.state.window.accepted();
+            if self.move_issued(item.epoch) {
+                self.announce(item.op, self.promise(item.epoch));
+            }
+        } else {
+            let mut scratch = self.state.scratch.take().unwrap_or_default();
+            scratch.items.push(item);
+            self = self.take_answer(&mut scratch, answer, reports, last_native);
+            self.state.scratch = Some(scratch);
+        }
+        self.state.issuing = false;
+        self
+    }
+}
