@@ -187,6 +187,15 @@ pub(crate) struct Item<B: Backend> {
     pub(crate) coalesced: bool,
 }
 
+impl<B: Backend> Item<B> {
+    /// Work of an operation that has no place yet.
+    #[inline]
+    pub(crate) fn of(work: Option<B::Work>) -> Self {
+        let op = Key { index: 0, generation: 0 };
+        Self { op, epoch: 0, work, event: None, waits: 0..0, coalesced: false }
+    }
+}
+
 /// One piece of work for a queue.
 #[derive(Debug)]
 pub struct Submission<'a, B: Backend> {

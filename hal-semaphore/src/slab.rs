@@ -75,6 +75,7 @@ impl<T> Slab<T> {
         self.chunks.get(chunk)?.as_ref()?.get(offset)
     }
 
+    #[inline]
     fn entry_mut(&mut self, index: u32) -> Option<&mut Entry<T>> {
         let (chunk, offset) = split(index);
         self.chunks.get_mut(chunk)?.as_mut()?.get_mut(offset)
@@ -108,6 +109,7 @@ impl<T> Slab<T> {
     }
 
     /// What the next insertion will be known as.
+    #[inline]
     pub(crate) fn next_key(&mut self) -> Key {
         let generation = self.generation.wrapping_add(1);
         if self.free == NONE && split(self.fresh).0 == self.chunks.len() {
@@ -124,6 +126,7 @@ impl<T> Slab<T> {
     }
 
     /// Puts a value in under the [next key](Slab::next_key).
+    #[inline]
     pub(crate) fn insert_as(&mut self, key: Key, value: T) {
         self.generation = key.generation;
         #[expect(clippy::expect_used, reason = "the next key names an entry that exists")]
@@ -144,6 +147,7 @@ impl<T> Slab<T> {
         if entry.generation == key.generation { entry.value.as_ref() } else { None }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let entry = self.entry_mut(key.index)?;
         if entry.generation == key.generation { entry.value.as_mut() } else { None }
@@ -161,6 +165,7 @@ impl<T> Slab<T> {
 
     /// The same, to change it.
     #[expect(clippy::expect_used, reason = "as above")]
+    #[inline]
     pub(crate) fn live_mut(&mut self, key: Key) -> &mut T {
         self.get_mut(key).expect("the key of a living entry")
     }

@@ -57,6 +57,7 @@ impl Reference {
     }
 
     /// The memory, if it is certain which that is, now and later.
+    #[inline(always)]
     fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
             Reference::Direct(range) => range.resolve_static(device).ok_or(Unresolved::Open),
@@ -440,6 +441,7 @@ impl Record {
 
     /// The command for the device, if it is certain already which memory it works on: then nothing but that memory need be
     /// kept.
+    #[inline(always)]
     pub(crate) fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
         match self.translate(|reference| reference.resolve_static(device)) {
             Ok(command) => Ok(Some(command)),
@@ -449,6 +451,7 @@ impl Record {
     }
 
     /// The command with what `memory` says that each reference is.
+    #[inline(always)]
     fn translate<D: Device, E: From<Failure>>(
         &self,
         memory: impl Fn(&Reference) -> std::result::Result<Span<D>, E>,
@@ -486,6 +489,7 @@ impl Record {
     }
 
     /// Looks at the buffers that it uses, and what it does with them.
+    #[inline(always)]
     pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
         match self {
             Record::Fill { target, .. } | Record::Update { target, .. } => look(target, Use::Target),

@@ -224,6 +224,7 @@ impl<D: Device> State<D> {
     }
 
     /// Whether this device can use all that an operation names.
+    #[inline(always)]
     pub(super) fn is_in_reach(&self, record: &Record) -> bool {
         let mut near = true;
         record.visit(|reference, _| {

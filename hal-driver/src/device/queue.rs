@@ -107,6 +107,7 @@ impl<D: Device> State<D> {
     }
 
     /// A transfer or a dispatch of its own. Where it is settled which memory it works on, only that is kept.
+    #[inline(always)]
     pub(super) fn submit_record(
         &self,
         affinity: Affinity,
@@ -122,6 +123,7 @@ impl<D: Device> State<D> {
     }
 
     /// Where an operation is profiled, if it is.
+    #[inline(always)]
     fn trace(&self, lists: &SemaphoreLists<'_>, about: impl FnOnce() -> About) -> Option<Arc<Trace>> {
         self.profiler.trace(|| {
             let mut about = about();
@@ -131,7 +133,7 @@ impl<D: Device> State<D> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn hand_over(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, action: Action<Work<D>>) -> Result {
         let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);
         submitted.map(drop).map_err(|refusal| refused(&refusal.error))
@@ -164,6 +166,7 @@ impl<D: Device> State<D> {
     }
 
     /// A transfer or a dispatch; nothing to do is a barrier.
+    #[inline(always)]
     fn record(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, record: Record, length: u64) -> Result {
         if length == 0 {
             return self.barrier(affinity, lists);

@@ -162,6 +162,7 @@ impl BufferRange {
 }
 
 /// What a buffer is part of, which it keeps, and where in that it begins.
+#[inline]
 pub(super) fn allocation_of<'a>(
     buffer: Lent<'a, sys::iree_hal_buffer_t>,
 ) -> Result<(Lent<'a, sys::iree_hal_buffer_t>, u64)> {

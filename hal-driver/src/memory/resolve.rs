@@ -19,6 +19,7 @@ use std::sync::Arc;
 impl BufferRange {
     /// The memory, if the buffer is an allocation of the device's that keeps it for good and has no release
     /// callback: then the memory may be used without the buffer.
+    #[inline(always)]
     pub(crate) fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
         let (allocation, offset) = self.allocation().ok()?;
         let (buffer, memory) = of_device(allocation, device)?;

@@ -171,22 +171,19 @@ impl<B: Backend> Shared<B> {
         let mut entry = Entry::submitting(self);
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, index, entry.agenda());
-        let mut straight = None;
-        let placed = if turn.state.closing {
-            Err(Refused { error: SubmitError::ShutDown, action })
-        } else {
-            let way = if nested { None } else { Some(&mut straight) };
-            Ok(turn.admit(waits, signals, action, standings.as_deref().unwrap_or(&[]), way))
-        };
-        if nested {
-            drop(turn);
-            entry.agenda().visit(index);
-        } else if let Some(item) = straight {
-            turn.hand_over(item).work();
-        } else {
-            turn.work();
+        if turn.state.closing {
+            turn.work_or_visit(nested);
+            return Err(Refused { error: SubmitError::ShutDown, action });
         }
-        placed
+        let kind = action.kind();
+        let mut item = Item::of(action.into_work());
+        let foreign = standings.as_deref().unwrap_or(&[]);
+        let (placement, straight) = turn.admit(waits, signals, kind, &mut item, foreign, !nested);
+        if straight {
+            turn = turn.hand_over(item);
+        }
+        turn.work_or_visit(nested);
+        Ok(placement)
     }
 
     /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a
@@ -241,16 +238,16 @@ impl<B: Backend> Turn<'_, B> {
         &mut self,
         waits: &W,
         signals: &S,
-        action: Action<B::Work>,
+        kind: ActionKind,
+        item: &mut Item<B>,
         foreign: &[Standing],
-        straight: Option<&mut Option<Item<B>>>,
-    ) -> Placement
+        may_go_straight: bool,
+    ) -> (Placement, bool)
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
-        let kind = action.kind();
-        let straight = straight.filter(|_| kind == ActionKind::Queue && self.is_clear());
+        let is_clear = may_go_straight && kind == ActionKind::Queue && self.is_clear();
         let signals = self.record_signals(signals);
         let key = self.state.ops.next_key();
         self.state.stats.submitted += 1;
@@ -259,12 +256,9 @@ impl<B: Backend> Turn<'_, B> {
         let (mut records, mut failure) = (self.spare_waits(waits.len()), self.device.lost());
         let counts = self.record_waits(&mut records, &mut failure, kind, key, waits, foreign);
         let placement = Placement { ticket: self.ticket(key), queue: self.queue.id, waits: counts };
-        if let Some(straight) = straight
-            && failure.is_none()
-            && self.goes_straight(&records)
-        {
-            *straight = Some(self.put_in_flight(key, records, signals, action.into_work()));
-            return placement;
+        if is_clear && failure.is_none() && self.goes_straight(&records) {
+            self.put_in_flight(key, records, signals, item);
+            return (placement, true);
         }
         let is_held = counts.held > 0 && failure.is_none();
         let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < records.len());
@@ -280,7 +274,7 @@ impl<B: Backend> Turn<'_, B> {
                 failure,
                 waits: records,
                 signals,
-                work: action.into_work(),
+                work: item.work.take(),
             },
         );
         if is_held && partly_covered {
@@ -290,7 +284,7 @@ impl<B: Backend> Turn<'_, B> {
         if !is_held {
             self.state.runnable.push_back(key);
         }
-        placement
+        (placement, false)
     }
 
     #[inline]

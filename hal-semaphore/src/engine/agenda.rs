@@ -93,28 +93,27 @@ impl Agenda {
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.released.is_empty()
-            && self.queues.is_empty()
-            && self.yields.is_none()
-            && !self.tells
-            && self.covers.is_empty()
-            && self.drains.is_empty()
-            && self.callbacks.is_empty()
-            && self.losses.is_empty()
-            && self.calling.is_empty()
-            && self.deferred.is_empty()
+        // One comparison is cheaper than ten.
+        let left = self.released.len()
+            | self.queues.len()
+            | self.covers.len()
+            | self.drains.len()
+            | self.callbacks.len()
+            | self.losses.len()
+            | self.calling.len()
+            | self.deferred.len();
+        left == 0 && self.yields.is_none() && !self.tells
     }
 
     /// Whether a burst has left so much memory behind that it is not worth keeping.
     fn is_large(&self) -> bool {
-        let capacities = [
-            self.released.capacity(),
-            self.queues.capacity(),
-            self.covers.capacity(),
-            self.drains.capacity(),
-            self.callbacks.capacity(),
-        ];
-        capacities.into_iter().any(|capacity| capacity >= LARGE)
+        // One of them is, if all of their bits together are: it is a power of two.
+        let capacities = self.released.capacity()
+            | self.queues.capacity()
+            | self.covers.capacity()
+            | self.drains.capacity()
+            | self.callbacks.capacity();
+        capacities >= LARGE
     }
 }
 
@@ -122,7 +121,7 @@ impl Agenda {
 const SPARE: usize = DEPTH as usize;
 
 /// An agenda that grew past this is not kept.
-const LARGE: usize = 4096;
+const LARGE: usize = 1 << 12;
 
 /// What a call that was nested too deep has left, and the engine whose it is.
 type Left = (Arc<dyn EngineEvents>, Box<Agenda>);

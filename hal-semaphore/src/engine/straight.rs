@@ -45,8 +45,8 @@ impl<B: Backend> Turn<'_, B> {
         key: Key,
         waits: SmallVec<[WaitRecord; 1]>,
         signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
-        work: Option<B::Work>,
-    ) -> Item<B> {
+        item: &mut Item<B>,
+    ) {
         let epoch = self.next_place();
         let covered = self.shared.promise_each(&signals, self.promise(epoch), self.agenda);
         self.state.stats.same_queue += waits.len() as u64;
@@ -69,7 +69,7 @@ impl<B: Backend> Turn<'_, B> {
         }
         let entry = InFlight { op: key, epoch, on_device: true, cover: epoch, event: None, failure: None };
         self.state.in_flight.push_back(entry);
-        Item { op: key, epoch, work, event: None, waits: 0..0, coalesced: false }
+        (item.op, item.epoch) = (key, epoch);
     }
 
     /// What the signals of the operation at `epoch` promise: it is waited for by its own place.

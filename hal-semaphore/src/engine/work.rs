@@ -72,6 +72,16 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
+    /// The same for a call that may be nested too deep: then the queue is left to the calls around it.
+    #[inline]
+    pub(super) fn work_or_visit(self, nested: bool) {
+        if nested {
+            self.agenda.visit(self.index);
+        } else {
+            self.work();
+        }
+    }
+
     /// The queue is not at rest before the callbacks of what has ended on it were called.
     #[inline]
     fn stay_for_callbacks(&mut self) {
