@@ -286,12 +286,13 @@ impl IreeTimeline {
         NonNull::new(semaphore).map(Self)
     }
 
-    /// Sleeps until the value is reached, or can no longer be.
+    /// Sleeps until the value is reached, or can no longer be. Other drivers' waits answer with the code of a failure alone.
     pub(crate) fn wait(&self, value: u64) -> Result {
         // SAFETY: alive, by the invariant.
-        unsafe {
+        let waited = unsafe {
             check(sys::iree_hal_semaphore_wait(self.0.as_ptr(), value, sys::iree_infinite_timeout(), 0))
-        }
+        };
+        waited.map_err(|failure| self.failure().unwrap_or(failure))
     }
 
     fn base(&self) -> *mut sys::iree_async_semaphore_t {
@@ -700,9 +701,10 @@ unsafe extern "C" fn wait(
             }
         }
     });
-    // SAFETY: the arrays have one element each and live through the call.
+    // SAFETY: the arrays have one element each and live through the call; the semaphore is ours and alive, and a published failure
+    // lives as long as it.
     unsafe {
-        sys::iree_async_semaphore_multi_wait(
+        let waited = sys::iree_async_semaphore_multi_wait(
             WAIT_FOR_ALL,
             &raw mut base,
             &raw const value,
@@ -710,7 +712,15 @@ unsafe extern "C" fn wait(
             timeout,
             flags,
             sys::iree_allocator_system(),
-        )
+        );
+        let failure =
+            (*semaphore.cast::<Semaphore>()).failure_word().load(Ordering::Acquire) as sys::iree_status_t;
+        if waited.is_null() || failure.is_null() {
+            return waited;
+        }
+        // IREE's part answers with the code of a failure alone.
+        sys::iree_status_free(waited);
+        sys::iree_status_clone(failure)
     }
 }
 
