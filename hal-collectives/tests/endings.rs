@@ -43,7 +43,7 @@ fn misfit(first: Operation, second: Operation) -> String {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_fails_those_who_wait() {
+fn operation_that_does_not_fit_is_refused_and_fails_those_that_wait() {
     let sum = operation(SUM, 10);
     for other in [
         operation(SUM, 11),

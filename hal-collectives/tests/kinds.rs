@@ -355,7 +355,7 @@ fn rank_with_none_to_receive_from_gets_zeros() {
 }
 
 #[test]
-fn what_is_sent_may_be_where_each_kind_says_it_can_be_received() {
+fn sent_memory_may_be_received_in_where_the_kind_allows_it() {
     for ranks in RANKS {
         let members = group(ranks, LONG);
         let count = 1000_u64;

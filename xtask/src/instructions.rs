@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_call_cost_is_read_from_the_callers() {
+    fn cost_of_a_call_is_read_from_the_callers() {
         let text = "fn=(12) main\n16 4\ncfn=(14) gate_a\ncalls=1 20\n16 4000\ncfi=(2)\ncfn=(14)\ncalls=1 20\n17 500\ncfn=(15) gate_ab\ncalls=1 9\n18 7\n";
         assert_eq!(inclusive(text, "gate_a"), Some(4500));
         assert_eq!(inclusive(text, "gate_ab"), Some(7));

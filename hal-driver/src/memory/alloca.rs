@@ -538,7 +538,7 @@ mod tests {
 
     /// The device may end after an allocation is entered and before IREE has it.
     #[test]
-    fn what_iree_gets_after_the_end_of_the_device_is_taken_back() {
+    fn buffer_that_iree_gets_after_the_end_of_the_device_is_taken_back() {
         let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
         let done = Semaphore::new(&engine, 0).unwrap();
         let (waits, signals) = ([], [(done.clone(), 1)]);

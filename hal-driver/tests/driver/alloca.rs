@@ -202,7 +202,7 @@ fn no_more_than_a_slab_is_out_ahead_of_time() {
 }
 
 #[test]
-fn what_was_taken_ahead_comes_back_when_what_it_counted_on_fails() {
+fn memory_taken_ahead_comes_back_when_the_release_it_counted_on_fails() {
     let device = Device::open_in_group("mock://?queues=1&latency=20us&fault=fail:fill:1").unwrap();
     let buffer = device.buffer(64);
     let fails = device.semaphore(0);

@@ -181,7 +181,7 @@ fn host_memory_is_imported_as_what_it_is() {
 }
 
 #[test]
-fn what_is_exportable_can_be_exported() {
+fn exportable_buffer_is_exported() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         for params in [own(), shared()] {

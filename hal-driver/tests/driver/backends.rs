@@ -366,7 +366,7 @@ fn alloca(device: &Device, pool: *mut sys::iree_hal_pool_t, done: &Semaphore) ->
 const LENGTH: usize = 4096;
 
 #[test]
-fn what_either_side_writes_the_other_one_sees_where_it_was_made_visible() {
+fn write_of_either_side_is_seen_by_the_other_where_it_was_made_visible() {
     register();
     let tracker = Tracker::new();
     let device = Device::open_in("odd://not-coherent", &tracker).unwrap();

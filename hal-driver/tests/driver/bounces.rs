@@ -502,7 +502,7 @@ fn many_small_pieces_of_two_buffers_are_each_their_own() {
 }
 
 #[test]
-fn what_may_only_be_read_comes_and_does_not_go_back() {
+fn buffer_that_may_only_be_read_is_brought_and_not_written_back() {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let kept = owner.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_READ, LENGTH);
@@ -617,7 +617,7 @@ fn map_as_a_driver(buffer: &Buffer, offset: usize, length: usize) -> Result<sys:
 }
 
 #[test]
-fn what_is_mapped_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
+fn mapping_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
     let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
     let buffer = filled(&owner, LENGTH, 1);
     for (byte, signal) in [(5, owner.semaphore(0)), (6, local.semaphore(0))] {

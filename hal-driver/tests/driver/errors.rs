@@ -223,7 +223,7 @@ fn semaphores_and_buffers_of_another_driver_work() {
     clippy::undocumented_unsafe_blocks,
     reason = "every object is alive, and no slot looks at the nulls"
 )]
-fn what_is_not_there_says_so_by_name() {
+fn slot_that_is_not_there_says_so_by_name() {
     let device = Device::open("mock").unwrap();
     let buffer = device.buffer(64);
     let semaphore = device.semaphore(0);

@@ -326,7 +326,7 @@ fn card_that_is_broken_stays_so_and_says_it() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_what_to_do() {
+fn card_that_cannot_be_opened_says_what_to_do() {
     let says = Device::cannot_be_opened;
     // No card is in any machine that these tests run on.
     if !std::path::Path::new("/sys/class/accel/accel0").exists() {
@@ -538,7 +538,7 @@ mod containers {
     }
 
     #[test]
-    fn what_is_no_container_for_the_card_is_refused() {
+    fn file_that_is_no_container_for_the_card_is_refused() {
         let device = Device::open(&card(2, "")).unwrap();
         let refused = |format: &str, bytes: &[u8]| match device.load(format, bytes) {
             Ok(_) => panic!("{format} was loaded"),

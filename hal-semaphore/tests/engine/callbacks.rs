@@ -415,7 +415,7 @@ fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_bac
 
 /// What may call a program back runs here and now, and soon on another thread where this one must not (S8).
 #[test]
-fn what_may_call_back_runs_at_once_unless_its_thread_must_not() {
+fn callback_runs_at_once_unless_its_thread_must_not() {
     let here = std::thread::current().id();
     let (sender, receiver) = mpsc::channel();
     let call_back = || {

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_its_line() {
+    fn line_that_is_not_understood_is_refused_with_its_number() {
         let message = |text| format!("{:#}", parse(text).unwrap_err());
         assert!(message("file = 'a'").contains("line 1"));
         assert!(message("# fine\n[[accepted]]\nfile = a").contains("line 3"));

@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_read_again() {
+    fn mutants_left_out_are_read_again() {
         let mut left_out = LeftOut::default();
         left_out.add("src/a.rs", &Blamed::Mutant(7));
         left_out.add("src/a.rs", &Blamed::Piece(1..20));

@@ -81,7 +81,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, pieces: &
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_container_is_read_as_it_was() {
     for generation in [Generation::Gaudi1, Generation::Gaudi2] {
         let mut container = sample();
         assert_eq!(read(&container, generation).unwrap(), container);

@@ -115,7 +115,7 @@ fn hint_is_followed_where_it_can_be() {
 
 /// rule(memory-answer)
 #[test]
-fn what_goes_wrong_leaves_zeros_or_what_was_there() {
+fn refused_memory_call_leaves_zeros_or_its_argument() {
     let card = card(options(SECOND));
     let refused = |bytes: [u64; 5]| {
         let (result, back): (_, [u64; 5]) = card.call(Call::Memory, &bytes);

@@ -196,7 +196,7 @@ fn numbers_that_the_schema_does_not_have_are_refused() {
 }
 
 #[test]
-fn what_is_required_must_be_there() {
+fn container_without_a_required_field_is_refused() {
     let fields = [
         ("name", "entry 0: no name"),
         ("steps", "entry 0: \"raw\": no steps"),
