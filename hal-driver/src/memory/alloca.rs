@@ -15,7 +15,7 @@
 //! ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
 //!
 //! A pending allocation is counted twice: by IREE until its callback has run, and by the list of all of them, from which
-//! either the callback or the end of the device takes it. Whoever takes it ends the operation.
+//! either the callback or the end of the device takes it, and the one that takes it ends the operation.
 
 use crate::ffi::constants::NOTIFICATION_WAIT;
 use crate::ffi::object::{Retained, to_device_size};

@@ -5,7 +5,7 @@
 //! The truth about a semaphore of ours, its value and its failure, is the engine's, behind its registration. IREE keeps a
 //! copy and the host's waiters in a structure of its own, and reads them there without asking the driver. So each step
 //! is *shown* to that structure as it is made, by plain stores, and its waiters are told afterwards, on a thread that
-//! may call a program back. Whoever signals from the host goes through a slot of ours and so through the engine; a failure
+//! may call a program back. A signal from the host goes through a slot of ours and so through the engine; a failure
 //! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: what
 //! is signalled, submitted or ends in between looks there and fails. What the device side
 //! waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal; it
@@ -201,7 +201,7 @@ impl Semaphore {
         unsafe { sys::iree_async_semaphore_dispatch_timepoints_failed(base, status) };
     }
 
-    /// Whether anybody is in IREE's list of waiters. Whoever comes into it later looks at the value under its lock.
+    /// Whether IREE's list of waiters has any. A waiter that comes later looks at the value under its lock.
     fn has_waiters(&self) -> bool {
         let base = self.base.get();
         // SAFETY: the list is read under the semaphore's own lock.

@@ -7,7 +7,7 @@ use crate::rig::*;
 use hal_semaphore::Code;
 use std::time::{Duration, Instant};
 
-/// So soon that nobody calls it hanging, with a machine that is busy with other things.
+/// So soon that it does not count as hanging, with a machine that is busy with other things.
 const SOON: Duration = Duration::from_secs(8);
 
 /// A rank that has executed a sum of four words, and the semaphore that says when.

@@ -659,7 +659,7 @@ impl Buffer {
         let references = unsafe { AtomicI32::from_ptr((&raw mut (*self.0).resource.ref_count).cast()) };
         let until = Instant::now() + Duration::from_secs(10);
         while references.load(Ordering::Acquire) > 1 {
-            assert!(Instant::now() < until, "somebody keeps the buffer");
+            assert!(Instant::now() < until, "something keeps the buffer");
             std::thread::yield_now();
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Stream-ordered memory that goes round while work is in flight: whoever gets it gets it whole, and in time.
+//! Stream-ordered memory that goes round while work is in flight: each owner gets it whole, and in time.
 
 use crate::common::{Buffer, Device, List, Semaphore, check, params};
 use hal_semaphore::Code;

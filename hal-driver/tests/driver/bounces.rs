@@ -202,7 +202,7 @@ fn filled(owner: &Device, length: usize, byte: u8) -> Buffer {
     buffer
 }
 
-/// Devices of five drivers; the first three have memory that nobody else can reach.
+/// Devices of five drivers; the first three have memory that no other driver can reach.
 fn devices() -> [(&'static str, Device); 5] {
     let open = |name, uri: &str| (name, Device::open(uri).unwrap());
     [
@@ -777,7 +777,7 @@ mod stress {
     const LENGTH: usize = 512;
     const BUFFERS: usize = 3;
     const ROUNDS: u64 = 8;
-    /// What one operation may write, and what nobody else touches in its round.
+    /// What one operation may write, and no other touches in its round.
     const SHARE: usize = 8;
 
     /// Which bytes of which buffer.
@@ -823,7 +823,7 @@ mod stress {
         Operation { worker: dice.below(cards), way, affinity: 1 << dice.below(2), kind, target, source }
     }
 
-    /// A round: shares that nobody else has, in a random order.
+    /// A round: a share for each operation, in a random order.
     fn round(dice: &mut Dice, cards: usize) -> Vec<Operation> {
         let mut places: Vec<Place> = (0..BUFFERS * LENGTH / SHARE)
             .map(|share| Place { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
@@ -835,7 +835,7 @@ mod stress {
     }
 
     impl Operation {
-        /// What it does to bytes that are nobody's but its own.
+        /// What it does to bytes that are its own alone.
         fn apply(&self, buffers: &mut [Vec<u8>]) {
             let (target, source) = (self.target, self.source);
             let from = buffers[source.buffer][source.offset..source.offset + SHARE].to_vec();

@@ -304,7 +304,7 @@ fn nothing_else_is_unimplemented() {
     assert_eq!(uses(&sources), 1, "one function makes such a failure");
 }
 
-/// A slot that is null crashes whoever calls it: IREE does not look.
+/// A slot that is null crashes its caller: IREE does not check.
 #[test]
 #[expect(clippy::undocumented_unsafe_blocks, reason = "a table is pointers to functions and nothing else")]
 fn no_table_has_a_hole() {

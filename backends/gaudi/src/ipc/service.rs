@@ -315,7 +315,7 @@ impl Service {
     }
 
     /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings, and that.
-    /// Nothing if it is nobody for whom there is anything.
+    /// Nothing if there is nothing for this client.
     fn greet(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
         let deadline = Some(Instant::now() + GREETING);
         let mut call = [0; CALL];

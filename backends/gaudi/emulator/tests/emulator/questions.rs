@@ -359,7 +359,7 @@ fn reset_waits_for_the_last_dma_buf() {
     assert_eq!(again.close().hard_resets, 1);
 }
 
-/// rule(reset-waits): a reset that nobody lets go on is given up, and the card is of no use any more.
+/// rule(reset-waits): a reset that no process lets go on is given up, and the card is of no use any more.
 #[test]
 fn reset_is_given_up_when_the_file_is_kept() {
     let card = card(executing(SECOND, |execution| execution.speed = 5000));
