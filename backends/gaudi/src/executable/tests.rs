@@ -32,7 +32,7 @@ fn sample() -> Container {
     let transfer = packet(opcode::LIN_DMA, 24);
     let message = packet(opcode::MSG_LONG, 16);
     let first = Step {
-        lane: Lane::Within,
+        lane: Lane::DeviceToDevice,
         template: transfer,
         patches: vec![
             patch(0, PatchKind::BindingLengthWord { binding: 1 }),

@@ -430,9 +430,9 @@ impl Guest {
         let dma = exported.dma();
         let staging = self.pin(dma)?.address();
         let request = if write == 1 {
-            dma.transfer(Lane::Down, staging, address, length)?
+            dma.transfer(Lane::HostToDevice, staging, address, length)?
         } else {
-            dma.transfer(Lane::Up, address, staging, length)?
+            dma.transfer(Lane::DeviceToHost, address, staging, length)?
         };
         request.wait()
     }
