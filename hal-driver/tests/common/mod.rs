@@ -641,6 +641,11 @@ impl Buffer {
         }
     }
 
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        let source = bytes.as_ptr().cast();
+        unsafe { check(sys::iree_hal_buffer_map_write(self.0, offset, source, bytes.len())).unwrap() };
+    }
+
     /// Whether its first byte can be mapped now.
     pub(crate) fn is_mappable(&self) -> bool {
         unsafe {

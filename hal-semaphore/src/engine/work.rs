@@ -349,13 +349,16 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Hands operations of the host to the backend.
-    fn run_all(&self, index: u32, runs: &mut Vec<(Key, B::Work)>) {
+    fn run_all(&self, index: u32, runs: &mut Vec<(Key, B::Work, Option<Failure>)>) {
         let keeper = self.queue(index).keeper.lock().as_ref().and_then(Weak::upgrade);
-        for ((key, work), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
+        for ((key, work, failure), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
             // Without a keeper the engine is on its way out, and nothing is left that could run.
             if let Some(keeper) = keeper {
                 let task = HostTask::new(keeper, Ticket { engine: self.id, queue: index, key });
-                self.count_panic(self.foreign(|| self.backend.run(task, work)));
+                self.count_panic(self.foreign(|| match failure {
+                    None => self.backend.run(task, work),
+                    Some(failure) => self.backend.clean_up(task, work, &failure),
+                }));
             }
         }
     }

@@ -266,3 +266,28 @@ unsafe extern "C" fn broken(_request: *mut Handle, _flag: *mut c_int, _status: *
 pub(crate) fn broken_network() -> Option<Library> {
     network(1).next().map(|library| Library { test: broken, ..library })
 }
+
+/// What is sent comes, and MPI does not say so.
+#[cfg(test)]
+unsafe extern "C" fn stuck_send(
+    address: *mut c_void,
+    count: c_int,
+    of: Handle,
+    peer: c_int,
+    tag: c_int,
+    world: Handle,
+    request: *mut Handle,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let code = send(address, count, of, peer, tag, world, request);
+        networks().ended.remove(&*request);
+        code
+    }
+}
+
+/// The libraries of a new network in which nothing that is sent ever ends.
+#[cfg(test)]
+pub(crate) fn stuck_network(ranks: u32) -> impl Iterator<Item = Library> {
+    network(ranks).map(|library| Library { send: stuck_send, ..library })
+}
