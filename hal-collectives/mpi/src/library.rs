@@ -28,6 +28,7 @@ use hal_backend::HostRange;
 use hal_collectives::Result;
 use hal_semaphore::{Code, Failure};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -281,16 +282,17 @@ impl Library {
 
     /// Whether a transfer has ended. Makes progress with all of them.
     pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
-        let (mut flag, mut status): (c_int, Status) = (0, [0; 16]);
+        // MPI writes a status where something has ended, which is read only where that was to be cancelled.
+        let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
         // SAFETY: the request is one of this library's; a status is not larger.
         self.check(unsafe {
-            (self.test)(&raw mut *request.handle, &raw mut flag, (&raw mut status).cast())
+            (self.test)(&raw mut *request.handle, &raw mut flag, status.as_mut_ptr().cast())
         })?;
         request.is_expected &= flag == 0;
         if flag != 0 && std::mem::take(&mut request.is_cancelled) {
             let mut cancelled = 0;
-            // SAFETY: the status is one that this library has written.
-            self.check(unsafe { (self.was_cancelled)((&raw const status).cast(), &raw mut cancelled) })?;
+            // SAFETY: the status is one that this library has written, as the request has ended.
+            self.check(unsafe { (self.was_cancelled)(status.as_ptr().cast(), &raw mut cancelled) })?;
             request.has_missed = cancelled != 0;
         }
         Ok(flag != 0)
