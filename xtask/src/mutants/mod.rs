@@ -77,6 +77,9 @@ pub(crate) struct Options {
     /// Each in a build of its own, as are those with --loom and those that can be built no other way
     #[arg(long)]
     apart: bool,
+    /// Without those that have to be built on their own
+    #[arg(long, conflicts_with_all = ["apart", "loom"])]
+    together: bool,
     /// How many are tried at a time, each in a copy of its own [default: one for every two cores]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -165,8 +168,10 @@ fn try_all(subject: &Subject, files: &Files, mutants: Vec<Mutant>, options: &Opt
     }
     // Those that were tried are in the build as well, so that it is the same each time.
     let record = Record::open(options.resume.as_deref())?;
+    let is_wanted = |number: &usize| !options.together || together.contains(number);
+    let wanted = mutants.into_iter().enumerate().filter(|(number, _)| is_wanted(number));
     let (before, mutants): (Vec<_>, Vec<_>) =
-        mutants.into_iter().enumerate().partition(|(_, mutant)| record.fate(&mutant.id).is_some());
+        wanted.partition(|(_, mutant)| record.fate(&mutant.id).is_some());
     let before = before.into_iter().filter_map(|(_, mutant)| {
         Some(Tried { fate: record.fate(&mutant.id)?, mutant, took: Duration::ZERO })
     });
@@ -179,7 +184,7 @@ fn try_all(subject: &Subject, files: &Files, mutants: Vec<Mutant>, options: &Opt
             continue;
         }
         let work = |copy: &Copy| {
-            let worker = Worker::new(subject, texts, copy, options)?;
+            let worker = Worker::new(subject, texts, copy, options, in_one)?;
             held(&progress).begin();
             loop {
                 // In a statement of its own, so that the lock is not held while the mutant is tried.
@@ -386,7 +391,13 @@ const LEAST_LIMIT: Duration = Duration::from_secs(10);
 
 impl<'a> Worker<'a> {
     /// Brings the copy up to date and runs the first tests with nothing wrong.
-    fn new(subject: &Subject, files: &'a Files, copy: &'a Copy, options: &'a Options) -> Result<Self> {
+    fn new(
+        subject: &Subject,
+        files: &'a Files,
+        copy: &'a Copy,
+        options: &'a Options,
+        in_one: bool,
+    ) -> Result<Self> {
         for (file, text) in files {
             copy.write(file, text)?;
         }
@@ -394,7 +405,11 @@ impl<'a> Worker<'a> {
         if options.brief {
             stages.truncate(1);
         }
-        let run = |stage| Run { stage, limit: OnceCell::new(), programs: OnceCell::new() };
+        let run = |stage: Stage| Run {
+            stage: if in_one { stage } else { stage.apart() },
+            limit: OnceCell::new(),
+            programs: OnceCell::new(),
+        };
         let runs = stages.into_iter().map(run).collect();
         let worker = Self { files, copy, options, runs, likely: RefCell::default() };
         if let Some(first) = worker.runs.first() {
