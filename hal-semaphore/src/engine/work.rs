@@ -45,7 +45,6 @@ impl<B: Backend> Turn<'_, B> {
                 self.retire();
             }
             self.take_own_releases();
-            self.stay_for_callbacks();
             if !self.state.effects.is_empty() {
                 self = self.perform();
             }
@@ -53,9 +52,9 @@ impl<B: Backend> Turn<'_, B> {
                 // What is to fail has failed by now.
                 self = self.issue();
             }
+            self.stay_for_callbacks();
             if !self.agenda.released.is_empty() {
                 // Others wait for what has been released here: they come first.
-                self.stay_for_callbacks();
                 self.agenda.yields = Some(self.index);
                 return self.leave();
             }

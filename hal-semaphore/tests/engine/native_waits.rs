@@ -138,6 +138,7 @@ fn barrier_that_is_reached_on_its_way_ends_before_the_job_in_front_of_it() {
     rig.once(Moment::EventCreation, |devices| assert!(devices.step(1) && devices.report(1)));
     rig.barrier(0, &[(&x, 1)], &[(&y, 1)]);
     assert_eq!((y.query().unwrap(), rig.ran()), (1, vec![1]));
+    assert_eq!(rig.engine.stats().host_barriers, 1, "it is counted as one that the host ended");
     rig.run_until_idle();
     rig.assert_idle();
 }
