@@ -109,7 +109,7 @@ pub trait Entry: Send {
     /// the job, if there is one.
     fn start(self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job>;
 
-    /// The rank cannot take part, for this reason, and nobody else waits for it.
+    /// The rank cannot take part, for this reason, and no other rank waits for it.
     fn give_up(self: Box<Self>, why: &Failure);
 
     /// How it is divided; nothing where it was started or given up.

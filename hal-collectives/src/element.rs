@@ -71,7 +71,7 @@ impl fmt::Display for Element {
 
 /// How the elements of several ranks become one.
 ///
-/// The ranks are folded along [a tree](crate::Tree) that their number alone decides, whoever computes it and however it is
+/// The ranks are folded along [a tree](crate::Tree) that their number alone decides, whichever thread computes it and however it is
 /// divided. So every rank gets the same bits, and gets them again.
 ///
 /// - Integers: sum and product wrap around. The average is that of the exact sum, rounded towards zero.

@@ -47,14 +47,14 @@ pub struct Request<'a> {
     pub rank: u32,
     /// How many there are.
     pub count: u32,
-    /// Who speaks for the rank. Somebody else cannot at the same time.
+    /// The one speaker for the rank; a second one is refused meanwhile.
     pub owner: usize,
     /// What all ranks agree on.
     pub terms: Terms,
 }
 
 /// Joins a group of this process, which begins with the first one that does and ends with the last one that lets go of it.
-/// Does not wait for the others. One that has failed is not joined any more: whoever comes then begins anew.
+/// Does not wait for the others. A group that has failed is not joined any more: a rank that comes then begins a new one.
 pub fn join(request: &Request<'_>) -> Result<Box<dyn Communicator>> {
     let Request { rank, count, name, .. } = *request;
     if rank >= count {

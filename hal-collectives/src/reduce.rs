@@ -46,7 +46,7 @@ macro_rules! scalars {
             const SIZE: usize = size_of::<$type>();
 
             fn from_bytes(bytes: &[u8]) -> Self {
-                // Whoever asks has as many bytes.
+                // The caller has as many bytes.
                 bytes.try_into().map(<$type>::from_ne_bytes).unwrap_or_default()
             }
 

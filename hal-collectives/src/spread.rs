@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Work that several threads do together: grains, each of which is done by whoever takes it.
+//! Work that several threads do together: grains, each of which is done by the thread that takes it.
 //!
 //! The thread whose work it is begins, and others help: threads that wait for an operation anyway ([`Helper`]), and as many threads of this
-//! module as there are processors that nobody of those uses. They come when there is work for them and go when they have been idle for a while;
+//! module as there are processors that none of those uses. They come when there is work for them and go when they have been idle for a while;
 //! however many operations there are, they are no more than that.
 //!
 //! # Memory
 //!
-//! Whoever helps holds the work only while it does, and is counted under the same lock as takes the work. The owner takes the work off the
-//! list, waits until nobody is counted, and has it for itself again: what it lets go of then is let go of.
+//! A helper holds the work only while it helps, and is counted under the same lock as takes the work. The owner takes the work off the
+//! list, waits until no helper is counted, and has it for itself again: what it lets go of then is let go of.
 
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
@@ -30,7 +30,7 @@ type Each = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// One piece of work.
 struct Work {
-    /// Gone when the owner has taken it back. Nobody holds it longer than a helper is counted.
+    /// Gone when the owner has taken it back. A helper holds it only while it is counted.
     each: Mutex<Option<Each>>,
     grains: u32,
     next: AtomicU32,
@@ -142,7 +142,7 @@ fn room() -> usize {
     processors.saturating_sub(1 + WAITING.load(Ordering::Relaxed))
 }
 
-/// Does a number of grains of some work, with whoever helps. Returns the work, which nobody else has any more.
+/// Does a number of grains of some work, with any helpers. Returns the work, of which they have nothing any more.
 pub fn spread<W: Send + Sync + 'static>(
     work: W,
     grains: u32,
@@ -177,7 +177,7 @@ pub fn spread<W: Send + Sync + 'static>(
     }
     match Arc::try_unwrap(shared) {
         Ok(work) => work,
-        Err(_) => unreachable!("whoever was counted has let go"),
+        Err(_) => unreachable!("all that were counted have let go"),
     }
 }
 
@@ -195,7 +195,7 @@ fn call(work: &Arc<Work>) {
     for _ in 0..started {
         let thread = std::thread::Builder::new().name("hal-spread".into());
         if thread.spawn(serve).is_err() {
-            // Whoever is here does it.
+            // The thread that is here does it.
             POOL.lock().threads -= 1;
         }
     }
@@ -248,7 +248,7 @@ mod tests {
     fn helper_comes_and_an_idle_one_is_woken() {
         let _alone = COUNTED.lock();
         if room() == 0 {
-            // One processor: nobody comes, and the owner does everything.
+            // One processor: no helper comes, and the owner does everything.
             let owner = std::thread::current().id();
             spread((), 9, move |(), _| assert_eq!(std::thread::current().id(), owner));
             return;
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Where as many threads wait as there are processors, nobody but them comes.
+    /// Where as many threads wait as there are processors, no other helper comes.
     #[test]
     fn threads_that_wait_help_in_place_of_others() {
         let _alone = COUNTED.lock();

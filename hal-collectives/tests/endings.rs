@@ -43,7 +43,7 @@ fn misfit(first: Operation, second: Operation) -> String {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_fails_those_who_wait() {
+fn operation_that_does_not_fit_is_refused_and_fails_those_that_wait() {
     let sum = operation(SUM, 10);
     for other in [
         operation(SUM, 11),
@@ -143,7 +143,7 @@ fn callback_that_panics_leaves_the_other_ranks_told() {
     }
 }
 
-/// Large enough to be spread over threads: whoever helped has nothing of it any more when the ranks are told.
+/// Large enough to be spread over threads: helpers have nothing of it any more when the ranks are told.
 #[test]
 fn memory_of_a_large_operation_is_the_callers_alone_when_it_is_told() {
     for _ in 0..20 {
@@ -183,7 +183,7 @@ fn rank_that_does_not_come_is_named_when_the_time_is_over() {
         assert!(message.contains("collective_timeout"), "{message}");
     }
     assert!(begin_of_wait.elapsed() >= timeout);
-    // Whoever comes too late hears the same.
+    // A rank that comes too late hears the same.
     let (late, job) = begin(entry, buffers(16));
     assert!(job.is_none());
     assert_eq!(late.outcome().unwrap_err().code(), Code::DeadlineExceeded);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Each way in which a rank can fail, on each rank, at each step of a program: what was done before is done, whatever comes later
-//! fails for everybody, with one cause that names the rank, and nobody waits.
+//! fails for everybody, with one cause that names the rank, and no rank waits.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -94,7 +94,7 @@ fn check(ranks: u32, fault: Fault, who: u32, at: usize) {
     let members = group(ranks, timeout);
     let mut failures = Vec::new();
     for (step, &operation) in program(ranks).iter().enumerate() {
-        // Whoever has a fault is the first, the last, or in between, as its number says.
+        // The rank with a fault is the first, the last, or in between, as its number says.
         let parts: Vec<_> = (0..ranks)
             .zip(&members)
             .map(|(rank, member)| {

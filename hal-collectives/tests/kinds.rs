@@ -339,7 +339,7 @@ fn rank_with_none_to_receive_from_gets_zeros() {
     let members = group(3, LONG);
     let element = Element::F32;
     let recv: Vec<_> = (0..3).map(|_| memory(&[0xA5; 20])).collect();
-    // Rank 0 sends to rank 1, which sends to nobody; rank 2 neither sends nor receives.
+    // Rank 0 sends to rank 1, which sends to none; rank 2 neither sends nor receives.
     let peers = [(Some(1), None), (None, Some(0)), (None, None)];
     let started: Vec<Started> = peers
         .into_iter()
@@ -355,7 +355,7 @@ fn rank_with_none_to_receive_from_gets_zeros() {
 }
 
 #[test]
-fn what_is_sent_may_be_where_each_kind_says_it_can_be_received() {
+fn sent_memory_may_be_received_in_where_the_kind_allows_it() {
     for ranks in RANKS {
         let members = group(ranks, LONG);
         let count = 1000_u64;

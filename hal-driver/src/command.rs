@@ -8,6 +8,7 @@ pub(crate) mod channel;
 pub(crate) mod collective;
 pub(crate) mod command_buffer;
 pub(crate) mod executable;
+pub(crate) mod execution;
 pub(crate) mod host_program;
 pub(crate) mod launch;
 pub(crate) mod record;

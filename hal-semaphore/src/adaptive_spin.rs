@@ -200,7 +200,7 @@ impl Preemptions {
             return;
         }
         let first = gap.saturating_mul(PREEMPTION_PAUSE);
-        let is_soon = resume > 0 && time < resume.saturating_add(length);
+        let is_soon = time < resume.saturating_add(length);
         let length =
             if is_soon { first.max(length.saturating_mul(2)) } else { first }.min(LONGEST_PREEMPTION_PAUSE);
         self.length.store(length, Ordering::Relaxed);
@@ -335,6 +335,25 @@ mod tests {
         bench.pass(2 * LONGEST_PREEMPTION_PAUSE);
         preempt();
         assert!(!is_paused_after((PREEMPTION_PAUSE + 1) * SLICE));
+    }
+
+    #[test]
+    fn preemption_counts_once_for_all_threads_and_as_another_from_the_end_of_its_pause_on() {
+        let preemptions = Preemptions::new();
+        let first = PREEMPTION_PAUSE * PREEMPTED;
+        preemptions.happened(PREEMPTED, PREEMPTED);
+        preemptions.happened(PREEMPTED + STEP, PREEMPTED);
+        let end = PREEMPTED + first;
+        assert!(preemptions.forbid(end - 1) && !preemptions.forbid(end), "two threads, one preemption");
+        preemptions.happened(end, PREEMPTED);
+        let end = end + 2 * first;
+        assert!(preemptions.forbid(end - 1) && !preemptions.forbid(end), "another one, soon after the first");
+        let later = end + 2 * first;
+        preemptions.happened(later, PREEMPTED);
+        assert!(
+            preemptions.forbid(later + first - 1) && !preemptions.forbid(later + first),
+            "as the first time"
+        );
     }
 
     #[test]

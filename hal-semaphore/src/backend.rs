@@ -117,6 +117,13 @@ pub trait Backend: Send + Sync + Sized + 'static {
         task.finish(Err(Failure::new(Code::Unimplemented, "this backend runs no host operations")));
     }
 
+    /// A [`Cleanup`](crate::Action::Cleanup) has failed for this reason, and its signals fail when `task` ends, however it does. Otherwise as
+    /// [`run`](Self::run), but for the thread, which may be inside of a call of the program's.
+    fn clean_up(&self, task: HostTask, work: Self::Work, why: &Failure) {
+        drop(work);
+        task.finish(Err(why.clone()));
+    }
+
     /// Does an [`Early`](crate::Action::Early) operation before its waits are reached, if that can be done here and now.
     /// They are covered: what will reach them is with its device or has its place in the same queue, so the operation can
     /// count on it. Returns whether it is done; if not, it comes again to [`run`](Backend::run) when they are reached. Done

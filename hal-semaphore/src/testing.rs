@@ -493,6 +493,10 @@ impl Backend for SoftBackend {
         }
     }
 
+    fn clean_up(&self, task: HostTask, work: Job, _why: &Failure) {
+        self.run(task, work);
+    }
+
     fn try_early(&self, job: &mut Job) -> Result<bool, Failure> {
         if let Some(failure) = job.refuse.clone() {
             return Err(failure);

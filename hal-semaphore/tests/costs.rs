@@ -457,6 +457,18 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
     }
 }
 
+/// Timelines that were there together leave some of their memory for the next ones: so much, however many they were (S7).
+#[test]
+fn timelines_that_are_gone_leave_no_more_however_many_they_were() {
+    let kept_by = |timelines| {
+        let rig = Rig::new(1, NativeWaits::None);
+        let come_and_go = || drop((0..timelines).map(|_| rig.semaphore()).collect::<Vec<_>>());
+        counted(come_and_go).1.kept
+    };
+    let (few, many) = (kept_by(4500), kept_by(9000));
+    assert!(many - few < SLACK, "4,500 timelines leave {few} bytes, 9,000 {many}");
+}
+
 /// One thread waits for very many values of one timeline at once. That memory can be given back, too (S7).
 #[test]
 fn trim_gives_back_what_a_timeline_remembered_of_a_wide_host_wait() {

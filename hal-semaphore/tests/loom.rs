@@ -272,7 +272,7 @@ fn mutant_of_teardown_against_callback_is_caught() {
     catches(Mutation::ShutdownForgetsCallbacks, "shutdown_and_a_callback_may_cross");
 }
 
-/// Two queues report at the same time, one of them the effect of the other's cause: whoever sees the effect sees the
+/// Two queues report at the same time, one of them the effect of the other's cause: a thread that sees the effect sees the
 /// cause.
 fn effect_against_cause() {
     let engine = stepped(2);

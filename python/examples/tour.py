@@ -42,6 +42,6 @@ assert (module.twice(given).numpy() == 2).all() and (taken == x * x).all()
 try:
     iree_hal.Device("mock://0?colour=red")
 except iree_hal.Error as error:
-    print(error.code, error, sep=": ")
+    print(error)
 
 print("1024 squares on", device.uri, "are right")

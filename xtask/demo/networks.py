@@ -33,7 +33,7 @@ TOLERANCE = {"tolerance": 1e-3, "least": 1e-6}
 
 
 def folder(package):
-    """Where a package is; it is not imported, since it would want packages that nobody needs here."""
+    """Where a package is; it is not imported, since it would want packages that are not needed here."""
     found = importlib.util.find_spec(package)
     if found is None:
         raise Failed(f"the package {package} is missing; remove the Python environment in the target folder and try again")

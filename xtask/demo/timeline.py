@@ -8,6 +8,7 @@ The input is what `iree-profile export --format=ireeperf-jsonl` writes. The pict
 which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 """
 
+import collections
 import colorsys
 import html
 import json
@@ -22,7 +23,7 @@ INK = "#222"
 def read(path):
     """The spans of each lane, and when the host handed each operation over."""
     lanes, submitted = {}, []
-    for line in pathlib.Path(path).read_text().splitlines():
+    for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         lane = (record.get("physical_device_ordinal", 0), record.get("queue_ordinal", 0))
         if record["record_type"] == "dispatch_event" and record.get("derived_time_available"):
@@ -43,12 +44,18 @@ def natural(name):
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
+# Twelve that are told apart at a glance: no two are nearer than 36 in CIELAB, where neighbours of a rainbow of twelve are at 18.
+PALETTE = (
+    "#4e79a7 #f28e2b #8cd17d #911eb4 #bcbd22 #ff9da7 #86bcb6 #800000 #4363d8 #1b5e20 #c2185b #8c564b".split()
+)
+
+
 def colours(names):
-    """A colour for each name, as far from the one before as can be, and none twice."""
-    found = {}
-    for number, name in enumerate(names):
+    """A colour for each name, none twice: of the palette while that lasts, then as far from the one before as can be."""
+    found = dict(zip(names, PALETTE))
+    for number, name in enumerate(names[len(PALETTE) :]):
         shade = (0.62, 0.48, 0.74)[number // 8 % 3]
-        red, green, blue = colorsys.hls_to_rgb((0.58 + number * 0.618034) % 1.0, shade, 0.55)
+        red, green, blue = colorsys.hls_to_rgb((0.52 + number * 0.618034) % 1.0, shade, 0.55)
         found[name] = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
     return found
 
@@ -70,25 +77,62 @@ def lane_rows(lane, spans, x, y, scale, colour):
         for begin, finish, name in spans.get(kind, []):
             width = max(least, (finish - begin) * scale)
             fill = colour.get(name, "#ddd") if kind == "dispatch" else "#ddd"
-            text = title_of(f"{name}: {(finish - begin) / 1000:.1f} us")
+            text = title_of(f"{name}: {(finish - begin) / 1000:.1f} µs")
             box = f'x="{x(begin):.1f}" y="{y + inset}" width="{width:.1f}" height="{LANE - 2 * inset}"'
             yield f'<rect {box} fill="{fill}">{text}</rect>'
 
 
-def markers(lane, submitted, x, y, start):
-    """A triangle where an operation was submitted, with its name where there is room. What came before the picture stands at its
-    edge."""
-    free = 0.0
-    for time, ready, name, where in submitted:
-        if where != lane:
-            continue
-        place = max(LEFT - 8.0, x(time))
-        early = f"{(start - time) / 1000:.1f} us before the picture begins; " if time < start else ""
-        text = title_of(f"{name}: submitted {early}ready {(ready - time) / 1000:.1f} us later")
-        yield f'<path d="M{place - 4:.1f} {y - 11} h8 l-4 8 z" fill="{INK}">{text}</path>'
-        if place >= free:
-            yield f'<text x="{place - 4:.1f}" y="{y - 14}" fill="{INK}" font-size="10">{html.escape(name)} submitted</text>'
-            free = place + 6 * (len(name) + 11)
+def listed(names):
+    """Names in their order, each once, with how often it is there: "alloca ×2, execute"."""
+    counts = collections.Counter(names)
+    return ", ".join(name if count == 1 else f"{name} ×{count}" for name, count in counts.items())
+
+
+def told(event, start, end):
+    """When an operation was submitted, and how much later nothing kept it from running any more."""
+    time, ready, name, _ = event
+    where = ""
+    if time < start:
+        where = f"{(start - time) / 1000:.1f} µs before the picture begins; "
+    elif time > end:
+        where = f"{(time - end) / 1000:.1f} µs after the picture ends; "
+    return f"{name}: submitted {where}ready {(ready - time) / 1000:.1f} µs later"
+
+
+def marker(place, y, title, label, side):
+    """A triangle, and a label that begins or ends at it."""
+    yield f'<path d="M{place - 4:.1f} {y - 11} h8 l-4 8 z" fill="{INK}">{title_of(title)}</path>'
+    if label:
+        x = place - 4 if side == "start" else place + 4
+        anchor = f'text-anchor="{side}" fill="{INK}" font-size="10"'
+        yield f'<text x="{x:.1f}" y="{y - 14}" {anchor}>{html.escape(label)}</text>'
+
+
+def markers(lane, submitted, x, y, start, end):
+    """A triangle where an operation was submitted, with its name where there is room. All that was submitted before the picture
+    begins is one triangle at its left edge, and what came after its end one at the right."""
+    own = [event for event in submitted if event[3] == lane]
+    before = [event for event in own if event[0] < start]
+    after = [event for event in own if event[0] > end]
+    free, limit = 0.0, float(WIDTH)
+
+    def edge(events, word):
+        return "\n".join(told(event, start, end) for event in events), f"{listed(event[2] for event in events)} {word}"
+
+    if before:
+        title, label = edge(before, "submitted before")
+        yield from marker(LEFT - 8.0, y, title, label, "start")
+        free = LEFT + 6.0 * len(label)
+    if after:
+        title, label = edge(after, "submitted after")
+        yield from marker(WIDTH - 10.0, y, title, label, "end")
+        limit -= 20 + 6.0 * len(label)
+    for event in own:
+        if start <= event[0] <= end:
+            place, label = x(event[0]), f"{event[2]} submitted"
+            has_room = free <= place and place + 6 * len(label) <= limit
+            yield from marker(place, y, told(event, start, end), label if has_room else "", "start")
+            free = place + 6 * (len(label) + 1) if has_room else free
 
 
 def axis_rows(start, end, x, axis):
@@ -97,7 +141,7 @@ def axis_rows(start, end, x, axis):
     step *= max(1, round((end - start) / 8 / step))
     for tick in range(0, int(end - start) + 1, step):
         yield f'<path d="M{x(start + tick):.1f} {TOP - 4} V{axis}" stroke="#bbb" stroke-width="0.5"/>'
-        yield f'<text x="{x(start + tick):.1f}" y="{axis + 14}" fill="{INK}" text-anchor="middle">{tick / 1000:g} us</text>'
+        yield f'<text x="{x(start + tick):.1f}" y="{axis + 14}" fill="{INK}" text-anchor="middle">{tick / 1000:g} µs</text>'
 
 
 def legend_rows(names, colour, row):
@@ -108,7 +152,7 @@ def legend_rows(names, colour, row):
 
 
 def draw(lanes, submitted, title):
-    """The picture. It begins a little before the device does: what happened long before is at its left edge."""
+    """The picture, from a little before the device begins to its end: what was submitted before or after that is at its edges."""
     first, end = span_of(lanes)
     start = max(min([first, *(event[0] for event in submitted)]), first - (end - first) // 12)
     scale = (WIDTH - LEFT - 20) / max(1, end - start)
@@ -121,7 +165,7 @@ def draw(lanes, submitted, title):
     out, y = [], TOP + 16
     for lane in sorted(lanes):
         out += lane_rows(lane, lanes[lane], x, y, scale, colour)
-        out += markers(lane, submitted, x, y, start)
+        out += markers(lane, submitted, x, y, start, end)
         y += LANE + GAP
     out += axis_rows(start, end, x, y - 12)
     row = y + 30
@@ -162,5 +206,5 @@ def trace(lanes, submitted, title):
 if __name__ == "__main__":
     profile, picture, events, title = sys.argv[1:5]
     lanes, submitted = read(profile)
-    pathlib.Path(picture).write_text(draw(lanes, submitted, title))
-    pathlib.Path(events).write_text(trace(lanes, submitted, title))
+    pathlib.Path(picture).write_text(draw(lanes, submitted, title), encoding="utf-8")
+    pathlib.Path(events).write_text(trace(lanes, submitted, title), encoding="utf-8")

@@ -46,12 +46,28 @@ impl Options {
         Self { quick: true, only, engine: false, gaudi: false, collectives: false, device: None, plugin }
     }
 
+    /// Refuses what picks nothing, before anything is built.
+    fn check_only(&self) -> Result<()> {
+        let Some(only) = self.only.as_deref() else { return Ok(()) };
+        let names: Vec<&str> = match self {
+            Self { engine: true, .. } => ENGINE_PARTS.to_vec(),
+            Self { gaudi: true, .. } => bail!("--gaudi measures all that it has; it takes no --only"),
+            Self { collectives: true, .. } => return collectives::check_only(only, self.quick),
+            _ => CASES.iter().map(|(name, _)| *name).chain(FLOORS).collect(),
+        };
+        if names.iter().any(|name| name.contains(only)) {
+            return Ok(());
+        }
+        bail!("--only {only}: no case has that in its name; there are {}", names.join(", "))
+    }
+
     fn device(&self) -> &str {
         self.device.as_deref().or(self.plugin.driver.first().map(String::as_str)).unwrap_or("mock")
     }
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    options.check_only()?;
     match options {
         Options { engine: true, .. } => engine(options),
         Options { gaudi: true, .. } => transfers(options),
@@ -85,6 +101,12 @@ fn transfers(options: &Options) -> Result<bool> {
     command.args(["bench", "-p", "hal-gaudi", "--bench", "transfers", "--", device]);
     Ok(command.current_dir(workspace::root()?).status().context("starting cargo")?.success())
 }
+
+/// The parts of the table of `--engine`.
+const ENGINE_PARTS: [&str; 6] = ["operations", "threads", "bursts", "holds", "queues", "polled"];
+
+/// What hal_bench measures without any device, beside the cases.
+const FLOORS: [&str; 4] = ["wake", "handover", "ownership", "pool"];
 
 /// The models of the `invoke` cases: where they are and what they are called.
 const MODELS: [(&str, &str); 4] =
@@ -438,6 +460,57 @@ mod tests {
         assert_eq!((measured.median, measured.most), (80.5, 99.0));
         assert_eq!((measured.allocations, measured.held_bytes), (Some(0.002), Some(312.0)));
         assert!(parse("nonsense").is_none());
+    }
+
+    fn only(text: &str, engine: bool, gaudi: bool, collectives: bool) -> Options {
+        let plugin = Plugin::default();
+        Options {
+            quick: false,
+            only: Some(text.to_owned()),
+            engine,
+            gaudi,
+            collectives,
+            device: None,
+            plugin,
+        }
+    }
+
+    #[test]
+    fn only_that_picks_nothing_is_refused_with_what_there_is() {
+        for (text, is_engine) in [("held", false), ("invoke_tiny", false), ("wake", false), ("hold", true)] {
+            only(text, is_engine, false, false).check_only().unwrap();
+        }
+        for (options, says) in [
+            (only("xxxx", false, false, false), "chain_same_queue, "),
+            (only("held", true, false, false), "there are operations, threads, "),
+            (only("held", false, true, false), "--gaudi"),
+            (only("held", false, false, true), "process, shared, tcp"),
+        ] {
+            let refused = run(&options).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+    }
+
+    #[test]
+    fn names_that_only_takes_are_those_of_the_benchmarks() {
+        let read = |path: &str| std::fs::read_to_string(workspace::root().unwrap().join(path)).unwrap();
+        let named = |text: &str, begin: &str| {
+            let table = text.split_once(begin).unwrap().1.split_once(';').unwrap().0.to_owned();
+            let name = |entry: &str| entry.split('"').nth(1).map(str::to_owned);
+            table.split(['{', '(']).filter_map(name).collect::<Vec<_>>()
+        };
+        let (bench, engine) = (read("xtask/bench/bench.c"), read("hal-semaphore/benches/engine/main.rs"));
+        assert_eq!(named(&bench, "case_t cases[] = {"), CASES.map(|(name, _)| name));
+        assert_eq!(named(&bench, "} floors[] = {"), FLOORS);
+        assert_eq!(named(&engine, "const PARTS: [(&str, Part); 6] = ["), ENGINE_PARTS);
+        let collectives = read("hal-collectives/mpi/benches/collectives.rs");
+        let sizes = collectives.split_once("const SIZES: [u64; 7] = [").unwrap().1.split_once(']').unwrap().0;
+        let number = |text: &str| text.parse::<u64>().unwrap();
+        let size = |text: &str| match text.split_once(" << ") {
+            Some((number_of, shift)) => number(number_of) << number(shift),
+            None => number(text),
+        };
+        assert!(sizes.split(", ").map(size).eq(collectives::SIZES), "{sizes}");
     }
 
     #[test]

@@ -44,6 +44,24 @@ fn asks_for_ranks(only: &str, ranks: u32) -> bool {
     asks_for(only, &format!("{ranks}ranks"), |word| word.ends_with("ranks"))
 }
 
+/// Bytes that a rank sends, as in the program that is a rank.
+pub(crate) const SIZES: [u64; 7] = [8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20];
+
+/// Refuses words that name nothing, and those that together leave nothing to measure.
+pub(crate) fn check_only(only: &str, quick: bool) -> Result<()> {
+    let sizes = SIZES.map(|bytes| bytes.to_string());
+    let mut names =
+        vec!["process", "shared", "tcp", "all_reduce", "all_gather", "2ranks", "4ranks", "8ranks"];
+    names.extend(sizes.iter().map(String::as_str));
+    if let Some(unknown) = only.split_whitespace().find(|word| !names.contains(word)) {
+        bail!("--only {unknown}: that is none of {}", names.join(", "));
+    }
+    if quick && !asks_for_way(only, "process") && !asks_for_ranks(only, 2) {
+        bail!("--quick measures processes on two ranks alone, and --only {only} leaves those out");
+    }
+    Ok(())
+}
+
 /// Measures, of everything or of what the words of `only` say: ways, kinds, numbers of ranks and of bytes.
 pub(crate) fn bench(quick: bool, only: &str) -> Result<bool> {
     let launcher = setup::mpi()?;
@@ -307,6 +325,20 @@ mod tests {
         assert!(asks_for_way(only, "shared") && !asks_for_way(only, "tcp") && !asks_for_way(only, "process"));
         assert!(asks_for_ranks(only, 4) && !asks_for_ranks(only, 8));
         assert!(asks_for_ranks("tcp 1048576", 8) && !asks_for_way("tcp 1048576", "shared"));
+    }
+
+    #[test]
+    fn word_that_names_nothing_is_refused_with_those_that_do() {
+        for only in ["", "tcp", "shared 2ranks all_gather 8", "process 8ranks 16777216"] {
+            assert!(check_only(only, true).is_ok(), "{only}");
+        }
+        for only in ["xxxx", "tcp 3ranks", "all_reduce 9", "all"] {
+            let refused = check_only(only, false).map_err(|error| error.to_string());
+            let unknown = only.split(' ').next_back().unwrap_or_default();
+            let says = format!("--only {unknown}: that is none of process, shared, tcp");
+            assert!(refused.as_ref().is_err_and(|text| text.starts_with(&says)), "{refused:?}");
+        }
+        assert!(check_only("tcp 8ranks", false).is_ok() && check_only("tcp 8ranks", true).is_err());
     }
 
     #[test]

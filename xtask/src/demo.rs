@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn picture_has_a_colour_for_each_name_and_names_in_order() {
+    fn names_are_in_order_with_colours_that_are_told_apart() {
         let (picture, _) = drawn("colours", &profile()).unwrap();
         let legend: Vec<(&str, &str)> = picture
             .split("height=\"12\" fill=\"")
@@ -235,11 +235,53 @@ mod tests {
         let names: Vec<&str> = legend.iter().map(|(_, name)| *name).collect();
         let expected: Vec<String> = (0..12).map(|number| format!("f_{number}")).collect();
         assert_eq!(names, expected);
-        let mut colours: Vec<&str> = legend.iter().map(|(colour, _)| *colour).collect();
-        colours.sort_unstable();
-        colours.dedup();
-        assert_eq!(colours.len(), 12);
-        assert!(picture.contains("a &lt;run&gt;") && picture.contains("execute submitted"));
+        for (number, (one, _)) in legend.iter().enumerate() {
+            for (other, _) in &legend[number + 1..] {
+                let away = distance(one, other);
+                assert!(away > 30.0, "{one} and {other} look alike: {away:.0}");
+            }
+        }
+        assert!(picture.contains("a &lt;run&gt;"));
+    }
+
+    /// How far two colours are from each other for the eye: in CIELAB, where a step of about 2 can just be seen.
+    fn distance(one: &str, other: &str) -> f64 {
+        let lab = |colour: &str| {
+            let linear = |at: usize| {
+                let part = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;
+                if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+            };
+            let (red, green, blue) = (linear(1), linear(3), linear(5));
+            let root = |part: f64| if part > 0.008856 { part.cbrt() } else { 7.787 * part + 16.0 / 116.0 };
+            let x = root((0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047);
+            let y = root(0.2126 * red + 0.7152 * green + 0.0722 * blue);
+            let z = root((0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883);
+            [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+        };
+        lab(one).iter().zip(lab(other)).map(|(one, other)| (one - other).powi(2)).sum::<f64>().sqrt()
+    }
+
+    #[test]
+    fn operations_submitted_outside_of_the_picture_are_one_triangle_with_all_names_at_each_edge() {
+        let submitted = |op: &str, time: u32| {
+            format!(
+                "{{\"record_type\":\"queue_event\",\"op\":\"{op}\",\"host_time_ns\":{time},\"ready_host_time_ns\":{time}}}"
+            )
+        };
+        let outside = [("alloca", 2000), ("alloca", 3000), ("dealloca", 2_000_000), ("barrier", 2_500_000)];
+        let lines = outside.map(|(op, time)| submitted(op, time)).join("\n");
+        let (picture, _) = drawn("edges", &format!("{}\n{lines}", profile())).unwrap();
+        assert!(picture.contains(">execute, alloca ×2 submitted before<"), "{picture}");
+        assert!(picture.contains(">dealloca, barrier submitted after<"), "{picture}");
+        assert!(picture.contains("barrier: submitted 1488.0 µs after the picture ends"), "{picture}");
+        let triangles: Vec<f64> =
+            picture.split("<path d=\"M").filter(|rest| rest.contains(" h8 l-4 8 z")).map(begin).collect();
+        assert_eq!(triangles, [118.0, 1086.0]);
+    }
+
+    /// The number that a text begins with.
+    fn begin(text: &str) -> f64 {
+        text.split(' ').next().unwrap().parse().unwrap()
     }
 
     #[test]

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_removed_is_named_with_its_size_where_it_is_large() {
+    fn large_folder_that_may_be_removed_is_named_with_its_size() {
         let target = Path::new("/t");
         let size = |part: &str, megabytes| (target.join(part), megabytes);
         let text = removable(

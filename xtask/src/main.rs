@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_is_given_is_its_own() {
+    fn arguments_of_a_program_are_its_own() {
         let parse = |words: &[&str]| Arguments::try_parse_from(["xtask", "with"].iter().chain(words));
         let parsed = parse(&["gaudi://emulated", "--", "ls", "--report", "--", "-l"]).unwrap();
         assert!(

@@ -190,6 +190,24 @@ mod tests {
     }
 
     #[test]
+    fn program_in_c_is_linked_in_the_folder_that_cargo_builds_in() {
+        let place = place("linked");
+        create("acme", &place).unwrap();
+        let linked = |target: Option<&str>| {
+            let mut make = std::process::Command::new("make");
+            make.args(["-n", "smoke"]).current_dir(&place.dir).env_remove("CARGO_TARGET_DIR");
+            target.map(|target| make.env("CARGO_TARGET_DIR", target));
+            String::from_utf8(make.output().unwrap().stdout).unwrap()
+        };
+        for (target, folder) in [(None, "target"), (Some("/elsewhere"), "/elsewhere")] {
+            let commands = linked(target);
+            assert!(commands.contains(&format!(" {folder}/release/libacme.a ")), "{commands}");
+            assert!(commands.contains(&format!("-o {folder}/smoke")), "{commands}");
+        }
+        std::fs::remove_dir_all(&place.dir).unwrap();
+    }
+
+    #[test]
     fn folder_with_something_in_it_is_left_alone() {
         let place = place("full");
         std::fs::create_dir_all(&place.dir).unwrap();

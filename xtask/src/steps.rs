@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_run_is_not_counted_as_passed() {
+    fn step_that_could_not_run_is_not_counted_as_passed() {
         let missing = Step { missing: Some(|| Some("no tool".into())), ..step("d", "true") };
         let outcomes = run(vec![step("a", "true"), missing], false).unwrap();
         assert!(green(&outcomes));

@@ -259,7 +259,7 @@ fn of_the_engine(commands: &Commands<'_>) -> Vec<Step> {
         step(
             "mutants",
             "a sample of wrong lines in the engine: a test notices each, or hal-semaphore/mutants.toml says why none need",
-            commands.xtask(&["mutants", "--sample", "12", "--seed", "1"]),
+            commands.xtask(&["mutants", "--sample", "12", "--seed", "1", "--together"]),
         ),
         step(
             "example",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A card of somebody else's: what a newcomer chooses that the template has not.
+//! A card from elsewhere: what a newcomer chooses that the template has not.
 //!
 //! Two heaps, of which the host maps only one; three queues that wait for each other's events; little room; completions behind a
 //! file descriptor; executables in a format of its own beside the host's. `cargo xtask third-party` puts this in place of the
@@ -12,7 +12,11 @@ mod queue;
 
 use bytecode::Bytecode;
 use event::Event;
-use hal_backend::{Code, Completer, Completion, Device, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected, MemoryRequest};
+use hal_backend::{
+    Code, Completer, Completion, Device, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader,
+    HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters,
+    Properties, Rejected,
+};
 use queue::{Queue, Reports};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -102,6 +102,11 @@ static iree_status_t finish(call_t* call) {
   iree_status_t status = iree_ok_status();
   if (call->fence) {
     status = iree_hal_fence_wait(call->fence, iree_infinite_timeout(), IREE_ASYNC_WAIT_FLAG_NONE);
+    if (!iree_status_is_ok(status)) {
+      // A wait for a fence answers with the code alone; a query says why.
+      iree_status_free(status);
+      status = iree_hal_fence_query(call->fence);
+    }
     iree_hal_fence_release(call->fence);
     call->fence = NULL;
   }

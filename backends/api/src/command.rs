@@ -23,7 +23,7 @@ pub struct Job<D: Device> {
     pub event: Option<D::Event>,
     /// What to do, in order as far as barriers ask for it. None at all means to wait, record and complete.
     pub commands: Commands<D>,
-    /// Who wants to know when what ran. Nobody, unless a profile is being taken.
+    /// Told when what ran; there is one only while a profile is being taken.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -67,7 +67,7 @@ impl<D: Device> std::ops::Deref for Commands<D> {
 }
 
 /// Gets the times of a job for a profile, in nanoseconds of [`Device::clock`]. Told before the job's completion is
-/// reported, so that whoever has seen the completion finds the times. It may block, and it may submit to the device: hold no lock
+/// reported, so that a reader who has seen the completion finds the times. It may block, and it may submit to the device: hold no lock
 /// that taking a job needs.
 pub trait Observer: Send + Sync {
     /// The device worked on the job's command with this number from `begin` to `end`.

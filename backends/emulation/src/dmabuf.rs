@@ -66,7 +66,7 @@ mod tests {
 
     /// A process that maps what another one sent does not survive its becoming shorter.
     #[test]
-    fn what_could_become_shorter_or_is_too_short_is_no_dma_buf() {
+    fn memory_that_could_shrink_or_is_too_short_is_no_dma_buf() {
         let memory = memory_file("exported", 64 * PAGE).unwrap();
         assert_eq!(rustix::fs::ftruncate(&memory, PAGE), Err(Errno::PERM));
         for (offset, pages) in [(60, 5), (1 << 30, 1), (64, 1)] {

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_does_not_hand_in_is_zero() {
+    fn part_of_an_argument_that_is_not_handed_in_is_zero() {
         let mut argument = [7; 16];
         let result = call(request(IN | OUT, 4), request(IN | OUT, 16), &mut argument, |inner| {
             assert_eq!(inner, [[7; 4], [0; 4], [0; 4], [0; 4]].as_flattened());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_comes_back_with_an_error_too() {
+    fn argument_that_was_written_comes_back_with_an_error_too() {
         let mut argument = [0; 8];
         let own = request(IN | OUT, 8);
         let result = call(own, own, &mut argument, |inner| {

@@ -3,7 +3,7 @@
 //! The boundary to the kernel: what a backend asks of an operating system, and nothing else.
 //!
 //! [`Kernel`] is at the level of system calls: paths, descriptors, request numbers, bytes. Behind it stands Linux
-//! ([`Linux`](crate::Linux)) or an emulator, and nobody above can tell, but for what the device says of itself.
+//! ([`Linux`](crate::Linux)) or an emulator, and code above cannot tell, but for what the device says of itself.
 
 pub use rustix::io::Errno;
 
@@ -25,7 +25,7 @@ pub trait Kernel: Send + Sync + 'static {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Closes a file. Whoever opened it must come here with it, rather than drop it.
+    /// Closes a file. Its opener calls this rather than drop it.
     fn close(&self, file: OwnedFd);
 
     /// Makes a request of a file. The argument goes in and comes back, also where the request fails. Addresses in

@@ -2,7 +2,7 @@
 
 //! The process that makes requests: its memory and its descriptors, reached the way a kernel reaches them.
 //!
-//! Addresses in an argument are somebody else's word. Nothing here believes them: bytes go in and out through calls of
+//! Addresses in an argument come from another process and are not trusted: bytes go in and out through calls of
 //! the system that answer `EFAULT` for what is not there, and memory that the device shall use is pinned, which finds out
 //! that it is there and may be written.
 //!

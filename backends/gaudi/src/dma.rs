@@ -119,19 +119,19 @@ impl Dma {
     pub fn host_to_device(&self, source: &HostRange, target: u64) -> Result<Request, Failure> {
         let held = self.shared.find(source)?;
         let packets = self.copies(held.address(), target, held.length())?;
-        self.shared.enqueue(Lane::Down, packets, vec![held])
+        self.shared.enqueue(Lane::HostToDevice, packets, vec![held])
     }
 
     /// Copies from a device address to host memory.
     pub fn device_to_host(&self, source: u64, target: &HostRange) -> Result<Request, Failure> {
         let held = self.shared.find(target)?;
         let packets = self.copies(source, held.address(), held.length())?;
-        self.shared.enqueue(Lane::Up, packets, vec![held])
+        self.shared.enqueue(Lane::DeviceToHost, packets, vec![held])
     }
 
     /// Copies from one device address to another.
     pub fn device_to_device(&self, source: u64, target: u64, length: u64) -> Result<Request, Failure> {
-        self.transfer(Lane::Within, source, target, length)
+        self.transfer(Lane::DeviceToDevice, source, target, length)
     }
 
     /// Copies on a way that the caller chooses: bytes outside of the card count as the host's.
@@ -155,7 +155,7 @@ impl Dma {
         }
         let generation = self.generation();
         let fill = |(offset, piece)| packet::fill(generation, pattern, target + offset, piece);
-        self.shared.enqueue(Lane::Within, pieces(length).map(fill).collect(), Vec::new())
+        self.shared.enqueue(Lane::DeviceToDevice, pieces(length).map(fill).collect(), Vec::new())
     }
 
     fn generation(&self) -> Generation {
@@ -202,13 +202,13 @@ impl Drop for Dma {
 /// Where transfers of a lane stand.
 fn line(lane: Lane) -> usize {
     match lane {
-        Lane::Down => 0,
-        Lane::Up => 1,
-        Lane::Within | Lane::Compute => 2,
+        Lane::HostToDevice => 0,
+        Lane::DeviceToHost => 1,
+        Lane::DeviceToDevice | Lane::Compute => 2,
     }
 }
 
-const LANES: [Lane; 3] = [Lane::Down, Lane::Up, Lane::Within];
+const LANES: [Lane; 3] = [Lane::HostToDevice, Lane::DeviceToHost, Lane::DeviceToDevice];
 
 impl Shared {
     fn find(&self, range: &HostRange) -> Result<Memory, Failure> {

@@ -10,19 +10,19 @@ pub use hal_gaudi_abi::generation::{Generation, VENDOR};
 /// Which way work goes. Each way of a HAL queue is a hardware queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// From the host to the device.
-    Down,
-    /// From the device to the host, and within the host.
-    Up,
-    /// Within the device.
-    Within,
+    /// Transfers from the host to the device.
+    HostToDevice,
+    /// Transfers from the device to the host, and within the host.
+    DeviceToHost,
+    /// Transfers within the device.
+    DeviceToDevice,
     /// Computing.
     Compute,
 }
 
 impl Lane {
     /// Every lane.
-    pub const ALL: [Lane; 4] = [Lane::Down, Lane::Up, Lane::Within, Lane::Compute];
+    pub const ALL: [Lane; 4] = [Lane::HostToDevice, Lane::DeviceToHost, Lane::DeviceToDevice, Lane::Compute];
 }
 
 /// What this backend asks of a generation, and decides for it.
@@ -94,19 +94,19 @@ impl Capabilities for Generation {
     }
 
     fn hardware_queue(self, lane: Lane, queue: usize) -> u32 {
-        const DOWN: [u32; 2] = [0, 1];
-        const UP: [u32; 2] = [4, 1];
-        const WITHIN: [u32; 2] = [8, 12];
+        const HOST_TO_DEVICE: [u32; 2] = [0, 1];
+        const DEVICE_TO_HOST: [u32; 2] = [4, 1];
+        const DEVICE_TO_DEVICE: [u32; 2] = [8, 12];
         const COMPUTE: [u32; 2] = [20, 60];
         let stream = queue % self.queues();
         let number = u32::try_from(stream).unwrap_or(0);
         let table = |table: [u32; 2]| table.get(stream).copied().unwrap_or(0);
         match (self, lane) {
-            (Generation::Gaudi1, Lane::Down | Lane::Compute) => number,
-            (Generation::Gaudi1, Lane::Up | Lane::Within) => 4 + number,
-            (Generation::Gaudi2, Lane::Down) => table(DOWN),
-            (Generation::Gaudi2, Lane::Up) => table(UP),
-            (Generation::Gaudi2, Lane::Within) => table(WITHIN),
+            (Generation::Gaudi1, Lane::HostToDevice | Lane::Compute) => number,
+            (Generation::Gaudi1, Lane::DeviceToHost | Lane::DeviceToDevice) => 4 + number,
+            (Generation::Gaudi2, Lane::HostToDevice) => table(HOST_TO_DEVICE),
+            (Generation::Gaudi2, Lane::DeviceToHost) => table(DEVICE_TO_HOST),
+            (Generation::Gaudi2, Lane::DeviceToDevice) => table(DEVICE_TO_DEVICE),
             (Generation::Gaudi2, Lane::Compute) => table(COMPUTE),
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn transfers_of_the_second_generation_go_by_streams_that_take_work() {
         for queue in 0..Generation::Gaudi2.queues() {
-            for lane in [Lane::Down, Lane::Up] {
+            for lane in [Lane::HostToDevice, Lane::DeviceToHost] {
                 let number = Generation::Gaudi2.hardware_queue(lane, queue);
                 assert!([0, 1, 4].contains(&number), "{lane:?} of queue {queue}: {number}");
             }

@@ -66,9 +66,9 @@ impl Found {
 /// Which way bytes go.
 fn way(source: Found, target: Found) -> Lane {
     match (source.host, target.host) {
-        (true, false) => Lane::Down,
-        (_, true) => Lane::Up,
-        (false, false) => Lane::Within,
+        (true, false) => Lane::HostToDevice,
+        (_, true) => Lane::DeviceToHost,
+        (false, false) => Lane::DeviceToDevice,
     }
 }
 
@@ -233,7 +233,7 @@ impl Draft<'_> {
         if length < 4 || !matches!(bytes.len(), 1 | 2 | 4) {
             return self.fill_by_copies(target, bytes);
         }
-        let lane = if target.host { Lane::Up } else { Lane::Within };
+        let lane = if target.host { Lane::DeviceToHost } else { Lane::DeviceToDevice };
         let generation = self.planner.generation();
         let at = |phase: u64| {
             let mut word = [0; 4];
@@ -267,7 +267,7 @@ impl Draft<'_> {
         if !staged.host_view().is_some_and(|view| view.fill(pattern)) {
             return Err(misfit());
         }
-        let lane = if target.host { Lane::Up } else { Lane::Down };
+        let lane = if target.host { Lane::DeviceToHost } else { Lane::HostToDevice };
         self.copy_on(lane, staged.address(), target.address, block);
         self.plan.held.push(staged);
         let mut done = block;
@@ -362,7 +362,7 @@ mod tests {
     /// A function that copies from where its data is.
     fn loaded(device: &GaudiDevice) -> Executable {
         let step = executable::Step {
-            lane: Lane::Within,
+            lane: Lane::DeviceToDevice,
             template: packet::copy(device.card().generation(), 0, 0, 64).to_vec(),
             patches: vec![Patch { offset: 8, kind: PatchKind::DataAddress { segment: 0, addend: 0 } }],
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Whoever watches a card's jobs is told them in their order, before they are complete, and may use the card meanwhile.
+//! An observer of a card's jobs is told them in their order, before they are complete, and may use the card meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 mod support;

@@ -132,7 +132,7 @@ fn card_that_is_lost_is_let_go_of_by_all_who_share_its_memory() {
 }
 
 #[test]
-fn what_cannot_be_shared_is_refused() {
+fn range_that_cannot_be_shared_is_refused() {
     let device = open(&machine(""));
     let ipc = device.ipc();
     let memory = filled(ipc, LENGTH, 1);

@@ -89,9 +89,9 @@ fn signal_of_one_hardware_queue_orders_another() {
         let copy =
             |source, target| Commands::new(&device, &packet::copy(generation, source, target, LENGTH as u32));
         let steps = [
-            (queue(Lane::Down), copy(from, one.address())),
-            (queue(Lane::Within), copy(one.address(), two.address())),
-            (queue(Lane::Up), copy(two.address(), to)),
+            (queue(Lane::HostToDevice), copy(from, one.address())),
+            (queue(Lane::DeviceToDevice), copy(one.address(), two.address())),
+            (queue(Lane::DeviceToHost), copy(two.address(), to)),
         ];
         for round in 0..4 {
             let content = bytes(&pattern(LENGTH, round));
@@ -118,7 +118,10 @@ fn signals_behind_each_other_come_each_in_turn() {
     for uri in both() {
         let device = open(&uri);
         let generation = device.card().generation();
-        let (down, up) = (generation.hardware_queue(Lane::Down, 0), generation.hardware_queue(Lane::Up, 0));
+        let (down, up) = (
+            generation.hardware_queue(Lane::HostToDevice, 0),
+            generation.hardware_queue(Lane::DeviceToHost, 0),
+        );
         let nop = Commands::new(&device, &(u64::from(packet::opcode::NOP) << 56).to_le_bytes());
         // More often than a sync object of the driver's would count if it were not set back.
         for _ in 0..200 {

@@ -177,7 +177,7 @@ fn reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
     }
 }
 
-/// The firmware of a card that nobody is using reports an error. The program is told, and lets go of the card before the
+/// The firmware of a card that is not in use reports an error. The program is told, and lets go of the card before the
 /// kernel kills it.
 #[test]
 fn idle_card_with_an_error_is_let_go_of_in_time() {

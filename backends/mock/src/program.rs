@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_may_take_long_and_what_is_known_follows_the_times() {
+    fn unknown_cost_is_long_and_a_known_one_follows_the_times() {
         let cost = Cost::default();
         assert!(cost.estimate(1) > Duration::from_secs(60));
         cost.learn(Duration::from_micros(10), 10);

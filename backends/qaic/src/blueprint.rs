@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_transfers_nothing_is_no_binding() {
+    fn request_that_transfers_nothing_is_no_binding() {
         let request = |size| Request {
             buffer: 0,
             direction: Direction::Out,

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// Whether this thread is one of the backend's: whoever asks the kernel is.
+    /// Whether this thread is one of the backend's: a thread that asks the kernel is.
     static BACKEND: Cell<bool> = const { Cell::new(false) };
     /// Whether it is in the kernel now, which here is an emulator in the same process.
     static IN_KERNEL: Cell<bool> = const { Cell::new(false) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Devices whose versions are not this driver's: which are taken, and what whoever runs the program reads.
+//! Devices whose versions are not this driver's: which are taken, and what the user of the program reads.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

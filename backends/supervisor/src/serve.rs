@@ -119,7 +119,7 @@ impl Supervisor {
         std::thread::Builder::new().name("calls".to_owned()).spawn(body).map(drop)
     }
 
-    /// A receiver's thread. It was counted by whoever started it.
+    /// A receiver's thread. Its starter has counted it.
     fn receive(self: &Arc<Self>) {
         loop {
             let notice = match self.listener.receive() {

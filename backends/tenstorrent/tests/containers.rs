@@ -181,7 +181,7 @@ fn container_that_a_card_cannot_run_is_refused_with_what_is_there() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_refused_and_nothing_is_written() {
+fn files_that_cannot_be_packed_are_refused_and_nothing_is_written() {
     let folder = Folder::new("refuses");
     std::fs::write(folder.0.join("text.so"), "not an executable").unwrap();
     for (arguments, part) in [

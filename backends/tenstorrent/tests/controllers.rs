@@ -23,7 +23,7 @@ const CONTROL: u64 = 0x3_0100;
 const TABLE: u64 = 0x3_01d0;
 const TRANSLATION: u64 = 0x5_0100;
 
-/// The question, as it is while nobody has looked at it.
+/// The question, as it is before it is looked at.
 const NEVER: u32 = 0xaa57;
 
 /// What is read in place of what is there, once the question was asked, or from the beginning.

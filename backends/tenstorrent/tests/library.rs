@@ -48,7 +48,7 @@ fn broken_rule() {
 }
 
 #[test]
-fn what_is_missing_is_said_with_what_to_do() {
+fn missing_library_is_said_with_what_to_do() {
     for (test, variables) in [
         ("no_library", [("LIBTTSIM", ""), ("EXPECTED", "LIBTTSIM does not name one")]),
         ("no_library", [("LIBTTSIM", "/nowhere/libttsim.so"), ("EXPECTED", "which is no file")]),

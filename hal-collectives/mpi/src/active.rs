@@ -39,8 +39,8 @@ pub(crate) struct Active {
     /// How many transfers have not ended.
     pub(crate) in_flight: usize,
     pub(crate) after: Option<Work>,
-    /// A letter that it cannot take.
-    pub(crate) refused: Option<Letter>,
+    /// A letter that it cannot take. In a box, as operations are moved and hardly any has one.
+    pub(crate) refused: Option<Box<Letter>>,
     /// The next rank of the group knows that this one is there.
     is_announced: bool,
 }
@@ -149,7 +149,7 @@ impl Active {
     ) -> Result {
         match letter.header.content {
             Content::Part { length, .. } if length != into.length() => {
-                self.refused = Some(letter);
+                self.refused = Some(Box::new(letter));
                 return Err(self.broken(from, length, into.length()));
             }
             Content::Part { tag: Some(tag), .. } => {

@@ -267,7 +267,6 @@ impl Engine {
             progress.take(commands);
             look.moved |= progress.step();
             let ended = progress.take_ended();
-            look.moved |= !ended.is_empty();
             look.waits = progress.waits();
             look.sends = progress.sends();
             look.has_quit = progress.has_quit();
@@ -423,7 +422,7 @@ fn watch_by(
 fn shares_processors() -> bool {
     static SHARES: OnceLock<bool> = OnceLock::new();
     *SHARES.get_or_init(|| {
-        let here = crate::library::ranks_on_this_machine();
+        let here = crate::launcher::ranks_on_this_machine();
         std::thread::available_parallelism().is_ok_and(|processors| processors.get() < here)
     })
 }

@@ -64,27 +64,25 @@ pub(crate) type Schedule = Box<dyn Iterator<Item = Step> + Send>;
 
 impl Step {
     fn send(&mut self, to: u32, range: Option<HostRange>) {
-        self.sends.extend(segments(range).map(|segment| (to, segment)));
+        segments(range, |_, segment| self.sends.push((to, segment)));
     }
 
     fn receive(&mut self, from: u32, into: Option<HostRange>) {
-        self.receives.extend(segments(into).map(|into| Receive { from, into, then: None }));
+        segments(into, |_, into| self.receives.push(Receive { from, into, then: None }));
     }
 
     /// Receives in segments, and hands each of them on with its place.
     fn receive_and(
         &mut self,
         from: u32,
-        into: &HostRange,
+        into: HostRange,
         then: impl Fn(u64, &HostRange) + Send + Clone + 'static,
     ) {
-        let mut at = 0;
-        for segment in segments(Some(into.clone())) {
-            let (place, then, came) = (at, then.clone(), segment.clone());
-            at += segment.length();
+        segments(Some(into), |place, segment| {
+            let (then, came) = (then.clone(), segment.clone());
             let then: Work = Box::new(move || then(place, &came));
             self.receives.push(Receive { from, into: segment, then: Some(then) });
-        }
+        });
     }
 
     fn after(mut self, work: impl FnOnce() + Send + 'static) -> Self {
@@ -93,15 +91,18 @@ impl Step {
     }
 }
 
-/// A range in pieces that are messages. What is empty has none.
-fn segments(range: Option<HostRange>) -> impl Iterator<Item = HostRange> {
-    range.into_iter().flat_map(move |range| {
-        let length = range.length();
-        (0..length.div_ceil(SEGMENT)).filter_map(move |piece| {
-            let offset = piece * SEGMENT;
-            range.slice(offset, SEGMENT.min(length - offset))
-        })
-    })
+/// A range in pieces that are messages, each with its place. What is empty has none, and what is small is one, as it is.
+fn segments(range: Option<HostRange>, mut each: impl FnMut(u64, HostRange)) {
+    let Some(range) = range else { return };
+    match range.length() {
+        0 => {}
+        1..=SEGMENT => each(0, range),
+        length => {
+            for offset in (0..length.div_ceil(SEGMENT)).map(|number| number * SEGMENT) {
+                each(offset, part(&range, offset, SEGMENT.min(length - offset)));
+            }
+        }
+    }
 }
 
 fn copy(source: &HostRange, target: &HostRange) {

@@ -4,7 +4,6 @@
 
 use crate::engine::{Command, Engine, engine};
 use crate::progress::Started;
-use crate::table::Known;
 use crate::wire::{Asked, Meeting};
 use hal_backend::HostRange;
 use hal_collectives::{
@@ -258,10 +257,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if self.is_part {
-            let mut groups = self.engine.groups.lock();
-            if groups.get(&self.id.number).is_some_and(Known::goes_on) {
-                groups.remove(&self.id.number);
-            }
+            self.engine.groups.forget(self.id.number);
         }
         self.engine.rest();
     }

@@ -22,6 +22,7 @@ mod ending;
 mod engine;
 mod exchange;
 mod group;
+mod launcher;
 mod library;
 mod mail;
 mod progress;
@@ -33,12 +34,12 @@ use std::time::Instant;
 
 /// Whether a launcher of MPI programs started this process beside others.
 pub fn is_launched() -> bool {
-    library::is_launched()
+    launcher::is_launched()
 }
 
 /// Whether a group of so many ranks can be the whole job, as far as the launcher says how large that is. Asks no MPI.
 pub fn can_be_job(count: u32) -> bool {
-    library::launched().is_none_or(|launched| launched == count)
+    launcher::launched().is_none_or(|launched| launched == count)
 }
 
 /// This process's rank in its job, and how many there are. Loads and initialises MPI if nobody has.

@@ -23,10 +23,12 @@
     reason = "foreign functions, called with memory that is kept until they are done with it"
 )]
 
+use crate::launcher::{Launcher, launched, launcher};
 use hal_backend::HostRange;
 use hal_collectives::Result;
 use hal_semaphore::{Code, Failure};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -51,10 +53,6 @@ type Plain = unsafe extern "C" fn() -> c_int;
 /// Names that a library may have, the first that loads is taken: without a version only where headers are installed too.
 const OPEN_MPI: &[&str] = &["libmpi.so.40", "libmpi.so"];
 const MPICH: &[&str] = &["libmpich.so.12", "libmpi.so.12", "libmpich.so"];
-
-/// What Open MPI sets in the processes that it launches, and what MPICH's launcher and Slurm set.
-const BY_OPEN_MPI: &[&str] = &["OMPI_COMM_WORLD_SIZE"];
-const BY_OTHERS: &[&str] = &["PMI_SIZE"];
 
 const THREAD_SERIALIZED: c_int = 2;
 const THREAD_MULTIPLE: c_int = 3;
@@ -114,31 +112,6 @@ pub(crate) struct Request {
     has_missed: bool,
 }
 
-fn is_set(names: &[&str]) -> bool {
-    names.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
-}
-
-/// Whether a launcher of MPI programs started this process beside others.
-pub(crate) fn is_launched() -> bool {
-    let alone = |name: &&str| std::env::var(name).is_ok_and(|size| size.trim() == "1");
-    (is_set(BY_OPEN_MPI) || is_set(BY_OTHERS)) && ![BY_OPEN_MPI, BY_OTHERS].concat().iter().any(alone)
-}
-
-/// How many processes the launcher says that it has started.
-pub(crate) fn launched() -> Option<u32> {
-    let number = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
-    BY_OPEN_MPI.iter().chain(BY_OTHERS).find_map(number)
-}
-
-/// How many of them are on this machine, as the launcher says; or all.
-pub(crate) fn ranks_on_this_machine() -> usize {
-    let number = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
-    ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
-        .iter()
-        .find_map(number)
-        .unwrap_or(1)
-}
-
 fn open(names: &[&str]) -> Option<*mut c_void> {
     names.iter().find_map(|name| {
         let name = CString::new(*name).ok()?;
@@ -150,12 +123,17 @@ fn open(names: &[&str]) -> Option<*mut c_void> {
 }
 
 fn missing(what: &str) -> Failure {
-    let (which, package, launcher) = if is_set(BY_OPEN_MPI) {
-        ("the MPI that started it", "libopenmpi3", "was started by Open MPI's mpirun")
-    } else if is_set(BY_OTHERS) {
-        ("the MPI that started it", "libmpich12", "was started by MPICH's or Slurm's launcher")
-    } else {
-        ("an MPI", "openmpi-bin", "was started by no launcher of MPI's")
+    let (which, package, launcher) = match launcher() {
+        Some(Launcher::OpenMpi) => {
+            ("the MPI that started it", "libopenmpi3", "was started by Open MPI's mpirun")
+        }
+        Some(Launcher::Pmi) => {
+            ("the MPI that started it", "libmpich12", "was started by MPICH's or Slurm's launcher")
+        }
+        Some(Launcher::Pmix) => {
+            ("an MPI that knows Slurm's PMIx", "libopenmpi3", "was started by Slurm's launcher with PMIx")
+        }
+        None => ("an MPI", "openmpi-bin", "was started by no launcher of MPI's"),
     };
     let message = format!(
         "this process {launcher}, and {what}; install {which} (on Debian and Ubuntu: apt-get install {package}), or put the \
@@ -183,7 +161,10 @@ unsafe fn symbol<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T> {
 impl Library {
     /// Loads the library of whatever launched this process, and initialises it unless somebody has.
     pub(crate) fn load() -> Result<Self> {
-        let names = if is_set(BY_OPEN_MPI) { [OPEN_MPI, MPICH] } else { [MPICH, OPEN_MPI] };
+        let names = match launcher() {
+            Some(Launcher::OpenMpi | Launcher::Pmix) => [OPEN_MPI, MPICH],
+            Some(Launcher::Pmi) | None => [MPICH, OPEN_MPI],
+        };
         let library =
             names.into_iter().find_map(open).ok_or_else(|| missing("no MPI library can be loaded"))?;
         // SAFETY: the types are those of the MPI standard, with handles as the module says.
@@ -301,16 +282,17 @@ impl Library {
 
     /// Whether a transfer has ended. Makes progress with all of them.
     pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
-        let (mut flag, mut status): (c_int, Status) = (0, [0; 16]);
+        // MPI writes a status where something has ended, which is read only where that was to be cancelled.
+        let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
         // SAFETY: the request is one of this library's; a status is not larger.
         self.check(unsafe {
-            (self.test)(&raw mut *request.handle, &raw mut flag, (&raw mut status).cast())
+            (self.test)(&raw mut *request.handle, &raw mut flag, status.as_mut_ptr().cast())
         })?;
         request.is_expected &= flag == 0;
         if flag != 0 && std::mem::take(&mut request.is_cancelled) {
             let mut cancelled = 0;
-            // SAFETY: the status is one that this library has written.
-            self.check(unsafe { (self.was_cancelled)((&raw const status).cast(), &raw mut cancelled) })?;
+            // SAFETY: the status is one that this library has written, as the request has ended.
+            self.check(unsafe { (self.was_cancelled)(status.as_ptr().cast(), &raw mut cancelled) })?;
             request.has_missed = cancelled != 0;
         }
         Ok(flag != 0)
@@ -421,6 +403,11 @@ impl Request {
     pub(crate) fn idle(memory: HostRange) -> Self {
         let handle = Box::new(0);
         Self { handle, memory, is_expected: false, source: None, is_cancelled: false, has_missed: false }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled
     }
 
     /// Where it sends from or receives into.

@@ -6,7 +6,7 @@
 //! the place that it names, a transfer knows whose it is, and times are in order.
 
 use crate::active::{Active, InFlight, Purpose};
-use crate::ending::{Endings, NOBODY};
+use crate::ending::{Endings, GRACE, NOBODY};
 use crate::engine::Command;
 use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
 use crate::group::{Generation, Group, Slot};
@@ -21,7 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long transfers that have begun get when MPI is to rest.
+/// How long transfers that have begun get when MPI is to end. When it is left alone they get [`GRACE`]: a device that is released waits for
+/// that, as does everybody else who would look meanwhile; and the MPI is the program's, which goes on with them.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
 /// What a rank is told, and what it may let go of then.
@@ -158,6 +159,12 @@ impl Progress {
         (0..tags).for_each(|_| _ = self.mail.tag(peer));
     }
 
+    /// How many operations have a deadline.
+    #[cfg(test)]
+    pub(crate) fn deadlines(&self) -> usize {
+        self.deadlines.len()
+    }
+
     #[cfg(test)]
     pub(crate) fn library(&self) -> &Library {
         &self.library
@@ -200,13 +207,13 @@ impl Progress {
     /// comes for it, and a group that is joined meanwhile is listened for behind this, or is seen.
     pub(crate) fn rest(&mut self) {
         if !self.groups.any() {
-            self.leave_alone();
+            self.leave_alone(GRACE);
         }
     }
 
     /// Nothing is under way any more, and nobody is listened to.
-    fn leave_alone(&mut self) {
-        let end = Instant::now() + PATIENCE;
+    fn leave_alone(&mut self, patience: Duration) {
+        let end = Instant::now() + patience;
         self.mail.rest(&self.library, end);
         let mut left: Vec<InFlight> = std::mem::take(&mut self.in_flight);
         left.extend(self.endings.take_kept());
@@ -222,7 +229,7 @@ impl Progress {
 
     /// Ends MPI.
     pub(crate) fn quit(&mut self, patience: Duration) {
-        self.leave_alone();
+        self.leave_alone(PATIENCE);
         self.has_quit = true;
         self.library.end(patience);
     }
@@ -287,15 +294,13 @@ impl Progress {
                 }
             }
         }
-        let before = self.ended.let_go.len();
         self.ended.let_go.extend(self.endings.let_go(&self.library));
-        moved |= self.ended.let_go.len() > before;
-        moved | self.look_at_time()
+        self.look_at_time();
+        moved || !self.ended.is_empty()
     }
 
     /// Ends what was not done in time.
-    fn look_at_time(&mut self) -> bool {
-        let mut moved = false;
+    fn look_at_time(&mut self) {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= Instant::now()
         {
@@ -303,13 +308,9 @@ impl Progress {
             if let Some(active) = self.active.get(&id) {
                 let (group, failure) = (active.started.group.clone(), active.too_late());
                 self.end(&group, &failure);
-                moved = true;
             }
         }
-        let overdue = self.endings.overdue(&mut self.in_flight);
-        moved |= !overdue.is_empty();
-        self.ended.told.extend(overdue);
-        moved
+        self.ended.told.extend(self.endings.overdue(&mut self.in_flight));
     }
 
     /// A letter has come.
@@ -320,7 +321,8 @@ impl Progress {
             let failure = Failure::new(code, letter.text());
             match self.groups.addressee(id) {
                 Addressee::Member(group) => self.end(&group, &failure),
-                _ => {
+                Addressee::Gone => {}
+                Addressee::Later | Addressee::Failed(_) => {
                     self.groups.remember_failure(id, &failure);
                     self.forget_early(|group| group.number == id.number && group.generation <= id.generation);
                 }
@@ -347,6 +349,7 @@ impl Progress {
                 self.endings.discard(&letter, &self.library);
                 self.mail.notify(&self.library, id, &failure, [header.source]);
             }
+            Addressee::Gone => self.endings.discard(&letter, &self.library),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::group::{Generation, Group, State};
 use crate::wire::{Asked, Meeting};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 /// What this process knows of the groups with a number.
@@ -25,7 +25,7 @@ pub(crate) struct Known {
 
 impl Known {
     /// No generation has failed.
-    pub(crate) fn goes_on(&self) -> bool {
+    fn goes_on(&self) -> bool {
         self.failure.is_none()
     }
 }
@@ -38,15 +38,37 @@ pub(crate) enum Addressee {
     Later,
     /// One that has failed, for this reason.
     Failed(Failure),
+    /// A part that this process was in and that is not joined again.
+    Gone,
 }
+
+/// How many parts that were let go of are remembered: what is on its way to one comes soon.
+const REMEMBERED: usize = 256;
 
 /// See the [module documentation](self).
 #[derive(Default)]
-pub(crate) struct Groups(Mutex<BTreeMap<u64, Known>>);
+pub(crate) struct Groups {
+    known: Mutex<BTreeMap<u64, Known>>,
+    /// Parts that were let go of, the last ones. Other ranks may still say that they are there, or that they have failed.
+    gone: Mutex<VecDeque<u64>>,
+}
 
 impl Groups {
     pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
-        self.0.lock()
+        self.known.lock()
+    }
+
+    /// Forgets a part that has not failed, and that nobody joins again.
+    pub(crate) fn forget(&self, number: u64) {
+        let mut groups = self.lock();
+        if groups.get(&number).is_some_and(Known::goes_on) {
+            groups.remove(&number);
+            let mut gone = self.gone.lock();
+            if gone.len() == REMEMBERED {
+                gone.pop_front();
+            }
+            gone.push_back(number);
+        }
     }
 
     /// Whether this process is in any group.
@@ -57,7 +79,9 @@ impl Groups {
     /// Who letters of a group are for.
     pub(crate) fn addressee(&self, id: Generation) -> Addressee {
         let groups = self.lock();
-        let Some(known) = groups.get(&id.number) else { return Addressee::Later };
+        let Some(known) = groups.get(&id.number) else {
+            return if self.gone.lock().contains(&id.number) { Addressee::Gone } else { Addressee::Later };
+        };
         let (group, generation, failure) = (known.group.upgrade(), known.generation, known.failure.clone());
         drop(groups);
         match group.filter(|group| group.id == id) {

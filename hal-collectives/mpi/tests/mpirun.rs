@@ -104,6 +104,10 @@ fn process_without_any_mpi_library_is_told_what_to_install() {
     for (launcher, package) in [
         (&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")][..], "apt-get install libopenmpi3"),
         (&[("PMI_SIZE", "2"), ("PMI_RANK", "0")], "apt-get install libmpich12"),
+        (
+            &[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "slurm.pmix.1.0"), ("SLURM_STEP_NUM_TASKS", "2")],
+            "Slurm's launcher with PMIx",
+        ),
         (&[], "apt-get install openmpi-bin"),
     ] {
         let mut alone = Command::new(program());

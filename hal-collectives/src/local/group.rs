@@ -136,7 +136,7 @@ impl Group {
         None
     }
 
-    /// Has the time kept, as somebody waits.
+    /// Has the watch keep the time, since a rank waits.
     pub(super) fn keep_time(self: &Arc<Self>, state: &mut State) {
         if !std::mem::replace(&mut state.watched, true) {
             watch::keep_time(self);
@@ -175,7 +175,7 @@ impl Group {
         watch::tell(parts, failure);
     }
 
-    /// Fails if somebody has waited too long by `now`. When to look again, if anybody waits; otherwise the time need not be
+    /// Fails if a rank has waited too long by `now`. When to look again, if any rank waits; otherwise the time need not be
     /// kept any more.
     pub(super) fn look(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state.lock();

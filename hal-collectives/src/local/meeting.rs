@@ -67,7 +67,7 @@ impl Parts {
 /// A rank that has started.
 #[derive(Clone)]
 pub(super) struct Arrival {
-    /// It is there as long as somebody waits in it, whoever else has let go of it.
+    /// It is there as long as a rank waits in it, also when all others have let go of it.
     pub(super) group: Arc<Group>,
     pub(super) operation: Operation,
     pub(super) piece: Piece,
@@ -108,7 +108,7 @@ impl Meeting {
         Self { ends: (0..sides).map(|_| End::Absent).collect(), asked: None, here: 0, since: None }
     }
 
-    /// What somebody else asks for that does not fit.
+    /// Another rank's operation that does not fit.
     pub(super) fn misfit(&self, operation: &Operation, line: Line) -> Option<(u32, Operation)> {
         self.asked.filter(|(_, other)| !operation.fits(other, line))
     }

@@ -19,7 +19,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Speaks for a rank, unless somebody else does.
+    /// Speaks for a rank, unless another member does.
     pub(super) fn claim(group: &Arc<Group>, rank: u32, owner: usize) -> Result<Self> {
         group.claim(rank, owner)?;
         Ok(Self { group: group.clone(), rank })

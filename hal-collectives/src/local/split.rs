@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Split {
     calls: BTreeMap<u32, (Option<u32>, i32, Arc<Pending>)>,
     pub(super) since: Instant,
-    /// The group is there for those who have not called, whoever else has let go of it.
+    /// The group is there for ranks that have not called, also when all others have let go of it.
     _group: Arc<Group>,
 }
 
@@ -44,7 +44,7 @@ impl Split {
             let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
             let part = Group::new(name, count, group.terms());
             for (rank, (_, _, pending)) in (0..).zip(members) {
-                // Nobody else knows of it, so nobody else is that rank.
+                // No one else knows of it, so no one else is that rank.
                 pending.set(Member::claim(&part, rank, rank as usize));
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The thread that tells of failures, and that notices when somebody has waited too long.
+//! The thread that tells of failures, and that notices when a rank has waited too long.
 //!
 //! There is one for all groups, as long as there is anything to do for it and a while longer.
 
@@ -33,7 +33,7 @@ pub(super) fn tell(parts: Vec<Part>, failure: &Failure) {
     watch.wake();
 }
 
-/// Has the group looked at until nobody waits in it.
+/// Has the group looked at until no rank waits in it.
 pub(super) fn keep_time(group: &Arc<Group>) {
     let mut watch = WATCH.lock();
     watch.groups.push(Arc::downgrade(group));

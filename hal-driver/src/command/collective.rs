@@ -8,6 +8,7 @@
 
 use crate::command::channel::Channel;
 use crate::command::executable::DeviceIdentity;
+use crate::command::execution::{Ending, Part};
 use crate::command::record::{Reference, Use};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::extent;
@@ -19,6 +20,7 @@ use hal_collectives::{
     Buffers, Communicator, Done, Element, Entry, Job, Kind, Memory, Operation, PieceBuffers, PieceEntry,
     Reduction,
 };
+use hal_semaphore::backend::HostTask;
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -296,17 +298,24 @@ impl Entered {
 }
 
 /// Collectives of one step, which nothing orders against each other: they start together and end together.
-pub(crate) struct Collectives(pub(crate) Vec<(Arc<dyn Communicator>, Entered)>);
+pub(crate) struct Collectives {
+    entered: Vec<(Arc<dyn Communicator>, Entered)>,
+    part: Part,
+}
 
 impl Collectives {
+    pub(crate) fn new(entered: Vec<(Arc<dyn Communicator>, Entered)>, part: Part) -> Box<Self> {
+        Box::new(Self { entered, part })
+    }
+
     /// How many.
     pub(crate) fn count(&self) -> usize {
-        self.0.len()
+        self.entered.len()
     }
 
     /// How many bytes they receive and send.
     pub(crate) fn payload(&self) -> u64 {
-        self.0.iter().map(|(_, entered)| entered.length()).sum()
+        self.entered.iter().map(|(_, entered)| entered.length()).sum()
     }
 
     /// Starts all of them. What there is to do for the group is done by a thread of the pool.
@@ -316,21 +325,24 @@ impl Collectives {
         waiting: &Arc<Waiting>,
         done: impl FnOnce(Result) + Send + 'static,
     ) {
-        let number = match waiting.enter(self.0.iter().map(|(group, _)| group.clone()).collect()) {
+        let groups = self.entered.iter().map(|(group, _)| group.clone()).collect();
+        let number = match waiting.enter(groups, &self.part) {
             Ok(number) => number,
             Err(why) => {
                 self.give_up(&why);
                 return done(Err(why));
             }
         };
+        let Self { entered, part } = self;
         let over = {
             let waiting = waiting.clone();
-            Countdown::new(self.0.len(), move |outcome| {
+            Countdown::new(entered.len(), move |outcome| {
                 done(outcome);
                 waiting.leave(number);
+                drop(part);
             })
         };
-        for (_, entered) in self.0 {
+        for (_, entered) in entered {
             let told = over.clone();
             match entered.start(Box::new(move |outcome| told.end(outcome))) {
                 Ok(Some(job)) => pool.run(job),
@@ -342,7 +354,7 @@ impl Collectives {
 
     /// Tells the groups that this rank does not take part.
     pub(crate) fn give_up(self, why: &Failure) {
-        for (_, entered) in self.0 {
+        for (_, entered) in self.entered {
             entered.give_up(why);
         }
     }
@@ -386,34 +398,51 @@ pub(crate) struct Waiting {
     idle: Condvar,
 }
 
+/// The groups of what has started, and the execution that it is a part of.
+type Started = (Vec<Arc<dyn Communicator>>, Option<Part>);
+
 #[derive(Default)]
 struct InProgress {
     next: u64,
-    started: BTreeMap<u64, Vec<Arc<dyn Communicator>>>,
+    started: BTreeMap<u64, Started>,
     /// Nothing starts any more.
     ended: Option<Failure>,
 }
 
 impl Waiting {
-    fn enter(&self, communicators: Vec<Arc<dyn Communicator>>) -> Result<u64> {
+    fn enter(&self, communicators: Vec<Arc<dyn Communicator>>, part: &Part) -> Result<u64> {
         let mut progress = self.progress.lock();
-        if let Some(why) = &progress.ended {
-            return Err(why.clone());
+        if let Some(why) = progress.ended.clone().or_else(|| part.failed()) {
+            return Err(why);
         }
         let number = progress.next;
         progress.next += 1;
-        progress.started.insert(number, communicators);
+        progress.started.insert(number, (communicators, Some(part.clone())));
         Ok(number)
     }
 
     /// A thread that waits for the end of all may count on their groups having been let go.
     fn leave(&self, number: u64) {
-        let communicators = self.progress.lock().started.get_mut(&number).map(std::mem::take);
-        drop(communicators);
+        let left = self.progress.lock().started.get_mut(&number).map(std::mem::take);
+        drop(left);
         let mut progress = self.progress.lock();
         progress.started.remove(&number);
         if progress.started.is_empty() {
             self.idle.notify_all();
+        }
+    }
+
+    /// An execution has failed: ends what it has in progress, and lets nothing of it start. `task` ends when no part of it is left.
+    pub(crate) fn end_execution(&self, of: &Ending, why: &Failure, task: HostTask) {
+        let Some(part) = of.part() else { return task.finish(Ok(())) };
+        let progress = self.progress.lock();
+        part.fail(why, task);
+        let is_of = |other: &Option<Part>| other.as_ref().is_some_and(|other| other.is_of(&part));
+        let started = progress.started.values().filter(|(_, other)| is_of(other));
+        let communicators: Vec<_> = started.flat_map(|(communicators, _)| communicators).cloned().collect();
+        drop(progress);
+        for communicator in communicators {
+            communicator.end(why);
         }
     }
 
@@ -424,7 +453,8 @@ impl Waiting {
         self.rest(&mut progress, grace);
         let why = Failure::new(Code::Cancelled, "its device was released");
         progress.ended = Some(why.clone());
-        let communicators: Vec<_> = progress.started.values().flatten().cloned().collect();
+        let communicators: Vec<_> =
+            progress.started.values().flat_map(|(communicators, _)| communicators).cloned().collect();
         drop(progress);
         for communicator in communicators {
             communicator.end(&why);

@@ -32,7 +32,9 @@ impl About {
         let mut about = About { operations: 1, affinity, ..About::default() };
         about.kind = match operation {
             // Told as the record that it was.
-            Operation::Record(_) | Operation::Command(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
+            Operation::Record(_) | Operation::Command(_) | Operation::Ending(_) => {
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER
+            }
             Operation::Execute { commands, step, .. } => {
                 about.command_buffer = commands.profile_id();
                 let records = commands.steps().get(*step).map_or(&[][..], |step| &step.records);

@@ -4,7 +4,8 @@
 //!
 //! A step's commands go to the queue, and its collectives to the host, side by side; both wait for both parts of the step
 //! before. Two timelines of our own order them. The last barrier is submitted first, as it alone has the program's signals:
-//! if they are refused, nothing has begun, and whatever goes wrong later reaches them along the chain.
+//! if they are refused, nothing has begun, and whatever goes wrong later reaches them along the chain, when what had begun has ended
+//! ([`Part`]).
 //!
 //! # Memory
 //!
@@ -18,6 +19,7 @@ use super::State;
 use super::queue::{SemaphoreLists, Side};
 use crate::command::collective::{CollectiveRecord, Collectives, Entered, Mapped, Near};
 use crate::command::command_buffer::{Recorded, Step};
+use crate::command::execution::Part;
 use crate::command::record::{Reference, Use};
 use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
@@ -97,6 +99,8 @@ struct Chain<'a> {
     /// Each at the number of a step, from 1, when that part of it has ended.
     commands: IreeTimeline,
     collectives: IreeTimeline,
+    /// All that is submitted for it.
+    part: Part,
 }
 
 impl Chain<'_> {
@@ -140,7 +144,7 @@ impl<D: Device> State<D> {
         let outcome = self.enter_steps(steps, bindings, &mut entries).and_then(|chain| {
             let over = chain.end_of(steps.len() - 1);
             let last = SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() };
-            self.barrier(affinity, &last)?;
+            self.ending(affinity, &last, chain.part.ending())?;
             Ok((chain, over))
         });
         let (chain, over) = match outcome {
@@ -182,7 +186,8 @@ impl<D: Device> State<D> {
                 |record| self.route(record, entered.next().and_then(|entry| entry.pieces()), bindings);
             routes.push(step.collectives.iter().map(route).collect::<Result<Vec<_>>>()?);
         }
-        Ok(Chain { steps, routes, commands: self.timeline()?, collectives: self.timeline()? })
+        let (commands, collectives) = (self.timeline()?, self.timeline()?);
+        Ok(Chain { steps, routes, commands, collectives, part: Part::default() })
     }
 
     /// Where the bytes of a collective are, and what stands for them.
@@ -254,6 +259,7 @@ impl<D: Device> State<D> {
             step: number,
             bindings: bindings.into(),
             stand_ins: bounces.stand_ins(),
+            part: Some(chain.part.clone()),
         };
         let lists = SemaphoreLists { waits: waits.borrow(), signals: signals.borrow() };
         self.with_bounces(affinity, &lists, &bounces, |lists| {
@@ -277,7 +283,7 @@ impl<D: Device> State<D> {
         for (record, route) in step.collectives.iter().zip(routes) {
             let entry = entries.pop_front().ok_or_else(|| invalid("a collective was not entered"))?;
             if !route.lanes.is_empty() {
-                self.pieces(affinity, waits, record, route, entry.divide())?;
+                self.pieces(affinity, waits, (record, &chain.part), route, entry.divide())?;
                 continue;
             }
             let range = |place: &Option<Place>| match place {
@@ -293,7 +299,8 @@ impl<D: Device> State<D> {
         let mut moved = OwnedList::default();
         moved.push(chain.collectives.clone(), number as u64 + 1);
         let lists = SemaphoreLists { waits: waits.borrow(), signals: moved.borrow() };
-        self.submit(affinity, &lists, Side::Host, Operation::Collectives(Box::new(Collectives(here))))
+        let collectives = Operation::Collectives(Collectives::new(here, chain.part.clone()));
+        self.submit(affinity, &lists, Side::Host, collectives)
     }
 
     /// Submits the pieces of a collective, each to the next lane.
@@ -301,7 +308,7 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         waits: &OwnedList,
-        record: &CollectiveRecord,
+        (record, part): (&CollectiveRecord, &Part),
         route: &Route,
         pieces: Vec<Box<dyn PieceEntry>>,
     ) -> Result {
@@ -345,7 +352,7 @@ impl<D: Device> State<D> {
             let (send, recv) = (near(&send_here, sent, places.send), near(&recv_here, got, places.recv));
             let entered = vec![(record.communicator.clone(), Entered::Piece { entry, send, recv })];
             let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
-            let collectives = Operation::Collectives(Box::new(Collectives(entered)));
+            let collectives = Operation::Collectives(Collectives::new(entered, part.clone()));
             self.submit(affinity, &lists, Side::Host, collectives)?;
             if let Some((owner, pairs, _)) = returning {
                 let pairs: Vec<_> = pairs.into_iter().map(|(all, alone)| (alone, all)).collect();

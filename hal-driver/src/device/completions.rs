@@ -4,7 +4,7 @@
 //!
 //! | [`Completion`] | who looks | when |
 //! |---|---|---|
-//! | `Callback` | nobody: a thread of the backend's reports | |
+//! | `Callback` | no thread of the driver's: one of the backend's reports | |
 //! | `Descriptor` | IREE's proactor ([`watch`]) | the descriptor is readable |
 //! | `Poll` | a thread of the driver's ([`poller`]) | all the time for some microseconds, then ever more rarely, and not at all while the device has nothing to do |
 //!

@@ -483,7 +483,7 @@ impl Trace {
         });
     }
 
-    /// It has run, as far as the host can tell. Told by whoever knows first.
+    /// It has run, as far as the host can tell. Told by the first that knows.
     pub(crate) fn done(&self, outcome: std::result::Result<(), &Failure>) {
         if self.done.swap(true, Ordering::Relaxed) || self.begun.load(Ordering::Relaxed) == 0 {
             return;

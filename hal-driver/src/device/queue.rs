@@ -5,6 +5,7 @@
 use super::bounce::Bounces;
 use super::{HalDevice, Raw, State, Table};
 use crate::command::command_buffer::{Recorded, bindings};
+use crate::command::execution::Ending;
 use crate::command::record::{Record, Reference, Use};
 use crate::device::profile::{About, Trace};
 use crate::device::work::{HostCall, Operation, ProgramCall, Transfer, Work};
@@ -143,6 +144,13 @@ impl<D: Device> State<D> {
         self.submit_barrier(affinity, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0)
     }
 
+    /// A barrier at the end of an execution that has parts.
+    pub(super) fn ending(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, ending: Ending) -> Result {
+        self.trace_barrier(affinity, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0);
+        let work = Work { operation: Operation::Ending(ending), trace: None };
+        self.hand_over(affinity, lists, Action::Cleanup(work))
+    }
+
     /// An operation that has nothing to do but to wait and signal, whatever it is called.
     fn submit_barrier(
         &self,
@@ -151,6 +159,11 @@ impl<D: Device> State<D> {
         kind: u32,
         payload: u64,
     ) -> Result {
+        self.trace_barrier(affinity, lists, kind, payload);
+        self.hand_over(affinity, lists, Action::Barrier)
+    }
+
+    fn trace_barrier(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, kind: u32, payload: u64) {
         if let Some(trace) = self.profiler.trace(|| About {
             kind,
             payload,
@@ -161,8 +174,6 @@ impl<D: Device> State<D> {
         }) {
             trace.ready();
         }
-        let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, Action::Barrier);
-        submitted.map(drop).map_err(|refusal| refused(&refusal.error))
     }
 
     /// A transfer or a dispatch; nothing to do is a barrier.
@@ -620,7 +631,7 @@ impl<D: Device> Table<D> {
                     _ => Bounces::default(),
                 };
                 let stand_ins = bounces.stand_ins();
-                let operation = Operation::Execute { commands, step: 0, bindings, stand_ins };
+                let operation = Operation::Execute { commands, step: 0, bindings, stand_ins, part: None };
                 state.with_bounces(affinity, &lists, &bounces, |lists| {
                     state.submit(affinity, lists, Side::Queue, operation)
                 })

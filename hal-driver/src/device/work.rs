@@ -4,6 +4,7 @@
 
 use crate::command::collective::{Collectives, Waiting};
 use crate::command::command_buffer::Recorded;
+use crate::command::execution::{Ending, Part};
 use crate::command::record::{Record, StandIns};
 use crate::device::Bounce;
 use crate::device::completions::Completions;
@@ -38,8 +39,17 @@ pub(crate) enum Operation<D: Device> {
     Record(Record),
     /// The same, where it is known already which memory it works on. Nothing while the device has it.
     Command(Option<Command<D>>),
-    /// A step of a command buffer.
-    Execute { commands: Recorded, step: usize, bindings: Box<[Option<BufferRange>]>, stand_ins: StandIns },
+    /// A step of a command buffer, which has parts where there are others beside it.
+    Execute {
+        commands: Recorded,
+        step: usize,
+        bindings: Box<[Option<BufferRange>]>,
+        stand_ins: StandIns,
+        #[expect(dead_code, reason = "it is there as long as the operation is")]
+        part: Option<Part>,
+    },
+    /// The end of an execution that has parts.
+    Ending(Ending),
     /// Collectives that are not ordered against each other.
     Collectives(Box<Collectives>),
     /// Memory is given back.
@@ -196,13 +206,15 @@ impl<D: Device> EngineBackend<D> {
                         Some(command) => smallvec![command],
                         None => SmallVec::new(),
                     }),
-                    Operation::Execute { commands, step, bindings, stand_ins } => {
+                    Operation::Execute { commands, step, bindings, stand_ins, .. } => {
                         commands.resolve(*step, &self.device, bindings, stand_ins)?
                     }
                     Operation::Dealloca(dealloca) => {
                         dealloca.begin(point, &self.frontiers, &self.pending_allocas)?;
                         Commands::Own(SmallVec::new())
                     }
+                    // It waits natively, and has nothing to do.
+                    Operation::Ending(_) => Commands::Own(SmallVec::new()),
                     Operation::Alloca(_)
                     | Operation::Await(_)
                     | Operation::HostCall(_)
@@ -348,9 +360,17 @@ impl<D: Device> Backend for EngineBackend<D> {
             Operation::Record(_)
             | Operation::Command(_)
             | Operation::Execute { .. }
+            | Operation::Ending(_)
             | Operation::Dealloca(_) => {
                 task.finish(Err(Failure::new(Code::Internal, "an operation of a queue came to the host")));
             }
+        }
+    }
+
+    fn clean_up(&self, task: HostTask, work: Work<D>, why: &Failure) {
+        match &work.operation {
+            Operation::Ending(ending) => self.waiting.end_execution(ending, why, task),
+            _ => task.finish(Err(why.clone())),
         }
     }
 
@@ -358,9 +378,11 @@ impl<D: Device> Backend for EngineBackend<D> {
     /// sees that it is back may take its pool away. What was resolved early keeps no buffer that anybody wants to be told of.
     fn calls_back(&self, work: &Work<D>) -> bool {
         match &work.operation {
-            Operation::Dealloca(_) | Operation::Alloca(_) | Operation::Await(_) | Operation::Command(_) => {
-                false
-            }
+            Operation::Dealloca(_)
+            | Operation::Alloca(_)
+            | Operation::Await(_)
+            | Operation::Command(_)
+            | Operation::Ending(_) => false,
             Operation::Record(_)
             | Operation::Execute { .. }
             | Operation::HostCall(_)

@@ -249,7 +249,7 @@ pub(crate) fn allocate<T>(allocator: HostAllocator, value: T) -> Result<NonNull<
 ///
 /// # Safety
 ///
-/// The object came from [`allocate`] with this allocator, and nobody uses it any more.
+/// The object came from [`allocate`] with this allocator, and is not used any more.
 pub(crate) unsafe fn free<T>(allocator: HostAllocator, object: *mut T) {
     // SAFETY: the object is the allocator's and nobody uses it, as the caller promises.
     unsafe {

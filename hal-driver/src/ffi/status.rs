@@ -3,8 +3,8 @@
 //! Failures on our side, `iree_status_t` on IREE's, and the guard between them.
 //!
 //! Inside the driver an error is a [`Failure`]: a code, a message and an identity, shared by reference count. At the C
-//! boundary it becomes a status with the same code and message, made by IREE's own allocator and owned by whoever
-//! receives it. In the other direction [`check`] consumes a status, so none is lost or freed twice.
+//! boundary it becomes a status with the same code and message, made by IREE's own allocator and owned by its
+//! receiver. In the other direction [`check`] consumes a status, so none is lost or freed twice.
 
 use hal_semaphore::{Code, EngineError, Failure, SubmitError};
 use hal_sys as sys;
@@ -85,7 +85,7 @@ pub(crate) unsafe fn describe(status: sys::iree_status_t) -> Failure {
 ///
 /// # Safety
 ///
-/// The payload is alive, and the text is a `String` that nobody else has.
+/// The payload is alive, and the text is a `String` of the caller's alone.
 unsafe extern "C" fn annotation(
     message: *mut std::ffi::c_void,
     payload: *const sys::iree_status_payload_t,

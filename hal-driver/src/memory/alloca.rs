@@ -15,7 +15,7 @@
 //! ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
 //!
 //! A pending allocation is counted twice: by IREE until its callback has run, and by the list of all of them, from which
-//! either the callback or the end of the device takes it. Whoever takes it ends the operation.
+//! either the callback or the end of the device takes it, and the one that takes it ends the operation.
 
 use crate::ffi::constants::NOTIFICATION_WAIT;
 use crate::ffi::object::{Retained, to_device_size};
@@ -538,7 +538,7 @@ mod tests {
 
     /// The device may end after an allocation is entered and before IREE has it.
     #[test]
-    fn what_iree_gets_after_the_end_of_the_device_is_taken_back() {
+    fn buffer_that_iree_gets_after_the_end_of_the_device_is_taken_back() {
         let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
         let done = Semaphore::new(&engine, 0).unwrap();
         let (waits, signals) = ([], [(done.clone(), 1)]);

@@ -2,7 +2,7 @@
 
 //! Memory that programs have by file descriptors: shared memory that is made, given out and taken in here.
 //!
-//! What is taken in stays as long as it is mapped, whoever else has the descriptor: of shared memory that takes a seal against
+//! What is taken in stays as long as it is mapped, whatever else has the descriptor: of shared memory that takes a seal against
 //! shrinking, and a dma-buf has one size for ever. Anything else could be cut off by another process, and a page that is
 //! missing ends the process that looks at it.
 

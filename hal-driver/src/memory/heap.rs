@@ -66,7 +66,7 @@ pub(crate) fn alignment(params: &sys::iree_hal_buffer_params_t) -> Option<u64> {
     Some(to_u64(params.min_alignment).max(1)).filter(|alignment| alignment.is_power_of_two())
 }
 
-/// The heap for a buffer. Whoever is told that something can be allocated, allocates it, or queues its allocation asks here.
+/// The heap for a buffer. Compatibility queries, allocations and queued allocations all ask here.
 pub(crate) fn find_heap<'a>(
     properties: &'a Properties,
     params: &sys::iree_hal_buffer_params_t,

@@ -4,7 +4,7 @@
 //!
 //! A slab provider of ours hands out whole allocations of one heap; IREE's pools divide them. For each heap there is a
 //! sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not. A pool takes its
-//! first slab when it is made, so those of other heaps than the preferred one are made when somebody wants them.
+//! first slab when it is made, so those of other heaps than the preferred one are made when they are first asked for.
 //!
 //! A stream-ordered buffer gives its memory back when it is let go of, if no deallocation has, and that may be after the
 //! device. So whoever has such a buffer has the [`Pools`], and with them everything that a pool of IREE's needs.

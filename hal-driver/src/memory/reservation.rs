@@ -76,7 +76,7 @@ impl Reservation {
     ///
     /// # Safety
     ///
-    /// The reservation is out of this pool and nobody else gives it back; the frontier is the pool's for it, or null.
+    /// The reservation is out of this pool and the caller alone gives it back; the frontier is the pool's for it, or null.
     pub(crate) unsafe fn adopt(
         pool: Pool,
         reservation: sys::iree_hal_pool_reservation_t,

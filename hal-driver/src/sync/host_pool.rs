@@ -2,10 +2,10 @@
 
 //! A few threads for what may block: host calls and file I/O, for any number of operations.
 //!
-//! Threads come when there is work and nobody idle, and go when they have been idle for a while. A program's call may
+//! Threads come when there is work and none is idle, and go when they have been idle for a while. A program's call may
 //! block, for as long as it takes another call to release it, so no number of threads is always enough; a thread for
 //! each call would be worse. So there are few as long as that goes: where all are busy, one thread more *watches*, and
-//! starts others only if for a while nobody took anything from the queue. Callbacks that are put off have threads of the engine's
+//! starts others only if for a while nothing was taken from the queue. Callbacks that are put off have threads of the engine's
 //! ([ADR 30](../../docs/adr/0030-callbacks-and-calls-that-block-have-threads-of-their-own.md) says why).
 
 use parking_lot::{Condvar, Mutex};

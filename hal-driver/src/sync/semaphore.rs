@@ -5,7 +5,7 @@
 //! The truth about a semaphore of ours, its value and its failure, is the engine's, behind its registration. IREE keeps a
 //! copy and the host's waiters in a structure of its own, and reads them there without asking the driver. So each step
 //! is *shown* to that structure as it is made, by plain stores, and its waiters are told afterwards, on a thread that
-//! may call a program back. Whoever signals from the host goes through a slot of ours and so through the engine; a failure
+//! may call a program back. A signal from the host goes through a slot of ours and so through the engine; a failure
 //! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: what
 //! is signalled, submitted or ends in between looks there and fails. What the device side
 //! waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal; it
@@ -201,7 +201,7 @@ impl Semaphore {
         unsafe { sys::iree_async_semaphore_dispatch_timepoints_failed(base, status) };
     }
 
-    /// Whether anybody is in IREE's list of waiters. Whoever comes into it later looks at the value under its lock.
+    /// Whether IREE's list of waiters has any. A waiter that comes later looks at the value under its lock.
     fn has_waiters(&self) -> bool {
         let base = self.base.get();
         // SAFETY: the list is read under the semaphore's own lock.
@@ -286,12 +286,13 @@ impl IreeTimeline {
         NonNull::new(semaphore).map(Self)
     }
 
-    /// Sleeps until the value is reached, or can no longer be.
+    /// Sleeps until the value is reached, or can no longer be. Other drivers' waits answer with the code of a failure alone.
     pub(crate) fn wait(&self, value: u64) -> Result {
         // SAFETY: alive, by the invariant.
-        unsafe {
+        let waited = unsafe {
             check(sys::iree_hal_semaphore_wait(self.0.as_ptr(), value, sys::iree_infinite_timeout(), 0))
-        }
+        };
+        waited.map_err(|failure| self.failure().unwrap_or(failure))
     }
 
     fn base(&self) -> *mut sys::iree_async_semaphore_t {
@@ -700,9 +701,10 @@ unsafe extern "C" fn wait(
             }
         }
     });
-    // SAFETY: the arrays have one element each and live through the call.
+    // SAFETY: the arrays have one element each and live through the call; the semaphore is ours and alive, and a published failure
+    // lives as long as it.
     unsafe {
-        sys::iree_async_semaphore_multi_wait(
+        let waited = sys::iree_async_semaphore_multi_wait(
             WAIT_FOR_ALL,
             &raw mut base,
             &raw const value,
@@ -710,7 +712,15 @@ unsafe extern "C" fn wait(
             timeout,
             flags,
             sys::iree_allocator_system(),
-        )
+        );
+        let failure =
+            (*semaphore.cast::<Semaphore>()).failure_word().load(Ordering::Acquire) as sys::iree_status_t;
+        if waited.is_null() || failure.is_null() {
+            return waited;
+        }
+        // IREE's part answers with the code of a failure alone.
+        sys::iree_status_free(waited);
+        sys::iree_status_clone(failure)
     }
 }
 

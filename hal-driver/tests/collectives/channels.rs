@@ -353,7 +353,7 @@ fn record(
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_when_it_is_recorded() {
+fn collective_that_cannot_be_done_is_refused_when_it_is_recorded() {
     let ranks = mocks(2);
     let rank = &ranks[0];
     let own = rank.channel.0;

@@ -7,7 +7,7 @@ use crate::rig::*;
 use hal_semaphore::Code;
 use std::time::{Duration, Instant};
 
-/// So soon that nobody calls it hanging, with a machine that is busy with other things.
+/// So soon that it does not count as hanging, with a machine that is busy with other things.
 const SOON: Duration = Duration::from_secs(8);
 
 /// A rank that has executed a sum of four words, and the semaphore that says when.
@@ -139,4 +139,88 @@ fn program_that_refuses_its_signals_tells_the_others() {
     let refused = rank.device.execute(u64::MAX, &List::none(), &rank.done.at(u64::MAX), &commands, &[]);
     assert!(refused.is_err());
     assert!(fails(&waits).text.contains("rank 1"));
+}
+
+/// Two ranks and a sum of words that takes its time; beside it, in the same step, the first rank has its device fill a buffer. How that
+/// device fails is the fault's.
+fn fails_beside_a_long_sum(fault: &str) {
+    const WORDS: usize = 4 << 20;
+    let ranks = ranks(&[&format!("mock://?queues=1&fault={fault}"), "mock"]);
+    let moved = |rank: &Rank| [(); 2].map(|()| rank.device.buffer(WORDS * 4));
+    let ([send, recv], [other_send, other_recv]) = (moved(&ranks[0]), moved(&ranks[1]));
+    let other = ranks[1].commands(ALL_REDUCE, 0, (&other_send, &other_recv), WORDS).unwrap();
+    ranks[1].execute(&other, 1).unwrap();
+    let beside = ranks[0].device.buffer(4);
+    let commands = ranks[0]
+        .device
+        .record(0, |commands| {
+            collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), WORDS)?;
+            fill(commands, &beside, 1)
+        })
+        .unwrap();
+    ranks[0].execute(&commands, 1).unwrap();
+    let failed = fails(&ranks[0].done);
+    // Nobody reads this memory any more, nor writes it: it is the program's again.
+    let mine = vec![0xA5; 1 << 16];
+    recv.write(WORDS * 4 - mine.len(), &mine);
+    // As long as it takes.
+    let _ = ranks[1].done.wait(1);
+    assert!(recv.read().ends_with(&mine), "written after {}", failed.text);
+    // And the group is told of it, or is through with the sum.
+    if let Err(error) = ranks[1].done.wait(1) {
+        let error = ranks[1].done.value().err().unwrap_or(error);
+        assert!(error.text.contains("rank 0"), "{}", error.text);
+    }
+}
+
+#[test]
+fn failure_of_commands_beside_a_collective_is_told_when_its_transfers_have_ended() {
+    fails_beside_a_long_sum("fail:fill:1:DATA_LOSS");
+}
+
+#[test]
+fn loss_of_a_device_beside_a_collective_is_told_when_its_transfers_have_ended() {
+    fails_beside_a_long_sum("lose:1");
+}
+
+#[test]
+fn rank_whose_commands_fail_beside_a_collective_tells_those_that_come_later() {
+    let ranks = ranks(&["mock://?queues=1&fault=fail:fill:1:DATA_LOSS", "mock"]);
+    let [send, recv, beside] = [(); 3].map(|()| ranks[0].device.buffer(16));
+    let commands = ranks[0]
+        .device
+        .record(0, |commands| {
+            fill(commands, &beside, 1)?;
+            collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), 4)
+        })
+        .unwrap();
+    ranks[0].execute(&commands, 1).unwrap();
+    assert_eq!(fails(&ranks[0].done).code, Code::DataLoss);
+    let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
+    let later = ranks[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
+    let refused = ranks[1].execute(&later, 1).unwrap_err();
+    assert!(refused.text.contains("rank 0"), "{}", refused.text);
+}
+
+/// The device takes its time for what stands beside the collective, which ends at once.
+#[test]
+fn failure_of_a_collective_is_told_when_the_commands_beside_it_have_ended() {
+    const LATENCY: Duration = Duration::from_millis(300);
+    let ranks = ranks(&["mock://?queues=1&latency=300ms", "mock"]);
+    let [send, recv, beside] = [(); 3].map(|()| ranks[0].device.buffer(16));
+    let commands = ranks[0]
+        .device
+        .record(0, |commands| {
+            fill(commands, &beside, 1)?;
+            collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), 4)
+        })
+        .unwrap();
+    let begin = Instant::now();
+    ranks[0].execute(&commands, 1).unwrap();
+    let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
+    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&misfit, 1).unwrap_err();
+    assert_eq!(fails(&ranks[0].done).code, Code::InvalidArgument);
+    assert!(begin.elapsed() >= LATENCY, "{:?}", begin.elapsed());
+    assert_eq!(ranks[0].read(&beside), [1; 4]);
 }

@@ -641,6 +641,11 @@ impl Buffer {
         }
     }
 
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        let source = bytes.as_ptr().cast();
+        unsafe { check(sys::iree_hal_buffer_map_write(self.0, offset, source, bytes.len())).unwrap() };
+    }
+
     /// Whether its first byte can be mapped now.
     pub(crate) fn is_mappable(&self) -> bool {
         unsafe {
@@ -659,7 +664,7 @@ impl Buffer {
         let references = unsafe { AtomicI32::from_ptr((&raw mut (*self.0).resource.ref_count).cast()) };
         let until = Instant::now() + Duration::from_secs(10);
         while references.load(Ordering::Acquire) > 1 {
-            assert!(Instant::now() < until, "somebody keeps the buffer");
+            assert!(Instant::now() < until, "something keeps the buffer");
             std::thread::yield_now();
         }
     }

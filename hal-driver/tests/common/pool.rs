@@ -25,7 +25,7 @@ pub(crate) struct Pool {
     /// What is told that the epoch has come when memory comes back, and how many were waiting for it then.
     tracker: Mutex<*mut sys::iree_async_frontier_tracker_t>,
     woken: AtomicUsize,
-    /// The pool says that there is no memory when it is first asked, and then gives some that nobody uses.
+    /// The pool says that there is no memory when it is first asked, and then gives some that is unused.
     notification: *mut sys::iree_async_notification_t,
     /// The references to the notification, each time that the pool was asked.
     asked: Mutex<Vec<i32>>,
@@ -52,7 +52,7 @@ impl Pool {
         })
     }
 
-    /// A pool over memory of a device that has none at first, and then some that nobody uses.
+    /// A pool over memory of a device that has none at first, and then some that is unused.
     pub(crate) fn late(device: &Device, proactor: &Proactor) -> Box<Self> {
         let mut pool = Self::new(device, 0, 0);
         let out = &raw mut pool.notification;

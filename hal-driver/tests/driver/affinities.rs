@@ -104,7 +104,7 @@ fn same_affinity_is_the_same_queue() {
 }
 
 /// Each bit of a queue that is not there is one of those that are: bits that follow each other are different queues, and each is
-/// one queue, for whoever comes next too.
+/// one queue, for the next operation too.
 #[test]
 fn affinity_of_no_queue_here_is_folded_into_one_that_is() {
     const LATENCY: Duration = Duration::from_millis(500);

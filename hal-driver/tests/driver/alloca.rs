@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Stream-ordered memory that goes round while work is in flight: whoever gets it gets it whole, and in time.
+//! Stream-ordered memory that goes round while work is in flight: each owner gets it whole, and in time.
 
 use crate::common::{Buffer, Device, List, Semaphore, check, params};
 use hal_semaphore::Code;
@@ -202,7 +202,7 @@ fn no_more_than_a_slab_is_out_ahead_of_time() {
 }
 
 #[test]
-fn what_was_taken_ahead_comes_back_when_what_it_counted_on_fails() {
+fn memory_taken_ahead_comes_back_when_the_release_it_counted_on_fails() {
     let device = Device::open_in_group("mock://?queues=1&latency=20us&fault=fail:fill:1").unwrap();
     let buffer = device.buffer(64);
     let fails = device.semaphore(0);

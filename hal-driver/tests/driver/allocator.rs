@@ -181,7 +181,7 @@ fn host_memory_is_imported_as_what_it_is() {
 }
 
 #[test]
-fn what_is_exportable_can_be_exported() {
+fn exportable_buffer_is_exported() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         for params in [own(), shared()] {
@@ -297,7 +297,7 @@ fn address(buffer: &Buffer) -> usize {
     }
 }
 
-/// Whoever is told that so much can be allocated finds room for so much at once, or later when others have let go.
+/// A program that is told that so much can be allocated finds room for so much at once, or later when others have let go.
 #[test]
 fn more_than_one_allocation_can_have_is_not_allocatable() {
     for uri in DEVICES.iter().chain(&FURTHER) {
@@ -348,7 +348,7 @@ fn bytes_are_counted_where_they_are() {
     }
 }
 
-/// hal/allocator.h shows how: the first call asks for the count, and nobody looks at what it answers.
+/// hal/allocator.h shows how: the first call asks for the count, and its answer is ignored.
 #[test]
 fn asking_how_many_heaps_there_are_leaves_nothing_to_free() {
     for uri in ["mock", "template"] {

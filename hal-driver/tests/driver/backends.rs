@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Backends that do what their traits allow and nobody expects: nothing that they say is believed where memory is at stake.
+//! Backends that do unexpected things that their traits allow: nothing that they say is believed where memory is at stake.
 
 use crate::common::pool::Pool;
 use crate::common::properties::{HEAP, QUEUE, properties};
@@ -366,7 +366,7 @@ fn alloca(device: &Device, pool: *mut sys::iree_hal_pool_t, done: &Semaphore) ->
 const LENGTH: usize = 4096;
 
 #[test]
-fn what_either_side_writes_the_other_one_sees_where_it_was_made_visible() {
+fn write_of_either_side_is_seen_by_the_other_where_it_was_made_visible() {
     register();
     let tracker = Tracker::new();
     let device = Device::open_in("odd://not-coherent", &tracker).unwrap();
@@ -414,7 +414,7 @@ fn what_either_side_writes_the_other_one_sees_where_it_was_made_visible() {
     }
 }
 
-/// An allocation that looks for memory while its device goes, and would have waited for some: nobody would tell it any more.
+/// An allocation that looks for memory while its device goes, and would have waited for some: nothing would wake it any more.
 #[test]
 fn allocation_that_finds_no_memory_when_its_device_is_going_is_cancelled() {
     const PIECE: usize = 4000;

@@ -202,7 +202,7 @@ fn filled(owner: &Device, length: usize, byte: u8) -> Buffer {
     buffer
 }
 
-/// Devices of five drivers; the first three have memory that nobody else can reach.
+/// Devices of five drivers; the first three have memory that no other driver can reach.
 fn devices() -> [(&'static str, Device); 5] {
     let open = |name, uri: &str| (name, Device::open(uri).unwrap());
     [
@@ -502,7 +502,7 @@ fn many_small_pieces_of_two_buffers_are_each_their_own() {
 }
 
 #[test]
-fn what_may_only_be_read_comes_and_does_not_go_back() {
+fn buffer_that_may_only_be_read_is_brought_and_not_written_back() {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let kept = owner.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_READ, LENGTH);
@@ -617,7 +617,7 @@ fn map_as_a_driver(buffer: &Buffer, offset: usize, length: usize) -> Result<sys:
 }
 
 #[test]
-fn what_is_mapped_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
+fn mapping_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
     let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
     let buffer = filled(&owner, LENGTH, 1);
     for (byte, signal) in [(5, owner.semaphore(0)), (6, local.semaphore(0))] {
@@ -777,7 +777,7 @@ mod stress {
     const LENGTH: usize = 512;
     const BUFFERS: usize = 3;
     const ROUNDS: u64 = 8;
-    /// What one operation may write, and what nobody else touches in its round.
+    /// What one operation may write, and no other touches in its round.
     const SHARE: usize = 8;
 
     /// Which bytes of which buffer.
@@ -823,7 +823,7 @@ mod stress {
         Operation { worker: dice.below(cards), way, affinity: 1 << dice.below(2), kind, target, source }
     }
 
-    /// A round: shares that nobody else has, in a random order.
+    /// A round: a share for each operation, in a random order.
     fn round(dice: &mut Dice, cards: usize) -> Vec<Operation> {
         let mut places: Vec<Place> = (0..BUFFERS * LENGTH / SHARE)
             .map(|share| Place { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
@@ -835,7 +835,7 @@ mod stress {
     }
 
     impl Operation {
-        /// What it does to bytes that are nobody's but its own.
+        /// What it does to bytes that are its own alone.
         fn apply(&self, buffers: &mut [Vec<u8>]) {
             let (target, source) = (self.target, self.source);
             let from = buffers[source.buffer][source.offset..source.offset + SHARE].to_vec();

@@ -119,7 +119,7 @@ fn descriptor_that_hangs_up_is_a_lost_device() {
 
 /// The device has ended work and hangs up before anybody looks: what it had done is done.
 #[test]
-fn what_was_reported_before_a_descriptor_hung_up_is_taken() {
+fn report_before_a_descriptor_hung_up_is_taken() {
     let uri = "mock://0?completion=descriptor&queues=1&fault=hangup:3";
     let (device, proactor) = Device::open_polled(uri).unwrap();
     let buffer = device.buffer(64);

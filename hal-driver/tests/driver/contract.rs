@@ -242,7 +242,7 @@ fn everything_may_be_let_go_once_it_is_queued() {
 
 /// hal/device.h, dispatch: "the executable, binding buffers, and indirect parameter buffer will be retained by the queue".
 #[test]
-fn what_a_dispatch_uses_may_be_let_go_once_it_is_queued() {
+fn objects_of_a_dispatch_may_be_let_go_once_it_is_queued() {
     let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();

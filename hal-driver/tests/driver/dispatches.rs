@@ -308,7 +308,7 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     assert_eq!(missing.queued().unwrap_err().code, Code::InvalidArgument);
 }
 
-/// Whoever makes an instance of IREE's virtual machine clears the names of its types for a moment, for every thread.
+/// Making an instance of IREE's virtual machine clears the names of its types for a moment, for every thread.
 #[test]
 fn device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
     let device = Device::open("mock").unwrap();

@@ -2,10 +2,11 @@
 
 //! What is wrong with a request is refused with the right status, says what is wrong, and changes nothing.
 
-use crate::common::{Device, Error, List, check, params, view};
+use crate::common::{Device, Error, List, Semaphore, check, params, view};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
+use std::time::Duration;
 
 fn refused(result: crate::common::Result, code: Code, says: &str) {
     let error = result.expect_err(says);
@@ -222,7 +223,7 @@ fn semaphores_and_buffers_of_another_driver_work() {
     clippy::undocumented_unsafe_blocks,
     reason = "every object is alive, and no slot looks at the nulls"
 )]
-fn what_is_not_there_says_so_by_name() {
+fn slot_that_is_not_there_says_so_by_name() {
     let device = Device::open("mock").unwrap();
     let buffer = device.buffer(64);
     let semaphore = device.semaphore(0);
@@ -303,7 +304,7 @@ fn nothing_else_is_unimplemented() {
     assert_eq!(uses(&sources), 1, "one function makes such a failure");
 }
 
-/// A slot that is null crashes whoever calls it: IREE does not look.
+/// A slot that is null crashes its caller: IREE does not check.
 #[test]
 #[expect(clippy::undocumented_unsafe_blocks, reason = "a table is pointers to functions and nothing else")]
 fn no_table_has_a_hole() {
@@ -332,4 +333,39 @@ fn no_table_has_a_hole() {
         assert!(full::<sys::iree_hal_event_vtable_t>(table(event.cast())));
         sys::iree_hal_event_release(event);
     }
+}
+
+/// What a wait of a program's answers: that of one semaphore has a slot of the driver's, and the text with it.
+fn waited(semaphore: &Semaphore, value: u64, timeout: sys::iree_timeout_t) -> crate::common::Result {
+    unsafe { check(sys::iree_hal_semaphore_wait(semaphore.0, value, timeout, 0)) }
+}
+
+#[test]
+fn wait_for_a_semaphore_that_fails_says_why() {
+    let forever = unsafe { sys::iree_infinite_timeout() };
+    for code in [Code::DataLoss, Code::DeadlineExceeded] {
+        let device = Device::open("mock").unwrap();
+        let done = device.semaphore(0);
+        let (again, begun) = (done.clone(), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                begun.wait();
+                waited(&again, 1, forever)
+            });
+            begun.wait();
+            // Long enough for it to fall asleep.
+            std::thread::sleep(Duration::from_millis(50));
+            done.fail(code, "told to");
+            refused(sleeper.join().unwrap(), code, "told to");
+        });
+        refused(waited(&done, 1, forever), code, "told to");
+        refused(waited(&done, 1, unsafe { sys::iree_make_timeout_ms(0) }), code, "told to");
+    }
+}
+
+#[test]
+fn wait_that_takes_too_long_for_a_sound_semaphore_is_a_deadline_exceeded() {
+    let device = Device::open("mock").unwrap();
+    let late = waited(&device.semaphore(0), 1, unsafe { sys::iree_make_timeout_ms(20) }).unwrap_err();
+    assert_eq!(late.code, Code::DeadlineExceeded, "{}", late.text);
 }

@@ -206,7 +206,7 @@ fn descriptor_is_taken_if_its_memory_stays() {
     }
 }
 
-/// "An imported one stays the program's", and so does where it stands in it: whoever reads on reads on there.
+/// "An imported one stays the program's", and so does its offset: a program that reads on reads on there.
 #[test]
 fn descriptor_is_left_where_the_program_had_it() {
     use rustix::fs::SeekFrom;
@@ -252,9 +252,9 @@ fn memory_that_shrinks_while_it_is_taken_is_refused_or_whole() {
     assert_eq!(taken, 0, "unsealed memory is not taken, and sealed memory has nothing in it");
 }
 
-/// Whoever has a descriptor of a buffer's can neither make it shorter nor longer, nor seal it so that nobody else can map it.
+/// A holder of a buffer's descriptor can neither make it shorter nor longer, nor seal it so that others cannot map it.
 #[test]
-fn what_is_exported_is_sealed_for_good() {
+fn exported_descriptor_is_sealed_for_good() {
     let device = Device::open("mock").unwrap();
     let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
     let (descriptor, _) = export(&device, &buffer).unwrap();
@@ -315,7 +315,7 @@ fn no_descriptor_is_left_open() {
 }
 
 #[test]
-fn what_has_no_descriptor_says_how_to_get_one() {
+fn buffer_without_a_descriptor_says_how_to_get_one() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let plain = device.try_buffer_of(host(0), LENGTH).unwrap();

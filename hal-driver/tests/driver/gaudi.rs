@@ -326,7 +326,7 @@ fn card_that_is_broken_stays_so_and_says_it() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_what_to_do() {
+fn card_that_cannot_be_opened_says_what_to_do() {
     let says = Device::cannot_be_opened;
     // No card is in any machine that these tests run on.
     if !std::path::Path::new("/sys/class/accel/accel0").exists() {
@@ -430,7 +430,7 @@ mod containers {
     /// A function of three steps on three lanes: a constant is repeated over the first binding, the first is copied to the
     /// second, and what the executable keeps in device memory goes over the beginning of the second.
     fn container(generation: Generation) -> Container {
-        container_that_fills_on(Lane::Within, generation)
+        container_that_fills_on(Lane::DeviceToDevice, generation)
     }
 
     /// The same for a first binding that is where this lane writes.
@@ -446,7 +446,7 @@ mod containers {
             ],
         };
         let copy = Step {
-            lane: Lane::Up,
+            lane: Lane::DeviceToHost,
             template: packet::copy(generation, 0, 0, 0).to_vec(),
             patches: vec![
                 patch(0, PatchKind::BindingLengthWord { binding: 0 }),
@@ -455,7 +455,7 @@ mod containers {
             ],
         };
         let kept = Step {
-            lane: Lane::Up,
+            lane: Lane::DeviceToHost,
             template: packet::copy(generation, 0, 0, 8).to_vec(),
             patches: vec![
                 patch(8, PatchKind::DataAddress { segment: 0, addend: 4 }),
@@ -509,7 +509,7 @@ mod containers {
             let uri = card(number, "");
             let (owner, worker) = (Device::open(&uri).unwrap(), Device::open(&neighbour(&uri)).unwrap());
             // What is lent is in host memory, where another lane writes.
-            let [own_first, lent_first] = [Lane::Within, Lane::Up]
+            let [own_first, lent_first] = [Lane::DeviceToDevice, Lane::DeviceToHost]
                 .map(|lane| worker.load(FORMAT, &container_that_fills_on(lane, generation).write()).unwrap());
             let length = LENGTH / 4 * 4;
             let (theirs, too, own) =
@@ -538,7 +538,7 @@ mod containers {
     }
 
     #[test]
-    fn what_is_no_container_for_the_card_is_refused() {
+    fn file_that_is_no_container_for_the_card_is_refused() {
         let device = Device::open(&card(2, "")).unwrap();
         let refused = |format: &str, bytes: &[u8]| match device.load(format, bytes) {
             Ok(_) => panic!("{format} was loaded"),

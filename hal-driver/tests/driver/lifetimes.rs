@@ -180,7 +180,7 @@ fn file(device: &Device) -> Thing {
     Thing::File(file, bytes)
 }
 
-/// What a program can have of a device, with work queued that uses most of it and that nobody has waited for.
+/// What a program can have of a device, with work queued that uses most of it and that has not been waited for.
 fn everything(device: Device, executable: Option<Executable>, returned: &Returned) -> Vec<Thing> {
     let mut things = Vec::new();
     let order = device.semaphore(0);

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4096;
 
-/// The epoch that the memory of a pool waits for, which nobody reaches by itself.
+/// The epoch that the memory of a pool waits for, which no work reaches.
 const EPOCH: u64 = 7;
 
 const MAY_WAIT: u64 = sys::IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER as u64;
 
-/// A device, and a pool of memory that somebody else is still using.
+/// A device, and a pool of memory that is still in use elsewhere.
 struct Scene {
     device: Device,
     tracker: Tracker,
@@ -135,7 +135,7 @@ fn memory_goes_back_when_its_frontier_is_waited_for_no_more() {
     drop((buffer, tracker));
 }
 
-/// Whoever hears that it has its memory may let go of the pool, and of what that says of its memory by.
+/// A program that is told of its memory may let go of the pool, and of what that says of its memory by.
 #[test]
 fn notification_of_a_pool_is_kept_while_it_is_listened_to() {
     let (device, proactor) = Device::open_polled("mock").unwrap();

@@ -292,7 +292,7 @@ fn network_that_hangs_is_stopped_and_others_do_not_notice() {
 }
 
 #[test]
-fn what_the_card_refuses_fails_one_dispatch_with_its_code() {
+fn request_that_the_card_refuses_fails_one_dispatch_with_its_code() {
     for (fault, code, says) in [
         ("bad-channel:1", Code::Internal, "channel"),
         ("control-crc:3", Code::DataLoss, "checksum"),
@@ -417,7 +417,7 @@ fn device_that_goes_with_work_pending_leaves_the_card_whole() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_what_to_do() {
+fn card_that_cannot_be_opened_says_what_to_do() {
     let says = Device::cannot_be_opened;
     // No card is in any machine that these tests run on.
     if !std::path::Path::new("/sys/class/accel/accel0").exists() {
@@ -441,7 +441,7 @@ fn what_cannot_be_opened_says_what_to_do() {
 }
 
 #[test]
-fn what_is_no_network_for_the_card_is_refused() {
+fn file_that_is_no_network_for_the_card_is_refused() {
     let machine = Machine::new("", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let refused = |format: &str, bytes: &[u8]| match device.load(format, bytes) {

@@ -54,7 +54,7 @@ fn program_that_polls_is_answered_at_once() {
     assert_eq!(fewest, Some(0));
 }
 
-/// Of devices that nobody has asked before, so that each first answer takes its time. Others share the processors, so the quickest counts.
+/// Of devices that have not been asked before, so that each first answer takes its time. Others share the processors, so the quickest counts.
 #[test]
 fn first_answer_takes_what_it_costs_to_be_woken_at_most() {
     let first = |_| {

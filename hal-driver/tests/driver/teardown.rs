@@ -58,7 +58,7 @@ fn device_may_be_dropped_by_its_own_callback() {
 }
 
 #[test]
-fn what_was_made_with_a_device_may_outlive_it() {
+fn objects_of_a_device_may_outlive_it() {
     let device = Device::open("mock").unwrap();
     let (buffer, done) = (device.buffer(4096), device.semaphore(0));
     device.fill(&List::none(), &done.at(1), &buffer, (0, 4096), &[5]).unwrap();

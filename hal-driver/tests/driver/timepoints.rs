@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Timepoints of semaphores: what IREE's headers promise of them, whoever moves the semaphore.
+//! Timepoints of semaphores: what IREE's headers promise of them, whatever moves the semaphore.
 
 use crate::common::{Buffer, Device, File, List, Result, Semaphore, check, failure};
 use hal_semaphore::{Code, MAX_VALUE};

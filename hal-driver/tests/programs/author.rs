@@ -55,7 +55,7 @@ struct Author {
     accesses: Vec<Vec<Access>>,
     /// The last step that signals each timeline.
     tips: Vec<usize>,
-    /// Transient buffers: who allocated them, until somebody deallocates them.
+    /// Transient buffers: who allocated them, until they are deallocated.
     transients: Vec<(usize, usize)>,
     /// Where a workgroup count was written.
     counts: Vec<Part>,

@@ -55,7 +55,7 @@ impl Machine {
         if self.is_iree(device) { u64::MAX } else { affinity }
     }
 
-    /// IREE's own driver refuses an operation whose wait has failed already; whoever submits it fails its signals.
+    /// IREE's own driver refuses an operation whose wait has failed already; the submitting test fails its signals.
     pub(crate) fn refuses_late(&self, device: usize) -> bool {
         self.is_iree(device)
     }

@@ -181,7 +181,7 @@ fn report(kind: &Kind, place: &Place, program: &Program, troubles: &[String]) ->
     )
 }
 
-/// What runs now, for whoever wonders after a crash.
+/// What runs now, to be read after a crash.
 fn note(kind: &Kind, place: &Place, seed: u64) {
     let name = format!("programs-{}", kind.name);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -2,14 +2,14 @@
 
 //! What a program must come to, worked out one step after the other on plain bytes.
 //!
-//! A step that waits for a failure never runs. What nobody has written yet is `None`, and so is what was made of it.
+//! A step that waits for a failure never runs. Unwritten bytes are `None`, and so is what was made of it.
 
 use crate::program::{
     Action, At, Base, Command, Count, Dispatch, Kernel, Memory, Part, Program, Recorded, Step, Visit,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A byte that has a value, or one that nobody has written.
+/// A byte that has a value, or one that is unwritten.
 pub(crate) type Cell = Option<u8>;
 
 /// The steps whose failure may be what is seen: none where all goes well.
@@ -119,7 +119,7 @@ impl World {
         Ok(())
     }
 
-    /// What the causes come to: whoever signals a timeline that has failed may fail it first.
+    /// What the causes come to: a signal to a timeline that has failed may fail it first.
     fn finish(&mut self, program: &Program) {
         loop {
             let mut grown = false;

@@ -51,14 +51,18 @@ impl<W> Action<W> {
             Self::Host(_) => ActionKind::Host,
             Self::Early(_) => ActionKind::Early,
             Self::Marker(_) => ActionKind::Marker,
-            Self::Barrier => ActionKind::Barrier,
+            Self::Barrier | Self::Cleanup(_) => ActionKind::Barrier,
         }
     }
 
     #[inline]
     fn into_work(self) -> Option<W> {
         match self {
-            Self::Queue(work) | Self::Host(work) | Self::Early(work) | Self::Marker(work) => Some(work),
+            Self::Queue(work)
+            | Self::Host(work)
+            | Self::Early(work)
+            | Self::Marker(work)
+            | Self::Cleanup(work) => Some(work),
             Self::Barrier => None,
         }
     }
@@ -539,7 +543,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn route(&mut self, key: Key) {
         let Some(op) = self.op(key) else { return };
         if let Some(failure) = op.failure.clone() {
-            self.end(key, Some(failure), None);
+            self.end_or_clean_up(key, failure);
             return;
         }
         if op.state != OpState::Unplaced || op.remaining > 0 {
@@ -555,7 +559,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             ActionKind::Host | ActionKind::Early => {
                 if let Some(work) = self.start_on_host(key) {
-                    self.state.effects.runs.push((key, work));
+                    self.state.effects.runs.push((key, work, None));
                 }
             }
             ActionKind::Barrier if self.is_reached(key) => {
@@ -563,6 +567,20 @@ impl<B: Backend> Turn<'_, B> {
                 self.end(key, None, None);
             }
             ActionKind::Barrier => self.order(key),
+        }
+    }
+
+    /// Ends an operation that has failed, or has the host clean up for it first, which ends it then.
+    fn end_or_clean_up(&mut self, key: Key, failure: Failure) {
+        let op = self.live(key);
+        if op.is_cleaning_up() {
+            return;
+        }
+        if !op.cleans_up() {
+            return self.end(key, Some(failure), None);
+        }
+        if let Some(work) = self.start_on_host(key) {
+            self.state.effects.runs.push((key, work, Some(failure)));
         }
     }
 

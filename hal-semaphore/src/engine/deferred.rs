@@ -199,6 +199,64 @@ mod threads {
             deferred.run();
         }
     }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::sync::mpsc;
+
+        /// Set in the process that runs one of these tests alone, since there is one pool in a process.
+        const ALONE: &str = "HAL_TEST_DEFERRED_ALONE";
+
+        /// Runs the test in a process of its own, with this stack for each thread. True in that process.
+        fn is_alone(test: &str, stack: usize) -> bool {
+            if std::env::var_os(ALONE).is_some() {
+                return true;
+            }
+            let name = format!("engine::deferred::threads::tests::{test}");
+            let ended = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", &name, "--test-threads=1", "--nocapture"])
+                .env(ALONE, "1")
+                .env("RUST_MIN_STACK", stack.to_string())
+                .output()
+                .unwrap();
+            let ran = String::from_utf8_lossy(&ended.stdout).contains("1 passed");
+            assert!(ended.status.success() && ran, "{ended:?}");
+            false
+        }
+
+        fn counts() -> (usize, usize) {
+            let pool = lock();
+            (pool.threads, pool.idle)
+        }
+
+        #[test]
+        fn thread_that_cannot_be_started_is_not_counted() {
+            // No thread has room for such a stack.
+            if is_alone("thread_that_cannot_be_started_is_not_counted", 1 << 62) {
+                run(Deferred::new(|| ()));
+                assert_eq!(counts(), (0, 0));
+                run_stranded();
+            }
+        }
+
+        /// One is busy and another watches.
+        #[test]
+        fn callbacks_one_after_the_other_have_two_threads() {
+            if is_alone("callbacks_one_after_the_other_have_two_threads", 1 << 20) {
+                for _ in 0..20 {
+                    let (sender, called) = mpsc::channel();
+                    run(Deferred::new(move || sender.send(()).unwrap()));
+                    called.recv_timeout(Duration::from_secs(5)).unwrap();
+                    let begin = Instant::now();
+                    while lock().busy() > 0 && begin.elapsed() < Duration::from_secs(5) {
+                        std::thread::yield_now();
+                    }
+                }
+                assert!(counts().0 <= 2, "threads, and those that watch: {:?}", counts());
+            }
+        }
+    }
 }
 
 #[cfg(any(loom, shuttle))]

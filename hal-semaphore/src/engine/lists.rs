@@ -357,6 +357,7 @@ mod tests {
                             prop_assert!(model.remove(&number(&target)).is_some());
                         }
                         lists.keep_first();
+                        prop_assert!(lists.lists.len() <= 1 && lists.index.is_none(), "the others stay");
                     }
                 }
                 let coverable = model.values().filter(|&&(queue, ..)| queue != HOST).count();

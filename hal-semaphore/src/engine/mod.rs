@@ -100,6 +100,9 @@ pub enum Action<W> {
     Marker(W),
     /// Nothing: signals when its waits are reached.
     Barrier,
+    /// The same, and where it fails before it has its place in its queue the host [cleans up](crate::Backend::clean_up) first: its signals
+    /// fail when that has ended. For whoever begins several things that end at one barrier, of which one fails while others go on.
+    Cleanup(W),
 }
 
 /// How many waits of an operation were of each class when it was submitted.

@@ -14,7 +14,7 @@
 //!              │                                    │        HostTask::finish
 //!              ├─► Running ──► Held: done early, and a barrier from here on; or not, and a Host action
 //!              ├────────────────────────────────────┴─────────────────────────────────► ended
-//!              │         a wait failed · cancelled · device lost · shut down
+//!              │         a wait failed · cancelled · device lost · shut down (a barrier that cleans up: by way of Running)
 //!              └── barrier whose waits are all reached ───────────────────────────────► ended
 //! ```
 //!
@@ -154,6 +154,20 @@ pub(super) struct Op<B: Backend> {
     pub(super) work: Option<B::Work>,
 }
 
+impl<B: Backend> Op<B> {
+    /// Whether the host has something to do before it fails. What was done early has its work only to be reclaimed; and what has its
+    /// place in its queue has nothing left that the host could wait for.
+    pub(super) fn cleans_up(&self) -> bool {
+        let is_barrier = self.kind == ActionKind::Barrier && !self.done;
+        is_barrier && self.state == OpState::Unplaced && self.work.is_some()
+    }
+
+    /// Whether the host is at that.
+    pub(super) fn is_cleaning_up(&self) -> bool {
+        self.kind == ActionKind::Barrier && self.state == OpState::Running
+    }
+}
+
 /// An operation that its queue's device has, or that is coalesced with one.
 pub(super) struct InFlight {
     pub(super) op: Key,
@@ -182,8 +196,8 @@ pub(super) struct Effects<B: Backend> {
     pub(super) parting: Option<Arc<Parting<B>>>,
     pub(super) transitions: Vec<Transition>,
     pub(super) watches: Vec<(B::Timeline, u64, Arc<Slot>)>,
-    /// Operations of the host that can run.
-    pub(super) runs: Vec<(Key, B::Work)>,
+    /// Operations of the host that can run, and those that have failed and are cleaned up.
+    pub(super) runs: Vec<(Key, B::Work, Option<Failure>)>,
     /// What the backend is asked to do early, and what it says to that.
     pub(super) early: Vec<Early<B>>,
     pub(super) reclaims: Vec<Ended<B::Work>>,

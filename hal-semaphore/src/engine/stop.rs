@@ -65,11 +65,12 @@ impl<B: Backend> Turn<'_, B> {
 
     /// The host is done with an operation.
     pub(super) fn end_host_work(&mut self, ticket: Ticket, result: Result<(), Failure>) {
-        if self.state.ops.get(ticket.key).is_some_and(|op| op.state == OpState::Running) {
-            // A host call that ends well on a device that is lost meanwhile has still lost its device.
-            let failure = result.err().or(self.state.lost.clone());
-            self.end(ticket.key, failure, None);
-        }
+        let Some(op) = self.state.ops.get(ticket.key).filter(|op| op.state == OpState::Running) else {
+            return;
+        };
+        // What was cleaned up has failed before. A host call that ends well on a device that is lost meanwhile has still lost its device.
+        let failure = op.failure.clone().or(result.err()).or(self.state.lost.clone());
+        self.end(ticket.key, failure, None);
     }
 
     fn cancel(&mut self, key: Key, failure: &Failure) -> Cancel {

@@ -49,7 +49,6 @@ impl<B: Backend> Turn<'_, B> {
                 self.retire();
             }
             self.take_own_releases();
-            self.stay_for_callbacks();
             if !self.state.effects.is_empty() {
                 self = self.perform();
             }
@@ -57,9 +56,9 @@ impl<B: Backend> Turn<'_, B> {
                 // What is to fail has failed by now.
                 self = self.issue();
             }
+            self.stay_for_callbacks();
             if !self.agenda.released.is_empty() {
                 // Others wait for what has been released here: they come first.
-                self.stay_for_callbacks();
                 self.agenda.yields = Some(self.index);
                 return self.leave();
             }
@@ -364,13 +363,16 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Hands operations of the host to the backend.
-    fn run_all(&self, index: u32, runs: &mut Vec<(Key, B::Work)>) {
+    fn run_all(&self, index: u32, runs: &mut Vec<(Key, B::Work, Option<Failure>)>) {
         let keeper = self.queue(index).keeper.lock().as_ref().and_then(Weak::upgrade);
-        for ((key, work), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
+        for ((key, work, failure), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
             // Without a keeper the engine is on its way out, and nothing is left that could run.
             if let Some(keeper) = keeper {
                 let task = HostTask::new(keeper, Ticket { engine: self.id, queue: index, key });
-                self.count_panic(self.foreign(|| self.backend.run(task, work)));
+                self.count_panic(self.foreign(|| match failure {
+                    None => self.backend.run(task, work),
+                    Some(failure) => self.backend.clean_up(task, work, &failure),
+                }));
             }
         }
     }

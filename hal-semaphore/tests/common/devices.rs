@@ -522,6 +522,10 @@ impl Backend for Devices {
         self.state().host.push((task, job));
     }
 
+    fn clean_up(&self, task: HostTask, job: Job, _why: &Failure) {
+        self.run(task, job);
+    }
+
     fn try_early(&self, job: &mut Job) -> Result<bool, Failure> {
         self.come(Moment::Early(job.id));
         if let Some(refusal) = job.refusal.clone() {

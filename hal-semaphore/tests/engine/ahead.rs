@@ -67,7 +67,7 @@ fn chain_goes_to_its_device_without_the_host_on_the_way() {
 }
 
 #[test]
-fn what_cannot_be_done_ahead_waits_and_runs_on_the_host() {
+fn early_action_that_cannot_be_done_ahead_waits_and_runs_on_the_host() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Early(Job::ahead(2, false)));

@@ -12,7 +12,7 @@ use hal_semaphore::backend::{
 };
 use hal_semaphore::*;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -415,7 +415,7 @@ fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_bac
 
 /// What may call a program back runs here and now, and soon on another thread where this one must not (S8).
 #[test]
-fn what_may_call_back_runs_at_once_unless_its_thread_must_not() {
+fn callback_runs_at_once_unless_its_thread_must_not() {
     let here = std::thread::current().id();
     let (sender, receiver) = mpsc::channel();
     let call_back = || {
@@ -718,6 +718,31 @@ fn callbacks_that_wait_for_those_behind_them_all_end() {
     });
 }
 
+/// A thread for callbacks is there and sleeps until something is due. Then it is woken, and does not find it when it looks again
+/// by itself a second later.
+#[test]
+fn callback_that_becomes_due_wakes_the_thread_that_is_there_for_it() {
+    const ROUNDS: usize = 9;
+    let rig = Rig::new(1, NativeWaits::None);
+    let mut delays: Vec<_> = (0..ROUNDS)
+        .map(|_| {
+            let x = rig.semaphore();
+            let (sender, called) = mpsc::channel();
+            let _subscription = x.subscribe(1, move |_| {
+                // The test may have given up.
+                let _ = sender.send(());
+            });
+            std::thread::sleep(Duration::from_millis(30));
+            let begin = std::time::Instant::now();
+            rig.barrier(0, &[], &[(&x, 1)]);
+            called.recv_timeout(LIMIT).unwrap();
+            begin.elapsed()
+        })
+        .collect();
+    delays.sort_unstable();
+    assert!(delays[ROUNDS / 2] < Duration::from_millis(300), "{delays:?}");
+}
+
 /// Set in the process that cannot start a thread.
 const NO_THREADS: &str = "HAL_TEST_NO_THREADS";
 
@@ -725,7 +750,7 @@ const NO_THREADS: &str = "HAL_TEST_NO_THREADS";
 /// something calls them (S8).
 #[test]
 fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
-    let name = "callbacks_without_a_thread_for_them_wait_for_one_that_completes_something";
+    let name = "callbacks::callbacks_without_a_thread_for_them_wait_for_one_that_completes_something";
     if std::env::var_os(NO_THREADS).is_none() {
         // No thread has room for such a stack.
         let ended = std::process::Command::new(std::env::current_exe().unwrap())
@@ -734,7 +759,8 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
             .env("RUST_MIN_STACK", (1_usize << 62).to_string())
             .output()
             .unwrap();
-        assert!(ended.status.success(), "{ended:?}");
+        let ran = String::from_utf8_lossy(&ended.stdout).contains("1 passed");
+        assert!(ended.status.success() && ran, "{ended:?}");
         return;
     }
     assert!(std::thread::Builder::new().spawn(|| {}).is_err(), "the test is about a lack of threads");
@@ -756,7 +782,13 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
 
 /// A device whose work ends when the test says so, and whose work runs something of the program's when it comes back.
 #[derive(Default)]
-struct Releasing(OnceLock<Completer>);
+struct Releasing {
+    completer: OnceLock<Completer>,
+    /// Whether there is no room at this moment.
+    is_full: AtomicBool,
+    /// How many pieces it has taken.
+    taken: Arc<AtomicUsize>,
+}
 
 impl Backend for Releasing {
     type Timeline = Semaphore;
@@ -768,10 +800,14 @@ impl Backend for Releasing {
     }
 
     fn start(&self, completer: Completer) {
-        let _ = self.0.set(completer);
+        let _ = self.completer.set(completer);
     }
 
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+    fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        if self.is_full.load(Ordering::SeqCst) {
+            return Submitted::full(0);
+        }
+        self.taken.fetch_add(batch.len(), Ordering::SeqCst);
         Submitted::all()
     }
 
@@ -811,7 +847,7 @@ fn slow_release_beside_an_operation_on(other: usize) {
     submit(0, &[], &x, Action::Queue(Some(slow)));
     submit(other, &[(x.clone(), 1)], &y, Action::Host(None));
     std::thread::scope(|scope| {
-        let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().0.get().unwrap());
+        let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().completer.get().unwrap());
         scope.spawn(move || completer.complete(queue, 1).unwrap());
         let begin = std::time::Instant::now();
         while y.query().unwrap() == 0 && begin.elapsed() < LIMIT {
@@ -821,6 +857,28 @@ fn slow_release_beside_an_operation_on(other: usize) {
         drop(release);
         assert_eq!(reached, 1, "the host operation on queue {other} stays behind the program");
     });
+}
+
+/// Two jobs have ended, which makes room for the next one. That one goes to the device before what the first two held goes,
+/// since that calls the program back (S13).
+#[test]
+fn slow_releases_delay_no_job_that_waits_for_its_room() {
+    let engine = Engine::new(Releasing::default()).unwrap();
+    let (backend, queue) = (engine.backend(), engine.queue(0, 0).unwrap());
+    let submit = |work| {
+        engine.submit(0, Affinity::queue(0), &[], &[], Action::Queue(work)).unwrap();
+    };
+    let (taken, seen) = (backend.taken.clone(), Arc::new(Mutex::new(Vec::new())));
+    for _ in 0..2 {
+        let (taken, seen) = (taken.clone(), seen.clone());
+        submit(Some(Box::new(move || seen.lock().unwrap().push(taken.load(Ordering::SeqCst)))));
+    }
+    backend.is_full.store(true, Ordering::SeqCst);
+    submit(None);
+    backend.is_full.store(false, Ordering::SeqCst);
+    assert_eq!(taken.load(Ordering::SeqCst), 2, "there is no room for the third job");
+    backend.completer.get().unwrap().complete(queue, 2).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [3, 3], "jobs that the device had when the program was called back");
 }
 
 /// A program shuts down with its lock held, which callbacks that are due want. The shutdown says that it is not finished

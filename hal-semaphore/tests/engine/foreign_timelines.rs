@@ -378,7 +378,7 @@ fn timeline_without_waiters_is_told_where_its_operation_ends() {
 
 /// What is left to the backend is run in the order in which it became due, whichever of the pieces is run first (S8).
 #[test]
-fn what_is_left_to_the_backend_runs_in_order() {
+fn callbacks_left_to_the_backend_run_in_order() {
     let setup = Setup::that_keeps_deferred();
     let order = Arc::new(Mutex::new(Vec::new()));
     let timelines: Vec<_> = (0..3).map(|_| setup.with_waiters(false)).collect();
@@ -434,7 +434,7 @@ fn mirror_and_truth_agree_after_a_race() {
 /// Callbacks and foreign deliveries that become due inside `submit` go to the backend, which runs them where it likes.
 /// The value is there at once; until the backend runs them nothing else has happened (S8).
 #[test]
-fn what_becomes_due_inside_submit_runs_where_the_backend_says() {
+fn callback_that_becomes_due_inside_submit_runs_where_the_backend_says() {
     let setup = Setup::that_keeps_deferred();
     let ((x, mirror), (y, at_y)) = (setup.mirrored(), elsewhere());
     let called = Arc::new(AtomicUsize::new(0));

@@ -16,6 +16,7 @@ mod ahead;
 mod backlogs;
 mod callbacks;
 mod choice_of_queue;
+mod cleanups;
 #[path = "../common/mod.rs"]
 mod common;
 mod completion;

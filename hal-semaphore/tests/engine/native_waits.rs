@@ -138,6 +138,7 @@ fn barrier_that_is_reached_on_its_way_ends_before_the_job_in_front_of_it() {
     rig.once(Moment::EventCreation, |devices| assert!(devices.step(1) && devices.report(1)));
     rig.barrier(0, &[(&x, 1)], &[(&y, 1)]);
     assert_eq!((y.query().unwrap(), rig.ran()), (1, vec![1]));
+    assert_eq!(rig.engine.stats().host_barriers, 1, "it is counted as one that the host ended");
     rig.run_until_idle();
     rig.assert_idle();
 }
@@ -450,7 +451,7 @@ fn job_that_comes_while_an_event_is_made_has_one_too() {
 /// A device waits for a second one, which has waited for a third. If the second is lost its points pass, though the third is
 /// far from done: so a job that needs the third waits for it by itself (S6).
 #[test]
-fn what_another_device_has_waited_for_is_waited_for_again() {
+fn point_that_another_device_has_waited_for_is_waited_for_again() {
     let mut specs = vec![device(1, NativeWaits::Epochs); 3];
     specs[1].peers = vec![0];
     specs[2].peers = vec![0, 1];

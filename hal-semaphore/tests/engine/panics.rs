@@ -499,7 +499,7 @@ fn work_that_panics_holds_nothing_up() {
 /// A driver and a backend panic when they are asked whether they may call the program back. They may, for all that is known, so
 /// they are not told on the thread that submits, which may hold a lock of the program's (S8).
 #[test]
-fn what_panics_when_it_is_asked_whether_it_calls_back_does_so_on_another_thread() {
+fn timeline_that_panics_when_asked_whether_it_calls_back_is_told_on_another_thread() {
     within(LIMIT, || {
         let setup = Setup::new();
         let [never, x] = std::array::from_fn(|_| setup.own());

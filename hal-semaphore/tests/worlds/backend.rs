@@ -13,7 +13,7 @@ use hal_semaphore::backend::{
 use hal_semaphore::{Cancel, Code, Deferred, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
 
-/// The work of one operation. Whoever drops it without having got it back has lost it.
+/// The work of one operation. Dropped without having come back, it is lost.
 pub(crate) struct Job {
     pub(crate) op: usize,
     /// What the device reports instead of success.

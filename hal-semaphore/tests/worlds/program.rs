@@ -185,7 +185,8 @@ impl World {
         if let Action::Queue(mut job)
         | Action::Host(mut job)
         | Action::Early(mut job)
-        | Action::Marker(mut job) = action
+        | Action::Marker(mut job)
+        | Action::Cleanup(mut job) = action
         {
             job.back = true;
         }

@@ -222,12 +222,14 @@ impl Started {
                 Some(nanoseconds) => sys::iree_make_timeout_ns(nanoseconds),
                 None => sys::iree_infinite_timeout(),
             };
-            check(sys::iree_hal_semaphore_wait(
-                self.semaphore.as_ptr(),
-                1,
-                timeout,
-                sys::IREE_ASYNC_WAIT_FLAG_NONE,
-            ))
+            let semaphore = self.semaphore.as_ptr();
+            let waited =
+                check(sys::iree_hal_semaphore_wait(semaphore, 1, timeout, sys::IREE_ASYNC_WAIT_FLAG_NONE));
+            // The wait of IREE's own drivers answers with the code of a failure alone; a query has all of it.
+            let mut value = 0;
+            waited.or_else(|failure| {
+                check(sys::iree_hal_semaphore_query(semaphore, &raw mut value)).and(Err(failure))
+            })
         }
     }
 

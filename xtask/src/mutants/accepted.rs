@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The survivors that somebody looked at and accepts, each with the reason.
+//! The survivors that were looked at and are accepted, each with the reason.
 //!
 //! The list is a TOML file of `[[accepted]]` tables, one `key = "text"` a line. It names a line by its text and not by
 //! its number, so that it stays right while lines move. `"*"` stands for every line, or every operator; several operators,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_its_line() {
+    fn line_that_is_not_understood_is_refused_with_its_number() {
         let message = |text| format!("{:#}", parse(text).unwrap_err());
         assert!(message("file = 'a'").contains("line 1"));
         assert!(message("# fine\n[[accepted]]\nfile = a").contains("line 3"));

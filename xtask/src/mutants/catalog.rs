@@ -41,6 +41,12 @@ impl Mutant {
         self.operator.ends_with(" to Relaxed") || is_fence
     }
 
+    /// Whether the variable keeps its value, which may be gone: to a loop's next turn, which stands before this.
+    pub(super) fn drops_assignment_to(&self, name: &str) -> bool {
+        let assigned = self.original.split_once(" = ").map(|(assigned, _)| assigned);
+        self.operator == "statement dropped" && assigned == Some(name)
+    }
+
     /// Whether what comes after it may see what it should not: a value that is not gone, or has gone.
     pub(super) fn drops_an_end(&self) -> bool {
         let ends = ["drop(", "return", "break", "continue"];
@@ -52,7 +58,26 @@ impl Mutant {
 pub(super) fn read(folder: &Path) -> Result<Files> {
     let mut files = Files::new();
     read_folder(&folder.join("src"), "src", &mut files)?;
+    let of_tests: Vec<String> = files.iter().flat_map(|(file, text)| of_tests(file, text)).collect();
+    files.retain(|file, _| !of_tests.contains(file));
     Ok(files)
+}
+
+/// The files of the modules that a file declares for tests alone.
+fn of_tests(file: &str, text: &str) -> Vec<String> {
+    let stem = file.strip_suffix(".rs").unwrap_or(file);
+    let folder = match stem.rsplit_once('/') {
+        Some((folder, "mod" | "lib" | "main")) => folder,
+        _ => stem,
+    };
+    let items = syn::parse_file(text).map(|file| file.items).unwrap_or_default();
+    let is_of_tests =
+        |module: &&syn::ItemMod| module.content.is_none() && module.attrs.iter().any(is_for_tests);
+    let modules = items.iter().filter_map(|item| match item {
+        syn::Item::Mod(module) => Some(module),
+        _ => None,
+    });
+    modules.filter(is_of_tests).map(|module| format!("{folder}/{}.rs", module.ident)).collect()
 }
 
 fn read_folder(from: &Path, to: &str, files: &mut Files) -> Result<()> {
@@ -72,6 +97,13 @@ fn read_folder(from: &Path, to: &str, files: &mut Files) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether what has this attribute is compiled for tests alone.
+fn is_for_tests(attribute: &syn::Attribute) -> bool {
+    let syn::Meta::List(list) = &attribute.meta else { return false };
+    let when: String = list.tokens.to_string().split_whitespace().collect();
+    list.path.is_ident("cfg") && (when == "test" || when.starts_with("all(test,"))
 }
 
 /// Whether a file is the root of a crate's modules.
@@ -194,6 +226,15 @@ mod tests {
         unique.sort_unstable();
         unique.dedup();
         assert_eq!(unique.len(), 2 * before.len());
+    }
+
+    #[test]
+    fn modules_for_tests_alone_are_exempt() {
+        let text = "#[cfg(test)] mod a; #[cfg(all(test, not(loom)))] mod b; #[cfg(not(test))] mod c; mod d; \
+                    #[cfg(test)] mod e { fn f() {} }";
+        assert_eq!(of_tests("src/g.rs", text), ["src/g/a.rs", "src/g/b.rs"]);
+        assert_eq!(of_tests("src/g/mod.rs", "#[cfg(test)] mod a;"), ["src/g/a.rs"]);
+        assert_eq!(of_tests("src/lib.rs", "#[cfg(test)] mod a;"), ["src/a.rs"]);
     }
 
     #[test]

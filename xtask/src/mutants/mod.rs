@@ -77,6 +77,9 @@ pub(crate) struct Options {
     /// Each in a build of its own, as are those with --loom and those that can be built no other way
     #[arg(long)]
     apart: bool,
+    /// Without those that have to be built on their own
+    #[arg(long, conflicts_with_all = ["apart", "loom"])]
+    together: bool,
     /// How many are tried at a time, each in a copy of its own [default: one for every two cores]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -165,8 +168,10 @@ fn try_all(subject: &Subject, files: &Files, mutants: Vec<Mutant>, options: &Opt
     }
     // Those that were tried are in the build as well, so that it is the same each time.
     let record = Record::open(options.resume.as_deref())?;
+    let is_wanted = |number: &usize| !options.together || together.contains(number);
+    let wanted = mutants.into_iter().enumerate().filter(|(number, _)| is_wanted(number));
     let (before, mutants): (Vec<_>, Vec<_>) =
-        mutants.into_iter().enumerate().partition(|(_, mutant)| record.fate(&mutant.id).is_some());
+        wanted.partition(|(_, mutant)| record.fate(&mutant.id).is_some());
     let before = before.into_iter().filter_map(|(_, mutant)| {
         Some(Tried { fate: record.fate(&mutant.id)?, mutant, took: Duration::ZERO })
     });
@@ -179,7 +184,7 @@ fn try_all(subject: &Subject, files: &Files, mutants: Vec<Mutant>, options: &Opt
             continue;
         }
         let work = |copy: &Copy| {
-            let worker = Worker::new(subject, texts, copy, options)?;
+            let worker = Worker::new(subject, texts, copy, options, in_one)?;
             held(&progress).begin();
             loop {
                 // In a statement of its own, so that the lock is not held while the mutant is tried.
@@ -306,17 +311,30 @@ fn put_together(copy: &Copy, files: &Files, mutants: &[Mutant]) -> Result<(HashS
     }
 }
 
-/// What is to blame for an objection: what stands there; else the mutants between the places that it is about without which
-/// something does not end there; else all between them; else all of the file.
+/// What is to blame for an objection: the mutant that stands there; else those without which what it is about would have
+/// another value; else the piece that stands there; else the mutants between the places that it is about without which something
+/// does not end there; else all between them; else all of the file.
 fn blame(made: &Rendered, objection: &Objection, mutants: &[Mutant]) -> Vec<Blamed> {
-    if let Some(found) = objection.at.iter().find_map(|at| made.blamed(at.start)) {
-        return vec![found.clone()];
+    let found = objection.at.iter().find_map(|at| made.blamed(at.start));
+    if let Some(Blamed::Mutant(number)) = found {
+        return vec![Blamed::Mutant(*number)];
+    }
+    let mutant = |number: &usize| mutants.get(*number);
+    if let Some(name) = objection.at.first().and_then(|at| made.text.get(at.clone())) {
+        let assigns = |number: &&usize| mutant(number).is_some_and(|mutant| mutant.drops_assignment_to(name));
+        let assigned: Vec<_> = made.mutants.iter().filter(assigns).copied().map(Blamed::Mutant).collect();
+        if !assigned.is_empty() {
+            return assigned;
+        }
+    }
+    if let Some(piece) = found {
+        return vec![piece.clone()];
     }
     let start = objection.at.iter().map(|at| at.start).min().unwrap_or_default();
     let end = objection.at.iter().map(|at| at.end).max().unwrap_or_default();
     let between = made.within(&(start..end));
     let mut blamed = between.clone();
-    blamed.retain(|&number| mutants.get(number).is_some_and(Mutant::drops_an_end));
+    blamed.retain(|number| mutant(number).is_some_and(Mutant::drops_an_end));
     for others in [&between, &made.mutants] {
         if blamed.is_empty() {
             blamed.clone_from(others);
@@ -386,7 +404,13 @@ const LEAST_LIMIT: Duration = Duration::from_secs(10);
 
 impl<'a> Worker<'a> {
     /// Brings the copy up to date and runs the first tests with nothing wrong.
-    fn new(subject: &Subject, files: &'a Files, copy: &'a Copy, options: &'a Options) -> Result<Self> {
+    fn new(
+        subject: &Subject,
+        files: &'a Files,
+        copy: &'a Copy,
+        options: &'a Options,
+        in_one: bool,
+    ) -> Result<Self> {
         for (file, text) in files {
             copy.write(file, text)?;
         }
@@ -394,7 +418,11 @@ impl<'a> Worker<'a> {
         if options.brief {
             stages.truncate(1);
         }
-        let run = |stage| Run { stage, limit: OnceCell::new(), programs: OnceCell::new() };
+        let run = |stage: Stage| Run {
+            stage: if in_one { stage } else { stage.apart() },
+            limit: OnceCell::new(),
+            programs: OnceCell::new(),
+        };
         let runs = stages.into_iter().map(run).collect();
         let worker = Self { files, copy, options, runs, likely: RefCell::default() };
         if let Some(first) = worker.runs.first() {
@@ -522,7 +550,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_read_again() {
+    fn value_that_is_gone_is_blamed_on_the_line_that_gives_it_the_next_one() {
+        let source = "fn a() {\n    loop {\n        b(c);\n        d();\n        c = e();\n    }\n}\n";
+        let mutants = catalog::mutants(&Files::from([("src/a.rs".into(), source.into())]));
+        let numbered: Vec<_> = mutants.iter().map(|mutant| &mutant.mutation).enumerate().collect();
+        let made = together::render(source, &numbered, &HashSet::new()).unwrap();
+        let gone = made.text.rfind("b(c)").unwrap() + 2;
+        let objection = Objection { file: "src/a.rs".into(), at: std::iter::once(gone..gone + 1).collect() };
+        let blamed = blame(&made, &objection, &mutants);
+        let [Blamed::Mutant(number)] = blamed[..] else { panic!("{blamed:?}") };
+        assert_eq!((mutants[number].operator.as_str(), mutants[number].line), ("statement dropped", 5));
+    }
+
+    #[test]
+    fn mutants_left_out_are_read_again() {
         let mut left_out = LeftOut::default();
         left_out.add("src/a.rs", &Blamed::Mutant(7));
         left_out.add("src/a.rs", &Blamed::Piece(1..20));

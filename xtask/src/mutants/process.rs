@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_uses_is_counted_for_its_group() {
+    fn time_of_a_process_is_counted_for_its_group() {
         let stat = "7 (a ) b) R 1 42 42 0 -1 4194560 1 2 3 4 10 20 3 4 20 0 1 0 5 6 7";
         assert_eq!(state_and_ticks(stat, 42), Some(('R', 37)));
         assert_eq!(state_and_ticks(stat, 43), None);

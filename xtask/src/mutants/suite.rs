@@ -51,13 +51,57 @@ pub(super) struct Stage {
     /// Parts of the names of the tests that are run; all, if there are none.
     only: &'static [&'static str],
     skipped: &'static [&'static str],
-    /// A configuration has a folder of its own for what it builds.
-    configuration: &'static str,
+    configuration: Configuration,
+}
+
+/// How the crate is built. Each way has a folder of its own for what it builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Configuration {
+    /// Seldom, with many mutants in one build: run far more often than it is built.
+    Together,
+    /// Again for each mutant: what the last build has of unchanged functions is used again, and nothing is optimised.
+    Apart,
+    Loom,
+}
+
+impl Configuration {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Together => "",
+            Self::Apart => "apart",
+            Self::Loom => "loom",
+        }
+    }
+
+    fn flags(self) -> &'static str {
+        match self {
+            Self::Together | Self::Apart => "",
+            Self::Loom => " --cfg loom",
+        }
+    }
+
+    /// What cargo is told beside what the copy's workspace says.
+    fn environment(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Together | Self::Loom => &[],
+            Self::Apart => &[("CARGO_INCREMENTAL", "1"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "0")],
+        }
+    }
+}
+
+impl Stage {
+    /// The stage for mutants that are built one by one.
+    pub(super) fn apart(self) -> Self {
+        match self.configuration {
+            Configuration::Together => Self { configuration: Configuration::Apart, ..self },
+            Configuration::Apart | Configuration::Loom => self,
+        }
+    }
 }
 
 /// A stage with every test of a target, in the usual configuration.
 const fn stage(name: &'static str, target: &'static [&'static str]) -> Stage {
-    Stage { name, target, environment: &[], only: &[], skipped: &[], configuration: "" }
+    Stage { name, target, environment: &[], only: &[], skipped: &[], configuration: Configuration::Together }
 }
 
 /// What a mutant has to survive, in this order. The first notices nearly all that is noticed. Of another crate than the engine
@@ -88,7 +132,7 @@ pub(super) fn stages(subject: &Subject, loom: bool) -> Vec<Stage> {
         stages.push(Stage {
             environment: &[("LOOM_MAX_PREEMPTIONS", "3")],
             skipped: &MUTANTS,
-            configuration: "loom",
+            configuration: Configuration::Loom,
             ..stage("loom", &["--test", "loom"])
         });
     }
@@ -217,7 +261,7 @@ impl Copy {
 
     /// Where the compiler objects to the copy.
     pub(super) fn objections(&self) -> Result<Vec<Objection>> {
-        let mut command = self.cargo("check", "");
+        let mut command = self.cargo("check", Configuration::Together);
         let output = command
             .args(["--lib", "--message-format=json"])
             .env("CARGO_TARGET_DIR", self.folder.join("target").join("check"))
@@ -242,18 +286,16 @@ impl Copy {
     }
 
     /// Cargo at work on the copy, in a configuration.
-    fn cargo(&self, what: &str, configuration: &str) -> Command {
+    fn cargo(&self, what: &str, configuration: Configuration) -> Command {
         let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
         flags.push_str(" --cap-lints=allow");
-        if !configuration.is_empty() {
-            flags.push_str(" --cfg ");
-            flags.push_str(configuration);
-        }
+        flags.push_str(configuration.flags());
         let mut command = workspace::cargo();
         command
             .args([what, "--quiet", "--offline", "--all-features", "--package", &self.subject.package])
             .env("RUSTFLAGS", flags)
-            .env("CARGO_TARGET_DIR", self.folder.join("target").join(configuration))
+            .env("CARGO_TARGET_DIR", self.folder.join("target").join(configuration.folder()))
+            .envs(configuration.environment().iter().copied())
             .current_dir(&self.folder)
             .stdin(Stdio::null());
         command

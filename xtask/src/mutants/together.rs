@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pattern_binds_stays_bound() {
+    fn pattern_that_binds_stays_bound() {
         let text = of("fn a() { if let Some(b) = c() && d == e { f(b); } g(); }");
         assert!(text.contains("&& { if crate::wrong_line("), "{text}");
         assert!(text.contains("{ d != e } else { d == e } } {"), "{text}");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_ask_is_left_out() {
+    fn constant_code_that_cannot_ask_is_left_out() {
         let source = "const A: bool = 1 < 2; const fn b(c: u8) -> bool { c < 3 }";
         let mutations = operators::mutations(source);
         let numbered: Vec<_> = mutations.iter().enumerate().collect();

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compiled_for_checks_alone_is_exempt() {
+    fn code_compiled_for_checks_alone_is_exempt() {
         assert_eq!(open_to_mutants("a #[cfg(test)] mod tests { b } c"), "a c");
         assert_eq!(
             open_to_mutants("#[cfg(any(loom, shuttle))] #[inline] pub fn a() -> [u8; 2] { b } c"),

@@ -64,7 +64,7 @@ fn each_kind_of_field_is_what_was_written() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default_or_is_nothing() {
+fn field_that_is_left_out_has_its_default_or_is_nothing() {
     let mut builder = FlatBufferBuilder::new();
     let table = builder.start_table();
     let root = builder.end_table(table);

@@ -13,7 +13,7 @@ fn registry<T>() -> &'static Registry<u32, T> {
     Box::leak(Box::default())
 }
 
-/// What nobody waits for a place of.
+/// A key whose place no test waits for.
 fn plain(registry: &'static Registry<u32, u32>, key: u32) -> Arc<u32> {
     registry.open(key, None, |_| Ok::<_, Infallible>(key)).unwrap()
 }

@@ -143,7 +143,7 @@ fn program_of_another_process_works_on_the_very_memory() {
 }
 
 #[test]
-fn what_goes_wrong_in_a_program_is_said_and_the_next_call_goes_on() {
+fn failure_of_a_program_is_said_and_the_next_call_goes_on() {
     let (shelf, remote, _service) = service();
     remote.load(Arc::new(Add));
     let program = shelf.0.lock()[0].clone().unwrap();

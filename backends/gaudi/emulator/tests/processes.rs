@@ -154,7 +154,7 @@ impl Process for Other {
     }
 }
 
-/// rule(reset-waits): whoever opened the card is killed, and not whoever has the file now.
+/// rule(reset-waits): the process that opened the card is killed, and not the one that has the file now.
 #[test]
 fn reset_kills_the_process_that_opened_the_card() {
     let _alone = ALONE.lock();

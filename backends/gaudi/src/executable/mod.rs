@@ -71,7 +71,7 @@
 //! use hal_gaudi::packet;
 //!
 //! let step = Step {
-//!     lane: Lane::Within,
+//!     lane: Lane::DeviceToDevice,
 //!     template: packet::copy(Generation::Gaudi1, 0, 0, 0).to_vec(),
 //!     patches: vec![
 //!         Patch { offset: 0, kind: PatchKind::BindingLengthWord { binding: 0 } },

@@ -44,9 +44,9 @@ fn generation_number(generation: Option<Generation>) -> u8 {
 fn lane_number(lane: Lane) -> u8 {
     match lane {
         Lane::Compute => 0,
-        Lane::Down => 1,
-        Lane::Up => 2,
-        Lane::Within => 3,
+        Lane::HostToDevice => 1,
+        Lane::DeviceToHost => 2,
+        Lane::DeviceToDevice => 3,
     }
 }
 
@@ -224,9 +224,9 @@ fn read_entry(entry: &mut Table<'_, '_, '_>) -> Result<Entry, Fault> {
 fn read_step(step: &mut Table<'_, '_, '_>) -> Result<Step, Fault> {
     let lane = match step.u8(STEP_LANE, 0)? {
         0 => Lane::Compute,
-        1 => Lane::Down,
-        2 => Lane::Up,
-        3 => Lane::Within,
+        1 => Lane::HostToDevice,
+        2 => Lane::DeviceToHost,
+        3 => Lane::DeviceToDevice,
         number => {
             let text = format!("lane {number}; there are 0 (compute), 1 (down), 2 (up) and 3 (within)");
             return Err(Fault::invalid(text));

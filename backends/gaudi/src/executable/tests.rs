@@ -32,7 +32,7 @@ fn sample() -> Container {
     let transfer = packet(opcode::LIN_DMA, 24);
     let message = packet(opcode::MSG_LONG, 16);
     let first = Step {
-        lane: Lane::Within,
+        lane: Lane::DeviceToDevice,
         template: transfer,
         patches: vec![
             patch(0, PatchKind::BindingLengthWord { binding: 1 }),
@@ -81,7 +81,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, pieces: &
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_container_is_read_as_it_was() {
     for generation in [Generation::Gaudi1, Generation::Gaudi2] {
         let mut container = sample();
         assert_eq!(read(&container, generation).unwrap(), container);

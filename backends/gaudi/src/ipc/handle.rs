@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_handle_is_decoded_as_it_was() {
         let handle = example();
         assert_eq!(Handle::decode(&handle.encode()).unwrap(), handle);
         let long = Handle { card: "x".repeat(50), ..handle };

@@ -237,11 +237,11 @@ impl Import {
             // Outside of this card, so the way is that of host memory.
             Mapping::Mapped { memory, .. } => {
                 let memory = memory.lock().clone()?;
-                self.dma.transfer(Lane::Down, memory.address() + offset, target, length)?.wait()
+                self.dma.transfer(Lane::HostToDevice, memory.address() + offset, target, length)?.wait()
             }
             Mapping::Bounced(bounce) => bounce.pieces(length, |done, piece| {
                 bounce.ask(offset + done, piece, false)?;
-                self.dma.transfer(Lane::Down, bounce.staging(), target + done, piece)?.wait()
+                self.dma.transfer(Lane::HostToDevice, bounce.staging(), target + done, piece)?.wait()
             }),
         }
     }
@@ -252,10 +252,10 @@ impl Import {
         match &*self.mapping {
             Mapping::Mapped { memory, .. } => {
                 let memory = memory.lock().clone()?;
-                self.dma.transfer(Lane::Up, source, memory.address() + offset, length)?.wait()
+                self.dma.transfer(Lane::DeviceToHost, source, memory.address() + offset, length)?.wait()
             }
             Mapping::Bounced(bounce) => bounce.pieces(length, |done, piece| {
-                self.dma.transfer(Lane::Up, source + done, bounce.staging(), piece)?.wait()?;
+                self.dma.transfer(Lane::DeviceToHost, source + done, bounce.staging(), piece)?.wait()?;
                 bounce.ask(offset + done, piece, true)
             }),
         }

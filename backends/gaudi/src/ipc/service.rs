@@ -315,7 +315,7 @@ impl Service {
     }
 
     /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings, and that.
-    /// Nothing if it is nobody for whom there is anything.
+    /// Nothing if there is nothing for this client.
     fn greet(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
         let deadline = Some(Instant::now() + GREETING);
         let mut call = [0; CALL];
@@ -430,9 +430,9 @@ impl Guest {
         let dma = exported.dma();
         let staging = self.pin(dma)?.address();
         let request = if write == 1 {
-            dma.transfer(Lane::Down, staging, address, length)?
+            dma.transfer(Lane::HostToDevice, staging, address, length)?
         } else {
-            dma.transfer(Lane::Up, address, staging, length)?
+            dma.transfer(Lane::DeviceToHost, address, staging, length)?
         };
         request.wait()
     }

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_together_is_refused() {
+    fn handle_and_descriptor_that_do_not_belong_together_are_refused() {
         let (here, there) = UnixStream::pair().unwrap();
         let (one, other) = (file(), file());
         send(&here, &handle(&one), other.as_fd()).unwrap();

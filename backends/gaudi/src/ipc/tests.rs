@@ -124,7 +124,7 @@ fn memory(length: u64, sealed: bool) -> OwnedFd {
     file
 }
 
-/// A listener of somebody else's, and a handle that leads to it. It plays its part for one connection.
+/// A listener of another process, and a handle that leads to it. It plays its part for one connection.
 fn impostor(
     honest: &Handle,
     name: &str,
@@ -346,7 +346,7 @@ fn end_of_an_export_takes_its_pinned_memory_along() {
     assert!(setup.import(setup.export.handle()).is_ok(), "the newer export of the same memory");
 }
 
-/// Enters as somebody who wants to be told of the buffer's end, and no bytes.
+/// Enters as a client that wants to be told of the buffer's end, and no bytes.
 fn listener(handle: &Handle) -> OwnedFd {
     let socket = call(handle);
     let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();

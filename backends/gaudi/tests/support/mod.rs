@@ -42,7 +42,7 @@ pub(crate) fn open(uri: &str) -> GaudiDevice {
     try_open(uri).unwrap_or_else(|failure| panic!("gaudi://{uri}: {failure}"))
 }
 
-/// The machine that a card of a URI is in, while somebody has one of it open.
+/// The machine that a card of a URI is in, while one of it is open.
 pub(crate) fn emulator(uri: &str) -> Arc<Emulator> {
     let query = uri.split_once('?').map_or("", |(_, query)| query);
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));

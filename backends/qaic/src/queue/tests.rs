@@ -420,7 +420,7 @@ fn network_that_makes_room_leaves_its_large_objects_to_the_next_one() {
 }
 
 #[test]
-fn what_an_executable_had_goes_with_it() {
+fn executable_that_is_dropped_takes_its_objects_and_channels_along() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[0; 8]);
@@ -568,7 +568,7 @@ fn network_of_a_compiler_works_on_the_programs_own_buffers() {
 }
 
 #[test]
-fn what_a_network_cannot_use_in_place_is_copied() {
+fn buffer_that_a_network_cannot_use_in_place_is_copied() {
     let mut bench = Bench::with_channels(16);
     let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     // One buffer for both, and one that is too short for the slice: both are the network's own objects then.
@@ -623,7 +623,7 @@ fn network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
 }
 
 #[test]
-fn what_is_no_executable_here_is_refused() {
+fn file_that_is_no_executable_is_refused() {
     let mut bench = Bench::with_channels(16);
     let refused = |bytes: &[u8]| Executable::network(bytes, false, &bench.queues).unwrap_err();
     assert_eq!(refused(b"\x7fELF").code(), Code::Incompatible);
@@ -771,7 +771,7 @@ impl HostProgram for Meddler {
 }
 
 #[test]
-fn what_others_write_beside_a_dispatch_stays() {
+fn bytes_written_beside_a_dispatch_stay() {
     let mut bench = Bench::with_channels(16);
     let memory = bench.memory(&[1; 4]);
     let functions = [Function { bindings: 1, constants: 1, ..Function::default() }];

@@ -403,7 +403,7 @@ def times():
 
 
 def asleep():
-    """Sleeps in a wait until somebody kills it. Needs fault=hang:1."""
+    """Sleeps in a wait until it is killed. Needs fault=hang:1."""
     card = Card()
     card.eventfd()
     sequence = card.nothing()

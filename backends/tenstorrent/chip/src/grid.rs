@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_last_column_is_fused_off() {
+    fn tile_behind_the_last_column_is_fused_off() {
         let grid = Grid::new(&Board::new(Model::P150));
         assert_eq!(grid.at(14, 2), Endpoint::Tensix { column: 11, row: 0 });
         assert_eq!((grid.at(15, 2), grid.at(16, 11)), (Endpoint::Harvested, Endpoint::Harvested));

@@ -82,7 +82,7 @@ fn memory_ends_where_it_ends() {
 }
 
 #[test]
-fn what_is_fused_off_loses_the_device() {
+fn access_to_a_fused_off_tile_loses_the_device() {
     for tile in [Tile { x: 15, y: 2 }, Tile { x: 18, y: 21 }, Tile { x: 9, y: 5 }] {
         let chip = chip();
         assert_eq!(get(&chip, TILE, 0), 0);
@@ -245,7 +245,7 @@ fn core_brings_memory_from_a_bank_and_back() {
 }
 
 #[test]
-fn what_cores_and_the_network_did_is_counted_exactly() {
+fn work_of_cores_and_the_network_is_counted_exactly() {
     let program = || {
         let mut program = Assembler::new();
         let (bank, own) = (coordinates(BANK), coordinates(TILE));

@@ -124,7 +124,7 @@ fn windows_are_whose_they_are_and_as_many_as_there_are() {
 }
 
 #[test]
-fn what_breaks_a_rule_of_the_chip_is_answered_with_ones() {
+fn access_that_breaks_a_rule_of_the_chip_is_answered_with_ones() {
     let machine = machine(&[]);
     let calls = open(&machine);
     let tlb = calls.allocate_window(SMALL).unwrap();

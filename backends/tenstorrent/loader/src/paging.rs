@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_go_by_pages_is_refused_with_the_reason() {
+    fn code_that_cannot_go_by_pages_is_refused_with_the_reason() {
         for (word, part) in [(0x0000_0193, "gp or tp"), (0x0005_a203, "gp or tp"), (0x00a5_a52f, "atomic")] {
             let refused = image(&[word]).paged(0, BRINGERS, 0x1000).unwrap_err();
             assert!(refused.to_string().contains(part), "{refused}");

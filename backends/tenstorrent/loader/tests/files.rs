@@ -145,7 +145,7 @@ fn dynamic_entries_that_ask_for_more_are_refused() {
 }
 
 #[test]
-fn what_is_imported_or_missing_is_named() {
+fn symbol_that_is_imported_or_missing_is_named() {
     let mut parts = parts();
     parts.symbols = vec![("__divsf3", 0, 0), (QUERY, CODE, 1)];
     assert_eq!(refused(&parts), ElfError::Import("__divsf3".to_owned()));

@@ -53,7 +53,7 @@ fn functions_have_names_and_needs() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused() {
+fn library_that_is_not_supported_is_refused() {
     use LibraryError::*;
     assert_eq!(functions(&memory(), BASE, 0), Err(NoLibrary));
     assert_eq!(functions(&memory(), BASE, 0x10), Err(Outside("library")));

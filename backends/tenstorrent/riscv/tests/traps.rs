@@ -76,7 +76,7 @@ fn words_that_no_core_has_are_refused_by_name() {
 }
 
 #[test]
-fn what_blackholes_float_unit_lacks_is_refused_by_name() {
+fn instruction_that_blackholes_float_unit_lacks_is_refused_by_name() {
     use Refusal::*;
     for (word, expected) in [
         (0x1820_8053, FloatDivision),

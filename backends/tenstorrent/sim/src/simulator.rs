@@ -29,7 +29,7 @@ impl Simulator {
         Self { chip: Chip::new(board), told: Vec::new() }
     }
 
-    /// A word of the bus's configuration space. There is one device, and nobody else answers.
+    /// A word of the bus's configuration space. There is one device, and no other answers.
     pub fn configuration(&self, function: u32, offset: u32) -> u32 {
         let low = |address: u64| u32::try_from(address & 0xffff_ffff).unwrap_or(0) | WIDE;
         let high = |address: u64| u32::try_from(address >> 32).unwrap_or(0);

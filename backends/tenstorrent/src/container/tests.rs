@@ -118,7 +118,7 @@ fn fields_are_where_the_schema_has_them() {
 }
 
 #[test]
-fn what_the_schema_does_not_have_is_refused() {
+fn container_outside_of_the_schema_is_refused() {
     for version in [0, 2] {
         let says = format!("version {version}, and this driver reads version 1");
         refused_bytes(&raw(version, 0, ""), Code::Incompatible, &[&says, "tenstorrent-pack"]);
@@ -132,7 +132,7 @@ fn what_the_schema_does_not_have_is_refused() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn container_that_contradicts_itself_is_refused() {
     refused(&Container::default(), Code::InvalidArgument, &["no variants", "pack at least one file"]);
     let file = elf("");
     for name in ["", "M", "+m", "zb a", "mf", "z", "é"] {

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_divided_so_is_refused_with_numbers() {
+    fn matrix_that_cannot_be_divided_so_is_refused_with_numbers() {
         use {Cut::*, Order::*, Pages::*};
         for (cut, order, pages, shard, matrix, part) in [
             (Height, RowMajor, Tiles, (20, 128), (160, 128), "20 by 128 are not made of tiles"),

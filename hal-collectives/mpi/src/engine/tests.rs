@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 mod asleep;
 mod endings;
+mod leavings;
 mod meanwhile;
 
 const TERMS: Duration = Duration::from_secs(30);

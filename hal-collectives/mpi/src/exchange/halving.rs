@@ -86,7 +86,7 @@ impl Shares {
         let (folding, own, target) =
             (self.folding, self.cut(&self.source, keep), self.cut(&self.results, keep));
         let came = self.cut(&self.came, keep);
-        step.receive_and(peer, &came, move |at, came| {
+        step.receive_and(peer, came, move |at, came| {
             let length = came.length();
             meet(folding, came, is_lower, &part(&own, at, length), &part(&target, at, length));
         });

@@ -42,7 +42,7 @@ fn conditions_become_true_and_false() {
 }
 
 #[test]
-fn what_a_pattern_binds_is_left_alone() {
+fn pattern_that_binds_is_left_alone() {
     assert_eq!(operators("if let Some(a) = b { c }"), [""; 0]);
     assert_eq!(operators("if let Some(a) = b && c { d }"), ["&& to ||"]);
     assert_eq!(operators("let Some(a) = b else { return };"), [""; 0]);
@@ -110,7 +110,7 @@ fn deliberate_defects_and_checks_are_left_alone() {
 }
 
 #[test]
-fn what_only_a_deliberate_defect_runs_is_left_alone() {
+fn code_that_only_a_deliberate_defect_runs_is_left_alone() {
     assert_eq!(operators("if is_mutated(Mutation::A) { a(); b(); } c"), [""; 0]);
     assert_eq!(operators("if is_mutated(Mutation::A) && !a() { b(); }"), [""; 0]);
     assert_eq!(operators("if a && !is_mutated(Mutation::A) { b(); c(); }").len(), 5);

@@ -487,7 +487,7 @@ impl Gate {
         }
     }
 
-    /// Waits until somebody stands there.
+    /// Waits until a thread stands there.
     pub fn reached(&self) {
         let mut state = self.state.lock();
         while state.1 == 0 {

@@ -323,7 +323,7 @@ fn complaint(generation: Generation, queue: u32, packets: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_not_modelled_is_refused_by_name() {
+fn packet_that_is_not_modelled_is_refused_by_name() {
     for generation in BOTH {
         for message in [
             packet(opcode::MSG_LONG, 1 << 20, 0, &[0x1000]),

@@ -194,7 +194,7 @@ fn list_without_end_is_a_submission_that_is_late() {
 }
 
 #[test]
-fn what_is_no_list_is_said() {
+fn packet_that_is_no_list_is_refused_with_the_reason() {
     let undefined = event::UNDEFINED_OPCODE;
     let one = |packets: &dyn Fn(u64) -> Vec<u8>, events| {
         complaint(SECOND, 0, |_, address| packets(address), events)

@@ -115,7 +115,7 @@ fn hint_is_followed_where_it_can_be() {
 
 /// rule(memory-answer)
 #[test]
-fn what_goes_wrong_leaves_zeros_or_what_was_there() {
+fn refused_memory_call_leaves_zeros_or_its_argument() {
     let card = card(options(SECOND));
     let refused = |bytes: [u64; 5]| {
         let (result, back): (_, [u64; 5]) = card.call(Call::Memory, &bytes);
@@ -359,7 +359,7 @@ fn reset_waits_for_the_last_dma_buf() {
     assert_eq!(again.close().hard_resets, 1);
 }
 
-/// rule(reset-waits): a reset that nobody lets go on is given up, and the card is of no use any more.
+/// rule(reset-waits): a reset that no process lets go on is given up, and the card is of no use any more.
 #[test]
 fn reset_is_given_up_when_the_file_is_kept() {
     let card = card(executing(SECOND, |execution| execution.speed = 5000));

@@ -17,7 +17,7 @@ fn registering(generation: Generation) -> Options {
 }
 
 #[test]
-fn what_is_exported_cannot_be_taken_away() {
+fn exported_memory_is_neither_unmapped_nor_freed() {
     let card = card(options(SECOND));
     let handle = card.alloc(1).unwrap();
     let address = card.map_device(handle).unwrap();

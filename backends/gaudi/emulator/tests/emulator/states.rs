@@ -161,7 +161,7 @@ fn memory_is_taken_in_pages_and_accounted() {
 }
 
 #[test]
-fn what_is_taken_again_is_not_where_it_was() {
+fn memory_that_is_mapped_again_is_at_another_address() {
     let card = card(options(Generation::Gaudi2));
     let memory = host(4096);
     let first = card.map_host(&memory);

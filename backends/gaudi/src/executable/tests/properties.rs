@@ -148,7 +148,7 @@ fn call_of(entry: &Entry) -> Call<'static> {
 
 proptest! {
     #[test]
-    fn what_is_valid_comes_back_as_it_was(container in container()) {
+    fn valid_container_comes_back_as_it_was(container in container()) {
         let bytes = container.write();
         prop_assert_eq!(Container::read(&bytes, Generation::Gaudi2, true).unwrap(), container);
     }

@@ -157,9 +157,12 @@ fn numbers_are_what_the_schema_says() {
     }
     let raw = Raw { kind: number("PatchKind", "Program"), ..Raw::default() };
     refused(raw.read(), Code::InvalidArgument, &["only DISPATCH takes one"]);
-    for (name, lane) in
-        [("Compute", Lane::Compute), ("Down", Lane::Down), ("Up", Lane::Up), ("Within", Lane::Within)]
-    {
+    for (name, lane) in [
+        ("Compute", Lane::Compute),
+        ("HostToDevice", Lane::HostToDevice),
+        ("DeviceToHost", Lane::DeviceToHost),
+        ("DeviceToDevice", Lane::DeviceToDevice),
+    ] {
         let raw = Raw { lane: number("Lane", name), ..Raw::default() };
         assert_eq!(raw.read().unwrap().entries[0].steps[0].lane, lane);
     }
@@ -196,7 +199,7 @@ fn numbers_that_the_schema_does_not_have_are_refused() {
 }
 
 #[test]
-fn what_is_required_must_be_there() {
+fn container_without_a_required_field_is_refused() {
     let fields = [
         ("name", "entry 0: no name"),
         ("steps", "entry 0: \"raw\": no steps"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Whatever the other side of a bounce says, this one lives, and serves whoever comes next.
+//! Whatever the other side of a bounce says, this one lives, and serves the next client.
 
 use super::*;
 use hal_testbench::cases;

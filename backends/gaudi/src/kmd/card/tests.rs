@@ -62,7 +62,7 @@ fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
 }
 
 #[test]
-fn what_is_no_card_at_all_is_refused() {
+fn file_that_is_no_card_is_refused() {
     let kernel = Arc::new(Other { name: "", others: AtomicUsize::new(0) });
     let refused = Card::open(kernel.clone(), Path::new("/dev/null"), Duration::ZERO).unwrap_err();
     assert!(refused.message().contains("not a habanalabs device"), "{refused}");

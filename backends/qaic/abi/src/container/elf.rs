@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_refused() {
+    fn file_that_is_no_image_is_refused() {
         assert!(section(b"", "a").is_err());
         assert!(section(b"\x7fELG\x01\x01", "a").unwrap_err().to_string().contains("no ELF"));
         assert!(section(b"\x7fELF\x01\x02", "a").unwrap_err().to_string().contains("byte order 2"));

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused() {
+    fn program_that_is_too_large_is_refused() {
         let large = Program { capacities: vec![1 << 32], ..program() };
         assert!(large.container().unwrap_err().to_string().contains("4294967296 bytes in one binding"));
         let beyond = Program { capacities: vec![u64::MAX, 1], ..program() };

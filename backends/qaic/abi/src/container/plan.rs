@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn network_that_contradicts_itself_is_refused() {
         let refused = |change: fn(&mut Network)| {
             let mut network = network();
             change(&mut network);

@@ -363,7 +363,7 @@ impl Machine {
         answers
     }
 
-    /// A command. One that nobody knows has no answer.
+    /// A command. An unknown one has no answer.
     fn command(
         &self,
         state: &mut Guard<'_>,

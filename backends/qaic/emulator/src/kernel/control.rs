@@ -43,7 +43,7 @@ impl Control {
         }
     }
 
-    /// An answer has come. It comes back, if nobody waits for it any more.
+    /// An answer has come. It comes back, if nothing waits for it any more.
     pub(crate) fn answer(&mut self, sequence: u32, bytes: Vec<u8>) -> Option<Vec<u8>> {
         match self.pending.get_mut(&sequence) {
             Some(reply @ Reply::Waiting) => *reply = Reply::Answered(bytes),

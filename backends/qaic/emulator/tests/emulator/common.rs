@@ -288,7 +288,7 @@ impl Card {
         handle
     }
 
-    /// An object whose transfer waits for a semaphore that nobody adds to.
+    /// An object whose transfer waits for a semaphore that nothing adds to.
     pub(crate) fn stuck(&self, active: &Activation) -> u32 {
         self.object(active, 4096, uapi::TO_DEVICE, |entry| entry.sem0 = wait_for(STUCK))
     }

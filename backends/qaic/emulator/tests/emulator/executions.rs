@@ -74,7 +74,7 @@ fn places_of_a_ring_are_used_again() {
 }
 
 #[test]
-fn what_a_refused_execution_had_queued_is_not_waited_for_in_vain_only_after_the_next() {
+fn job_of_a_refused_execution_completes_only_with_the_next() {
     let card = card(options());
     let active = card.channel(8);
     let poster = card.poster(&active, 3);

@@ -277,7 +277,7 @@ fn device_that_wants_more_than_a_transfer_has_is_told_that_it_ends() {
 }
 
 #[test]
-fn what_a_device_refuses_is_told_with_its_status() {
+fn request_that_the_device_refuses_is_answered_with_its_status() {
     let card = card(options());
     let full = image(0, 0, &[2 << 30]);
     let elf = card.load(&full).elf_id.get();

@@ -145,7 +145,7 @@ fn cores_that_have_run_out_of_work_sleep_until_a_doorbell() {
 }
 
 #[test]
-fn what_goes_wrong_in_a_call_is_in_its_outcome() {
+fn failure_of_a_call_is_in_its_outcome() {
     let card = card(options());
     let broken = Program(|_: &HostCall<'_>, _: u64| panic!("on purpose"));
     let number = card.emulator.load(Arc::new(broken));

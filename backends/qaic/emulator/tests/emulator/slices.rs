@@ -118,7 +118,7 @@ fn slicing_ends_when_nothing_is_on_its_way() {
 }
 
 #[test]
-fn what_lies_beyond_two_gibibytes_is_not_found_where_the_kernel_counts_in_int() {
+fn slice_beyond_two_gibibytes_is_not_found_where_the_kernel_counts_in_int() {
     const FAR: u64 = 2 << 30;
     // `clone_range_of_sgt_for_slice`, in one segment and in several.
     for segment in [None, Some(1 << 30)] {

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 #[test]
-fn what_a_dead_process_had_goes_when_files_are_looked_through() {
+fn card_of_a_dead_process_is_released_when_files_are_looked_through() {
     let (one, two) = {
         let one = card(options());
         let two = open(&one.emulator, 0);

@@ -75,7 +75,7 @@ impl Site {
         made.handle
     }
 
-    /// What is said to slices of a page, on a channel that is nobody's.
+    /// What is said to slices of a page, on a channel that no process has.
     fn attach(&self, change: fn(&mut AttachSliceHeader, &mut SliceEntry)) -> Result<(), Errno> {
         let handle = self.object();
         let mut hdr = AttachSliceHeader { count: 1, dbc_id: CHANNEL, handle, dir: 1, size: 4096 };

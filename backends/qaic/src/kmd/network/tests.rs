@@ -305,7 +305,7 @@ fn answer_that_makes_no_sense_is_no_activation() {
 }
 
 #[test]
-fn what_the_kernel_says_of_a_message_has_its_meaning() {
+fn errno_of_a_message_has_its_meaning() {
     for (errno, expected) in [
         (Errno::PIPE, Error::Checksum { what: ActivateRequest::NAME }),
         (Errno::NODEV, Error::Gone),

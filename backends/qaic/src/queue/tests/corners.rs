@@ -108,7 +108,7 @@ fn network_without_some_of_its_bindings_is_not_run() {
 }
 
 #[test]
-fn what_lies_beyond_the_kernels_counter_of_a_buffer_is_not_used_in_place() {
+fn binding_beyond_the_kernels_counter_of_a_buffer_is_copied() {
     const TWO: u64 = 2 << 30;
     // `clone_range_of_sgt_for_slice` counts in a signed number of 32 bits, and begins anew with those that have more.
     for (length, place, copied) in [

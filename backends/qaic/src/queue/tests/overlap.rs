@@ -134,7 +134,7 @@ fn queues_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn what_uses_what_a_run_writes_waits_for_it() {
+fn command_that_uses_what_a_run_writes_waits_for_it() {
     let mut runs = Runs::new(2, Settings::default());
     let [source, target] = runs.buffers[0].clone();
     let read = runs.bench.memory(&[0; 4096]);

@@ -152,7 +152,7 @@ fn message_that_does_not_come_holds_a_failure_up_for_a_bounded_time_and_its_memo
     late.deliver(0);
     // SAFETY: nobody was told that it is gone, and the thread that writes it is this one.
     assert_eq!(unsafe { late.address.read_volatile() }, 5);
-    late.ranks[0].look();
+    assert!(late.ranks[0].0.look().moved);
     assert_eq!(late.goes.try_recv(), Ok(true));
     assert!(!late.ranks[0].0.look().sends);
 }

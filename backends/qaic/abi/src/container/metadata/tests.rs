@@ -154,7 +154,7 @@ fn field_that_must_be_understood_is() {
 }
 
 #[test]
-fn what_the_hardware_cannot_do_is_refused_by_request() {
+fn request_that_the_hardware_cannot_do_is_refused_with_its_number() {
     let refused = |change: fn(&mut Request)| {
         let mut network = network();
         change(&mut network.requests[2]);

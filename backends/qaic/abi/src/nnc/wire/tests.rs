@@ -160,7 +160,7 @@ fn checksum_is_of_everything_with_its_own_field_zero() {
 }
 
 #[test]
-fn what_is_no_message_is_refused() {
+fn bytes_that_are_no_message_are_refused() {
     let message = Message { header: HEAD, transactions: from_device() };
     let bytes = message.write(false).unwrap();
     let read = |bytes: &[u8]| Message::<FromDevice>::read(bytes, false);

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What is left when an operation, a group or the use of MPI has ended: nothing, and nobody waits for it for long.
+
+use super::*;
+use crate::group::Generation;
+use crate::library::loopback::{network, stuck_network, unexpected_by};
+use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting};
+use hal_collectives::Line;
+
+/// A limit that nothing here comes near.
+const LONG: Duration = Duration::from_secs(20);
+
+fn broadcast(group: &dyn Communicator) -> Receiver<Outcome> {
+    let (tell, told) = channel();
+    let operation = Operation { kind: Kind::Broadcast { root: 0 }, element: Element::U32, count: 1 };
+    let buffers = Buffers { send: Some(memory(&[3])), recv: Some(memory(&[0])) };
+    let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+    assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
+    told
+}
+
+/// A part of both ranks, on each of them.
+fn parts(ranks: &[Rank], groups: &[Box<dyn Communicator>; 2]) -> [Box<dyn Communicator>; 2] {
+    let parts = groups.each_ref().map(|group| group.split(Some(1), 0).unwrap().unwrap());
+    look_all(ranks);
+    parts
+}
+
+fn known(rank: &Rank) -> usize {
+    rank.0.groups.lock().len()
+}
+
+/// Whoever sends a broadcast is through with it before others say that they are there.
+#[test]
+fn letters_that_come_to_a_part_that_was_let_go_of_leave_nothing_behind() {
+    let (ranks, groups) = pair();
+    let [first, second] = parts(&ranks, &groups);
+    let told = broadcast(&*first);
+    look_all(&ranks[..1]);
+    assert_eq!(told.try_recv(), Ok(Ok(())));
+    drop(first);
+    assert_eq!(known(&ranks[0]), 1);
+    let _other = broadcast(&*second);
+    look_all(&ranks);
+    assert_eq!(known(&ranks[0]), 1, "it was let go of, and is known again");
+    // What is sent to it, and its failure, neither.
+    let large = Operation { kind: Kind::Broadcast { root: 1 }, element: Element::U32, count: 3_000 };
+    let buffers = Buffers { send: Some(memory(&[1; 3_000])), recv: Some(memory(&[0; 3_000])) };
+    assert!(second.enter(large).unwrap().start(buffers, Box::new(drop)).is_none());
+    look_all(&ranks);
+    let left = ranks[0].0.with(LONG, |progress| unexpected_by(progress.library()));
+    assert_eq!(left, Some(0), "a message was not received");
+    assert_eq!(ranks[0].0.with(LONG, |progress| progress.early()), Some(0));
+    second.end(&Failure::new(Code::DataLoss, "gone"));
+    look_all(&ranks);
+    assert_eq!(known(&ranks[0]), 1);
+}
+
+#[test]
+fn part_is_joined_though_its_letters_come_before_it_is_known() {
+    let (ranks, groups) = pair();
+    let split = |rank: usize| groups[rank].split(Some(1), 0).unwrap().unwrap();
+    let (first, second) = (split(0), split(1));
+    // The second rank is in the part before the first one knows of it.
+    look_all(&ranks[1..]);
+    ranks[0].look();
+    let other = broadcast(&*second);
+    look_all(&ranks);
+    let told = broadcast(&*first);
+    look_all(&ranks);
+    assert_eq!([told, other].map(|told| told.try_recv()), [Ok(Ok(())); 2]);
+}
+
+/// A rank whose letters nobody takes, and whose MPI is the program's.
+#[test]
+fn letters_that_nobody_takes_do_not_keep_mpi_busy_for_longer_than_a_device_may_take_to_go() {
+    let ranks = stuck(2);
+    let group = ranks[0].join(b"stuck", TERMS);
+    let _sum = sum(&*group, 1);
+    group.end(&Failure::new(Code::DataLoss, "gone"));
+    ranks[0].look();
+    assert!(ranks[0].0.look().sends);
+    let begin = Instant::now();
+    drop(group);
+    ranks[0].0.with(LONG, Progress::rest).unwrap();
+    assert!(!ranks[0].0.look().sends);
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+}
+
+fn stuck(ranks: u32) -> Vec<Rank> {
+    let watchers = Box::leak(Box::default());
+    stuck_network(ranks).map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect()
+}
+
+/// What is sent may need this process to look for it to go.
+#[test]
+fn letters_that_are_on_their_way_when_the_last_watch_ends_are_looked_for() {
+    let ranks = stuck(2);
+    let group = ranks[0].join(b"stuck", TERMS);
+    // Behind this nothing is under way but what tells the others of it.
+    group.end(&Failure::new(Code::DataLoss, "gone"));
+    let look = ranks[0].0.look();
+    assert!(look.sends && !look.waits);
+    ranks[0].0.watched.store(0, Ordering::Relaxed);
+    ranks[0].0.watchers.fetch_add(1, Ordering::SeqCst);
+    drop(Watching(ranks[0].0.watchers, &|| Some(&ranks[0].0)));
+    assert!(!ranks[0].0.is_watched(), "it is taken for granted that somebody looks");
+}
+
+#[test]
+fn operation_that_has_ended_has_no_deadline_left() {
+    let (ranks, groups) = pair();
+    let sums = [0, 1].map(|rank: usize| sum(&*groups[rank], 1).1);
+    let deadlines = |rank: &Rank| rank.0.with(LONG, |progress| progress.deadlines()).unwrap();
+    assert_eq!(ranks.each_ref().map(deadlines).iter().sum::<usize>(), 2);
+    look_all(&ranks);
+    assert_eq!(sums.map(|told| told.try_recv()), [Ok(Ok(())); 2]);
+    assert_eq!(ranks.each_ref().map(deadlines), [0, 0]);
+}
+
+/// A rank of another version sends more than an operation takes.
+#[test]
+fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
+    let (ranks, groups) = pair();
+    let _receives = sum(&*groups[0], 1);
+    let number = *ranks[0].0.groups.lock().keys().next().unwrap();
+    let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 1 };
+    let group = Generation { number, generation: 0 };
+    let extra = |tag| Header {
+        meeting: Meeting { group, line: Line::Everyone, number: 0, piece: 0 },
+        from: 1,
+        source: 1,
+        asked: Some(Asked { operation, pieces: 1 }),
+        content: Content::Part { length: 4, tag: Some(tag) },
+    };
+    let send = |bytes: HostRange, tag| {
+        let sent = ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, tag).is_ok());
+        assert_eq!(sent, Some(true));
+    };
+    // The first is taken, and the second by nobody.
+    for tag in [FIRST_TAG + 100, FIRST_TAG + 101] {
+        let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
+        assert!(letter.write(0, &extra(tag).to_bytes()));
+        send(letter, LETTER);
+        ranks[0].look();
+    }
+    let early = || ranks[0].0.with(LONG, |progress| progress.early());
+    assert_eq!(early(), Some(1));
+    for tag in [FIRST_TAG + 100, FIRST_TAG + 101] {
+        send(memory(&[1]), tag);
+    }
+    look_all(&ranks[..1]);
+    assert_eq!(early(), Some(0));
+    let left = ranks[0].0.with(LONG, |progress| unexpected_by(progress.library()));
+    assert_eq!(left, Some(0), "its message was not received");
+}
+
+/// Who hears of it tells others once.
+#[test]
+fn ranks_that_were_told_of_a_failure_come_to_rest() {
+    let ranks = job(5);
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"five", TERMS)).collect();
+    groups[2].end(&Failure::new(Code::DataLoss, "gone"));
+    (0..10).for_each(|_| look_all(&ranks));
+    assert!(ranks.iter().all(|rank| !rank.0.look().moved), "they tell each other again and again");
+    assert!(groups.iter().all(|group| {
+        group.enter(Operation { kind: Kind::AllGather, element: Element::U8, count: 1 }).is_err()
+    }));
+}
+
+#[test]
+fn receive_that_has_ended_is_not_cancelled_any_more() {
+    let [first, second]: [Library; 2] = network(2).collect::<Vec<_>>().try_into().ok().unwrap();
+    let _sent = second.send(memory(&[1]), 0, FIRST_TAG).unwrap();
+    let mut request = first.receive(memory(&[0]), 1, FIRST_TAG).unwrap();
+    assert!(first.has_ended(&mut request).unwrap());
+    first.cancel(&mut request);
+    assert!(!request.is_cancelled(), "MPI was asked to cancel what it has forgotten");
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! One execution of a command buffer with collectives, as long as any part of it uses the program's memory.
+//!
+//! A step has several parts that go on side by side: commands of the device, and collectives. Where one of them fails the program's signals are
+//! to fail, and a program that sees this may use its memory for something else at once. So they fail when no part is under way any
+//! more: each [part](Part) of an execution keeps it, and the operation that has the program's signals [ends](Ending) when the last one has
+//! gone. Collectives that others do not come to are ended with it, so that this takes no longer than their groups need to cancel what is
+//! on its way.
+
+use hal_semaphore::Failure;
+use hal_semaphore::backend::HostTask;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+
+/// Something that an execution has begun, or will begin. It keeps the program from being told that the execution has failed.
+#[derive(Clone, Default)]
+pub(crate) struct Part(Arc<Execution>);
+
+/// The operation that has the program's signals.
+pub(crate) struct Ending(Weak<Execution>);
+
+#[derive(Default)]
+struct Execution(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    failed: Option<Failure>,
+    /// Whoever it is has the signals fail.
+    task: Option<HostTask>,
+}
+
+impl Part {
+    pub(crate) fn ending(&self) -> Ending {
+        Ending(Arc::downgrade(&self.0))
+    }
+
+    /// Whether both are of the same execution.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Why no part of it begins any more, if none does.
+    pub(crate) fn failed(&self) -> Option<Failure> {
+        self.0.0.lock().failed.clone()
+    }
+
+    /// It has failed: what has its signals ends with the last part.
+    pub(crate) fn fail(&self, why: &Failure, task: HostTask) {
+        let mut state = self.0.0.lock();
+        state.failed = Some(why.clone());
+        state.task = Some(task);
+    }
+}
+
+impl Ending {
+    /// A part of the execution, unless none is left.
+    pub(crate) fn part(&self) -> Option<Part> {
+        self.0.upgrade().map(Part)
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.get_mut().task.take() {
+            // Its operation has its failure.
+            task.finish(Ok(()));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Barriers that clean up where they fail: their signals wait for that (rules S3, S5, S10).
+
+use crate::rig::{Job, LIMIT, Rig, broken, gone, within};
+use hal_semaphore::backend::{HostTask, NativeWaits};
+use hal_semaphore::*;
+use std::time::Duration;
+
+/// A barrier that waits for two timelines and has something to clean up.
+struct Held {
+    rig: Rig,
+    first: Semaphore,
+    second: Semaphore,
+    end: Semaphore,
+    ticket: Ticket,
+}
+
+impl Held {
+    fn new() -> Self {
+        let rig = Rig::new(2, NativeWaits::None);
+        let [first, second, end] = rig.semaphores();
+        let cleanup = Action::Cleanup(Job::new(1));
+        let ticket = rig.submit(0, &[(&first, 1), (&second, 1)], &[(&end, 1)], cleanup).ticket;
+        Self { rig, first, second, end, ticket }
+    }
+
+    /// What the host has to do; the signals wait for it.
+    fn cleaning(&self) -> HostTask {
+        let mut tasks = self.rig.take_host();
+        assert_eq!(tasks.len(), 1, "the host cleans up once");
+        assert_eq!(self.end.query().unwrap(), 0, "its signals failed before that");
+        tasks.pop().unwrap().0
+    }
+
+    fn has_failed_with(&self, cause: &Failure) {
+        assert!(self.end.query().unwrap_err().same_root(cause), "{:?}", self.end);
+        assert!(self.rig.take_host().is_empty());
+        self.rig.assert_idle();
+    }
+}
+
+#[test]
+fn barrier_that_is_reached_has_nothing_cleaned_up_and_its_work_comes_back() {
+    let held = Held::new();
+    held.rig.job(1, &[], &[(&held.first, 1)], 2);
+    held.second.signal(1).unwrap();
+    held.rig.run_until_idle();
+    assert_eq!(held.end.query().unwrap(), 1);
+    assert!(held.rig.take_host().is_empty());
+    let mut reclaimed = held.rig.reclaimed();
+    reclaimed.sort_unstable();
+    assert_eq!(reclaimed, [1, 2]);
+    held.rig.assert_idle();
+}
+
+#[test]
+fn barrier_whose_wait_fails_is_cleaned_up_before_its_signals_fail() {
+    let held = Held::new();
+    let cause = broken("given up");
+    held.first.fail(cause.clone());
+    let task = held.cleaning();
+    // What happens to its other wait meanwhile is of no concern, and neither is how the cleaning ends.
+    held.second.signal(1).unwrap();
+    assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::TooLate);
+    assert_eq!(held.end.query().unwrap(), 0);
+    task.finish(Err(broken("while it was cleaned up")));
+    held.has_failed_with(&cause);
+}
+
+#[test]
+fn barrier_that_waits_for_what_fails_twice_is_cleaned_up_once() {
+    let held = Held::new();
+    let cause = broken("parity");
+    held.rig.failing_job(1, &[], &[(&held.first, 1), (&held.second, 1)], 2, &cause);
+    held.rig.run_until_idle();
+    held.cleaning().finish(Ok(()));
+    held.has_failed_with(&cause);
+}
+
+#[test]
+fn cleaning_that_is_dropped_has_ended() {
+    let held = Held::new();
+    let cause = broken("given up");
+    held.second.fail(cause.clone());
+    drop(held.cleaning());
+    held.has_failed_with(&cause);
+}
+
+#[test]
+fn barrier_of_a_lost_device_is_cleaned_up_before_its_signals_fail() {
+    let held = Held::new();
+    let cause = gone();
+    held.rig.lose(0, &cause);
+    held.cleaning().finish(Ok(()));
+    held.has_failed_with(&cause);
+    // And one that comes later.
+    let later = held.rig.semaphore();
+    held.rig.submit(0, &[], &[(&later, 1)], Action::Cleanup(Job::new(3)));
+    assert_eq!(later.query().unwrap(), 0);
+    let (task, _) = held.rig.take_host().pop().unwrap();
+    task.finish(Ok(()));
+    assert!(later.query().unwrap_err().same_root(&cause));
+    held.rig.assert_idle();
+}
+
+#[test]
+fn barrier_that_is_cancelled_is_cleaned_up_before_its_signals_fail() {
+    let held = Held::new();
+    assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::Cancelled);
+    assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::TooLate);
+    held.cleaning().finish(Ok(()));
+    assert_eq!(held.end.query().unwrap_err().code(), Code::Cancelled);
+    assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::Ended);
+    held.rig.assert_idle();
+}
+
+/// What it waits for is ahead of it in its queue: it has its place behind that, and nothing to clean up.
+#[test]
+fn barrier_that_has_its_place_in_its_queue_fails_without_being_cleaned_up() {
+    let rig = Rig::new(1, NativeWaits::Events);
+    let [x, end] = rig.semaphores();
+    let cause = broken("parity");
+    rig.failing_job(0, &[], &[(&x, 1)], 1, &cause);
+    rig.submit(0, &[(&x, 1)], &[(&end, 1)], Action::Cleanup(Job::new(2)));
+    rig.run_until_idle();
+    assert!(end.query().unwrap_err().same_root(&cause), "end: {end:?}");
+    assert!(rig.take_host().is_empty());
+    assert_eq!(rig.reclaimed(), [1, 2]);
+    rig.assert_idle();
+}
+
+#[test]
+fn shutdown_waits_for_what_is_cleaned_up_as_long_as_it_may() {
+    let held = Held::new();
+    within(LIMIT, move || {
+        let unfinished =
+            held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
+        assert_eq!((unfinished.in_flight, unfinished.host), (0, 1));
+        // Nobody waits for ever.
+        assert_eq!(held.end.query().unwrap_err().code(), Code::Cancelled);
+        let (task, _) = held.rig.take_host().pop().unwrap();
+        task.finish(Ok(()));
+        held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
+        held.rig.assert_idle();
+    });
+}
