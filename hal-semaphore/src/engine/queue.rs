@@ -18,6 +18,8 @@
 //!              └── barrier whose waits are all reached ───────────────────────────────► ended
 //! ```
 //!
+//! Work whose turn it is when it comes goes from the left to *Issued* [at once](super::straight).
+//!
 //! *Ended* is not a state but the removal of the record ([`Turn::end`]), which is why it happens once.
 //!
 //! # A timepoint
