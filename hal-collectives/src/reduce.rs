@@ -266,6 +266,9 @@ fn width<T: Scalar, F: Fold<T>>() -> u64 {
 /// How many bytes are combined on the stack: what a small operation reduces needs no memory of its own.
 const SMALL: usize = 512;
 
+/// How many bytes are combined at once, as many as registers have room for. Every partial result's size divides it.
+const BLOCK: usize = 64;
+
 /// How many elements a piece has whose widest form is of this size.
 fn piece_of(size: usize) -> usize {
     PIECE / size.max(1)
@@ -331,29 +334,34 @@ fn close<T: Scalar, F: Fold<T>>(partials: &HostRange, ranks: u32, elements: &Hos
 
 fn combine<T: Scalar, F: Fold<T>>(left: &HostRange, right: &HostRange, target: &HostRange) {
     if left.length() <= SMALL as u64 {
-        return combine_by::<T, F>((left, right, target), &mut [0; SMALL], &mut [0; SMALL]);
+        return combine_by::<T, F>((left, right, target), &mut [0; SMALL]);
     }
-    let most = piece_of(F::Step::SIZE) * F::Step::SIZE;
-    combine_by::<T, F>((left, right, target), &mut vec![0; most], &mut vec![0; most]);
+    combine_by::<T, F>((left, right, target), &mut vec![0; piece_of(F::Step::SIZE) * F::Step::SIZE]);
 }
 
-/// Combines in pieces as long as two places for them.
+/// Combines in pieces as long as a place for them. What is in the place goes to the target as a whole, which writes lines that another processor has
+/// read just before without fetching them.
 fn combine_by<T: Scalar, F: Fold<T>>(
     (left, right, target): (&HostRange, &HostRange, &HostRange),
-    first: &mut [u8],
-    second: &mut [u8],
+    place: &mut [u8],
 ) {
-    let (size, most) = (F::Step::SIZE, first.len());
+    let (size, most) = (F::Step::SIZE, place.len());
     let length = left.length();
     let mut done = 0;
     while done < length {
         let some = usize::try_from(length - done).map_or(most, |left| left.min(most));
-        let rights = read_piece(right, done, second, some);
-        let lefts = first.get_mut(..some).unwrap_or_default();
+        let lefts = place.get_mut(..some).unwrap_or_default();
         let read = left.read(done, lefts);
-        debug_assert!(read, "an operand is as long as its operation says");
-        for (left, right) in lefts.chunks_exact_mut(size).zip(rights.chunks_exact(size)) {
-            F::next(F::Step::from_bytes(left), F::Step::from_bytes(right)).write(left);
+        let mut blocks = lefts.chunks_mut(BLOCK);
+        let right = right.part(done, some as u64);
+        debug_assert!(read && right.is_some(), "an operand is as long as its operation says");
+        if let Some(right) = right {
+            right.each::<BLOCK>(|rights| {
+                let lefts = blocks.next().unwrap_or_default();
+                for (left, right) in lefts.chunks_exact_mut(size).zip(rights.chunks_exact(size)) {
+                    F::next(F::Step::from_bytes(left), F::Step::from_bytes(right)).write(left);
+                }
+            });
         }
         let written = target.write(done, lefts);
         debug_assert!(written, "a target is as long as its operation says");

@@ -307,6 +307,22 @@ impl<'a> HostPart<'a> {
         fits
     }
 
+    /// Shows its bytes in their order, `N` at a time and fewer at the end: few enough to stay in registers, so that they are not copied.
+    pub fn each<const N: usize>(self, mut show: impl FnMut(&[u8])) {
+        let whole = self.length - self.length % N;
+        for at in (0..whole).step_by(N) {
+            // SAFETY: so many bytes are there, by the invariant.
+            let bytes: [u8; N] = unsafe { self.start.add(at).cast().read() };
+            show(&bytes);
+        }
+        let mut last = [0; N];
+        if let Some(last) = last.get_mut(..self.length - whole).filter(|last| !last.is_empty()) {
+            // SAFETY: so many bytes are there, by the invariant.
+            unsafe { last.as_mut_ptr().copy_from(self.start.add(whole).as_ptr(), last.len()) };
+            show(last);
+        }
+    }
+
     /// Repeats `pattern` over all of it; a last repetition may be cut short. False for an empty pattern.
     #[must_use]
     pub fn fill(self, pattern: &[u8]) -> bool {
@@ -374,6 +390,21 @@ mod tests {
         let mut bytes = vec![0; range.length];
         assert!(range.read(0, &mut bytes));
         bytes
+    }
+
+    #[test]
+    fn bytes_are_shown_in_their_order_however_many_there_are() {
+        for length in [0_u8, 1, 15, 16, 17, 100] {
+            let bytes: Vec<u8> = (0..length).collect();
+            let range = HostRange::allocate(length.into(), 1).unwrap();
+            assert!(range.write(0, &bytes));
+            let mut shown = Vec::new();
+            range.whole().each::<16>(|some| {
+                assert!(!some.is_empty() && some.len() <= 16);
+                shown.extend_from_slice(some);
+            });
+            assert_eq!(shown, bytes);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The ranks that talk to each other.
 pub(super) struct Group {
@@ -36,9 +36,13 @@ pub(super) struct State {
     /// How often each rank has split the group.
     splits_of: BTreeMap<u32, u64>,
     pub(super) splits: BTreeMap<u64, Split>,
-    /// The time of this group is kept.
+    /// The time of this group is kept; and somebody has waited since it was looked at.
     watched: bool,
+    waited: bool,
 }
+
+/// How long the time of a group is kept in which nobody waits.
+const IDLE: Duration = Duration::from_secs(2);
 
 impl Group {
     pub(super) fn new(name: String, count: u32, terms: Terms) -> Arc<Self> {
@@ -138,6 +142,7 @@ impl Group {
 
     /// Has the watch keep the time, since a rank waits.
     pub(super) fn keep_time(self: &Arc<Self>, state: &mut State) {
+        state.waited = true;
         if !std::mem::replace(&mut state.watched, true) {
             watch::keep_time(self);
         }
@@ -182,8 +187,9 @@ impl Group {
         let meetings = state.meetings.iter().filter_map(|(key, meeting)| Some((meeting.since?, Some(key))));
         let splits = state.splits.values().map(|split| (split.since, None));
         let Some((since, key)) = meetings.chain(splits).min_by_key(|(since, _)| *since) else {
-            state.watched = false;
-            return None;
+            // Whoever waits from now on has longer than that, and need not wake a thread.
+            state.watched = std::mem::take(&mut state.waited);
+            return state.watched.then(|| now + self.terms.timeout.min(IDLE));
         };
         let deadline = since + self.terms.timeout;
         if deadline > now {
@@ -212,5 +218,23 @@ impl State {
         let Some(split) = self.splits.values().min_by_key(|split| split.since) else { return String::new() };
         let missing: Vec<u32> = (0..count).filter(|rank| !split.has(*rank)).collect();
         format!("{} not split it", ranks(&missing, "has", "have"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_a_group_is_kept_for_a_while_in_which_nobody_waits_and_no_longer() {
+        for (timeout, kept) in [(600_000, IDLE), (5, Duration::from_millis(5))] {
+            let group = Group::new("kept".into(), 2, Duration::from_millis(timeout).into());
+            let now = Instant::now();
+            *group.state.lock() = State { watched: true, waited: true, ..State::default() };
+            assert_eq!(group.look(now), Some(now + kept));
+            assert!(group.state.lock().watched, "whoever waits next wakes nobody");
+            assert_eq!(group.look(now), None);
+            assert!(!group.state.lock().watched, "whoever waits next has the time kept");
+        }
     }
 }
