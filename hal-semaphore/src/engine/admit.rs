@@ -176,7 +176,7 @@ impl<B: Backend> Shared<B> {
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, index, entry.agenda());
         if turn.state.closing {
-            turn.work_or_visit(nested);
+            turn.finish(0, nested);
             return Err(Refused { error: SubmitError::ShutDown, action });
         }
         let kind = action.kind();
@@ -186,7 +186,7 @@ impl<B: Backend> Shared<B> {
         if straight {
             turn = turn.hand_over(item);
         }
-        turn.work_or_visit(nested);
+        turn.finish(usize::from(straight), nested);
         Ok(placement)
     }
 

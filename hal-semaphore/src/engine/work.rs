@@ -32,8 +32,24 @@ const ROUTE_TURN: usize = 64;
 
 impl<B: Backend> Turn<'_, B> {
     /// Works for the queue until nothing is left to do, or until another thread is there to do it.
-    pub(super) fn work(mut self) {
-        for round in 0.. {
+    #[inline]
+    pub(super) fn work(self) {
+        self.work_from(0);
+    }
+
+    /// The same for a call that has worked for so many rounds already, and leaves the rest to the calls around it if it is
+    /// nested too deep.
+    #[inline]
+    pub(super) fn finish(self, rounds: usize, nested: bool) {
+        if nested {
+            self.agenda.visit(self.index);
+        } else {
+            self.work_from(rounds);
+        }
+    }
+
+    fn work_from(mut self, first: usize) {
+        for round in first.. {
             let brings = round == 0 && (self.agenda.calls || !self.agenda.released.is_empty());
             if !brings && !self.has_more() {
                 break;
@@ -68,16 +84,6 @@ impl<B: Backend> Turn<'_, B> {
         self.leave();
         if rests {
             shared.wake_idle_waiters();
-        }
-    }
-
-    /// The same for a call that may be nested too deep: then the queue is left to the calls around it.
-    #[inline]
-    pub(super) fn work_or_visit(self, nested: bool) {
-        if nested {
-            self.agenda.visit(self.index);
-        } else {
-            self.work();
         }
     }
 
