@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What makes progress, and who: the threads of the program that wait, and one of this crate's.
+//! What makes progress, and who: the threads of the program that wait, and this crate's.
 //!
 //! Everything about messages is under one lock ([`Progress`]); whoever holds it looks at everything once. Nobody is told anything, and
 //! no memory of an operation is let go of, while it is held: both are foreign code.
@@ -15,9 +15,13 @@
 //! watched just before, it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up by itself
 //! then, every [`NAP`] at first, and less often as long as somebody has always watched. It also looks where nobody has since its last nap
 //! though threads watch: they may be held up by what they have found, such as a callback of the program's.
+//!
+//! So may the engine's thread, and what it tells may be just what the callback waits for. Therefore another one stands by from the first
+//! time on that it tells anybody, and takes its place if it has not come back within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for
+//! long. Whoever comes back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves, and the others are in callbacks.
 
 use crate::library::{Library, at_exit, in_forks};
-use crate::progress::{Progress, Started};
+use crate::progress::{Ended, Progress, Started};
 use crate::table::Groups;
 use hal_collectives::Result;
 use hal_collectives::local::{Helper, is_busy as is_busy_here};
@@ -42,6 +46,9 @@ const DISTRUST: Duration = Duration::from_secs(1);
 
 /// For how long it is taken for granted that a thread which has watched will watch again.
 const WATCHED: Duration = Duration::from_micros(100);
+
+/// The turn in which MPI has ended.
+const OVER: u64 = u64::MAX;
 
 /// How many looks of a watcher are between two readings of the clock.
 const LOOKS: u32 = 16;
@@ -71,6 +78,10 @@ pub(crate) struct Engine {
     watched: AtomicU64,
     /// How often somebody has looked.
     looks: AtomicU64,
+    /// How often the thread that serves has begun to tell, and has come back or was replaced: it tells while this is odd.
+    turns: AtomicU64,
+    /// How many threads stand by, or are about to.
+    standing: AtomicUsize,
     /// The process that MPI knows.
     process: u32,
     /// This is one that was forked from it, which shares its connections, and must not touch them.
@@ -195,6 +206,8 @@ impl Engine {
             watchers,
             watched: AtomicU64::new(0),
             looks: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
+            standing: AtomicUsize::new(0),
             process: std::process::id(),
             is_forked: AtomicBool::new(false),
         }
@@ -259,6 +272,13 @@ impl Engine {
 
     /// Looks at everything once, unless somebody else does, and tells whose operations have ended.
     pub(crate) fn look(&self) -> Look {
+        let (look, ended) = self.find();
+        ended.tell();
+        look
+    }
+
+    /// Looks, and what there is to tell.
+    fn find(&self) -> (Look, Ended) {
         let looked = self.with(Duration::ZERO, |progress| {
             let mut look = Look::default();
             self.looks.fetch_add(1, Ordering::Relaxed);
@@ -272,13 +292,79 @@ impl Engine {
             look.has_quit = progress.has_quit();
             (look, ended)
         });
-        let Some((look, ended)) = looked else { return Look { waits: true, ..Look::default() } };
-        ended.tell();
-        look
+        looked.unwrap_or_else(|| (Look { waits: true, ..Look::default() }, Ended::default()))
     }
 
-    /// The engine's own thread, which sleeps so long at most while nothing is under way.
-    fn serve(&self, idle: Duration) {
+    /// As [`look`](Self::look), by the thread that serves. Nothing if another one has taken its place while it told.
+    fn look_serving(self: &Arc<Self>, idle: Duration) -> Option<Look> {
+        let (look, ended) = self.find();
+        if ended.is_empty() {
+            return Some(look);
+        }
+        self.have_another_stand_by(idle);
+        let turn = self.turns.fetch_add(1, Ordering::SeqCst) + 1;
+        ended.tell();
+        self.take_turn(turn).then_some(look)
+    }
+
+    /// The thread that tells in this turn is done with it, or another one serves from now on: whoever says so first.
+    fn take_turn(&self, turn: u64) -> bool {
+        self.turns.compare_exchange(turn, turn + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Whether this thread is the one to stand by.
+    fn is_to_stand_by(&self) -> bool {
+        self.standing.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Without a thread the next time that something is told tries again.
+    fn have_another_stand_by(self: &Arc<Self>, idle: Duration) {
+        if !self.is_to_stand_by() {
+            return;
+        }
+        let (engine, thread) = (self.clone(), std::thread::Builder::new().name("hal-mpi".into()));
+        let stands_by = move || {
+            if engine.stand_by() {
+                engine.serve(idle);
+            }
+        };
+        if thread.spawn(stands_by).is_err() {
+            self.standing.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Sleeps until this thread is to serve, as the one that does is held up; or until nothing is served any more.
+    fn stand_by(&self) -> bool {
+        let (mut seen, mut nap) = (self.turns.load(Ordering::SeqCst), LONG_NAP);
+        loop {
+            std::thread::sleep(nap);
+            let turn = self.turns.load(Ordering::SeqCst);
+            if turn == OVER {
+                return false;
+            }
+            if turn != seen {
+                (seen, nap) = (turn, LONG_NAP);
+            } else if !turn.is_multiple_of(2) && self.take_turn(turn) {
+                self.standing.store(0, Ordering::SeqCst);
+                return true;
+            } else {
+                nap = (nap * 2).min(IDLE);
+            }
+        }
+    }
+
+    /// A thread of the engine's own, which sleeps so long at most while nothing is under way.
+    fn serve(self: &Arc<Self>, idle: Duration) {
+        while !self.serve_until_replaced(idle) {
+            if !self.is_to_stand_by() || !self.stand_by() {
+                return;
+            }
+        }
+        self.turns.store(OVER, Ordering::SeqCst);
+    }
+
+    /// Whether MPI has ended. Otherwise another thread serves.
+    fn serve_until_replaced(self: &Arc<Self>, idle: Duration) -> bool {
         let mut moved = Instant::now();
         let (mut nap, mut distrusted) = (NAP, None);
         loop {
@@ -296,15 +382,18 @@ impl Engine {
                     nap = (nap * 2).min(LONG_NAP);
                 }
                 // Unless they are all busy with what they have found.
-                if self.looks.load(Ordering::Relaxed) == looks && self.look().has_quit {
-                    return;
+                if self.looks.load(Ordering::Relaxed) == looks {
+                    match self.look_serving(idle) {
+                        Some(look) if !look.has_quit => {}
+                        over => return over.is_some(),
+                    }
                 }
                 continue;
             }
-            let look = self.look();
-            if look.has_quit {
-                return;
-            }
+            let look = match self.look_serving(idle) {
+                Some(look) if !look.has_quit => look,
+                over => return over.is_some(),
+            };
             let now = Instant::now();
             if look.moved {
                 moved = now;

@@ -145,6 +145,46 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
     });
 }
 
+/// Nobody watches, so that callbacks are on threads of the engine's own; each of them waits for what is begun when it is called.
+#[test]
+fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_else() {
+    const DEEP: usize = 3;
+    let (ranks, groups) = pair();
+    served(&ranks[..1]);
+    let (answer, answered) = channel();
+    let mut behind = None;
+    for turn in 0..=DEEP {
+        let (tell, told) = channel::<Outcome>();
+        let before: Option<std::sync::mpsc::Sender<Outcome>> = behind.replace(tell);
+        let (begin, begun) = channel();
+        let answer = answer.clone();
+        let slow = move |end: Result| {
+            begin.send(()).unwrap();
+            let _ = before.map(|before| before.send(outcome(end)));
+            if turn < DEEP {
+                answer.send(told.recv_timeout(LONG)).unwrap();
+            }
+        };
+        let _other = sum(&*groups[1], 2);
+        let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+        sum_with(&*groups[0], buffers, Box::new(slow));
+        ranks[1].look();
+        begun.recv_timeout(LONG).expect("nobody looks while a callback waits");
+    }
+    for _ in 0..DEEP {
+        assert_eq!(answered.recv_timeout(LONG), Ok(Ok(Ok(()))));
+    }
+    // Those that were held up are not needed any more.
+    let end = Instant::now() + LONG;
+    while Arc::strong_count(&ranks[0].0) > AT_REST {
+        assert!(Instant::now() < end, "{} hold the engine", Arc::strong_count(&ranks[0].0));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Who has an engine whose thread has told somebody: its rank, a group, the thread that serves, and the one that stands by.
+const AT_REST: usize = 4;
+
 #[test]
 fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_returns() {
     let watchers = Box::leak(Box::default());
