@@ -321,8 +321,8 @@ impl Progress {
             let failure = Failure::new(code, letter.text());
             match self.groups.addressee(id) {
                 Addressee::Member(group) => self.end(&group, &failure),
-                Addressee::Gone => {}
-                Addressee::Later | Addressee::Failed(_) => {
+                Addressee::Gone | Addressee::Failed(_) => {}
+                Addressee::Later => {
                     self.groups.remember_failure(id, &failure);
                     self.forget_early(|group| group.number == id.number && group.generation <= id.generation);
                 }
