@@ -9,7 +9,8 @@
 //! # Who tells whom
 //!
 //! Entering, giving up and dropping never call anybody back: a program may do any of it under a lock. How an operation went
-//! is told by the thread that did the job, and that it failed by one thread of this module, which also keeps the time.
+//! is told by the thread that did the job, and that it failed by the threads that the engine keeps for callbacks. A thread of this module
+//! keeps the time.
 
 mod group;
 mod meeting;

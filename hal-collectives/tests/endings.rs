@@ -334,3 +334,30 @@ fn owners_of_memory_that_panic_when_it_is_let_go_of_leave_all_told() {
         members.iter().map(|rank| start(rank, operation(SUM, 1), panics()).unwrap()).collect::<Vec<_>>();
     started.iter().for_each(|started| started.outcome().unwrap());
 }
+
+/// What is told of one group's failure takes its time, and waits for that of another, which ends by a rank or by time.
+#[test]
+fn failure_that_is_told_slowly_holds_up_no_other_group_and_no_time() {
+    for by_time in [false, true] {
+        let timeout = if by_time { Duration::from_millis(20) } else { LONG };
+        let (slow, other) = (group(2, LONG), group(2, timeout));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (answer, answered) = std::sync::mpsc::channel();
+        let (enter, inside) = std::sync::mpsc::channel();
+        let wait = move |_: Result<(), Failure>| {
+            enter.send(()).unwrap();
+            answer.send(told.recv_timeout(LONG)).unwrap();
+        };
+        let sum = operation(SUM, 1);
+        assert!(slow[0].enter(sum).unwrap().start(buffers(4), Box::new(wait)).is_none());
+        slow[1].end(&Failure::new(Code::DataLoss, "gone"));
+        inside.recv_timeout(LONG).unwrap();
+        let done = move |end: Result<(), Failure>| _ = tell.send(end.map_err(|failure| failure.code()));
+        assert!(other[0].enter(sum).unwrap().start(buffers(4), Box::new(done)).is_none());
+        if !by_time {
+            other[1].end(&Failure::new(Code::DataLoss, "gone"));
+        }
+        let code = if by_time { Code::DeadlineExceeded } else { Code::DataLoss };
+        assert_eq!(answered.recv().unwrap(), Ok(Err(code)), "by time: {by_time}");
+    }
+}

@@ -21,13 +21,14 @@
 //! long. Whoever comes back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves, and the others are in callbacks.
 
 use crate::library::{Library, at_exit, in_forks};
-use crate::progress::{Ended, Progress, Started};
+use crate::progress::{Ended, Progress, Started, Told};
 use crate::table::Groups;
 use hal_collectives::Result;
 use hal_collectives::local::{Helper, is_busy as is_busy_here};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -76,6 +77,9 @@ pub(crate) struct Engine {
     watchers: Watchers,
     /// When a thread watched last, in nanoseconds from the beginning.
     watched: AtomicU64,
+    /// Who is to be told of what has ended together with an operation whose rank is being told, and whether there are any. Whoever looks tells one.
+    untold: Mutex<VecDeque<Told>>,
+    has_untold: AtomicBool,
     /// How often somebody has looked.
     looks: AtomicU64,
     /// How often the thread that serves has begun to tell, and has come back or was replaced: it tells while this is odd.
@@ -205,6 +209,8 @@ impl Engine {
             begun: Instant::now(),
             watchers,
             watched: AtomicU64::new(0),
+            untold: Mutex::default(),
+            has_untold: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             standing: AtomicUsize::new(0),
@@ -273,8 +279,33 @@ impl Engine {
     /// Looks at everything once, unless somebody else does, and tells whose operations have ended.
     pub(crate) fn look(&self) -> Look {
         let (look, ended) = self.find();
-        ended.tell();
+        self.tell(ended);
         look
+    }
+
+    /// Tells one after the other, and leaves those behind to whoever looks meanwhile: a callback may wait for one of them.
+    fn tell(&self, mut ended: Ended) {
+        while !ended.is_empty() {
+            let rest = ended.take_rest();
+            if !rest.is_empty() {
+                let mut untold = self.untold.lock();
+                untold.extend(rest);
+                self.has_untold.store(true, Ordering::SeqCst);
+            }
+            ended.tell();
+            ended = self.next_untold();
+        }
+    }
+
+    /// One who is left to be told.
+    fn next_untold(&self) -> Ended {
+        if !self.has_untold.load(Ordering::SeqCst) {
+            return Ended::default();
+        }
+        let mut untold = self.untold.lock();
+        let next = untold.pop_front();
+        self.has_untold.store(!untold.is_empty(), Ordering::SeqCst);
+        Ended::of(next)
     }
 
     /// Looks, and what there is to tell.
@@ -292,7 +323,13 @@ impl Engine {
             look.has_quit = progress.has_quit();
             (look, ended)
         });
-        looked.unwrap_or_else(|| (Look { waits: true, ..Look::default() }, Ended::default()))
+        let (look, ended) =
+            looked.unwrap_or_else(|| (Look { waits: true, ..Look::default() }, Ended::default()));
+        if !ended.is_empty() {
+            return (look, ended);
+        }
+        let left = self.next_untold();
+        (Look { moved: look.moved || !left.is_empty(), ..look }, left)
     }
 
     /// As [`look`](Self::look), by the thread that serves. Nothing if another one has taken its place while it told.
@@ -303,7 +340,7 @@ impl Engine {
         }
         self.have_another_stand_by(idle);
         let turn = self.turns.fetch_add(1, Ordering::SeqCst) + 1;
-        ended.tell();
+        self.tell(ended);
         self.take_turn(turn).then_some(look)
     }
 

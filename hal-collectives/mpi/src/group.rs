@@ -117,7 +117,7 @@ impl State {
 }
 
 impl Group {
-    /// The group with a number, or a new one. One that has failed is begun anew.
+    /// The group with a number, or a new one. One that has failed is begun anew, unless it is a part.
     fn get(
         engine: Arc<Engine>,
         number: u64,
@@ -134,8 +134,13 @@ impl Group {
         if let Some(group) = joined.as_ref().filter(|group| group.id.generation == known.generation) {
             return group.clone();
         }
-        let id = Generation { number, generation: known.generation };
-        let state = known.state.clone();
+        // A part is not begun anew: others were in the one that has failed.
+        let failed = known.failure.clone().filter(|_| is_part);
+        let (generation, state) = match failed {
+            Some(failure) => (0, Arc::new(Mutex::new(State { failed: Some(failure), ..State::default() }))),
+            None => (known.generation, known.state.clone()),
+        };
+        let id = Generation { number, generation };
         let group = Arc::new(Self { engine: engine.clone(), id, name, members, rank, terms, is_part, state });
         known.group = Arc::downgrade(&group);
         drop(groups);

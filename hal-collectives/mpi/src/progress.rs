@@ -66,6 +66,16 @@ impl Ended {
         self.told.is_empty() && self.let_go.is_empty()
     }
 
+    /// All that are to be told but the first one.
+    pub(crate) fn take_rest(&mut self) -> SmallVec<[Told; 1]> {
+        self.told.drain(1.min(self.told.len())..).collect()
+    }
+
+    /// One who is to be told.
+    pub(crate) fn of(told: Option<Told>) -> Self {
+        Self { told: told.into_iter().collect(), let_go: Vec::new() }
+    }
+
     /// Tells each rank, whatever another one's callback does.
     pub(crate) fn tell(self) {
         self.let_go.into_iter().for_each(let_go);
@@ -321,8 +331,8 @@ impl Progress {
             let failure = Failure::new(code, letter.text());
             match self.groups.addressee(id) {
                 Addressee::Member(group) => self.end(&group, &failure),
-                Addressee::Gone => {}
-                Addressee::Later | Addressee::Failed(_) => {
+                Addressee::Gone | Addressee::Failed(_) => {}
+                Addressee::Later => {
                     self.groups.remember_failure(id, &failure);
                     self.forget_early(|group| group.number == id.number && group.generation <= id.generation);
                 }

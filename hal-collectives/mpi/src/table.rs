@@ -20,14 +20,13 @@ pub(crate) struct Known {
     pub(crate) generation: u32,
     pub(crate) state: Arc<Mutex<State>>,
     /// Why the one before failed.
-    failure: Option<Failure>,
+    pub(crate) failure: Option<Failure>,
 }
 
-impl Known {
-    /// No generation has failed.
-    fn goes_on(&self) -> bool {
-        self.failure.is_none()
-    }
+/// A part that was let go of.
+struct Gone {
+    number: u64,
+    failure: Option<Failure>,
 }
 
 /// Who a letter is for.
@@ -49,8 +48,9 @@ const REMEMBERED: usize = 256;
 #[derive(Default)]
 pub(crate) struct Groups {
     known: Mutex<BTreeMap<u64, Known>>,
-    /// Parts that were let go of, the last ones. Other ranks may still say that they are there, or that they have failed.
-    gone: Mutex<VecDeque<u64>>,
+    /// Parts that were let go of, the last ones. Other ranks may still say that they are there, or that they have failed, and are told of a failure
+    /// that they have not heard of.
+    gone: Mutex<VecDeque<Gone>>,
 }
 
 impl Groups {
@@ -58,17 +58,15 @@ impl Groups {
         self.known.lock()
     }
 
-    /// Forgets a part that has not failed, and that nobody joins again.
+    /// Forgets a part, which nobody joins again.
     pub(crate) fn forget(&self, number: u64) {
         let mut groups = self.lock();
-        if groups.get(&number).is_some_and(Known::goes_on) {
-            groups.remove(&number);
-            let mut gone = self.gone.lock();
-            if gone.len() == REMEMBERED {
-                gone.pop_front();
-            }
-            gone.push_back(number);
+        let Some(Known { failure, .. }) = groups.remove(&number) else { return };
+        let mut gone = self.gone.lock();
+        if gone.len() == REMEMBERED {
+            gone.pop_front();
         }
+        gone.push_back(Gone { number, failure });
     }
 
     /// Whether this process is in any group.
@@ -80,7 +78,11 @@ impl Groups {
     pub(crate) fn addressee(&self, id: Generation) -> Addressee {
         let groups = self.lock();
         let Some(known) = groups.get(&id.number) else {
-            return if self.gone.lock().contains(&id.number) { Addressee::Gone } else { Addressee::Later };
+            return match self.gone.lock().iter().find(|gone| gone.number == id.number) {
+                Some(Gone { failure: Some(failure), .. }) => Addressee::Failed(failure.clone()),
+                Some(_) => Addressee::Gone,
+                None => Addressee::Later,
+            };
         };
         let (group, generation, failure) = (known.group.upgrade(), known.generation, known.failure.clone());
         drop(groups);
@@ -124,5 +126,32 @@ impl Groups {
             known.state = Arc::default();
             known.failure = Some(failure.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_semaphore::Code;
+
+    #[test]
+    fn part_that_was_let_go_of_is_known_by_its_end_until_as_many_others_were() {
+        let (groups, failure) = (Groups::default(), Failure::new(Code::DataLoss, "gone"));
+        let let_go = |number: u64| {
+            groups.lock().entry(number).or_default();
+            if number.is_multiple_of(2) {
+                groups.remember_failure(Generation { number, generation: 0 }, &failure);
+            }
+            groups.forget(number);
+        };
+        let addressee = |number| groups.addressee(Generation { number, generation: 0 });
+        let_go(0);
+        let_go(1);
+        assert!(matches!(addressee(0), Addressee::Failed(why) if why.code() == Code::DataLoss));
+        assert!(matches!(addressee(1), Addressee::Gone));
+        (2..REMEMBERED as u64 + 1).for_each(let_go);
+        assert!(matches!(addressee(0), Addressee::Later));
+        assert!(matches!(addressee(1), Addressee::Gone));
+        assert_eq!((groups.lock().len(), groups.gone.lock().len()), (0, REMEMBERED));
     }
 }

@@ -6,7 +6,6 @@ use super::group::Group;
 use super::perform::perform;
 use crate::operation::{Line, SENDER, Side};
 use crate::{Done, Job, Operation, Piece, Portions, Result, let_go, tell};
-use hal_semaphore::Failure;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -201,12 +200,5 @@ pub(super) fn ranks(ranks: &[u32], one: &str, several: &str) -> String {
         [rank] => format!("rank {rank} {one}"),
         ranks if ranks.len() <= NAMED => format!("ranks {} {several}", names.join(", ")),
         ranks => format!("ranks {} and {} others {several}", names.join(", "), ranks.len() - NAMED),
-    }
-}
-
-/// Ends parts with a failure.
-pub(super) fn fail_all(parts: Vec<Part>, failure: &Failure) {
-    for part in parts {
-        part.end(Err(failure.clone()));
     }
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The thread that tells of failures, and that notices when a rank has waited too long.
+//! Who tells of failures, and the thread that notices when a rank has waited too long.
 //!
-//! There is one for all groups, as long as there is anything to do for it and a while longer.
+//! There is one that keeps the time for all groups, as long as there is anything to do for it and a while longer. Failures are told on the
+//! threads for callbacks that the engine keeps: what is told may take its time, and wait for what another rank or group is told.
 
 use super::group::Group;
-use super::meeting::{Part, fail_all};
+use super::meeting::Part;
 use hal_semaphore::Failure;
+use hal_semaphore::backend::Deferred;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,23 +16,20 @@ use std::time::{Duration, Instant};
 /// How long the thread stays without work.
 const IDLE: Duration = Duration::from_secs(2);
 
-static WATCH: Mutex<Watch> = Mutex::new(Watch { groups: Vec::new(), failed: Vec::new(), runs: false });
+static WATCH: Mutex<Watch> = Mutex::new(Watch { groups: Vec::new(), runs: false });
 static NEWS: Condvar = Condvar::new();
 
 struct Watch {
     groups: Vec<Weak<Group>>,
-    failed: Vec<(Vec<Part>, Failure)>,
     runs: bool,
 }
 
-/// Has ranks told that their operations failed, soon and by another thread.
+/// Has ranks told that their operations failed, soon and by other threads, none of which waits for another.
 pub(super) fn tell(parts: Vec<Part>, failure: &Failure) {
-    if parts.is_empty() {
-        return;
+    for part in parts {
+        let failure = failure.clone();
+        Deferred::new(move || part.end(Err(failure))).run_elsewhere();
     }
-    let mut watch = WATCH.lock();
-    watch.failed.push((parts, failure.clone()));
-    watch.wake();
 }
 
 /// Has the group looked at until no rank waits in it.
@@ -56,12 +55,8 @@ fn serve() {
     let mut watch = WATCH.lock();
     let mut kept: Vec<Weak<Group>> = Vec::new();
     loop {
-        let failed = std::mem::take(&mut watch.failed);
         kept.append(&mut watch.groups);
         drop(watch);
-        for (parts, failure) in failed {
-            fail_all(parts, &failure);
-        }
         let now = Instant::now();
         let mut next = None;
         kept.retain(|group| {
@@ -70,11 +65,11 @@ fn serve() {
             deadline.is_some()
         });
         watch = WATCH.lock();
-        if !watch.failed.is_empty() || !watch.groups.is_empty() {
+        if !watch.groups.is_empty() {
             continue;
         }
         let timed_out = NEWS.wait_until(&mut watch, next.unwrap_or(now + IDLE)).timed_out();
-        if timed_out && next.is_none() && watch.failed.is_empty() && watch.groups.is_empty() {
+        if timed_out && next.is_none() && watch.groups.is_empty() {
             watch.runs = false;
             return;
         }

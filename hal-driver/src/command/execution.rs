@@ -2,7 +2,7 @@
 
 //! One execution of a command buffer with collectives, as long as any part of it uses the program's memory.
 //!
-//! A step has several parts that go on side by side: commands of the device, and collectives. Where one of them fails the program's signals are
+//! A step has several parts that go on side by side: commands of the device, collectives, and copies for them. Where one of them fails the program's signals are
 //! to fail, and a program that sees this may use its memory for something else at once. So they fail when no part is under way any
 //! more: each [part](Part) of an execution keeps it, and the operation that has the program's signals [ends](Ending) when the last one has
 //! gone. Collectives that others do not come to are ended with it, so that this takes no longer than their groups need to cancel what is

@@ -279,10 +279,14 @@ impl<D: Device> State<D> {
         let (Some(step), Some(routes)) = (chain.steps.get(number), chain.routes.get(number)) else {
             return Ok(());
         };
-        let mut here = Vec::new();
+        let (mut here, mut begun) = (Vec::new(), None);
         for (record, route) in step.collectives.iter().zip(routes) {
             let entry = entries.pop_front().ok_or_else(|| invalid("a collective was not entered"))?;
             if !route.lanes.is_empty() {
+                let waits = match &begun {
+                    Some(begun) => begun,
+                    None => begun.insert(self.own_waits(affinity, waits, number)?),
+                };
                 self.pieces(affinity, waits, (record, &chain.part), route, entry.divide())?;
                 continue;
             }
@@ -301,6 +305,34 @@ impl<D: Device> State<D> {
         let lists = SemaphoreLists { waits: waits.borrow(), signals: moved.borrow() };
         let collectives = Operation::Collectives(Collectives::new(here, chain.part.clone()));
         self.submit(affinity, &lists, Side::Host, collectives)
+    }
+
+    /// What the copies of a step wait for: this device's word, and not the program's. Where the device is lost, copies that others have
+    /// not begun fail with it, and nobody waits for what the program may never signal.
+    fn own_waits(&self, affinity: Affinity, waits: &OwnedList, number: usize) -> Result<OwnedList> {
+        if number > 0 || waits.borrow().reached() {
+            return Ok(waits.borrow().to_owned());
+        }
+        let mut begun = OwnedList::default();
+        begun.push(self.timeline()?, 1);
+        self.barrier(affinity, &SemaphoreLists { waits: waits.borrow(), signals: begun.borrow() })?;
+        Ok(begun)
+    }
+
+    /// Has the owner of memory copy for a piece. The copy is a part of the execution by a timeline of its own: those of the lanes fail as soon
+    /// as anything of theirs does.
+    fn copy_for(
+        &self,
+        part: &Part,
+        owner: &Owner,
+        pairs: &[(BufferRange, BufferRange)],
+        (waits, mut signals): (OwnedList, OwnedList),
+    ) -> Result {
+        let ended = self.timeline()?;
+        signals.push(ended.clone(), 1);
+        copy_all_by(owner, pairs, waits, signals)?;
+        ended.keep_until(1, part.clone());
+        Ok(())
     }
 
     /// Submits the pieces of a collective, each to the next lane.
@@ -343,7 +375,7 @@ impl<D: Device> State<D> {
             };
             let mut sent = None;
             if let Some((owner, pairs, alone)) = copies(&route.send, &lane.send, places.send)? {
-                copy_all_by(&owner, &pairs, ready, at(FETCHED))?;
+                self.copy_for(part, &owner, &pairs, (ready, at(FETCHED)))?;
                 (ready, sent) = (at(FETCHED), Some(alone));
             }
             let returning = copies(&route.recv, &lane.recv, places.recv)?;
@@ -356,7 +388,7 @@ impl<D: Device> State<D> {
             self.submit(affinity, &lists, Side::Host, collectives)?;
             if let Some((owner, pairs, _)) = returning {
                 let pairs: Vec<_> = pairs.into_iter().map(|(all, alone)| (alone, all)).collect();
-                copy_all_by(&owner, &pairs, moved, at(RETURNED))?;
+                self.copy_for(part, &owner, &pairs, (moved, at(RETURNED)))?;
             }
         }
         Ok(())

@@ -295,6 +295,12 @@ impl IreeTimeline {
         waited.map_err(|failure| self.failure().unwrap_or(failure))
     }
 
+    /// Keeps something until the value is reached, or can no longer be. What goes then goes on the thread that says so, which holds no
+    /// lock of the engine's.
+    pub(crate) fn keep_until<T: Send + Sync>(&self, value: u64, kept: T) {
+        drop(Entry::register(self, value, Kept((kept, self.clone()))));
+    }
+
     fn base(&self) -> *mut sys::iree_async_semaphore_t {
         self.0.as_ptr().cast()
     }
@@ -522,8 +528,26 @@ impl OwnedList {
 /// A wait for a foreign semaphore; dropping it takes it back. Its entry in IREE's list is counted: one reference is
 /// the watch's, one is IREE's until the callback has run or the entry was cancelled.
 pub(crate) struct Watch {
-    entry: Arc<Entry>,
+    entry: Arc<Entry<Watcher>>,
     semaphore: IreeTimeline,
+}
+
+/// Who hears of a semaphore, once.
+trait Listener: Send + Sync {
+    fn hear(&self, outcome: Result<u64>);
+}
+
+impl Listener for Watcher {
+    fn hear(&self, outcome: Result<u64>) {
+        self.notify(outcome.and_then(|value| write_back::before_signal().map(|()| value)));
+    }
+}
+
+/// Something that goes when a semaphore is heard of, which is there until then.
+struct Kept<T>((T, IreeTimeline));
+
+impl<T: Send + Sync> Listener for Kept<T> {
+    fn hear(&self, _outcome: Result<u64>) {}
 }
 
 /// What IREE's list points at.
@@ -532,36 +556,43 @@ pub(crate) struct Watch {
 ///
 /// The timepoint is registered once. From then until its callback, or until it was cancelled, it is IREE's under its own
 /// lock, and IREE has a reference to this.
-struct Entry {
+struct Entry<L> {
     timepoint: UnsafeCell<sys::iree_async_semaphore_timepoint_t>,
     value: u64,
-    watcher: Watcher,
+    listener: L,
 }
 
 // SAFETY: the timepoint is used by IREE alone, under its lock, by the invariant; the rest is shared safely.
-unsafe impl Send for Entry {}
+unsafe impl<L: Send + Sync> Send for Entry<L> {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Entry {}
+unsafe impl<L: Send + Sync> Sync for Entry<L> {}
 
-impl Watch {
-    fn new(semaphore: &IreeTimeline, value: u64, watcher: Watcher) -> Self {
+impl<L: Listener> Entry<L> {
+    /// Has IREE tell the listener when the value is reached, or can no longer be.
+    fn register(semaphore: &IreeTimeline, value: u64, listener: L) -> Arc<Self> {
         let timepoint = UnsafeCell::new(sys::iree_async_semaphore_timepoint_t::default());
-        let entry = Arc::new(Entry { timepoint, value, watcher });
+        let entry = Arc::new(Self { timepoint, value, listener });
         let theirs = Arc::into_raw(entry.clone());
         // SAFETY: the entry is new, so the timepoint may be written before it is registered, once; IREE's reference keeps it
         // where it is, and is given up by the callback or by cancelling.
         let registered = unsafe {
             let timepoint = entry.timepoint.get();
-            (*timepoint).callback = Some(reached);
+            (*timepoint).callback = Some(reached::<L>);
             (*timepoint).user_data = theirs.cast_mut().cast();
             check(sys::iree_async_semaphore_acquire_timepoint(semaphore.base(), value, timepoint))
         };
         if let Err(failure) = registered {
             // SAFETY: nothing was registered, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
-            entry.watcher.notify(Err(failure));
+            entry.listener.hear(Err(failure));
         }
-        Self { entry, semaphore: semaphore.clone() }
+        entry
+    }
+}
+
+impl Watch {
+    fn new(semaphore: &IreeTimeline, value: u64, watcher: Watcher) -> Self {
+        Self { entry: Entry::register(semaphore, value, watcher), semaphore: semaphore.clone() }
     }
 }
 
@@ -577,7 +608,7 @@ impl Drop for Watch {
     }
 }
 
-unsafe extern "C" fn reached(
+unsafe extern "C" fn reached<L: Listener>(
     user_data: *mut c_void,
     _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
     status: sys::iree_status_t,
@@ -585,9 +616,8 @@ unsafe extern "C" fn reached(
     guard_or((), || {
         // SAFETY: IREE gives its reference back with the one call that it makes; the status is ours to consume.
         let (entry, outcome) =
-            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry>()), check(status)) };
-        let outcome = outcome.and_then(|()| write_back::before_signal());
-        entry.watcher.notify(outcome.map(|()| entry.value));
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry<L>>()), check(status)) };
+        entry.listener.hear(outcome.map(|()| entry.value));
     });
 }
 

@@ -2,7 +2,7 @@
 
 //! Memory that the host cannot see: pieces of it are copied while others are on their way.
 
-use crate::common::{Buffer, List, Result, Semaphore, check, reference};
+use crate::common::{Buffer, Device, List, Result, Semaphore, check, reference};
 use crate::rig::*;
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -88,6 +88,58 @@ fn copy_that_fails_in_the_middle_ends_the_operation_for_all() {
         }
         assert!(begin.elapsed() < Duration::from_secs(20));
     }
+}
+
+/// The copy of the first piece fails at once, while that of the second takes its time.
+#[test]
+fn failure_of_a_copy_is_told_when_the_copies_of_other_pieces_have_ended() {
+    // Both buffers are filled by a job each.
+    const SECOND_COPY: usize = 2 + 2;
+    let faulty = card(WORDS * 4, &format!("&fault=fail:copy:1&fault=late:{SECOND_COPY}"));
+    let ranks = ranks(&[&faulty, &format!("mock://?collective_piece={}", WORDS * 4)]);
+    let words = WORDS * PIECES;
+    let (send, recv) = (ranks[0].words(&vec![1; words]), ranks[0].words(&vec![0; words]));
+    let begin = Instant::now();
+    let done = sum(&ranks[0], &send, &recv, words);
+    assert!(done.wait(1).is_err());
+    assert!(begin.elapsed() >= LATE, "told after {:?}", begin.elapsed());
+    assert_eq!(done.value().unwrap_err().code, Code::DataLoss);
+}
+
+/// How late a job of a mock device is that is late.
+const LATE: Duration = Duration::from_millis(50);
+
+/// A rank whose device is lost beside a sum of memory of another device, which may have to wait for something. How long the rank's signal
+/// takes to fail.
+fn lost_beside_copies_of_another(more: &str, waits: &dyn Fn(&Device) -> Option<Semaphore>) -> Duration {
+    let piece = format!("collective_piece={}", WORDS * 4);
+    let ranks = ranks(&[&format!("mock://?queues=1&{piece}&fault=lose:1"), &format!("mock://?{piece}")]);
+    let owner = Device::open(&card(WORDS * 4, more)).unwrap();
+    let owner = Rank { channel: ranks[0].channel.clone(), done: owner.semaphore(0), device: owner };
+    let send = owner.words(&[1; WORDS * PIECES]);
+    let [recv, beside] = [WORDS * PIECES * 4, 4].map(|bytes| ranks[0].device.buffer(bytes));
+    let commands = ranks[0].commands(ALL_REDUCE, 0, (&send, &recv), WORDS * PIECES).unwrap();
+    let before = waits(&owner.device);
+    let waits = before.as_ref().map_or_else(List::none, |before| before.at(1));
+    let (begin, lost) = (Instant::now(), ranks[0].device.semaphore(0));
+    ranks[0].device.execute(u64::MAX, &waits, &ranks[0].done.at(1), &commands, &[]).unwrap();
+    ranks[0].device.fill(&List::none(), &lost.at(1), &beside, (0, 4), &[0; 4]).unwrap();
+    assert!(ranks[0].done.wait(1).is_err());
+    begin.elapsed()
+}
+
+#[test]
+fn loss_of_a_device_is_told_when_copies_of_another_device_have_ended() {
+    // Its first job fills the buffer.
+    let took = lost_beside_copies_of_another("&fault=late:2&latency=300ms", &|_| None);
+    assert!(took >= LATE, "told after {took:?}");
+}
+
+/// They do not begin any more, so nobody waits for them.
+#[test]
+fn loss_of_a_device_is_told_at_once_where_copies_wait_for_what_the_program_never_signals() {
+    let took = lost_beside_copies_of_another("", &|owner| Some(owner.semaphore(0)));
+    assert!(took < Duration::from_secs(10), "told after {took:?}");
 }
 
 #[test]

@@ -25,7 +25,8 @@ use std::fmt;
 pub struct Deferred(Option<Box<dyn FnOnce() + Send>>);
 
 impl Deferred {
-    pub(crate) fn new(run: impl FnOnce() + Send + 'static) -> Self {
+    /// What a thread has to say that must not call back, or must not wait for what is called.
+    pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(run)))
     }
 

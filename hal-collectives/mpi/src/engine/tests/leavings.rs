@@ -57,6 +57,42 @@ fn letters_that_come_to_a_part_that_was_let_go_of_leave_nothing_behind() {
     assert_eq!(known(&ranks[0]), 1);
 }
 
+/// A program may go on splitting a group whose parts fail.
+#[test]
+fn parts_that_have_failed_and_were_let_go_of_leave_nothing_behind() {
+    let (ranks, groups) = pair();
+    for turn in 0..3 {
+        let [first, second] = parts(&ranks, &groups);
+        first.place().unwrap();
+        first.end(&Failure::new(Code::DataLoss, "gone"));
+        look_all(&ranks);
+        assert_eq!(broadcast_of(&*second), Err(Code::DataLoss));
+        drop((first, second));
+        look_all(&ranks);
+        assert_eq!(ranks.each_ref().map(known), [1, 1], "turn {turn}");
+    }
+}
+
+/// Whether a part takes an operation.
+fn broadcast_of(group: &dyn Communicator) -> Outcome {
+    let operation = Operation { kind: Kind::Broadcast { root: 0 }, element: Element::U32, count: 1 };
+    outcome(group.enter(operation).map(drop))
+}
+
+/// Another rank tells of its failure before this one has heard that the split is over.
+#[test]
+fn part_that_has_failed_before_a_rank_knows_of_it_has_failed_for_that_rank() {
+    let (ranks, groups) = pair();
+    let [first, second] = groups.each_ref().map(|group| group.split(Some(1), 0).unwrap().unwrap());
+    look_all(&ranks[1..]);
+    second.place().unwrap();
+    second.end(&Failure::new(Code::DataLoss, "gone"));
+    look_all(&ranks);
+    assert_eq!(broadcast_of(&*first), Err(Code::DataLoss));
+    drop((first, second));
+    assert_eq!(ranks.each_ref().map(known), [1, 1]);
+}
+
 #[test]
 fn part_is_joined_though_its_letters_come_before_it_is_known() {
     let (ranks, groups) = pair();

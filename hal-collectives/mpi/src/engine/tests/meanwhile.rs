@@ -182,6 +182,25 @@ fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_e
     }
 }
 
+/// Both have ended when anybody looks.
+#[test]
+fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_returns() {
+    let (ranks, groups) = pair();
+    let (tell, told) = channel::<Outcome>();
+    let (answer, answered) = channel();
+    let slow = move |_| answer.send(told.recv_timeout(LONG)).unwrap();
+    let done = move |end| tell.send(outcome(end)).unwrap();
+    let both: [Done; 2] = [Box::new(slow), Box::new(done)];
+    for done in both {
+        let _other = sum(&*groups[1], 2);
+        let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+        sum_with(&*groups[0], buffers, done);
+    }
+    ranks[1].look();
+    served(&ranks[..1]);
+    assert_eq!(answered.recv(), Ok(Ok(Ok(()))));
+}
+
 /// Who has an engine whose thread has told somebody: its rank, a group, the thread that serves, and the one that stands by.
 const AT_REST: usize = 4;
 
