@@ -8,8 +8,8 @@
 //! gone. Collectives that others do not come to are ended with it, so that this takes no longer than their groups need to cancel what is
 //! on its way.
 
-use hal_semaphore::Failure;
 use hal_semaphore::backend::HostTask;
+use hal_semaphore::{Failure, WithoutCallbacks};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
@@ -63,8 +63,42 @@ impl Ending {
 impl Drop for Execution {
     fn drop(&mut self) {
         if let Some(task) = self.0.get_mut().task.take() {
+            // The thread may be inside of a call of the program's, which holds what a callback takes.
+            let _quiet = WithoutCallbacks::begin();
             // Its operation has its failure.
             task.finish(Ok(()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_semaphore::testing::{Job, SoftBackend, device};
+    use hal_semaphore::{Action, Affinity, Code, Engine, Semaphore};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn last_part_of_an_execution_that_has_failed_calls_no_program_back_on_its_thread() {
+        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let [step, end] = [0; 2].map(|value| Semaphore::new(&engine, value).unwrap());
+        let (waits, signals) = ([(step.clone(), 1)], [(end.clone(), 1)]);
+        engine.submit(0, Affinity::ANY, &waits, &signals, Action::Cleanup(Job::new(1))).unwrap();
+        let called = Arc::new(AtomicBool::new(false));
+        let calls = called.clone();
+        let _subscription = end.subscribe(1, move |_| calls.store(true, Ordering::Relaxed));
+        let why = Failure::new(Code::Aborted, "a collective failed");
+        step.fail(why.clone());
+        let (task, _) = engine.backend().take_host().pop().unwrap();
+        let first = Part::default();
+        let last = first.clone();
+        first.fail(&why, task);
+        drop(first);
+        assert_eq!(end.query().unwrap(), 0, "a part is left");
+        drop(last);
+        assert!(end.query().unwrap_err().same_root(&why));
+        assert!(!called.load(Ordering::Relaxed), "its thread may hold what the callback takes");
+        engine.backend().call_back();
+        assert!(called.load(Ordering::Relaxed));
     }
 }

@@ -99,7 +99,9 @@ impl<B: Backend> Turn<'_, B> {
                 OpState::Unplaced | OpState::Ordered => continue,
             }
             let mut signals = std::mem::take(&mut op.signals);
-            self.make_signals(&mut signals, Some(failure), None);
+            // What is being cleaned up had failed before.
+            let cause = op.failure.clone().unwrap_or_else(|| failure.clone());
+            self.make_signals(&mut signals, Some(&cause), None);
         }
         Some(unfinished)
     }

@@ -145,3 +145,18 @@ fn shutdown_waits_for_what_is_cleaned_up_as_long_as_it_may() {
         held.rig.assert_idle();
     });
 }
+
+#[test]
+fn barrier_that_is_still_cleaned_up_when_the_limit_of_a_shutdown_comes_fails_with_its_own_cause() {
+    let held = Held::new();
+    let cause = broken("given up");
+    held.first.fail(cause.clone());
+    let task = held.cleaning();
+    within(LIMIT, move || {
+        let unfinished =
+            held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
+        assert_eq!((unfinished.in_flight, unfinished.host), (0, 1));
+        task.finish(Ok(()));
+        held.has_failed_with(&cause);
+    });
+}

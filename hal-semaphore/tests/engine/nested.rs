@@ -44,6 +44,26 @@ fn submissions_deep_inside_others_keep_their_order() {
     });
 }
 
+/// What was submitted deep inside others is left to the calls around. What another thread submits meanwhile comes behind it,
+/// though nothing else keeps it from going to its device at once (S2).
+#[test]
+fn submission_of_another_thread_comes_behind_one_that_is_left_to_the_calls_around() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let deep = rig.clone();
+        deep_inside(&rig, move || {
+            deep.job(0, &[], &[], 1);
+            assert_eq!(deep.queued(0), 0, "it is left to the calls around");
+            std::thread::scope(|scope| {
+                scope.spawn(|| deep.job(0, &[], &[], 2));
+            });
+            assert_eq!(deep.queued(0), 2);
+        });
+        rig.run_until_idle();
+        assert_eq!(rig.ran(), [1, 2]);
+    });
+}
+
 /// A timeline fails deep inside others, and what that means for an operation is left to the calls around. Meanwhile the
 /// operation is cancelled: it ends as the caller was told (S3).
 #[test]

@@ -277,3 +277,29 @@ fn full_device_is_not_asked_again_for_each_job_that_ends() {
     let offered: usize = rig.batches(0).iter().sum();
     assert!(offered <= 400 + 400 / 3, "{offered} were offered: {:?}", rig.batches(0));
 }
+
+/// A device that had room for one job gets more of it. Jobs that come one by one, and are taken at once each, show how much: a
+/// burst that comes then is handed over together, and room for it is not felt for again piece by piece (S13).
+#[test]
+fn jobs_that_are_taken_one_by_one_show_how_much_room_there_is() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
+    let gate = rig.semaphore();
+    rig.job(0, &[], &[], 1);
+    // The first time the engine asks once more.
+    rig.answer_next(0, Submitted::full(0));
+    rig.answer_next(0, Submitted::full(0));
+    rig.job(0, &[], &[], 2);
+    assert_eq!(rig.queued(0), 1, "the device has been full");
+    rig.run_until_idle();
+    for id in 10..50 {
+        rig.job(0, &[], &[], id);
+    }
+    assert_eq!(rig.queued(0), 40);
+    for id in 50..82 {
+        rig.job(0, &[(&gate, 1)], &[], id);
+    }
+    rig.run_until_idle();
+    let before = rig.batches(0).len();
+    gate.signal(1).unwrap();
+    assert_eq!(rig.batches(0).get(before..), Some(&[32][..]));
+}

@@ -4,7 +4,7 @@
 
 use crate::dice::{below, one_in};
 use crate::gpu::{Entry, Event, EventState, Gpu, Hardware, Recording, Wait};
-use crate::ledger::{Kind, Ledger, place};
+use crate::ledger::{Cleaning, Kind, Ledger, place};
 use crate::plan::Abort;
 use crate::world::{Place, World};
 use hal_semaphore::backend::{
@@ -344,6 +344,26 @@ impl Backend for Gpu {
         }
     }
 
+    fn clean_up(&self, task: HostTask, work: Job, why: &Failure) {
+        let op = work.take_back();
+        let mut book = self.ledger.book();
+        let operation = &mut book.operations[op];
+        let cleaning = Cleaning { why: why.clone(), is_over: false };
+        let again = operation.cleaning.replace(cleaning).is_some();
+        let kind = operation.kind;
+        drop(book);
+        self.ledger.note(|| format!("operation {op} is to be cleaned up: {why:?}"));
+        if again || kind != Kind::Cleanup {
+            self.ledger.alarm("cleaned-twice", || format!("operation {op} ({kind:?}) is cleaned up again"));
+        }
+        self.meddle(Place::Run);
+        if one_in(self.machine.task_now) {
+            self.end_task(task, op, self.task_way());
+        } else {
+            self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push((task, op));
+        }
+    }
+
     fn defer(&self, callbacks: Deferred) {
         self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(callbacks);
     }
@@ -427,6 +447,9 @@ impl Backend for Gpu {
     }
 
     fn observe(&self, transition: Transition) {
+        if let Transition::Ordered { ticket, .. } = transition {
+            self.ledger.book().ordered.insert((self.engine, ticket));
+        }
         if let Transition::Ended { ticket, outcome, .. } = transition {
             let mut book = self.ledger.book();
             let ends = book.ended.entry((self.engine, ticket)).or_default();

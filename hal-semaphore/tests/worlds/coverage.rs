@@ -6,7 +6,7 @@ use crate::world::World;
 use hal_semaphore::Origin;
 use std::sync::Mutex;
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "operations",
     "refused",
     "succeeded",
@@ -23,19 +23,21 @@ const NAMES: [&str; 16] = [
     "held",
     "done ahead",
     "riding",
+    "cleaned up",
 ];
 
-static TOTAL: Mutex<[u64; 16]> = Mutex::new([0; 16]);
+static TOTAL: Mutex<[u64; 17]> = Mutex::new([0; 17]);
 
 /// Adds a world that has ended.
 pub(crate) fn add(world: &World) {
-    let mut counts = [0; 16];
+    let mut counts = [0; 17];
     let book = world.ledger.book();
     for (op, operation) in book.operations.iter().enumerate() {
         counts[0] += 1;
         counts[1] += u64::from(operation.refused);
         counts[14] += u64::from(operation.ahead_done.is_some());
         counts[15] += u64::from(operation.rides_behind.is_some());
+        counts[16] += u64::from(operation.cleaning.is_some());
         let at = match book.outcome(op) {
             None => continue,
             Some(Ok(())) => 2,

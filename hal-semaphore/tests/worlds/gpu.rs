@@ -299,23 +299,12 @@ impl Gpu {
 
     /// Ends a host task that the host was given: well, badly, or by dropping it.
     pub(crate) fn end_task(&self, task: HostTask, op: usize, how: usize) {
-        let stamp = self.ledger.stamp();
         let failure = Failure::new(Code::DataLoss, format!("host operation {op}"));
-        {
-            let mut book = self.ledger.book();
-            let operation = &mut book.operations[op];
-            operation.host_ended = Some(stamp);
-            match how {
-                0 => {
-                    operation.given.push(failure.clone());
-                    operation.spoiled = true;
-                }
-                1 => {
-                    operation.task_dropped = true;
-                    operation.spoiled = true;
-                }
-                _ => {}
-            }
+        let why = self.ledger.book().operations[op].cleaning.as_ref().map(|cleaning| cleaning.why.clone());
+        match why {
+            // However it ends: the operation has its failure.
+            Some(why) => self.end_cleaning(op, &why),
+            None => self.note_end(op, how, &failure),
         }
         self.ledger.note(|| format!("host operation {op} ends, way {how}"));
         self.moved();
@@ -323,6 +312,34 @@ impl Gpu {
             0 => task.finish(Err(failure)),
             1 => drop(task),
             _ => task.finish(Ok(())),
+        }
+    }
+
+    fn note_end(&self, op: usize, how: usize, failure: &Failure) {
+        let stamp = self.ledger.stamp();
+        let mut book = self.ledger.book();
+        let operation = &mut book.operations[op];
+        operation.host_ended = Some(stamp);
+        match how {
+            0 => {
+                operation.given.push(failure.clone());
+                operation.spoiled = true;
+            }
+            1 => {
+                operation.task_dropped = true;
+                operation.spoiled = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// A barrier was cleaned up: up to now it had not ended, and none of its signals had failed because of it.
+    fn end_cleaning(&self, op: usize, why: &Failure) {
+        if let Some(world) = self.world.get().and_then(Weak::upgrade) {
+            world.check_uncleaned(op, why);
+        }
+        if let Some(cleaning) = &mut self.ledger.book().operations[op].cleaning {
+            cleaning.is_over = true;
         }
     }
 

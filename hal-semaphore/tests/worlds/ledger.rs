@@ -6,7 +6,7 @@
 //! stamp than its effect, whichever threads they happen on.
 
 use hal_semaphore::{Cancel, Failure, Point, Ticket};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -18,6 +18,15 @@ pub(crate) enum Kind {
     Early,
     Marker,
     Barrier,
+    Cleanup,
+}
+
+/// What the host was asked to do for a barrier that failed.
+#[derive(Debug)]
+pub(crate) struct Cleaning {
+    pub(crate) why: Failure,
+    /// The task that says when it is done was given back.
+    pub(crate) is_over: bool,
 }
 
 /// A semaphore of the world by its number, and a value.
@@ -55,6 +64,7 @@ pub(crate) struct Operation {
     pub(crate) host_began: Option<u64>,
     pub(crate) host_ended: Option<u64>,
     pub(crate) ahead_done: Option<u64>,
+    pub(crate) cleaning: Option<Cleaning>,
     /// How often its work came back, by `reclaim` or by `run`.
     pub(crate) work_back: u32,
     pub(crate) reclaimed: Option<Result<(), Failure>>,
@@ -115,6 +125,8 @@ pub(crate) struct Book {
     pub(crate) lines: Vec<Line>,
     pub(crate) called: Vec<Called>,
     pub(crate) ended: HashMap<(usize, Ticket), Vec<Result<(), Failure>>>,
+    /// What has had its place in its queue.
+    pub(crate) ordered: HashSet<(usize, Ticket)>,
     pub(crate) losses: HashMap<(usize, usize), Loss>,
     /// When each engine was asked to shut down.
     pub(crate) closing: Vec<Option<u64>>,
@@ -127,6 +139,12 @@ impl Book {
     pub(crate) fn outcome(&self, number: usize) -> Option<&Result<(), Failure>> {
         let operation = &self.operations[number];
         self.ended.get(&(operation.engine, operation.ticket?))?.first()
+    }
+
+    /// Whether an accepted operation has had its place in its queue.
+    pub(crate) fn was_ordered(&self, number: usize) -> bool {
+        let operation = &self.operations[number];
+        operation.ticket.is_some_and(|ticket| self.ordered.contains(&(operation.engine, ticket)))
     }
 
     pub(crate) fn lost_at(&self, engine: usize, device: usize) -> Option<u64> {

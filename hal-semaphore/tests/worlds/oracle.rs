@@ -79,7 +79,7 @@ fn done(book: &Book) -> Vec<u64> {
             Kind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
             Kind::Host | Kind::Early => operation.host_ended.unwrap_or(NEVER),
             Kind::Marker => lost,
-            Kind::Barrier => NEVER,
+            Kind::Barrier | Kind::Cleanup => NEVER,
         }
     };
     let mut done: Vec<u64> = book.operations.iter().map(start).collect();
@@ -87,7 +87,7 @@ fn done(book: &Book) -> Vec<u64> {
         let mut changed = false;
         for (op, operation) in book.operations.iter().enumerate() {
             let passes = match operation.kind {
-                Kind::Barrier | Kind::Marker => true,
+                Kind::Barrier | Kind::Cleanup | Kind::Marker => true,
                 Kind::Early => operation.ahead_done.is_some(),
                 Kind::Queue | Kind::Host => false,
             };
@@ -167,6 +167,9 @@ impl Judge<'_> {
                 });
             }
         }
+        if operation.kind == Kind::Cleanup {
+            self.cleaning(op, operation, outcome);
+        }
         match outcome {
             Ok(()) => self.success(op, operation),
             Err(failure) => self.failure(op, operation, failure),
@@ -180,6 +183,22 @@ impl Judge<'_> {
                     format!("operation {op} ended with {outcome:?}; semaphore {semaphore} shows {now}, not {value}")
                 }),
             }
+        }
+    }
+
+    /// S5: what fails before it has its place in its queue is cleaned up for its failure, and nothing else is.
+    fn cleaning(&self, op: usize, operation: &Operation, outcome: &Result<(), Failure>) {
+        let ordered = self.book.was_ordered(op);
+        let is_right = match (&operation.cleaning, outcome) {
+            (None, Ok(())) => true,
+            (None, Err(_)) => ordered,
+            (Some(_), Ok(())) => false,
+            (Some(cleaning), Err(failure)) => cleaning.is_over && !ordered && cleaning.why.same_root(failure),
+        };
+        if !is_right {
+            self.alarm("cleaned", || {
+                format!("operation {op} ended with {outcome:?}, ordered: {ordered}: {operation:?}")
+            });
         }
     }
 
@@ -202,7 +221,7 @@ impl Judge<'_> {
             Kind::Host => Some(operation.host_began.and(operation.host_ended).and(operation.host_began)),
             Kind::Marker if operation.taken.is_some() => Some(operation.ran),
             Kind::Early if operation.ahead_done.is_none() => Some(operation.host_began),
-            Kind::Early | Kind::Marker | Kind::Barrier => None,
+            Kind::Early | Kind::Marker | Kind::Barrier | Kind::Cleanup => None,
         };
         if began == Some(None) {
             self.alarm("succeeded-unrun", || format!("it never ran; {}", shown()));

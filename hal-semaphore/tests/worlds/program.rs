@@ -56,7 +56,8 @@ impl World {
     }
 
     fn draw_kind() -> Kind {
-        [Kind::Queue, Kind::Host, Kind::Early, Kind::Marker, Kind::Barrier][weighted(&[8, 2, 2, 2, 2])]
+        let kinds = [Kind::Queue, Kind::Host, Kind::Early, Kind::Marker, Kind::Barrier, Kind::Cleanup];
+        kinds[weighted(&[8, 2, 2, 2, 2, 2])]
     }
 
     /// Submits something.
@@ -129,6 +130,7 @@ impl World {
             host_began: None,
             host_ended: None,
             ahead_done: None,
+            cleaning: None,
             work_back: 0,
             reclaimed: None,
         });
@@ -147,6 +149,7 @@ impl World {
             Kind::Early => Action::Early(job()),
             Kind::Marker => Action::Marker(job()),
             Kind::Barrier => Action::Barrier,
+            Kind::Cleanup => Action::Cleanup(job()),
         };
         self.ledger.note(|| {
             let waits: Vec<Mark> = waits.iter().map(|&(mark, _)| mark).collect();

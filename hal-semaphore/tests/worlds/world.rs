@@ -193,6 +193,34 @@ impl World {
         }
     }
 
+    /// An operation that is being cleaned up for this reason has not ended. Of its signals, one that nothing else could fail
+    /// has not failed, unless a shutdown gave it up, and then for that reason.
+    pub(crate) fn check_uncleaned(&self, op: usize, why: &Failure) {
+        let signals = self.ledger.book().operations[op].signals.clone();
+        let failed: Vec<(usize, Failure)> = signals
+            .iter()
+            .filter_map(|&(semaphore, _)| Some((semaphore, self.handle(semaphore)?.query().err()?)))
+            .collect();
+        let book = self.ledger.book();
+        let is_alone = |semaphore: usize| {
+            let line = &book.lines[semaphore];
+            let is_other = |&(_, signaller): &(u64, Signaller)| matches!(signaller, Signaller::Operation(by) if by != op);
+            line.given.is_empty() && !line.signallers.iter().any(is_other)
+        };
+        let closing = book.closing[book.operations[op].engine].is_some();
+        let ended = book.outcome(op).is_some();
+        let wrong = |(semaphore, failure): &(usize, Failure)| {
+            is_alone(*semaphore) && !(closing && failure.same_root(why))
+        };
+        let wrong: Vec<_> = failed.into_iter().filter(wrong).collect();
+        drop(book);
+        if ended || !wrong.is_empty() {
+            self.ledger.alarm("failed-uncleaned", || {
+                format!("operation {op} is cleaned up for {why:?}; it has ended: {ended}, signals: {wrong:?}")
+            });
+        }
+    }
+
     /// An operation's work comes back after its signals are visible, and after its device let go of it.
     pub(crate) fn check_reclaim(&self, op: usize, outcome: &Result<(), Failure>, point: Option<Point>) {
         let mut book = self.ledger.book();
