@@ -278,38 +278,42 @@ impl Engine {
 
     /// Looks at everything once, unless somebody else does, and tells whose operations have ended.
     pub(crate) fn look(&self) -> Look {
-        let (look, ended) = self.find();
-        self.tell(ended);
+        let mut ended = Ended::default();
+        let look = self.find(&mut ended);
+        if !ended.is_empty() {
+            self.tell(&mut ended);
+        }
         look
     }
 
     /// Tells one after the other, and leaves those behind to whoever looks meanwhile: a callback may wait for one of them.
-    fn tell(&self, mut ended: Ended) {
-        while !ended.is_empty() {
-            let rest = ended.take_rest();
-            if !rest.is_empty() {
+    fn tell(&self, ended: &mut Ended) {
+        loop {
+            if ended.are_several() {
                 let mut untold = self.untold.lock();
-                untold.extend(rest);
+                untold.extend(ended.take_rest());
                 self.has_untold.store(true, Ordering::SeqCst);
             }
             ended.tell();
-            ended = self.next_untold();
+            if !self.take_untold(ended) {
+                return;
+            }
         }
     }
 
-    /// One who is left to be told.
-    fn next_untold(&self) -> Ended {
+    /// Takes one who is left to be told, if any.
+    fn take_untold(&self, ended: &mut Ended) -> bool {
         if !self.has_untold.load(Ordering::SeqCst) {
-            return Ended::default();
+            return false;
         }
         let mut untold = self.untold.lock();
-        let next = untold.pop_front();
+        ended.extend(untold.pop_front());
         self.has_untold.store(!untold.is_empty(), Ordering::SeqCst);
-        Ended::of(next)
+        !ended.is_empty()
     }
 
     /// Looks, and what there is to tell.
-    fn find(&self) -> (Look, Ended) {
+    fn find(&self, ended: &mut Ended) -> Look {
         let looked = self.with(Duration::ZERO, |progress| {
             let mut look = Look::default();
             self.looks.fetch_add(1, Ordering::Relaxed);
@@ -317,30 +321,29 @@ impl Engine {
             look.moved = !commands.is_empty();
             progress.take(commands);
             look.moved |= progress.step();
-            let ended = progress.take_ended();
+            progress.take_ended(ended);
             look.waits = progress.waits();
             look.sends = progress.sends();
             look.has_quit = progress.has_quit();
-            (look, ended)
+            look
         });
-        let (look, ended) =
-            looked.unwrap_or_else(|| (Look { waits: true, ..Look::default() }, Ended::default()));
-        if !ended.is_empty() {
-            return (look, ended);
+        let mut look = looked.unwrap_or(Look { waits: true, ..Look::default() });
+        if ended.is_empty() {
+            look.moved |= self.take_untold(ended);
         }
-        let left = self.next_untold();
-        (Look { moved: look.moved || !left.is_empty(), ..look }, left)
+        look
     }
 
     /// As [`look`](Self::look), by the thread that serves. Nothing if another one has taken its place while it told.
     fn look_serving(self: &Arc<Self>, idle: Duration) -> Option<Look> {
-        let (look, ended) = self.find();
+        let mut ended = Ended::default();
+        let look = self.find(&mut ended);
         if ended.is_empty() {
             return Some(look);
         }
         self.have_another_stand_by(idle);
         let turn = self.turns.fetch_add(1, Ordering::SeqCst) + 1;
-        self.tell(ended);
+        self.tell(&mut ended);
         self.take_turn(turn).then_some(look)
     }
 

@@ -66,20 +66,25 @@ impl Ended {
         self.told.is_empty() && self.let_go.is_empty()
     }
 
-    /// All that are to be told but the first one.
-    pub(crate) fn take_rest(&mut self) -> SmallVec<[Told; 1]> {
-        self.told.drain(1.min(self.told.len())..).collect()
+    /// Whether more than one is to be told.
+    pub(crate) fn are_several(&self) -> bool {
+        self.told.len() > 1
     }
 
-    /// One who is to be told.
-    pub(crate) fn of(told: Option<Told>) -> Self {
-        Self { told: told.into_iter().collect(), let_go: Vec::new() }
+    /// All that are to be told but the first one.
+    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = Told> {
+        self.told.drain(1..)
+    }
+
+    /// More who are to be told.
+    pub(crate) fn extend(&mut self, told: Option<Told>) {
+        self.told.extend(told);
     }
 
     /// Tells each rank, whatever another one's callback does.
-    pub(crate) fn tell(self) {
-        self.let_go.into_iter().for_each(let_go);
-        for Told { done, outcome, group, held } in self.told {
+    pub(crate) fn tell(&mut self) {
+        self.let_go.drain(..).for_each(let_go);
+        for Told { done, outcome, group, held } in self.told.drain(..) {
             // Memory is let go, and with it written back where it has to be, before anybody is told. And whoever is told may let go of
             // the group, and count on that being the last.
             held.let_go();
@@ -190,9 +195,11 @@ impl Progress {
         self.mail.is_sending() || self.endings.keeps()
     }
 
-    /// What has ended since this was asked for.
-    pub(crate) fn take_ended(&mut self) -> Ended {
-        std::mem::take(&mut self.ended)
+    /// Takes what has ended since this was asked for, where there is nothing.
+    pub(crate) fn take_ended(&mut self, ended: &mut Ended) {
+        if !self.ended.is_empty() {
+            std::mem::swap(&mut self.ended, ended);
+        }
     }
 
     pub(crate) fn has_quit(&self) -> bool {

@@ -2,6 +2,7 @@
 
 //! Barriers that clean up where they fail: their signals wait for that (rules S3, S5, S10).
 
+use crate::callbacks::deep_inside;
 use crate::rig::{Job, LIMIT, Rig, broken, gone, within};
 use hal_semaphore::backend::{HostTask, NativeWaits};
 use hal_semaphore::*;
@@ -158,5 +159,25 @@ fn barrier_that_is_still_cleaned_up_when_the_limit_of_a_shutdown_comes_fails_wit
         assert_eq!((unfinished.in_flight, unfinished.host), (0, 1));
         task.finish(Ok(()));
         held.has_failed_with(&cause);
+    });
+}
+
+/// A barrier that nothing holds is cancelled before the calls around have looked at it: it is sent on its way twice, and cleaned up
+/// once.
+#[test]
+fn barrier_that_is_cancelled_deep_inside_others_does_not_end_while_it_is_cleaned_up() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let end = rig.semaphore();
+        let (deep, signal) = (rig.clone(), end.clone());
+        deep_inside(&rig, move || {
+            let ticket = deep.submit(0, &[], &[(&signal, 1)], Action::Cleanup(Job::new(1))).ticket;
+            assert_eq!(deep.engine.cancel(ticket), Cancel::Cancelled);
+        });
+        let (task, _) = rig.take_host().pop().unwrap();
+        assert_eq!(end.query().unwrap(), 0, "its signals failed before it was cleaned up");
+        task.finish(Ok(()));
+        assert_eq!(end.query().unwrap_err().code(), Code::Cancelled);
+        rig.assert_idle();
     });
 }
