@@ -44,7 +44,7 @@ const BUDGETS: [(&str, u64); 16] = [
     ("gate_updates_submitted", 2_670),
     ("gate_ownership", 75),
     ("gate_execute_100", 4_850),
-    ("gate_execute_100_bound", 165_000),
+    ("gate_execute_100_bound", 171_000),
     ("gate_record_100", 392_000),
 ];
 
