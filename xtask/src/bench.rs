@@ -14,7 +14,7 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Fewer rounds of less work: less than a minute once everything is built, where nothing else runs, in place of half an hour
+    /// Fewer rounds of less work: less than a minute once everything is built, where nothing else runs, in place of a minute and a half
     #[arg(long)]
     quick: bool,
     /// Only cases with this in their name; with `--engine`, only that part of the table: operations, threads, bursts, holds,
