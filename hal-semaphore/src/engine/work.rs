@@ -688,12 +688,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, queue.index, entry.agenda());
         let reported = turn.report(epoch, failure);
-        if nested {
-            drop(turn);
-            entry.agenda().visit(queue.index);
-        } else {
-            turn.work();
-        }
+        turn.finish(0, nested);
         drop(entry);
         super::deferred::run_stranded();
         if self.polled {
