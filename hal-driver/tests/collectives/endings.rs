@@ -2,7 +2,7 @@
 
 //! Ranks that go, do not come, or ask for something else: everybody hears of it in time.
 
-use crate::common::{Device, Error, List, Semaphore};
+use crate::common::{Buffer, Commands, Device, Error, List, Semaphore};
 use crate::rig::*;
 use hal_semaphore::Code;
 use std::time::{Duration, Instant};
@@ -183,17 +183,21 @@ fn loss_of_a_device_beside_a_collective_is_told_when_its_transfers_have_ended() 
     fails_beside_a_long_sum("lose:1");
 }
 
+/// A fill and an all-reduce of four words that nothing orders.
+fn fill_beside_a_sum(rank: &Rank, beside: &Buffer) -> Commands {
+    let [send, recv] = [(); 2].map(|()| rank.device.buffer(16));
+    let recorded = rank.device.record(0, |commands| {
+        fill(commands, beside, 1)?;
+        collective(commands, &rank.channel, ALL_REDUCE, 0, (&send, &recv), 4)
+    });
+    recorded.unwrap()
+}
+
 #[test]
 fn rank_whose_commands_fail_beside_a_collective_tells_those_that_come_later() {
     let ranks = ranks(&["mock://?queues=1&fault=fail:fill:1:DATA_LOSS", "mock"]);
-    let [send, recv, beside] = [(); 3].map(|()| ranks[0].device.buffer(16));
-    let commands = ranks[0]
-        .device
-        .record(0, |commands| {
-            fill(commands, &beside, 1)?;
-            collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), 4)
-        })
-        .unwrap();
+    let beside = ranks[0].device.buffer(16);
+    let commands = fill_beside_a_sum(&ranks[0], &beside);
     ranks[0].execute(&commands, 1).unwrap();
     assert_eq!(fails(&ranks[0].done).code, Code::DataLoss);
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
@@ -207,14 +211,8 @@ fn rank_whose_commands_fail_beside_a_collective_tells_those_that_come_later() {
 fn failure_of_a_collective_is_told_when_the_commands_beside_it_have_ended() {
     const LATENCY: Duration = Duration::from_millis(300);
     let ranks = ranks(&["mock://?queues=1&latency=300ms", "mock"]);
-    let [send, recv, beside] = [(); 3].map(|()| ranks[0].device.buffer(16));
-    let commands = ranks[0]
-        .device
-        .record(0, |commands| {
-            fill(commands, &beside, 1)?;
-            collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), 4)
-        })
-        .unwrap();
+    let beside = ranks[0].device.buffer(16);
+    let commands = fill_beside_a_sum(&ranks[0], &beside);
     let begin = Instant::now();
     ranks[0].execute(&commands, 1).unwrap();
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
