@@ -131,6 +131,8 @@ struct Local {
     depth: Cell<u32>,
     submitting: Cell<u32>,
     inbox: RefCell<VecDeque<Left>>,
+    /// The agenda for the next call, and those for calls inside it.
+    next: Cell<Option<Box<Agenda>>>,
     #[expect(clippy::vec_box, reason = "agendas move between here and calls, and are large")]
     spare: RefCell<Vec<Box<Agenda>>>,
 }
@@ -214,7 +216,8 @@ impl<'a> Entry<'a> {
             local.depth.set(depth);
             let submitting = local.submitting.get() + u32::from(submits);
             local.submitting.set(submitting);
-            (depth, submitting > 0, local.spare.borrow_mut().pop())
+            let agenda = local.next.take().or_else(|| local.spare.borrow_mut().pop());
+            (depth, submitting > 0, agenda)
         });
         let (depth, submitting, agenda) = begun.unwrap_or((0, true, None));
         let mut agenda = agenda.unwrap_or_default();
@@ -271,11 +274,13 @@ impl Drop for Entry<'_> {
             if self.submits {
                 local.submitting.set(local.submitting.get() - 1);
             }
-            let mut spare = local.spare.borrow_mut();
             if let Some(agenda) = agenda.filter(|agenda| !agenda.is_large())
-                && spare.len() < SPARE
+                && let Some(inner) = local.next.replace(Some(agenda))
             {
-                spare.push(agenda);
+                let mut spare = local.spare.borrow_mut();
+                if spare.len() < SPARE {
+                    spare.push(inner);
+                }
             }
         });
     }

@@ -390,21 +390,11 @@ impl Slot {
         if state.failure.is_some() || promise.value <= self.value() {
             return false;
         }
-        let rank = promise.rank();
-        let at = match state.promises.back() {
-            Some(last) if last.rank() > rank => state.promises.partition_point(|other| other.rank() <= rank),
-            _ => state.promises.len(),
-        };
-        if at.checked_sub(1).and_then(|before| state.promises.get(before)).is_some_and(|it| it.rank() == rank)
-        {
-            // An operation that names a signal twice makes it once. A promise is found again by its rank.
-            return false;
-        }
-        if at == state.promises.len() {
+        if state.promises.back().is_none_or(|last| last.value < promise.value) {
             // A ring that is empty stays at its front.
             state.promises.push_back(promise);
-        } else {
-            state.promises.insert(at, promise);
+        } else if !state.insert_promise(promise) {
+            return false;
         }
         let large = state.becomes_large();
         if !state.lists.release_of(promise.queue, promise.value) {
@@ -516,6 +506,19 @@ impl SlotState {
             None => self.promises.partition_point(|promise| promise.value < value),
         };
         self.promises.range(first..).take(SCAN)
+    }
+
+    /// Puts a promise in its place among the others, unless it is there.
+    fn insert_promise(&mut self, promise: Promise) -> bool {
+        let rank = promise.rank();
+        let at = self.promises.partition_point(|other| other.rank() <= rank);
+        if at.checked_sub(1).and_then(|before| self.promises.get(before)).is_some_and(|it| it.rank() == rank)
+        {
+            // An operation that names a signal twice makes it once. A promise is found again by its rank.
+            return false;
+        }
+        self.promises.insert(at, promise);
+        true
     }
 
     pub(super) fn find(&mut self, value: u64, queue: u32, epoch: u64) -> Option<Promise> {
