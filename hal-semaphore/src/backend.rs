@@ -292,7 +292,8 @@ impl Submitted {
     }
 }
 
-/// An operation that is over.
+/// An operation that is over. Of operations of a queue that have ended well, one after the other, and left no work, only the
+/// last may be told of.
 #[derive(Debug)]
 pub struct Ended<W> {
     /// Where it ran; nothing if it never got that far.

@@ -272,6 +272,39 @@ impl<B: Backend> Default for Effects<B> {
 }
 
 impl<B: Backend> Effects<B> {
+    /// An operation has ended well here and left no work: if that is so of the last one as well, the end of both is told
+    /// as one.
+    #[inline]
+    pub(super) fn prolong_last(&mut self, point: Option<Point>) -> bool {
+        let Some(point) = point else { return true };
+        match self.reclaims.last_mut() {
+            Some(Ended { point: Some(last), work: None, outcome: Ok(()) }) => {
+                *last = point;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The backend is to be told of the end of an operation, if anything is left of it: after other drivers are, if those
+    /// are told.
+    pub(super) fn keep_ended(
+        &mut self,
+        point: Option<Point>,
+        work: Option<B::Work>,
+        failure: Option<Failure>,
+        told_elsewhere: bool,
+    ) {
+        if work.is_none() && point.is_none() {
+            return;
+        }
+        let ended = Ended { point, work, outcome: failure.map_or(Ok(()), Err) };
+        match self.parting.as_ref().filter(|_| told_elsewhere) {
+            Some(parting) => parting.keep(ended),
+            None => self.reclaims.push(ended),
+        }
+    }
+
     /// Whether nothing of it calls what may take its time; where work is reclaimed later on that is not looked at.
     pub(super) fn are_quick(&self, reclaims_later: bool) -> bool {
         (reclaims_later || self.reclaims.is_empty())

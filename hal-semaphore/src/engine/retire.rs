@@ -18,7 +18,7 @@ use super::queue::{
     ActionKind, InFlight, OpState, Publication, QueueState, SignalRecord, Turn, Via, WaitRecord,
 };
 use super::slot::{HOST, Standing, Target};
-use crate::backend::{Backend, Ended, Transition};
+use crate::backend::{Backend, Transition};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
@@ -228,19 +228,14 @@ impl<B: Backend> Turn<'_, B> {
             None => self.state.stats.succeeded += 1,
             Some(_) => self.state.stats.failed += 1,
         }
-        let outcome = failure.map_or(Ok(()), Err);
         if B::OBSERVES {
             let ticket = self.ticket(key);
-            let transition = Transition::Ended { ticket, point, outcome: outcome.clone() };
-            self.state.effects.transitions.push(transition);
+            let outcome = failure.clone().map_or(Ok(()), Err);
+            self.state.effects.transitions.push(Transition::Ended { ticket, point, outcome });
         }
-        if op.work.is_some() || point.is_some() {
-            let ended = Ended { point, work: op.work.take(), outcome };
-            let effects = &mut *self.state.effects;
-            match effects.parting.as_ref().filter(|_| told_elsewhere) {
-                Some(parting) => parting.keep(ended),
-                None => effects.reclaims.push(ended),
-            }
+        let effects = &mut *self.state.effects;
+        if op.work.is_some() || told_elsewhere || failure.is_some() || !effects.prolong_last(point) {
+            effects.keep_ended(point, op.work.take(), failure, told_elsewhere);
         }
         if op.waits.spilled() || op.signals.spilled() {
             self.keep_spare(op.waits, op.signals);
