@@ -34,7 +34,7 @@ impl BufferRange {
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        // SAFETY: alive or null, as the caller promises.
+        // SAFETY: the buffer is alive or null, as the function asks.
         let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
         Self::new(buffer.retain(), offset, length)
     }
