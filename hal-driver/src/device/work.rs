@@ -11,7 +11,7 @@ use crate::device::completions::Completions;
 use crate::device::profile::Trace;
 use crate::ffi::object::Opaque;
 use crate::ffi::object::{Retained, to_device_size};
-use crate::ffi::status::{Result, check};
+use crate::ffi::status::{Result, bug, check, misuse};
 use crate::memory::alloca::{Alloca, Dealloca, PendingAllocas};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::reservation::Reservation;
@@ -184,7 +184,7 @@ impl<D: Device> EngineBackend<D> {
         }
         match &mut work.operation {
             Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers, &self.pending_allocas),
-            _ => Err(Failure::new(Code::Internal, "an operation that needs the device was no work for it")),
+            _ => Err(bug("an operation that needs the device was no work for it")),
         }
     }
 
@@ -202,10 +202,10 @@ impl<D: Device> EngineBackend<D> {
                     Operation::Record(record) => {
                         Commands::Own(smallvec![record.resolve(&self.device, &[], &StandIns::default())?])
                     }
-                    Operation::Command(command) => Commands::Own(match command.take() {
-                        Some(command) => smallvec![command],
-                        None => SmallVec::new(),
-                    }),
+                    // Offered before, and refused for want of room: it comes back with the job.
+                    Operation::Command(command) => Commands::Own(smallvec![command.take().ok_or_else(
+                        || misuse("had no room for a job and gave it back without its command")
+                    )?]),
                     Operation::Execute { commands, step, bindings, stand_ins, .. } => {
                         commands.resolve(*step, &self.device, bindings, stand_ins)?
                     }
@@ -221,7 +221,7 @@ impl<D: Device> EngineBackend<D> {
                     | Operation::Transfer(_)
                     | Operation::Collectives(_)
                     | Operation::Return(_) => {
-                        return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
+                        return Err(bug("an operation of the host came to a queue"));
                     }
                 }
             }
@@ -362,7 +362,7 @@ impl<D: Device> Backend for EngineBackend<D> {
             | Operation::Execute { .. }
             | Operation::Ending(_)
             | Operation::Dealloca(_) => {
-                task.finish(Err(Failure::new(Code::Internal, "an operation of a queue came to the host")));
+                task.finish(Err(bug("an operation of a queue came to the host")));
             }
         }
     }
