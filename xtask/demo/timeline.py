@@ -179,6 +179,45 @@ def draw(lanes, submitted, title):
     )
 
 
+def rows(spans):
+    """The spans of a queue in rows: in one row none overlaps another, but a dispatch that is inside of its operation.
+
+    Operations overlap where a device begins the next one before the last has ended. Perfetto drops what is not inside of the span that it
+    begins in.
+    """
+    order = {"operation": 0, "dispatch": 1}
+    spans = sorted((begin, order[kind], end, kind, name) for kind, some in spans.items() for begin, end, name in some)
+    free = []
+    for begin, _, end, kind, name in spans:
+
+        def fits(row):
+            inside = kind == "dispatch" and end <= row["operation"]
+            return row["dispatch"] <= begin and (inside or row["operation"] <= begin)
+
+        # First the row with the operation that it is a part of.
+        places = [place for place, row in enumerate(free) if fits(row)]
+        place = min(places, key=lambda place: (free[place]["operation"] <= begin, place), default=len(free))
+        if place == len(free):
+            free.append({"operation": 0, "dispatch": 0})
+        free[place][kind] = end
+        yield place, begin, end, kind, name
+
+
+# As many queues as a device can have: what does not fit beside a queue's other spans has a thread of that many further on.
+QUEUES = 64
+
+
+def names_of(places, title):
+    """What processes and threads are called, and where they stand: the rows of a queue below each other."""
+    for device in sorted({device for device, _, _ in places}):
+        yield {"ph": "M", "name": "process_name", "pid": device + 1, "args": {"name": f"device {device}: {title}"}}
+    for index, (device, queue, row) in enumerate(sorted(places)):
+        place = {"pid": device + 1, "tid": row * QUEUES + queue + 1}
+        name = f"queue {queue}" if row == 0 else f"queue {queue}, beside ({row + 1})"
+        yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": index}}
+
+
 def trace(lanes, submitted, title):
     """The same in Chrome's trace format: a process for each device, a thread for each queue, microseconds since the first event.
 
@@ -186,21 +225,18 @@ def trace(lanes, submitted, title):
     process 0 and thread 0 for the system's idle thread, so both are numbered from 1; their names count as everywhere else.
     """
     origin = min([span_of(lanes)[0], *(event[0] for event in submitted)])
-    events = []
-    for device in sorted({lane[0] for lane in lanes}):
-        events.append({"ph": "M", "name": "process_name", "pid": device + 1, "args": {"name": f"device {device}: {title}"}})
+    events, places = [], {(*lane, 0) for lane in lanes} | {(*event[3], 0) for event in submitted}
     for (device, queue), spans in sorted(lanes.items()):
-        place = {"pid": device + 1, "tid": queue + 1}
-        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": f"queue {queue}"}})
-        for kind in ("operation", "dispatch"):
-            for begin, end, name in spans.get(kind, []):
-                span = {"ts": (begin - origin) / 1000, "dur": (end - begin) / 1000}
-                events.append({"ph": "X", "cat": kind, "name": name, **span, **place})
+        for row, begin, end, kind, name in rows(spans):
+            places.add((device, queue, row))
+            place = {"pid": device + 1, "tid": row * QUEUES + queue + 1}
+            span = {"ts": (begin - origin) / 1000, "dur": (end - begin) / 1000}
+            events.append({"ph": "X", "cat": kind, "name": name, **span, **place})
     for time, ready, name, (device, queue) in submitted:
         waited = {"ready after (us)": (ready - time) / 1000}
         place = {"ts": (time - origin) / 1000, "pid": device + 1, "tid": queue + 1}
         events.append({"ph": "i", "s": "t", "cat": "submitted", "name": f"{name} submitted", **place, "args": waited})
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, indent=1) + "\n"
+    return json.dumps({"displayTimeUnit": "ns", "traceEvents": [*names_of(places, title), *events]}, indent=1) + "\n"
 
 
 if __name__ == "__main__":

@@ -331,6 +331,96 @@ mod tests {
         );
     }
 
+    /// What a reader would not take of a trace.
+    fn broken_rules(name: &str, trace: &str) -> String {
+        let path = std::env::temp_dir().join(format!("rules-{name}-{}.json", std::process::id()));
+        std::fs::write(&path, trace).unwrap();
+        let script = workspace::root().unwrap().join("xtask/demo/trace_rules.py");
+        let output = Command::new("python3").arg(script).arg(&path).output().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Operations of one queue of which the second begins before the first has ended, each with a dispatch, and another queue that was
+    /// only submitted to.
+    fn profile_of_overlaps() -> String {
+        let span = |begin: u32, end: u32| {
+            format!(
+                "\"physical_device_ordinal\":0,\"queue_ordinal\":1,\"derived_time_available\":true,\
+                 \"start_driver_host_cpu_time_ns\":{begin},\"end_driver_host_cpu_time_ns\":{end}"
+            )
+        };
+        let operation = |begin, end| {
+            format!("{{\"record_type\":\"queue_device_event\",\"op\":\"execute\",{}}}", span(begin, end))
+        };
+        let dispatch = |name: &str, begin, end| {
+            format!("{{\"record_type\":\"dispatch_event\",\"key\":\"{name}\",{}}}", span(begin, end))
+        };
+        let barrier = "{\"record_type\":\"queue_event\",\"op\":\"barrier\",\"queue_ordinal\":3,\
+                       \"host_time_ns\":900,\"ready_host_time_ns\":950}";
+        [
+            operation(1000, 11_000),
+            operation(6000, 16_000),
+            operation(16_000, 17_000),
+            dispatch("first", 1000, 10_000),
+            dispatch("second", 12_000, 16_000),
+            dispatch("beside", 13_000, 15_000),
+            barrier.to_owned(),
+        ]
+        .join("\n")
+    }
+
+    #[test]
+    fn trace_keeps_the_rules_of_its_format_also_where_operations_overlap() {
+        for (name, profile) in
+            [("one", profile()), ("day", profile_of_today()), ("overlaps", profile_of_overlaps())]
+        {
+            let (_, trace) = drawn(&format!("rules-{name}"), &profile).unwrap();
+            assert_eq!(broken_rules(name, &trace), "", "{name}: {trace}");
+        }
+        let (_, trace) = drawn("beside", &profile_of_overlaps()).unwrap();
+        // The second operation with its dispatch, and two names; what went on beside that dispatch is where there is room.
+        assert_eq!(trace.matches("\"tid\": 66").count(), 2 + 2, "{trace}");
+        assert!(trace.contains("\"queue 1, beside (2)\"") && trace.contains("\"queue 3\""), "{trace}");
+    }
+
+    #[test]
+    fn rules_of_the_trace_format_are_noticed_to_be_broken() {
+        let names = "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"p\"}},\
+                     {\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":1,\"args\":{\"name\":\"t\"}}";
+        let at = |ph: &str, ts: u32, more: &str| {
+            format!("{{\"ph\":\"{ph}\",\"name\":\"n\",\"cat\":\"c\",\"ts\":{ts},\"pid\":1,\"tid\":1{more}}}")
+        };
+        let told = |name: &str, events: &[String]| {
+            broken_rules(name, &format!("{{\"traceEvents\":[{names},{}]}}", events.join(",")))
+        };
+        let span = |ts, dur: &str| at("X", ts, &format!(",\"dur\":{dur}"));
+        let flow = |ph, ts| at(ph, ts, ",\"id\":7");
+        assert_eq!(
+            told("right", &[at("B", 0, ""), span(1, "1"), at("E", 2, ""), flow("s", 0), flow("f", 1)]),
+            ""
+        );
+        for (name, events, what) in [
+            ("overlap", vec![span(0, "5"), span(3, "5")], "overlaps"),
+            ("backwards", vec![span(3, "-1")], "before it begins"),
+            ("endless", vec![at("B", 0, "")], "does not end"),
+            ("unbegun", vec![at("E", 0, "")], "nothing has begun"),
+            ("loose", vec![flow("f", 0)], "0 beginnings"),
+            ("early", vec![flow("s", 2), flow("f", 1)], "ends first"),
+            (
+                "timeless",
+                vec!["{\"ph\":\"X\",\"name\":\"n\",\"pid\":1,\"tid\":1}".to_owned()],
+                "ts is missing",
+            ),
+            ("idle", vec![at("i", 0, "").replace("\"tid\":1", "\"tid\":0")], "tid is 0"),
+            ("nameless", vec![at("i", 0, "").replace("\"tid\":1", "\"tid\":2")], "no name"),
+        ] {
+            let told = told(name, &events);
+            assert!(told.contains(what), "{name}: {told:?}");
+        }
+    }
+
     #[test]
     fn profile_without_spans_says_what_to_ask_for() {
         let refused = drawn("empty", "").unwrap_err();

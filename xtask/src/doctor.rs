@@ -19,9 +19,10 @@ struct Item {
 
 pub(crate) fn run() -> Result<bool> {
     let writable = workspace::ensure_writable();
+    let unmoved = workspace::target().and_then(|target| setup::ensure_unmoved(&target));
     let space = workspace::target().ok().and_then(|target| free_gigabytes(&target));
-    let items =
-        [rust(), c_and_python(), built(writable.is_ok(), space)].into_iter().flatten().collect::<Vec<_>>();
+    let built = built(writable.is_ok(), unmoved.is_ok(), space);
+    let items = [rust(), c_and_python(), built].into_iter().flatten().collect::<Vec<_>>();
     println!("{:<12}{:<44}{:<10}what to do", "item", "found", "needed");
     let mut complete = true;
     for item in &items {
@@ -32,7 +33,9 @@ pub(crate) fn run() -> Result<bool> {
         println!("{:<12}{found:<44}{:<10}{advice}", item.name, item.needed);
         complete &= item.found.is_some() || !item.required;
     }
-    if let Err(error) = writable {
+    // Whoever uses what is there is refused, with the same words.
+    complete &= unmoved.is_ok();
+    for error in [writable.err(), unmoved.err()].into_iter().flatten() {
         println!("\n{error:#}");
     }
     if let Ok(target) = workspace::target() {
@@ -97,10 +100,10 @@ fn c_and_python() -> Vec<Item> {
 }
 
 /// What `setup` and other people's packages bring, and where it goes.
-fn built(writable: bool, space: Option<u64>) -> Vec<Item> {
+fn built(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
     vec![
         Item {
-            found: setup::installed().then(|| "in the target folder".into()),
+            found: (setup::installed() && unmoved).then(|| "in the target folder".into()),
             needed: "3.13.0",
             advice: "cargo xtask setup",
             required: false,

@@ -201,7 +201,7 @@ impl Tree {
 }
 
 /// Says what to remove if a build tree was configured elsewhere: CMake refuses it, with less of a reason.
-fn ensure_unmoved(build: &Path) -> Result<()> {
+pub(crate) fn ensure_unmoved(build: &Path) -> Result<()> {
     let cache = std::fs::read_to_string(build.join("CMakeCache.txt")).unwrap_or_default();
     let Some(made_in) = cache.lines().find_map(|line| line.strip_prefix("CMAKE_CACHEFILE_DIR:INTERNAL="))
     else {

@@ -211,6 +211,12 @@ pub(crate) fn installed() -> bool {
         .is_ok_and(|target| Python { root: target.join("python") }.has("requirements.txt", REQUIREMENTS))
 }
 
+/// Says what to remove if a target folder's environment or build of IREE was made elsewhere: the commands that use them refuse to.
+pub(crate) fn ensure_unmoved(target: &Path) -> Result<()> {
+    Python { root: target.join("python") }.ensure_unmoved()?;
+    crate::iree::ensure_unmoved(&target.join("iree/build"))
+}
+
 /// Whether googletest's sources are here.
 pub(crate) fn has_googletest() -> bool {
     Path::new(GOOGLETEST).is_file() && Path::new(GOOGLEMOCK).is_file()
@@ -367,6 +373,24 @@ mod tests {
     #[test]
     fn packages_of_the_system_are_not_installed_unasked() {
         assert!(!debian(&["no-such-package"]));
+    }
+
+    #[test]
+    fn target_folder_that_was_moved_is_noticed_by_either_of_what_is_in_it() {
+        let target = std::env::temp_dir().join(format!("moved-target-{}", std::process::id()));
+        super::ensure_unmoved(&target).unwrap();
+        for (file, text) in [
+            ("python/bin/pip", "#!/no/such/place/bin/python3\n"),
+            ("iree/build/CMakeCache.txt", "CMAKE_CACHEFILE_DIR:INTERNAL=/no/such/place\n"),
+        ] {
+            let path = target.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, text).unwrap();
+            let moved = super::ensure_unmoved(&target).unwrap_err().to_string();
+            assert!(moved.contains("this checkout was moved") && moved.contains("remove"), "{moved}");
+            std::fs::remove_file(path).unwrap();
+        }
+        std::fs::remove_dir_all(target).unwrap();
     }
 
     #[test]

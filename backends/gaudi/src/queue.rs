@@ -94,6 +94,15 @@ impl Queue {
         self.flights.back().is_some_and(|flight| !flight.submitted)
     }
 
+    /// The job at its end, which is being submitted.
+    #[expect(
+        clippy::expect_used,
+        reason = "it leaves its queue when it is submitted and over, by nobody else's hand under the lock"
+    )]
+    fn newest(&mut self) -> &mut Flight {
+        self.flights.back_mut().expect("the job that is being submitted is in its queue")
+    }
+
     fn await_point(&mut self, point: Awaited) {
         match self.waits.iter_mut().find(|wait| wait.queue == point.queue) {
             Some(wait) => wait.epoch = wait.epoch.max(point.epoch),
@@ -109,6 +118,18 @@ struct State {
     aborted: Option<Failure>,
     lost: Option<Failure>,
     stopping: bool,
+}
+
+impl State {
+    fn queue(&self, number: usize) -> &Queue {
+        #[expect(clippy::indexing_slicing, reason = "the engine names queues that the card has")]
+        &self.queues[number]
+    }
+
+    fn queue_mut(&mut self, number: usize) -> &mut Queue {
+        #[expect(clippy::indexing_slicing, reason = "the engine names queues that the card has")]
+        &mut self.queues[number]
+    }
 }
 
 /// The queues of a card.
@@ -179,8 +200,8 @@ impl Queues {
             if let Some(failure) = &state.aborted {
                 return Err(Rejected::Failed(failure.clone()));
             }
-            let full = |queue: &Queue| queue.is_behind() || queue.flights.len() >= DEPTH;
-            if state.queues.get(number).is_none_or(full) {
+            let queue = state.queue(number);
+            if queue.is_behind() || queue.flights.len() >= DEPTH {
                 return Err(Rejected::Full(Box::new(job)));
             }
         }
@@ -210,9 +231,7 @@ impl Queues {
             // Nobody would ever look at it again.
             return Err(Rejected::Lost(failure.clone()));
         }
-        if let Some(queue) = state.queues.get_mut(number) {
-            queue.flights.push_back(flight);
-        }
+        state.queue_mut(number).flights.push_back(flight);
         match self.advance(&mut state, number) {
             Ok(()) | Err(Stop::Later) => {}
             Err(Stop::Failed(failure)) => fail_last(&mut state, number, failure),
@@ -231,46 +250,41 @@ impl Queues {
 
     /// Submits what can be of the job at the end of a queue.
     fn advance(&self, state: &mut State, number: usize) -> Result<(), Stop> {
-        let Some(queue) = state.queues.get_mut(number) else { return Ok(()) };
-        let Some(flight) = queue.flights.back_mut().filter(|flight| !flight.submitted) else { return Ok(()) };
+        let flight = state.queue_mut(number).newest();
+        debug_assert!(!flight.submitted, "a job is submitted once");
         let epoch = flight.epoch;
         let waits = std::mem::take(&mut flight.waits);
         for (index, &wait) in waits.iter().enumerate() {
             if let Err(stop) = self.inherit(state, number, wait) {
                 let rest: SmallVec<[Awaited; 2]> = waits.iter().skip(index).copied().collect();
-                if let Some(flight) = last(state, number) {
-                    flight.waits = rest;
-                }
+                state.queue_mut(number).newest().waits = rest;
                 return Err(stop);
             }
         }
-        while let Some(step) = last(state, number).and_then(|flight| flight.steps.pop_front()) {
+        while let Some(step) = state.queue_mut(number).newest().steps.pop_front() {
             if let Err(stop) = self.step(state, number, &step) {
-                if let Some(flight) = last(state, number) {
-                    flight.steps.push_front(step);
-                }
+                state.queue_mut(number).newest().steps.push_front(step);
                 return Err(stop);
             }
-            if let Some(flight) = last(state, number)
-                && let Some(command) = step.ends
-            {
+            if let Some(command) = step.ends {
+                let flight = state.queue_mut(number).newest();
                 flight.marks.push((command, flight.submissions.len().saturating_sub(1)));
             }
         }
-        let Some(queue) = state.queues.get_mut(number) else { return Ok(()) };
+        let queue = state.queue_mut(number);
         queue.submitted = epoch;
-        if let Some(flight) = queue.flights.back_mut() {
-            flight.submitted = true;
-            if flight.submissions.is_empty() {
-                flight.needs = queue.waits.clone();
-            }
+        let waits = queue.waits.clone();
+        let flight = queue.newest();
+        flight.submitted = true;
+        if flight.submissions.is_empty() {
+            flight.needs = waits;
         }
         Ok(())
     }
 
     /// What comes next on a queue waits for a point of another, and for what the other waits for itself.
     fn inherit(&self, state: &mut State, number: usize, wait: Awaited) -> Result<(), Stop> {
-        let Some(other) = state.queues.get(wait.queue) else { return Ok(()) };
+        let other = state.queue(wait.queue);
         if other.completed >= wait.epoch {
             return Ok(());
         }
@@ -278,11 +292,10 @@ impl Queues {
             return Err(Stop::Later);
         }
         let theirs = other.waits.clone();
-        if let Some(queue) = state.queues.get_mut(number) {
+        let queue = state.queue_mut(number);
+        queue.await_point(wait);
+        for wait in theirs.into_iter().filter(|wait| wait.queue != number) {
             queue.await_point(wait);
-            for wait in theirs.into_iter().filter(|wait| wait.queue != number) {
-                queue.await_point(wait);
-            }
         }
         Ok(())
     }
@@ -290,18 +303,19 @@ impl Queues {
     /// Submits one step, behind what its queue did in another lane and what it waits for.
     fn step(&self, state: &mut State, number: usize, step: &Step) -> Result<(), Stop> {
         let target = self.generation.hardware_queue(step.lane, number);
-        let Some(queue) = state.queues.get(number) else { return Ok(()) };
+        let queue = state.queue(number);
         let busy = queue.flights.iter().any(|flight| !flight.submissions.is_empty());
         let mut sources: SmallVec<[u32; 4]> = SmallVec::new();
         if let Some(lane) = queue.last.filter(|&lane| busy && lane != step.lane) {
             sources.push(self.generation.hardware_queue(lane, number));
         }
-        let waits = queue
-            .waits
-            .iter()
-            .filter(|wait| state.queues.get(wait.queue).is_some_and(|other| other.completed < wait.epoch));
-        for wait in waits {
-            if let Some(lane) = state.queues.get(wait.queue).and_then(|other| other.last) {
+        for wait in &queue.waits {
+            let other = state.queue(wait.queue);
+            if other.completed >= wait.epoch {
+                continue;
+            }
+            // One that has submitted nothing to the card waits itself for what this job has inherited.
+            if let Some(lane) = other.last {
                 sources.push(self.generation.hardware_queue(lane, wait.queue));
             }
         }
@@ -321,28 +335,21 @@ impl Queues {
                     let signal = self.submitter.signal(source)?;
                     let sequence = signal.sequence();
                     state.signals.push((source, sequence));
-                    if let Some(flight) = last(state, number) {
-                        flight.submissions.push(signal);
-                    }
+                    state.queue_mut(number).newest().submissions.push(signal);
                     sequence
                 }
             };
             if let Some(wait) = self.submitter.wait(target, signal)? {
                 state.signals.retain(|(queue, _)| *queue != target);
-                if let Some(flight) = last(state, number) {
-                    flight.submissions.push(wait);
-                }
+                state.queue_mut(number).newest().submissions.push(wait);
             }
         }
         let submission = self.submitter.submit(target, &step.commands)?;
         state.signals.retain(|(queue, _)| *queue != target);
-        if let Some(queue) = state.queues.get_mut(number) {
-            queue.last = Some(step.lane);
-            queue.waits.clear();
-            if let Some(flight) = queue.flights.back_mut() {
-                flight.submissions.push(submission);
-            }
-        }
+        let queue = state.queue_mut(number);
+        queue.last = Some(step.lane);
+        queue.waits.clear();
+        queue.newest().submissions.push(submission);
         Ok(())
     }
 
@@ -352,8 +359,7 @@ impl Queues {
         while again && state.lost.is_none() {
             again = false;
             for number in 0..state.queues.len() {
-                let behind = |state: &State| state.queues.get(number).is_some_and(Queue::is_behind);
-                if !behind(state) {
+                if !state.queue(number).is_behind() {
                     continue;
                 }
                 match self.advance(state, number) {
@@ -377,7 +383,7 @@ impl Queues {
         let mut state = self.state.lock();
         state.aborted.get_or_insert_with(|| why.clone());
         for number in 0..state.queues.len() {
-            if state.queues.get(number).is_some_and(Queue::is_behind) {
+            if state.queue(number).is_behind() {
                 fail_last(&mut state, number, why.clone());
             }
         }
@@ -393,18 +399,13 @@ impl Queues {
     }
 }
 
-fn last(state: &mut State, number: usize) -> Option<&mut Flight> {
-    state.queues.get_mut(number)?.flights.back_mut()
-}
-
 /// The job at the end of a queue cannot be submitted, or not wholly: what is left of it is dropped.
 fn fail_last(state: &mut State, number: usize, failure: Failure) {
-    let Some(queue) = state.queues.get_mut(number) else { return };
-    if let Some(flight) = queue.flights.back_mut() {
-        flight.steps.clear();
-        flight.waits.clear();
-        flight.submitted = true;
-        flight.failure.get_or_insert(failure);
-        queue.submitted = flight.epoch;
-    }
+    let queue = state.queue_mut(number);
+    let flight = queue.newest();
+    flight.steps.clear();
+    flight.waits.clear();
+    flight.submitted = true;
+    flight.failure.get_or_insert(failure);
+    queue.submitted = flight.epoch;
 }

@@ -245,10 +245,7 @@ impl Hardware {
         if self.lost.load(Ordering::Acquire) {
             return Err(Rejected::Lost(self.gone()));
         }
-        let Some(queue) = self.queues.get(job.queue.ordinal()) else {
-            let message = format!("the device has no queue {}", job.queue.ordinal());
-            return Err(Rejected::Failed(Failure::new(hal_backend::Code::Internal, message)));
-        };
+        let queue = self.queue(job.queue.ordinal());
         if queue.depth.load(Ordering::Relaxed) >= self.depth {
             return Err(Rejected::Full(Box::new(job)));
         }
@@ -262,6 +259,11 @@ impl Hardware {
         Ok(())
     }
 
+    fn queue(&self, number: usize) -> &Queue {
+        #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
+        &self.queues[number]
+    }
+
     fn gone(&self) -> Failure {
         let unknown = || Failure::new(hal_backend::Code::Unavailable, "the mock device is lost");
         self.aborted.get().cloned().unwrap_or_else(unknown)
@@ -269,23 +271,22 @@ impl Hardware {
 
     /// The queue has new work.
     pub(crate) fn kick(&self, queue: usize) {
-        if self.queues.get(queue).is_none_or(|queue| !queue.is(Place::Idle)) {
+        if !self.queue(queue).is(Place::Idle) {
             return;
         }
         let mut schedule = self.schedule.lock();
-        if self.queues.get(queue).is_some_and(|queue| queue.is(Place::Idle)) && self.has_work(queue) {
+        if self.queue(queue).is(Place::Idle) && self.has_work(queue) {
             self.offer(&mut schedule, queue, 0);
         }
     }
 
     fn has_work(&self, queue: usize) -> bool {
-        self.queues.get(queue).is_some_and(|queue| !queue.jobs.0.lock().is_empty())
+        !self.queue(queue).jobs.0.lock().is_empty()
     }
 
     /// Says where a queue is. Under the schedule's lock.
     fn put(&self, _schedule: &mut Schedule, queue: usize, place: Place) {
-        let Some(queue) = self.queues.get(queue) else { return };
-        let before = queue.place.swap(place as u8, Ordering::Relaxed);
+        let before = self.queue(queue).place.swap(place as u8, Ordering::Relaxed);
         if place == Place::Blocked {
             self.blocked.fetch_add(1, Ordering::SeqCst);
         }
@@ -318,8 +319,7 @@ impl Hardware {
     }
 
     fn next_is_reached(&self, queue: usize) -> bool {
-        let Some(queue) = self.queues.get(queue) else { return false };
-        let jobs = queue.jobs.0.lock();
+        let jobs = self.queue(queue).jobs.0.lock();
         jobs.front().is_none_or(|job| self.all_reached(job))
     }
 
@@ -334,8 +334,8 @@ impl Hardware {
         if let Some(event) = &wait.event {
             return event.is_recorded();
         }
-        let queue = self.queues.get(wait.point.queue.ordinal());
-        queue.is_none_or(|queue| queue.progress.0.completed.load(Ordering::Acquire) >= wait.point.epoch)
+        let completed = &self.queue(wait.point.queue.ordinal()).progress.0.completed;
+        completed.load(Ordering::Acquire) >= wait.point.epoch
     }
 
     /// The next thing for a worker to do; sleeps until there is one.
@@ -443,7 +443,10 @@ impl Hardware {
     /// Whether more is submitted soon to a queue that has nothing left. Where that was not so lately, it is tried only now
     /// and then.
     fn linger(&self, queue: usize) -> bool {
-        let Some(queue) = self.queues.get(queue).filter(|_| self.watchers > 0) else { return false };
+        if self.watchers == 0 {
+            return false;
+        }
+        let queue = self.queue(queue);
         let Progress { completed, linger } = &queue.progress.0;
         let done = completed.load(Ordering::Relaxed);
         linger.spin_until(LINGER, || queue.submitted.load(Ordering::Acquire) > done)
@@ -451,7 +454,7 @@ impl Hardware {
 
     /// Takes the next jobs of a queue, as far as their waits are reached.
     fn take(&self, queue: usize, most: usize, batch: &mut VecDeque<MockJob>) {
-        let Some(queue) = self.queues.get(queue) else { return };
+        let queue = self.queue(queue);
         let completed = || queue.progress.0.completed.load(Ordering::Relaxed);
         let taken = batch.back().map_or_else(completed, |job| job.epoch);
         // The lock is for whoever submits, if nothing was. What comes between is seen by whoever leaves the queue.
@@ -484,7 +487,8 @@ impl Hardware {
 
     /// Runs the next job of the batch and completes it; false if it completes later, and the queue is not ours any more.
     fn work_on(&self, queue: usize, batch: &mut VecDeque<MockJob>, worker: usize, quiet: &mut Quiet) -> bool {
-        let Some(job) = batch.get(quiet.count) else { return true };
+        // The caller has seen it there, and a report leaves it the first one.
+        let job = &batch[quiet.count];
         let number = self.jobs.0.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(failure) = self.faults.loses(number) {
             self.lose(failure);
@@ -546,15 +550,12 @@ impl Hardware {
         if let Some(event) = &completed.event {
             event.record();
         }
-        if let Some(state) = self.queues.get(queue) {
-            state.progress.0.completed.store(completed.done.epoch, Ordering::Release);
-        }
+        self.queue(queue).progress.0.completed.store(completed.done.epoch, Ordering::Release);
     }
 
     /// Reports some jobs that have passed, of which `done` is the last, and lets those go that waited for them.
     fn report_done(&self, queue: usize, done: Done, count: usize) {
-        let Some(state) = self.queues.get(queue) else { return };
-        state.depth.fetch_sub(count, Ordering::Relaxed);
+        self.queue(queue).depth.fetch_sub(count, Ordering::Relaxed);
         self.unblock();
         if !self.lost.load(Ordering::Acquire) {
             self.reports.done(done);

@@ -94,7 +94,8 @@ impl Reports {
     }
 
     fn tell(&self, report: Report) {
-        let Some(completer) = self.completer.get() else { return };
+        #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
+        let completer = self.completer.get().expect("the device was started");
         // An engine that is gone needs no reports.
         let _ = match report {
             Report::Done(Done { id, epoch, outcome: Ok(()) }) => completer.complete(id, epoch),

@@ -196,7 +196,7 @@ fn take<T: FromBytes>(argument: &[u8]) -> T {
 ///
 /// There are as many at that address, and they stay for as long as this is used.
 unsafe fn entries<'a, T>(address: u64, count: u32) -> &'a mut [T] {
-    // SAFETY: the caller's promise.
+    // SAFETY: `count` of them are at `address`, as the function asks.
     unsafe { std::slice::from_raw_parts_mut(address as *mut T, count as usize) }
 }
 
@@ -214,7 +214,7 @@ impl State {
     }
 
     fn attach(&mut self, attach: &AttachSlice, elements: u32) -> Result<(), Errno> {
-        // SAFETY: the caller keeps its slices during the call.
+        // SAFETY: `hdr.count` slices are at `data` until the system call returns, as the backend's `kmd` passes them.
         let slices = unsafe { entries::<SliceEntry>(attach.data, attach.hdr.count) }.to_vec();
         // Not `EPERM`, as of everything else: `qaic_attach_slice_bo_ioctl`.
         let channel = self.channels.get(&attach.hdr.dbc_id).ok_or(Errno::INVAL)?;
@@ -478,14 +478,14 @@ impl Kernel for Desk {
             }
             Call::Execute => {
                 let execute: Execute = take(argument);
-                // SAFETY: the caller keeps its entries during the call.
+                // SAFETY: `hdr.count` entries are at `data` until the system call returns, as the backend's `kmd` passes them.
                 let queued = unsafe { entries::<ExecuteEntry>(execute.data, execute.hdr.count) };
                 let queued: Vec<_> = queued.iter().map(|entry| (entry.handle, u64::MAX)).collect();
                 state.execute(execute.hdr.dbc_id, &queued, self.elements())
             }
             Call::PartialExecute => {
                 let execute: Execute = take(argument);
-                // SAFETY: as above.
+                // SAFETY: `hdr.count` entries are at `data` until the system call returns, as for `Execute`.
                 let queued = unsafe { entries::<PartialExecuteEntry>(execute.data, execute.hdr.count) };
                 let queued: Vec<_> = queued.iter().map(|entry| (entry.handle, entry.resize)).collect();
                 state.execute(execute.hdr.dbc_id, &queued, self.elements())
@@ -501,7 +501,7 @@ impl Kernel for Desk {
             }
             Call::PerfStats => {
                 let stats: PerfStats = take(argument);
-                // SAFETY: as above.
+                // SAFETY: `hdr.count` entries are at `data` until the system call returns, as for `Execute`.
                 let entries = unsafe { entries::<PerfStatsEntry>(stats.data, stats.hdr.count.into()) };
                 for entry in entries {
                     let is_sliced = state.objects.get(&entry.handle).is_some_and(|one| one.sliced.is_some());

@@ -103,10 +103,16 @@ struct Line {
 }
 
 impl Line {
-    fn begun(&mut self, number: u64) -> Option<&mut Begun> {
+    /// A job that has begun, and that has runs still, or commands that have not begun: until then nobody takes it.
+    #[expect(
+        clippy::expect_used,
+        reason = "only `pop` takes jobs, and the loss of the device once nothing is in flight"
+    )]
+    fn begun(&mut self, number: u64) -> &mut Begun {
         // Numbers follow each other.
-        let first = self.begun.front()?.number;
-        self.begun.get_mut(usize::try_from(number.checked_sub(first)?).ok()?)
+        let first = self.begun.front().map(|first| first.number);
+        let place = first.and_then(|first| usize::try_from(number.checked_sub(first)?).ok());
+        place.and_then(|place| self.begun.get_mut(place)).expect("a job stays in its queue until it is over")
     }
 
     /// Takes the first job that has begun, if it is over.
@@ -160,8 +166,9 @@ struct State {
 }
 
 impl State {
-    fn line(&mut self, number: usize) -> Option<&mut Line> {
-        self.lines.get_mut(number)
+    fn line(&mut self, number: usize) -> &mut Line {
+        #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
+        &mut self.lines[number]
     }
 }
 
@@ -195,16 +202,19 @@ impl Queues {
         let _ = self.reports.set(reports);
     }
 
+    /// Who is told.
+    #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
+    fn reports(&self) -> &dyn Reports {
+        &**self.reports.get().expect("the device was started")
+    }
+
     /// Takes a job, unless there is no room: then it comes back when something has ended.
     pub(crate) fn submit(&self, job: Job<QaicDevice>) -> Result<(), Rejected<QaicDevice>> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.lost {
             return Err(Rejected::Lost(failure.clone()));
         }
-        let Some(line) = state.line(job.queue.ordinal()) else {
-            let message = format!("{}: there is no {:?}", self.name, job.queue);
-            return Err(Rejected::Failed(Failure::new(Code::OutOfRange, message)));
-        };
+        let line = state.line(job.queue.ordinal());
         if line.waiting.len() + line.begun.len() >= DEPTH {
             line.full = true;
             return Err(Rejected::Full(Box::new(job)));
@@ -245,28 +255,28 @@ impl Queues {
 
     /// A run is over, and its job is told. Whatever it had of the program's is free.
     fn finish_run(&self, state: &mut State, run: u64, origin: &Origin, outcome: Result<(), Failure>) {
-        let Some(line) = state.line(origin.line) else { return };
+        let line = state.line(origin.line);
         line.hazards.remove(run);
-        if let Some(begun) = line.begun(origin.phase.job) {
-            begun.runs -= 1;
-            if let Err(failure) = outcome {
-                begun.failure.get_or_insert(failure);
-            }
+        let begun = line.begun(origin.phase.job);
+        begun.runs -= 1;
+        if let Err(failure) = outcome {
+            begun.failure.get_or_insert(failure);
         }
     }
 
     /// Reports the jobs of a queue that are over.
     fn report(&self, number: usize) {
         let mut state = self.state.lock();
-        let Some(line) = state.line(number).filter(|line| !line.reporting) else { return };
+        let line = state.line(number);
+        if line.reporting {
+            return;
+        }
         line.reporting = true;
-        while let Some(begun) = state.line(number).and_then(Line::pop) {
-            let had_no_room = state.line(number).is_some_and(|line| std::mem::take(&mut line.full));
+        while let Some(begun) = state.line(number).pop() {
+            let had_no_room = std::mem::take(&mut state.line(number).full);
             MutexGuard::unlocked(&mut state, || self.report_one(begun, had_no_room));
         }
-        if let Some(line) = state.line(number) {
-            line.reporting = false;
-        }
+        state.line(number).reporting = false;
     }
 
     fn report_one(&self, begun: Begun, had_no_room: bool) {
@@ -277,7 +287,7 @@ impl Queues {
         }
         // What the job held is free before its completion is known.
         drop((job, observer));
-        let Some(reports) = self.reports.get() else { return };
+        let reports = self.reports();
         reports.ended(queue, epoch, outcome);
         if had_no_room {
             reports.has_room(queue);

@@ -44,18 +44,18 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps `alloc`'s contract.
+        // SAFETY: the layout has a size, as `GlobalAlloc::alloc` asks of its callers.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract, and the pointer came from `System`.
+        // SAFETY: the pointer is a block of this layout from `alloc` or `realloc` here, and both give what `System` gave.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps `realloc`'s contract, and the pointer came from `System`.
+        // SAFETY: as for `dealloc`, and the new size is none that overflows, as `GlobalAlloc::realloc` asks of its callers.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }

@@ -256,7 +256,7 @@ impl Queue {
             }
             // What the job held is free before its completion is known.
             drop(job);
-            let Some(completer) = self.completer.get() else { continue };
+            let completer = self.completer.get().expect("`start` comes before the first job");
             // In queue order, once for each job. A failed job is complete too: the queue goes on.
             let _ = match outcome {
                 Ok(()) => completer.complete(queue, epoch),

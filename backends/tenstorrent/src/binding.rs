@@ -107,7 +107,9 @@ impl Wanted {
         let mut before = vec![0; usize::try_from(length).unwrap_or(0)];
         let mut members = Vec::new();
         for member in self.members {
-            let Owner::Host(host) = member.owner else { continue };
+            let Owner::Host(host) = member.owner else {
+                unreachable!("what is in one piece is in one allocation, or all of it is the host's");
+            };
             let at = member.start - self.start;
             let fits = part(&mut before, at, &host).is_some_and(|place| host.read(0, place));
             debug_assert!(fits, "a member is inside of what was made of it");
@@ -143,10 +145,10 @@ pub(crate) fn gather(
     let mut pieces = Vec::new();
     for wish in wanted {
         for member in &wish.members {
-            if let Some(binding) = bindings.get_mut(member.number) {
-                let offset = member.start - wish.start;
-                *binding = Binding { piece: pieces.len(), offset, length: member.length };
-            }
+            let offset = member.start - wish.start;
+            #[expect(clippy::indexing_slicing, reason = "the number of one of the spans")]
+            let binding = &mut bindings[member.number];
+            *binding = Binding { piece: pieces.len(), offset, length: member.length };
         }
         pieces.push(wish.stage(dram)?);
     }

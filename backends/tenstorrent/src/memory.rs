@@ -81,19 +81,20 @@ impl CardRange {
     pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl DoubleEndedIterator<Item = Piece> {
         let end = offset + length;
         let piece = move |page: u64| {
-            let (bank, within) = self.pool.banks().locate(self.shards, page)?;
+            #[expect(clippy::expect_used, reason = "to leave a page out would lose its bytes")]
+            let (bank, within) = self.pool.banks().locate(self.shards, page).expect("a page of the shards");
             let from = offset.max(page * PAGE);
             let address = self.pool.address(self.first + within) + from % PAGE;
-            Some(Piece { bank, address, at: from - offset, length: end.min((page + 1) * PAGE) - from })
+            Piece { bank, address, at: from - offset, length: end.min((page + 1) * PAGE) - from }
         };
-        (offset / PAGE..end.div_ceil(PAGE)).filter_map(piece)
+        (offset / PAGE..end.div_ceil(PAGE)).map(piece)
     }
 
     /// Reads bytes of it.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
         for piece in self.pieces(offset, bytes.len() as u64) {
-            let part = part(piece);
-            let place = bytes.get_mut(part).unwrap_or_default();
+            #[expect(clippy::indexing_slicing, reason = "pieces are of these bytes")]
+            let place = &mut bytes[part(piece)];
             self.pool.card().read(piece.bank, piece.address, place)?;
         }
         // From where a card is lost, everything reads as ones: the end of it tells.
@@ -103,7 +104,8 @@ impl CardRange {
     /// Writes bytes of it.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         for piece in self.pieces(offset, bytes.len() as u64) {
-            let source = bytes.get(part(piece)).unwrap_or_default();
+            #[expect(clippy::indexing_slicing, reason = "pieces are of these bytes")]
+            let source = &bytes[part(piece)];
             self.pool.card().write(piece.bank, piece.address, source)?;
         }
         Ok(())
@@ -222,7 +224,8 @@ fn chunks(length: u64) -> impl DoubleEndedIterator<Item = (u64, usize)> {
 pub(crate) fn copy(source: Bytes<'_>, target: Bytes<'_>, length: u64) -> Result<(), Error> {
     let mut buffer = vec![0; CHUNK.min(usize::try_from(length).unwrap_or(CHUNK))];
     let mut step = |(at, now): (u64, usize)| {
-        let bytes = buffer.get_mut(..now).unwrap_or_default();
+        #[expect(clippy::indexing_slicing, reason = "a chunk at most")]
+        let bytes = &mut buffer[..now];
         source.read(at, bytes)?;
         target.write(at, bytes)
     };
@@ -242,7 +245,8 @@ pub(crate) fn fill(target: Bytes<'_>, pattern: &[u8], length: u64) -> Result<(),
     let mut at = 0;
     while at < length {
         let now = usize::try_from(length - at).unwrap_or(whole).min(whole);
-        target.write(at, bytes.get(..now).unwrap_or_default())?;
+        #[expect(clippy::indexing_slicing, reason = "not more than the whole")]
+        target.write(at, &bytes[..now])?;
         at += now as u64;
     }
     target.flush(length)

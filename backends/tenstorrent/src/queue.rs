@@ -137,7 +137,8 @@ impl Queue {
         }
         // What the job held is free before its completion is known.
         drop(job);
-        let Some(completer) = self.shared.completer.get() else { return };
+        #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
+        let completer = self.shared.completer.get().expect("the device was started");
         if let (true, Err(failure)) = (ends, &outcome)
             && self.shared.lost.set(failure.clone()).is_ok()
         {

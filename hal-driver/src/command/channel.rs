@@ -149,7 +149,7 @@ impl Ranks {
     pub(crate) unsafe fn join(&self, info: &sys::iree_hal_device_topology_info_t) {
         let mut groups = self.groups.lock();
         groups.before = groups.current;
-        // SAFETY: alive or null, as the caller promises.
+        // SAFETY: the topology is alive for the call or null, as the function asks.
         let topology = unsafe { info.topology.as_ref() };
         if let Some(topology) = topology.filter(|topology| topology.device_count > 1) {
             let name = [std::ptr::from_ref(topology).addr(), info.frontier.tracker.addr()];
@@ -372,7 +372,7 @@ impl Channel {
         channel: *mut sys::iree_hal_channel_t,
         device: &DeviceIdentity,
     ) -> Result<Arc<dyn Communicator>> {
-        // SAFETY: alive or null, as the caller promises, and every HAL object begins with the resource header.
+        // SAFETY: the channel is alive or null, as the function asks; null is refused, and every HAL object begins with the resource header.
         let vtable = unsafe {
             Lent::required(channel, "a collective needs a channel")?;
             (*channel.cast::<sys::iree_hal_resource_t>()).vtable

@@ -51,18 +51,18 @@ impl CollectiveRecord {
         [send, recv]: [&sys::iree_hal_buffer_ref_t; 2],
         count: u64,
     ) -> Result<Self> {
-        // SAFETY: alive or null, as the caller promises; every reading of the union is four bytes.
+        // SAFETY: the channel is alive or null, as the function asks; every reading of the union is four bytes.
         let (communicator, packed) = unsafe { (Channel::lent(channel, device)?, op.packed) };
         let (rank, ranks) = communicator.place()?;
         let (kind, element) = decode(packed, param)?;
         let mut operation = Operation { kind, element, count };
         if kind == Kind::AllGather {
-            // SAFETY: alive or null, as the caller promises.
+            // SAFETY: the buffer that is sent from is alive or null, as the function asks.
             operation.count = gathered(&operation, unsafe { length_of(send)? }, ranks)?;
         }
         communicator.check(&operation)?;
         let places = operation.places(rank, ranks);
-        // SAFETY: alive or null, as the caller promises.
+        // SAFETY: both buffers are alive or null, as the function asks.
         let (send, recv) = unsafe {
             (cut(&operation, send, places.send, "sends")?, cut(&operation, recv, places.recv, "receives")?)
         };
@@ -154,7 +154,7 @@ unsafe fn length_of(reference: &sys::iree_hal_buffer_ref_t) -> Result<u64> {
     if reference.buffer.is_null() {
         return Ok(extent(reference.length));
     }
-    // SAFETY: alive, as the caller promises.
+    // SAFETY: the buffer is alive, as the function asks of one that is not null.
     unsafe { BufferRange::lent(reference.buffer, reference.offset, reference.length) }
         .map(|range| range.length)
 }
@@ -190,7 +190,7 @@ unsafe fn cut(
         let message = format!("{operation} {does} {bytes} bytes, and is given memory for {given}");
         Failure::new(Code::OutOfRange, message)
     };
-    // SAFETY: alive or null, as the caller promises.
+    // SAFETY: the buffer of the reference is alive or null, as the function asks.
     Ok(Some(match unsafe { Reference::new(reference)? } {
         Reference::Direct(range) if range.length < bytes => return Err(short(range.length)),
         Reference::Direct(range) => Reference::Direct(range.part(0, bytes)?),

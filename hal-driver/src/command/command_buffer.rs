@@ -96,9 +96,8 @@ impl Recording {
                 if self.slots.len() <= *slot {
                     self.slots.resize(slot + 1, Uses::default());
                 }
-                if let Some(uses) = self.slots.get_mut(*slot) {
-                    uses.add(way);
-                }
+                #[expect(clippy::indexing_slicing, reason = "there are as many now")]
+                self.slots[*slot].add(way);
             }
             Reference::Direct(range) => {
                 if let Some(owner) = range.sole_user().filter(|owner| !self.owners.contains(owner)) {
@@ -110,12 +109,8 @@ impl Recording {
 
     /// The step that records go to.
     fn last(&mut self) -> &mut Step {
-        if self.steps.is_empty() {
-            self.steps.push(Step::default());
-        }
-        let last = self.steps.len() - 1;
-        #[expect(clippy::indexing_slicing, reason = "there is at least one")]
-        &mut self.steps[last]
+        #[expect(clippy::expect_used, reason = "a recording begins with one")]
+        self.steps.last_mut().expect("there is at least one")
     }
 
     /// Begins another step.
@@ -219,6 +214,12 @@ impl Recorded {
         &self.recording().steps
     }
 
+    /// One of them.
+    #[expect(clippy::indexing_slicing, reason = "who names a step has seen it, and the recording is closed")]
+    pub(crate) fn step(&self, number: usize) -> &Step {
+        &self.steps()[number]
+    }
+
     /// Whether there are any.
     pub(crate) fn has_collectives(&self) -> bool {
         self.steps().iter().any(|step| !step.collectives.is_empty())
@@ -235,9 +236,7 @@ impl Recorded {
         bindings: &[Option<BufferRange>],
         stand_ins: &StandIns,
     ) -> Result<Commands<D>> {
-        let Some(step) = self.steps().get(step) else {
-            return Err(Failure::new(Code::Internal, "a command buffer has no such step"));
-        };
+        let step = self.step(step);
         match step.cached.get() {
             Some(cached) => {
                 let cached = cached.as_ref().and_then(|cached| cached.downcast_ref::<CachedCommands<D>>());
@@ -264,27 +263,27 @@ impl Recorded {
     }
 
     fn may_run_again(&self) -> bool {
-        // SAFETY: alive.
+        // SAFETY: alive by this reference of `Recorded`, and the mode never changes.
         let mode = unsafe { (*self.buffer.get()).mode };
         mode & sys::iree_hal_command_buffer_mode_t::from(sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT) == 0
     }
 
     /// Its name in a profile.
     pub(crate) fn profile_id(&self) -> u64 {
-        // SAFETY: alive.
+        // SAFETY: alive by this reference of `Recorded`, and its name never changes.
         unsafe { (*self.buffer.get()).profile_id }
     }
 
     /// Its mode, categories and queues, as the profile has them.
     pub(crate) fn properties(&self) -> (u64, u64, u64) {
         let base = self.buffer.get();
-        // SAFETY: alive, and these never change.
+        // SAFETY: alive by this reference of `Recorded`, and these never change.
         unsafe { ((*base).mode.into(), (*base).allowed_categories.into(), (*base).queue_affinity) }
     }
 
     /// How many slots its binding table needs.
     pub(crate) fn binding_count(&self) -> usize {
-        // SAFETY: alive.
+        // SAFETY: alive by this reference of `Recorded`, whose recording is closed: the count does not change any more.
         unsafe { (*self.buffer.get()).binding_count as usize }
     }
 }

@@ -62,7 +62,11 @@ pub(crate) struct Executable {
     object: Retained<sys::iree_hal_executable_t>,
 }
 
-/// A function of an executable that was looked up.
+/// A function of an executable that was looked up in it.
+///
+/// # Invariants
+///
+/// The executable that it is used with has it: it is the one that it was looked up in.
 #[derive(Clone, Copy)]
 pub(crate) struct Function {
     pub(crate) index: usize,
@@ -75,7 +79,7 @@ impl Executable {
     ///
     /// It is alive, or null.
     pub(crate) unsafe fn of(executable: *mut sys::iree_hal_executable_t) -> Result<Self> {
-        // SAFETY: alive or null, as the caller promises.
+        // SAFETY: the executable is alive or null, as the function asks.
         let object =
             unsafe { Retained::retain(executable) }.ok_or_else(|| invalid("there is no executable"))?;
         // SAFETY: every HAL object begins with the resource header.
@@ -100,7 +104,7 @@ impl Executable {
 
     /// Whether a call has what the function takes.
     pub(crate) fn check(&self, function: &Function, constants: usize, bindings: usize) -> Result {
-        let Some(known) = self.object().functions.get(function.index) else { return Ok(()) };
+        let known = self.known(function);
         let (takes, buffers) = (usize::from(known.constants), usize::from(known.bindings));
         if constants < takes || bindings < buffers {
             let message = format!(
@@ -122,7 +126,7 @@ impl Executable {
 
     /// The size of a function's workgroups; zeros where it leaves it open.
     pub(crate) fn workgroup_size(&self, function: &Function) -> [u32; 3] {
-        self.object().functions.get(function.index).map_or([0; 3], |function| function.workgroup_size)
+        self.known(function).workgroup_size
     }
 
     /// What the device loaded.
@@ -138,7 +142,12 @@ impl Executable {
 
     /// What a function is called.
     pub(crate) fn name(&self, function: &Function) -> &str {
-        self.object().functions.get(function.index).map_or("", |function| &function.name)
+        &self.known(function).name
+    }
+
+    fn known(&self, function: &Function) -> &hal_backend::Function {
+        #[expect(clippy::indexing_slicing, reason = "the executable has it, by the invariant of `Function`")]
+        &self.object().functions[function.index]
     }
 
     /// The object, for a call.
@@ -425,9 +434,9 @@ impl<D: Device> CacheTable<D> {
         guard(|| {
             // SAFETY: C passes a live cache of ours and lends us the rest for the call.
             let (cache, out) = unsafe { (Self::of(cache), Out::new(out)) };
-            // SAFETY: as above.
+            // SAFETY: the parameters are C's, alive for the call, or null, which is refused.
             let params = unsafe { required(params, "an executable is prepared from parameters")? };
-            // SAFETY: as above.
+            // SAFETY: what the parameters point to is C's, alive for the call, and as long as they say.
             let request = unsafe {
                 LoadRequest {
                     format: text(params.executable_format),

@@ -236,6 +236,15 @@ impl Program {
         Ok(Self { executable, functions, local_memory, workers })
     }
 
+    /// How much local memory a function asks for itself.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "there is one for each function, and the function was checked"
+    )]
+    fn own_memory(&self, function: usize) -> u32 {
+        self.local_memory[function]
+    }
+
     /// Refuses what compiled code would take for granted.
     fn check(&self, call: &HostCall<'_>, workgroups: &Range<u64>) -> Result {
         let Some(function) = self.functions.get(call.function) else {
@@ -260,6 +269,22 @@ impl Program {
     }
 }
 
+/// Where a workgroup is in the grid, by its number, which is one of the grid's.
+#[expect(
+    clippy::expect_used,
+    reason = "the number is below the product of the counts, and each count fits where it goes"
+)]
+fn place_of(number: u64, [count_x, count_y, _]: [u32; 3]) -> (u32, u32, u16) {
+    let (row, plane) = (u64::from(count_x), u64::from(count_x) * u64::from(count_y));
+    let within = number % plane;
+    let (x, y) = (u32::try_from(within % row), u32::try_from(within / row));
+    (
+        x.expect("less than a count"),
+        y.expect("less than a count"),
+        u16::try_from(number / plane).expect("a dispatch is at most 65,535 workgroups deep"),
+    )
+}
+
 impl HostProgram for Program {
     fn functions(&self) -> &[Function] {
         &self.functions
@@ -271,8 +296,7 @@ impl HostProgram for Program {
             let count = self.workers.len();
             return Err(invalid(format!("there is no worker {worker}: the program was loaded for {count}")));
         };
-        let own = self.local_memory.get(call.function).copied().unwrap_or(0);
-        let local_memory = local_memory(own, call.local_memory)?;
+        let local_memory = local_memory(self.own_memory(call.function), call.local_memory)?;
         let pointers: SmallVec<[*mut c_void; 8]> =
             call.bindings.iter().map(|range| range.address().cast()).collect();
         let lengths: SmallVec<[usize; 8]> = call.bindings.iter().map(|range| range.length()).collect();
@@ -308,13 +332,9 @@ impl HostProgram for Program {
                 local_memory_size: local_memory,
                 ..Default::default()
             };
-            let plane = u64::from(count_x) * u64::from(count_y);
             for number in workgroups {
-                // Numbers are below the product of the counts, so each part fits where it goes.
-                let within = number % plane.max(1);
-                place.workgroup_id_x = u32::try_from(within % u64::from(count_x.max(1))).unwrap_or(u32::MAX);
-                place.workgroup_id_y = u32::try_from(within / u64::from(count_x.max(1))).unwrap_or(u32::MAX);
-                place.workgroup_id_z = u16::try_from(number / plane.max(1)).unwrap_or(u16::MAX);
+                (place.workgroup_id_x, place.workgroup_id_y, place.workgroup_id_z) =
+                    place_of(number, call.workgroups);
                 // SAFETY: the executable is a local one and alive; the state describes bindings that the call keeps, as many as
                 // the function takes; nobody else has the worker's number, which is one that the loader was told of.
                 unsafe {

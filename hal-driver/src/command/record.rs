@@ -42,7 +42,7 @@ impl Reference {
                 length: extent(reference.length),
             });
         }
-        // SAFETY: alive or null, as the caller promises.
+        // SAFETY: the buffer is alive, as the function asks of one that is not null.
         let range = unsafe { BufferRange::lent(reference.buffer, reference.offset, reference.length) };
         range.map(Reference::Direct)
     }

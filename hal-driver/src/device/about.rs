@@ -37,7 +37,7 @@ impl About {
             }
             Operation::Execute { commands, step, .. } => {
                 about.command_buffer = commands.profile_id();
-                let records = commands.steps().get(*step).map_or(&[][..], |step| &step.records);
+                let records = &commands.step(*step).records;
                 about.operations = records.len();
                 for (number, record) in records.iter().enumerate() {
                     if let Record::Dispatch(dispatch) = record {

@@ -23,10 +23,10 @@ use crate::command::execution::Part;
 use crate::command::record::{Reference, Use};
 use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
-use crate::ffi::status::{Result, invalid};
+use crate::ffi::status::{Result, bug};
 use crate::memory::bounce_buffer::{Owner, copy_all_by};
 use crate::memory::buffer_range::BufferRange;
-use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
+use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;
 use hal_collectives::{Entry, Piece, PieceEntry, Pieces, WINDOW};
 use hal_semaphore::{Affinity, Failure};
@@ -91,12 +91,24 @@ fn copies(
     (0..parts).map(pair).collect()
 }
 
+/// A step of an execution, and the memory of each of its collectives.
+struct Routed<'a> {
+    number: usize,
+    step: &'a Step,
+    routes: Vec<Route>,
+}
+
+impl Routed<'_> {
+    /// What the timelines of a chain have when this step has ended.
+    fn end(&self) -> u64 {
+        self.number as u64 + 1
+    }
+}
+
 /// What orders the steps of one execution.
 struct Chain<'a> {
-    steps: &'a [Step],
-    /// The memory of each step's collectives.
-    routes: Vec<Vec<Route>>,
-    /// Each at the number of a step, from 1, when that part of it has ended.
+    steps: Vec<Routed<'a>>,
+    /// Each at the [end](Routed::end) of a step when that part of it has ended.
     commands: IreeTimeline,
     collectives: IreeTimeline,
     /// All that is submitted for it.
@@ -105,26 +117,18 @@ struct Chain<'a> {
 
 impl Chain<'_> {
     /// What says that a step has ended.
-    fn end_of(&self, number: usize) -> OwnedList {
+    fn end_of(&self, routed: &Routed<'_>) -> OwnedList {
         let mut list = OwnedList::default();
-        let (Some(step), Some(routes)) = (self.steps.get(number), self.routes.get(number)) else {
-            return list;
-        };
-        if !step.records.is_empty() {
-            list.push(self.commands.clone(), number as u64 + 1);
+        if !routed.step.records.is_empty() {
+            list.push(self.commands.clone(), routed.end());
         }
-        if routes.iter().any(|route| route.lanes.is_empty()) {
-            list.push(self.collectives.clone(), number as u64 + 1);
+        if routed.routes.iter().any(|route| route.lanes.is_empty()) {
+            list.push(self.collectives.clone(), routed.end());
         }
-        for (order, end) in routes.iter().flat_map(Route::ends) {
+        for (order, end) in routed.routes.iter().flat_map(Route::ends) {
             list.push(order.clone(), end);
         }
         list
-    }
-
-    /// What a step waits for.
-    fn waits(&self, number: usize, first: &List<'_>) -> OwnedList {
-        number.checked_sub(1).map_or_else(|| first.to_owned(), |before| self.end_of(before))
     }
 }
 
@@ -142,7 +146,7 @@ impl<D: Device> State<D> {
         let steps = commands.steps();
         let mut entries = Entries::new();
         let outcome = self.enter_steps(steps, bindings, &mut entries).and_then(|chain| {
-            let over = chain.end_of(steps.len() - 1);
+            let over = chain.end_of(chain.steps.last().ok_or_else(|| bug("collectives without a step"))?);
             let last = SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() };
             self.ending(affinity, &last, chain.part.ending())?;
             Ok((chain, over))
@@ -155,16 +159,17 @@ impl<D: Device> State<D> {
             }
         };
         // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
-        for number in 0..steps.len() {
-            let waits = chain.waits(number, &lists.waits);
+        let mut waits = lists.waits.to_owned();
+        for routed in &chain.steps {
             let step = self
-                .step_commands(affinity, &waits, &chain, number, (commands, bindings))
-                .and_then(|()| self.step_collectives(affinity, &waits, &chain, number, &mut entries));
+                .step_commands(affinity, &waits, &chain, routed, (commands, bindings))
+                .and_then(|()| self.step_collectives(affinity, &waits, &chain, routed, &mut entries));
             if let Err(failure) = step {
                 give_up(entries, &failure);
                 self.pool.run(move || over.signal_or_fail(Err(&failure)));
                 return Ok(());
             }
+            waits = chain.end_of(routed);
         }
         Ok(())
     }
@@ -176,18 +181,18 @@ impl<D: Device> State<D> {
         bindings: &[Option<BufferRange>],
         entries: &mut Entries,
     ) -> Result<Chain<'a>> {
-        let mut routes = Vec::with_capacity(steps.len());
         for record in steps.iter().flat_map(|step| &step.collectives) {
             entries.push_back(record.communicator.enter(record.operation)?);
         }
         let mut entered = entries.iter();
-        for step in steps {
-            let route =
-                |record| self.route(record, entered.next().and_then(|entry| entry.pieces()), bindings);
-            routes.push(step.collectives.iter().map(route).collect::<Result<Vec<_>>>()?);
+        let mut routed = Vec::with_capacity(steps.len());
+        for (number, step) in steps.iter().enumerate() {
+            let entered = step.collectives.iter().zip(entered.by_ref());
+            let routes = entered.map(|(record, entry)| self.route(record, entry.pieces(), bindings));
+            routed.push(Routed { number, step, routes: routes.collect::<Result<_>>()? });
         }
         let (commands, collectives) = (self.timeline()?, self.timeline()?);
-        Ok(Chain { steps, routes, commands, collectives, part: Part::default() })
+        Ok(Chain { steps: routed, commands, collectives, part: Part::default() })
     }
 
     /// Where the bytes of a collective are, and what stands for them.
@@ -228,9 +233,9 @@ impl<D: Device> State<D> {
         let largest = pieces.get(0).operation.places(rank, ranks);
         let staging = |place: &Option<Place>, bytes: Option<u64>| match place {
             Some(Place::There(owner, _)) => {
-                Ok::<_, Failure>(Some(self.staging_with(owner, bytes.unwrap_or_default())?))
+                Ok::<_, Failure>(Some(self.staging_with(owner, bytes.ok_or_else(unnamed)?)?))
             }
-            _ => Ok(None),
+            Some(Place::Here(_)) | None => Ok(None),
         };
         for _ in 0..route.pieces.min(WINDOW) {
             let (send, recv) = (staging(&route.send, largest.send)?, staging(&route.recv, largest.recv)?);
@@ -245,18 +250,19 @@ impl<D: Device> State<D> {
         affinity: Affinity,
         waits: &OwnedList,
         chain: &Chain<'_>,
-        number: usize,
+        routed: &Routed<'_>,
         (commands, bindings): (&Recorded, &[Option<BufferRange>]),
     ) -> Result {
-        let Some(step) = chain.steps.get(number).filter(|step| !step.records.is_empty()) else {
+        let step = routed.step;
+        if step.records.is_empty() {
             return Ok(());
-        };
+        }
         let mut signals = OwnedList::default();
-        signals.push(chain.commands.clone(), number as u64 + 1);
+        signals.push(chain.commands.clone(), routed.end());
         let bounces = self.bounce_commands(commands, step, bindings)?;
         let operation = Operation::Execute {
             commands: commands.clone(),
-            step: number,
+            step: routed.number,
             bindings: bindings.into(),
             stand_ins: bounces.stand_ins(),
             part: Some(chain.part.clone()),
@@ -273,19 +279,16 @@ impl<D: Device> State<D> {
         affinity: Affinity,
         waits: &OwnedList,
         chain: &Chain<'_>,
-        number: usize,
+        routed: &Routed<'_>,
         entries: &mut Entries,
     ) -> Result {
-        let (Some(step), Some(routes)) = (chain.steps.get(number), chain.routes.get(number)) else {
-            return Ok(());
-        };
         let (mut here, mut begun) = (Vec::new(), None);
-        for (record, route) in step.collectives.iter().zip(routes) {
-            let entry = entries.pop_front().ok_or_else(|| invalid("a collective was not entered"))?;
+        for (record, route) in routed.step.collectives.iter().zip(&routed.routes) {
+            let entry = entries.pop_front().ok_or_else(|| bug("a collective was not entered"))?;
             if !route.lanes.is_empty() {
                 let waits = match &begun {
                     Some(begun) => begun,
-                    None => begun.insert(self.own_waits(affinity, waits, number)?),
+                    None => begun.insert(self.own_waits(affinity, waits, routed.number)?),
                 };
                 self.pieces(affinity, waits, (record, &chain.part), route, entry.divide())?;
                 continue;
@@ -301,7 +304,7 @@ impl<D: Device> State<D> {
             return Ok(());
         }
         let mut moved = OwnedList::default();
-        moved.push(chain.collectives.clone(), number as u64 + 1);
+        moved.push(chain.collectives.clone(), routed.end());
         let lists = SemaphoreLists { waits: waits.borrow(), signals: moved.borrow() };
         let collectives = Operation::Collectives(Collectives::new(here, chain.part.clone()));
         self.submit(affinity, &lists, Side::Host, collectives)
@@ -361,17 +364,20 @@ impl<D: Device> State<D> {
             };
             let mut ready = if turn == 0 { waits.borrow().to_owned() } else { at(0) };
             let copies = |place: &Option<Place>, alone: &Option<BufferRange>, bytes: Option<u64>| {
-                let (Some(Place::There(owner, all)), Some(alone)) = (place, alone) else { return Ok(None) };
-                let bytes = bytes.unwrap_or_default();
+                let Some(Place::There(owner, all)) = place else { return Ok(None) };
+                let alone = alone
+                    .as_ref()
+                    .ok_or_else(|| bug("memory of another device has nothing to stand for it"))?;
+                let bytes = bytes.ok_or_else(unnamed)?;
                 let alone = alone.part(0, bytes)?;
                 Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
             };
             let near = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
                 here, alone,
             ) {
-                (_, Some(alone)) => Some(Near::Staging(alone)),
-                (Some(here), None) => Some(Near::Whole(here.clone(), bytes.unwrap_or_default())),
-                (None, None) => None,
+                (_, Some(alone)) => Ok::<_, Failure>(Some(Near::Staging(alone))),
+                (Some(here), None) => Ok(Some(Near::Whole(here.clone(), bytes.ok_or_else(unnamed)?))),
+                (None, None) => Ok(None),
             };
             let mut sent = None;
             if let Some((owner, pairs, alone)) = copies(&route.send, &lane.send, places.send)? {
@@ -381,7 +387,7 @@ impl<D: Device> State<D> {
             let returning = copies(&route.recv, &lane.recv, places.recv)?;
             let moved = at(if returning.is_some() { MOVED } else { RETURNED });
             let got = returning.as_ref().map(|(_, _, alone)| alone.clone());
-            let (send, recv) = (near(&send_here, sent, places.send), near(&recv_here, got, places.recv));
+            let (send, recv) = (near(&send_here, sent, places.send)?, near(&recv_here, got, places.recv)?);
             let entered = vec![(record.communicator.clone(), Entered::Piece { entry, send, recv })];
             let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
             let collectives = Operation::Collectives(Collectives::new(entered, part.clone()));
@@ -393,6 +399,11 @@ impl<D: Device> State<D> {
         }
         Ok(())
     }
+}
+
+/// An operation has memory on a side where it moves no bytes.
+fn unnamed() -> Failure {
+    bug("a collective has memory that it does not use")
 }
 
 /// Tells the groups that this rank does not take part in what it has entered.

@@ -105,7 +105,7 @@ unsafe impl Sync for Recorder {}
 impl Recorder {
     /// Writes what is left, and ends the session.
     fn end(&self) -> Result {
-        // SAFETY: alive, by the invariant. It may be asked to end more than once, and ends once.
+        // SAFETY: the recorder is alive, since this alone destroys it. It may be asked to end more than once, and ends once.
         self.call(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_end(recorder)) })
     }
 

@@ -2,7 +2,6 @@
 
 //! The queue operations of the device.
 
-use super::bounce::Bounces;
 use super::{HalDevice, Raw, State, Table};
 use crate::command::command_buffer::{Recorded, bindings};
 use crate::command::execution::Ending;
@@ -681,10 +680,8 @@ impl<D: Device> Table<D> {
                 if commands.has_collectives() {
                     return state.execute_steps(affinity, &lists, &commands, &bindings);
                 }
-                let bounces = match commands.steps() {
-                    [step] => state.bounce_commands(&commands, step, &bindings)?,
-                    _ => Bounces::default(),
-                };
+                // One alone, without collectives.
+                let bounces = state.bounce_commands(&commands, commands.step(0), &bindings)?;
                 let stand_ins = bounces.stand_ins();
                 let operation = Operation::Execute { commands, step: 0, bindings, stand_ins, part: None };
                 state.with_bounces(affinity, &lists, &bounces, |lists| {

@@ -11,7 +11,7 @@ use crate::device::completions::Completions;
 use crate::device::profile::Trace;
 use crate::ffi::object::Opaque;
 use crate::ffi::object::{Retained, to_device_size};
-use crate::ffi::status::{Result, check};
+use crate::ffi::status::{Result, bug, check, misuse};
 use crate::memory::alloca::{Alloca, Dealloca, PendingAllocas};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::reservation::Reservation;
@@ -184,7 +184,7 @@ impl<D: Device> EngineBackend<D> {
         }
         match &mut work.operation {
             Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers, &self.pending_allocas),
-            _ => Err(Failure::new(Code::Internal, "an operation that needs the device was no work for it")),
+            _ => Err(bug("an operation that needs the device was no work for it")),
         }
     }
 
@@ -237,7 +237,7 @@ impl<D: Device> EngineBackend<D> {
             // It waits natively, and has nothing to do.
             Operation::Ending(_) => Commands::Own(SmallVec::new()),
             Operation::Command(_) => {
-                return Err(Failure::new(Code::Internal, "a command is handed over as it is"));
+                return Err(bug("a command was not handed over as it is"));
             }
             Operation::Alloca(_)
             | Operation::Await(_)
@@ -245,10 +245,23 @@ impl<D: Device> EngineBackend<D> {
             | Operation::Transfer(_)
             | Operation::Collectives(_)
             | Operation::Return(_) => {
-                return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
+                return Err(bug("an operation of the host came to a queue"));
             }
         })
     }
+}
+
+/// Puts back what a device has had no room for: the command that was handed over as it is, if it was one.
+#[cold]
+fn put_back<D: Device>(had_work: bool, work: &mut Option<Work<D>>, commands: Commands<D>) -> Result {
+    if !had_work || work.is_some() {
+        return Ok(());
+    }
+    let missing = || misuse("had no room for a job and gave it back without its command");
+    let Commands::Own(own) = commands else { return Err(missing()) };
+    let command = own.into_iter().next().ok_or_else(missing)?;
+    *work = Some(Work { operation: Operation::Command(command), trace: None });
+    Ok(())
 }
 
 /// The command of an operation that is nothing else.
@@ -279,6 +292,7 @@ impl<D: Device> Backend for EngineBackend<D> {
         let mut last = None;
         let mut stop = None;
         for mut submission in batch.iter() {
+            let had_work = submission.work.is_some();
             let placed = if submission.coalesced {
                 self.place_marker(queue, &mut submission).map(Ok)
             } else {
@@ -294,13 +308,10 @@ impl<D: Device> Backend for EngineBackend<D> {
                     break;
                 }
                 Ok(Err(Rejected::Full(job))) => {
-                    if submission.work.is_none()
-                        && let Commands::Own(own) = job.commands
-                    {
-                        let operations = own.into_iter().map(Operation::Command);
-                        *submission.work = operations.map(|operation| Work { operation, trace: None }).next();
-                    }
-                    stop = Some(Submitted::full(accepted));
+                    stop = Some(match put_back(had_work, submission.work, job.commands) {
+                        Ok(()) => Submitted::full(accepted),
+                        Err(failure) => Submitted::failed(accepted, failure),
+                    });
                     break;
                 }
                 Ok(Err(Rejected::Lost(failure))) => {
@@ -383,7 +394,7 @@ impl<D: Device> Backend for EngineBackend<D> {
             | Operation::Execute { .. }
             | Operation::Ending(_)
             | Operation::Dealloca(_) => {
-                task.finish(Err(Failure::new(Code::Internal, "an operation of a queue came to the host")));
+                task.finish(Err(bug("an operation of a queue came to the host")));
             }
         }
     }

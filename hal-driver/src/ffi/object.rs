@@ -112,7 +112,7 @@ impl<'a, T> Lent<'a, T> {
 impl<T: Counted> Lent<'_, T> {
     /// A reference of our own.
     pub(crate) fn retain(self) -> Retained<T> {
-        // SAFETY: alive, by the invariant of `Lent`. The new reference is that of the result, as `Retained` asks.
+        // SAFETY: the object is alive as long as it is lent, by the invariant of `Lent`. The new reference is that of the result, as `Retained` asks.
         unsafe { T::retain(self.get()) };
         Retained(self.0)
     }
@@ -187,7 +187,7 @@ impl Retained<sys::iree_hal_buffer_t> {
 
 impl<T: Counted> Clone for Retained<T> {
     fn clone(&self) -> Self {
-        // SAFETY: alive, by the invariant, which the new reference makes true of the clone.
+        // SAFETY: the object is alive by the reference that this owns; the new one is the clone's.
         unsafe { T::retain(self.get()) };
         Self(self.0)
     }

@@ -225,6 +225,18 @@ pub(crate) fn refused(error: &SubmitError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
+/// What cannot be if this library is right: better told than gone on with.
+#[cold]
+pub(crate) fn bug(what: &str) -> Failure {
+    Failure::new(Code::Internal, format!("{what}; this is a bug of the driver"))
+}
+
+/// What a backend may not do.
+#[cold]
+pub(crate) fn misuse(what: &str) -> Failure {
+    Failure::new(Code::Internal, format!("the backend {what}; this is a bug of the backend"))
+}
+
 /// A backend that declares an impossible device.
 pub(crate) fn impossible(error: &EngineError) -> Failure {
     Failure::new(Code::Internal, error.to_string())
@@ -269,7 +281,7 @@ mod tests {
         let hop =
             unsafe { check(sys::iree_status_annotate(first, view("reading the weights"))) }.unwrap_err();
         assert_eq!(hop.message(), "bank 3 is on fire; reading the weights");
-        // SAFETY: as above.
+        // SAFETY: the status was just made, of the one before, and each call takes it over.
         let again =
             unsafe { check(sys::iree_status_annotate(raw(&hop), view("invoking main"))) }.unwrap_err();
         assert_eq!(again.message(), "bank 3 is on fire; reading the weights; invoking main");

@@ -393,7 +393,7 @@ impl PendingAllocas {
         task: HostTask,
     ) {
         if let Some(pending) = self.enter(alloca, (null_mut(), None), task) {
-            // SAFETY: alive and observed with this token, as the caller promises.
+            // SAFETY: the notification is alive and observed with this token, as the function asks.
             unsafe { self.submit(&pending, notification, token) };
         }
     }

@@ -46,6 +46,15 @@ impl<D: Device> Memory<D> {
         self.parent.address()
     }
 
+    /// A heap by its number.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "numbers are found among the device's heaps, by `place` or by counting them"
+    )]
+    pub(crate) fn heap(&self, number: usize) -> &Heap {
+        &self.properties.heaps[number]
+    }
+
     /// Where a buffer is that was asked for like that.
     pub(crate) fn placement(
         &self,
@@ -58,8 +67,7 @@ impl<D: Device> Memory<D> {
     /// Memory of a heap.
     pub(crate) fn allocate(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
         let MemoryRequest { heap, length, .. } = request;
-        let kind = self.properties.heaps.get(heap);
-        let kind = kind.ok_or_else(|| invalid(format!("this device has no heap number {heap}")))?;
+        let kind = self.heap(heap);
         let limit = kind.max_allocation;
         if length > limit {
             let message =
@@ -78,9 +86,10 @@ impl<D: Device> Memory<D> {
         let takes_shared = |heap: &Heap| {
             heap.host_visible && heap.import_alignment.is_some() && length <= heap.max_allocation
         };
-        let Some(kind) = self.properties.heaps.get(heap).filter(|heap| takes_shared(heap)) else {
+        let kind = self.heap(heap);
+        if !takes_shared(kind) {
             return self.allocate(request);
-        };
+        }
         let shared = SharedMemory::create(length)?;
         let memory = self.device.import(shared.range(None))?;
         Ok(self.backing(memory, Some(shared), Some(self.statistics.of(kind).add(length))))

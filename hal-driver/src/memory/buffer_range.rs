@@ -115,7 +115,7 @@ impl BufferRange {
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        // SAFETY: alive or null, as the caller promises.
+        // SAFETY: the buffer is alive or null, as the function asks.
         unsafe { LentRange::new(buffer, offset, length) }.map(LentRange::retain)
     }
 

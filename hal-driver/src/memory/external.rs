@@ -33,7 +33,7 @@ pub(crate) struct SharedMemory {
 
 // SAFETY: an address of a mapping that stays, and a descriptor, both of which any thread may use.
 unsafe impl Send for SharedMemory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: nothing of it is written without exclusive access.
 unsafe impl Sync for SharedMemory {}
 
 impl Drop for SharedMemory {

@@ -80,8 +80,7 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live provider of ours, and where the slab goes.
             let (provider, out) = unsafe { (Self::of(provider), Out::new(out_slab)) };
-            let alignment =
-                provider.memory.properties.heaps.get(provider.heap).map_or(1, |heap| heap.alignment);
+            let alignment = provider.memory.heap(provider.heap).alignment;
             let memory = provider.memory.allocate(MemoryRequest {
                 heap: provider.heap,
                 length: to_u64(min_length),
@@ -124,8 +123,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live provider of ours and one of its slabs.
             let (provider, memory) =
                 unsafe { (Self::of(provider), &*((*slab).provider_handle as *const Arc<DeviceMemory<D>>)) };
-            let heaps = &provider.memory.properties.heaps;
-            let heap = heaps.get(provider.heap).ok_or_else(|| invalid("the device has no such memory"))?;
+            let heap = provider.memory.heap(provider.heap);
             let spec = BufferSpec {
                 placement: provider.memory.placement(&params),
                 params: granted(heap, &params),
@@ -174,7 +172,7 @@ impl<D: Device> Table<D> {
         // SAFETY: C passes a live provider of ours, and where the answers go.
         unsafe {
             let provider = Self::of(provider);
-            let Some(heap) = provider.memory.properties.heaps.get(provider.heap) else { return };
+            let heap = provider.memory.heap(provider.heap);
             Out::new(out_memory_type).set(memory_type(heap));
             Out::new(out_usage).set(usage(heap));
         }
@@ -295,9 +293,7 @@ impl Pools {
         let make = {
             let (memory, notification, frontiers) = (memory.clone(), notification.clone(), frontiers.clone());
             move |number: usize| {
-                let heap = memory.properties.heaps.get(number);
-                let heap = heap.ok_or_else(|| invalid("the device has no such memory"))?;
-                HeapPools::new(&memory, number, heap, &notification, &frontiers)
+                HeapPools::new(&memory, number, memory.heap(number), &notification, &frontiers)
             }
         };
         let own = OwnPools((0..count).map(|_| AtomicPtr::default()).collect());
@@ -321,9 +317,8 @@ impl Pools {
 
     /// The pools of a heap, made if they are not there.
     fn heap(&self, number: usize) -> Result<&HeapPools> {
-        let (Some(place), Some(own)) = (self.heaps.get(number), self.own.0.get(number)) else {
-            return Err(invalid("the device has no such memory"));
-        };
+        #[expect(clippy::indexing_slicing, reason = "there is one of each for each heap of the device")]
+        let (place, own) = (&self.heaps[number], &self.own.0[number]);
         if let Some(heap) = place.get() {
             return Ok(heap);
         }
@@ -352,10 +347,13 @@ impl Pools {
 
     /// What a program makes its own pools from, of the preferred memory. Lent: the device outlives its pools.
     pub(crate) fn backend(&self) -> sys::iree_hal_queue_pool_backend_t {
-        let first = self.heaps.first().and_then(OnceLock::get);
-        let provider = first.map_or(std::ptr::null_mut(), |heap| heap.provider.get());
+        #[expect(
+            clippy::expect_used,
+            reason = "`new` makes those of the first heap, and a device has one at least"
+        )]
+        let first = self.heaps.first().and_then(OnceLock::get).expect("the preferred heap has its pools");
         sys::iree_hal_queue_pool_backend_t {
-            slab_provider: provider,
+            slab_provider: first.provider.get(),
             notification: self.notification.get(),
             epoch_query: epoch_query(&self.frontiers),
         }

@@ -35,13 +35,13 @@ impl Pool {
 
     /// What tells one kind of pool from another.
     pub(crate) fn kind(self) -> *const c_void {
-        // SAFETY: alive, by the invariant, and every HAL object begins with the resource header.
+        // SAFETY: the pool outlives its allocations, by the invariant of `Pool`, and every HAL object begins with the resource header.
         unsafe { (*self.0.cast::<sys::iree_hal_resource_t>()).vtable }
     }
 
     /// What is signalled when memory comes back; null if the pool does not say.
     pub(crate) fn notification(self) -> *mut sys::iree_async_notification_t {
-        // SAFETY: alive, by the invariant.
+        // SAFETY: the pool outlives its allocations, by the invariant of `Pool`.
         unsafe { sys::iree_hal_pool_notification(self.0) }
     }
 

@@ -30,6 +30,7 @@ use hal_sys as sys;
 use parking_lot::{Mutex, RwLock};
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -133,7 +134,7 @@ impl Frontiers {
         };
         let others = self.others();
         let registered = self.own().is_some_and(is_same) || others.iter().any(|member| is_same(member));
-        // SAFETY: alive or null, as the caller promises.
+        // SAFETY: the tracker is alive for the call or null, as the function asks.
         let tracker = unsafe { Retained::retain(frontier.tracker) }.filter(|_| !registered);
         let mut joined = None;
         if let Some(tracker) = tracker {
@@ -247,22 +248,18 @@ impl Frontiers {
 
     /// The frontier that says that a point has completed, for the device's own tracker.
     pub(crate) fn at(&self, point: Point) -> Option<sys::iree_async_single_frontier_t> {
-        let &axis = self.own()?.axes.get(point.queue.ordinal())?;
-        let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
-        if let Some(entry) = frontier.entries.first_mut() {
-            *entry = sys::iree_async_frontier_entry_t { axis, epoch: point.epoch };
-        }
-        Some(frontier)
+        let axis = self.own()?.axis(point.queue.ordinal());
+        Some(single(sys::iree_async_frontier_entry_t { axis, epoch: point.epoch }))
     }
 
     /// A point has completed: the waits for it go on. Called after the point's signals.
     pub(crate) fn advance(&self, point: Point) {
         let ordinal = point.queue.ordinal();
-        if let Some(completed) = self.completed.get(ordinal) {
-            // Several threads may be at it: what comes late is known already.
-            if completed.fetch_max(point.epoch, Ordering::Relaxed) >= point.epoch {
-                return;
-            }
+        #[expect(clippy::indexing_slicing, reason = "there is one for each queue of the device")]
+        let completed = &self.completed[ordinal];
+        // Several threads may be at it: what comes late is known already.
+        if completed.fetch_max(point.epoch, Ordering::Relaxed) >= point.epoch {
+            return;
         }
         // Either this sees a new member, or the member that joins sees the epoch.
         fence(Ordering::SeqCst);
@@ -311,15 +308,20 @@ impl Membership {
         self.users.load(Ordering::Acquire) & LEFT == 0
     }
 
+    /// The axis of a queue.
+    fn axis(&self, ordinal: usize) -> sys::iree_async_axis_t {
+        #[expect(clippy::indexing_slicing, reason = "there is one for each queue of the device")]
+        self.axes[ordinal]
+    }
+
     fn advance(&self, ordinal: usize, epoch: u64) {
-        let Some(&axis) = self.axes.get(ordinal) else { return };
         let enter = |users: usize| (users & LEFT == 0).then_some(users + 1);
         if self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_err() {
             return;
         }
         // SAFETY: the tracker is retained.
         unsafe {
-            sys::iree_async_frontier_tracker_advance(self.tracker.get(), axis, epoch);
+            sys::iree_async_frontier_tracker_advance(self.tracker.get(), self.axis(ordinal), epoch);
         }
         if self.users.fetch_sub(1, Ordering::AcqRel) == LEFT | 1 {
             self.retire(self.axes.len());
@@ -357,7 +359,11 @@ impl Membership {
             return false;
         }
         let spare = SPARE.lock();
-        let ours = spare.get(&(self.tracker.get() as usize)).copied().unwrap_or(0);
+        #[expect(
+            clippy::expect_used,
+            reason = "`spare` counts before it marks, and only dropping takes it out"
+        )]
+        let &ours = spare.get(&(self.tracker.get() as usize)).expect("a spare membership is counted");
         references(&self.tracker).is_some_and(|count| count <= ours)
     }
 }
@@ -369,11 +375,13 @@ impl Drop for Membership {
         }
         let mut spare = SPARE.lock();
         let tracker = self.tracker.get() as usize;
-        if let Some(count) = spare.get_mut(&tracker) {
-            *count -= 1;
-            if *count == 0 {
-                spare.remove(&tracker);
-            }
+        // Counted by `spare`, before it was marked.
+        let Entry::Occupied(mut count) = spare.entry(tracker) else {
+            unreachable!("a spare membership is counted");
+        };
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
     }
 }
@@ -436,7 +444,9 @@ impl Shown {
         let mut place = std::ptr::null_mut();
         if let Some(info) = info {
             let next = self.next.fetch_add(1, Ordering::Relaxed) % KEPT;
-            place = self.places.get(next).map_or(std::ptr::null_mut(), UnsafeCell::get);
+            #[expect(clippy::indexing_slicing, reason = "a remainder of their number")]
+            let free = &self.places[next];
+            place = free.get();
             // SAFETY: not the current place, and this thread alone shows, by the invariant.
             unsafe { place.write(info) };
         }
@@ -449,17 +459,17 @@ const DONE: sys::iree_async_axis_t = 0;
 
 /// A frontier that is reached, for pools of our own, which ask [`Frontiers::reached`].
 pub(crate) fn done() -> sys::iree_async_single_frontier_t {
-    let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
-    if let Some(entry) = frontier.entries.first_mut() {
-        *entry = sys::iree_async_frontier_entry_t { axis: DONE, epoch: 1 };
-    }
-    frontier
+    single(sys::iree_async_frontier_entry_t { axis: DONE, epoch: 1 })
+}
+
+fn single(entry: sys::iree_async_frontier_entry_t) -> sys::iree_async_single_frontier_t {
+    sys::iree_async_single_frontier_t { entry_count: 1, entries: [entry], ..Default::default() }
 }
 
 /// The axis of a queue of the device whose first axis is `base`.
 fn axis(base: sys::iree_async_axis_t, ordinal: usize) -> sys::iree_async_axis_t {
-    // A device has at most 64 queues, so the number fits.
-    let ordinal = u8::try_from(ordinal).unwrap_or(u8::MAX);
+    #[expect(clippy::expect_used, reason = "what has more is refused when it is opened")]
+    let ordinal = u8::try_from(ordinal).expect("a device has at most 64 queues");
     // SAFETY: plain arithmetic on numbers, in C.
     unsafe {
         sys::iree_async_axis_make_queue(

@@ -262,7 +262,7 @@ unsafe impl Sync for IreeTimeline {}
 impl Clone for IreeTimeline {
     #[inline]
     fn clone(&self) -> Self {
-        // SAFETY: alive, by the invariant, which the new reference makes true of the clone.
+        // SAFETY: the semaphore is alive by the reference that this handle owns; the new one is the clone's.
         unsafe { sys::iree_hal_semaphore_t::retain(self.0.as_ptr()) };
         Self(self.0)
     }
@@ -288,7 +288,7 @@ impl IreeTimeline {
 
     /// Sleeps until the value is reached, or can no longer be. Other drivers' waits answer with the code of a failure alone.
     pub(crate) fn wait(&self, value: u64) -> Result {
-        // SAFETY: alive, by the invariant.
+        // SAFETY: the semaphore is alive by the reference that this handle owns.
         let waited = unsafe {
             check(sys::iree_hal_semaphore_wait(self.0.as_ptr(), value, sys::iree_infinite_timeout(), 0))
         };
@@ -308,11 +308,21 @@ impl IreeTimeline {
     /// The semaphore as one of this library's, of whatever device, if it is.
     #[inline]
     fn ours(&self) -> Option<&Semaphore> {
-        // SAFETY: alive, by the invariant, and every HAL semaphore begins with IREE's structure.
+        // SAFETY: the semaphore is alive by the reference that this handle owns, and every HAL semaphore begins with IREE's structure.
         let vtable = unsafe { (*self.base()).vtable };
         let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
         // SAFETY: only `create` makes semaphores with this table; alive as long as the handle.
         ours.then(|| unsafe { self.0.cast::<Semaphore>().as_ref() })
+    }
+
+    /// The same for what the engine asks of nothing else.
+    #[inline]
+    #[expect(
+        clippy::expect_used,
+        reason = "what is not ours has no registration, and the engine tells it by `deliver`"
+    )]
+    fn registered(&self) -> &Semaphore {
+        self.ours().expect("a timeline with a registration is one of this library's")
     }
 
     /// Whether the value is reached already, by a load.
@@ -335,7 +345,7 @@ impl Timeline for IreeTimeline {
     }
 
     fn value(&self) -> u64 {
-        // SAFETY: alive, by the invariant.
+        // SAFETY: the semaphore is alive by the reference that this handle owns.
         unsafe { value(self.base()) }
     }
 
@@ -355,7 +365,7 @@ impl Timeline for IreeTimeline {
 
     #[inline]
     fn show(&self, state: std::result::Result<u64, (u64, &Failure)>) -> Option<Failure> {
-        let semaphore = self.ours()?;
+        let semaphore = self.registered();
         match state {
             Ok(value) => match semaphore.cause() {
                 None => {
@@ -370,16 +380,16 @@ impl Timeline for IreeTimeline {
 
     #[inline]
     fn failed_before(&self) -> Option<Failure> {
-        self.ours()?.cause()
+        self.registered().cause()
     }
 
     fn has_waiters(&self) -> bool {
-        self.ours().is_some_and(Semaphore::has_waiters)
+        self.registered().has_waiters()
     }
 
     fn notify(&self, state: std::result::Result<u64, &Failure>, by: Option<Point>) {
         let _inside = teardown::enter();
-        let Some(semaphore) = self.ours() else { return };
+        let semaphore = self.registered();
         match state {
             // A value that was refused, because the semaphore was past it or had failed, is shown nowhere.
             Ok(value) => {

@@ -6,8 +6,9 @@ use crate::common::pool::Pool;
 use crate::common::properties::{HEAP, QUEUE, properties};
 use crate::common::{Buffer, Device, List, Semaphore, Tracker, check};
 use hal_backend::{
-    Command, Completer, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Inferred, Job,
-    LoadRequest, Loaded, MemoryRequest, Parameters, Place, Properties, Purpose, QueueId, Rejected, Span,
+    Command, Commands, Completer, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange,
+    Inferred, Job, LoadRequest, Loaded, MemoryRequest, Parameters, Place, Properties, Purpose, QueueId,
+    Rejected, Span,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -36,9 +37,11 @@ enum Oddity {
     Panics,
     /// It remembers what it was asked for memory with, in [`REQUESTS`].
     Remembers,
+    /// It has no room for its first job, and gives it back without its commands.
+    Forgets,
 }
 
-const ODDITIES: [(&str, Oddity); 10] = [
+const ODDITIES: [(&str, Oddity); 11] = [
     ("fresh-views", Oddity::FreshViews),
     ("keeps-imports", Oddity::KeepsImports),
     ("not-coherent", Oddity::NotCoherent),
@@ -49,6 +52,7 @@ const ODDITIES: [(&str, Oddity); 10] = [
     ("no-name", Oddity::NoName),
     ("panics", Oddity::Panics),
     ("remembers", Oddity::Remembers),
+    ("forgets", Oddity::Forgets),
 ];
 
 struct Odd;
@@ -69,7 +73,8 @@ impl Driver for Odd {
 
     fn open(&self, path: &str, _parameters: &mut Parameters<'_>) -> Result<OddDevice, Failure> {
         let (_, oddity) = ODDITIES.into_iter().find(|(name, _)| *name == path).unwrap();
-        Ok(OddDevice { oddity, completer: OnceLock::new(), kept: Mutex::default(), jobs: Mutex::default() })
+        let (kept, jobs, was_full) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Ok(OddDevice { oddity, completer: OnceLock::new(), kept, jobs, was_full })
     }
 }
 
@@ -79,6 +84,8 @@ struct OddDevice {
     kept: Mutex<Vec<HostRange>>,
     /// What has not ended.
     jobs: Mutex<Vec<(QueueId, u64)>>,
+    /// Whether it had no room once.
+    was_full: AtomicBool,
 }
 
 /// Memory; what was imported is counted.
@@ -187,8 +194,13 @@ impl hal_backend::Device for OddDevice {
         data.starts_with(b"ODD!").then(|| Inferred { format: "odd".to_owned(), length: 4 })
     }
 
-    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+    fn submit(&self, mut job: Job<Self>) -> Result<(), Rejected<Self>> {
         let (queue, epoch) = (job.queue, job.epoch);
+        if self.oddity == Oddity::Forgets && !self.was_full.swap(true, Ordering::SeqCst) {
+            job.commands = Commands::Own(smallvec::SmallVec::new());
+            self.completer.get().unwrap().unblock(queue.device()).unwrap();
+            return Err(Rejected::Full(Box::new(job)));
+        }
         if self.oddity == Oddity::Slow {
             self.jobs.lock().unwrap().push((queue, epoch));
             return Ok(());
@@ -604,6 +616,21 @@ fn format_of_an_executable_is_the_backends_to_know() {
     let refused = infer_of(&bytes, 0).unwrap_err();
     assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
     assert!(refused.text.contains("say how long"), "{}", refused.text);
+}
+
+/// A job that was full is offered again with what came back: work that was lost on the way must not look done.
+#[test]
+fn job_that_comes_back_without_its_command_fails_as_the_backends_bug() {
+    let device = open("forgets").unwrap();
+    let (buffer, done, next) = (device.buffer(64), device.semaphore(0), device.semaphore(0));
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[7]).unwrap();
+    let error = done.wait(1).unwrap_err();
+    assert_eq!(error.code, Code::Internal, "{}", error.text);
+    assert!(error.text.contains("bug of the backend"), "{}", error.text);
+    // The queue goes on.
+    device.fill(&List::none(), &next.at(1), &buffer, (0, 64), &[9]).unwrap();
+    next.wait(1).unwrap();
+    assert!(buffer.read() == [9; 64]);
 }
 
 #[test]

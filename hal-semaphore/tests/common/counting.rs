@@ -41,19 +41,19 @@ fn size(layout: Layout) -> i64 {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, size(layout));
-        // SAFETY: the caller keeps `alloc`'s contract.
+        // SAFETY: the layout has a size, as `GlobalAlloc::alloc` asks of its callers.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(0, -size(layout));
-        // SAFETY: the caller keeps `dealloc`'s contract, and the pointer came from `System`.
+        // SAFETY: the pointer is a block of this layout from `alloc` or `realloc` here, and both give what `System` gave.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count(1, i64::try_from(new_size).unwrap_or(i64::MAX) - size(layout));
-        // SAFETY: the caller keeps `realloc`'s contract, and the pointer came from `System`.
+        // SAFETY: as for `dealloc`, and the new size is none that overflows, as `GlobalAlloc::realloc` asks of its callers.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }

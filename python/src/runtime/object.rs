@@ -37,7 +37,7 @@ macro_rules! counted {
                     unsafe { $retain(object) };
                 }
                 unsafe fn release(object: *mut Self) {
-                    // SAFETY: the caller owns the reference.
+                    // SAFETY: a reference is owned and given up, as the method asks.
                     unsafe { $release(object) };
                 }
             }
@@ -94,7 +94,7 @@ impl<T: Counted> Ref<T> {
     /// The object is alive, or null.
     pub(crate) unsafe fn retained(object: *mut T) -> Option<Self> {
         let object = NonNull::new(object)?;
-        // SAFETY: alive, as the caller promises; the reference is owned from here on.
+        // SAFETY: the object is alive, as the function asks of one that is not null; the reference is owned from here on.
         unsafe { T::retain(object.as_ptr()) };
         Some(Self(object))
     }

@@ -115,7 +115,7 @@ unsafe fn object(reference: sys::iree_vm_ref_t) -> Result<Value> {
     if reference.ptr.is_null() {
         return Ok(Value::None);
     }
-    // SAFETY: alive, as the caller promises; each cast is checked by its type.
+    // SAFETY: what the reference refers to is alive, as the function asks; each cast is checked by its type.
     unsafe {
         if reference.type_ == sys::iree_hal_buffer_view_registration
             && let Some(view) = Ref::retained(reference.ptr.cast())

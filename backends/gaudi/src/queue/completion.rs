@@ -107,8 +107,9 @@ impl Queues {
     /// The last submission of a job that is first in its queue has ended well: so have the others, and each is asked how, since
     /// an error is remembered for the one that it happened to.
     fn finish_head(&self, state: &mut State, head: &Head, progress: &Progress) {
-        let Some(queue) = state.queues.get_mut(head.queue) else { return };
-        let Some(flight) = queue.flights.front_mut() else { return };
+        let queue = state.queue_mut(head.queue);
+        #[expect(clippy::expect_used, reason = "this thread alone takes jobs out of their queues")]
+        let flight = queue.flights.front_mut().expect("a job on the card is in its queue");
         let mut ends: SmallVec<[Option<u64>; 4]> = SmallVec::new();
         let mut lost = None;
         for submission in &flight.submissions {
@@ -139,7 +140,8 @@ impl Queues {
     }
 
     fn tell(&self, reports: Vec<(Report, Flight)>) {
-        let Some(completer) = self.completer.get() else { return };
+        #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
+        let completer = self.completer.get().expect("the device was started");
         let mut reports = reports.into_iter().peekable();
         while let Some((report, flight)) = reports.next() {
             flight.tell(report.outcome.as_ref().map(drop));
@@ -190,6 +192,14 @@ fn heads(state: &State) -> SmallVec<[Head; 4]> {
     state.queues.iter().enumerate().filter_map(head).collect()
 }
 
+/// Takes the first job of a queue out of it, if it is over.
+fn take_over(state: &mut State, number: usize) -> Option<Flight> {
+    let flight = state.queue(number).flights.front()?;
+    let reached = |wait: &Awaited| state.queue(wait.queue).completed >= wait.epoch;
+    let is_over = flight.submitted && flight.submissions.is_empty() && flight.needs.iter().all(reached);
+    if is_over { state.queue_mut(number).flights.pop_front() } else { None }
+}
+
 /// Takes the jobs that are over out of their queues.
 fn retire(state: &mut State) -> Vec<(Report, Flight)> {
     let mut reports = Vec::new();
@@ -197,18 +207,8 @@ fn retire(state: &mut State) -> Vec<(Report, Flight)> {
     while again {
         again = false;
         for number in 0..state.queues.len() {
-            let over = |state: &State| {
-                let queue = state.queues.get(number)?;
-                let flight = queue.flights.front()?;
-                let reached = |wait: &Awaited| {
-                    state.queues.get(wait.queue).is_none_or(|other| other.completed >= wait.epoch)
-                };
-                let over = flight.submitted && flight.submissions.is_empty();
-                (over && flight.needs.iter().all(reached)).then_some(())
-            };
-            while over(state).is_some() {
-                let Some(queue) = state.queues.get_mut(number) else { break };
-                let Some(mut flight) = queue.flights.pop_front() else { break };
+            while let Some(mut flight) = take_over(state, number) {
+                let queue = state.queue_mut(number);
                 queue.completed = flight.epoch;
                 again = true;
                 let outcome = flight.failure.take().map_or(Ok(()), Err);

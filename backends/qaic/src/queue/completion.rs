@@ -73,9 +73,7 @@ impl Completions {
         self.oldest.clear();
         for (place, watched) in self.flights.iter().enumerate() {
             let network = watched.flight.launched.network;
-            let is_same = |&other: &usize| {
-                self.flights.get(other).is_some_and(|other| other.flight.launched.network == network)
-            };
+            let is_same = |&other: &usize| self.flight(other).flight.launched.network == network;
             if !self.oldest.iter().any(is_same) {
                 self.oldest.push(place);
             }
@@ -83,9 +81,9 @@ impl Completions {
         self.turn = self.turn.wrapping_add(1);
         let Some(place) = self.turn.checked_rem(self.oldest.len()) else { return false };
         let slice = if self.oldest.len() > 1 { TURN } else { ALONE };
-        if let Some(&place) = self.oldest.get(place) {
-            self.watch(place, slice);
-        }
+        #[expect(clippy::indexing_slicing, reason = "a remainder of their number")]
+        let place = self.oldest[place];
+        self.watch(place, slice);
         true
     }
 
@@ -105,9 +103,18 @@ impl Completions {
         }
     }
 
+    fn flight(&self, place: usize) -> &Watched {
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "places are found by looking, and this thread alone takes runs away"
+        )]
+        &self.flights[place]
+    }
+
     /// Waits for the run at a place.
     fn watch(&mut self, place: usize, slice: Duration) {
-        let Some(watched) = self.flights.get_mut(place) else { return };
+        #[expect(clippy::indexing_slicing, reason = "as for `flight`")]
+        let watched = &mut self.flights[place];
         let since = *watched.oldest_since.get_or_insert_with(Instant::now);
         let left = self.timeout.saturating_sub(since.elapsed());
         let launched = &watched.flight.launched;
@@ -133,7 +140,11 @@ impl Completions {
 
     /// The run at a place is complete: takes what came out, and tells its job.
     fn land(&mut self, place: usize) {
-        let Some(watched) = self.flights.remove(place) else { return };
+        #[expect(
+            clippy::expect_used,
+            reason = "`watch` has just seen it, and this thread alone takes runs away"
+        )]
+        let watched = self.flights.remove(place).expect("the run that was waited for is in flight");
         let not_before = watched.not_before;
         let Flight { number, mut origin, mut launched } = watched.flight;
         let target = &launched.target;
@@ -175,14 +186,11 @@ impl Completions {
 
     /// What is in flight on the network of the run at a place will not end, for this reason.
     fn break_network(&mut self, place: usize, error: &Error) {
-        let Some(network) = self.flights.get(place).map(|watched| watched.flight.launched.network) else {
-            return;
-        };
+        let network = self.flight(place).flight.launched.network;
         // Also those that were queued meanwhile.
         self.take_launched();
         let mut state = self.queues.state.lock();
-        for _ in 0..self.flights.len() {
-            let Some(watched) = self.flights.pop_front() else { break };
+        for watched in std::mem::take(&mut self.flights) {
             if watched.flight.launched.network == network {
                 state.landed.push(broken(watched, error.clone()));
             } else {

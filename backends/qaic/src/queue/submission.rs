@@ -9,7 +9,7 @@
 //! Everything that starts or stops a network for a dispatch is done here, so that no two of them meet. It talks to the
 //! device's management processor then, and other queues wait for that; what is in flight goes on.
 
-use super::{Begun, Flight, Landed, Origin, QUEUES, Queues, State};
+use super::{Begun, Flight, Landed, Origin, QUEUES, Queues};
 use crate::device::QaicDevice;
 use crate::executable::{Callee, Executable};
 use crate::hazard::{Access, Phase, Reach};
@@ -189,15 +189,13 @@ impl Submissions {
             .collect();
         drop(state);
         drop(gone);
-        if let Some(reports) = self.queues.reports.get() {
-            reports.lost(failure);
-        }
+        self.queues.reports().lost(failure);
         true
     }
 
     /// Begins a queue's next command; nothing, if it has none.
     fn advance(&mut self, line: usize) -> Option<Step> {
-        let mut current = match self.current.get_mut(line)?.take() {
+        let mut current = match self.current(line).take() {
             Some(current) => current,
             None => self.next_job(line)?,
         };
@@ -220,15 +218,22 @@ impl Submissions {
             }
             Step::Failed(ref trouble) => self.fail(line, &current, trouble.clone()),
         }
-        *self.current.get_mut(line)? = Some(current);
+        *self.current(line) = Some(current);
         Some(step)
     }
 
+    /// The job of a queue whose commands are beginning.
+    fn current(&mut self, line: usize) -> &mut Option<Current> {
+        #[expect(clippy::indexing_slicing, reason = "there is one for each queue")]
+        &mut self.current[line]
+    }
+
     fn next_job(&mut self, line: usize) -> Option<Current> {
-        let number = self.jobs.get_mut(line)?;
+        #[expect(clippy::indexing_slicing, reason = "there is one for each queue")]
+        let number = &mut self.jobs[line];
         let mut state = self.queues.state.lock();
-        let State { lines, aborted, .. } = &mut *state;
-        let found = lines.get_mut(line)?;
+        let aborted = state.aborted.clone();
+        let found = state.line(line);
         let job = found.waiting.pop_front()?;
         *number += 1;
         found.begun.push_back(Begun {
@@ -239,7 +244,7 @@ impl Submissions {
             begin: clock(),
             runs: 0,
             job: None,
-            failure: aborted.clone(),
+            failure: aborted,
         });
         Some(Current { job, phase: Phase { job: *number, barriers: 0 }, next: 0, full_since: None })
     }
@@ -247,14 +252,12 @@ impl Submissions {
     /// Whether nothing more of a job is to begin.
     fn has_failed(&self, line: usize, current: &Current) -> bool {
         let mut state = self.queues.state.lock();
-        let State { lines, aborted, .. } = &mut *state;
-        let begun = lines.get_mut(line).and_then(|line| line.begun(current.phase.job));
-        begun.is_none_or(|begun| {
-            if begun.failure.is_none() {
-                begun.failure.clone_from(aborted);
-            }
-            begun.failure.is_some()
-        })
+        let aborted = state.aborted.clone();
+        let begun = state.line(line).begun(current.phase.job);
+        if begun.failure.is_none() {
+            begun.failure = aborted;
+        }
+        begun.failure.is_some()
     }
 
     fn fail(&self, line: usize, current: &Current, trouble: Trouble) {
@@ -265,17 +268,13 @@ impl Submissions {
             self.queues.lose(&mut state);
             state.news += 1;
         }
-        if let Some(begun) = state.line(line).and_then(|line| line.begun(current.phase.job)) {
-            begun.failure.get_or_insert(failure);
-        }
+        state.line(line).begun(current.phase.job).failure.get_or_insert(failure);
     }
 
     /// Everything of a job has begun that will.
     fn finish(&self, line: usize, current: Current) {
         let mut state = self.queues.state.lock();
-        if let Some(begun) = state.line(line).and_then(|line| line.begun(current.phase.job)) {
-            begun.job = Some(current.job);
-        }
+        state.line(line).begun(current.phase.job).job = Some(current.job);
         drop(state);
         self.queues.report(line);
     }
@@ -332,8 +331,8 @@ impl Submissions {
     /// Whether a command that uses this would be noticed to overtake a run.
     fn has_to_wait(&self, line: usize, phase: Phase, used: &[Reach]) -> bool {
         let mut state = self.queues.state.lock();
-        let hazards = state.line(line).map(|line| &line.hazards);
-        used.iter().any(|reach| hazards.is_some_and(|hazards| hazards.hold(phase, reach)))
+        let hazards = &state.line(line).hazards;
+        used.iter().any(|reach| hazards.hold(phase, reach))
     }
 
     /// Queues a run of a network, unless it has to wait.
@@ -384,14 +383,11 @@ impl Submissions {
         self.runs += 1;
         self.in_flight += 1;
         let mut state = self.queues.state.lock();
-        if let Some(line) = state.line(origin.line) {
-            for reach in self.reaches.drain(..) {
-                line.hazards.add(self.runs, origin.phase, reach);
-            }
-            if let Some(begun) = line.begun(origin.phase.job) {
-                begun.runs += 1;
-            }
+        let line = state.line(origin.line);
+        for reach in self.reaches.drain(..) {
+            line.hazards.add(self.runs, origin.phase, reach);
         }
+        line.begun(origin.phase.job).runs += 1;
         state.launched.push(Flight { number: self.runs, origin, launched });
         drop(state);
         self.queues.completion.notify_one();

@@ -79,7 +79,7 @@ unsafe fn bytes_from<'a>(from: *const c_void, size: u32) -> &'a [u8] {
     if size == 0 {
         return &[];
     }
-    // SAFETY: the caller says so.
+    // SAFETY: `size` bytes can be read at `from` while the result is used, as the function asks.
     unsafe { std::slice::from_raw_parts(from.cast(), size as usize) }
 }
 
@@ -132,7 +132,7 @@ pub extern "C" fn libttsim_pci_config_wr32(bus_device_function: u32, offset: u32
 /// `to` is valid for writing `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libttsim_pci_mem_rd_bytes(address: u64, to: *mut c_void, size: u32) {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: `size` bytes can be written at `to`, as this function asks for `read_into`.
     unsafe { read_into(to, size, |bytes| with(|simulator| simulator.read(address, bytes))) }
 }
 
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn libttsim_pci_mem_wr_bytes(address: u64, from: *const c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libttsim_tile_rd_bytes(x: u32, y: u32, address: u64, to: *mut c_void, size: u32) {
     let read = |bytes: &mut [u8]| with(|simulator| simulator.tile_read(tile(x, y)?, address, bytes));
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: `size` bytes can be written at `to`, as this function asks for `read_into`.
     unsafe { read_into(to, size, read) }
 }
 

@@ -146,9 +146,12 @@ impl Windows {
         let mut at = address;
         while !rest.is_empty() {
             let now = self.show(place, at, rest.len(), |range, offset, length| {
-                range.read(offset, rest.get_mut(..length).unwrap_or_default())
+                #[expect(clippy::indexing_slicing, reason = "`show` gives not more than was asked for")]
+                range.read(offset, &mut rest[..length])
             })?;
-            rest = rest.get_mut(now..).unwrap_or_default();
+            #[expect(clippy::indexing_slicing, reason = "`show` gives not more than was asked for")]
+            let behind = &mut rest[now..];
+            rest = behind;
             at += now as u64;
         }
         Ok(())
@@ -160,9 +163,12 @@ impl Windows {
         let mut at = address;
         while !rest.is_empty() {
             let now = self.show(place, at, rest.len(), |range, offset, length| {
-                range.write(offset, rest.get(..length).unwrap_or_default())
+                #[expect(clippy::indexing_slicing, reason = "`show` gives not more than was asked for")]
+                range.write(offset, &rest[..length])
             })?;
-            rest = rest.get(now..).unwrap_or_default();
+            #[expect(clippy::indexing_slicing, reason = "`show` gives not more than was asked for")]
+            let behind = &rest[now..];
+            rest = behind;
             at += now as u64;
         }
         Ok(())

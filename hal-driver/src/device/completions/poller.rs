@@ -94,16 +94,18 @@ impl<D: Device> Poller<D> {
 
     /// The device has accepted work up to this epoch. One thread at a time for each queue.
     pub(super) fn submitted(&self, queue: usize, epoch: u64) {
-        let Some(queue) = self.queues.get(queue) else { return };
-        queue.accepted.store(epoch, Ordering::Release);
+        self.flight(queue).accepted.store(epoch, Ordering::Release);
         self.news.notify(1);
     }
 
     /// Everything up to this epoch has ended.
     pub(super) fn ended(&self, queue: usize, epoch: u64) {
-        if let Some(queue) = self.queues.get(queue) {
-            queue.ended.fetch_max(epoch, Ordering::AcqRel);
-        }
+        self.flight(queue).ended.fetch_max(epoch, Ordering::AcqRel);
+    }
+
+    fn flight(&self, queue: usize) -> &Flight {
+        #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
+        &self.queues[queue]
     }
 
     /// Ends the thread; false if it is still inside a look after `limit`.

@@ -46,7 +46,7 @@ fn buffer(Bytes(bytes): &mut Bytes) -> (Retained<sys::iree_hal_buffer_t>, Receiv
 }
 
 fn mapped(buffer: &Retained<sys::iree_hal_buffer_t>) -> HostRange {
-    // SAFETY: alive.
+    // SAFETY: the buffer is retained.
     unsafe { BufferRange::lent(buffer.get(), 0, 8) }.unwrap().map(ACCESS_WRITE).unwrap()
 }
 

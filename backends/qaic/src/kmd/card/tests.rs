@@ -119,7 +119,7 @@ fn slices_and_executions_have_their_bytes() {
             }
             Call::AttachSlice => {
                 let attach: AttachSlice = read(argument);
-                // SAFETY: the caller keeps as many entries as it says until this returns.
+                // SAFETY: `hdr.count` slices are at `data` until this returns, and the test attaches one.
                 let slice = unsafe { *(attach.data as *const SliceEntry) };
                 let header = attach.hdr;
                 record.lock().push(format!(
@@ -129,19 +129,19 @@ fn slices_and_executions_have_their_bytes() {
             }
             Call::Execute => {
                 let execute: Execute = read(argument);
-                // SAFETY: as above.
+                // SAFETY: `hdr.count` entries are at `data` until this returns, and the test executes two.
                 let second = unsafe { *(execute.data as *const ExecuteEntry).add(1) };
                 record.lock().push(format!("execute {} on {}", second.handle, execute.hdr.dbc_id));
             }
             Call::PartialExecute => {
                 let execute: Execute = read(argument);
-                // SAFETY: as above.
+                // SAFETY: the same two entries, with their lengths.
                 let entries = unsafe { *(execute.data as *const [PartialExecuteEntry; 2]) };
                 record.lock().push(format!("partial {:?}", entries.map(|entry| entry.resize)));
             }
             Call::PerfStats => {
                 let stats: PerfStats = read(argument);
-                // SAFETY: as above, and they may be written.
+                // SAFETY: one entry is at `data` until this returns, for the answer to be written to.
                 let entry = unsafe { &mut *(stats.data as *mut PerfStatsEntry) };
                 assert_eq!(entry.handle, 41);
                 entry.num_queue_element = 9;

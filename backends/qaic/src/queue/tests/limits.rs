@@ -264,6 +264,7 @@ fn device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
         let card = Card::open(desk, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
         let client = Client::new(card, None).unwrap();
         let device = Arc::new(QaicDevice::new(client, None, Settings::default()).unwrap());
+        device.queues().start(Box::new(Arc::<Told>::default()));
         let queues = Arc::downgrade(device.queues());
         if by_its_own {
             let job = Job {
