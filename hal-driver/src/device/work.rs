@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the engine carries for each queue operation, and how it reaches the device or the host.
+//! The engine's backend: it turns each queue operation into a job of the device or a task of the host.
 
 use crate::command::collective::{Collectives, Waiting};
 use crate::command::command_buffer::Recorded;
@@ -375,7 +375,7 @@ impl<D: Device> Backend for EngineBackend<D> {
     }
 
     /// Buffers have release callbacks, and a call that was never made has signals. Memory goes back at once: a program that
-    /// sees that it is back may take its pool away. What was resolved early keeps no buffer that anybody wants to be told of.
+    /// sees that it is back may take its pool away. What was resolved early keeps no buffer with a release callback.
     fn calls_back(&self, work: &Work<D>) -> bool {
         match &work.operation {
             Operation::Dealloca(_)

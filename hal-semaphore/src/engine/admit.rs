@@ -19,8 +19,8 @@
 //! event is held for the wait.
 
 use super::agenda::{Agenda, Cover, Entry};
+use super::flow_window::BATCH;
 use super::queue::{ActionKind, Early, Op, OpState, Queue, SPARE, SignalRecord, Turn, Via, WaitRecord};
-use super::room::BATCH;
 use super::slot::{HOST, Promise, Slot, SlotState, Standing, Target};
 use super::{Action, Placement, Refused, Shared, WaitCounts};
 use crate::backend::{Backend, Item, Transition, WaitClass};
@@ -37,7 +37,7 @@ use std::sync::Arc;
 /// Waits that work with a place in their queue covers: their operations, and which of the waits of each.
 pub(super) type Covered = SmallVec<[(Key, u32); 4]>;
 
-/// What became of a wait when it was looked at.
+/// The result of classifying a wait.
 enum Classified {
     Reached,
     Failed(Failure),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What one step on a thread has set free and is still to be done.
+//! A thread's agenda: the effects of a step under a lock (released waits, deliveries, callbacks) that are run after the lock.
 //!
 //! Nothing in the engine recurses: a step under a lock puts what follows from it on the agenda of its thread, and the
 //! thread works the agenda off without a lock ([`Shared::run`](super::Shared)). Foreign code that runs on the way may call
@@ -156,7 +156,7 @@ pub(super) fn is_submitting() -> bool {
 pub struct WithoutCallbacks(std::marker::PhantomData<*const ()>);
 
 impl WithoutCallbacks {
-    /// From now on.
+    /// Forbids callbacks on this thread until this is dropped.
     pub fn begin() -> Self {
         let _ = with(|local| local.submitting.set(local.submitting.get() + 1));
         Self(std::marker::PhantomData)
