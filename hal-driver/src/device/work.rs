@@ -33,7 +33,7 @@ pub(crate) struct Work<D: Device> {
     pub(crate) trace: Option<Arc<Trace>>,
 }
 
-/// What it does.
+/// The kinds of queue operations, each with what it works on.
 pub(crate) enum Operation<D: Device> {
     /// A transfer or a dispatch of its own.
     Record(Record),

@@ -149,7 +149,7 @@ pub(super) fn is_submitting() -> bool {
     with(|local| local.submitting.get() > 0).unwrap_or(true)
 }
 
-/// As long as it is there, this thread calls no program back, whatever it completes or signals: what becomes due is
+/// A guard: while it lives, this thread calls no program back, whatever it completes or signals: what becomes due is
 /// [deferred](crate::Backend::defer). For a thread that waits for a program and does what others would do meanwhile: a program may
 /// hold a lock of its own while it waits, and take it in a callback.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl WithoutCallbacks {
         drop(super::Deferred::new(run));
     }
 
-    /// Whether there is one on this thread, or a call that must not call back either.
+    /// Whether this thread has such a guard, or is in a call that must not call back either.
     pub fn is_there() -> bool {
         is_submitting()
     }

@@ -196,7 +196,7 @@ pub struct Occupancy {
     pub timelines: usize,
     /// Native events that exist.
     pub events: usize,
-    /// Native events at rest.
+    /// Native events that no operation holds.
     pub idle_events: usize,
     /// Host waits.
     pub host_waits: usize,

@@ -11,9 +11,9 @@ use tenstorrent_chip::{BarAddress, Chip, Counts, Stop, Stopped, Tile};
 /// A chip, wherever it is simulated.
 #[derive(Debug)]
 pub(crate) enum Silicon {
-    /// Here, on the machine's workers.
+    /// Simulated in this process, on the machine's workers.
     InProcess(Box<Chip>),
-    /// In a process of its own, which has no part in the machine's workers.
+    /// Simulated by a library in a process of its own, which has no part in the machine's workers.
     OutOfProcess(Simulator),
 }
 
@@ -26,7 +26,7 @@ impl Silicon {
         }
     }
 
-    /// The one that is here.
+    /// The chip, if it is simulated in this process.
     fn in_process(&self) -> Option<&Chip> {
         match self {
             Silicon::InProcess(chip) => Some(chip),
