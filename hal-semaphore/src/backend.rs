@@ -208,9 +208,9 @@ impl<B: Backend> Item<B> {
 pub struct Submission<'a, B: Backend> {
     /// Its place in the queue: how its completion is reported.
     pub epoch: u64,
-    /// The work; `None` means to wait, record and complete. The engine keeps it until it has ended. A device that has to have
-    /// the work itself makes it an `Option` that it takes from, a count or an index.
-    pub work: Option<&'a mut B::Work>,
+    /// The work; `None` means to wait, record and complete. What is left here the engine keeps until it has ended, and
+    /// gives back by [`Backend::reclaim`]; what a device takes is its own, unless it has no room: then it puts the work back.
+    pub work: &'a mut Option<B::Work>,
     /// The points that the queue waits for first, at most one of each other queue.
     pub waits: &'a [NativeWait<B::Event>],
     /// The event to record when the work is done.
@@ -244,7 +244,7 @@ impl<B: Backend> Batch<'_, B> {
         let waits = self.waits;
         self.items.iter_mut().map(move |item| Submission {
             epoch: item.epoch,
-            work: item.work.as_mut(),
+            work: &mut item.work,
             waits: waits.get(item.waits.clone()).unwrap_or(&[]),
             event: item.event.as_ref(),
             coalesced: item.coalesced,

@@ -32,10 +32,10 @@
 //! use std::time::Duration;
 //!
 //! /// The engine keeps the work until it has ended, so the device takes out what it runs.
-//! type Work = Option<Box<dyn FnOnce() + Send>>;
+//! type Work = Box<dyn FnOnce() + Send>;
 //!
 //! struct Threads {
-//!     queues: Vec<mpsc::Sender<(QueueId, u64, Work)>>,
+//!     queues: Vec<mpsc::Sender<(QueueId, u64, Option<Work>)>>,
 //!     /// Where they report, as soon as there is an engine. It does not keep the engine alive.
 //!     completer: Arc<OnceLock<Completer>>,
 //! }
@@ -44,7 +44,7 @@
 //!     fn new(count: usize) -> Self {
 //!         let completer = Arc::new(OnceLock::<Completer>::new());
 //!         let start = |_| {
-//!             let (queue, pieces) = mpsc::channel::<(QueueId, u64, Work)>();
+//!             let (queue, pieces) = mpsc::channel::<(QueueId, u64, Option<Work>)>();
 //!             let completer = completer.clone();
 //!             // Ends when the backend is dropped, which is when the engine is gone.
 //!             std::thread::spawn(move || {
@@ -75,7 +75,7 @@
 //!
 //!     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
 //!         for piece in batch.iter().filter(|piece| !piece.coalesced) {
-//!             let work = piece.work.and_then(Option::take);
+//!             let work = piece.work.take();
 //!             let _ = self.queues[queue.index()].send((queue, piece.epoch, work));
 //!         }
 //!         Submitted::all()
@@ -84,7 +84,7 @@
 //!
 //! let engine = Engine::new(Threads::new(2))?;
 //! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
-//! let work: Work = Some(Box::new(|| println!("the input is there")));
+//! let work: Work = Box::new(|| println!("the input is there"));
 //! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
 //! engine.submit(0, Affinity::queue(1), &waits, &signals, Action::Queue(work))?;
 //! input.signal(1)?;

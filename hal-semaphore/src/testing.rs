@@ -436,7 +436,7 @@ impl Backend for SoftBackend {
                 break;
             }
             if submission.coalesced {
-                if let Some(job) = submission.work.filter(|_| !self.without_log) {
+                if let Some(job) = submission.work.as_ref().filter(|_| !self.without_log) {
                     state.markers.push((queue, job.tag));
                 }
                 continue;
@@ -464,7 +464,7 @@ impl Backend for SoftBackend {
             });
             let epoch = submission.epoch;
             let (tag, failure) =
-                submission.work.map_or((None, None), |job| (Some(job.tag), job.failure.take()));
+                submission.work.as_mut().map_or((None, None), |job| (Some(job.tag), job.failure.take()));
             if let Some(queue) = state.queues.get_mut(queue.index()) {
                 queue.queued.push_back(Queued { epoch, tag, failure, waits, record });
             }

@@ -21,7 +21,7 @@ struct OneDevice<D>(Arc<D>, Option<Arc<dyn Observer>>);
 
 impl<D: Device> Backend for OneDevice<D> {
     type Timeline = Semaphore;
-    type Work = Option<Command<D>>;
+    type Work = Command<D>;
     type Event = ();
 
     fn devices(&self) -> Vec<DeviceSpec> {
@@ -35,7 +35,7 @@ impl<D: Device> Backend for OneDevice<D> {
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
         let mut accepted = 0;
         for submission in batch.iter() {
-            let command = submission.work.and_then(Option::take);
+            let command = submission.work.take();
             let job = Job {
                 queue,
                 epoch: submission.epoch,
@@ -116,7 +116,7 @@ impl<D: Device> Testbench<D> {
     pub fn signal(&self, queue: usize, command: Command<D>, timeline: &Semaphore, value: u64) {
         let waits: [(Semaphore, u64); 0] = [];
         let signals = [(timeline.clone(), value)];
-        let work = Action::Queue(Some(command));
+        let work = Action::Queue(command);
         if let Err(failure) = self.engine.submit(0, Affinity::queue(queue), &waits, &signals, work) {
             panic!("the engine refuses a command: {failure}");
         }

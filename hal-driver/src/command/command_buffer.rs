@@ -654,7 +654,7 @@ pub(crate) unsafe fn bindings(
     for (slot, (uses, binding)) in recorded.slots().iter().zip(&bindings).enumerate() {
         let Some(range) = binding else { continue };
         for way in uses.iter() {
-            way.check(range).map_err(|failure| {
+            way.check(range.lend()).map_err(|failure| {
                 Failure::new(
                     failure.code(),
                     format!("slot {slot} of the binding table: {}", failure.message()),

@@ -15,7 +15,7 @@ use crate::command::host_program::check_local_memory;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::{extent, slice, to_u64};
 use crate::ffi::status::{Missing, Result, invalid, unimplemented};
-use crate::memory::buffer_range::BufferRange;
+use crate::memory::buffer_range::{BufferRange, LentRange};
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -51,7 +51,7 @@ impl Reference {
     /// the record is made.
     pub(crate) fn check(&self, way: Use) -> Result {
         match self {
-            Reference::Direct(range) => way.check(range),
+            Reference::Direct(range) => way.check(range.lend()),
             Reference::Slot { .. } => Ok(()),
         }
     }
@@ -60,7 +60,7 @@ impl Reference {
     #[inline(always)]
     fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
-            Reference::Direct(range) => range.resolve_static(device).ok_or(Unresolved::Open),
+            Reference::Direct(range) => range.lend().resolve_static(device).ok_or(Unresolved::Open),
             Reference::Slot { .. } => Err(Unresolved::Open),
         }
     }
@@ -170,7 +170,7 @@ impl Use {
 
     /// Whether a buffer may be used like that.
     #[inline]
-    pub(crate) fn check(self, range: &BufferRange) -> Result {
+    pub(crate) fn check(self, range: LentRange<'_>) -> Result {
         let ((access, usage), needs) = (range.allowed(), self.needs());
         if access & needs.0 == needs.0 && usage & needs.1 == needs.1 {
             return Ok(());
@@ -315,6 +315,18 @@ pub(crate) struct DispatchRecord {
     bindings: SmallVec<[Reference; 4]>,
 }
 
+/// A fill's pattern, which C lends us.
+///
+/// # Safety
+///
+/// The pattern is valid for its length.
+#[inline]
+pub(crate) unsafe fn fill_pattern(pattern: *const std::ffi::c_void, length: usize) -> Result<Pattern> {
+    // SAFETY: so many bytes are valid there, as the caller promises.
+    let bytes = unsafe { slice(pattern.cast::<u8>(), length)? };
+    Pattern::new(bytes).ok_or_else(|| invalid(format!("a fill pattern has 1 to 16 bytes, not {length}")))
+}
+
 impl Record {
     /// A fill with what C lends us.
     ///
@@ -327,15 +339,10 @@ impl Record {
         pattern: *const std::ffi::c_void,
         length: usize,
     ) -> Result<Self> {
-        // SAFETY: so many bytes are valid there, as the caller promises.
-        let bytes = unsafe { slice(pattern.cast::<u8>(), length)? };
-        match Pattern::new(bytes) {
-            Some(pattern) => {
-                target.check(Use::Target)?;
-                Ok(Record::Fill { target, pattern })
-            }
-            None => Err(invalid(format!("a fill pattern has 1 to 16 bytes, not {length}"))),
-        }
+        // SAFETY: the pattern is valid, as the caller promises.
+        let pattern = unsafe { fill_pattern(pattern, length)? };
+        target.check(Use::Target)?;
+        Ok(Record::Fill { target, pattern })
     }
 
     /// A copy.

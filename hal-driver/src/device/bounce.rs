@@ -135,10 +135,10 @@ impl Bounce {
 /// Whether bytes that may have been written go back. What a dispatch writes is unknown, but it does not write what the
 /// program has forbidden.
 fn is_returned(range: &BufferRange) -> Result<bool> {
-    let (access, _) = range.allowed();
+    let (access, _) = range.lend().allowed();
     let allowed = access & ACCESS_WRITE != 0;
     if allowed {
-        Use::Target.check(range)?;
+        Use::Target.check(range.lend())?;
     }
     Ok(allowed)
 }
@@ -188,7 +188,7 @@ impl<D: Device> State<D> {
         let mut reads = false;
         for (named, way) in &uses {
             if way.reads() {
-                Use::Source.check(named)?;
+                Use::Source.check(named.lend())?;
                 reads = true;
             }
             let ranges = match way {

@@ -216,7 +216,7 @@ impl<D: Device> State<D> {
             if range.sole_user().is_none() {
                 return Ok(Some(Place::Here(range)));
             }
-            way.check(&range)?;
+            way.check(range.lend())?;
             Ok::<_, Failure>(Some(Place::There(range.owner()?, range)))
         };
         let (send, recv) = (place(send, Use::Source)?, place(recv, Use::Target)?);

@@ -263,9 +263,15 @@ impl Profiler {
         correlated.and(recorder.end())
     }
 
+    /// Lock-free check whether a session is open, which it may be no longer.
+    #[inline]
+    pub(crate) fn may_be_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
     /// A trace for an operation, if a session is open.
     pub(crate) fn trace(&self, about: impl FnOnce() -> About) -> Option<Arc<Trace>> {
-        if !self.open.load(Ordering::Relaxed) {
+        if !self.may_be_open() {
             return None;
         }
         let session = match &*self.state.read() {

@@ -6,7 +6,7 @@ use super::bounce::Bounces;
 use super::{HalDevice, Raw, State, Table};
 use crate::command::command_buffer::{Recorded, bindings};
 use crate::command::execution::Ending;
-use crate::command::record::{Record, Reference, Use};
+use crate::command::record::{Record, Reference, Use, fill_pattern};
 use crate::device::profile::{About, Trace};
 use crate::device::work::{HostCall, Operation, ProgramCall, Transfer, Work};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
@@ -14,12 +14,12 @@ use crate::ffi::object::Opaque;
 use crate::ffi::object::{Lent, Out, Retained, bytes, slice, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, invalid, refused};
 use crate::memory::alloca::{Alloca, Attempt, Dealloca};
-use crate::memory::buffer_range::BufferRange;
+use crate::memory::buffer_range::{BufferRange, LentRange};
 use crate::memory::heap;
 use crate::memory::reservation::Pool;
 use crate::memory::transient::TransientBuffer;
 use crate::sync::semaphore::List;
-use hal_backend::Device;
+use hal_backend::{Command, Device, HostRange, Pattern, Span};
 use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::{Action, Affinity, Code, Failure};
 use hal_sys as sys;
@@ -36,7 +36,7 @@ impl<'a> SemaphoreLists<'a> {
     /// # Safety
     ///
     /// Both lists are valid during `'a`.
-    #[inline]
+    #[inline(always)]
     unsafe fn new(
         waits: &'a sys::iree_hal_semaphore_list_t,
         signals: &'a sys::iree_hal_semaphore_list_t,
@@ -116,11 +116,29 @@ impl<D: Device> State<D> {
         record: Record,
     ) -> Result {
         let trace = self.trace(lists, || About::of_record(&record, affinity.0));
-        let operation = match record.resolve_static(&self.device)? {
-            Some(command) => Operation::Command(Some(command)),
-            None => Operation::Record(record),
-        };
-        self.hand_over(affinity, lists, Action::Queue(Work { operation, trace }))
+        if trace.is_none()
+            && let Some(command) = record.resolve_static(&self.device)?
+        {
+            return self.submit_command(affinity, lists, command);
+        }
+        self.hand_over(affinity, lists, Action::Queue(Work { operation: Operation::Record(record), trace }))
+    }
+
+    /// A transfer whose memory is certain: nothing but that is kept, and no profile is taken of it.
+    #[inline(always)]
+    fn submit_command(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, command: Command<D>) -> Result {
+        let work = Work { operation: Operation::Command(command), trace: None };
+        self.hand_over(affinity, lists, Action::Queue(work))
+    }
+
+    /// The memory of bytes that a transfer uses, if that is certain and no profile records what they belong to. None has no
+    /// memory.
+    #[inline(always)]
+    fn certain_memory(&self, range: LentRange<'_>) -> Option<Span<D>> {
+        if range.length == 0 || self.profiler.may_be_open() {
+            return None;
+        }
+        range.resolve_static(&self.device)
     }
 
     /// Where an operation is profiled, if it is.
@@ -188,19 +206,58 @@ impl<D: Device> State<D> {
         self.submit_record(affinity, lists, record)
     }
 
+    #[inline]
+    fn fill(
+        &self,
+        affinity: Affinity,
+        lists: &SemaphoreLists<'_>,
+        target: LentRange<'_>,
+        pattern: Pattern,
+    ) -> Result {
+        Use::Target.check(target)?;
+        if let Some(target) = self.certain_memory(target) {
+            return self.submit_command(affinity, lists, Command::Fill { target, pattern });
+        }
+        let record = Record::Fill { target: Reference::Direct(target.retain()), pattern };
+        self.record(affinity, lists, record, target.length)
+    }
+
+    #[inline]
     fn copy(
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
-        source: BufferRange,
-        target: BufferRange,
+        source: LentRange<'_>,
+        target: LentRange<'_>,
     ) -> Result {
         if source.length != target.length {
             return Err(invalid(format!("cannot copy {} bytes onto {}", source.length, target.length)));
         }
-        let length = target.length;
-        let record = Record::copy(Reference::Direct(source), Reference::Direct(target))?;
-        self.record(affinity, lists, record, length)
+        Use::Source.check(source)?;
+        Use::Target.check(target)?;
+        if let Some(from) = self.certain_memory(source)
+            && let Some(to) = self.certain_memory(target)
+        {
+            return self.submit_command(affinity, lists, Command::Copy { source: from, target: to });
+        }
+        let (from, to) = (Reference::Direct(source.retain()), Reference::Direct(target.retain()));
+        self.record(affinity, lists, Record::Copy { source: from, target: to }, target.length)
+    }
+
+    /// An update with bytes that were captured.
+    #[inline]
+    fn update(
+        &self,
+        affinity: Affinity,
+        lists: &SemaphoreLists<'_>,
+        source: HostRange,
+        target: LentRange<'_>,
+    ) -> Result {
+        if let Some(target) = self.certain_memory(target) {
+            return self.submit_command(affinity, lists, Command::Update { source, target });
+        }
+        let record = Record::Update { source, target: Reference::Direct(target.retain()) };
+        self.record(affinity, lists, record, target.length)
     }
 
     /// The heap for a stream-ordered buffer, and what the buffer will have.
@@ -332,7 +389,7 @@ impl<D: Device> State<D> {
     ) -> Result {
         let length = range.length;
         let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
-        if writes_file { Use::Source } else { Use::Target }.check(&range)?;
+        if writes_file { Use::Source } else { Use::Target }.check(range.lend())?;
         let raw = file.get();
         // SAFETY: the file is lent, and keeps its storage.
         let (storage, size, blocking) = unsafe {
@@ -347,9 +404,9 @@ impl<D: Device> State<D> {
             let bytes =
                 BufferRange::new(storage.retain(), to_device_size(file_offset), to_device_size(length))?;
             return if writes_file {
-                self.copy(affinity, lists, range, bytes)
+                self.copy(affinity, lists, range.lend(), bytes.lend())
             } else {
-                self.copy(affinity, lists, bytes, range)
+                self.copy(affinity, lists, bytes.lend(), range.lend())
             };
         }
         let outside = file_offset.checked_add(length).is_none_or(|end| size > 0 && end > size);
@@ -451,10 +508,9 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = BufferRange::lent(target, target_offset, length)?;
-                let length = target.length;
-                let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
-                state.record(state.affinity(affinity), &lists, record, length)
+                let target = LentRange::new(target, target_offset, length)?;
+                let pattern = fill_pattern(pattern, pattern_length)?;
+                state.fill(state.affinity(affinity), &lists, target, pattern)
             }
         })
     }
@@ -475,13 +531,12 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = BufferRange::lent(target, target_offset, length)?;
-                let length = target.length;
+                let target = LentRange::new(target, target_offset, length)?;
+                Use::Target.check(target)?;
                 let count =
-                    usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
+                    usize::try_from(target.length).map_err(|_| invalid("an update is larger than memory"))?;
                 let source = state.staging.capture(bytes(source, source_offset, count)?)?;
-                let record = Record::update(source, Reference::Direct(target))?;
-                state.record(state.affinity(affinity), &lists, record, length)
+                state.update(state.affinity(affinity), &lists, source, target)
             }
         })
     }
@@ -502,8 +557,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let source = BufferRange::lent(source, source_offset, length)?;
-                let target = BufferRange::lent(target, target_offset, length)?;
+                let source = LentRange::new(source, source_offset, length)?;
+                let target = LentRange::new(target, target_offset, length)?;
                 state.copy(state.affinity(affinity), &lists, source, target)
             }
         })

@@ -37,8 +37,8 @@ pub(crate) struct Work<D: Device> {
 pub(crate) enum Operation<D: Device> {
     /// A transfer or a dispatch of its own.
     Record(Record),
-    /// The same, where it is known already which memory it works on. Nothing while the device has it.
-    Command(Option<Command<D>>),
+    /// The same, where it is known already which memory it works on. The device has it as long as it is under way.
+    Command(Command<D>),
     /// A step of a command buffer, which has parts where there are others beside it.
     Execute {
         commands: Recorded,
@@ -178,7 +178,7 @@ impl<D: Device> EngineBackend<D> {
     /// An operation has its place in its queue, and nothing to do there for the device.
     fn place_marker(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result {
         let point = Point { queue, epoch: submission.epoch };
-        let Some(work) = &mut submission.work else { return Ok(()) };
+        let Some(work) = submission.work else { return Ok(()) };
         if let Some(trace) = &work.trace {
             trace.issued(point);
         }
@@ -188,45 +188,27 @@ impl<D: Device> EngineBackend<D> {
         }
     }
 
-    fn job(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result<Job<D>> {
-        let point = Point { queue, epoch: submission.epoch };
+    /// Hands work to the device, or says that there is none to hand over.
+    #[inline(always)]
+    fn hand_over(
+        &self,
+        queue: QueueId,
+        submission: &mut Submission<'_, Self>,
+    ) -> Result<std::result::Result<(), Rejected<D>>> {
         let mut observer = None;
-        let commands = match &mut submission.work {
+        let commands = match submission.work {
             None => Commands::Own(SmallVec::new()),
+            Some(Work { operation: Operation::Command(_), .. }) => own_command(submission.work.take()),
             Some(work) => {
+                let point = Point { queue, epoch: submission.epoch };
                 if let Some(trace) = &work.trace {
                     trace.issued(point);
                     observer = Some(trace.clone() as Arc<dyn Observer>);
                 }
-                match &mut work.operation {
-                    Operation::Record(record) => {
-                        Commands::Own(smallvec![record.resolve(&self.device, &[], &StandIns::default())?])
-                    }
-                    Operation::Command(command) => Commands::Own(match command.take() {
-                        Some(command) => smallvec![command],
-                        None => SmallVec::new(),
-                    }),
-                    Operation::Execute { commands, step, bindings, stand_ins, .. } => {
-                        commands.resolve(*step, &self.device, bindings, stand_ins)?
-                    }
-                    Operation::Dealloca(dealloca) => {
-                        dealloca.begin(point, &self.frontiers, &self.pending_allocas)?;
-                        Commands::Own(SmallVec::new())
-                    }
-                    // It waits natively, and has nothing to do.
-                    Operation::Ending(_) => Commands::Own(SmallVec::new()),
-                    Operation::Alloca(_)
-                    | Operation::Await(_)
-                    | Operation::HostCall(_)
-                    | Operation::Transfer(_)
-                    | Operation::Collectives(_)
-                    | Operation::Return(_) => {
-                        return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
-                    }
-                }
+                self.resolve(point, &mut work.operation)?
             }
         };
-        Ok(Job {
+        Ok(self.device.submit(Job {
             queue,
             epoch: submission.epoch,
             waits: match submission.waits {
@@ -236,8 +218,46 @@ impl<D: Device> EngineBackend<D> {
             event: submission.event.cloned(),
             commands,
             observer,
+        }))
+    }
+
+    /// The commands of an operation, which keeps what they use.
+    fn resolve(&self, point: Point, operation: &mut Operation<D>) -> Result<Commands<D>> {
+        Ok(match operation {
+            Operation::Record(record) => {
+                Commands::Own(smallvec![record.resolve(&self.device, &[], &StandIns::default())?])
+            }
+            Operation::Execute { commands, step, bindings, stand_ins, .. } => {
+                commands.resolve(*step, &self.device, bindings, stand_ins)?
+            }
+            Operation::Dealloca(dealloca) => {
+                dealloca.begin(point, &self.frontiers, &self.pending_allocas)?;
+                Commands::Own(SmallVec::new())
+            }
+            // It waits natively, and has nothing to do.
+            Operation::Ending(_) => Commands::Own(SmallVec::new()),
+            Operation::Command(_) => {
+                return Err(Failure::new(Code::Internal, "a command is handed over as it is"));
+            }
+            Operation::Alloca(_)
+            | Operation::Await(_)
+            | Operation::HostCall(_)
+            | Operation::Transfer(_)
+            | Operation::Collectives(_)
+            | Operation::Return(_) => {
+                return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
+            }
         })
     }
+}
+
+/// The command of an operation that is nothing else.
+#[inline(always)]
+fn own_command<D: Device>(work: Option<Work<D>>) -> Commands<D> {
+    Commands::Own(match work {
+        Some(Work { operation: Operation::Command(command), .. }) => SmallVec::from_buf([command]),
+        _ => SmallVec::new(),
+    })
 }
 
 impl<D: Device> Backend for EngineBackend<D> {
@@ -262,7 +282,7 @@ impl<D: Device> Backend for EngineBackend<D> {
             let placed = if submission.coalesced {
                 self.place_marker(queue, &mut submission).map(Ok)
             } else {
-                self.job(queue, &mut submission).map(|job| self.device.submit(job))
+                self.hand_over(queue, &mut submission)
             };
             match placed {
                 Ok(Ok(())) => {
@@ -274,10 +294,11 @@ impl<D: Device> Backend for EngineBackend<D> {
                     break;
                 }
                 Ok(Err(Rejected::Full(job))) => {
-                    if let (Some(Work { operation: Operation::Command(command), .. }), Commands::Own(own)) =
-                        (submission.work, job.commands)
+                    if submission.work.is_none()
+                        && let Commands::Own(own) = job.commands
                     {
-                        *command = own.into_iter().next();
+                        let operations = own.into_iter().map(Operation::Command);
+                        *submission.work = operations.map(|operation| Work { operation, trace: None }).next();
                     }
                     stop = Some(Submitted::full(accepted));
                     break;

@@ -63,7 +63,7 @@ fn copy_of(range: &HostRange) -> Result<HostRange> {
 impl BouncedMapping {
     /// The copy of a buffer, without its bytes.
     fn new(owner: Owner, original: &BufferRange) -> Result<Self> {
-        let (access, _) = original.allowed();
+        let (access, _) = original.lend().allowed();
         let bounced = || {
             let staging = staging_of(owner.lend(), original.length)?;
             Ok::<_, Failure>(BounceBuffer::new(owner.clone(), original.clone(), staging))

@@ -22,8 +22,89 @@ pub(crate) struct BufferRange {
     pub(crate) length: u64,
 }
 
-impl BufferRange {
+/// Part of a buffer that is kept alive elsewhere: by C during a call, or by a [`BufferRange`].
+#[derive(Clone, Copy)]
+pub(crate) struct LentRange<'a> {
+    buffer: Lent<'a, sys::iree_hal_buffer_t>,
+    offset: u64,
+    pub(crate) length: u64,
+}
+
+impl<'a> LentRange<'a> {
     /// Part of a buffer that C lends us, checked against the buffer's length, which never changes.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is alive for `'a`, or null, which is refused.
+    #[inline]
+    pub(crate) unsafe fn new(
+        buffer: *mut sys::iree_hal_buffer_t,
+        offset: sys::iree_device_size_t,
+        length: sys::iree_device_size_t,
+    ) -> Result<Self> {
+        // SAFETY: alive or null, as the caller promises.
+        let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
+        Self::within(buffer, offset, length)
+    }
+
+    #[inline]
+    fn within(
+        buffer: Lent<'a, sys::iree_hal_buffer_t>,
+        offset: sys::iree_device_size_t,
+        length: sys::iree_device_size_t,
+    ) -> Result<Self> {
+        let range = Self { buffer, offset: to_u64(offset), length: extent(length) };
+        let length = range.resolved_length()?;
+        Ok(Self { length, ..range })
+    }
+
+    /// The same for an operation, which keeps the buffer until it has ended.
+    #[inline]
+    pub(crate) fn retain(self) -> BufferRange {
+        BufferRange { buffer: self.buffer.retain(), offset: self.offset, length: self.length }
+    }
+
+    /// Whether the host can map it.
+    #[inline]
+    pub(crate) fn is_host_visible(self) -> bool {
+        // SAFETY: the buffer is lent; its type never changes.
+        let memory_type = unsafe { (*self.buffer.get()).memory_type };
+        memory_type & HOST_VISIBLE != 0
+    }
+
+    /// The access and the usage that the program asked for when it made the buffer.
+    #[inline]
+    pub(crate) fn allowed(self) -> (Access, sys::iree_hal_buffer_usage_t) {
+        // SAFETY: the buffer is lent; what it allows never changes.
+        unsafe { ((*self.buffer.get()).allowed_access, (*self.buffer.get()).allowed_usage) }
+    }
+
+    #[inline]
+    fn resolved_length(self) -> Result<u64> {
+        // SAFETY: the buffer is lent; its length never changes.
+        let whole = to_u64(unsafe { (*self.buffer.get()).byte_length });
+        let rest = whole.checked_sub(self.offset);
+        match rest {
+            Some(rest) if self.length == WHOLE => Ok(rest),
+            Some(rest) if self.length <= rest => Ok(self.length),
+            _ => {
+                let (offset, length) = (self.offset, self.length);
+                let message = format!("{length} bytes at {offset} are not inside a buffer of {whole} bytes");
+                Err(Failure::new(Code::OutOfRange, message))
+            }
+        }
+    }
+
+    /// What the buffer is part of, and where in that the range begins. A buffer keeps what it is part of.
+    #[inline]
+    pub(super) fn allocation(self) -> Result<(Lent<'a, sys::iree_hal_buffer_t>, u64)> {
+        let (allocation, begin) = allocation_of(self.buffer)?;
+        Ok((allocation, begin + self.offset))
+    }
+}
+
+impl BufferRange {
+    /// Part of a buffer that C lends us, as [`LentRange::new`].
     ///
     /// # Safety
     ///
@@ -35,8 +116,7 @@ impl BufferRange {
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
         // SAFETY: alive or null, as the caller promises.
-        let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
-        Self::new(buffer.retain(), offset, length)
+        unsafe { LentRange::new(buffer, offset, length) }.map(LentRange::retain)
     }
 
     /// Part of a buffer.
@@ -46,24 +126,20 @@ impl BufferRange {
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        let range = Self { buffer, offset: to_u64(offset), length: extent(length) };
-        let length = range.resolved_length()?;
-        Ok(Self { length, ..range })
+        let LentRange { offset, length, .. } = LentRange::within(buffer.lend(), offset, length)?;
+        Ok(Self { buffer, offset, length })
+    }
+
+    /// The same, for as long as this keeps its buffer.
+    #[inline]
+    pub(crate) fn lend(&self) -> LentRange<'_> {
+        LentRange { buffer: self.buffer.lend(), offset: self.offset, length: self.length }
     }
 
     /// Whether the host can map it.
     #[inline]
     pub(crate) fn is_host_visible(&self) -> bool {
-        // SAFETY: the buffer is retained; its type never changes.
-        let memory_type = unsafe { (*self.buffer.get()).memory_type };
-        memory_type & HOST_VISIBLE != 0
-    }
-
-    /// The access and the usage that the program asked for when it made the buffer.
-    #[inline]
-    pub(crate) fn allowed(&self) -> (Access, sys::iree_hal_buffer_usage_t) {
-        // SAFETY: the buffer is retained; what it allows never changes.
-        unsafe { ((*self.buffer.get()).allowed_access, (*self.buffer.get()).allowed_usage) }
+        self.lend().is_host_visible()
     }
 
     /// Which bytes of which buffer it is.
@@ -121,22 +197,6 @@ impl BufferRange {
         self.sole_user().filter(|&owner| owner != device)
     }
 
-    #[inline]
-    fn resolved_length(&self) -> Result<u64> {
-        // SAFETY: the buffer is retained; its length never changes.
-        let whole = to_u64(unsafe { (*self.buffer.get()).byte_length });
-        let rest = whole.checked_sub(self.offset);
-        match rest {
-            Some(rest) if self.length == WHOLE => Ok(rest),
-            Some(rest) if self.length <= rest => Ok(self.length),
-            _ => {
-                let (offset, length) = (self.offset, self.length);
-                let message = format!("{length} bytes at {offset} are not inside a buffer of {whole} bytes");
-                Err(Failure::new(Code::OutOfRange, message))
-            }
-        }
-    }
-
     /// A part of this part.
     pub(crate) fn part(&self, offset: u64, length: u64) -> Result<Self> {
         let rest = self.length.checked_sub(offset);
@@ -151,13 +211,6 @@ impl BufferRange {
                 Err(Failure::new(Code::OutOfRange, message))
             }
         }
-    }
-
-    /// What the buffer is part of, and where in that the range begins. A buffer keeps what it is part of.
-    #[inline]
-    pub(super) fn allocation(&self) -> Result<(Lent<'_, sys::iree_hal_buffer_t>, u64)> {
-        let (allocation, begin) = allocation_of(self.buffer.lend())?;
-        Ok((allocation, begin + self.offset))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::ffi::object::{Lent, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check};
 use crate::memory::backing::{DeviceMemory, owner_is_gone};
 use crate::memory::buffer::Buffer;
-use crate::memory::buffer_range::{BufferRange, allocation_of};
+use crate::memory::buffer_range::{BufferRange, LentRange, allocation_of};
 use crate::memory::transient::{TransientBuffer, no_memory};
 use hal_backend::{Device, HostRange, Place, Span};
 use hal_semaphore::{Code, Failure, WithoutCallbacks};
@@ -16,11 +16,11 @@ use std::cell::UnsafeCell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-impl BufferRange {
+impl LentRange<'_> {
     /// The memory, if the buffer is an allocation of the device's that keeps it for good and has no release
     /// callback: then the memory may be used without the buffer.
     #[inline(always)]
-    pub(crate) fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
+    pub(crate) fn resolve_static<D: Device>(self, device: &Arc<D>) -> Option<Span<D>> {
         let (allocation, offset) = self.allocation().ok()?;
         let (buffer, memory) = of_device(allocation, device)?;
         if buffer.release.is_some() {
@@ -29,10 +29,12 @@ impl BufferRange {
         let place = Place::Device(memory.clone(), buffer.offset + offset);
         Some(Span { place, length: self.length })
     }
+}
 
+impl BufferRange {
     /// The device that it is placed on, which a buffer does not keep.
     pub(crate) fn owner(&self) -> Result<Retained<sys::iree_hal_device_t>> {
-        let (allocation, _) = self.allocation()?;
+        let (allocation, _) = self.lend().allocation()?;
         let owner = if let Some(buffer) = Buffer::recognise(allocation) {
             buffer.backing.parent().retain()
         } else if let Some(buffer) = TransientBuffer::of(allocation) {
@@ -47,7 +49,7 @@ impl BufferRange {
 
     /// The memory as it is now: a stream-ordered buffer has some between its allocation and its deallocation, ours or another driver's.
     fn allocated(&self) -> Result<Allocated<'_>> {
-        let (allocation, offset) = self.allocation()?;
+        let (allocation, offset) = self.lend().allocation()?;
         let backing = match TransientBuffer::of(allocation) {
             Some(transient) => transient.backing()?,
             None => match foreign_backing(allocation)? {
@@ -83,7 +85,7 @@ impl BufferRange {
 
     /// A descriptor of the memory, which is all of an allocation.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
-        let (allocation, offset) = self.allocation()?;
+        let (allocation, offset) = self.lend().allocation()?;
         let Some(buffer) = Buffer::recognise(allocation) else {
             let message = "memory that is allocated in queue order has no descriptor; allocate the buffer from the device's \
                            allocator with IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";

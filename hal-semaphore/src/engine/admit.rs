@@ -37,33 +37,28 @@ use std::sync::Arc;
 /// Waits that work with a place in their queue covers: their operations, and which of the waits of each.
 pub(super) type Covered = SmallVec<[(Key, u32); 4]>;
 
-/// The result of classifying a wait.
-enum Classified {
-    Reached,
-    Failed(Failure),
-    Recorded(WaitRecord, WaitClass),
-}
-
 impl<W> Action<W> {
-    fn kind(&self) -> ActionKind {
+    #[inline(always)]
+    fn into_parts(self) -> (ActionKind, Option<W>) {
         match self {
-            Self::Queue(_) => ActionKind::Queue,
-            Self::Host(_) => ActionKind::Host,
-            Self::Early(_) => ActionKind::Early,
-            Self::Marker(_) => ActionKind::Marker,
-            Self::Barrier | Self::Cleanup(_) => ActionKind::Barrier,
+            Self::Queue(work) => (ActionKind::Queue, Some(work)),
+            Self::Host(work) => (ActionKind::Host, Some(work)),
+            Self::Early(work) => (ActionKind::Early, Some(work)),
+            Self::Marker(work) => (ActionKind::Marker, Some(work)),
+            Self::Cleanup(work) => (ActionKind::Barrier, Some(work)),
+            Self::Barrier => (ActionKind::Barrier, None),
         }
     }
 
-    #[inline]
-    fn into_work(self) -> Option<W> {
-        match self {
-            Self::Queue(work)
-            | Self::Host(work)
-            | Self::Early(work)
-            | Self::Marker(work)
-            | Self::Cleanup(work) => Some(work),
-            Self::Barrier => None,
+    /// The action again. Only a barrier has no work.
+    fn from_parts(kind: ActionKind, work: Option<W>) -> Self {
+        let Some(work) = work else { return Self::Barrier };
+        match kind {
+            ActionKind::Queue => Self::Queue(work),
+            ActionKind::Host => Self::Host(work),
+            ActionKind::Early => Self::Early(work),
+            ActionKind::Marker => Self::Marker(work),
+            ActionKind::Barrier => Self::Cleanup(work),
         }
     }
 }
@@ -154,6 +149,9 @@ impl<B: Backend> Shared<B> {
             .unwrap_or(spec.first_queue)
     }
 
+    /// The caller makes the item where it stays while it is handed over: an action is as large as its work, and is not
+    /// moved from one place to the next.
+    #[inline(always)]
     pub(super) fn submit<W, S>(
         &self,
         device: usize,
@@ -166,9 +164,26 @@ impl<B: Backend> Shared<B> {
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
-        if let Err(error) = self.check(device, affinity, waits, signals) {
-            return Err(Refused { error, action });
-        }
+        let (kind, work) = action.into_parts();
+        let mut item = Item::of(work);
+        self.submit_item(device, affinity, waits, signals, kind, &mut item)
+            .map_err(|error| Refused { error, action: Action::from_parts(kind, item.work.take()) })
+    }
+
+    fn submit_item<W, S>(
+        &self,
+        device: usize,
+        affinity: Affinity,
+        waits: &W,
+        signals: &S,
+        kind: ActionKind,
+        item: &mut Item<B>,
+    ) -> Result<Placement, SubmitError>
+    where
+        W: TimelineValues<B::Timeline> + ?Sized,
+        S: TimelineValues<B::Timeline> + ?Sized,
+    {
+        self.check(device, affinity, waits, signals)?;
         let index = self.choose(device, affinity, waits);
         let is_foreign = |(timeline, _)| self.own(timeline).is_none();
         let standings = iter(waits).any(is_foreign).then(|| self.foreign_standings(waits));
@@ -177,12 +192,10 @@ impl<B: Backend> Shared<B> {
         let mut turn = Turn::begin(self, index, entry.agenda());
         if turn.state.closing {
             turn.finish(0, nested);
-            return Err(Refused { error: SubmitError::ShutDown, action });
+            return Err(SubmitError::ShutDown);
         }
-        let kind = action.kind();
-        let mut item = Item::of(action.into_work());
         let foreign = standings.as_deref().unwrap_or(&[]);
-        let (placement, straight) = turn.admit(waits, signals, kind, &mut item, foreign, !nested);
+        let (placement, straight) = turn.admit(waits, signals, kind, item, foreign, !nested);
         if straight {
             turn = turn.hand_over(item);
         }
@@ -252,35 +265,24 @@ impl<B: Backend> Turn<'_, B> {
         S: TimelineValues<B::Timeline> + ?Sized,
     {
         let is_clear = may_go_straight && kind == ActionKind::Queue && self.is_clear();
-        let signals = self.record_signals(signals);
-        let key = self.state.ops.next_key();
         self.state.stats.submitted += 1;
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
-        let (mut records, mut failure) = (self.spare_waits(waits.len()), self.device.lost());
-        let counts = self.record_waits(&mut records, &mut failure, kind, key, waits, foreign);
+        let key = self.state.ops.next_key();
+        // It is made where it stays.
+        self.state.ops.insert_as(key, Op::new(kind, self.device.lost()));
+        self.record_signals(key, signals);
+        let counts = self.record_waits(key, kind, waits, foreign);
         let placement = Placement { ticket: self.ticket(key), queue: self.queue.id, waits: counts };
-        if is_clear && failure.is_none() && self.goes_straight(&records) {
-            self.put_in_flight(key, records, signals, item);
+        let op = self.state.ops.live_mut(key);
+        if is_clear && op.failure.is_none() && op.waits_for_nothing_but(self.index) {
+            self.put_in_flight(key, item);
             return (placement, true);
         }
-        let is_held = counts.held > 0 && failure.is_none();
-        let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < records.len());
-        self.state.ops.insert_as(
-            key,
-            Op {
-                state: OpState::Unplaced,
-                kind,
-                done: false,
-                remaining: counts.held,
-                epoch: 0,
-                event: None,
-                failure,
-                waits: records,
-                signals,
-                work: item.work.take(),
-            },
-        );
+        op.work = item.work.take();
+        op.remaining = counts.held;
+        let is_held = counts.held > 0 && op.failure.is_none();
+        let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < op.waits.len());
         if is_held && partly_covered {
             // The covered waits of an operation that stays held matter to it only if their timeline fails.
             self.listen_for_failures(key, |_| true);
@@ -291,54 +293,55 @@ impl<B: Backend> Turn<'_, B> {
         (placement, false)
     }
 
-    #[inline]
-    fn record_signals<S: TimelineValues<B::Timeline> + ?Sized>(
-        &mut self,
-        signals: &S,
-    ) -> SmallVec<[SignalRecord<B::Timeline>; 1]> {
-        let mut records = self.spare_signals(signals.len());
-        for (timeline, value) in iter(signals) {
-            records.push(SignalRecord { timeline: timeline.clone(), value });
+    /// Records the signals of an operation that is being admitted as `key`.
+    #[inline(always)]
+    fn record_signals<S: TimelineValues<B::Timeline> + ?Sized>(&mut self, key: Key, signals: &S) {
+        let state = &mut *self.state;
+        let op = state.ops.live_mut(key);
+        if signals.len() > 1
+            && let Some(spare) = state.spare.signals.pop()
+        {
+            op.signals = SmallVec::from_vec(spare);
         }
-        records
+        for (timeline, value) in iter(signals) {
+            op.signals.push(SignalRecord { timeline: timeline.clone(), value });
+        }
     }
 
     /// Classifies each wait of an operation that is being admitted as `key`, and registers those that are not reached.
     /// One that has failed fails the operation.
-    #[inline]
+    #[inline(always)]
     fn record_waits<W: TimelineValues<B::Timeline> + ?Sized>(
         &mut self,
-        records: &mut SmallVec<[WaitRecord; 1]>,
-        failure: &mut Option<Failure>,
-        kind: ActionKind,
         key: Key,
+        kind: ActionKind,
         waits: &W,
         foreign: &[Standing],
     ) -> WaitCounts {
         let mut counts = WaitCounts::default();
         let mut foreign = foreign.iter();
+        if waits.len() > 1
+            && let Some(spare) = self.state.spare.waits.pop()
+        {
+            self.live(key).waits = SmallVec::from_vec(spare);
+        }
         for (timeline, value) in iter(waits) {
-            let number = u32::try_from(records.len()).unwrap_or(u32::MAX);
             let classified = match self.shared.own(timeline) {
                 Some(slot) => match self.shared.foreign_counted(|| timeline.failed_before()) {
-                    Ok(Some(failure)) | Err(failure) => Classified::Failed(failure),
-                    Ok(None) => self.classify(slot, value, kind, key, number),
+                    Ok(Some(failure)) | Err(failure) => Err(failure),
+                    Ok(None) => self.classify(slot, value, kind, key),
                 },
                 None => match foreign.next() {
-                    Some(Standing::Reached) => Classified::Reached,
-                    Some(Standing::Failed(failure)) => Classified::Failed(failure.clone()),
-                    Some(Standing::Open) | None => self.watch(timeline, value, key, number),
+                    Some(Standing::Reached) => Ok(WaitClass::Reached),
+                    Some(Standing::Failed(failure)) => Err(failure.clone()),
+                    Some(Standing::Open) | None => self.watch(timeline, value, key),
                 },
             };
             let class = match classified {
-                Classified::Reached => WaitClass::Reached,
-                Classified::Failed(cause) => {
-                    failure.get_or_insert(cause);
+                Ok(class) => class,
+                Err(failure) => {
+                    self.live(key).failure.get_or_insert(failure);
                     continue;
-                }
-                Classified::Recorded(record, class) => {
-                    records.push(record);
-                    class
                 }
             };
             counts.count(class);
@@ -351,16 +354,6 @@ impl<B: Backend> Turn<'_, B> {
         self.state.stats.reached += u64::from(counts.reached);
         self.state.stats.held += u64::from(counts.held);
         counts
-    }
-
-    fn spare_signals(&mut self, count: usize) -> SmallVec<[SignalRecord<B::Timeline>; 1]> {
-        let spare = if count > 1 { self.state.spare.signals.pop() } else { None };
-        spare.map_or_else(SmallVec::new, SmallVec::from_vec)
-    }
-
-    fn spare_waits(&mut self, count: usize) -> SmallVec<[WaitRecord; 1]> {
-        let spare = if count > 1 { self.state.spare.waits.pop() } else { None };
-        spare.map_or_else(SmallVec::new, SmallVec::from_vec)
     }
 
     /// Keeps the memory of a wide operation, whose lists are empty by now, for the next one.
@@ -379,39 +372,42 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// Settles what a wait for one of this engine's timelines costs, and registers it.
+    /// Decides what a wait for one of this engine's timelines costs the operation `key`, and registers it there unless it is
+    /// reached; or says what the timeline has failed with.
+    #[inline]
     fn classify(
         &mut self,
         slot: &Arc<Slot>,
         value: u64,
         kind: ActionKind,
         key: Key,
-        number: u32,
-    ) -> Classified {
+    ) -> Result<WaitClass, Failure> {
         if !is_mutated(Mutation::RegisterDoesNotLook) {
             match slot.look() {
-                (reached, false) if reached >= value => return Classified::Reached,
+                (reached, false) if reached >= value => return Ok(WaitClass::Reached),
                 _ => {}
             }
         }
         let mut state = slot.lock();
         if !is_mutated(Mutation::RegisterDoesNotLook) {
             if let Some(failure) = state.failure() {
-                return Classified::Failed(failure.clone());
+                return Err(failure.clone());
             }
             if slot.value() >= value {
-                return Classified::Reached;
+                return Ok(WaitClass::Reached);
             }
         }
-        let record = |via| WaitRecord { slot: slot.clone(), value, via, failure_order: None };
         let for_host = kind == ActionKind::Host;
         if !for_host
             && state.has_promises()
             && let Some((class, cover)) = self.any_coverage(slot, &state, value)
         {
-            return Classified::Recorded(record(Via::Cover(cover)), class);
+            drop(state);
+            self.live(key).wait_for(slot.clone(), value, Via::Cover(cover));
+            return Ok(class);
         }
-        let target = Target::Op { queue: self.index, key, wait: number };
+        let wait = self.live(key).next_wait();
+        let target = Target::Op { queue: self.index, key, wait };
         let via = if for_host {
             Via::Host(slot.park(&mut state, HOST, value, target))
         } else {
@@ -420,7 +416,9 @@ impl<B: Backend> Turn<'_, B> {
         if state.becomes_large() {
             self.shared.remember_large(slot);
         }
-        Classified::Recorded(record(via), WaitClass::Held)
+        drop(state);
+        self.live(key).wait_for(slot.clone(), value, via);
+        Ok(WaitClass::Held)
     }
 
     /// What covers a wait, in the queue itself or in another one. A queue that finds nothing stays counted as a listener of the
@@ -439,18 +437,15 @@ impl<B: Backend> Turn<'_, B> {
         })
     }
 
-    /// Registers a wait for a foreign timeline.
-    fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key, number: u32) -> Classified {
-        let timeline = match self.shared.foreign_counted(|| timeline.clone()) {
-            Ok(timeline) => timeline,
-            Err(panic) => return Classified::Failed(panic),
-        };
+    /// Registers a wait of the operation `key` for a foreign timeline.
+    fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key) -> Result<WaitClass, Failure> {
+        let timeline = self.shared.foreign_counted(|| timeline.clone())?;
         let slot = self.shared.stand_in();
-        let target = Target::Op { queue: self.index, key, wait: number };
+        let target = Target::Op { queue: self.index, key, wait: self.live(key).next_wait() };
         let order = slot.park(&mut slot.lock(), HOST, value, target);
         self.state.effects.watches.push((timeline, value, slot.clone()));
-        let record = WaitRecord { slot, value, via: Via::Host(order), failure_order: None };
-        Classified::Recorded(record, WaitClass::Held)
+        self.live(key).wait_for(slot, value, Via::Host(order));
+        Ok(WaitClass::Held)
     }
 
     /// What covers a wait of this queue in the queue itself. Work of the queue moves on under the lock that is held here.

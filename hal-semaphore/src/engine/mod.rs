@@ -525,6 +525,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// On return the operation is on its way, and may have ended. If a wait can no longer be reached or the device is
     /// lost, the signals fail. An error means that nothing has changed.
+    #[inline(always)]
     pub fn submit<W, S>(
         &self,
         device: usize,

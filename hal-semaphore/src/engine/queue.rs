@@ -157,6 +157,40 @@ pub(super) struct Op<B: Backend> {
 }
 
 impl<B: Backend> Op<B> {
+    /// One that was just submitted. Its waits, its signals and its work are put in.
+    #[inline(always)]
+    pub(super) fn new(kind: ActionKind, failure: Option<Failure>) -> Self {
+        Self {
+            state: OpState::Unplaced,
+            kind,
+            done: false,
+            remaining: 0,
+            epoch: 0,
+            event: None,
+            failure,
+            waits: SmallVec::new(),
+            signals: SmallVec::new(),
+            work: None,
+        }
+    }
+
+    /// The number of the wait that is put in next.
+    pub(super) fn next_wait(&self) -> u32 {
+        u32::try_from(self.waits.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Puts in a wait that is not reached.
+    #[inline(always)]
+    pub(super) fn wait_for(&mut self, slot: Arc<Slot>, value: u64, via: Via) {
+        self.waits.push(WaitRecord { slot, value, via, failure_order: None });
+    }
+
+    /// Whether it waits for nothing but earlier operations of this queue, which is its own.
+    #[inline]
+    pub(super) fn waits_for_nothing_but(&self, queue: u32) -> bool {
+        self.waits.iter().all(|wait| wait.producer() == Some(queue))
+    }
+
     /// Whether the host has something to do before it fails. What was done early has its work only to be reclaimed; and what has its
     /// place in its queue has nothing left that the host could wait for.
     pub(super) fn cleans_up(&self) -> bool {

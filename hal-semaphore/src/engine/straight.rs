@@ -8,15 +8,16 @@
 //! same steps one after the other instead, without the lists: admitted, ordered and in flight under one hold of the lock,
 //! which it lets go of to hand the operation over.
 //!
-//! Whether an operation goes this way is decided before it has a place ([`Turn::goes_straight`]). Once it is in flight nothing
+//! Whether an operation goes this way is decided before it has a place ([`Turn::is_clear`], [`Op::waits_for_nothing_but`]). Once it is in flight nothing
 //! is special about it: what its device does not take goes back to the head of `ready`, as it would from any batch, and what it
 //! sets free is worked off by [`Turn::work`].
 
-use super::queue::{ActionKind, InFlight, Op, OpState, SignalRecord, Turn, WaitRecord};
+#[cfg(doc)]
+use super::queue::Op;
+use super::queue::{InFlight, OpState, Turn};
 use super::slot::Promise;
 use crate::backend::{Backend, Batch, Item, Submitted, Transition, WaitClass};
 use crate::slab::Key;
-use smallvec::SmallVec;
 
 impl<B: Backend> Turn<'_, B> {
     /// Whether an operation that comes now is the only thing that there is to do for the queue.
@@ -32,37 +33,16 @@ impl<B: Backend> Turn<'_, B> {
             && !self.records_events()
     }
 
-    /// Whether an operation that comes to a clear queue has nothing to wait for but the queue's own order.
-    #[inline]
-    pub(super) fn goes_straight(&self, waits: &[WaitRecord]) -> bool {
-        waits.iter().all(|wait| wait.producer() == Some(self.index))
-    }
-
     /// Gives an operation its place in its queue and in flight.
-    #[inline]
-    pub(super) fn put_in_flight(
-        &mut self,
-        key: Key,
-        waits: SmallVec<[WaitRecord; 1]>,
-        signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
-        item: &mut Item<B>,
-    ) {
+    #[inline(always)]
+    pub(super) fn put_in_flight(&mut self, key: Key, item: &mut Item<B>) {
         let epoch = self.next_place();
-        let covered = self.shared.promise_each(&signals, self.promise(epoch), self.agenda);
-        self.state.stats.same_queue += waits.len() as u64;
-        let op = Op {
-            state: OpState::Issued,
-            kind: ActionKind::Queue,
-            done: false,
-            remaining: 0,
-            epoch,
-            event: None,
-            failure: None,
-            waits,
-            signals,
-            work: None,
-        };
-        self.state.ops.insert_as(key, op);
+        let promise = self.promise(epoch);
+        let state = &mut *self.state;
+        let op = state.ops.live_mut(key);
+        (op.state, op.epoch) = (OpState::Issued, epoch);
+        state.stats.same_queue += op.waits.len() as u64;
+        let covered = self.shared.promise_each(&op.signals, promise, self.agenda);
         self.has_place(key, epoch, &covered);
         if B::OBSERVES {
             self.tell_of_own_waits(key);
@@ -90,8 +70,8 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Hands the one operation that was [put in flight](Turn::put_in_flight) to its device.
-    #[inline]
-    pub(super) fn hand_over(mut self, mut item: Item<B>) -> Self {
+    #[inline(always)]
+    pub(super) fn hand_over(mut self, item: &mut Item<B>) -> Self {
         let reports = self.device.reports(self.shared.queues());
         let last_native = std::mem::replace(&mut self.state.last_native, item.epoch);
         self.state.issuing = true;
@@ -105,18 +85,20 @@ impl<B: Backend> Turn<'_, B> {
             if let Some(transitions) = transitions {
                 shared.observe_each(transitions);
             }
-            let mut batch = Batch { items: std::slice::from_mut(&mut item), waits: &[] };
+            let mut batch = Batch { items: std::slice::from_mut(item), waits: &[] };
             shared.foreign_counted(|| shared.backend.submit(id, &mut batch)).unwrap_or_else(Submitted::lost)
         });
         if answer.stop.is_none() && answer.accepted > 0 && self.state.lost.is_none() {
-            self.live(item.op).work = item.work.take();
+            if item.work.is_some() {
+                self.live(item.op).work = item.work.take();
+            }
             self.state.window.accepted();
             if self.move_issued(item.epoch) {
                 self.announce(item.op, self.promise(item.epoch));
             }
         } else {
             let mut scratch = self.state.scratch.take().unwrap_or_default();
-            scratch.items.push(item);
+            scratch.items.push(std::mem::replace(item, Item::of(None)));
             self = self.take_answer(&mut scratch, answer, reports, last_native);
             self.state.scratch = Some(scratch);
         }

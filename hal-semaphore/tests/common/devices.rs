@@ -451,7 +451,7 @@ impl Devices {
             record.fired = false;
             Recording { event, number: record.number }
         });
-        let failure = piece.work.and_then(|job| job.failure.clone());
+        let failure = piece.work.as_ref().and_then(|job| job.failure.clone());
         state.queues[queue.index()].queued.push_back(Queued {
             epoch: piece.epoch,
             id,

@@ -238,9 +238,9 @@ impl Backend for Bare {
     }
 
     fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let panics = batch
-            .iter()
-            .any(|submission| submission.work.is_some_and(|work| work.load(Ordering::SeqCst) == 666));
+        let panics = batch.iter().any(|submission| {
+            submission.work.as_ref().is_some_and(|work| work.load(Ordering::SeqCst) == 666)
+        });
         assert!(!panics, "the firmware answered 666");
         Submitted::all()
     }

@@ -116,7 +116,7 @@ impl Backend for Card {
             if count >= takes || taken >= self.room {
                 return Submitted::full(count);
             }
-            let (name, waits) = (piece.work.map_or(0, |name| *name), piece.waits.to_vec());
+            let (name, waits) = (piece.work.as_ref().map_or(0, |name| *name), piece.waits.to_vec());
             let piece = Piece { epoch: piece.epoch, name, waits, event: piece.event.copied() };
             state.queues[queue.index()].push_back(piece);
         }

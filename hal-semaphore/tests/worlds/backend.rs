@@ -102,7 +102,7 @@ impl Gpu {
         if let Some(op) = op {
             self.check_taken(op, device, queue, epoch);
         }
-        let failure = submission.work.and_then(|job| job.fails.take());
+        let failure = submission.work.as_mut().and_then(|job| job.fails.take());
         self.ledger.note(|| {
             format!(
                 "engine {} queue {queue} takes epoch {epoch} (operation {op:?}) {waits:?} {record:?}",

@@ -21,7 +21,7 @@ impl<'a> List<'a> {
     /// # Safety
     ///
     /// The list is valid during `'a`, as IREE's interface promises for the length of a call.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
         // SAFETY: valid during `'a`, as the caller promises.
         let (pointers, values) = unsafe {
