@@ -75,7 +75,7 @@ fn bind(source: &Path, arguments: &[String], out: &Path) -> Result<(), String> {
         .allowlist_var("(iree_|IREE_).*")
         .blocklist_type("iree_.*_test_.*")
         // Inline functions that name variables of IREE's HAL module, which programs without modules do not link, or, for the
-        // executable cache, which nobody defines.
+        // executable cache, which no library defines.
         .blocklist_function(format!("iree_hal_({MODULE_TYPES})_(type|isa|deref)"))
         .wrap_static_fns(true)
         .wrap_static_fns_path(out.join("inline"))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a driver sees of a group: a rank's end of it, and the operations that it is in.
+//! The interface of a group to a driver: a rank's handle on it, and the operations that it enters.
 
 use crate::Result;
 use crate::operation::{Kind, Operation};
@@ -8,7 +8,7 @@ use crate::piece::{Piece, PieceBuffers, Pieces};
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 
-/// One rank's end of a group. Dropped by the rank that does not need it any more, which ends nothing that was entered.
+/// One rank's handle on a group. Dropped by the rank that does not need it any more, which ends nothing that was entered.
 pub trait Communicator: Send + Sync {
     /// The rank and how many there are. May wait where that is still being agreed on, as long as the group has patience.
     fn place(&self) -> Result<(u32, u32)>;
@@ -35,7 +35,7 @@ pub trait Communicator: Send + Sync {
 /// The memory of a rank for one operation, as long as the operation's [`places`](Operation::places) say or longer.
 #[derive(Clone, Default)]
 pub struct Buffers {
-    /// What is sent.
+    /// The memory that is sent.
     pub send: Option<HostRange>,
     /// Where it is received.
     pub recv: Option<HostRange>,
@@ -97,15 +97,15 @@ impl Operation {
     }
 }
 
-/// Is told how an operation went for one rank, once. The memory is not touched any more then.
+/// A callback that gets the outcome of an operation for one rank, once. The memory is not touched any more then.
 pub type Done = Box<dyn FnOnce(Result) + Send>;
 
-/// What is to be done now, by a thread that may take its time.
+/// Work that is ready, for a thread that may take its time.
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// A rank's place in an operation. Dropped without having been started or given up, it was given up.
 pub trait Entry: Send {
-    /// The rank's part may begin: its memory is ready. Does not wait. What has to be done for the group is done by who gets
+    /// The rank's part may begin: its memory is ready. Does not wait. What has to be done for the group is done by the thread that gets
     /// the job, if there is one.
     fn start(self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job>;
 

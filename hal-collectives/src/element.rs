@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an element is, and how elements are reduced.
+//! Types of elements, and the reductions.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// All of them.
+    /// Every variant.
     pub const ALL: [Element; 12] = [
         Element::I8,
         Element::U8,
@@ -39,7 +39,7 @@ impl Element {
         Element::Bf16,
     ];
 
-    /// How many bytes one has.
+    /// The size of an element in bytes.
     pub fn size(self) -> u64 {
         match self {
             Element::I8 | Element::U8 => 1,
@@ -89,7 +89,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// All of them.
+    /// Every variant.
     pub const ALL: [Reduction; 5] =
         [Reduction::Sum, Reduction::Product, Reduction::Minimum, Reduction::Maximum, Reduction::Average];
 }

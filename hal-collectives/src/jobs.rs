@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Jobs that the end of a job brings: they are done one after the other, and not one inside the other, as an operation may have
-//! any number of pieces and a stack has an end.
+//! A queue of jobs that begin other jobs as they end: they run one after the other, and not one inside the other, since an operation
+//! may have any number of pieces and the stack is bounded.
 
 use crate::communicator::Job;
 use std::cell::RefCell;

@@ -41,5 +41,5 @@ pub use reduce::{Folding, reduce};
 pub use told::{let_go, tell};
 pub use tree::Tree;
 
-/// What nearly everything here returns.
+/// The result type of this crate.
 pub type Result<T = ()> = std::result::Result<T, hal_semaphore::Failure>;

@@ -4,11 +4,11 @@
 //!
 //! A group is a table of *meetings*. Each rank counts its operations, so the n-th one of a rank meets the
 //! n-th ones of the others; what goes between two ranks is counted for each pair and direction apart. The rank that starts
-//! last gets the job of moving everybody's bytes, straight from where they are to where they belong.
+//! last gets the job of moving the bytes of all ranks, straight from where they are to where they belong.
 //!
 //! # Who tells whom
 //!
-//! Entering, giving up and dropping never call anybody back: a program may do any of it under a lock. How an operation went
+//! Entering, giving up and dropping never call back: a program may do any of it under a lock. How an operation went
 //! is told by the thread that did the job, and that it failed by the threads that the engine keeps for callbacks. A thread of this module
 //! keeps the time.
 
@@ -37,12 +37,12 @@ pub fn is_busy() -> bool {
 /// The groups that there are, by what their members call them.
 static GROUPS: Mutex<BTreeMap<Vec<u8>, Weak<Group>>> = Mutex::new(BTreeMap::new());
 
-/// How a rank joins a group.
+/// A rank's request to join a group.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// What tells the group from every other one: the same bytes for all of its members.
+    /// The identity of the group: the same bytes for all of its members.
     pub id: &'a [u8],
-    /// What messages call it.
+    /// The group's name in messages.
     pub name: &'a str,
     /// Which rank this is.
     pub rank: u32,
@@ -50,7 +50,7 @@ pub struct Request<'a> {
     pub count: u32,
     /// The one speaker for the rank; a second one is refused meanwhile.
     pub owner: usize,
-    /// What all ranks agree on.
+    /// The terms that all ranks agree on.
     pub terms: Terms,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What one rank asks for, and what that means for its memory.
+//! One rank's request for a collective operation, and which of its memory that reads and writes.
 
 use crate::Result;
 use crate::element::{Element, Reduction};
@@ -11,22 +11,22 @@ use std::fmt;
 /// The kind of an operation, with what belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Everybody gets what each rank sends, in the order of the ranks.
+    /// Every rank gets what each rank sends, in the order of the ranks.
     AllGather,
-    /// Everybody gets the reduction of what the ranks send.
+    /// Every rank gets the reduction of what the ranks send.
     AllReduce(Reduction),
-    /// Everybody gets, in the order of the ranks, the part that each rank has for it. A rank's parts are of one size.
+    /// Every rank gets, in the order of the ranks, the part that each rank has for it. A rank's parts are of one size.
     AllToAll,
-    /// Everybody but the root gets what the root sends.
+    /// Every rank but the root gets what the root sends.
     Broadcast {
-        /// Who sends.
+        /// The rank that sends.
         root: u32,
     },
     /// The root gets the reduction of what the ranks send.
     Reduce {
         /// How.
         reduction: Reduction,
-        /// Who gets it.
+        /// The rank that gets it.
         root: u32,
     },
     /// Each rank gets its part of the reduction of what the ranks send.
@@ -41,16 +41,16 @@ pub enum Kind {
         /// Who.
         from: u32,
     },
-    /// Both; without anybody to get it from, zeros.
+    /// Both; without a rank to get it from, zeros.
     SendRecv {
-        /// Who gets what this rank sends, if anybody.
+        /// The rank that gets what this rank sends, if any.
         to: Option<u32>,
-        /// Whose elements this rank gets, if anybody's.
+        /// The rank whose elements this rank gets, if any.
         from: Option<u32>,
     },
 }
 
-/// What one rank asks for.
+/// A collective operation, as one rank asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The kind.
@@ -62,21 +62,21 @@ pub struct Operation {
     pub count: u64,
 }
 
-/// With whom an operation is compared and done: everybody, or one other rank in one direction.
+/// The ranks between which an operation is compared and done: all ranks, or one other rank in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Line {
-    /// Everybody.
+    /// All ranks.
     Everyone,
     /// Two ranks.
     Pair {
-        /// Who sends.
+        /// The rank that sends.
         from: u32,
-        /// Who receives.
+        /// The rank that receives.
         to: u32,
     },
 }
 
-/// Which end of a line: a rank's, of what everybody does; the sender's or the receiver's of what goes between two.
+/// An end of a line: a rank's, of what all ranks do; the sender's or the receiver's of what goes between two.
 pub type Side = u32;
 /// The one that sends.
 pub const SENDER: Side = 0;
@@ -93,7 +93,7 @@ pub struct Places {
 }
 
 impl Operation {
-    /// What it needs of the memory of one rank of a group of so many. Nothing is needed that [`check`](Self::check) refuses.
+    /// The lengths of memory that the operation needs of a rank in a group of `ranks`. Nothing is needed that [`check`](Self::check) refuses.
     pub fn places(&self, rank: u32, ranks: u32) -> Places {
         let one = self.count.saturating_mul(self.element.size());
         let all = one.saturating_mul(u64::from(ranks));
@@ -111,7 +111,7 @@ impl Operation {
         Places { send, recv }
     }
 
-    /// Refuses what no group of so many ranks can do.
+    /// Refuses an operation that no group of `ranks` can do.
     pub fn check(&self, ranks: u32) -> Result {
         let outside = |rank: &u32| *rank >= ranks;
         let peers: SmallVec<[u32; 2]> = match self.kind {
@@ -139,7 +139,7 @@ impl Operation {
         Ok(())
     }
 
-    /// Where it takes a place. None at all is a matter of the rank alone.
+    /// The lines in which the rank takes part, and its side of each. None at all is a matter of the rank alone.
     pub fn lines(&self, rank: u32) -> SmallVec<[(Line, Side); 2]> {
         let sends = |to| (Line::Pair { from: rank, to }, SENDER);
         let receives = |from| (Line::Pair { from, to: rank }, RECEIVER);
@@ -156,7 +156,7 @@ impl Operation {
         }
     }
 
-    /// Whether two ranks that meet in a line mean the same.
+    /// Whether two ranks that meet in a line ask for the same operation.
     pub fn fits(&self, other: &Operation, line: Line) -> bool {
         let sizes = (self.element, self.count) == (other.element, other.count);
         sizes && (line != Line::Everyone || self.kind == other.kind)
@@ -227,7 +227,7 @@ impl fmt::Display for Operation {
             Kind::Recv { from } => write!(f, "recv from rank {from}")?,
             Kind::SendRecv { to, from } => {
                 let name =
-                    |rank: Option<u32>| rank.map_or("nobody".to_owned(), |rank| format!("rank {rank}"));
+                    |rank: Option<u32>| rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));
                 write!(f, "send to {} and recv from {}", name(to), name(from))?;
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a large operation is divided into.
+//! Pieces: the parts that a large operation is divided into.
 //!
 //! A *piece* is an operation of the same kind on some of the elements: of every rank's part, where the memory has a part for
 //! each rank. The operation and its group alone decide how it is divided, so all ranks divide it in the same way, whatever memory
@@ -27,7 +27,7 @@ pub const PIECE: u64 = 2 << 20;
 /// How many pieces of an operation a rank has under way.
 pub const WINDOW: u64 = 3;
 
-/// What the ranks of a group agree on beside who they are.
+/// The settings that all ranks of a group agree on: timeouts, and the sizes of pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// How long an operation waits for ranks that do not come.
@@ -47,7 +47,7 @@ impl From<Duration> for Terms {
 pub struct Piece {
     /// Which one, from 0.
     pub number: u32,
-    /// What is done with its elements.
+    /// The operation on its elements.
     pub operation: Operation,
     /// Where in each part its elements begin, and how long the parts are.
     first: u64,
@@ -130,7 +130,7 @@ pub enum Memory {
 /// The memory of a rank for one piece.
 #[derive(Clone, Default)]
 pub struct PieceBuffers {
-    /// What is sent.
+    /// The memory that is sent.
     pub send: Option<Memory>,
     /// Where it is received.
     pub recv: Option<Memory>,
@@ -139,7 +139,7 @@ pub struct PieceBuffers {
 /// The same, checked: each as long as the piece needs it, and absent where it needs none.
 #[derive(Clone, Default)]
 pub struct Portions {
-    /// What is sent.
+    /// The memory that is sent.
     pub send: Option<Parts>,
     /// Where it is received.
     pub recv: Option<Parts>,
@@ -191,7 +191,7 @@ impl Piece {
 
 /// A rank's place in an operation, as an engine has it. Clones are the same place.
 pub trait Seat: Clone + Send + Sync + 'static {
-    /// What was entered, by which rank of how many, and how it is divided.
+    /// The operation, the rank that entered it, the number of ranks, and how it is divided.
     fn operation(&self) -> Operation;
     /// The rank and how many there are.
     fn place(&self) -> (u32, u32);
@@ -227,11 +227,11 @@ impl<S: Seat> Drop for Guard<S> {
     }
 }
 
-/// What an engine hands out for an operation that a rank has entered.
+/// An operation that a rank has entered, as an engine hands it to a driver.
 pub struct Entered<S: Seat>(Guard<S>);
 
 impl<S: Seat> Entered<S> {
-    /// All of it.
+    /// The operation with all of its pieces.
     pub fn new(seat: S) -> Self {
         Self(Guard(Some(seat)))
     }
@@ -349,7 +349,7 @@ impl<S: Seat> Train<S> {
         let Some(done) = cars.done.take() else { return };
         let (memory, outcome) = (std::mem::take(&mut cars.memory), cars.outcome.clone());
         drop(cars);
-        // Memory is let go, and with it written back where it has to be, before anybody is told.
+        // Memory is let go, and with it written back where it has to be, before any rank is told.
         let PieceBuffers { send, recv } = memory;
         let_go(send);
         let_go(recv);

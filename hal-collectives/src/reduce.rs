@@ -233,7 +233,7 @@ impl Folding {
         self.is_plain() && self.reduction != Reduction::Average
     }
 
-    /// Partial results of single elements.
+    /// Makes partial results of single elements.
     pub fn open(self, elements: &HostRange, partials: &HostRange) {
         if self.is_plain() {
             let fits = partials.copy_from(elements);
@@ -243,12 +243,12 @@ impl Folding {
         by_element!(self.element, self.reduction, open(elements, partials));
     }
 
-    /// Partial results of two each. The left ones are of lower ranks.
+    /// Combines partial results in pairs. The left ones are of lower ranks.
     pub fn combine(self, left: &HostRange, right: &HostRange, target: &HostRange) {
         by_element!(self.element, self.reduction, combine(left, right, target));
     }
 
-    /// The results of partial results of all ranks.
+    /// Turns partial results of all ranks into results.
     pub fn close(self, partials: &HostRange, ranks: u32, elements: &HostRange) {
         if self.is_closed() {
             let fits = elements.copy_from(partials);

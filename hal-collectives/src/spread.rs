@@ -71,7 +71,7 @@ pub(crate) fn is_busy() -> bool {
 pub struct Helper(());
 
 impl Helper {
-    /// From now on.
+    /// Offers this thread's help until this is dropped.
     pub fn begin() -> Self {
         WAITING.fetch_add(1, Ordering::Relaxed);
         Self(())
@@ -92,7 +92,7 @@ impl Drop for Helper {
 /// Work in which this thread is counted.
 struct Taken(Arc<Work>);
 
-/// The first work with grains left. Who takes it is counted before the lock is let go, and so before its owner can have it back.
+/// The first work with grains left. A thread that takes it is counted before the lock is let go, and so before its owner can have it back.
 fn take() -> Option<Taken> {
     let mut pool = POOL.lock();
     take_from(&mut pool)
@@ -275,7 +275,7 @@ mod tests {
         let owner = std::thread::spawn(move || {
             spread(Mutex::new(Vec::new()), 2, move |done, _| {
                 done.lock().push(std::thread::current().id());
-                // Two grains that wait for each other: one for the owner, and one for who helps.
+                // Two grains that wait for each other: one for the owner, and one for a helper.
                 theirs.wait();
             })
             .into_inner()

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Telling ranks how their operations went, and letting go of their memory: both are foreign code, which may panic.
+//! Callbacks with the outcomes of operations, and the release of their memory: both are foreign code, which may panic.
 
 use crate::{Done, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Tells a rank how its operation went. A callback that panics has said so by the program's panic hook, and is of no concern to the ranks
+/// Calls a rank's callback with the outcome of its operation. A callback that panics has said so by the program's panic hook, and is of no concern to the ranks
 /// that are told next, nor to the thread that tells them.
 pub fn tell(done: Done, outcome: Result) {
     guarded(|| done(outcome));
 }
 
-/// Lets go of something that may have the last hold on memory, whose owner may panic: that is of no concern to anybody who is told next
+/// Drops something that may have the last reference to memory, whose owner may panic: that is of no concern to ranks that are told next
 /// either. Each memory by itself, as a second panic within the first one ends the process.
 pub fn let_go<T>(held: T) {
     guarded(|| drop(held));

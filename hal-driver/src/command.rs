@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a program records and what it runs: command buffers, executables, collectives.
+//! Command buffers, executables and collectives.
 //!
 //! Nothing here submits anything: a command buffer is a list until the device (`device`) carries it out.
 

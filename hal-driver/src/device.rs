@@ -17,7 +17,7 @@
 //! within the limit is leaked rather than freed while it is in use.
 //!
 //! A call of the program's that is in progress meanwhile has the device from its context, and may retain and release it like
-//! any other object. So the teardown has a reference as long as it runs, and whoever gives up the last one behind it frees the
+//! any other object. So the teardown has a reference as long as it runs, and the release of the last one behind it frees the
 //! structure ([`Phase`]).
 
 mod about;
@@ -212,10 +212,10 @@ impl<D: Device> State<D> {
         let begin = clock.now();
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);
         let unlooked = self.looking.end(LIMIT);
-        let quiet = self.pool.stop(LIMIT);
+        let stopped = self.pool.stop(LIMIT);
         self.frontiers.retire();
         hal_collectives_mpi::rest();
-        parked && idle.is_ok() && unlooked && quiet
+        parked && idle.is_ok() && unlooked && stopped
     }
 
     /// Whether the text of a query names this device.
@@ -249,7 +249,7 @@ impl<D: Device> State<D> {
     }
 
     fn device_allocator(&self) -> Lent<'_, sys::iree_hal_allocator_t> {
-        // SAFETY: written only while nobody uses the device, as IREE asks.
+        // SAFETY: written only while the device is not in use, as IREE asks.
         unsafe { (*self.device_allocator.get()).lend() }
     }
 
@@ -368,7 +368,7 @@ impl<D: Device> Table<D> {
             // SAFETY: no reference is left. The structure is there, as the teardown has one until the device is over.
             let (phase, state) = unsafe { (&(*object).phase, &(*object).state) };
             if phase.is_over.load(Ordering::Acquire) {
-                // SAFETY: nothing runs for the device any more, and nobody has it.
+                // SAFETY: nothing runs for the device any more, and no reference is left.
                 return unsafe { crate::ffi::object::free(state.allocator, object) };
             }
             if phase.is_ending.swap(true, Ordering::AcqRel) {
@@ -400,7 +400,7 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn replace_device_allocator(device: Raw, allocator: *mut sys::iree_hal_allocator_t) {
         guard_or((), || {
-            // SAFETY: C passes a live device of ours that nobody uses, and lends us the allocator.
+            // SAFETY: C passes a live device of ours that is not in use, and lends us the allocator.
             unsafe {
                 if let Some(allocator) = Retained::retain(allocator) {
                     *HalDevice::<D>::of(device).device_allocator.get() = allocator;
@@ -414,7 +414,7 @@ impl<D: Device> Table<D> {
         provider: *mut sys::iree_hal_channel_provider_t,
     ) {
         guard_or((), || {
-            // SAFETY: C passes a live device of ours that nobody uses, and lends us the provider.
+            // SAFETY: C passes a live device of ours that is not in use, and lends us the provider.
             unsafe {
                 let state = HalDevice::<D>::of(device);
                 *state.provider.get() = Retained::retain(provider);
@@ -502,7 +502,7 @@ impl<D: Device> Table<D> {
     ) -> sys::iree_status_t {
         guard(|| {
             // SAFETY: C passes a live device of ours, text for the call and where the result goes. The provider is replaced
-            // only while nobody uses the device.
+            // only while the device is not in use.
             unsafe {
                 let (state, out) = (HalDevice::<D>::of(device), Out::new(out));
                 let provider = (*state.provider.get()).as_ref().map(Retained::lend);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What C has and Rust has not, as types: counted objects, out-parameters, statuses, constants.
+//! Types for C's conventions: counted objects, out-parameters, statuses, constants.
 //!
 //! Every other room stands on this one, and it on none of them.
 

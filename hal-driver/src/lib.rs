@@ -31,16 +31,16 @@
 //!
 //! # Where things are
 //!
-//! | room | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | `driver.rs` | driver factory, driver |
 //! | `device/` | the device (`device.rs`), its queue operations (`queue.rs`), what the engine carries for each (`work.rs`), who looks for completions of devices that do not report them (`completions.rs`), profiling (`profile.rs`) and what a profile says of each operation (`about.rs`); files and memory that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with collectives (`collective.rs`) |
 //! | `command/` | command buffer, event (`command_buffer.rs`, `record.rs`, captured bytes in `staging.rs`); executable, executable cache (`executable.rs`, the host's own in `host_program.rs`); channel (`channel.rs`), collectives (`collective.rs`), what one execution of them has under way (`execution.rs`), what the launcher of many processes says (`launch.rs`) |
 //! | `memory/` | allocator (`allocator.rs`; kinds of memory in `heap.rs`, by file descriptors in `external.rs`), buffer (`buffer.rs` over `backing.rs`; part of any driver's in `buffer_range.rs`, its memory in `resolve.rs`); pools, stream-ordered allocation (`pools.rs`, `alloca.rs`, what is allocated in `reservation.rs` and `transient.rs`); host memory that stands for another device's (`bounce_buffer.rs`, which of its bytes in `ranges.rs`, for drivers that map it in `bounced_mapping.rs`) |
-//! | `sync/` | semaphore (`semaphore.rs`: IREE's structure as a timeline of the engine), frontiers and axes (`frontier.rs`), proactor (`proactor.rs`), what a thread brings back before it signals (`write_back.rs`), what it does while it waits (`watch.rs`), threads for what may block (`host_pool.rs`) and for teardown (`teardown.rs`) |
+//! | `sync/` | semaphore (`semaphore.rs` and the files below `semaphore/`: IREE's structure as a timeline of the engine), frontiers and axes (`frontier.rs`), proactor (`proactor.rs`), what a thread brings back before it signals (`write_back.rs`), what it does while it waits (`watch.rs`), threads for what may block (`host_pool.rs`) and for teardown (`teardown.rs`) |
 //! | `ffi/` | C's side as types: counted objects (`object.rs`), statuses (`status.rs`), constants (`constants.rs`) |
 //!
-//! A room uses those below it in this table, never one above.
+//! A module uses those below it in this table, never one above.
 
 mod command;
 mod device;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory of a device, as programs have it: buffers, the allocator, pools, and bounce buffers for memory of other devices.
+//! Memory: buffers, the allocator, pools, and bounce buffers for memory of other devices.
 //!
 //! It knows of semaphores and threads (`sync`), since memory may have to be waited for, and of no command.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Who waits, who is told, and on which thread: semaphores, frontiers, the proactor, threads for what may block.
+//! Synchronisation: semaphores, frontiers, the proactor, and the threads for calls that may block.
 //!
-//! It knows of no buffer and no command. What another room has to do before a semaphore is signalled, it says here.
+//! It knows of no buffer and no command. What another module has to do before a semaphore is signalled, it registers here.
 
 pub(crate) mod frontier;
 pub(crate) mod host_pool;

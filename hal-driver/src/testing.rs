@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A mock device as C has it, for tests of what only this crate can see or do.
+//! A mock device through the C interface, for unit tests of this crate.
 
 use crate::ffi::object::Retained;
 use crate::ffi::status::{check, view};

@@ -64,7 +64,7 @@ fn why(class: WaitClass) -> String {
             format!("the device waits for {}, the host does not wake", producer.queue)
         }
         WaitClass::Peer { producer } => format!("the device waits for its peer's {}", producer.queue),
-        WaitClass::Held => "nobody has promised it, held on the host".into(),
+        WaitClass::Held => "not promised yet, held on the host".into(),
     }
 }
 
@@ -118,7 +118,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let failure = output.query().err().ok_or("the failure should have arrived")?;
     println!("    output failed: {failure}; other is at {}", other.query()?);
 
-    println!("5. Shutting down ends what nobody will ever signal.");
+    println!("5. Shutting down ends what will never be signalled.");
     submit(&mut story, "orphan", 0, &[(never.clone(), 1)], &[], Job::new(7))?;
     engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO)?;
     story.tell(&engine);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a backend gives the engine: queues that take work in order, and word of what has ended.
+//! The contract between the engine and a backend: in-order queues below, and reports of what has ended.
 //!
 //! # The contract
 //!
@@ -83,7 +83,7 @@ pub struct DeviceSpec {
 pub trait Backend: Send + Sync + Sized + 'static {
     /// The timelines that operations wait for and signal.
     type Timeline: Timeline;
-    /// What an operation does: opaque to the engine.
+    /// The work of an operation: opaque to the engine.
     type Work: Send + 'static;
     /// A native event, or `()` where there are none. A handle: cheap to clone.
     type Event: Clone + Send + Sync + 'static;
@@ -157,7 +157,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
         let _ = device;
     }
 
-    /// What becomes readable when a device with [`Completion::Descriptor`] has something to report.
+    /// The descriptor that becomes readable when a device with [`Completion::Descriptor`] has something to report.
     /// [`poll`](Backend::poll) takes what there is and makes it unreadable again.
     #[cfg(unix)]
     fn descriptor(&self, device: usize) -> Option<std::os::fd::BorrowedFd<'_>> {
@@ -165,7 +165,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
         None
     }
 
-    /// The engine wants the device to stop: report everything outstanding soon, as completed or failed.
+    /// Asks the device to stop: report everything outstanding soon, as completed or failed.
     fn abort(&self, device: usize, why: &Failure) {
         let _ = (device, why);
     }
@@ -179,7 +179,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
 /// One native wait: a queue's next work starts after `point`.
 #[derive(Clone, Debug)]
 pub struct NativeWait<E> {
-    /// What is waited for: a point that was submitted before.
+    /// The point that is waited for, which was submitted before.
     pub point: Point,
     /// The event recorded there, for [`NativeWaits::Events`].
     pub event: Option<E>,
@@ -208,12 +208,12 @@ impl<B: Backend> Item<B> {
 pub struct Submission<'a, B: Backend> {
     /// Its place in the queue: how its completion is reported.
     pub epoch: u64,
-    /// What to do; nothing means to wait, record and complete. What is left here the engine keeps until it has ended, and
+    /// The work; `None` means to wait, record and complete. What is left here the engine keeps until it has ended, and
     /// gives back by [`Backend::reclaim`]; what a device takes is its own, unless it has no room: then it puts the work back.
     pub work: &'a mut Option<B::Work>,
-    /// What to wait for first, at most one point of each other queue.
+    /// The points that the queue waits for first, at most one of each other queue.
     pub waits: &'a [NativeWait<B::Event>],
-    /// What to record when the work is done.
+    /// The event to record when the work is done.
     pub event: Option<&'a B::Event>,
     /// Whether the device has nothing to do with it: a [`Marker`](crate::Action::Marker) that waits for what is before it in
     /// its queue, and ends with that. It is not put on the queue, and not reported.
@@ -252,7 +252,7 @@ impl<B: Backend> Batch<'_, B> {
     }
 }
 
-/// How far a submission got.
+/// The answer to a submission: how much of the batch is on the queue, and why the rest is not.
 #[derive(Clone, Debug)]
 pub struct Submitted {
     pub(crate) accepted: usize,
@@ -298,7 +298,7 @@ impl Submitted {
 pub struct Ended<W> {
     /// Where it ran; nothing if it never got that far.
     pub point: Option<Point>,
-    /// What it was.
+    /// The work of the operation.
     pub work: Option<W>,
     /// How it ended.
     pub outcome: Result<(), Failure>,
@@ -392,7 +392,7 @@ impl fmt::Debug for HostTask {
     }
 }
 
-/// What one wait of an operation costs, cheapest first (rule S6).
+/// How a wait of an operation is waited for, cheapest first (rule S6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitClass {
     /// The value is reached: nothing.
@@ -405,17 +405,17 @@ pub enum WaitClass {
     /// The queue already waits natively for that point or a later one of the same queue, or for work of another queue of
     /// its device that had waited for it: nothing.
     Dominated {
-        /// What the queue waits for already.
+        /// The point that the queue waits for already.
         producer: Point,
     },
     /// Another queue of the device reaches it: the device waits, the host does not wake.
     Native {
-        /// What the device waits for.
+        /// The point that the device waits for.
         producer: Point,
     },
     /// A queue of another device reaches it, and this device can wait for it.
     Peer {
-        /// What the device waits for.
+        /// The point that the device waits for.
         producer: Point,
     },
     /// It is not promised yet, or not by work that can be waited for natively: the operation is held on the host.
@@ -433,7 +433,7 @@ pub enum Transition {
         timeline: Option<TimelineKey>,
         /// For which value.
         value: u64,
-        /// What it costs.
+        /// How it is waited for.
         class: WaitClass,
     },
     /// The operation took its place in its queue.

@@ -2,14 +2,14 @@
 
 //! Time as an argument: the engine has no clock of its own (rule S12).
 //!
-//! Whatever waits for at most so long takes a [`Clock`]. Programs pass [`SystemClock`]; tests pass a [`VirtualClock`]
+//! A function with a deadline takes a [`Clock`]. Programs pass [`SystemClock`]; tests pass a [`VirtualClock`]
 //! and decide themselves when a deadline passes.
 
 use crate::notification::Pending;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A moment, counted from wherever the clock counts from.
+/// A moment, as the time since the clock's own zero.
 pub type Time = Duration;
 
 /// Tells the time and lets a thread sleep until a moment.

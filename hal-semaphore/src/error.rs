@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the engine refuses, and why. Whatever is refused has changed nothing.
+//! Errors: the calls that the engine refuses, and why. A refused call has changed nothing.
 
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, QueueId};
@@ -101,7 +101,7 @@ pub enum CompletionError {
     NotSubmitted { queue: QueueId, epoch: u64, submitted: u64 },
 }
 
-/// What was still running when a shutdown ran out of time.
+/// Counts of the work that was still running when a shutdown ran out of time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{in_flight} operations on devices and {host} on the host had not ended when the time was up; \

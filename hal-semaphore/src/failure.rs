@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Why something did not happen: one root cause, shared unchanged by everything it made fail.
+//! Failures: a code, a message and an origin, shared unchanged by everything that fails for the same cause.
 //!
 //! A [`Failure`] is made once, where the trouble is seen, and travels by reference count from there: through an
 //! operation to its signals, from a timeline to the operations that wait for it, and so on. Nothing on the way
@@ -104,17 +104,17 @@ impl Failure {
         Self(Arc::new(Inner { code, origin, message: message.into() }))
     }
 
-    /// What kind of failure this is.
+    /// The code of the failure.
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// Where it began.
+    /// The origin of the failure.
     pub fn origin(&self) -> Origin {
         self.0.origin
     }
 
-    /// What happened, in words.
+    /// The message, for people.
     pub fn message(&self) -> &str {
         &self.0.message
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The names that the engine, its users and its backends call things by.
+//! Identifiers of queues, operations and timelines, shared by the engine, its users and its backends.
 
 use crate::slab::Key;
 use std::fmt;
@@ -22,7 +22,7 @@ impl QueueId {
         self.index as usize
     }
 
-    /// The device it belongs to.
+    /// The number of the device that the queue belongs to.
     pub fn device(self) -> usize {
         usize::from(self.device)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Wrong lines on demand, for the model checkers only.
+//! Mutants: lines of the engine that can be made wrong, in builds for the model checkers only.
 //!
 //! A model that passes proves little unless it would have failed on a wrong engine. Each race that is modelled has a
 //! mutant: the same model with one line of the engine wrong, which the checker must catch. The wrong lines live behind

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Host notifications: what a thread sleeps on until timelines get where it wants them.
+//! Host notifications: pooled objects on which a thread sleeps until timelines have reached values.
 //!
 //! Notifications are pooled, and each use of one is a new *turn*. A wake-up names the turn it is for, so one that
 //! was on its way to an earlier user (a wait that ran into its deadline) cannot end a later one.

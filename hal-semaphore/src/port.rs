@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The engine as seen from below and beside it: what completers, timelines and host tasks may tell it.
+//! The engine's events: what completers, timelines and host tasks may report to it.
 //!
 //! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type.
 
@@ -11,10 +11,10 @@ use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
 use std::sync::Arc;
 
-/// What is called when a timeline gets somewhere, or fails to.
+/// A callback that is called when a timeline has reached a value or has failed.
 pub(crate) type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 
-/// What keeps an engine alive on behalf of one queue.
+/// A reference that keeps an engine alive on behalf of one queue.
 ///
 /// Completers have weak references to these, one for each queue: a thread that reports takes a strong one for the length of
 /// the call. A reference to the engine itself would be counted in one place that all queues share.

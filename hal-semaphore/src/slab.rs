@@ -261,7 +261,7 @@ mod tests {
         }
         let again: Vec<Key> = (0..600).map(|n| slab.insert(n)).collect();
         assert!(again.iter().map(|key| key.index).eq(0..600), "from the front");
-        assert!(keys.iter().all(|key| !slab.contains(*key)), "and nobody is taken for another");
+        assert!(keys.iter().all(|key| !slab.contains(*key)), "a key was taken for another");
         slab.remove(again[5]);
         slab.remove(again[300]);
         let next = [slab.next_key(), slab.insert(0), slab.insert(0), slab.insert(0)];

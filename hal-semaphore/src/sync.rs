@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The few primitives the engine synchronises with, and their model-checked stand-ins.
+//! The engine's synchronisation primitives, which the model checkers replace by their own.
 //!
 //! Everything that orders two threads in this crate comes from here: [`Mutex`], the atomics, fences, and [`Event`].
 //! Under `--cfg loom` and `--cfg shuttle` the same names are the checkers' versions, so that the code they explore
@@ -55,7 +55,7 @@ mod imp {
         }
     }
 
-    /// A lock that is taken again and again by who has just let it go. Others get it all the same, and soon.
+    /// A lock that is often taken again by the thread that has just let it go. Others get it all the same, and soon.
     #[derive(Debug, Default)]
     pub(crate) struct FairMutex<T> {
         mutex: Mutex<T>,
@@ -142,7 +142,7 @@ mod imp {
         use std::time::Instant;
 
         #[test]
-        fn lock_that_nobody_sleeps_for_is_let_go_at_once() {
+        fn lock_without_sleepers_is_let_go_at_once() {
             let mutex = FairMutex::new(());
             mutex.unlock(mutex.lock());
             assert!(!mutex.has_sleeper_past_patience(|| u64::MAX));

@@ -26,12 +26,12 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Work that leaves its tag, or fails.
+/// Work of a software device: it logs its tag, or fails.
 #[derive(Debug, Default)]
 pub struct Job {
-    /// What the log shows.
+    /// The tag that the log shows.
     pub tag: u64,
-    /// What the device reports instead of success.
+    /// The failure that the device reports instead of success.
     pub failure: Option<Failure>,
     /// What the device answers at submission: it cannot take this. Or the host, when it is asked to do it ahead.
     pub refuse: Option<Failure>,
@@ -94,7 +94,7 @@ struct SoftQueue {
     executed: u64,
 }
 
-/// What a step of a queue came to.
+/// The outcome of a step of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing is queued.
@@ -125,7 +125,7 @@ struct State {
 pub struct SoftBackend {
     specs: Vec<DeviceSpec>,
     eager: bool,
-    quiet: bool,
+    without_log: bool,
     capacity: usize,
     room: AtomicUsize,
     event_limit: usize,
@@ -158,7 +158,7 @@ impl SoftBackend {
         Self {
             specs,
             eager: false,
-            quiet: false,
+            without_log: false,
             capacity: usize::MAX,
             room: AtomicUsize::new(usize::MAX),
             event_limit: usize::MAX,
@@ -177,8 +177,8 @@ impl SoftBackend {
 
     /// Keeps no log, no transitions and nothing that was reclaimed.
     #[must_use]
-    pub fn quiet(mut self) -> Self {
-        self.quiet = true;
+    pub fn without_log(mut self) -> Self {
+        self.without_log = true;
         self
     }
 
@@ -216,14 +216,14 @@ impl SoftBackend {
         self.state.lock()
     }
 
-    /// Where reports go.
+    /// The completer that the engine gave to this backend.
     pub fn completer(&self) -> Completer {
         self.completer.get().expect("the engine has started the backend").clone()
     }
 
     /// Lets the head of a queue run, without reporting it.
     pub fn step(&self, queue: QueueId) -> Step {
-        self.state().step(queue, self.quiet)
+        self.state().step(queue, self.without_log)
     }
 
     /// Reports the oldest thing that ran on a queue and was not reported. Returns whether there was one.
@@ -251,7 +251,7 @@ impl SoftBackend {
         let ran = self.state().queues.get_mut(queue.index()).and_then(|queue| queue.ran.pop_front());
         let Some((epoch, failure)) = ran else { return false };
         let completer = self.completer();
-        // The engine may be gone by now; then nobody is left to tell.
+        // The engine may be gone by now; then the report is dropped.
         let _ = match failure {
             None => completer.complete(queue, epoch),
             Some(failure) => completer.fail(queue, epoch, failure),
@@ -312,7 +312,7 @@ impl SoftBackend {
             queue.executed = u64::MAX;
         }
         drop(state);
-        // The engine may be gone by now; then nobody is left to tell.
+        // The engine may be gone by now; then the report is dropped.
         let _ = self.completer().lose(device, failure);
     }
 
@@ -321,7 +321,7 @@ impl SoftBackend {
         self.state().queues.get(queue.index()).map_or(0, |queue| queue.queued.len())
     }
 
-    /// What ran, in order: the queue, and the tag (none for a barrier).
+    /// The jobs that ran, in order: the queue, and the tag (none for a barrier).
     pub fn log(&self) -> Vec<(QueueId, Option<u64>)> {
         self.state().log.clone()
     }
@@ -366,14 +366,14 @@ impl SoftBackend {
         self.state().aborted.clone()
     }
 
-    /// What was observed since the last call.
+    /// The transitions that were observed since the last call.
     pub fn take_transitions(&self) -> Vec<Transition> {
         std::mem::take(&mut self.state().transitions)
     }
 }
 
 impl State {
-    fn step(&mut self, id: QueueId, quiet: bool) -> Step {
+    fn step(&mut self, id: QueueId, without_log: bool) -> Step {
         let Some(head) = self.queues.get(id.index()).and_then(|queue| queue.queued.front()) else {
             return Step::Idle;
         };
@@ -399,7 +399,7 @@ impl State {
         if let Some(event) = job.record.and_then(|recording| self.events.get_mut(recording.event)) {
             event.fired = true;
         }
-        if !quiet {
+        if !without_log {
             self.log.push((id, job.tag));
         }
         Step::Ran(job.epoch)
@@ -436,7 +436,7 @@ impl Backend for SoftBackend {
                 break;
             }
             if submission.coalesced {
-                if let Some(job) = submission.work.as_ref().filter(|_| !self.quiet) {
+                if let Some(job) = submission.work.as_ref().filter(|_| !self.without_log) {
                     state.markers.push((queue, job.tag));
                 }
                 continue;
@@ -501,7 +501,7 @@ impl Backend for SoftBackend {
         if let Some(failure) = job.refuse.clone() {
             return Err(failure);
         }
-        if job.ahead && !self.quiet {
+        if job.ahead && !self.without_log {
             self.state().ahead.push(job.tag);
         }
         Ok(job.ahead)
@@ -518,7 +518,7 @@ impl Backend for SoftBackend {
 
     fn reclaim(&self, ended: Ended<Job>) {
         if let Some(job) = ended.work
-            && !self.quiet
+            && !self.without_log
         {
             self.state().reclaimed.push((job.tag, ended.outcome));
         }
@@ -533,7 +533,7 @@ impl Backend for SoftBackend {
     }
 
     fn observe(&self, transition: Transition) {
-        if !self.quiet {
+        if !self.without_log {
             self.state().transitions.push(transition);
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A timeline as the engine sees it, and a timeline's place in an engine.
+//! The trait that makes a semaphore usable by the engine, and the registration of one with an engine.
 //!
 //! The truth about a timeline that is registered with an engine (its value, its failure and the order in which they
 //! changed) is kept by the engine, behind its [`Registration`]. [`Semaphore`](crate::Semaphore) is nothing but that. A C
@@ -25,10 +25,10 @@ use std::sync::{Arc, Weak};
 /// A handle on one timeline. Clones are handles on the same one, and are made under a lock of the engine: cloning must be
 /// no more than counting.
 pub trait Timeline: Clone + Send + Sync + 'static {
-    /// What [`watch`](Timeline::watch) returns; dropping it ends the watch. `()` where nothing is ever foreign.
+    /// The handle that [`watch`](Timeline::watch) returns; dropping it ends the watch. `()` where nothing is ever foreign.
     type Watch: Send + 'static;
 
-    /// Its place in the engine that it was registered with, if it was.
+    /// The timeline's registration with an engine, if it has one.
     fn registration(&self) -> Option<&Registration>;
 
     /// The name by which that engine knows it.
@@ -43,7 +43,7 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// The value it has reached.
     fn value(&self) -> u64;
 
-    /// What it failed with.
+    /// The failure, if the timeline has failed.
     fn failure(&self) -> Option<Failure>;
 
     /// The engine moves this timeline of its own to a value, or fails it at one: repeats that wherever else it can be
@@ -63,16 +63,16 @@ pub trait Timeline: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Whether anybody waits for this timeline whom the engine does not know. Called after it was shown a step, without a
+    /// Whether this timeline has waiters of its own, which the engine does not know. Called after it was shown a step, without a
     /// lock held; a thread that comes later looks at what was shown.
     fn has_waiters(&self) -> bool {
         false
     }
 
-    /// Wakes those whom the engine does not know, whose value is reached or who fail; an operation has ended, at `by`
-    /// if it ran on a queue. Where [somebody waits](Timeline::has_waiters) it is called after everything that the same step
+    /// Wakes the timeline's own waiters whose value is reached, or all with a failure; the step was made by an operation that has
+    /// ended, at `by` if it ran on a queue. Where it [has waiters](Timeline::has_waiters) it is called after everything that the same step
     /// has set free in the engine. Called without a lock held, never on a thread that is submitting something unless
-    /// [nobody waits](Timeline::has_waiters). Several threads may be at it at once, not always in the order of the steps.
+    /// it [has none](Timeline::has_waiters). Several threads may be at it at once, not always in the order of the steps.
     fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
         let _ = (state, by);
     }

@@ -496,7 +496,7 @@ fn two_submissions_and_the_making_of_events_may_cross() {
 }
 
 /// A queue hands work to its device while a wait for it is registered in another queue: the wait is left to the device,
-/// whoever comes first.
+/// whichever comes first.
 fn announcement_against_listener() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -575,7 +575,7 @@ fn full_against_report() {
     submit(&engine, 0, &[], &[(y.clone(), 1)], 2);
     device.join().unwrap();
     assert_eq!(y.query().unwrap(), 0, "what the device had room for was refused");
-    assert_eq!(engine.backend().queued(q0), 1, "there is room, and nobody has told the queue");
+    assert_eq!(engine.backend().queued(q0), 1, "there is room, and the queue was not told");
 }
 
 #[test]
@@ -604,7 +604,7 @@ fn full_against_unblock() {
     };
     submit(&engine, 0, &[], &[], 2);
     device.join().unwrap();
-    assert_eq!(engine.backend().queued(q0), 1, "there is room, and nobody has told the queue");
+    assert_eq!(engine.backend().queued(q0), 1, "there is room, and the queue was not told");
 }
 
 #[test]
@@ -646,7 +646,7 @@ fn mutant_of_full_against_end_is_caught() {
     catches(Mutation::CountsUnknown, "full_device_and_the_end_of_its_last_work_may_cross");
 }
 
-/// A timeline is failed while the operation retires that signals it: who waited has what the order of the two says, the
+/// A timeline is failed while the operation retires that signals it: a waiter has what the order of the two says, the
 /// same for the host and for a device (S1).
 fn failure_against_retirement() {
     let engine = stepped(2);
@@ -687,7 +687,7 @@ fn mutant_of_failure_against_retirement_is_caught() {
 }
 
 /// A submission ends at once and leaves a callback to another thread while the engine is shut down: after the shutdown
-/// nobody is called any more.
+/// no callback is called any more.
 fn deferred_against_shutdown() {
     let engine = stepped(1);
     let x = semaphore(&engine);
@@ -820,7 +820,7 @@ fn mutant_of_success_against_failure_elsewhere_is_caught() {
     catches(Mutation::LettersOvertake, "two_ends_that_signal_another_engine_may_cross");
 }
 
-/// A job signals a timeline of its engine and one of another engine. Whoever sees the first move and goes on to fail the
+/// A job signals a timeline of its engine and one of another engine. A program that sees the first move and goes on to fail the
 /// second, by a job on another queue, comes second there (S1, S9).
 fn own_signal_against_foreign_signal() {
     let (engine, other) = (stepped(2), stepped(1));

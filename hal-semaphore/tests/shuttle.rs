@@ -99,7 +99,7 @@ fn soak(random: u64) {
             })
         })
         .collect();
-    // Whoever sees a link's signal sees the signal of the link before it.
+    // A thread that sees a link's signal sees the signal of the link before it.
     let mut witnesses = Vec::new();
     for link in 1..=LINKS {
         for [even, odd] in &chains {
@@ -139,7 +139,7 @@ fn soak(random: u64) {
         thread.join().unwrap();
     }
     device.join().unwrap();
-    // Whatever the devices and the host still have runs while somebody waits for it: whoever waits may be the one that
+    // Whatever the devices and the host still have runs while a thread waits for it: that thread may be the one that
     // hands it to them.
     let waited = Arc::new(AtomicBool::new(false));
     let runner = {

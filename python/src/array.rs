@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 /// An array on a device.
 ///
-/// It becomes numpy's with `numpy()` or `numpy.asarray`, and anybody's with DLPack: in place where the host can map the device's
+/// It becomes numpy's with `numpy()` or `numpy.asarray`, and another library's with DLPack: in place where the host can map the device's
 /// memory, else by a copy that is made once. What is seen is read-only.
 #[pyclass(frozen, module = "iree_hal")]
 pub(crate) struct Array {
@@ -156,9 +156,7 @@ impl Array {
             ));
         }
         if copy == Some(true) {
-            return Err(PyBufferError::new_err(
-                "a copy is made by whoever takes the array: ask for none here",
-            ));
+            return Err(PyBufferError::new_err("the consumer of the array makes copies: ask for none here"));
         }
         dlpack::export(py, self.host(py)?, max_version.is_some_and(|version| version.0 >= 1))
     }

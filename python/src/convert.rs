@@ -152,7 +152,7 @@ fn upload(
     data: NonNull<std::ffi::c_void>,
     length: usize,
 ) -> PyResult<View> {
-    // SAFETY: whoever calls holds the memory, which has this many bytes.
+    // SAFETY: the caller holds the memory, which has this many bytes.
     let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>().as_ptr(), length) };
     Ok(py.detach(|| View::upload(device, shape, element, bytes))?)
 }

@@ -93,7 +93,7 @@ impl Device {
         self.device.identifier()
     }
 
-    /// An array of numbers, numpy's, or anybody's with DLPack, on the device.
+    /// An array of numbers, numpy's, or another library's with DLPack, on the device.
     ///
     /// It is copied, unless `copy` is `False`, which uses the memory in place or raises `BufferError`, or `None`, which copies
     /// only where it cannot. Memory that is used in place shows later changes, and must not be changed while the device works

@@ -2,8 +2,8 @@
 
 //! DLPack, both ways: arrays that change hands without their bytes being copied.
 //!
-//! A capsule holds a structure with a deleter. Whoever takes it renames the capsule and calls the deleter once; a capsule that
-//! nobody took is freed with its structure by its own destructor. Both versions of the structure are spoken.
+//! A capsule holds a structure with a deleter. A consumer that takes it renames the capsule and calls the deleter once; a capsule that
+//! was not taken is freed with its structure by its own destructor. Both versions of the structure are spoken.
 
 use crate::array::Host;
 use crate::runtime::Element;
@@ -105,7 +105,7 @@ impl Managed for Versioned {
 
 /// Ends a structure of ours: the box itself, and the array that it kept.
 unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
-    // SAFETY: made by `export`, and ended once, as DLPack asks of whoever has it.
+    // SAFETY: made by `export`, and ended once, as DLPack asks of its owner.
     unsafe {
         let managed = Box::from_raw(managed);
         drop(Arc::from_raw(managed.context().cast::<Host>()));

@@ -36,7 +36,7 @@ def test_export_outlives_the_array():
     assert taken.sum() == 4999950000 and len(noise) == 4
 
 
-def test_capsule_that_nobody_takes_frees_what_it_keeps():
+def test_capsule_that_is_not_taken_frees_what_it_keeps():
     array = iree_hal.Device("mock").array(np.arange(4, dtype=np.int32))
     for arguments in ({}, {"max_version": (1, 0)}):
         capsule = array.__dlpack__(**arguments)

@@ -653,7 +653,7 @@ static double many(target_t* target) {
   return per_operation(begin, count * PRODUCERS * LANES);
 }
 
-// What the process burns while nobody asks for anything: processor time in thousandths of a second of rest. All devices
+// What the process burns while it is idle: processor time in thousandths of a second of rest. All devices
 // are open, so it is one figure for all of them.
 static double idle(void) {
   struct rusage before, after;
@@ -772,7 +772,7 @@ static void* answer(void* argument) {
     if (asked == done) continue;
     if (asked < 0) break;
     done = asked;
-    // By then whoever asked sleeps.
+    // By then the thread that asked sleeps.
     for (double begin = now_ns(); now_ns() - begin < WAKE_WORK_NS;) {
     }
     atomic_store(&wake->answered, done);

@@ -60,7 +60,7 @@ TILES = [] if GIVEN or SUPERVISOR else ["tenstorrent://emulated"]
 # Floats in software take up to eight times as long: models are small here.
 SLOW_TILES = [f"{device}?board=n150" for device in TILES]
 
-# Those of them that our own programs register, and so run on: neither IREE's own, nor those of somebody else's drivers.
+# Those of them that our own programs register, and so run on: neither IREE's own, nor those of other drivers.
 OURS = [] if GIVEN else [device for device in DEVICES if not device.startswith("local")]
 CARDS = [device for device in DEVICES if device.startswith("gaudi://")]
 

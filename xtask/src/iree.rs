@@ -107,7 +107,7 @@ impl Tree {
             arguments.push("-DIREE_ENABLE_ASAN=ON".into());
             arguments.push(format!("-DHAL_DRIVER_RUSTFLAGS={ASAN_RUSTFLAGS}"));
             arguments.push(format!("-DHAL_DRIVER_CFLAGS={ASAN_CFLAGS}"));
-            // With a target, build scripts and macros, which nobody checks, are as they always are.
+            // With a target, build scripts and macros, which are not checked, are as they always are.
             arguments.push(format!("-DHAL_DRIVER_TARGET={}", workspace::host()?));
             arguments.push("-DHAL_DRIVER_PROFILE=asan".into());
         }

@@ -309,7 +309,7 @@ fn of_a_release(commands: &Commands<'_>) -> Vec<Step> {
         },
         step(
             "private-docs",
-            "the documentation of private items, for who works on the crates, builds without a warning",
+            "the documentation of private items, for those who work on the crates, builds without a warning",
             commands.docs(&["--document-private-items"]),
         ),
         step("docs", "the documentation builds without a warning", commands.docs(&[])),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The work that a queue is given.
+//! Jobs: the work that a queue is given, as commands over the device's memory.
 
 use crate::device::Device;
 use crate::host::HostRange;
@@ -16,12 +16,12 @@ pub struct Job<D: Device> {
     pub queue: QueueId,
     /// Its place there: how its completion is reported.
     pub epoch: u64,
-    /// What to wait for first: at most one point of each other queue, and only as the device's
+    /// The points that the queue waits for first: at most one point of each other queue, and only as the device's
     /// [`NativeWaits`](crate::NativeWaits) says it can.
     pub waits: SmallVec<[NativeWait<D::Event>; 2]>,
-    /// What to record at the end.
+    /// The event to record at the end.
     pub event: Option<D::Event>,
-    /// What to do, in order as far as barriers ask for it. None at all means to wait, record and complete.
+    /// The commands, in order as far as barriers ask for it. None at all means to wait, record and complete.
     pub commands: Commands<D>,
     /// Told when what ran; there is one only while a profile is being taken.
     pub observer: Option<Arc<dyn Observer>>,
@@ -134,7 +134,7 @@ impl<D: Device> Span<D> {
     }
 }
 
-/// What a fill repeats: 1 to 16 bytes.
+/// The pattern of a fill: 1 to 16 bytes.
 // Aligned, as a command is moved several times on its way, and words that lie across two others are slow to move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(align(8))]

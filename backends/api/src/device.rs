@@ -13,9 +13,9 @@ use hal_semaphore::{Code, Failure};
 /// One device that a driver can open.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// What to put behind `name://` to get it. Stable between runs.
+    /// The path behind `name://` that opens this device. Stable between runs.
     pub path: String,
-    /// What it is, for people. An emulated device says so.
+    /// A description of the device, for people. An emulated device says so.
     pub name: String,
 }
 
@@ -24,12 +24,12 @@ pub trait Driver: Send + Sync + 'static {
     /// The devices of this family.
     type Device: Device;
 
-    /// What comes before `://`.
+    /// The scheme of the driver's URIs: the part before `://`.
     const NAME: &'static str;
-    /// What it is, for people.
+    /// A description of the driver, for people.
     const FULL_NAME: &'static str;
 
-    /// The driver itself. Must be cheap and touch no hardware: programs create every driver they are linked with.
+    /// Makes the driver. Must be cheap and touch no hardware: programs create every driver they are linked with.
     fn create() -> Self;
 
     /// The devices that are there. The first is the one that a program gets when it names none.
@@ -56,15 +56,15 @@ pub struct Heap {
     pub device_local: bool,
     /// The most that one allocation can have.
     pub max_allocation: u64,
-    /// What every allocation is aligned to, a power of two.
+    /// The alignment of every allocation, a power of two.
     pub alignment: u64,
-    /// What host memory must begin on to become memory of this heap ([`Device::import`]), a power of two: whatever the
+    /// The alignment that host memory needs to become memory of this heap ([`Device::import`]), a power of two: whatever the
     /// device and the programs that run on it ask for, which may be less than what allocations have. Nothing where host
     /// memory does not become memory of this heap.
     pub import_alignment: Option<u64>,
 }
 
-/// What a device is.
+/// The properties of a device: its queues, its heaps and what it supports.
 #[derive(Clone, Debug)]
 pub struct Properties {
     /// Its name, which `hal.device.id` patterns are matched with.
@@ -81,7 +81,7 @@ pub struct Properties {
     pub host_processor: bool,
 }
 
-/// What loading an executable gives.
+/// The result of loading an executable.
 pub struct Loaded<E> {
     /// The executable.
     pub executable: E,
@@ -110,13 +110,13 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// A native event, or `()` where there are none.
     type Event: Clone + Send + Sync + 'static;
 
-    /// What it is. Asked once.
+    /// The device's properties. Called once.
     fn properties(&self) -> Properties;
 
     /// The queues may be used now, and completions go to `completer`.
     fn start(&self, completer: Completer);
 
-    /// Memory. What the request says of its purpose is a hint, and the rest is what it must be.
+    /// Allocates memory. What the request says of its purpose is a hint, and the rest is what it must be.
     fn allocate(&self, request: &MemoryRequest) -> Result<Self::Memory, Failure>;
 
     /// Makes host memory usable by the device without copying it, as memory of a heap with an
@@ -168,7 +168,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Whether [`load`](Device::load) takes executables of this format.
     fn supports(&self, format: &str, host: &dyn HostLoader) -> bool;
 
-    /// What executable some bytes are, if they are one in a format of the device's own. Those that the host loads are
+    /// The format and the length of an executable, if the bytes are one in a format of the device's own. Those that the host loads are
     /// recognised without asking.
     fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
         let _ = data;
@@ -198,13 +198,13 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Looks for completions and reports them, where they are not reported by callback.
     fn poll(&self) {}
 
-    /// What becomes readable when there is something to [poll](Device::poll) for.
+    /// A descriptor that becomes readable when there is something to [poll](Device::poll) for.
     #[cfg(unix)]
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
 
-    /// Stop: report everything outstanding soon, as completed or failed.
+    /// Asks the device to stop: report everything outstanding soon, as completed or failed.
     fn abort(&self, why: &Failure);
 
     /// Gives back memory that is kept for later.

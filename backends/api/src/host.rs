@@ -96,7 +96,7 @@ impl HostRange {
     /// Whether some clone or slice of it lives beside this one. Where none does, what they did to the memory is over.
     pub fn is_shared(&self) -> bool {
         let shared = self.owner.as_ref().is_none_or(|owner| Arc::strong_count(owner) > 1);
-        // Whoever dropped the last other one did so behind everything that it did here.
+        // The acquire fence pairs with the release of the last other reference: its holder's accesses are visible here.
         fence(Ordering::Acquire);
         shared
     }
@@ -200,7 +200,7 @@ unsafe fn store_words(start: NonNull<u8>, word: u64, words: usize) {
 unsafe fn stream_words(start: NonNull<u8>, word: u64, words: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: so many words are valid there, as the caller promises; what is streamed begins at a multiple of 16 bytes, and
-    // is visible to others before anybody is told of it.
+    // is visible to others before it is reported.
     unsafe {
         use std::arch::x86_64::{_mm_set1_epi64x, _mm_sfence, _mm_stream_si128};
         // So many bytes are before the first multiple of 16, at most one word and a part of one.

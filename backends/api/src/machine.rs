@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What devices that are software want of the machine that they are on, and of chance.
+//! Helpers for devices that are software: the number of processors, and a pseudo-random generator.
 
 /// How many processors there are: how many threads are worth having.
 pub fn processors() -> usize {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Executables: what a device is asked to load, and IREE's host executables for devices that are software.
+//! Executables: requests to load one, its functions, and IREE's host executables for devices that are software.
 
 use crate::host::HostPart;
 use hal_semaphore::Failure;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// An executable that a program wants to run.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadRequest<'a> {
-    /// What it says it is, such as `embedded-elf-x86_64`.
+    /// The format that the program names, such as `embedded-elf-x86_64`.
     pub format: &'a str,
     /// Its bytes. They must be copied if they are needed later.
     pub data: &'a [u8],
@@ -18,7 +18,7 @@ pub struct LoadRequest<'a> {
     pub constants: &'a [u32],
 }
 
-/// What executable some bytes turned out to be.
+/// The format and the length of an executable, found out from its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inferred {
     /// Its format, as in a [`LoadRequest`].

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What memory is asked for with: where, how much, and what for.
+//! Requests for memory: the heap, the length, the alignment and the purpose.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ pub struct MemoryRequest {
     pub heap: usize,
     /// How many bytes: at least one, at most [`max_allocation`](crate::Heap::max_allocation).
     pub length: u64,
-    /// What the program wants the first of them to be aligned to: a power of two, at most the heap's
+    /// The alignment that the program wants for the first byte: a power of two, at most the heap's
     /// [`alignment`](crate::Heap::alignment), which every allocation has anyway.
     pub alignment: u64,
-    /// What they are for.
+    /// The purpose of the memory.
     pub purpose: Purpose,
 }
 
@@ -33,7 +33,7 @@ impl MemoryRequest {
     }
 }
 
-/// What memory is for. It is a hint of where it is best placed: whatever is asked for, every command can be given any memory.
+/// What a program does with memory that it asks for. A hint of where it is best placed: whatever the purpose, every command can be given any memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Purpose {
     /// A buffer that dispatches read or write.

@@ -15,7 +15,7 @@ pub struct Parameters<'a> {
 }
 
 impl<'a> Parameters<'a> {
-    /// The pairs of a URI of this driver.
+    /// Parameters of a URI of this driver.
     pub fn new(driver: &'a str, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         Self { driver, pairs: pairs.into_iter().collect(), known: Vec::new() }
     }
@@ -84,7 +84,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// One of some words.
+    /// A value that is one of some words.
     pub fn choice(
         &mut self,
         key: &'static str,
@@ -97,7 +97,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// What to answer when a key's value makes no sense.
+    /// The failure to return when a key's value makes no sense.
     pub fn refuse(&self, key: &str, why: &str) -> Failure {
         Failure::new(Code::InvalidArgument, format!("{}: parameter {key} {why}", self.driver))
     }

@@ -4,7 +4,7 @@
 //!
 //! An emulator works on addresses of its own process. Others cannot: a program in another process that is called for a
 //! dispatch maps the file behind an address instead, and memory that another process has lent to a device has only
-//! a copy here. The owner of each such range [registers](register) it for as long as it lives, and whoever has an address
+//! a copy here. The owner of each such range [registers](register) it for as long as it lives, and a user of an address
 //! asks [`of`].
 //!
 //! # Copies of another process's memory

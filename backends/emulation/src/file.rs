@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// What a descriptor refers to: device and inode number.
 pub type Identity = (u64, u64);
 
-/// A memory file of some length, of which nothing is there until it is written. It never becomes shorter: whoever maps it
+/// A memory file of some length, of which nothing is there until it is written. It never becomes shorter: a process that maps it
 /// would not survive that.
 pub fn memory_file(name: &str, length: u64) -> Result<OwnedFd, Errno> {
     // The kernel ends a process by a signal that makes a file longer than it may.

@@ -3,8 +3,8 @@
 //! Signals that a process gets while a thread of an emulator sleeps on its behalf.
 //!
 //! A kernel ends the sleep of a thread when a signal comes for it. An emulator in another process sleeps in its place:
-//! whoever makes the request [lends](on_behalf) the sleeping thread a flag, raises it when the signal has come, and
-//! wakes the machine. Requests that a kernel would interrupt look at the flag whenever they wake.
+//! the supervisor that makes the request [lends](on_behalf) the sleeping thread a flag, raises it when the signal has come,
+//! and wakes the machine. Requests that a kernel would interrupt look at the flag whenever they wake.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ pub trait Kernel: Send + Sync + 'static {
     fn close(&self, file: OwnedFd);
 
     /// Makes a request of a file. The argument goes in and comes back, also where the request fails. Addresses in
-    /// it are of this process, and whoever calls keeps what is there.
+    /// it are of this process, and the caller keeps what is there until the request has ended.
     fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno>;
 
     /// Maps a piece of a file into this process, shared. It is unmapped when the last clone of the range is gone.
@@ -78,8 +78,8 @@ pub trait DeviceRange: Send + Sync + fmt::Debug {
 
 /// A descriptor of this process by its number, if it is open.
 ///
-/// The number came from outside, from whoever wrote it into a URI or passed it through C: that it stays open while it is used
-/// is their promise.
+/// The number came from outside, through a URI or a C call: the program that gave it promises that it stays open while it is
+/// used.
 pub fn borrow<'a>(number: i32) -> Option<BorrowedFd<'a>> {
     if number < 0 {
         return None;

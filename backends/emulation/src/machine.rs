@@ -367,7 +367,7 @@ mod tests {
             clock.join().unwrap();
         });
         assert!(!machine.lock().is_empty());
-        assert!(!machine.sleep(&mut machine.lock(), 0, Some(Instant::now())), "nobody wakes it in time");
+        assert!(!machine.sleep(&mut machine.lock(), 0, Some(Instant::now())), "no thread wakes it in time");
     }
 
     /// Counts workgroups, and panics at one.

@@ -191,7 +191,7 @@ impl Process for Own {
         let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
         let at = usize::try_from(address).map_err(|_| Errno::FAULT)?;
         // SAFETY: it is there and writable, as was just found out. That it stays until it is unmapped from the device is
-        // the promise of whoever maps memory for a device, as `Kernel::ioctl` has it.
+        // the promise of the caller that maps memory for a device, as `Kernel::ioctl` has it.
         Ok(unsafe {
             HostRange::from_raw(std::ptr::with_exposed_provenance_mut(at), size, Some(Arc::new(())))
         })
@@ -217,7 +217,7 @@ fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
     if copy < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: fresh, and nobody else knows it.
+    // SAFETY: the descriptor is new, and no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 

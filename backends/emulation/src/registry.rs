@@ -4,11 +4,11 @@
 //!
 //! A card has one user at a time, and a program asks for the same one again without a thought, from several threads at once. A
 //! [`Registry`] has by its keys what is open: of threads that ask for one thing, one makes it, with no lock held, and the others get what
-//! it has made. Who asks for something else waits for nobody.
+//! it has made. A thread that asks for another key does not wait.
 //!
 //! What is made gets a [`Place`], for two things that do not come at once:
 //!
-//! - **It is given up**: nobody else gets it, as of a card that is known to be lost, though others still have it.
+//! - **It is given up**: no later request gets it, as of a card that is known to be lost, though others still have it.
 //! - **It is free**: another one can be opened. A card is not free before its file is closed, and until then who asks sleeps.
 
 use parking_lot::{Condvar, Mutex};
@@ -113,7 +113,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// Something is being made. If it is not, whoever waits for it tries.
+/// One thread's attempt to make the entry of a key. If it fails, one of the threads that wait for it tries next.
 struct Making<'a, K, T> {
     registry: &'a Registry<K, T>,
     number: u64,
@@ -164,7 +164,7 @@ impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
         }
     }
 
-    /// What is open under a key, or is made now. Who has to wait, until another thread has made it or until it is free, does so up to a
+    /// What is open under a key, or is made now. A thread that has to wait, until another thread has made it or until it is free, does so up to a
     /// moment; what cannot be opened beside what is there then says so itself.
     pub fn open<E>(
         &'static self,

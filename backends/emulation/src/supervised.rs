@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// An emulator that answers for other processes.
 pub trait Supervised: Kernel + Programs {
-    /// Opens a node for a process. The descriptor is for the process alone: whoever keeps a copy keeps the file open.
+    /// Opens a node for a process. The descriptor is for the process alone: a copy of it keeps the file open.
     fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno>;
 
     /// Answers a request of a process.

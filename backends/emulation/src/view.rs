@@ -3,8 +3,8 @@
 //! Memory in open files: what an emulator keeps behind an offset, and a process maps by itself.
 //!
 //! The memory is part of the file that stands for the open device, so that a process that has a descriptor maps it like any
-//! other file, without the emulator's help. Nobody tells the emulator of the end of such a mapping. The memory is given back
-//! when the emulator is done with it *and* no process has it mapped any more: whoever lets a process map it
+//! other file, without the emulator's help. The emulator is not told of the end of such a mapping. The memory is given back
+//! when the emulator is done with it *and* no process has it mapped any more: code that lets a process map it
 //! [says so](seen), and what cannot be given back yet is looked at again each time that something else is.
 
 use crate::backing::{self, Backing, Registered};

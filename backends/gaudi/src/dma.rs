@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Asynchronous transfers: submitted at once, polled by anybody.
+//! Asynchronous transfers: submitted at once, polled by any thread.
 //!
 //! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them. A
 //! [`Request`] is one transfer. Submitting never waits: what finds no room in the kernel's queues is kept, in order, and
 //! goes when there is room. Any number may be on their way. Polling a request looks for what has ended, submits what can
 //! be, and says how this one is; it never waits either. Any thread may submit, poll and free, the same request even.
 //!
-//! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: whoever calls
-//! with an address promises that. Transfers that go the same way are done one after the other, in the order in which they
+//! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: a caller that
+//! passes an address promises that. Transfers that go the same way are done one after the other, in the order in which they
 //! were asked for; others overtake each other.
 //!
 //! Only the kernel's own submissions and waits are used. No request of it is made up.
@@ -217,7 +217,7 @@ impl Shared {
         }
         let region = Region::host(&self.card, range.clone()).map_err(|errno| {
             if let Some(loss) = self.submitter.loss() {
-                // Nobody else may ever ask anything of the card, and it has to be let go of.
+                // There may never be another request to the card, and it has to be let go of.
                 let mut lines = self.lines.lock();
                 lines.lost.get_or_insert(loss);
                 self.collect_ended(&mut lines);
@@ -313,7 +313,7 @@ impl Shared {
                     break;
                 }
                 if let Some(transfer) = line.pop_front() {
-                    // What it held is free before anybody knows that it has ended.
+                    // What it held is free before its end can be seen.
                     let Transfer { failure, outcome, _held, .. } = transfer;
                     drop(_held);
                     let _ = outcome.set(failure.map_or(Ok(()), Err));

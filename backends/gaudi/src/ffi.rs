@@ -112,7 +112,7 @@ unsafe fn host(address: *mut c_void, size: u64) -> Result<HostRange, Failure> {
         return Err(invalid("a transfer needs host memory and at least one byte"));
     }
     let length = usize::try_from(size).map_err(|_| invalid("more bytes than there are addresses"))?;
-    // SAFETY: the memory is valid as long as anybody has the range, as the caller promises.
+    // SAFETY: the memory is valid as long as a reference to the range is left, as the caller promises.
     Ok(unsafe { HostRange::from_raw(address.cast(), length, None) })
 }
 

@@ -235,7 +235,7 @@ fn locate(path: &str, parameters: &mut Parameters<'_>) -> Result<(PathBuf, Optio
 }
 
 /// Who runs host executables for a card that is software: the machine that it is in, or the process that emulates all
-/// cards of this system. Nobody, where cards are what they seem.
+/// cards of this system. `None` where cards are hardware.
 fn programs(emulator: Option<Arc<Emulator>>) -> Result<Option<Arc<dyn Programs>>, Failure> {
     match emulator {
         Some(emulator) => Ok(Some(emulator)),

@@ -5,7 +5,7 @@
 //! A job's commands are turned into packets once, before anything of it is submitted, so that whatever is wrong with
 //! it is found while nothing has begun. Neighbours on the same lane share a submission; where the lane changes, a new
 //! [`Step`] begins, and the queue orders it behind the one before. Packets of one lane run in order, one after the other as
-//! far as anybody can tell who puts barriers where the job has them.
+//! far as a program can tell that puts barriers where the job has them.
 
 use crate::device::{Executable, GaudiDevice};
 use crate::executable::{Call, Entry};

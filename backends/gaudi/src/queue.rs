@@ -22,7 +22,7 @@
 //! # Locks
 //!
 //! One lock for all queues, held during the submissions of the kernel, which do not wait; not while waiting, nor while the
-//! engine or anybody else is told.
+//! engine or a waiter is told.
 
 mod completion;
 
@@ -228,7 +228,7 @@ impl Queues {
         };
         let mut state = self.state.lock();
         if let Some(failure) = &state.lost {
-            // Nobody would ever look at it again.
+            // No thread would ever look at it again.
             return Err(Rejected::Lost(failure.clone()));
         }
         state.queue_mut(number).flights.push_back(flight);
@@ -236,7 +236,7 @@ impl Queues {
             Ok(()) | Err(Stop::Later) => {}
             Err(Stop::Failed(failure)) => fail_last(&mut state, number, failure),
             Err(Stop::Lost(failure)) => {
-                // Whoever notices first says so. The job stays where it is until nothing touches its memory.
+                // The first thread to notice records the loss. The job stays where it is until nothing touches its memory.
                 state.lost.get_or_insert_with(|| failure.clone());
                 drop(state);
                 self.work.notify_all();
@@ -363,7 +363,7 @@ impl Queues {
                     continue;
                 }
                 match self.advance(state, number) {
-                    // Somebody may have waited for it to be submitted.
+                    // Another queue may have waited for it to be submitted.
                     Ok(()) => again = true,
                     Err(Stop::Later) => {}
                     Err(Stop::Failed(failure)) => {

@@ -3,7 +3,7 @@
 //! Cards that this process has open.
 //!
 //! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a thought,
-//! would be told that the card is busy, by itself. So whoever opens a card that this process has open already gets the
+//! would be told that the card is busy, by itself. So a call that opens a card that this process has open already gets the
 //! same one: its memory, and its limits. Devices keep queues of their own.
 
 use crate::kmd::{Card, Kernel, identity};
@@ -87,7 +87,7 @@ impl Shared {
     ) -> Result<Arc<Self>, Failure> {
         let key = key_of_file(file)?;
         CARDS.open(key, None, |place| {
-            // Who has the file already needs to wait for nobody else to close it.
+            // The file is open already: there is no other close to wait for.
             place.free();
             Card::adopt_at(Some(place), kernel, file, name).map(Self::of)
         })
@@ -127,7 +127,7 @@ mod tests {
         emulator.unplug(0);
         let heap = lost.host.allocate(4096).unwrap_err();
         assert!(heap.message().contains("gone"), "{heap}");
-        assert!(lost.card.is_open(), "nobody has let go of it");
+        assert!(lost.card.is_open(), "it is let go of too early");
         let refused =
             open(&emulator, Duration::from_millis(10)).map(|_| "a lost card was given out").unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
@@ -166,7 +166,7 @@ mod tests {
 
     impl Holder for Opener {
         fn let_go(&self, _: &str) {
-            // Who closes it once more does not say that it is closed.
+            // A second close does not report that it is closed.
             self.card.close();
             let (begin, patience) = (Instant::now(), Duration::from_millis(300));
             let opened = open(&self.emulator, patience);
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Who has lost one gets another, and is not told that the process itself has it.
+    /// A program that has lost its card gets another, and is not told that the process itself has it.
     #[test]
     fn threads_that_open_lose_and_close_a_card_at_once_all_get_one() {
         for generation in [Generation::Gaudi1, Generation::Gaudi2] {
@@ -235,7 +235,7 @@ mod tests {
     /// Another descriptor of a card's file, which was not given away.
     fn file_of(shared: &Shared) -> OwnedFd {
         let mut files = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
-        // Others are only looked at: they may be cards that somebody waits for the end of.
+        // Others are only looked at: they may be cards whose end another test waits for.
         let is_its = |path: &PathBuf| Some(key_of_node(path)) == shared.card.key();
         OwnedFd::from(std::fs::File::open(files.find(is_its).unwrap()).unwrap())
     }
@@ -258,7 +258,7 @@ mod tests {
         assert!(Arc::ptr_eq(&lost, &adopt(&file).unwrap()));
         emulator.unplug(0);
         lost.host.allocate(4096).unwrap_err();
-        assert!(lost.card.is_open(), "nobody has let go of it");
+        assert!(lost.card.is_open(), "it is let go of too early");
         let (sender, receiver) = std::sync::mpsc::channel();
         let emulator = emulator.clone();
         std::thread::spawn(move || {
@@ -272,7 +272,7 @@ mod tests {
 
     type Question = fn(&Shared);
 
-    /// Whatever request finds it, and whether or not who asked goes on about it. Of submissions and waits, who makes them knows what they mean.
+    /// Whatever request finds it, and whether or not its caller reports it. Failures of submissions and waits are judged by their callers.
     #[test]
     fn card_that_any_request_finds_gone_is_not_given_out() {
         let questions: [(&str, bool, Question); 4] = [
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// The first reason is the one, for everybody who has it, and wakes who sleeps.
+    /// The first reason is the one, for all users of the card, and wakes those that sleep.
     #[test]
     fn card_that_is_lost_says_why_to_all_who_wait_for_its_end() {
         let emulator = Emulator::new(Options::default()).unwrap();
@@ -305,7 +305,7 @@ mod tests {
         std::thread::spawn(move || sender.send(card.wait_for_end(&Bell::new().unwrap())));
         shared.card.lose(&Failure::new(Code::Unavailable, "it was on fire"));
         shared.card.lose(&Failure::new(Code::Unavailable, "it was wet"));
-        let heard = receiver.recv_timeout(Duration::from_secs(20)).expect("nobody woke it");
+        let heard = receiver.recv_timeout(Duration::from_secs(20)).expect("it was not woken");
         assert!(matches!(heard, Some(Ending::Lost(why)) if why.message() == "it was on fire"));
     }
 
@@ -314,8 +314,8 @@ mod tests {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
         emulator.fail(0);
-        assert!(matches!(shared.card.wait_for_end(&Bell::new().unwrap()), Some(Ending::Told)));
-        assert!(shared.card.is_open(), "nobody has let go of it");
+        assert!(matches!(shared.card.wait_for_end(&Bell::new().unwrap()), Some(Ending::Notified)));
+        assert!(shared.card.is_open(), "it is let go of too early");
         assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
     }
 

@@ -262,7 +262,7 @@ impl Submitter {
             Progress::TimedOut => {
                 Some(self.too_late(&format!("submission {sequence} on hardware queue {queue}")))
             }
-            // Who is told of errors has no word of which submission it was.
+            // A notice of an error does not name the submission.
             Progress::Aborted if self.card.take_events() & event::CS_TIMEOUT != 0 => {
                 Some(self.too_late("a submission"))
             }
@@ -287,7 +287,7 @@ impl Submitter {
             "{}: {what} did not end within {time}; the card is being reset, and its memory is lost",
             self.card.name()
         );
-        // Not the code of a deadline, by which whoever waits for a semaphore knows that it has waited long enough.
+        // Not the code of a deadline, by which a wait for a semaphore reports its own timeout.
         Failure::with_origin(Code::Aborted, Origin::Device, message)
     }
 
@@ -299,7 +299,7 @@ impl Submitter {
     /// Why the card is of no use any more.
     pub(crate) fn ended(&self, ending: Ending) -> Failure {
         match ending {
-            Ending::Told => self.reset_failure(),
+            Ending::Notified => self.reset_failure(),
             Ending::Refused(errno) => self.lost(errno),
             Ending::Lost(failure) => failure,
         }
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(in_flight.load(Ordering::Relaxed), 1);
         drop(full);
         assert_eq!(in_flight.load(Ordering::Relaxed), 0);
-        assert_eq!(Arc::strong_count(&in_flight), 1, "references that nobody gives back");
+        assert_eq!(Arc::strong_count(&in_flight), 1, "references that are not given back");
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn container_without_its_host_executable_is_refused_when_it_is_loaded() {
     for (name, generation) in [("gaudi1", Generation::Gaudi1), ("gaudi2", Generation::Gaudi2)] {
         let uri = machine(&format!("generation={name}"));
         let device = open(&uri);
-        // Somebody else's, which has the number that the packet may name.
+        // Another executable's, which has the number that the packet may name.
         let other = load(&device, "host", &[]).unwrap();
         let mut container = wrap(&functions(), generation).unwrap();
         for number in [None, Some(1_u64)] {

@@ -242,7 +242,7 @@ fn other_process() {
     let socket = std::io::stdin();
     send(socket.as_fd(), export.handle(), export.buffer().unwrap().as_fd()).unwrap();
     println!("sent");
-    // Whoever is at the other end says when to go on.
+    // The other process says when to go on.
     let mut line = String::new();
     BufReader::new(socket.lock()).read_line(&mut line).unwrap();
     if line.trim() == "fail" {
@@ -254,7 +254,7 @@ fn other_process() {
         }
         std::thread::sleep(Duration::from_millis(100));
         let counts = emulator.counts(0);
-        assert_eq!((counts.kills, counts.hard_resets), (0, 1), "somebody held a dma-buf of the card");
+        assert_eq!((counts.kills, counts.hard_resets), (0, 1), "a process held a dma-buf of the card");
         println!("reset");
     }
     if line.trim() == "check" {

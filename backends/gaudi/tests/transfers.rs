@@ -193,7 +193,7 @@ fn idle_card_with_an_error_is_let_go_of_in_time() {
         while (device.card().is_open() || emulator.counts(0).hard_resets == 0) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(!device.card().is_open(), "{generation}: nobody looks at an idle card");
+        assert!(!device.card().is_open(), "{generation}: an idle card is not looked at");
         // Longer than the kernel waits, by the emulated clock.
         std::thread::sleep(Duration::from_millis(100));
         let counts = emulator.counts(0);

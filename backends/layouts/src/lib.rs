@@ -75,7 +75,7 @@ pub struct Field {
 /// }
 /// ```
 ///
-/// Nor does padding that nobody declared:
+/// Nor does padding that is not declared:
 ///
 /// ```compile_fail,E0277
 /// hal_layouts::layouts! {

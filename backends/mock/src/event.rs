@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Signalled from the end of the job that records it until it is given to the next one.
 ///
-/// It knows neither of queues nor of epochs: who gives it away while somebody still waits for it makes that one wait for
-/// another job.
+/// It knows neither of queues nor of epochs: an event that is reused while a queue still waits for it makes that queue wait
+/// for another job.
 #[derive(Clone, Debug, Default)]
 pub struct MockEvent(Arc<AtomicBool>);
 

@@ -14,15 +14,15 @@
 //! comes first; neither is held while a job runs or a completion is reported, since that may come back with more
 //! work for any queue.
 //!
-//! A queue's place changes under the schedule's lock, and is read without it: whoever adds a job to a queue that is
-//! anything but idle has nothing to tell the schedule, and whoever completes a job while no queue is blocked has
-//! nobody to free. Both looks are safe because the other side looks again after it has said where the queue is: a
+//! A queue's place changes under the schedule's lock, and is read without it: a thread that adds a job to a queue that is
+//! anything but idle has nothing to tell the schedule, and one that completes a job while no queue is blocked has
+//! none to unblock. Both looks are safe because the other side looks again after it has said where the queue is: a
 //! worker that leaves a queue idle looks for jobs once more, and one that leaves it blocked for completions.
 //!
 //! # Sleep
 //!
 //! Waking a thread costs more than most jobs take, so an idle worker spins for 50 microseconds before it sleeps: it *watches*.
-//! One worker at most does so, only while there is a processor that nobody else of the device needs, and only as long as
+//! One worker at most does so, only while there is a processor that no other thread of the device needs, and only as long as
 //! that pays ([`AdaptiveSpin`]): beside busy programs workers sleep at once.
 
 use crate::command::{self, Extent};
@@ -51,7 +51,7 @@ const BATCH: usize = 16;
 const WATCH: Duration = Duration::from_micros(50);
 
 /// How long a job that has ended may go unreported because the next one is about to.
-const QUIET: Duration = Duration::from_micros(10);
+const REPORT_DELAY: Duration = Duration::from_micros(10);
 
 /// How long a worker spins for more jobs of a queue before it reports what it did: about what a program takes from one piece
 /// of work to the next when there is an allocation in between.
@@ -118,7 +118,7 @@ struct Delayed {
 /// Jobs of a queue that have ended well and are not reported yet: the first ones of the worker's batch. They are let go
 /// together, since others count what they use, and a count that two threads change in turn costs as much as a small job.
 #[derive(Default)]
-struct Quiet {
+struct Unreported {
     /// The last of them, and how many there are.
     last: Option<(QueueId, u64)>,
     count: usize,
@@ -216,7 +216,7 @@ impl Hardware {
             seed: options.seed,
             jobs: CachePadded::default(),
             workers: options.workers,
-            // One processor is for whoever submits and waits.
+            // One processor is for the thread that submits and waits.
             watchers: processors() - 1,
             aborted: OnceLock::new(),
             lost: AtomicBool::new(false),
@@ -299,7 +299,7 @@ impl Hardware {
     fn offer(&self, schedule: &mut Schedule, queue: usize, looking: usize) {
         if !self.next_is_reached(queue) {
             self.put(schedule, queue, Place::Blocked);
-            // Whoever completes from here on sees that a queue is blocked; what was completed before is seen here.
+            // A worker that completes a job from here on sees that a queue is blocked; what was completed before is seen here.
             fence(Ordering::SeqCst);
             if !self.next_is_reached(queue) {
                 return;
@@ -409,34 +409,34 @@ impl Hardware {
         // A job that completes late holds up those behind it, which therefore stay on their queue.
         let at_once = if self.seeded || self.delays { 1 } else { BATCH };
         let mut left = turn;
-        let mut quiet = Quiet::default();
+        let mut unreported = Unreported::default();
         while left > 0 {
             self.take(queue, left.min(at_once), batch);
-            if batch.len() == quiet.count && quiet.count > 0 {
-                // Whoever submits is mostly about to submit more; else what has ended may set the next job free.
+            if batch.len() == unreported.count && unreported.count > 0 {
+                // The submitting thread is mostly about to submit more; else what has ended may set the next job free.
                 if !self.linger(queue) {
-                    self.report(queue, &mut quiet, batch);
+                    self.report(queue, &mut unreported, batch);
                 }
                 self.take(queue, left.min(at_once), batch);
             }
-            if batch.len() == quiet.count {
+            if batch.len() == unreported.count {
                 break;
             }
-            left -= batch.len() - quiet.count;
-            while let Some(job) = batch.get(quiet.count) {
-                // A report costs as much as a small job. So one report is for several, as long as that makes nobody
-                // wait for long.
+            left -= batch.len() - unreported.count;
+            while let Some(job) = batch.get(unreported.count) {
+                // A report costs as much as a small job, so one report covers several jobs, as long as none is
+                // reported late.
                 let time = self.time(job);
-                if quiet.time.saturating_add(time) > QUIET {
-                    self.report(queue, &mut quiet, batch);
+                if unreported.time.saturating_add(time) > REPORT_DELAY {
+                    self.report(queue, &mut unreported, batch);
                 }
-                quiet.time = quiet.time.saturating_add(time);
-                if !self.work_on(queue, batch, worker, &mut quiet) {
+                unreported.time = unreported.time.saturating_add(time);
+                if !self.work_on(queue, batch, worker, &mut unreported) {
                     return;
                 }
             }
         }
-        self.report(queue, &mut quiet, batch);
+        self.report(queue, &mut unreported, batch);
         self.leave(queue);
     }
 
@@ -457,7 +457,7 @@ impl Hardware {
         let queue = self.queue(queue);
         let completed = || queue.progress.0.completed.load(Ordering::Relaxed);
         let taken = batch.back().map_or_else(completed, |job| job.epoch);
-        // The lock is for whoever submits, if nothing was. What comes between is seen by whoever leaves the queue.
+        // If nothing was submitted the lock is left to submitting threads. What comes between is seen by the worker that leaves the queue.
         if queue.submitted.load(Ordering::Acquire) <= taken {
             return;
         }
@@ -473,7 +473,7 @@ impl Hardware {
     /// A worker is done with a queue for now.
     pub(crate) fn leave(&self, queue: usize) {
         let mut schedule = self.schedule.lock();
-        // First idle, then another look: whoever adds a job after it sees that the queue is idle.
+        // First idle, then another look: a thread that adds a job after it sees that the queue is idle.
         self.put(&mut schedule, queue, Place::Idle);
         if self.has_work(queue) {
             self.offer(&mut schedule, queue, 1);
@@ -486,9 +486,15 @@ impl Hardware {
     }
 
     /// Runs the next job of the batch and completes it; false if it completes later, and the queue is not ours any more.
-    fn work_on(&self, queue: usize, batch: &mut VecDeque<MockJob>, worker: usize, quiet: &mut Quiet) -> bool {
+    fn work_on(
+        &self,
+        queue: usize,
+        batch: &mut VecDeque<MockJob>,
+        worker: usize,
+        unreported: &mut Unreported,
+    ) -> bool {
         // The caller has seen it there, and a report leaves it the first one.
-        let job = &batch[quiet.count];
+        let job = &batch[unreported.count];
         let number = self.jobs.0.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(failure) = self.faults.loses(number) {
             self.lose(failure);
@@ -511,16 +517,16 @@ impl Hardware {
         if delay.is_zero() || self.aborted.get().is_some() {
             if completed.done.outcome.is_ok() {
                 self.pass(queue, &completed);
-                quiet.last = Some((completed.done.id, completed.done.epoch));
-                quiet.count += 1;
+                unreported.last = Some((completed.done.id, completed.done.epoch));
+                unreported.count += 1;
             } else {
-                self.report(queue, quiet, batch);
+                self.report(queue, unreported, batch);
                 drop(batch.pop_front());
                 self.complete(queue, completed);
             }
             return true;
         }
-        self.report(queue, quiet, batch);
+        self.report(queue, unreported, batch);
         drop(batch.pop_front());
         let mut schedule = self.schedule.lock();
         self.put(&mut schedule, queue, Place::Delayed);
@@ -531,12 +537,12 @@ impl Hardware {
         false
     }
 
-    /// Reports jobs that have ended well. What they used is free before anybody hears that they are complete.
-    fn report(&self, queue: usize, quiet: &mut Quiet, batch: &mut VecDeque<MockJob>) {
-        let quiet = std::mem::take(quiet);
-        batch.drain(..quiet.count);
-        let Some((id, epoch)) = quiet.last else { return };
-        self.report_done(queue, Done { id, epoch, outcome: Ok(()) }, quiet.count);
+    /// Reports jobs that have ended well. What they used is free before their completion is reported.
+    fn report(&self, queue: usize, unreported: &mut Unreported, batch: &mut VecDeque<MockJob>) {
+        let unreported = std::mem::take(unreported);
+        batch.drain(..unreported.count);
+        let Some((id, epoch)) = unreported.last else { return };
+        self.report_done(queue, Done { id, epoch, outcome: Ok(()) }, unreported.count);
     }
 
     /// Reports a job.
@@ -564,7 +570,7 @@ impl Hardware {
 
     /// Looks at the queues that wait for others.
     fn unblock(&self) {
-        // Either this sees that a queue is blocked, or whoever blocks it sees what is complete.
+        // Either this sees that a queue is blocked, or the worker that blocks it sees what is complete.
         fence(Ordering::SeqCst);
         if self.blocked.load(Ordering::Relaxed) == 0 {
             return;

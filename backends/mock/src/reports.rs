@@ -11,7 +11,7 @@
 //!
 //! Completions of a queue are reported in its order, and several threads may look at once. So one of them delivers, and
 //! another one that comes meanwhile leaves it to that one. What is kept after the delivering thread has looked is found by the
-//! next look, which the pipe, or whoever polls a device that has work, is certain to bring.
+//! next look, which is certain to come: from the pipe, or from the thread that polls a device with work.
 
 use hal_backend::{Completer, Completion, Failure, QueueId};
 use parking_lot::Mutex;

@@ -438,7 +438,7 @@ impl Kernel for Desk {
         match call {
             Call::Version => {
                 let version: DrmVersion = take(argument);
-                // SAFETY: whoever asks has said that there is room for 32 bytes.
+                // SAFETY: the request says that there is room for 32 bytes.
                 unsafe { entries::<u8>(version.name, 4) }.copy_from_slice(b"qaic");
                 argument.copy_from_slice(DrmVersion { name_length: 4, ..version }.as_bytes());
                 Ok(())

@@ -130,7 +130,7 @@ impl Executable {
     pub(crate) fn access(&self, binding: usize) -> Access {
         match &self.kind {
             Kind::Network(blueprint) => blueprint.access(binding),
-            // Nobody says which way they go.
+            // The executable does not say which way they go.
             Kind::Program { .. } => Access::BOTH,
         }
     }

@@ -22,7 +22,7 @@
 //! What `qaic://` stands for can be said otherwise by the environment: `HAL_QAIC_DEFAULT` is then the path.
 //!
 //! A card that is named is that card or an error. Each device that is opened is a client of its own: its networks and
-//! buffers are nobody else's, in this process or another.
+//! buffers are its own, and no other device's, in this process or another.
 //!
 //! # Parameters
 //!

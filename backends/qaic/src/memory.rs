@@ -8,8 +8,8 @@
 //!
 //! An object is *sliced* for one network at a time: the kernel is told which of its pieces go where. That is kept until the
 //! object is bound elsewhere or the network is gone, so that binding the same buffer to the same network again costs
-//! nothing. The kernel queues an object once at a time, and an object that is queued keeps its slices: whoever queues one
-//! [takes](Bound::take) it before, and whoever finds it taken works on a copy.
+//! nothing. The kernel queues an object once at a time, and an object that is queued keeps its slices: a job
+//! [takes](Bound::take) an object before it queues it, and works on a copy if it is taken.
 
 use crate::kmd::{Card, Errno, Error, Object};
 use hal_backend::HostRange;

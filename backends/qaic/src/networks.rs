@@ -154,7 +154,7 @@ impl Networks {
         };
         let mut result = queue(&mut active, &mut self.spares, head, constants, bindings);
         while let Err(Refusal::Failed(Trouble::Device(Error::Ring))) = result {
-            // Nothing is queued. The network gets a channel with larger rings, unless somebody has said how large.
+            // Nothing is queued. The network gets a channel with larger rings, unless the URI says how large.
             let elements = active.elements() * 2;
             if self.settings.elements.is_some() || elements > ELEMENTS.1 {
                 break;

@@ -148,7 +148,7 @@ fn card_takes_its_own_format_and_an_emulated_one_the_hosts_as_well() {
     let emulated = emulated.device();
     assert!(emulated.supports(FORMAT, &NoHost) && emulated.supports("host", &Loader));
     assert!(!emulated.supports("host", &NoHost));
-    // A card that nobody says is emulated has no way to run what the host runs.
+    // A card that is not known to be emulated has no way to run what the host runs.
     let mut none = Parameters::new("qaic", []);
     let kernel = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
     let card = Qaic::open_on(kernel, Path::new("/dev/accel/accel0"), None, &mut none).unwrap();

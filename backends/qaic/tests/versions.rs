@@ -65,7 +65,7 @@ impl Kernel for Firmware {
         self.emulator.ioctl(file, request, argument)?;
         if Call::of_request(request) == Some(Call::Manage) {
             let message: ManageMessage = zerocopy::FromBytes::read_from_bytes(argument).unwrap();
-            // SAFETY: whoever sends a message keeps its memory until this returns, and the answer in it has that many bytes.
+            // SAFETY: the sender of a message keeps its memory until this returns, and the answer in it has that many bytes.
             let answer =
                 unsafe { std::slice::from_raw_parts_mut(message.data as *mut u8, message.len as usize) };
             self.change(answer);

@@ -118,7 +118,7 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;
     let status = launch::wait_for_all(running.process);
     if report {
-        // Nobody is left who could have anything, but for threads of ours that are at a request of one that was killed.
+        // No process is left that could have anything, but threads of ours may be at a request of one that was killed.
         let end = Instant::now() + LATE;
         while machine.cards.reap() && Instant::now() < end {
             std::thread::sleep(LATE / 500);

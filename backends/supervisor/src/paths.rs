@@ -151,7 +151,7 @@ impl Supervisor {
         let Ok(file) = target.descriptor(asked.folder) else { return Ok(Answer::Pass) };
         let Some(path) = self.machine.node(file.as_fd()) else { return Ok(Answer::Pass) };
         drop(file);
-        // A card that was pulled out has no node any more, but whoever has it open still sees what it was of.
+        // A card that was pulled out has no node any more, but a process that has it open still sees what it was of.
         let entry = self.tree.find(&path).unwrap_or(Entry::Node { major: 0, minor: 0 });
         let status = self.status(&path, &entry)?;
         match asked.question {

@@ -45,7 +45,7 @@ pub(crate) fn install(filter: &[sock_filter]) -> io::Result<OwnedFd> {
         if let Ok(listener) = i32::try_from(listener)
             && listener >= 0
         {
-            // SAFETY: fresh, and nobody else knows it.
+            // SAFETY: the descriptor is new, and no other owner exists.
             return Ok(unsafe { OwnedFd::from_raw_fd(listener) });
         }
         refused = io::Error::last_os_error();

@@ -5,8 +5,8 @@
 //! # Threads
 //!
 //! Any number of threads receive notices, and each answers the one that it took before it takes the next, however long the
-//! emulator sleeps in it, as a wait does. One of them always waits for a notice: whoever takes one and leaves nobody
-//! behind starts another thread. So there are never more than the programs have threads in calls, and a few.
+//! emulator sleeps in it, as a wait does. One of them always waits for a notice: the last one that waits starts
+//! another thread when it takes one. So there are never more than the programs have threads in calls, and a few.
 //!
 //! # Signals
 //!
@@ -125,7 +125,7 @@ impl Supervisor {
             let notice = match self.listener.receive() {
                 Ok(Some(notice)) => notice,
                 Ok(None) => continue,
-                // There is nobody left who could ask.
+                // The last process that could ask has ended.
                 Err(_) => return,
             };
             if self.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -255,7 +255,7 @@ impl Supervisor {
                 self.opened.wait(&mut open);
             }
             self.opened.wait_for(&mut open, REAP);
-            // Whoever opens meanwhile says so again.
+            // An open meanwhile sets it again.
             *open = false;
             let still = MutexGuard::unlocked(&mut open, || self.machine.reap());
             *open |= still;

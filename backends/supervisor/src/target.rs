@@ -3,7 +3,7 @@
 //! The process whose call is answered: its memory and its descriptors.
 //!
 //! A notice names a thread by its number. While the notice waits for its answer the number is that thread's, and
-//! afterwards it may be anybody's: so what was read is believed only if the notice still waits behind the reading, and
+//! afterwards another thread may have it: so what was read is believed only if the notice still waits behind the reading, and
 //! nothing is written unless it waits. Memory that is lent for longer is reached through a file that stands for the
 //! process's memory as it was then, which no other process and no later program can take the place of.
 

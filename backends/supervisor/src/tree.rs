@@ -99,7 +99,7 @@ impl Folder {
     /// A folder where no other user may put anything.
     pub(crate) fn new(name: &str) -> std::io::Result<Self> {
         let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-        // What somebody else has put there is not used.
+        // A folder that another user has put there is refused.
         std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
@@ -107,7 +107,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It has names and nothing else, and whoever comes next has another one.
+        // It has names and nothing else, and the next tree has another path.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -251,7 +251,7 @@ impl Tree {
         for entry in std::fs::read_dir(&ours).map_err(number)? {
             let entry = entry.map_err(number)?;
             if !names.iter().any(|(name, _)| entry.file_name() == name.as_str()) {
-                // A card that was pulled out. Somebody else may have been first.
+                // A card that was pulled out. Another thread may have removed it first.
                 let _ = std::fs::remove_dir_all(entry.path()).or_else(|_| std::fs::remove_file(entry.path()));
             }
         }

@@ -51,7 +51,7 @@ pub(crate) struct Patience<'a> {
     pub(crate) deadline: Duration,
     /// Set when it is to be given up.
     pub(crate) stop: &'a AtomicBool,
-    /// Who knows of a core that will never end, if anybody does.
+    /// A function that tells whether a core will never end, where there is one.
     pub(crate) watch: Option<&'a dyn Watch>,
 }
 

@@ -134,7 +134,7 @@ fn tile_that_is_fused_off_loses_the_device() {
     }
 }
 
-/// Whatever a card that is lost reads as, nobody is given it as if it were memory.
+/// Whatever a card that is lost reads as, it is not given out as if it were memory.
 #[test]
 fn read_while_the_network_hangs_is_a_failure() {
     let expected = bytes_of(&numbers(3000, 4));

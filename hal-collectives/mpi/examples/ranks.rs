@@ -210,7 +210,7 @@ fn again() {
     }
 }
 
-/// Operations that do not fit each other, whoever exchanges messages with whom for them. The group fails each time within the time
+/// Operations that do not fit each other, whichever ranks exchange messages for them. The group fails each time within the time
 /// that messages need, and is begun anew.
 fn misfits(all: &dyn Communicator) {
     let large = 100_000;
@@ -240,7 +240,7 @@ fn misfits(all: &dyn Communicator) {
             let room = usize::try_from(count).unwrap() * ranks as usize;
             let attempt = || run(&*group, kind, count, &vec![1; room], room);
             let begin = Instant::now();
-            // Who only sends, or has all that it needs, may be through before anybody knows.
+            // A rank that only sends, or has all that it needs, may be through before the failure is known.
             let failure = loop {
                 match attempt() {
                     Ok(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -257,7 +257,7 @@ fn misfits(all: &dyn Communicator) {
     assert_eq!(run(&*group, sum, 1, &[1], 1).unwrap(), [ranks]);
 }
 
-/// Each rank gives up at each step of a program, and everybody is told with its name: whoever is behind in an earlier step, and whoever
+/// Each rank gives up at each step of a program, and every rank is told with its name: one that is behind in an earlier step, and one that
 /// needs nothing of it in a later one.
 fn faults(all: &dyn Communicator) {
     let program = [Kind::AllReduce(SUM), Kind::AllGather, Kind::Broadcast { root: 0 }, Kind::AllToAll];

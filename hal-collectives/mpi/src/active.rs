@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An operation under way: what its step waits for.
+//! An operation under way: its schedule, its memory, and the messages that its step waits for.
 
 use crate::exchange::{Receive, Schedule, Work};
 use crate::group::Slot;
@@ -177,7 +177,7 @@ impl Active {
         Failure::new(Code::DataLoss, message)
     }
 
-    /// Somebody did not come.
+    /// The failure of an operation whose messages did not come in time.
     pub(crate) fn too_late(&self) -> Failure {
         let missing: BTreeSet<u32> = self.expects.iter().map(|receive| receive.from).collect();
         let names: Vec<String> = missing.iter().take(8).map(u32::to_string).collect();

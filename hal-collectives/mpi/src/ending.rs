@@ -4,15 +4,15 @@
 //!
 //! A rank that is told that its operation has failed may use the memory again at once, for something else. So it is told when no transfer
 //! reads or writes that memory any more: receives are cancelled, and those that have met their message already, as well as sends, get
-//! [`GRACE`] to end. A send counts too: whoever receives it may be through with the operation before it hears of the failure, and would have
+//! [`GRACE`] to end. A send counts too: the rank that receives it may be through with the operation before it hears of the failure, and would have
 //! got what the sender wrote there afterwards.
 //!
-//! A transfer may never end, where its other end is gone. When its time is over the rank is told all the same, as nobody hangs because of
+//! A transfer may never end, where its other end is gone. When its time is over the rank is told all the same, as no rank hangs because of
 //! a peer, and the memory of the transfer is *kept*: it is not let go of before MPI says that it is done with it, and never if
-//! that never happens. What a late message writes then it writes into memory that nobody else has got.
+//! that never happens. What a late message writes then it writes into memory that has no other user.
 //!
-//! A message that nobody takes any more, as its letter came to an operation that has failed or does not fit, is received all the same, into
-//! memory that nobody looks at: MPI would keep it otherwise, and have it ready for the one after 32,000 others that has its tag again.
+//! A message that is not wanted any more, as its letter came to an operation that has failed or does not fit, is received all the same, into
+//! memory that is discarded: MPI would keep it otherwise, and have it ready for the one after 32,000 others that has its tag again.
 
 use crate::active::{InFlight, Purpose};
 use crate::group::Generation;
@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 
 /// The owner of transfers that are no operation's.
-pub(crate) const NOBODY: u64 = u64::MAX;
+pub(crate) const UNOWNED: u64 = u64::MAX;
 
-/// Operations of a group that have failed, whose ranks are told together when all of their transfers have ended: they may be pieces of one, of
-/// which each has somebody of its own to tell.
+/// Operations of a group that have failed, whose ranks are told together when all of their transfers have ended: they may be pieces of one, each
+/// with a callback of its own.
 struct Ending {
     told: Vec<Told>,
     transfers: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Endings {
     groups: BTreeMap<Generation, Ending>,
     /// The groups of operations that have transfers under way.
     operations: BTreeMap<u64, Generation>,
-    /// Transfers whose ranks could not wait for them, and messages that nobody takes.
+    /// Transfers whose ranks could not wait for them, and messages that are not wanted.
     kept: Vec<InFlight>,
 }
 
@@ -65,7 +65,7 @@ impl Endings {
         }
     }
 
-    /// Who is to be told of a group that has failed, unless transfers are left.
+    /// The callbacks of a group that has failed, unless transfers are left.
     pub(crate) fn over(&mut self, group: Generation) -> Vec<Told> {
         if self.groups.get(&group).is_none_or(|ending| ending.transfers > 0) {
             return Vec::new();
@@ -74,7 +74,7 @@ impl Endings {
         self.groups.remove(&group).map(|ending| ending.told).unwrap_or_default()
     }
 
-    /// Nobody takes a letter.
+    /// Receives and discards the message that a letter announces, which no operation takes.
     pub(crate) fn discard(&mut self, letter: &Letter, library: &Library) {
         if let Content::Part { length, tag: Some(tag) } = letter.header.content {
             self.keep(library.receive_unwanted(length, letter.header.source, tag));
@@ -88,10 +88,10 @@ impl Endings {
 
     fn keep(&mut self, request: Option<Request>) {
         let purpose = Purpose::Receive(None);
-        self.kept.extend(request.map(|request| InFlight { request, owner: NOBODY, purpose }));
+        self.kept.extend(request.map(|request| InFlight { request, owner: UNOWNED, purpose }));
     }
 
-    /// A transfer of an operation has ended: who is to be told, if it was the last one of its group.
+    /// A transfer of an operation has ended: returns the callbacks that are due if it was the last one of its group.
     pub(crate) fn landed(&mut self, operation: u64) -> Vec<Told> {
         let Some(&group) = self.operations.get(&operation) else { return Vec::new() };
         if let Some(ending) = self.groups.get_mut(&group) {
@@ -126,7 +126,7 @@ impl Endings {
         ended
     }
 
-    /// All that is kept, for whoever ends MPI.
+    /// All that is kept, for the thread that finalises MPI.
     pub(crate) fn take_kept(&mut self) -> Vec<InFlight> {
         std::mem::take(&mut self.kept)
     }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What makes progress, and who: the threads of the program that wait, and this crate's.
+//! The progress engine: which threads look for messages, those of the program that wait and this crate's.
 //!
-//! Everything about messages is under one lock ([`Progress`]); whoever holds it looks at everything once. Nobody is told anything, and
+//! Everything about messages is under one lock ([`Progress`]); the thread that holds it looks at everything once. No callback is called, and
 //! no memory of an operation is let go of, while it is held: both are foreign code.
 //!
 //! # Who looks
 //!
-//! Whoever starts an operation looks, so that its first messages go at once. A thread that [watches](watch) looks, and as long as any does, the
-//! engine's own thread sleeps: two that look are in each other's way. That thread looks when nobody else does.
+//! A thread that starts an operation looks, so that its first messages go at once. A thread that [watches](watch) looks, and as long as any does, the
+//! engine's own thread sleeps: two that look are in each other's way. That thread looks when no other does.
 //!
-//! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if anything is under way; whoever leaves a
-//! command behind wakes it unless somebody watches. Both look at the other's word behind their own, so one of them sees it. Where a thread has
+//! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if anything is under way; a thread that leaves a
+//! command behind wakes it unless another one watches. Both look at the other's word behind their own, so one of them sees it. Where a thread has
 //! watched just before, it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up by itself
-//! then, every [`NAP`] at first, and less often as long as somebody has always watched. It also looks where nobody has since its last nap
+//! then, every [`NAP`] at first, and less often as long as there was always a watcher. It also looks where no thread has since its last nap
 //! though threads watch: they may be held up by what they have found, such as a callback of the program's.
 //!
 //! So may the engine's thread, and what it tells may be just what the callback waits for. Therefore another one stands by from the first
-//! time on that it tells anybody, and takes its place if it has not come back within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for
-//! long. Whoever comes back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves, and the others are in callbacks.
+//! time on that it calls a callback, and takes its place if it has not come back within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for
+//! long. A thread that comes back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves, and the others are in callbacks.
 
 use crate::library::{Library, at_exit, in_forks};
 use crate::progress::{Ended, Progress, Started, Told};
@@ -41,7 +41,7 @@ const NAP: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_millis(20);
 
 /// How long it sleeps at most while a program's threads watch again and again, and for how long it does not trust them to after one operation
-/// that nobody watched.
+/// that no thread watched.
 const LONG_NAP: Duration = Duration::from_micros(3200);
 const DISTRUST: Duration = Duration::from_secs(1);
 
@@ -57,7 +57,7 @@ const LOOKS: u32 = 16;
 /// How long is waited for MPI to rest, or to end, which others may hold up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What talks to MPI in this process.
+/// The engine of this process's collectives between processes: the MPI library, the operations under way, and the threads that look.
 pub(crate) struct Engine {
     pub(crate) rank: u32,
     pub(crate) size: u32,
@@ -77,10 +77,10 @@ pub(crate) struct Engine {
     watchers: Watchers,
     /// When a thread watched last, in nanoseconds from the beginning.
     watched: AtomicU64,
-    /// Who is to be told of what has ended together with an operation whose rank is being told, and whether there are any. Whoever looks tells one.
+    /// Callbacks that are due while another one runs, and whether there are any. Each look calls one.
     untold: Mutex<VecDeque<Told>>,
     has_untold: AtomicBool,
-    /// How often somebody has looked.
+    /// The number of looks.
     looks: AtomicU64,
     /// How often the thread that serves has begun to tell, and has come back or was replaced: it tells while this is odd.
     turns: AtomicU64,
@@ -147,7 +147,7 @@ extern "C" fn forked() {
     }
 }
 
-/// Waits until MPI is left alone, if it is somebody else's to end and there is no group any more.
+/// Waits until MPI is left alone, if the program finalises it and there is no group any more.
 pub(crate) fn rest() {
     if let Some(engine) = known() {
         engine.rest();
@@ -180,7 +180,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
     Ok(engine)
 }
 
-/// What was found by looking.
+/// The result of a look.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Look {
     moved: bool,
@@ -219,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Has something done soon, now if nobody else is at it. Operations that end by it are told of by who looks next, as whoever calls
+    /// Has something done soon, now if the lock is free. Operations that end by it are told by the next look, as the caller
     /// may hold locks of its own.
     pub(crate) fn send(&self, command: Command) {
         let mut command = Some(command);
@@ -276,7 +276,7 @@ impl Engine {
         Some(result)
     }
 
-    /// Looks at everything once, unless somebody else does, and tells whose operations have ended.
+    /// Looks at everything once, unless another thread does, and tells whose operations have ended.
     pub(crate) fn look(&self) -> Look {
         let mut ended = Ended::default();
         let look = self.find(&mut ended);
@@ -286,7 +286,7 @@ impl Engine {
         look
     }
 
-    /// Tells one after the other, and leaves those behind to whoever looks meanwhile: a callback may wait for one of them.
+    /// Tells one after the other, and leaves those behind to other threads that look meanwhile: a callback may wait for one of them.
     fn tell(&self, ended: &mut Ended) {
         loop {
             if ended.are_several() {
@@ -347,7 +347,7 @@ impl Engine {
         self.take_turn(turn).then_some(look)
     }
 
-    /// The thread that tells in this turn is done with it, or another one serves from now on: whoever says so first.
+    /// Ends a turn: the thread that tells in it is done, or another one serves from now on. True for the first of the two.
     fn take_turn(&self, turn: u64) -> bool {
         self.turns.compare_exchange(turn, turn + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -445,15 +445,15 @@ impl Engine {
             }
             let mut commands = self.commands.lock();
             self.is_idle.store(!look.waits, Ordering::SeqCst);
-            // Whoever begins something says so before it asks whether this thread is idle.
+            // A thread that begins an operation counts it before it asks whether this thread is idle.
             if commands.is_empty() && (look.waits || !self.under_way.load(Ordering::SeqCst)) {
-                let quiet = match look {
+                let pause = match look {
                     Look { waits: true, .. } => NAP,
-                    // The longer nobody takes them, the later is it looked.
+                    // The longer they are not taken, the longer is the pause.
                     Look { sends: true, .. } => (now - moved).clamp(NAP, idle.max(NAP)),
                     _ => idle,
                 };
-                self.news.wait_for(&mut commands, quiet);
+                self.news.wait_for(&mut commands, pause);
             }
             self.is_idle.store(false, Ordering::SeqCst);
         }
@@ -514,7 +514,7 @@ fn watch_by(
 ) -> bool {
     let (_watching, helper) = (Watching::begin(watchers, find), Helper::begin());
     let yields = shares_processors();
-    let (mut quiet, mut looks) = (None, 0_u32);
+    let (mut idle_since, mut looks) = (None, 0_u32);
     loop {
         if is_over() {
             return true;
@@ -523,14 +523,14 @@ fn watch_by(
         let look = find().map(|engine| engine.look()).unwrap_or_default();
         let moved = helper.help() || look.moved;
         if moved {
-            quiet = None;
+            idle_since = None;
         } else if !look.waits && !is_busy_here() {
             return is_over();
         }
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(LOOKS) {
             let now = Instant::now();
-            let since = *quiet.get_or_insert(now);
+            let since = *idle_since.get_or_insert(now);
             if now - since >= EAGER || until.is_some_and(|until| now >= until) {
                 return is_over();
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What each kind of operation is in messages: steps, each of them some messages to and from other ranks.
+//! The algorithms: each kind of operation as steps, each of them some messages to and from other ranks.
 //!
 //! No rank exchanges messages with every other one for a small operation, and none has more steps than the size asks for:
 //!
@@ -142,7 +142,7 @@ pub(crate) fn schedule(
         (Kind::Send { .. } | Kind::Recv { .. } | Kind::SendRecv { .. }, send, recv) => {
             plan.transfers(send.map(|send| send.whole()), recv.map(|recv| recv.whole()))
         }
-        // Without any elements there is nothing to exchange but that everybody is there.
+        // Without any elements there is nothing to exchange but that all ranks are there.
         (_, None, None) => steps(vec![Step::default()]),
         (Kind::AllReduce(how), Some(send), Some(recv)) => {
             plan.all_reduce(how, &send.whole(), &recv.whole(), scratch)?

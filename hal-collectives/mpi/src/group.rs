@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A rank's end of a group, and what it has entered.
+//! A rank's handle on a group between processes, and the operations that it has entered.
 
 use crate::engine::{Command, Engine, engine};
 use crate::progress::Started;
@@ -38,12 +38,12 @@ pub(crate) struct Group {
     pub(crate) members: Vec<u32>,
     pub(crate) rank: u32,
     pub(crate) terms: Terms,
-    /// Nobody joins it again when it is gone.
+    /// A part of a split group, which cannot be joined again when it is gone.
     is_part: bool,
     state: Arc<Mutex<State>>,
 }
 
-/// An operation of a line, from this rank's end of it: which end that is goes without saying where everybody is.
+/// An operation of a line, from this rank's end of it: which end that is goes without saying for a line of all ranks.
 type Place = (Line, bool, u64);
 
 /// What other ranks ask for.
@@ -252,7 +252,7 @@ impl Group {
         Failure::new(Code::InvalidArgument, message)
     }
 
-    /// The group has failed: whoever joins it from now on begins it anew. What is under way is ended by the thread that tells of it.
+    /// The group has failed: a rank that joins it from now on begins it anew. What is under way is ended by the thread that tells of it.
     fn fail(self: &Arc<Self>, failure: &Failure) {
         let first = self.set_failed(failure);
         self.engine.send(Command::Fail { group: self.clone(), first });
@@ -326,7 +326,7 @@ impl Communicator for Member {
 /// How many bytes a rank says when it splits: its color and its key.
 const CALL: u64 = 12;
 
-/// The part of a group with a color, when everybody has said theirs.
+/// The part of a group with a color, when all ranks have said theirs.
 fn part_of(group: &Arc<Group>, split: u32, color: Option<u32>, all: &HostRange) -> Result<Arc<Group>> {
     let color = color.map_or(-1, i64::from);
     let mut members = Vec::new();
@@ -359,7 +359,7 @@ struct Pending {
 impl Pending {
     fn member(&self) -> Result<Arc<Member>> {
         let mut outcome = self.outcome.lock();
-        // Who keeps the time ends it; twice as long is for a thread that was not woken in time.
+        // The thread that keeps the time ends it; twice as long is for one that was not woken in time.
         let end = Instant::now() + self.timeout * 2 + Duration::from_secs(1);
         loop {
             if let Some(outcome) = &*outcome {
@@ -406,7 +406,7 @@ struct Places {
 }
 
 impl Places {
-    /// Ends the group; what everybody is told then.
+    /// Ends the group, and returns the failure that all ranks are told.
     fn end(&self, why: &Failure) -> Failure {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",

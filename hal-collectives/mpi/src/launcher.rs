@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What launched this process, by what it has set in the environment.
+//! The launcher of this process, found out by the environment variables that it has set.
 //!
 //! | launcher | sets |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! `srun` sets its own variables with any `--mpi`, also where no MPI would find the others; so they count only beside those of PMIx. Open MPI's
 //! `mpirun` sets those of PMIx too, within a job of Slurm's perhaps: its own come first.
 
-/// Who launched this process.
+/// The launcher of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Launcher {
     OpenMpi,
@@ -28,7 +28,7 @@ fn of_process() -> Environment<'static> {
     Environment(&|name| std::env::var(name).ok())
 }
 
-/// Who launched this process, if a launcher of MPI programs has.
+/// The launcher of this process, if it is one of MPI programs.
 pub(crate) fn launcher() -> Option<Launcher> {
     of_process().launcher()
 }
@@ -143,7 +143,7 @@ mod tests {
         for left_out in 0..2 {
             assert_eq!(says(&[&SLURM[..], &PMIX[left_out..=left_out]].concat()).0, None);
         }
-        // Nobody says how many there are.
+        // No variable says how many there are.
         assert_eq!(says(&PMIX), (None, None, 1));
     }
 

@@ -3,7 +3,7 @@
 //! Groups of ranks in many processes and on many machines, by MPI.
 //!
 //! The library is the one of whatever launched the process, loaded at run time ([`is_launched`], [`join`]); a program that is
-//! linked with this crate needs none. One thread at a time makes calls to it: whoever waits, or one of this crate's (`engine.rs`); what each kind of operation is in
+//! linked with this crate needs none. One thread at a time makes calls to it: one that waits, or one of this crate's (`engine.rs`); what each kind of operation is in
 //! messages stands in `exchange.rs`, and a rank's end of a group in `group.rs`.
 //!
 //! # Agreement
@@ -13,7 +13,7 @@
 //! it is, so every rank also tells the next one that it is there, if that gets nothing else at first: around that ring two neighbours
 //! disagree wherever two ranks do. What does not come in time ends the group too.
 //!
-//! Whoever ends a group tells the ranks whose number differs from its own by a power of two, and everybody who hears of it for the first time
+//! A rank that ends a group tells the ranks whose number differs from its own by a power of two, and each that hears of it for the first time
 //! does the same. So all know after a logarithmic number of hops, also where some ranks are gone.
 #![deny(unsafe_code)]
 
@@ -42,7 +42,7 @@ pub fn can_be_job(count: u32) -> bool {
     launcher::launched().is_none_or(|launched| launched == count)
 }
 
-/// This process's rank in its job, and how many there are. Loads and initialises MPI if nobody has.
+/// This process's rank in its job, and how many there are. Loads and initialises MPI if the program has not.
 pub fn place() -> Result<(u32, u32)> {
     let engine = engine::engine()?;
     Ok((engine.rank, engine.size))
@@ -58,7 +58,7 @@ pub fn is_busy() -> bool {
     engine::is_busy()
 }
 
-/// Looks on this thread whether anything moves, and helps with what is done within this process, until something is over: for a thread that
+/// Polls for messages on this thread, and helps with what is done within this process, until something is over: for a thread that
 /// has nothing better to do than to wait for an operation. Returns what it found last. It returns early where it does no good: when nothing is
 /// under way any more, when nothing has moved for a while, and at the latest a little after `until`. Operations go on without it.
 ///

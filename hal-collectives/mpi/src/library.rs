@@ -12,7 +12,7 @@
 //! # Tags
 //!
 //! Messages go between all processes of the job, in the communicator that the program's own may be in too: one of ours would have to be made
-//! by all ranks together, and a group waits for nobody when it is joined. So they have the highest tags that this MPI has, counted from the top.
+//! by all ranks together, and joining a group waits for no other rank. So they have the highest tags that this MPI has, counted from the top.
 //!
 //! # Threads
 //!
@@ -63,8 +63,8 @@ const MPICH_BYTE: Handle = 0x4c00_010d;
 const MPICH_ERRORS_RETURN: Handle = 0x5400_0001;
 
 /// `MPI_ANY_SOURCE` of each.
-const OPEN_MPI_ANYBODY: c_int = -1;
-const MPICH_ANYBODY: c_int = -2;
+const OPEN_MPI_ANY_SOURCE: c_int = -1;
+const MPICH_ANY_SOURCE: c_int = -2;
 
 /// `MPI_TAG_UB` of each, and the highest tag that any MPI has at least.
 const OPEN_MPI_TAGS: c_int = 0;
@@ -82,7 +82,7 @@ type Status = [u64; 16];
 pub(crate) struct Library {
     world: Handle,
     byte: Handle,
-    anybody: c_int,
+    any_source: c_int,
     /// The highest tag, from which ours are counted down.
     last_tag: c_int,
     send: Transfer,
@@ -93,7 +93,7 @@ pub(crate) struct Library {
     error_string: ErrorString,
     finalize: Plain,
     finalized: AskOne,
-    /// Whether it was begun here, and nobody else will end it.
+    /// Whether it was initialised here, and is to be finalised here.
     pub(crate) owned: bool,
     pub(crate) rank: u32,
     pub(crate) size: u32,
@@ -159,7 +159,7 @@ unsafe fn symbol<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T> {
 }
 
 impl Library {
-    /// Loads the library of whatever launched this process, and initialises it unless somebody has.
+    /// Loads the library of whatever launched this process, and initialises it unless the program has.
     pub(crate) fn load() -> Result<Self> {
         let names = match launcher() {
             Some(Launcher::OpenMpi | Launcher::Pmix) => [OPEN_MPI, MPICH],
@@ -170,16 +170,16 @@ impl Library {
         // SAFETY: the types are those of the MPI standard, with handles as the module says.
         unsafe {
             let by_pointers = !libc::dlsym(library, c"ompi_mpi_comm_world".as_ptr()).is_null();
-            let (world, byte, handler, anybody, tags) = if by_pointers {
+            let (world, byte, handler, any_source, tags) = if by_pointers {
                 (
                     symbol(library, c"ompi_mpi_comm_world")?,
                     symbol(library, c"ompi_mpi_byte")?,
                     symbol(library, c"ompi_mpi_errors_return")?,
-                    OPEN_MPI_ANYBODY,
+                    OPEN_MPI_ANY_SOURCE,
                     OPEN_MPI_TAGS,
                 )
             } else {
-                (MPICH_WORLD, MPICH_BYTE, MPICH_ERRORS_RETURN, MPICH_ANYBODY, MPICH_TAGS)
+                (MPICH_WORLD, MPICH_BYTE, MPICH_ERRORS_RETURN, MPICH_ANY_SOURCE, MPICH_TAGS)
             };
             let owned = begin(library)?;
             let set_handler: SetHandler = symbol(library, c"MPI_Comm_set_errhandler")?;
@@ -200,7 +200,7 @@ impl Library {
             Ok(Self {
                 world,
                 byte,
-                anybody,
+                any_source,
                 last_tag: last_tag(symbol(library, c"MPI_Comm_get_attr")?, world, tags),
                 send: symbol(library, c"MPI_Isend")?,
                 receive: symbol(library, c"MPI_Irecv")?,
@@ -239,22 +239,22 @@ impl Library {
         Ok(request)
     }
 
-    /// Begins to receive what a receive has missed that was cancelled, into memory that nobody looks at. Nothing where it has missed nothing.
+    /// Begins to receive what a receive has missed that was cancelled, into memory of its own, which is discarded. Nothing where it has missed nothing.
     pub(crate) fn receive_missed(&self, request: &Request) -> Option<Request> {
         let (from, tag) = request.source.filter(|_| request.has_missed)?;
         self.receive_unwanted(request.memory.length(), from, tag)
     }
 
-    /// Begins to receive a message into memory that nobody looks at. What cannot be received stays with MPI.
+    /// Begins to receive a message into memory of its own, which is discarded. What cannot be received stays with MPI.
     pub(crate) fn receive_unwanted(&self, length: u64, from: u32, tag: i32) -> Option<Request> {
         let memory = HostRange::allocate(length, 64).ok()?;
         self.receive(memory, from, tag).ok()
     }
 
-    /// Begins to receive at most as much as the memory of a request has that is idle, from whoever sends it.
-    pub(crate) fn receive_by_anybody(&self, request: &mut Request, tag: i32) -> Result {
+    /// Begins to receive at most as much as the memory of a request has that is idle, from any rank.
+    pub(crate) fn receive_from_any_source(&self, request: &mut Request, tag: i32) -> Result {
         let length = request.memory.length();
-        self.transfer(self.receive, request, length, self.anybody, tag)?;
+        self.transfer(self.receive, request, length, self.any_source, tag)?;
         request.is_expected = true;
         Ok(())
     }
@@ -318,7 +318,7 @@ impl Library {
         }
         let (tell, told) = channel();
         let thread = std::thread::Builder::new().spawn(move || {
-            // SAFETY: nobody else calls the library any more.
+            // SAFETY: no other thread calls the library any more.
             unsafe { finalize() };
             let _ = tell.send(());
         });

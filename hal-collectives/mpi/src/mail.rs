@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Letters: where they are received, and what is sent.
+//! Letters, the small messages by which ranks announce operations: the receives that wait for them, and the sends.
 
 use crate::group::Generation;
 use crate::library::{Library, Request};
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-/// How many letters can come before anybody looks, without MPI having to keep them.
+/// How many letters can come before a thread looks, without MPI having to keep them.
 const PLACES: usize = 32;
 
 /// How many bytes a letter has at most.
@@ -38,7 +38,7 @@ impl Letter {
     }
 }
 
-/// What is received and sent as letters.
+/// The receives that wait for letters, and the letters that are being sent.
 ///
 /// # Invariants
 ///
@@ -46,8 +46,8 @@ impl Letter {
 #[derive(Default)]
 pub(crate) struct Mail {
     places: VecDeque<Request>,
-    /// Letters that had come when nobody listened any more, which come before all that come later.
-    /// Until somebody listens again: what answers them is sent.
+    /// Letters that came after the last group was let go of, kept until another is joined: they come before all later ones,
+    /// and are answered then.
     kept: VecDeque<Letter>,
     /// Each with memory for the largest letter.
     sent: VecDeque<Request>,
@@ -62,11 +62,11 @@ impl Mail {
         while self.places.len() < PLACES {
             let place = HostRange::allocate(LARGEST, 64).and_then(|memory| {
                 let mut place = Request::idle(memory);
-                library.receive_by_anybody(&mut place, LETTER).map(|()| place)
+                library.receive_from_any_source(&mut place, LETTER).map(|()| place)
             });
             match place {
                 Ok(place) => self.places.push_back(place),
-                // Whoever starts an operation is told by its time.
+                // Operations that need a letter fail when their time is over.
                 Err(_) => return,
             }
         }
@@ -85,7 +85,7 @@ impl Mail {
             }
             let Some(mut place) = self.places.pop_front() else { return Ok(None) };
             let letter = opened(place.memory());
-            library.receive_by_anybody(&mut place, LETTER)?;
+            library.receive_from_any_source(&mut place, LETTER)?;
             self.places.push_back(place);
             // What is no letter is from a program that is not this one.
             if letter.is_some() {
@@ -144,7 +144,7 @@ impl Mail {
         Ok(())
     }
 
-    /// Tells ranks of the job that a group has failed. Whoever cannot be told is told by time.
+    /// Tells ranks of the job that a group has failed. A rank that cannot be told finds out when its time is over.
     pub(crate) fn notify(
         &mut self,
         library: &Library,

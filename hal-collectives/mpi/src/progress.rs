@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is under way: begins transfers, looks whether they have ended, keeps the time, and says who is to be told what.
+//! Operations under way: begins their transfers, tests whether they have ended, keeps deadlines, and collects the callbacks that are due.
 //!
 //! One thread at a time does that, under the lock of the [engine](crate::engine). Nothing looks at all operations: a letter finds its own by
 //! the place that it names, a transfer knows whose it is, and times are in order.
 
 use crate::active::{Active, InFlight, Purpose};
-use crate::ending::{Endings, GRACE, NOBODY};
+use crate::ending::{Endings, GRACE, UNOWNED};
 use crate::engine::Command;
 use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
 use crate::group::{Generation, Group, Slot};
@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long transfers that have begun get when MPI is to end. When it is left alone they get [`GRACE`]: a device that is released waits for
-/// that, as does everybody else who would look meanwhile; and the MPI is the program's, which goes on with them.
+/// that, as does every other thread that would look meanwhile; and the MPI is the program's, which goes on with them.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
-/// What a rank is told, and what it may let go of then.
+/// A callback that is due, its outcome, and what the rank may let go of then.
 pub(crate) struct Told {
     done: Done,
     outcome: Result,
@@ -33,7 +33,7 @@ pub(crate) struct Told {
     held: Held,
 }
 
-/// What an operation held: its memory, and what would have been done with it.
+/// The resources of an operation that has ended: its memory, and what would have been done with it.
 pub(crate) struct Held {
     memory: Result<Portions>,
     steps: Option<Schedule>,
@@ -53,7 +53,7 @@ impl Held {
     }
 }
 
-/// What has ended, to be told without the lock.
+/// Operations that have ended, to be told without the lock.
 #[derive(Default)]
 pub(crate) struct Ended {
     told: SmallVec<[Told; 1]>,
@@ -85,8 +85,8 @@ impl Ended {
     pub(crate) fn tell(&mut self) {
         self.let_go.drain(..).for_each(let_go);
         for Told { done, outcome, group, held } in self.told.drain(..) {
-            // Memory is let go, and with it written back where it has to be, before anybody is told. And whoever is told may let go of
-            // the group, and count on that being the last.
+            // Memory is let go, and with it written back where it has to be, before the rank is told, since a rank that is told may let go of
+            // the group, and count on that being the last reference.
             held.let_go();
             drop(group);
             tell(done, outcome);
@@ -220,7 +220,7 @@ impl Progress {
         }
     }
 
-    /// Leaves MPI alone if this process is in no group. That is asked here, under the lock: who looks has a group for a moment when a letter
+    /// Leaves MPI alone if this process is in no group. That is asked here, under the lock: a thread that looks has a group for a moment when a letter
     /// comes for it, and a group that is joined meanwhile is listened for behind this, or is seen.
     pub(crate) fn rest(&mut self) {
         if !self.groups.any() {
@@ -228,7 +228,7 @@ impl Progress {
         }
     }
 
-    /// Nothing is under way any more, and nobody is listened to.
+    /// Cancels everything that is under way, and stops listening to other ranks.
     fn leave_alone(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         self.mail.rest(&self.library, end);
@@ -266,7 +266,7 @@ impl Progress {
                 let Started { done, group, memory, .. } = *started;
                 let held = Held { memory, steps: None, after: None, expects: SmallVec::new() };
                 let id = group.id;
-                self.endings.add(id, NOBODY, Told { done, outcome: Err(failure), group, held }, 0);
+                self.endings.add(id, UNOWNED, Told { done, outcome: Err(failure), group, held }, 0);
                 return self.ended.told.extend(self.endings.over(id));
             }
         };
@@ -516,7 +516,7 @@ impl Progress {
         self.forget_early(|early| early == group.id);
     }
 
-    /// Nobody will take what came early to some groups.
+    /// Discards what came early to groups that are over.
     fn forget_early(&mut self, is_over: impl Fn(Generation) -> bool) {
         self.early.retain(|(meeting, _), letters| {
             let stays = !is_over(meeting.group);

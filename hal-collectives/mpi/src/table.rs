@@ -11,11 +11,11 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-/// What this process knows of the groups with a number.
+/// This process's record of the groups with one number.
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) group: Weak<Group>,
-    /// The generation that is joined next, or was, and how far it is: whoever lets go of a group and joins it again goes on
+    /// The generation that is joined next, or was, and how far it is: a rank that lets go of a group and joins it again goes on
     /// counting, as other ranks may not have let go of it.
     pub(crate) generation: u32,
     pub(crate) state: Arc<Mutex<State>>,
@@ -29,7 +29,7 @@ struct Gone {
     failure: Option<Failure>,
 }
 
-/// Who a letter is for.
+/// The addressee of a letter: a group that this process is in, may come to be in, or was in.
 pub(crate) enum Addressee {
     /// A group that this process is in.
     Member(Arc<Group>),
@@ -58,7 +58,7 @@ impl Groups {
         self.known.lock()
     }
 
-    /// Forgets a part, which nobody joins again.
+    /// Forgets a part, which is never joined again.
     pub(crate) fn forget(&self, number: u64) {
         let mut groups = self.lock();
         let Some(Known { failure, .. }) = groups.remove(&number) else { return };
@@ -117,7 +117,7 @@ impl Groups {
         failed
     }
 
-    /// Somebody says that a group has failed: it is not joined any more.
+    /// Records that a group has failed: it is not joined any more.
     pub(crate) fn remember_failure(&self, id: Generation, failure: &Failure) {
         let mut groups = self.lock();
         let known = groups.entry(id.number).or_default();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What goes between two ranks: letters, each a header and, where that is short, what it is about.
+//! The wire format: letters, each of them a header and, where that is short, the data.
 //!
-//! All letters have one tag and are received from anybody, in a fixed number of places, however many ranks there are. Which
+//! All letters have one tag and are received from any rank, in a fixed number of places, however many ranks there are. Which
 //! operation of which group a letter belongs to stands in its header, so operations of different groups cannot be confused,
 //! and ranks can disagree about sizes without a message that does not fit. What is long follows in a message of its own, with
 //! a tag that the header names: the receiver asks for it when the header fits, and receives it where it belongs.
@@ -37,14 +37,14 @@ pub(crate) struct Meeting {
     pub(crate) piece: u32,
 }
 
-/// What a rank asks for, and into how many pieces it divides that.
+/// The operation that a rank asks for, and into how many pieces it divides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) operation: Operation,
     pub(crate) pieces: u32,
 }
 
-/// What a letter is.
+/// The content of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// A part of an operation: so many bytes, which follow with a tag or are in the letter.

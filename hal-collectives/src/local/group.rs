@@ -36,12 +36,12 @@ pub(super) struct State {
     /// How often each rank has split the group.
     splits_of: BTreeMap<u32, u64>,
     pub(super) splits: BTreeMap<u64, Split>,
-    /// The time of this group is kept; and somebody has waited since it was looked at.
+    /// A thread keeps the time of this group; and a rank has waited since it was looked at.
     watched: bool,
     waited: bool,
 }
 
-/// How long the time of a group is kept in which nobody waits.
+/// How long the time of a group without waiting ranks is kept.
 const IDLE: Duration = Duration::from_secs(2);
 
 impl Group {
@@ -187,7 +187,7 @@ impl Group {
         let meetings = state.meetings.iter().filter_map(|(key, meeting)| Some((meeting.since?, Some(key))));
         let splits = state.splits.values().map(|split| (split.since, None));
         let Some((since, key)) = meetings.chain(splits).min_by_key(|(since, _)| *since) else {
-            // Whoever waits from now on has longer than that, and need not wake a thread.
+            // A wait that begins from now on has longer than that, and need not wake a thread.
             state.watched = std::mem::take(&mut state.waited);
             return state.watched.then(|| now + self.terms.timeout.min(IDLE));
         };
@@ -226,15 +226,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_of_a_group_is_kept_for_a_while_in_which_nobody_waits_and_no_longer() {
+    fn time_of_a_group_without_waits_is_kept_for_a_while_and_no_longer() {
         for (timeout, kept) in [(600_000, IDLE), (5, Duration::from_millis(5))] {
             let group = Group::new("kept".into(), 2, Duration::from_millis(timeout).into());
             let now = Instant::now();
             *group.state.lock() = State { watched: true, waited: true, ..State::default() };
             assert_eq!(group.look(now), Some(now + kept));
-            assert!(group.state.lock().watched, "whoever waits next wakes nobody");
+            assert!(group.state.lock().watched, "the next wait wakes no thread");
             assert_eq!(group.look(now), None);
-            assert!(!group.state.lock().watched, "whoever waits next has the time kept");
+            assert!(!group.state.lock().watched, "the next wait has the time kept");
         }
     }
 }

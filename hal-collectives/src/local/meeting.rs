@@ -91,7 +91,7 @@ impl End {
     }
 }
 
-/// A piece of an operation that not everybody has started. Ranks enter the first one.
+/// A piece of an operation that not all ranks have started. Ranks enter the first one.
 pub(super) struct Meeting {
     ends: Vec<End>,
     /// What the first rank asks for that entered. All of those that are there fit each other.
@@ -140,13 +140,13 @@ impl Meeting {
         self.into_arrivals().into_iter().map(|arrival| arrival.part).collect()
     }
 
-    /// What is to be done now that everybody is there.
+    /// The job that is due once all ranks are there.
     pub(super) fn into_job(self, line: Line) -> Job {
         let arrivals = self.into_arrivals();
         Box::new(move || {
             let arrivals = perform(line, arrivals);
             for Arrival { memory, part, group, .. } in arrivals {
-                // Memory is let go, and with it written back where it has to be, before anybody is told.
+                // Memory is let go, and with it written back where it has to be, before any rank is told.
                 let Portions { send, recv } = memory;
                 let_go(send);
                 let_go(recv);

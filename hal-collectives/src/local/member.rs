@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A rank's end of a group of this process.
+//! A rank's handle on a group within this process.
 
 use super::group::Group;
 use super::meeting::{Arrival, Part, Parts, Slot};
@@ -70,7 +70,7 @@ struct Place {
 }
 
 impl Place {
-    /// Ends the group; what everybody is told then.
+    /// Ends the group, and returns the failure that all ranks are told.
     fn end(&self, failure: &Failure) -> Failure {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Moving the bytes, when everybody is there.
+//! Moves and reduces the bytes of an operation, once all ranks have entered it.
 //!
 //! Every kind does to some bytes of each part what it does to all of them, so a large piece is [spread](crate::spread) over threads by
 //! the places of bytes. Each element is folded by one thread, in the order that is the same for all.
@@ -16,7 +16,7 @@ use std::ops::Range;
 /// thread help.
 const GRAIN: u64 = 128 << 10;
 
-/// Everybody's memory for one operation, in the order of the ranks; of a transfer the sender's and the receiver's.
+/// The memory of all ranks for one operation, in the order of the ranks; of a transfer the sender's and the receiver's.
 struct Everyone(Vec<Arrival>);
 
 /// Does what all have come for. Returns them, alone in having their memory.
@@ -110,7 +110,7 @@ impl Everyone {
         }
     }
 
-    /// Reduces some bytes of a part of what everybody sends, and puts the result into each target.
+    /// Reduces some bytes of a part of what all ranks send, and puts the result into each target.
     fn reduce(&self, how: (Element, Reduction), part: u32, targets: &[HostRange], span: &Range<u64>) {
         let sources: Vec<HostRange> =
             self.0.iter().filter_map(|arrival| Some(arrival.memory.send.as_ref()?.of(part))).collect();

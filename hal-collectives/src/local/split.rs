@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Splitting a group. Each rank calls it for itself and goes on; who is in which part is known when all have.
+//! Splitting a group. Each rank calls it for itself and goes on; the parts are known when all ranks have called.
 
 use super::group::Group;
 use super::member::Member;
@@ -30,7 +30,7 @@ impl Split {
         }
     }
 
-    /// Everybody has called.
+    /// All ranks have called.
     fn resolve(self, group: &Group, number: u64) {
         let mut colors: BTreeMap<u32, Vec<(i32, u32, Arc<Pending>)>> = BTreeMap::new();
         for (rank, (color, key, pending)) in self.calls {
@@ -101,7 +101,7 @@ impl Pending {
 
     fn member(&self) -> Result<Arc<Member>> {
         let mut outcome = self.outcome.lock();
-        // Who keeps the time ends it; twice as long is for a thread that was not woken in time.
+        // The thread that keeps the time ends it; twice as long is for one that was not woken in time.
         let end = Instant::now() + outcome.1 * 2 + Duration::from_secs(1);
         while outcome.0.is_none() {
             if self.known.wait_until(&mut outcome, end).timed_out() {

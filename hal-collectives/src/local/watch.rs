@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Who tells of failures, and the thread that notices when a rank has waited too long.
+//! The thread that notices when a rank has waited too long, and the threads that report failures.
 //!
 //! There is one that keeps the time for all groups, as long as there is anything to do for it and a while longer. Failures are told on the
 //! threads for callbacks that the engine keeps: what is told may take its time, and wait for what another rank or group is told.

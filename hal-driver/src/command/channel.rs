@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Channels: ranks of groups, for C.
+//! Channels: IREE's objects for a rank of a group that does collectives.
 //!
 //! A channel is a counted object around a rank's end of a group ([`Communicator`]). A compiled module makes one in every
 //! call, so making one costs a look into a table: the group is there as long as any channel to it is, or any work.
@@ -50,7 +50,7 @@ const DEFAULT: i32 = -1;
 /// How many bytes an exchanged id has: as many as IREE's providers are made for.
 const ID_BYTES: usize = 128;
 
-/// What the URI of a device says of its part in collectives.
+/// The settings of a device's URI for collectives: its rank, the number of ranks, and timeouts.
 #[derive(Clone)]
 pub(crate) struct Membership {
     place: Option<(u32, u32)>,
@@ -98,7 +98,7 @@ struct DeviceGroup {
     count: u32,
 }
 
-/// The part of one device in collectives.
+/// The groups that a device is a rank of.
 pub(crate) struct Ranks {
     membership: Membership,
     groups: Mutex<Groups>,
@@ -250,7 +250,7 @@ impl Ranks {
             let id = key(b'd', &Arc::as_ptr(device).addr().to_ne_bytes());
             Place { rank: 0, count: 1, id, is_job: false }
         };
-        // A rank and a count that the program names make a group of their own, whoever's the default is.
+        // A rank and a count that the program names make a group of their own, whatever the default is.
         place.rank = rank.unwrap_or(place.rank);
         if let Some(count) = count.filter(|&count| count != place.count) {
             place.count = count;

@@ -225,7 +225,7 @@ impl Mapped {
 pub(crate) enum Near {
     /// That of the whole operation, and how many bytes of it the piece uses.
     Whole(Arc<Mapped>, u64),
-    /// What stands for the piece's.
+    /// Host memory that stands for the piece's.
     Staging(BufferRange),
 }
 
@@ -447,7 +447,7 @@ impl Waiting {
     }
 
     /// The device goes: waits for what is in progress, and ends what takes longer than `grace` or would start later. What
-    /// was ended is told to whoever waits for it when this returns, or will be: that is not waited for longer than as long again.
+    /// was ended is reported to its waiters when this returns, or will be: that is not waited for longer than as long again.
     pub(crate) fn finish(&self, grace: Duration) {
         let mut progress = self.progress.lock();
         self.rest(&mut progress, grace);

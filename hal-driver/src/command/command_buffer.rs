@@ -248,7 +248,7 @@ impl Recorded {
                 let commands = step.records.iter().map(|record| record.resolve_static(device).transpose());
                 let commands: Option<Result<Arc<[Command<D>]>>> = commands.collect();
                 let commands = commands.transpose()?;
-                // Whoever is first, for whatever device, is the one that is remembered, also if there is nothing.
+                // The first execution, on whatever device, is cached, also if there is nothing to cache.
                 let cached =
                     commands.clone().map(|commands| CachedCommands { device: device.clone(), commands });
                 let _ = step.cached.set(cached.map(|cached| Box::new(cached) as _));
@@ -335,9 +335,9 @@ type Base = *mut sys::iree_hal_command_buffer_t;
 
 /// # Safety
 ///
-/// The command buffer is one of ours and alive for `'a`, during which nobody else records or looks.
+/// The command buffer is one of ours and alive for `'a`, during which no other thread records or reads.
 unsafe fn recording<'a>(base: Base) -> &'a mut Recording {
-    // SAFETY: ours, alive and nobody else's, as the caller promises.
+    // SAFETY: ours, alive and exclusively the caller's, as it promises.
     unsafe { &mut *(*base.cast::<CommandBuffer>()).recording.get() }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Executables and their caches: the device loads, this describes.
+//! Executables and their caches: IREE's objects around what the device has loaded.
 
 use crate::ffi::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
 use crate::ffi::object::{Header, HostAllocator, Out, Retained, allocate, free, required, resource, slice};
@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether C is told of the parameters of functions, as the device's parameter `reflection` says.
+/// Whether the parameters of functions are reported to C, as the device's parameter `reflection` says.
 ///
 /// IREE's own local drivers tell of none, and its replay takes an executable for another one if that differs between the
 /// device that was recorded and the one that replays.
@@ -213,7 +213,7 @@ unsafe extern "C" fn function_count(executable: *mut sys::iree_hal_executable_t)
     unsafe { object(executable).functions.len() }
 }
 
-/// What C is told a function takes: its bindings, then its constants.
+/// The parameters of a function as C is told them: its bindings, then its constants.
 fn parameter_count(object: &Object, function: &hal_backend::Function) -> u16 {
     match object.reflection {
         Reflection::Full => function.bindings.saturating_add(function.constants),

@@ -26,7 +26,7 @@ struct Execution(Mutex<State>);
 #[derive(Default)]
 struct State {
     failed: Option<Failure>,
-    /// Whoever it is has the signals fail.
+    /// The task that has the program's signals, and fails them.
     task: Option<HostTask>,
 }
 

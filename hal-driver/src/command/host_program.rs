@@ -3,7 +3,7 @@
 //! IREE's host executables, loaded by IREE's own loaders and run a few workgroups at a time.
 //!
 //! The loaders (embedded ELF, VMVX bytecode, system libraries) come with the runtime. Their executables are plain
-//! functions over binding pointers, so whoever has threads and memory can run them: the mock device and the compute
+//! functions over binding pointers, so a device with threads and memory can run them: the mock device and the compute
 //! engines of emulated ones do, through [`HostProgram`].
 
 use crate::ffi::object::{HostAllocator, Retained};
@@ -112,7 +112,7 @@ impl Loaders {
                 Err(failure) => return Err(failure),
                 Ok(()) => {}
             }
-            // A loader may take anything for its own. What nobody runs is not what it is.
+            // A loader may claim bytes of any format. One that no device runs is not reported.
             let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
             if let Some(format) = name.filter(|name| runs(name)) {
                 return Ok(Inferred { format: format.to_owned(), length: length as u64 });
@@ -336,7 +336,7 @@ impl HostProgram for Program {
                 (place.workgroup_id_x, place.workgroup_id_y, place.workgroup_id_z) =
                     place_of(number, call.workgroups);
                 // SAFETY: the executable is a local one and alive; the state describes bindings that the call keeps, as many as
-                // the function takes; nobody else has the worker's number, which is one that the loader was told of.
+                // the function takes; no other thread has the worker's number, which is one that the loader was told of.
                 unsafe {
                     check(sys::iree_hal_local_executable_issue_call(
                         self.executable.get().cast(),

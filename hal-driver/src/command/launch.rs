@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the program that launched this process says of it, in variables of the environment.
+//! The rank of this process in its job, from the environment variables of its launcher.
 //!
 //! A job of many processes has one command line for all. So a device's URI may name the rank of its process: `{rank}` is
 //! the rank in the whole job, `{local_rank}` the rank among the processes on the same machine. And a channel provider that takes the process

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Commands as they are recorded: what a command buffer holds, and what a single queue operation is.
+//! Records: the commands of a command buffer, or of a single queue operation, before their buffers are resolved to memory.
 //!
 //! A record keeps what it uses (rule S11) but does not yet say which memory that is: a stream-ordered buffer gets its
 //! memory when its allocation happens, and an indirect buffer its buffer when the command buffer is executed. Both are
@@ -96,7 +96,7 @@ impl Reference {
     }
 }
 
-/// What stands for memory of other devices in an operation, which cannot use it where it is. Mostly there is none.
+/// Stand-ins for memory of other devices in an operation, which cannot use it where it is. Mostly there is none.
 #[derive(Default)]
 pub(crate) struct StandIns(Box<[(BufferRange, BufferRange)]>);
 
@@ -119,7 +119,7 @@ impl StandIns {
     }
 }
 
-/// What an operation does with a buffer.
+/// The use that an operation makes of a buffer: copy source, copy target, dispatch and so on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// A transfer reads it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Bytes of a program that are captured for an operation: pieces of a few blocks that are used again and again.
+//! Staging for updates: the program's bytes are captured in pieces of a few blocks, which are used again.
 //!
 //! An update is captured on the thread that asks for it and let go on the one that hears of its end. Memory of its own
 //! for each would go through the heap twice and be freed by a thread that did not allocate it, which costs more than
@@ -70,7 +70,7 @@ impl Blocks {
                 self.taken = (self.taken + length).next_multiple_of(ALIGNMENT);
                 return Ok(piece);
             }
-            // The oldest block is the first that nobody uses any more.
+            // The oldest block is the first to be unused.
             let free = self.blocks.iter().position(|block| !block.is_shared());
             let next = match free {
                 Some(at) => self.blocks.remove(at),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a profile says of each kind of operation.
+//! The description of an operation that a profile records.
 
 use crate::command::command_buffer::Recorded;
 use crate::command::record::{DispatchRecord, Record};

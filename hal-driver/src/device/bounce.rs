@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Buffers that only another device can use, for an operation of this one.
+//! Bouncing: an operation of this device on buffers that only another device can use works on host copies of them.
 //!
 //! Devices of different drivers meet in host memory. A card's own memory is not there, so an operation that names a buffer
 //! of another card's would have no bytes to work on. So its bytes bounce: the owner copies what the operation names into host
 //! memory that both can use, the operation works on that, and the owner copies back what was written. The owner's part is its
-//! own queue operations, through IREE's interface, whoever's driver it is; semaphores of ours order the parts.
+//! own queue operations, through IREE's interface, for any driver; semaphores of ours order the parts.
 //!
 //! What has the program's signals is submitted first, so that nothing has begun if they are refused, and what goes wrong
 //! later reaches them along the chain.
@@ -19,10 +19,10 @@
 //! # What goes back
 //!
 //! Others may write elsewhere in the same buffer meanwhile, and that must stay. So nothing goes back but what was written.
-//! A transfer writes all of its target and nothing else. What a dispatch writes of a binding nobody knows: a second copy of
+//! A transfer writes all of its target and nothing else. What a dispatch writes of a binding is unknown: a second copy of
 //! what was brought is kept, and when the operation is over the host compares. Bytes that are equal are left alone. That loses
 //! nothing: a byte of which the operation changed the value goes back, and one that it wrote with the value that it found
-//! there is right in its owner's memory already, unless somebody else wrote the same byte unordered, which is the program's
+//! there is right in its owner's memory already, unless other work wrote the same byte unordered, which is the program's
 //! race with or without a bounce buffer.
 
 use super::State;
@@ -132,7 +132,7 @@ impl Bounce {
     }
 }
 
-/// Whether bytes that may have been written go back. What a dispatch writes nobody knows, but it does not write what the
+/// Whether bytes that may have been written go back. What a dispatch writes is unknown, but it does not write what the
 /// program has forbidden.
 fn is_returned(range: &BufferRange) -> Result<bool> {
     let (access, _) = range.lend().allowed();

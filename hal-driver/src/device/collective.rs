@@ -9,7 +9,7 @@
 //!
 //! # Memory
 //!
-//! What the host can map is used where it is, whoever's it is. Other memory goes through host memory in the
+//! What the host can map is used where it is, of whatever driver. Other memory goes through host memory in the
 //! [pieces](hal_collectives::Pieces) that the operation is divided into: its owner's queue brings a piece, the piece is an operation of
 //! the host, and the owner's queue takes back what was received. A *lane* is host memory for one piece, and a timeline that orders what
 //! is done with it: every n-th piece, one after the other. Nothing else orders pieces, so a card copies one while others are on
@@ -311,7 +311,7 @@ impl<D: Device> State<D> {
     }
 
     /// What the copies of a step wait for: this device's word, and not the program's. Where the device is lost, copies that others have
-    /// not begun fail with it, and nobody waits for what the program may never signal.
+    /// not begun fail with it, and none waits for what the program may never signal.
     fn own_waits(&self, affinity: Affinity, waits: &OwnedList, number: usize) -> Result<OwnedList> {
         if number > 0 || waits.borrow().reached() {
             return Ok(waits.borrow().to_owned());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Who looks for the completions of a device that does not report them by itself.
+//! Completions of devices that do not report them by themselves: which thread polls, and when.
 //!
 //! | [`Completion`] | who looks | when |
 //! |---|---|---|
@@ -29,7 +29,7 @@ use std::time::Duration;
 #[cfg(unix)]
 use watch::Watch;
 
-/// What looks at a device: the device, and where a loss is told.
+/// The poller of a device: the device, and where a loss is told.
 pub(crate) struct Looker<D: Device> {
     device: Arc<D>,
     completer: OnceLock<Completer>,
@@ -55,7 +55,7 @@ impl<D: Device> Looker<D> {
     }
 }
 
-/// Who looks at one device.
+/// The completions of one device, and the thread that looks for them.
 pub(crate) struct Completions<D: Device> {
     looker: Arc<Looker<D>>,
     way: Way<D>,

@@ -5,7 +5,7 @@
 //! A session is IREE's own recorder. Each operation that is submitted while one is open carries a [`Trace`], which
 //! writes the operation's records when they are known: that it was submitted and became ready (a queue event), what
 //! the device says of it (dispatches, a span of its queue), and what it cost from the host's point of view. All of that
-//! is written before the operation's signals are out, so whoever has waited for them finds it in the profile.
+//! is written before the operation's signals are out, so a program that has waited for them finds it in the profile.
 
 use crate::command::executable::Executable;
 use crate::ffi::object::HostAllocator;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 /// # The program's sink
 ///
 /// The recorder calls it, and it may do anything: block, or use the device. So nothing is locked meanwhile but a session's
-/// recorder, for reading; and whoever is in a recorder cannot begin, flush or end the session that it is of.
+/// recorder, for reading; and a thread that is in a recorder cannot begin, flush or end the session that it is of.
 #[derive(Default)]
 pub(crate) struct Profiler {
     state: RwLock<State>,
@@ -116,7 +116,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // A session that nobody ended well has somebody who was told why.
+        // A session that was not ended, or whose end failed: the failure was returned to the program already.
         let _ = self.end();
         // SAFETY: destroyed here alone, by the invariant, after it has ended.
         unsafe { sys::iree_hal_local_profile_recorder_destroy(self.raw) };
@@ -314,7 +314,7 @@ fn scope(physical: u32, ordinal: usize) -> sys::iree_hal_local_profile_queue_sco
 
 impl Session {
     fn with(&self, write: impl FnOnce(*mut sys::iree_hal_local_profile_recorder_t) -> Result) -> Result {
-        // Whoever ends the session waits for this, and a sink that is called from here may submit what is written down as well.
+        // The thread that ends the session waits for this, and a sink that is called from here may submit what is written down as well.
         match self.recorder.read_recursive().as_ref() {
             Some(recorder) => recorder.call(write),
             None => Ok(()),
@@ -354,7 +354,7 @@ impl Session {
     }
 }
 
-/// What a profile says of an operation when it is submitted; [`about`](super::about) makes it.
+/// The description of an operation that a profile records when it is submitted; [`about`](super::about) makes it.
 #[derive(Default)]
 pub(crate) struct About {
     pub(crate) kind: u32,

@@ -130,7 +130,7 @@ impl<D: Device> State<D> {
         self.hand_over(affinity, lists, Action::Queue(work))
     }
 
-    /// The memory of bytes that a transfer uses, if that is certain and nobody wants to know what they belong to. None has no
+    /// The memory of bytes that a transfer uses, if that is certain and no profile records what they belong to. None has no
     /// memory.
     #[inline(always)]
     fn certain_memory(&self, range: LentRange<'_>) -> Option<Span<D>> {

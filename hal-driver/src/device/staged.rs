@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Bytes between a file and memory that the host cannot map, by way of memory that it can.
+//! File I/O on memory that the host cannot map, through staging buffers that it can.
 //!
 //! A thread moves a chunk between the file and one of two staging buffers while the queue moves the chunk before between
 //! the other one and the device. Two timelines order them, one for the file's side and one for the queue's; nothing is

@@ -112,7 +112,7 @@ fn device_whose_count_reaches_zero_again_is_not_torn_down_twice() {
     });
 }
 
-/// A backend may have the bytes of another device's stream-ordered buffer longer than anybody has the buffer or that device. Their
+/// A backend may have the bytes of another device's stream-ordered buffer longer than the program has the buffer or that device. Their
 /// buffer is its pool's, and goes back to it.
 #[test]
 fn bytes_that_are_mapped_keep_the_pool_that_they_are_from() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the engine carries for each queue operation, and how it reaches the device or the host.
+//! The engine's backend: it turns each queue operation into a job of the device or a task of the host.
 
 use crate::command::collective::{Collectives, Waiting};
 use crate::command::command_buffer::Recorded;
@@ -33,7 +33,7 @@ pub(crate) struct Work<D: Device> {
     pub(crate) trace: Option<Arc<Trace>>,
 }
 
-/// What it does.
+/// The kinds of queue operations, each with what it works on.
 pub(crate) enum Operation<D: Device> {
     /// A transfer or a dispatch of its own.
     Record(Record),
@@ -407,7 +407,7 @@ impl<D: Device> Backend for EngineBackend<D> {
     }
 
     /// Buffers have release callbacks, and a call that was never made has signals. Memory goes back at once: a program that
-    /// sees that it is back may take its pool away. What was resolved early keeps no buffer that anybody wants to be told of.
+    /// sees that it is back may take its pool away. What was resolved early keeps no buffer with a release callback.
     fn calls_back(&self, work: &Work<D>) -> bool {
         match &work.operation {
             Operation::Dealloca(_)

@@ -251,7 +251,7 @@ pub(crate) fn allocate<T>(allocator: HostAllocator, value: T) -> Result<NonNull<
 ///
 /// The object came from [`allocate`] with this allocator, and is not used any more.
 pub(crate) unsafe fn free<T>(allocator: HostAllocator, object: *mut T) {
-    // SAFETY: the object is the allocator's and nobody uses it, as the caller promises.
+    // SAFETY: the object is the allocator's and not in use, as the caller promises.
     unsafe {
         object.drop_in_place();
         sys::iree_allocator_free(allocator.raw(), object.cast());

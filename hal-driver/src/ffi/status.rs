@@ -10,7 +10,7 @@ use hal_semaphore::{Code, EngineError, Failure, SubmitError};
 use hal_sys as sys;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What nearly everything in the driver returns.
+/// The result type of this crate.
 pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 
 /// A status that owns nothing: success.
@@ -90,7 +90,7 @@ unsafe extern "C" fn annotation(
     message: *mut std::ffi::c_void,
     payload: *const sys::iree_status_payload_t,
 ) -> sys::iree_status_t {
-    // SAFETY: the payload is alive and the text nobody else's, as the caller promises; the buffer has as many bytes as it says, the last one for a zero.
+    // SAFETY: the payload is alive and the text exclusively the caller's, as it promises; the buffer has as many bytes as it says, the last one for a zero.
     unsafe {
         if sys::iree_status_payload_type(payload) != sys::IREE_STATUS_PAYLOAD_TYPE_MESSAGE {
             return OK;

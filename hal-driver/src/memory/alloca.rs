@@ -6,12 +6,12 @@
 //! `queue_dealloca` goes to its queue, with the *death frontier* of that queue's epoch: the pool may hand the bytes to
 //! the next allocation at once, which then waits for the frontier. So there are three ways to get memory: now; after a
 //! frontier ([`Attempt::Frontier`]); and when something else is given back ([`Attempt::Exhausted`]). The last two
-//! *park* the operation on IREE's frontier tracker or its proactor, and nobody sleeps.
+//! *park* the operation on IREE's frontier tracker or its proactor, and no thread sleeps.
 //!
 //! IREE's TLSF pool, the default one, cannot be told so: when it splits a free block that came together from several, the
 //! rest has no frontier any more, and memory goes out that is still in use. It gets memory back when the deallocation has
 //! ended. In return it is asked *early*, when the waits of an allocation are certain to be reached, so that what uses the
-//! memory goes to the device without the host. What is out early is bounded, and who needs memory now comes first
+//! memory goes to the device without the host. What is out early is bounded, and an operation that needs memory now comes first
 //! ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
 //!
 //! A pending allocation is counted twice: by IREE until its callback has run, and by the list of all of them, from which
@@ -53,7 +53,7 @@ pub(crate) struct Alloca {
     pub(crate) is_early: bool,
 }
 
-/// What came of asking the pool.
+/// The result of asking a pool for memory.
 pub(crate) enum Attempt {
     /// The buffer has its memory.
     Done,
@@ -127,7 +127,7 @@ impl Dealloca {
     }
 
     /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
-    /// told may hand the memory out again to whoever waits for this point.
+    /// told may hand the memory out again to an allocation that waits for this point.
     pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, allocas: &PendingAllocas) -> Result {
         if self.begun {
             return Ok(());
@@ -195,7 +195,7 @@ unsafe impl Send for PendingAlloca {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for PendingAlloca {}
 
-/// Everything of a device that waits for memory.
+/// The operations of a device that wait for memory.
 pub(crate) struct PendingAllocas {
     frontiers: Arc<Frontiers>,
     proactor: Arc<Proactor>,
@@ -258,8 +258,8 @@ impl PendingAllocas {
         }
     }
 
-    /// An allocation has ended: whatever it got is not early any more. Whoever waits for memory that was out early finds out
-    /// now whether there is any.
+    /// An allocation has ended: whatever it got is not early any more. Operations that wait for memory that was out early
+    /// learn now whether there is any.
     pub(crate) fn end(&self, alloca: &Alloca) {
         if !alloca.is_early || self.early.fetch_sub(alloca.length, Ordering::SeqCst) > alloca.length {
             return;

@@ -25,7 +25,7 @@ use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::Arc;
 
-/// What buffers of a device are made with: shared by the allocator and the pools.
+/// Everything that buffers of a device are made with: shared by the allocator and the pools.
 pub(crate) struct Memory<D: Device> {
     pub(crate) device: Arc<D>,
     pub(crate) properties: Arc<Properties>,
@@ -155,7 +155,7 @@ impl<D: Device> Memory<D> {
         let (range, shared) = match bytes {
             Brought::Bytes(start) => {
                 check_alignment(alignment, params, start as u64)?;
-                // SAFETY: the memory is lent until the callback comes, as the caller promises. As long as anybody has the range
+                // SAFETY: the memory is lent until the callback comes, as the caller promises. As long as a reference to the range is left
                 // the callback does not come.
                 (unsafe { HostRange::from_raw(start, external.size, owner) }, None)
             }
@@ -178,7 +178,7 @@ impl<D: Device> Memory<D> {
     }
 }
 
-/// What a program brings.
+/// External memory that a program imports.
 enum Brought {
     Bytes(*mut u8),
     Shared(Arc<SharedMemory>),
@@ -348,7 +348,7 @@ impl<D: Device> Table<D> {
             Out::new(out_count).set(known.len());
             let room = if heaps.is_null() { 0 } else { capacity };
             if room < known.len() {
-                // Whoever asks for the count drops what this answers: a code alone, which owns nothing.
+                // Callers that only ask for the count drop the status: it is a code alone, which owns nothing.
                 return std::ptr::without_provenance_mut(sys::IREE_STATUS_OUT_OF_RANGE as usize);
             }
             for (at, heap) in known.iter().enumerate() {

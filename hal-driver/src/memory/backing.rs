@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is behind a buffer: an allocation of a device, and the device for C that it is of.
+//! The backing of a buffer: an allocation of a device, and the HAL device that it belongs to.
 
 use crate::ffi::object::Retained;
 use crate::ffi::status::Result;

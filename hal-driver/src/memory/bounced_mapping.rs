@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Mappings of memory that the host cannot map, for devices of drivers that map what they work on.
+//! Mappings of memory that the host cannot map: a host copy, for drivers that reach buffers by mapping them alone.
 //!
 //! IREE's local devices do: they know no other way to a buffer. Where they execute a command buffer they ask for any access
 //! at all, which programs never do ([`ACCESS_ANY`]); so such a mapping is another driver at
@@ -15,7 +15,7 @@
 //!
 //! # In time
 //!
-//! What is written has to be back before anybody hears that the operation has ended. A command buffer's mappings end before its
+//! What is written has to be back before the end of the operation is reported. A command buffer's mappings end before its
 //! signals. But IREE's local-task driver ends those of a dispatch that may run inline after its signals, on the same thread. So
 //! a thread remembers what it has mapped ([`write_back`]), and whenever a semaphore is signalled on it that we are told of, ours
 //! or one that we watch, everything that has changed by then goes back first. Of a semaphore that is neither we are not told.
@@ -195,7 +195,7 @@ pub(crate) unsafe fn unmap(mapping: &mut sys::iree_hal_buffer_mapping_t) -> Resu
     if mapped.is_null() {
         return Ok(false);
     }
-    // SAFETY: nobody else writes this field, so it is what `map` put there, taken out once.
+    // SAFETY: only `map` writes this field, so it is what that put there, taken out once.
     let mapped = unsafe { Arc::from_raw(mapped) };
     mapped.write_back().map(|()| true)
 }

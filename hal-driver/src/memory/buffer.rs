@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// What C wants to be told when a buffer's memory is used no longer.
+/// A release callback of C's, due when a buffer's memory is used no longer.
 ///
 /// The buffer has a reference to it, and so has each range of the host's memory that the buffer was imported from. A
 /// backend may let go of those behind the buffer, as it may of the last job that used them. The last reference tells the
@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// dropped, and which this alone frees.
 pub(crate) struct Release {
     callback: sys::iree_hal_buffer_release_callback_t,
-    /// The buffer, when it is gone. As long as there is none, nothing was promised to anybody.
+    /// The buffer, when it is gone. As long as there is none, the callback is not owed.
     gone: Mutex<Option<Remains>>,
 }
 
@@ -200,7 +200,7 @@ unsafe extern "C" fn map_range(
         if access & ACCESS_READ != 0 {
             buffer.backing.invalidate(buffer.offset + to_u64(offset), to_u64(length))?;
         }
-        // A scoped mapping keeps the buffer and so the view; of a persistent one IREE asks that somebody does.
+        // A scoped mapping keeps the buffer and so the view; of a persistent one IREE asks that the program does.
         mapping.contents = sys::iree_byte_span_t { data: view.address(), data_length: length };
         Ok(())
     })

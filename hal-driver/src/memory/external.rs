@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory that programs have by file descriptors: shared memory that is made, given out and taken in here.
+//! Memory by file descriptor: shared memory that is made, exported and imported here.
 //!
 //! What is taken in stays as long as it is mapped, whatever else has the descriptor: of shared memory that takes a seal against
 //! shrinking, and a dma-buf has one size for ever. Anything else could be cut off by another process, and a page that is
@@ -38,7 +38,7 @@ unsafe impl Sync for SharedMemory {}
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped as the invariant says, and nobody has the range any more.
+        // SAFETY: mapped as the invariant says, and no user of the range is left.
         let unmapped = unsafe { rustix::mm::munmap(self.start, self.length) };
         debug_assert_eq!(unmapped, Ok(()));
     }
@@ -82,7 +82,7 @@ impl SharedMemory {
         };
         let length = usize::try_from(length).map_err(|error| refused(&error))?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: nothing is mapped there before, and what is mapped stays, as whoever calls has seen to.
+        // SAFETY: the kernel chooses an address where nothing is mapped, and the file is as long as the mapping, as the caller ensures.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, &descriptor, 0)
         };
@@ -130,7 +130,7 @@ fn lasting_size(descriptor: BorrowedFd<'_>) -> Result<u64> {
     }
 }
 
-/// Whether a descriptor is of a dma-buf: those have a file system of their own, and anybody can name a file like them.
+/// Whether a descriptor is of a dma-buf: those have a file system of their own, and any process can name a file like them.
 fn is_dma_buf(descriptor: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(descriptor).is_ok_and(|of| of.f_type == DMA_BUF_MAGIC)
 }

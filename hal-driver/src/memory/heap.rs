@@ -56,12 +56,12 @@ pub(crate) fn memory_type(heap: &Heap) -> MemoryType {
     bits
 }
 
-/// What a heap's buffers can be used for.
+/// The usages of buffers of a heap.
 pub(crate) fn usage(heap: &Heap) -> Usage {
     TRANSFER | DISPATCH | SHARING | if heap.host_visible { MAPPING } else { 0 }
 }
 
-/// What a buffer is to begin on; nothing, if there is no such alignment.
+/// The alignment of a buffer; nothing, if there is no such alignment.
 pub(crate) fn alignment(params: &sys::iree_hal_buffer_params_t) -> Option<u64> {
     Some(to_u64(params.min_alignment).max(1)).filter(|alignment| alignment.is_power_of_two())
 }
@@ -95,7 +95,7 @@ pub(crate) fn place(
     }
 }
 
-/// What a backend is asked for a buffer of a heap with.
+/// The request to a backend for a buffer of a heap.
 pub(crate) fn request(heap: usize, params: &sys::iree_hal_buffer_params_t, length: u64) -> MemoryRequest {
     let purpose = if params.usage & STORAGE != 0 { Purpose::Dispatch } else { Purpose::Transfer };
     MemoryRequest { heap, length, alignment: to_u64(params.min_alignment).max(1), purpose }

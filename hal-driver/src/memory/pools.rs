@@ -7,7 +7,7 @@
 //! first slab when it is made, so those of other heaps than the preferred one are made when they are first asked for.
 //!
 //! A stream-ordered buffer gives its memory back when it is let go of, if no deallocation has, and that may be after the
-//! device. So whoever has such a buffer has the [`Pools`], and with them everything that a pool of IREE's needs.
+//! device. So such a buffer has a reference to the [`Pools`], and with them to everything that a pool of IREE's needs.
 
 use crate::ffi::object::{Out, Retained, free, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
@@ -388,7 +388,7 @@ fn epoch_query(frontiers: &Arc<Frontiers>) -> sys::iree_hal_pool_epoch_query_t {
 
 unsafe extern "C" fn epoch_reached(user_data: *mut c_void, axis: sys::iree_async_axis_t, epoch: u64) -> bool {
     // SAFETY: `Pools` keeps the frontiers longer than its pools. Those that a program makes are gone before the device is, as
-    // IREE asks of whoever is lent the device's backend.
+    // IREE asks of users of the device's backend.
     let frontiers = unsafe { &*user_data.cast_const().cast::<Frontiers>() };
     guard_or(false, || frontiers.reached(axis, epoch))
 }

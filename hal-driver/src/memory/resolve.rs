@@ -64,7 +64,7 @@ impl BufferRange {
         Ok(Allocated { memory, offset: begin + offset, range: self })
     }
 
-    /// The memory for a device: its own, or anybody else's through the host.
+    /// The memory for a device: its own, or other memory through the host.
     pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>) -> Result<Span<D>> {
         let allocated = self.allocated()?;
         if let Some((buffer, memory)) = of_device(allocated.buffer(), device) {
@@ -103,7 +103,7 @@ impl BufferRange {
         buffer.backing.descriptor()
     }
 
-    /// The bytes as host memory, mapped as long as anybody has the range.
+    /// The bytes as host memory, mapped as long as a reference to the range is left.
     pub(crate) fn map(&self, access: Access) -> Result<HostRange> {
         self.allocated()?.map(access)
     }
@@ -155,7 +155,7 @@ impl Allocated<'_> {
         }
     }
 
-    /// The bytes as host memory, mapped as long as anybody has the range.
+    /// The bytes as host memory, mapped as long as a reference to the range is left.
     fn map(&self, access: Access) -> Result<HostRange> {
         let buffer = self.buffer();
         let mut mapping = sys::iree_hal_buffer_mapping_t::default();
@@ -204,7 +204,7 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // What is written back is so before anybody is told; but buffers have release callbacks, and are let go of where a program may be
+        // What is written back is so before its waiters are told; but buffers have release callbacks, and are let go of where a program may be
         // called back.
         let mapped = WithoutCallbacks::is_there().then(|| {
             // SAFETY: the mapping keeps the buffer until it ends.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How much memory is allocated, of the device's and of the host's.
+//! Statistics: how much device memory and host memory is allocated.
 
 use crate::ffi::object::to_device_size;
 use hal_backend::Heap;

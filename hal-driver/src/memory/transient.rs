@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Stream-ordered buffers: there at once, with memory between their allocation and their deallocation.
+//! Stream-ordered buffers: objects that exist at once, and have memory between their allocation and their deallocation.
 //!
 //! A buffer is handed to the program when it asks, and gets its memory when the allocation happens in its queue. A
 //! deallocation takes the memory away again, which the program orders behind everything that uses it. A program that does
-//! not is wrong, but only its bytes are: whoever works with the memory, a command, a mapping or another device, has a
+//! not is wrong, but only its bytes are: each user of the memory, a command, a mapping or another device, has a
 //! reference of its own to it ([`TransientBuffer::backing`]), taken under the lock that a deallocation takes it away under.
 //! The bytes may then be another allocation's, and they are memory of the device's until the last of them has let go.
 //!

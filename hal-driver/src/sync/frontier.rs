@@ -13,15 +13,15 @@
 //! the device's number there, but for the tracker and the axis: these are the device's own, as nothing else would go with the
 //! frontiers that it gives out.
 //!
-//! A group that is gone leaves its tracker to the devices that were in it. Where nobody else has a reference any more,
-//! nobody can ask the tracker anything, and the membership goes too ([`Frontiers::prune`]): when another group is
+//! A group that is gone leaves its tracker to the devices that were in it. Where no other reference is left,
+//! the tracker cannot be asked any more, and the membership goes too ([`Frontiers::prune`]): when another group is
 //! joined, every so many completions, and when memory is trimmed. So a completion costs what the groups cost that there
 //! are.
 //!
 //! # Who reads what
 //!
 //! The own membership is read by every signal and stays where it is for good. The others are a list that is replaced as
-//! a whole; who advances them keeps the list that it found, and no lock is held while trackers call back.
+//! a whole; a thread that advances them keeps the list that it found, and no lock is held while trackers call back.
 
 use crate::ffi::object::Retained;
 use crate::ffi::status::{Result, check, raw};
@@ -60,7 +60,7 @@ pub(crate) struct Frontiers {
 type Tracker = *mut sys::iree_async_frontier_tracker_t;
 type Info = sys::iree_hal_device_topology_info_t;
 
-/// What only joining and leaving looks at.
+/// State that only joining and leaving a group uses.
 #[derive(Default)]
 struct Groups {
     /// Every membership that was the device's own, as it may be being read still.
@@ -86,8 +86,8 @@ struct Membership {
     spare: AtomicBool,
 }
 
-/// The axes advance no more. They are retired by who leaves, or by the last one that was at it: IREE asks that nothing
-/// advances an axis that is being retired, and somebody may leave from within an advance, which calls whoever waited.
+/// The flag in [`users`](Membership::users) that the axes advance no more. The thread that leaves retires them, or the last one that
+/// advances them: IREE asks that nothing advances an axis that is being retired, and a waiter that an advance calls may leave.
 const LEFT: usize = 1 << (usize::BITS - 1);
 
 impl Frontiers {
@@ -164,7 +164,7 @@ impl Frontiers {
         self.shown.show(Some(self.in_own_axes(*info)));
         drop(groups);
         if let Some(member) = joined {
-            // What completes from here on is told by who completes it; see `advance`.
+            // Work that completes from here on advances the axes itself; see `advance`.
             fence(Ordering::SeqCst);
             for (ordinal, completed) in self.completed.iter().enumerate() {
                 member.advance(ordinal, completed.load(Ordering::Relaxed));
@@ -352,8 +352,8 @@ impl Membership {
         self.spare.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the tracker has no references but those of spare memberships, of this device and of others of ours. Nobody
-    /// can get one then, and so it stays.
+    /// Whether the tracker has no references but those of spare memberships, of this device and of others of ours. No reference
+    /// can be added then, so it stays true.
     fn is_gone(&self) -> bool {
         if !self.spare.load(Ordering::Relaxed) {
             return false;
@@ -392,8 +392,8 @@ static SPARE: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 /// How many references there are to a tracker; nothing, if that cannot be found out.
 ///
 /// IREE keeps the count where every counted object of its has it, at the beginning, but does not say so in a header.
-/// So it is looked at whether the word there counts: one reference more must show. Where nobody else has the tracker
-/// nobody can come between.
+/// So it is looked at whether the word there counts: one reference more must show. Where no other reference exists
+/// no other thread can change it in between.
 fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<usize> {
     // SAFETY: the tracker is alive, larger than its count, and aligned for it; whatever the word is, IREE changes it by
     // atomics or not at all after the tracker was made.
@@ -408,7 +408,7 @@ fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<
 /// How many descriptions are kept: each is read where it is for as long as the tracker lives.
 const KEPT: usize = 16;
 
-/// What C is shown of the group that was joined last.
+/// The description for C of the group that was joined last.
 ///
 /// # Invariants
 ///

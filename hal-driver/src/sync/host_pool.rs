@@ -29,9 +29,9 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct HostPool {
     state: Mutex<State>,
     work: Condvar,
-    /// For who watches.
+    /// Wakes the thread that watches the queue.
     watch: Condvar,
-    quiet: Condvar,
+    exited: Condvar,
 }
 
 #[derive(Default)]
@@ -112,7 +112,7 @@ impl HostPool {
         }
         state.threads -= 1;
         drop(state);
-        self.quiet.notify_all();
+        self.exited.notify_all();
     }
 
     /// Looks whether jobs are taken. If none is for a while, the threads that there are wait for something that may be in the
@@ -134,7 +134,7 @@ impl HostPool {
         }
         state.watched = false;
         drop(state);
-        self.quiet.notify_all();
+        self.exited.notify_all();
     }
 
     /// Finishes what is queued and ends the threads; false if that takes longer than `limit`.
@@ -145,7 +145,7 @@ impl HostPool {
         self.work.notify_all();
         self.watch.notify_all();
         while state.threads > 0 || state.watched {
-            if self.quiet.wait_until(&mut state, end).timed_out() {
+            if self.exited.wait_until(&mut state, end).timed_out() {
                 return state.threads == 0 && !state.watched;
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The proactor that a device listens with, kept as long as anything points at it, and the thread that polls it.
+//! The proactor of a device, kept as long as anything points at it, and the thread that polls it.
 //!
 //! A proactor belongs to a pool, and the pool's last reference ends the thread that polls it: that thread joins itself if
 //! it is the one to let go, and a teardown there waits for callbacks that only it could make. A program may let go of
@@ -39,7 +39,7 @@ unsafe impl Send for Proactor {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Proactor {}
 
-/// The operation that does nothing, and who ran its callback.
+/// An operation that does nothing, and the thread that ran its callback.
 ///
 /// # Invariants
 ///

@@ -13,15 +13,18 @@
 //!
 //! A semaphore of ours is recognised by its vtable, a `static` with one address. Every other one, and one of another
 //! device of ours, is *foreign*: it is watched and signalled through IREE's own interface (rule S9).
+//!
+//! The C object and its vtable are in this file; beside it a counted reference as the engine's timeline (`handle.rs`), lists
+//! of them (`list.rs`) and waits for foreign ones (`timepoint.rs`).
 
 use crate::ffi::constants::WAIT_FOR_ALL;
-use crate::ffi::object::{Counted, HostAllocator};
+use crate::ffi::object::HostAllocator;
 use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
 use crate::sync::{teardown, watch, write_back};
-use hal_semaphore::timeline::{Registration, Timeline, TimelineValues, Watcher};
-use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
+use hal_semaphore::timeline::{Registration, Timeline};
+use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, SignalError};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -29,6 +32,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicIsize, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+mod handle;
+mod list;
+mod timepoint;
+
+pub(crate) use handle::IreeTimeline;
+pub(crate) use list::{List, OwnedList};
 
 /// How long a waiting thread spins before it sleeps.
 const WAIT_SPIN: Duration = Duration::from_micros(20);
@@ -71,7 +81,7 @@ impl Semaphore {
         let (mut offset, mut total) = (0, 0);
         let mut memory: *mut c_void = std::ptr::null_mut();
         // SAFETY: the layout is that of our structure; the memory is zeroed by the allocator; every field is written
-        // before anybody sees the semaphore.
+        // before the semaphore is returned.
         unsafe {
             let size = size_of::<Semaphore>();
             check(sys::iree_async_semaphore_layout(
@@ -185,7 +195,7 @@ impl Semaphore {
                 None
             }
             Err(_) => {
-                // SAFETY: the status is ours, and nobody has seen it.
+                // SAFETY: the status is ours, and was not published.
                 unsafe { sys::iree_status_free(status) };
                 self.cause()
             }
@@ -216,7 +226,7 @@ impl Semaphore {
     /// The failure of the C structure in our terms, made once.
     #[inline]
     fn cause(&self) -> Option<Failure> {
-        // Whoever makes it is there first.
+        // No failure is set in the common case: a load and a comparison.
         let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
         if status.is_null() { None } else { Some(self.described(status)) }
     }
@@ -233,402 +243,6 @@ impl Semaphore {
         // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
         unsafe { AtomicIsize::from_ptr(&raw mut (*self.base.get()).failure_status) }
     }
-}
-
-/// The value of a semaphore of whatever driver: they all push their completions into the C structure.
-///
-/// # Safety
-///
-/// The semaphore is alive.
-unsafe fn value(base: *const sys::iree_async_semaphore_t) -> u64 {
-    // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
-    let word = unsafe { AtomicI64::from_ptr((&raw const (*base).timeline_value).cast_mut()) };
-    u64::try_from(word.load(Ordering::Acquire)).unwrap_or(0)
-}
-
-/// A handle on a semaphore: clone retains, drop releases.
-///
-/// # Invariants
-///
-/// The semaphore is alive, and one of its references is this handle's.
-#[repr(transparent)]
-pub(crate) struct IreeTimeline(NonNull<sys::iree_hal_semaphore_t>);
-
-// SAFETY: semaphores are counted atomically and used from any thread.
-unsafe impl Send for IreeTimeline {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for IreeTimeline {}
-
-impl Clone for IreeTimeline {
-    #[inline]
-    fn clone(&self) -> Self {
-        // SAFETY: the semaphore is alive by the reference that this handle owns; the new one is the clone's.
-        unsafe { sys::iree_hal_semaphore_t::retain(self.0.as_ptr()) };
-        Self(self.0)
-    }
-}
-
-impl Drop for IreeTimeline {
-    fn drop(&mut self) {
-        let _inside = teardown::enter();
-        // SAFETY: the reference of the invariant, given up once.
-        unsafe { sys::iree_hal_semaphore_t::release(self.0.as_ptr()) };
-    }
-}
-
-impl IreeTimeline {
-    /// Takes over a reference.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns a reference to the semaphore, and no longer has it afterwards; or the pointer is null.
-    pub(crate) unsafe fn adopt(semaphore: *mut sys::iree_hal_semaphore_t) -> Option<Self> {
-        NonNull::new(semaphore).map(Self)
-    }
-
-    /// Sleeps until the value is reached, or can no longer be. Other drivers' waits answer with the code of a failure alone.
-    pub(crate) fn wait(&self, value: u64) -> Result {
-        // SAFETY: the semaphore is alive by the reference that this handle owns.
-        let waited = unsafe {
-            check(sys::iree_hal_semaphore_wait(self.0.as_ptr(), value, sys::iree_infinite_timeout(), 0))
-        };
-        waited.map_err(|failure| self.failure().unwrap_or(failure))
-    }
-
-    /// Keeps something until the value is reached, or can no longer be. What goes then goes on the thread that says so, which holds no
-    /// lock of the engine's.
-    pub(crate) fn keep_until<T: Send + Sync>(&self, value: u64, kept: T) {
-        drop(Entry::register(self, value, Kept((kept, self.clone()))));
-    }
-
-    fn base(&self) -> *mut sys::iree_async_semaphore_t {
-        self.0.as_ptr().cast()
-    }
-
-    /// The semaphore as one of this library's, of whatever device, if it is.
-    #[inline]
-    fn ours(&self) -> Option<&Semaphore> {
-        // SAFETY: the semaphore is alive by the reference that this handle owns, and every HAL semaphore begins with IREE's structure.
-        let vtable = unsafe { (*self.base()).vtable };
-        let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
-        // SAFETY: only `create` makes semaphores with this table; alive as long as the handle.
-        ours.then(|| unsafe { self.0.cast::<Semaphore>().as_ref() })
-    }
-
-    /// The same for what the engine asks of nothing else.
-    #[inline]
-    #[expect(
-        clippy::expect_used,
-        reason = "what is not ours has no registration, and the engine tells it by `deliver`"
-    )]
-    fn registered(&self) -> &Semaphore {
-        self.ours().expect("a timeline with a registration is one of this library's")
-    }
-
-    /// Whether the value is reached already, by a load.
-    #[inline]
-    pub(crate) fn reached(&self, value: u64) -> bool {
-        self.failure().is_none() && self.value() >= value
-    }
-}
-
-impl Timeline for IreeTimeline {
-    type Watch = Watch;
-
-    #[inline]
-    fn registration(&self) -> Option<&Registration> {
-        Some(&self.ours()?.registration)
-    }
-
-    fn identity(&self) -> usize {
-        self.base().addr()
-    }
-
-    fn value(&self) -> u64 {
-        // SAFETY: the semaphore is alive by the reference that this handle owns.
-        unsafe { value(self.base()) }
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        match self.ours() {
-            Some(semaphore) => semaphore.cause(),
-            None => {
-                // SAFETY: as for the value; a published failure lives as long as its semaphore.
-                unsafe {
-                    let word = AtomicIsize::from_ptr(&raw mut (*self.base()).failure_status);
-                    let status = word.load(Ordering::Acquire) as sys::iree_status_t;
-                    (!status.is_null()).then(|| describe(status))
-                }
-            }
-        }
-    }
-
-    #[inline]
-    fn show(&self, state: std::result::Result<u64, (u64, &Failure)>) -> Option<Failure> {
-        let semaphore = self.registered();
-        match state {
-            Ok(value) => match semaphore.cause() {
-                None => {
-                    semaphore.show(value);
-                    None
-                }
-                failed => failed,
-            },
-            Err((_, failure)) => semaphore.show_failure(failure),
-        }
-    }
-
-    #[inline]
-    fn failed_before(&self) -> Option<Failure> {
-        self.registered().cause()
-    }
-
-    fn has_waiters(&self) -> bool {
-        self.registered().has_waiters()
-    }
-
-    fn notify(&self, state: std::result::Result<u64, &Failure>, by: Option<Point>) {
-        let _inside = teardown::enter();
-        let semaphore = self.registered();
-        match state {
-            // A value that was refused, because the semaphore was past it or had failed, is shown nowhere.
-            Ok(value) => {
-                let frontier = by.and_then(|point| semaphore.frontiers.at(point));
-                let frontier = frontier.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-                // SAFETY: a frontier of one entry is a frontier.
-                unsafe { semaphore.wake(value.min(semaphore.value()), frontier.cast()) };
-            }
-            Err(_) => semaphore.wake_failed(),
-        }
-    }
-
-    fn deliver(&self, state: std::result::Result<u64, &Failure>) {
-        let _inside = teardown::enter();
-        // SAFETY: the semaphore is alive; a failure's status is taken over. A signal that comes too late is refused,
-        // and nobody is waiting for it then.
-        unsafe {
-            match state {
-                Ok(value) => {
-                    drop(check(sys::iree_hal_semaphore_signal(self.0.as_ptr(), value, std::ptr::null())))
-                }
-                Err(failure) => sys::iree_hal_semaphore_fail(self.0.as_ptr(), raw(failure)),
-            }
-        }
-    }
-
-    fn watch(&self, value: u64, watcher: Watcher) -> Watch {
-        Watch::new(self, value, watcher)
-    }
-}
-
-/// Semaphores and values as C has them: two arrays that are lent for a call.
-pub(crate) struct List<'a> {
-    semaphores: &'a [IreeTimeline],
-    values: &'a [u64],
-}
-
-impl<'a> List<'a> {
-    /// The list of a call.
-    ///
-    /// # Safety
-    ///
-    /// The list is valid during `'a`, as IREE's interface promises for the length of a call.
-    #[inline(always)]
-    pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
-        // SAFETY: valid during `'a`, as the caller promises.
-        let (pointers, values) = unsafe {
-            let pointers = crate::ffi::object::slice(list.semaphores.cast_const(), list.count)?;
-            (pointers, crate::ffi::object::slice(list.payload_values.cast_const(), list.count)?)
-        };
-        if pointers.iter().any(|pointer| pointer.is_null()) {
-            return Err(invalid("a semaphore list holds no semaphore in one of its places"));
-        }
-        // SAFETY: a handle is a pointer to a semaphore that is not null, which all of these are, and is only borrowed here.
-        let semaphores = unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast(), pointers.len()) };
-        Ok(Self { semaphores, values })
-    }
-
-    /// An empty list.
-    pub(crate) fn empty() -> Self {
-        Self { semaphores: &[], values: &[] }
-    }
-
-    /// The same list.
-    pub(crate) fn borrow(&self) -> List<'a> {
-        List { semaphores: self.semaphores, values: self.values }
-    }
-
-    /// Whether each value is reached.
-    pub(crate) fn reached(&self) -> bool {
-        self.semaphores.iter().zip(self.values).all(|(semaphore, &value)| semaphore.reached(value))
-    }
-
-    /// References of our own.
-    pub(crate) fn to_owned(&self) -> OwnedList {
-        OwnedList { semaphores: self.semaphores.to_vec(), values: self.values.to_vec() }
-    }
-}
-
-impl TimelineValues<IreeTimeline> for List<'_> {
-    fn len(&self) -> usize {
-        self.semaphores.len()
-    }
-
-    fn get(&self, index: usize) -> Option<(&IreeTimeline, u64)> {
-        Some((self.semaphores.get(index)?, *self.values.get(index)?))
-    }
-}
-
-/// A semaphore list that we keep.
-#[derive(Default)]
-pub(crate) struct OwnedList {
-    semaphores: Vec<IreeTimeline>,
-    values: Vec<u64>,
-}
-
-impl OwnedList {
-    /// The list for a call to C, which may read it until we are dropped.
-    pub(crate) fn raw(&mut self) -> sys::iree_hal_semaphore_list_t {
-        sys::iree_hal_semaphore_list_t {
-            count: self.semaphores.len(),
-            semaphores: self.semaphores.as_mut_ptr().cast(),
-            payload_values: self.values.as_mut_ptr(),
-        }
-    }
-
-    /// One more semaphore, and a value of it.
-    pub(crate) fn push(&mut self, semaphore: IreeTimeline, value: u64) {
-        self.semaphores.push(semaphore);
-        self.values.push(value);
-    }
-
-    /// References of our own to what another list has.
-    pub(crate) fn extend(&mut self, list: &List<'_>) {
-        self.semaphores.extend_from_slice(list.semaphores);
-        self.values.extend_from_slice(list.values);
-    }
-
-    /// The list, lent.
-    pub(crate) fn borrow(&self) -> List<'_> {
-        List { semaphores: &self.semaphores, values: &self.values }
-    }
-
-    /// Signals or fails all of it.
-    pub(crate) fn signal_or_fail(mut self, outcome: std::result::Result<(), &Failure>) {
-        let _inside = teardown::enter();
-        // SAFETY: the list is alive; the status is taken over.
-        unsafe {
-            match outcome {
-                // A semaphore that cannot be signalled has failed, or somebody else was there first: the others can.
-                Ok(()) => {
-                    for (semaphore, &value) in self.semaphores.iter().zip(&self.values) {
-                        drop(check(sys::iree_hal_semaphore_signal(
-                            semaphore.0.as_ptr(),
-                            value,
-                            std::ptr::null(),
-                        )));
-                    }
-                }
-                Err(failure) => sys::iree_hal_semaphore_list_fail(self.raw(), raw(failure)),
-            }
-        }
-    }
-}
-
-/// A wait for a foreign semaphore; dropping it takes it back. Its entry in IREE's list is counted: one reference is
-/// the watch's, one is IREE's until the callback has run or the entry was cancelled.
-pub(crate) struct Watch {
-    entry: Arc<Entry<Watcher>>,
-    semaphore: IreeTimeline,
-}
-
-/// Who hears of a semaphore, once.
-trait Listener: Send + Sync {
-    fn hear(&self, outcome: Result<u64>);
-}
-
-impl Listener for Watcher {
-    fn hear(&self, outcome: Result<u64>) {
-        self.notify(outcome.and_then(|value| write_back::before_signal().map(|()| value)));
-    }
-}
-
-/// Something that goes when a semaphore is heard of, which is there until then.
-struct Kept<T>((T, IreeTimeline));
-
-impl<T: Send + Sync> Listener for Kept<T> {
-    fn hear(&self, _outcome: Result<u64>) {}
-}
-
-/// What IREE's list points at.
-///
-/// # Invariants
-///
-/// The timepoint is registered once. From then until its callback, or until it was cancelled, it is IREE's under its own
-/// lock, and IREE has a reference to this.
-struct Entry<L> {
-    timepoint: UnsafeCell<sys::iree_async_semaphore_timepoint_t>,
-    value: u64,
-    listener: L,
-}
-
-// SAFETY: the timepoint is used by IREE alone, under its lock, by the invariant; the rest is shared safely.
-unsafe impl<L: Send + Sync> Send for Entry<L> {}
-// SAFETY: as for `Send`.
-unsafe impl<L: Send + Sync> Sync for Entry<L> {}
-
-impl<L: Listener> Entry<L> {
-    /// Has IREE tell the listener when the value is reached, or can no longer be.
-    fn register(semaphore: &IreeTimeline, value: u64, listener: L) -> Arc<Self> {
-        let timepoint = UnsafeCell::new(sys::iree_async_semaphore_timepoint_t::default());
-        let entry = Arc::new(Self { timepoint, value, listener });
-        let theirs = Arc::into_raw(entry.clone());
-        // SAFETY: the entry is new, so the timepoint may be written before it is registered, once; IREE's reference keeps it
-        // where it is, and is given up by the callback or by cancelling.
-        let registered = unsafe {
-            let timepoint = entry.timepoint.get();
-            (*timepoint).callback = Some(reached::<L>);
-            (*timepoint).user_data = theirs.cast_mut().cast();
-            check(sys::iree_async_semaphore_acquire_timepoint(semaphore.base(), value, timepoint))
-        };
-        if let Err(failure) = registered {
-            // SAFETY: nothing was registered, so the reference was not taken.
-            drop(unsafe { Arc::from_raw(theirs) });
-            entry.listener.hear(Err(failure));
-        }
-        entry
-    }
-}
-
-impl Watch {
-    fn new(semaphore: &IreeTimeline, value: u64, watcher: Watcher) -> Self {
-        Self { entry: Entry::register(semaphore, value, watcher), semaphore: semaphore.clone() }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // SAFETY: the entry was registered with this semaphore, or is not in its list.
-        unsafe {
-            if sys::iree_async_semaphore_cancel_timepoint(self.semaphore.base(), self.entry.timepoint.get()) {
-                // The callback will not come, so IREE's reference is given up here.
-                Arc::decrement_strong_count(Arc::as_ptr(&self.entry));
-            }
-        }
-    }
-}
-
-unsafe extern "C" fn reached<L: Listener>(
-    user_data: *mut c_void,
-    _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
-    status: sys::iree_status_t,
-) {
-    guard_or((), || {
-        // SAFETY: IREE gives its reference back with the one call that it makes; the status is ours to consume.
-        let (entry, outcome) =
-            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry<L>>()), check(status)) };
-        entry.listener.hear(outcome.map(|()| entry.value));
-    });
 }
 
 /// The one vtable of our semaphores.
@@ -837,7 +451,7 @@ mod tests {
         }
         let semaphore = timeline.ours().unwrap();
         semaphore.registration.signal_and(1, || semaphore.show(1)).unwrap();
-        assert!(told.try_recv().is_err(), "nobody has told of it yet");
+        assert!(told.try_recv().is_err(), "waiters are told later");
         assert!(semaphore.show_failure(&Failure::new(Code::DataLoss, "told to")).is_none());
         semaphore.wake_failed();
         let told: Vec<_> = told.try_iter().map(|(value, how)| (value, how.map_err(|f| f.code()))).collect();

@@ -13,7 +13,7 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// As long as this lives, the thread is inside a call from the driver to the program.
+/// A guard: as long as it lives, the thread is inside a call from the driver to the program.
 pub(crate) struct Inside(());
 
 /// The driver is about to call the program.
@@ -34,7 +34,7 @@ pub(crate) fn is_inside() -> bool {
     DEPTH.with(Cell::get) > 0
 }
 
-/// Hands `teardown` to a thread that `spawn` makes. Where it makes none there is nobody who could wait safely: what is left stays as it
+/// Hands `teardown` to a thread that `spawn` makes. Where none can be made no thread could wait safely: what is left stays as it
 /// is, and nothing that the closure has is let go of here.
 fn elsewhere<T: FnOnce() + Send + 'static>(
     teardown: T,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a thread of the program's does while it waits: it looks for messages of collectives.
+//! A program's thread that waits for a semaphore looks for messages of collectives meanwhile.
 
 use crate::sync::teardown;
 use hal_semaphore::WithoutCallbacks;

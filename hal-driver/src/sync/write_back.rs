@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a thread brings back before a semaphore is signalled on it.
+//! Write-backs: copies that a thread has to write back before a semaphore is signalled on it.
 //!
 //! A mapping of memory that is a copy has to be written back before the program hears that the operation which wrote it has
 //! ended. The memory knows how, a semaphore knows when: what is to be written back is registered here on the thread that
@@ -10,7 +10,7 @@ use crate::ffi::status::Result;
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 
-/// Something that is brought back where it belongs, as often as it is asked for.
+/// A copy that can be written back to its owner, as often as it is asked to.
 pub(crate) trait WriteBack {
     /// Brings back what has changed since the last time, and returns when that is done.
     fn write_back(&self) -> Result;

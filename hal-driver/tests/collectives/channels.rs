@@ -175,7 +175,7 @@ fn provider_says_which_rank_a_device_is_and_the_ids_are_exchanged_once() {
             scope.spawn(move || {
                 let device = Device::open("mock").unwrap();
                 provide(&device, rank, &shared);
-                // The second one asks nobody any more: the other thread may be gone.
+                // The second one needs no other rank: the other thread may be gone.
                 let (channel, again) = (device.default_channel().unwrap(), device.default_channel().unwrap());
                 assert_eq!(channel.place(), (rank, 2));
                 assert_eq!(again.place(), (rank, 2));

@@ -160,7 +160,7 @@ fn fails_beside_a_long_sum(fault: &str) {
         .unwrap();
     ranks[0].execute(&commands, 1).unwrap();
     let failed = fails(&ranks[0].done);
-    // Nobody reads this memory any more, nor writes it: it is the program's again.
+    // This memory is neither read nor written any more: it is the program's again.
     let mine = vec![0xA5; 1 << 16];
     recv.write(WORDS * 4 - mine.len(), &mine);
     // As long as it takes.

@@ -94,7 +94,7 @@ fn transfers_between_two_ranks_meet_in_one_command_buffer_in_any_order() {
     for uris in GROUPS {
         let ranks = ranks(uris);
         let n = ranks.len();
-        // Everybody sends to the next one first, and receives from the one before. In a ring, nobody would ever begin if a
+        // Each rank sends to the next one first, and receives from the one before. In a ring, none would ever begin if a
         // send had to end before the recv beside it could.
         let mut results = Vec::new();
         for (number, rank) in ranks.iter().enumerate() {
@@ -122,7 +122,7 @@ fn transfers_between_two_ranks_meet_in_one_command_buffer_in_any_order() {
 #[test]
 fn rank_that_receives_from_none_gets_zeros() {
     let ranks = mocks(2);
-    // Rank 0 sends to rank 1 and receives from nobody; rank 1 sends to nobody.
+    // Rank 0 sends to rank 1 and receives nothing; rank 1 sends nothing.
     let mut results = Vec::new();
     for (rank, param) in ranks.iter().zip([0xFFFF_0001, 0x0000_FFFF]) {
         let (send, recv) = (rank.words(&[5; 9]), rank.words(&[1; 9]));

@@ -66,7 +66,7 @@ fn copy_that_fails_in_the_middle_ends_the_operation_for_all() {
         let memory: Vec<(Buffer, Buffer)> =
             ranks.iter().map(|rank| (rank.words(&vec![1; words]), rank.words(&vec![0; words]))).collect();
         let first = sum(&ranks[0], &memory[0].0, &memory[0].1, words);
-        // Who comes when it is known already is refused.
+        // A rank that comes when it is known already is refused.
         let waits: Vec<Result<Semaphore>> = ranks
             .iter()
             .zip(&memory)
@@ -78,7 +78,7 @@ fn copy_that_fails_in_the_middle_ends_the_operation_for_all() {
         for (number, done) in (1..).zip(waits) {
             let outcome = done.and_then(|done| done.wait(1).or_else(|_| done.value().map(drop)));
             match outcome {
-                // Who has got everything before does not hear of it.
+                // A rank that has got everything before does not hear of it.
                 Ok(()) => assert_eq!(ranks[number].read(&memory[number].1), vec![3; words], "copy {copy}"),
                 Err(error) => {
                     assert_eq!(error.code, Code::DataLoss, "copy {copy}: {}", error.text);
@@ -135,7 +135,7 @@ fn loss_of_a_device_is_told_when_copies_of_another_device_have_ended() {
     assert!(took >= LATE, "told after {took:?}");
 }
 
-/// They do not begin any more, so nobody waits for them.
+/// They do not begin any more, so their ends are not waited for.
 #[test]
 fn loss_of_a_device_is_told_at_once_where_copies_wait_for_what_the_program_never_signals() {
     let took = lost_beside_copies_of_another("", &|owner| Some(owner.semaphore(0)));

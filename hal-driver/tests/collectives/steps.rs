@@ -156,7 +156,7 @@ fn collective_that_waits_stops_nothing_else() {
         let rank = &ranks[0];
         let (send, recv) = (rank.words(&[1; 8]), rank.words(&[0; 8]));
         let commands = rank.commands(ALL_REDUCE, 0, (&send, &recv), 8).unwrap();
-        // Many of them wait for the other rank, and occupy nobody.
+        // Many of them wait for the other rank, and occupy no thread.
         for value in 1..=many {
             let after = if value == 1 { List::none() } else { rank.done.at(value - 1) };
             let affinity = 1 << (value % 2);
@@ -242,12 +242,12 @@ fn stream_ordered_memory_is_used_as_it_is_when_its_turn_comes() {
 fn thread_that_waits_for_a_semaphore_helps_to_move_bytes() {
     let device = Device::open("mock").unwrap();
     let moved = device.semaphore(0);
-    // As many as there may be processors wait, so that nobody else comes.
+    // As many as there may be processors wait, so that no other thread comes.
     let _waiting: Vec<Helper> = (0..64).map(|_| Helper::begin()).collect();
     let (begin, begun) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Two grains that wait for each other: one for this thread, and one for who helps.
+            // Two grains that wait for each other: one for this thread, and one for a helper.
             spread((Barrier::new(2), Mutex::new(begin)), 2, |(both, begin), _| {
                 begin.lock().unwrap().send(()).unwrap();
                 both.wait();
@@ -257,7 +257,7 @@ fn thread_that_waits_for_a_semaphore_helps_to_move_bytes() {
         begun.recv().unwrap();
         let waited = moved.wait(1);
         if waited.is_err() {
-            // Nobody did, and the other thread would wait for ever.
+            // No thread has helped, and the other one would wait for ever.
             Helper::begin().help();
         }
         waited.unwrap();

@@ -232,7 +232,7 @@ fn memory_for_one_at_a_time_is_enough_for_a_chain() {
     }
 }
 
-/// Memory that is out early stands in the way of who needs some now, who waits for it to come back rather than fail; and
+/// Memory that is out early stands in the way of allocations that need some now, which wait for it to come back rather than fail; and
 /// fails if it does not.
 #[test]
 fn allocation_that_is_due_waits_for_memory_that_is_out_early() {

@@ -96,7 +96,7 @@ fn import_begins_where_its_heap_asks_it_to() {
         for offset in [0, alignment, 3 * alignment] {
             device.import(shared(), pages.at(offset), 1024).unwrap();
         }
-        // Whoever says that it may begin anywhere gets it as it is.
+        // A program that says that it may begin anywhere gets it as it is.
         let all = sys::IREE_HAL_MEMORY_ACCESS_ALL | sys::IREE_HAL_MEMORY_ACCESS_UNALIGNED;
         let anywhere = sys::iree_hal_buffer_params_t { access: access(all), ..shared() };
         drop(device.import(anywhere, pages.at(16), 1024).unwrap());

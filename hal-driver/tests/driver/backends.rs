@@ -96,7 +96,7 @@ struct OddMemory {
     imported: bool,
 }
 
-/// Whether the slow device has no memory left; who asks then is held until it is opened again.
+/// Whether the slow device has no memory left; an allocation then is held until it is opened again.
 static IS_EMPTY: AtomicBool = AtomicBool::new(false);
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 static IS_HELD: AtomicBool = AtomicBool::new(false);
@@ -421,7 +421,7 @@ fn write_of_either_side_is_seen_by_the_other_where_it_was_made_visible() {
             check(sys::iree_hal_buffer_unmap_range(mapping)).unwrap();
         }
         assert!(on_device(&device, &buffer) == expected, "what was mapped is flushed at the end");
-        // Nobody but the test has it, so that the pool has its memory back when that goes.
+        // The test has the only reference, so that the pool has its memory back when that goes.
         buffer.wait_until_it_is_ours_alone();
     }
 }
@@ -610,7 +610,7 @@ fn format_of_an_executable_is_the_backends_to_know() {
     let infer = |bytes: &[u8]| infer_of(bytes, bytes.len());
     assert_eq!(infer(b"ODD!and more").unwrap(), ("odd".to_owned(), 4));
     assert_eq!(infer(b"nothing that anybody knows").unwrap_err().code, Code::Incompatible);
-    // hal/executable_cache.h: the length may be unknown. A backend reads no bytes that nobody vouches for.
+    // hal/executable_cache.h: the length may be unknown. A backend reads no bytes past what is certain to be there.
     let mut bytes = [0; 4096];
     bytes[..4].copy_from_slice(b"ODD!");
     let refused = infer_of(&bytes, 0).unwrap_err();

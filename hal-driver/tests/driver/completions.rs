@@ -218,7 +218,7 @@ fn device_may_be_dropped_on_the_thread_that_looks_for_its_completions() {
         });
         // Only the callback has the device from here on.
         drop(device);
-        let thread = told.recv_timeout(SOON).unwrap_or_else(|_| panic!("{way}: nobody called"));
+        let thread = told.recv_timeout(SOON).unwrap_or_else(|_| panic!("{way}: no callback"));
         if way == "poll" {
             assert_eq!(thread.as_deref(), Some("hal-poll"));
         }

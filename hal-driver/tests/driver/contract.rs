@@ -458,7 +458,7 @@ fn profiling_is_begun_once_and_ended_at_any_time() {
             1 << 62,
         ] {
             let options = sys::iree_hal_device_profiling_options_t { data_families: families, ..nothing };
-            let refused = begin(&options).expect_err("nobody can write that");
+            let refused = begin(&options).expect_err("no recorder writes that");
             assert_ne!(refused.code, Code::Internal, "{uri}: {}", refused.text);
         }
     }
@@ -475,7 +475,7 @@ fn command_buffer_for_more_bindings_than_memory_has_room_for_is_refused() {
                 let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_DEFAULT;
                 check(sys::iree_hal_command_buffer_create(device.0, mode, 3, 1, capacity, &raw mut commands))
             };
-            let error = created.expect_err("nobody has so much memory");
+            let error = created.expect_err("there is not so much memory");
             let codes = [Code::ResourceExhausted, Code::OutOfRange, Code::InvalidArgument];
             assert!(codes.contains(&error.code), "{uri}: {}", error.text);
             assert!(commands.is_null());

@@ -114,7 +114,7 @@ fn two_devices_have_one_memory_by_its_descriptor() {
             fill(&owner, &buffer, (0, LENGTH), 0xA5);
             assert_eq!(same.read(), [0xA5; LENGTH], "{from} to {to}");
             fill(&other, &same, (100, 200), 0x5A);
-            // The memory is there for whoever has it, though the one who made it has let go.
+            // The memory stays for its other users, though its maker has let go.
             let expected: Vec<u8> =
                 (0..LENGTH).map(|at| if (100..300).contains(&at) { 0x5A } else { 0xA5 }).collect();
             assert_eq!(buffer.read(), expected, "{from} to {to}");
@@ -201,7 +201,7 @@ fn descriptor_is_taken_if_its_memory_stays() {
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         refused(take(pipe.as_fd(), LENGTH), Code::InvalidArgument, "says nothing of its memory");
         refused(import(&device, -1, LENGTH, counting(&RELEASED)), Code::InvalidArgument, "-1 is no");
-        // Of memory that was not taken nobody is told that it is free.
+        // Memory that was not taken is not reported as free.
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0, "{uri}");
     }
 }

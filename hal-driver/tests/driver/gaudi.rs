@@ -149,7 +149,7 @@ fn reset_wakes_every_waiter_and_the_card_opens_again() {
                 let buffer = device.local_buffer(4096);
                 let (order, held, never) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
                 assert_eq!(dependent_fills(&device, &order, &buffer, 4096, 4, 40), 40);
-                // Held on the host, for a signal that nobody has made, and then for one that nobody will.
+                // Held on the host, for a signal that is not made yet, and then for one that never will be.
                 let both = List::of(&[(&order, 40), (&never, 1)]);
                 device.barrier(&both, &held.at(1)).unwrap();
                 let texts = [is_lost(&order, 40), is_lost(&held, 1)];
@@ -405,7 +405,7 @@ mod neighbours {
         assert_eq!(end.value().unwrap(), 0);
         start.signal(1).unwrap();
         end.wait(1).unwrap();
-        // The owner's card is reset while it fetches: whoever waits for the other card's work is told.
+        // The owner's card is reset while it fetches: waiters for the other card's work are told.
         let uri = card(1, "&fault=reset:1");
         let other = Device::open(&neighbour(&uri)).unwrap();
         let broken = Device::open(&uri).unwrap();

@@ -174,7 +174,7 @@ fn mapping_at_no_address_keeps_nothing() {
     assert_eq!(NOWHERE.load(Ordering::SeqCst), 0, "the memory's buffer is still kept");
 }
 
-/// What was waited for is over: who is given the memory next need not wait for it again.
+/// What was waited for is over: the next user of the memory need not wait for it again.
 #[test]
 fn memory_that_was_waited_for_goes_back_without() {
     let scene = Scene::new();

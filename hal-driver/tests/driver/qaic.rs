@@ -485,7 +485,7 @@ fn file_that_the_program_has_opened_is_used_and_stays_the_programs() {
     }
     assert_eq!(machine.emulator.counts(0).users, 1, "it is still open");
     machine.emulator.close(file);
-    // A process that another test is about to start has every file for a moment. Whoever closes one looks who has gone.
+    // A process that another test is about to start has every file for a moment. A close looks which processes have ended.
     let end = Instant::now() + Duration::from_secs(10);
     while machine.emulator.counts(0).users > 0 && Instant::now() < end {
         machine.emulator.close(machine.emulator.open(std::path::Path::new("/dev/accel/accel0")).unwrap());

@@ -409,7 +409,7 @@ fn work_that_comes_in_the_callback_of_a_failure_fails() {
     let device = Device::open("mock").unwrap();
     let (semaphore, done) = (device.semaphore(5), device.semaphore(0));
     let (theirs, after) = (device.again(), done.clone());
-    // Whoever comes after a failure fails, reached or not.
+    // A wait that is submitted after a failure fails, reached or not.
     as_it_fails(&semaphore, move |semaphore| theirs.barrier(&semaphore.at(5), &after.at(1))).unwrap();
     assert_eq!(done.wait(1).map_err(|error| error.code), Err(Code::DataLoss));
 }

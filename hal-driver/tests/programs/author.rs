@@ -271,7 +271,7 @@ impl Author {
         let format = self.dice.below(2);
         let dispatch = Dispatch { kernel: Kernel::Numbers, format, bindings, count: Count::Fixed(1) };
         self.add(0, Action::Broken(Command::Dispatch(dispatch)));
-        // Nobody else is to find it.
+        // No later step is to use it.
         self.world.grow(&self.program);
         self.world.buffers[buffer] = None;
     }
@@ -361,7 +361,7 @@ impl Author {
             let table: Option<Vec<Part>> =
                 needs.iter().map(|&need| self.part(device, BINDING, need, need)).collect();
             let table = table?;
-            // A count may have been overwritten meanwhile, by an earlier command of the recording if by nobody else.
+            // A count may have been overwritten meanwhile, at least by an earlier command of the recording.
             let commands = &self.program.recordings[recording].commands;
             let is_legal = self.world.clone().execute(commands, &table).is_ok();
             let action = Action::Execute { recording, table };
@@ -614,7 +614,7 @@ impl Author {
     fn may_submit(&self, step: usize, submitted: &[bool]) -> bool {
         let is_behind = match self.program.steps[step].action {
             Action::Host(_) => self.before[step].steps.iter().all(|&before| submitted[before]),
-            // Whoever allocates waits for nobody, and uses come after it in the order of steps.
+            // An allocation waits for no other step, and its uses come after it in the order of steps.
             _ => true,
         };
         is_behind && self.comes_after_its_buffers(step, submitted)

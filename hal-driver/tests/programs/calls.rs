@@ -184,7 +184,7 @@ impl Scene {
                     continue;
                 }
                 self.trouble(format!("step {number} was refused: {:?} {}", error.code, error.text));
-                // Whoever waits for it is not to wait for good.
+                // Its waiters must not wait for ever.
                 for at in &self.program.steps[number].signals {
                     self.timelines[at.timeline].fail(Code::Cancelled, "a step before was refused");
                 }

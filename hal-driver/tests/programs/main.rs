@@ -5,7 +5,7 @@
 //! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and binding
 //! tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who signals
 //! them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and file and on every
-//! semaphore. The same program runs on IREE's `local-task` and on the devices of this project; who differs has the defect.
+//! semaphore. The same program runs on IREE's `local-task` and on the devices of this project; one that differs has the defect.
 //!
 //! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `common/dice.rs`: its choices.
 //! - `oracle.rs`: what it must come to, and whether it is legal. `shrink.rs`: makes it smaller.
@@ -188,7 +188,7 @@ fn note(kind: &Kind, place: &Place, seed: u64) {
     drop(std::fs::write(path, again(kind, place, seed)));
 }
 
-/// Opening IREE's own device clears the types of a running virtual machine for a moment, in the whole process: who opens one is alone.
+/// Opening IREE's own device clears the types of a running virtual machine for a moment, in the whole process: no other test runs while one is opened.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs programs of a kind until enough are run; stops at the first that fails.
@@ -202,7 +202,7 @@ fn judge(kind: &Kind, default: u64) {
     let places: Vec<&Place> =
         kind.places.iter().filter(|place| only.as_ref().is_none_or(|only| only == place.name)).collect();
     if places.is_empty() {
-        // Another kind has the device, unless nobody has it or this kind was asked for.
+        // Another kind has the device, unless none has it or this kind was asked for.
         let named = only.unwrap_or_default();
         let others = KINDS.iter().flat_map(|kind| kind.places).any(|place| place.name == named);
         let known: Vec<&str> = kind.places.iter().map(|place| place.name).collect();

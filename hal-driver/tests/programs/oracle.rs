@@ -212,7 +212,7 @@ impl World {
         let cells = self.get(part)?;
         match words(&cells)[..] {
             [Some(count), Some(1), Some(1)] if count <= 32 => Ok(count),
-            _ => Err(Illegal("a workgroup count that nobody wrote")),
+            _ => Err(Illegal("a workgroup count that was not written")),
         }
     }
 
@@ -318,7 +318,7 @@ fn are_ordered(program: &Program, world: &World) -> bool {
     for (number, step) in program.steps.iter().enumerate() {
         let mut known = Before::default();
         for at in &step.waits {
-            // Whoever signals the value, or the first one behind which it is reached as well.
+            // The step that signals the value, or the first one behind which it is reached as well.
             let signals = |step: &Step| {
                 step.signals.iter().any(|signal| signal.timeline == at.timeline && signal.value >= at.value)
             };

@@ -67,7 +67,7 @@ fn early(
     ) -> common::Result<Commands>,
 ) -> String {
     let (go, ready) = (bench.device.semaphore(0), bench.device.semaphore(0));
-    // local-sync returns when the memory is there, and nobody else could let it go on.
+    // local-sync returns when the memory is there, and no other thread could let it go on.
     let is_sync = bench.device.query("hal.device.id", "local-sync").is_ok_and(|is_it| is_it == 1);
     let waits = if is_sync { List::none() } else { go.at(1) };
     let buffer = bench.device.alloca_of(&waits, &ready.at(1), params(), LENGTH).unwrap();
@@ -214,7 +214,7 @@ const ORDINARY: &[Case] = &[
     ),
     case(
         "Fills, updates and copies",
-        "fill with flags that nobody knows",
+        "fill with unknown flags",
         "device.h: none is defined, and what is then is open",
         |bench| bench.fill_of(&bench.buffer, 0, 64, 4, 1 << 40),
     ),
@@ -299,7 +299,7 @@ const ORDINARY: &[Case] = &[
         broken.fail(Code::DataLoss, "told to");
         barrier(bench, 1, &broken.at(1), &bench.done.at(6))
     }),
-    case("Semaphores", "a wait that nobody ends", "semaphore.h, wait: DEADLINE_EXCEEDED", |bench| {
+    case("Semaphores", "a wait that is never signalled", "semaphore.h, wait: DEADLINE_EXCEEDED", |bench| {
         answer(check(unsafe {
             let timeout = sys::iree_make_timeout_ms(20);
             sys::iree_hal_semaphore_wait(bench.done.0, 6, timeout, 0)
@@ -326,7 +326,7 @@ const ORDINARY: &[Case] = &[
     }),
     case(
         "Queues",
-        "a host call with flags that nobody knows",
+        "a host call with unknown flags",
         "device.h: three are defined, and what is then is open",
         |bench| host_call(bench, Some(nothing), 1 << 40),
     ),
@@ -342,7 +342,7 @@ const ORDINARY: &[Case] = &[
     }),
     case(
         "Stream-ordered memory",
-        "with flags that nobody knows",
+        "with unknown flags",
         "device.h: two are defined, and what is then is open",
         |bench| alloca(bench, 64, 0, 1 << 40),
     ),
@@ -522,13 +522,13 @@ const ORDINARY: &[Case] = &[
     ),
     case(
         "Dispatches",
-        "flags that nobody knows",
+        "unknown flags",
         "command_buffer.h: seven are defined, and what is then is open",
         |bench| Dispatch { flags: 1 << 40, ..Dispatch::of(bench) }.run(bench),
     ),
     case(
         "Executables",
-        "a format that nobody knows",
+        "an unknown format",
         "executable_cache.h, prepare: a format that can be prepared",
         |bench| answer(bench.device.load("no-such-format", &[1; 64])),
     ),
@@ -581,9 +581,7 @@ const ORDINARY: &[Case] = &[
         },
     ),
     case("Buffers", "mapping of nothing", SILENT, |bench| map(&bench.buffer, READ, 0, 0)),
-    case("Devices", "a key that nobody knows", SILENT, |bench| {
-        answer(bench.device.query("hal.device", "colour"))
-    }),
+    case("Devices", "an unknown key", SILENT, |bench| answer(bench.device.query("hal.device", "colour"))),
     case(
         "Devices",
         "timepoint of a kind that is not there",
@@ -597,7 +595,7 @@ const ORDINARY: &[Case] = &[
             answer(exported)
         },
     ),
-    case("Devices", "creation with a parameter that nobody knows", SILENT, |bench| {
+    case("Devices", "creation with an unknown parameter", SILENT, |bench| {
         let uri = ["mock", "template", "local-task", "local-sync", "gaudi"]
             .into_iter()
             .find(|name| bench.device.query("hal.device.id", name).is_ok_and(|is_it| is_it == 1));

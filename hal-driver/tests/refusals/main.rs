@@ -125,7 +125,7 @@ fn theirs() -> [Vec<String>; 2] {
 fn table([sync, task]: &[Vec<String>; 2], ours: &[String]) -> String {
     let mut text = String::from(
         "# Refusals\n\n\
-         *For authors of programs whose call was refused, and for whoever writes a driver. At the end you know what each bad call\n\
+         *For authors of programs whose call was refused, and for authors of drivers. At the end you know what each bad call\n\
          answers here and on IREE's own drivers, and what decides.* ([all pages](README.md))\n\n\
          Bad and borderline calls, on IREE's own drivers and on every kind of device here, all of them software, and what\n\
          in IREE's headers decides. Made by `hal-driver/tests/refusals`, which fails where it is no longer so;\n\

@@ -19,8 +19,8 @@
 //! event is held for the wait.
 
 use super::agenda::{Agenda, Cover, Entry};
+use super::flow_window::BATCH;
 use super::queue::{ActionKind, Early, Op, OpState, Queue, SPARE, SignalRecord, Turn, Via, WaitRecord};
-use super::room::BATCH;
 use super::slot::{HOST, Promise, Slot, SlotState, Standing, Target};
 use super::{Action, Placement, Refused, Shared, WaitCounts};
 use crate::backend::{Backend, Item, Transition, WaitClass};

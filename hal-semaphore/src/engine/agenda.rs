@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What one step on a thread has set free and is still to be done.
+//! A thread's agenda: the effects of a step under a lock (released waits, deliveries, callbacks) that are run after the lock.
 //!
 //! Nothing in the engine recurses: a step under a lock puts what follows from it on the agenda of its thread, and the
 //! thread works the agenda off without a lock ([`Shared::run`](super::Shared)). Foreign code that runs on the way may call
@@ -151,14 +151,14 @@ pub(super) fn is_submitting() -> bool {
     with(|local| local.submitting.get() > 0).unwrap_or(true)
 }
 
-/// As long as it is there, this thread calls no program back, whatever it completes or signals: what becomes due is
+/// A guard: while it lives, this thread calls no program back, whatever it completes or signals: what becomes due is
 /// [deferred](crate::Backend::defer). For a thread that waits for a program and does what others would do meanwhile: a program may
 /// hold a lock of its own while it waits, and take it in a callback.
 #[derive(Debug)]
 pub struct WithoutCallbacks(std::marker::PhantomData<*const ()>);
 
 impl WithoutCallbacks {
-    /// From now on.
+    /// Forbids callbacks on this thread until this is dropped.
     pub fn begin() -> Self {
         let _ = with(|local| local.submitting.set(local.submitting.get() + 1));
         Self(std::marker::PhantomData)
@@ -169,7 +169,7 @@ impl WithoutCallbacks {
         drop(super::Deferred::new(run));
     }
 
-    /// Whether there is one on this thread, or a call that must not call back either.
+    /// Whether this thread has such a guard, or is in a call that must not call back either.
     pub fn is_there() -> bool {
         is_submitting()
     }

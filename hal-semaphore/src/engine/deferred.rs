@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Callbacks for another thread than the one on which they became due.
+//! Deferred callbacks: run on another thread than the one on which they became due.
 //!
 //! A thread that submits may hold a lock of its program's, which a callback may want: it must not call back. What becomes
 //! due on such a thread, because its operation ends at once or its device reports from inside `submit`, is handed to the
@@ -10,7 +10,7 @@
 //! # How many threads
 //!
 //! A callback may take as long as it likes, or wait for another one that is due after it: for its lock, for a value that it
-//! signals, for a waiter that it wakes. So callbacks can have no fixed order and their threads no fixed number, or somebody
+//! signals, for a waiter that it wakes. So callbacks can have no fixed order and their threads no fixed number, or one
 //! waits for ever. But most callbacks that take long wait for the very thread that submits, and two thousand of those are
 //! no reason for two thousand threads. One thread is busy and another watches. While nothing that is due is taken
 //! for a millisecond, times the number of threads that are busy, the one that watches becomes busy as well
@@ -25,7 +25,7 @@ use std::fmt;
 pub struct Deferred(Option<Box<dyn FnOnce() + Send>>);
 
 impl Deferred {
-    /// What a thread has to say that must not call back, or must not wait for what is called.
+    /// Callbacks of a thread that must not run them, or must not wait for them.
     pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(run)))
     }

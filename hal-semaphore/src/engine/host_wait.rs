@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Who waits on the host for a timeline: a thread, or a callback.
+//! Waiters on the host: a thread that sleeps until timelines reach values, or a callback.
 
 use crate::failure::Failure;
 use crate::notification::Pending;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Handing ordered work to the backend: batches, native waits, events, and what a submission may answer.
+//! Issuing: ordered operations go to the backend in batches, with their native waits and events; and the backend's answers.
 //!
 //! One thread at a time issues for a queue (`issuing`), without the lock while the backend works. The entries of a
 //! batch are in flight before the backend sees them, so that a completion from inside `submit` finds them; they
@@ -24,8 +24,8 @@
 //! begins with the first time that the device is full, and that time the queue asks once more.
 
 use super::agenda::Cover;
+use super::flow_window::BATCH;
 use super::queue::{ActionKind, InFlight, Known, OpState, Queue, QueueState, Scratch, Turn};
-use super::room::BATCH;
 use super::slot::{Promise, Standing};
 use super::{Device, Shared};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
@@ -526,7 +526,7 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// The queue has been issued up to there. Returns whether anybody is to be told.
+    /// The queue has been issued up to there. Returns whether there are listeners to tell.
     #[inline]
     pub(super) fn move_issued(&mut self, epoch: u64) -> bool {
         self.state.issued = epoch;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Who waits for a timeline: a list for each queue that does, and one for the host.
+//! The timepoints of a timeline: a list for each queue that waits for it, and one for the host.
 //!
 //! Most timelines have one list or two, and looking through them is the cheapest there is. A timeline that hundreds of
 //! queues wait for gets an index: where the list of a queue is, and a tree in which each node has the smallest value of
@@ -249,7 +249,7 @@ impl Lists {
 
     /// Puts the lists away, which are empty; the memory of the first stays for the next user.
     pub(super) fn keep_first(&mut self) {
-        debug_assert!(self.are_empty(), "somebody waits");
+        debug_assert!(self.are_empty(), "a wait is left");
         self.index = None;
         self.lists.truncate(1);
         self.empty = self.lists.len();
@@ -403,7 +403,7 @@ mod tests {
             push(&mut lists, 1);
         }
         lists.trim();
-        assert!(lists.are_large(), "somebody waits in the large one");
+        assert!(lists.are_large(), "a wait is left in the large one");
         while lists.pop_of(1, 1).is_some() {}
         lists.trim();
         assert!(!lists.are_large());

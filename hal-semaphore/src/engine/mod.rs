@@ -13,7 +13,7 @@
 //!
 //! - *Cause before effect.* Operation A signals x, operation B waits for x and signals y: a thread that sees y sees x.
 //!   A's end
-//!   raises x before it lets anybody go on, and B's end comes after B was let go, or, where its wait was left to queue order or
+//!   raises x before it releases any operation, and B's end comes after B was let go, or, where its wait was left to queue order or
 //!   to a device, after B's queue has seen that x is raised ([`retire`]).
 //! - *No wake-up is lost.* A thread that registers with a timeline looks at it under the lock under which it moves. What
 //!   only covers
@@ -35,13 +35,13 @@
 mod admit;
 mod agenda;
 mod deferred;
+mod flow_window;
 mod host_wait;
 mod issue;
 mod lists;
 mod outbox;
 mod queue;
 mod retire;
-mod room;
 mod slot;
 mod stop;
 mod straight;
@@ -101,7 +101,7 @@ pub enum Action<W> {
     /// Nothing: signals when its waits are reached.
     Barrier,
     /// The same, and where it fails before it has its place in its queue the host [cleans up](crate::Backend::clean_up) first: its signals
-    /// fail when that has ended. For whoever begins several things that end at one barrier, of which one fails while others go on.
+    /// fail when that has ended. For callers that begin several things that end at one barrier, of which one fails while others go on.
     Cleanup(W),
 }
 
@@ -137,7 +137,7 @@ pub struct Placement {
     pub ticket: Ticket,
     /// The queue that was chosen for it.
     pub queue: QueueId,
-    /// What its waits looked like.
+    /// The classes of its waits.
     pub waits: WaitCounts,
 }
 
@@ -145,7 +145,7 @@ pub struct Placement {
 pub struct Refused<W> {
     /// Why.
     pub error: SubmitError,
-    /// What was to be done.
+    /// The action, handed back.
     pub action: Action<W>,
 }
 
@@ -172,7 +172,7 @@ pub enum WaitMode {
     Any,
 }
 
-/// What became of a cancellation.
+/// The result of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
     /// The operation will not run; its signals fail with the given failure.
@@ -183,7 +183,7 @@ pub enum Cancel {
     Ended,
 }
 
-/// How busy the engine is right now.
+/// How many objects of the engine are in use right now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Operations that have not ended.
@@ -196,7 +196,7 @@ pub struct Occupancy {
     pub timelines: usize,
     /// Native events that exist.
     pub events: usize,
-    /// Native events at rest.
+    /// Native events that no operation holds.
     pub idle_events: usize,
     /// Host waits.
     pub host_waits: usize,
@@ -276,7 +276,7 @@ struct Device {
     /// Whether `lost` holds anything.
     is_lost: AtomicU64,
     lost: Mutex<Option<Failure>>,
-    /// The backend could not make an event: who has none from now on does without.
+    /// The backend could not make an event: operations that need a new one do without it from then on.
     out_of_events: AtomicU64,
     /// The device was full once: reports are counted, so that "is full" can be told from "was full".
     counts_reports: AtomicU64,
@@ -330,7 +330,7 @@ impl Device {
         if self.is_lost.load(Ordering::Acquire) == 0 { None } else { self.lost.lock().clone() }
     }
 
-    /// The device is lost, with the first cause that anybody has.
+    /// The device is lost, with the first cause that was reported.
     fn record_loss(&self, failure: Failure) -> Failure {
         let cause = self.lost.lock().get_or_insert(failure).clone();
         self.is_lost.store(1, Ordering::Release);
@@ -377,12 +377,12 @@ impl Device {
         let mut full = self.full.lock();
         self.any_full.store(0, Ordering::Release);
         for queue in full.drain(..) {
-            agenda.released.push_back((Target::Room { queue, asked }, agenda::Release::Reached(0)));
+            agenda.released.push_back((Target::FullQueue { queue, asked }, agenda::Release::Reached(0)));
         }
     }
 }
 
-/// Who waits for the engine to come to rest.
+/// Threads that wait for the engine to be idle.
 #[derive(Default)]
 struct IdleWaiters {
     waiting: Vec<Pending>,
@@ -589,7 +589,7 @@ impl<B: Backend> Engine<B> {
         queues.get(ordinal).map(|queue| queue.id)
     }
 
-    /// What has happened so far.
+    /// Counts of what the engine has done since it was made.
     pub fn stats(&self) -> Stats {
         let shared = self.shared();
         let mut stats = Stats { panics: shared.panics.load(Ordering::Relaxed), ..Stats::default() };
@@ -599,7 +599,7 @@ impl<B: Backend> Engine<B> {
         stats
     }
 
-    /// What is going on now.
+    /// How many objects of the engine are in use now.
     pub fn occupancy(&self) -> Occupancy {
         let shared = self.shared();
         let count =

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What timelines of other drivers are still to be told.
+//! The outbox: signals and failures that are still to be delivered to timelines of other drivers, in order for each.
 //!
-//! Telling one is foreign code, which takes as long as it likes. It is told of its steps in the order in which they were
+//! A delivery is foreign code, which takes as long as it likes. A timeline is told of its steps in the order in which they were
 //! made, by one thread at a time; one that comes meanwhile leaves its own to that thread. No timeline waits for another
 //! one's driver, so each has a lane of its own.
 //!
@@ -45,8 +45,8 @@ pub(super) struct Letter<B: Backend> {
     pub(super) parting: Arc<Parting<B>>,
 }
 
-/// Operations with signals for other drivers that have ended together, until everybody has been told. It belongs to those
-/// who have still to be told, and to the thread that gathers it.
+/// Operations with signals for other drivers that have ended together, until all of these are delivered. It belongs to the
+/// letters that are not delivered yet, and to the thread that gathers it.
 pub(super) struct Parting<B: Backend> {
     owners: AtomicU64,
     reclaims: Mutex<Vec<Ended<B::Work>>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A queue, and what its lock protects: the operations whose queue it is, whatever their kind.
+//! A queue and the state that its lock protects: all pending operations of the queue, of every kind.
 //!
 //! # An operation
 //!
@@ -46,8 +46,8 @@
 //! kept for the work of others.
 
 use super::agenda::{Agenda, Cover, is_nested, is_submitting};
+use super::flow_window::FlowWindow;
 use super::outbox::Parting;
-use super::room::FlowWindow;
 use super::slot::Slot;
 use super::{Device, Shared, Stats};
 use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
@@ -78,7 +78,7 @@ pub(super) enum OpState {
     Running,
 }
 
-/// What an operation does; see [`Action`](super::Action).
+/// The kind of an operation; see [`Action`](super::Action).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActionKind {
     Queue,
@@ -103,7 +103,7 @@ pub(super) struct WaitRecord {
     pub(super) failure_order: Option<u32>,
 }
 
-/// What brings a wait to its end.
+/// The state of a wait: how it is going to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
     /// Nothing that the queue could wait for yet: it is in the slot's list for the operation's queue, under this number.
@@ -210,7 +210,7 @@ pub(super) struct InFlight {
     pub(super) epoch: u64,
     /// Whether it is work of the device, which reports it. What is coalesced is not, though the backend is shown a marker.
     pub(super) on_device: bool,
-    /// What another queue waits for in order to wait for this: its own epoch, or for one that rides along that of the last
+    /// What another queue waits for in order to wait for this: its own epoch, or for a coalesced one that of the last
     /// work which the device was given; zero where it cannot be waited for natively.
     pub(super) cover: u64,
     pub(super) event: Option<EventIndex>,
@@ -639,7 +639,7 @@ impl<'a, B: Backend> Turn<'a, B> {
     }
 
     /// Whether another thread will work for the queue next, which has not got the lock yet or is on its way back to it,
-    /// so that this thread can go. A thread that submits leaves the rest to anybody, as soon as it has done one round;
+    /// so that this thread can go. A thread that submits leaves the rest to any thread, as soon as it has done one round;
     /// one that completes something does not leave it to a program that only submits.
     pub(super) fn has_successor(&self, rounds: usize) -> bool {
         if self.agenda.submits {

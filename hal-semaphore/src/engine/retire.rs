@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! From a device's report to the end of an operation: in queue order, after everything it waited for.
+//! Retirement: from a device's report to the end of an operation, in queue order and after everything it waited for.
 //!
 //! An operation that waited natively for another queue may be reported before the one it waited for. It does not
 //! retire before it: else a host thread could see the effect before the cause. A queue whose oldest operation is in
@@ -200,7 +200,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Ends an operation: the one place where it happens, whatever the reason.
     ///
-    /// Its signals are made here, in order, for everybody who looks; who waits is put on the agenda, who has to be
+    /// Its signals are made here, in order, for all readers; waiters are put on the agenda, those that have to be
     /// told otherwise on the list of effects; its work is reclaimed behind them.
     pub(super) fn end(&mut self, key: Key, failure: Option<Failure>, point: Option<Point>) {
         let Some(mut op) = self.state.ops.remove(key) else { return };

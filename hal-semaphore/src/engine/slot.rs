@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The engine's part of a timeline, and the one truth about it: its value, its failure and who waits for it.
+//! A slot: the engine's record of one timeline, which alone decides its value, its failure and its waits.
 //!
 //! # One step at a time
 //!
@@ -64,7 +64,7 @@ pub(crate) enum Target {
     /// A queue whose oldest operation has ended on its device before what it waited for has retired here.
     Gate(u32),
     /// A queue whose device was full and may have room again, because the device says so (`asked`) or something has ended.
-    Room { queue: u32, asked: bool },
+    FullQueue { queue: u32, asked: bool },
     /// One timeline of a host wait.
     Wait(Arc<HostWait>, u32),
     /// A callback.
@@ -145,7 +145,7 @@ impl Slot {
         self.word = AtomicU64::new(value);
         self.key = key;
         let mut state = self.state.lock();
-        // Whoever waited, and every operation that was to signal it, would own it as well.
+        // A waiter, or an operation that was to signal it, would own it as well.
         debug_assert!(state.lists.are_empty() && state.promises.is_empty(), "it has other owners");
         state.failure = None;
         state.lists.keep_first();
@@ -448,7 +448,9 @@ impl Slot {
             let failure = Failure::with_origin(
                 Code::Aborted,
                 Origin::Abandoned,
-                format!("the timeline was dropped at {value}; nobody can signal what was waited for"),
+                format!(
+                    "the timeline was dropped at {value}: what was waited for can no longer be signalled"
+                ),
             );
             self.fail(&failure, |_| None, agenda);
         }

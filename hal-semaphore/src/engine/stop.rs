@@ -125,7 +125,7 @@ impl<B: Backend> Shared<B> {
     /// The device is gone: everything on it ends with this failure, and everything that comes later.
     pub(super) fn spread_loss(&self, device: usize, failure: Failure, agenda: &mut super::Agenda) {
         let Some(spec) = self.devices.get(device) else { return };
-        // The first cause is everybody's.
+        // The first cause is the cause of everything.
         let failure = spec.record_loss(failure);
         for index in spec.first_queue..spec.first_queue + spec.queues {
             Turn::begin(self, index, agenda).mark_lost(&failure);

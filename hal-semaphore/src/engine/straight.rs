@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The straight way: work whose turn it is when it comes.
+//! The straight way, a fast path: an operation that can go to its device at once is issued without the queue's lists.
 //!
 //! An operation goes from list to list: it is put on `runnable` to be routed, on `ready` to be issued, and each station looks
 //! again at what the one before has found. Where the queue has nothing else to do, and every wait is reached or left to the

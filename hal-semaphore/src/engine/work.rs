@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Working off what there is: a thread's agenda, and a queue's turn.
+//! The two loops that do the engine's work: a thread works off its agenda, and a queue under its lock.
 //!
 //! Two loops feed each other. [`Turn::work`] has a queue's lock and goes round: route what is runnable, retire what has
 //! ended, take releases for this queue off the agenda, let the lock go to perform effects, issue a batch; it ends when
@@ -138,7 +138,7 @@ impl<B: Backend> Turn<'_, B> {
                 self.fail_unbegun(key, &failure);
             }
             (Target::Gate(_), _) => self.state.gated = false,
-            (Target::Room { asked, .. }, _) => {
+            (Target::FullQueue { asked, .. }, _) => {
                 if !self.state.window.resume(asked) && self.state.window.is_full() {
                     self.device.add_full(self.index);
                 }
@@ -181,7 +181,7 @@ fn queue_of(target: &Target) -> Option<u32> {
         Target::Op { queue, .. }
         | Target::Covered { queue, .. }
         | Target::Gate(queue)
-        | Target::Room { queue, .. } => Some(queue),
+        | Target::FullQueue { queue, .. } => Some(queue),
         Target::Wait(..) | Target::Callback(_) => None,
     }
 }

@@ -64,7 +64,7 @@ impl Noop {
 
     /// Reports everything that was submitted so far. Returns whether there was anything.
     pub(crate) fn flush(&self) -> bool {
-        let latest = || self.latest.lock().expect("nobody panics with this lock");
+        let latest = || self.latest.lock().expect("the lock is not poisoned");
         let mut done = std::mem::take(&mut *latest());
         let any = !done.is_empty();
         for (queue, epoch) in done.drain(..) {
@@ -107,7 +107,7 @@ impl Backend for Noop {
             last = submission.epoch;
             waits += submission.waits.len() as u64;
             if self.ends == Ends::FlushedInTurn {
-                self.latest.lock().expect("nobody panics with this lock").push((queue, last));
+                self.latest.lock().expect("the lock is not poisoned").push((queue, last));
             }
         }
         // Queues that have nothing to do with each other are to share nothing here either.
@@ -117,7 +117,7 @@ impl Backend for Noop {
         match self.ends {
             Ends::AtOnce => self.completer().complete(queue, last).expect("the engine lives"),
             Ends::Flushed => {
-                let mut latest = self.latest.lock().expect("nobody panics with this lock");
+                let mut latest = self.latest.lock().expect("the lock is not poisoned");
                 match latest.iter_mut().find(|(known, _)| *known == queue) {
                     Some((_, epoch)) => *epoch = last,
                     None => latest.push((queue, last)),

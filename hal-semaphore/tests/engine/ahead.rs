@@ -88,7 +88,7 @@ fn early_action_that_cannot_be_done_ahead_waits_and_runs_on_the_host() {
 fn operations_that_wait_for_the_host_are_not_asked_ahead() {
     let rig = Rig::new(device(1));
     rig.link(0, 2, Action::Early(Job::ahead(2, true)));
-    assert!(rig.engine.backend().done_ahead().is_empty(), "nobody has promised the 1");
+    assert!(rig.engine.backend().done_ahead().is_empty(), "the 1 is not promised");
     rig.x.signal(1).unwrap();
     assert!(rig.engine.backend().done_ahead().is_empty(), "there is nothing to be ahead of");
     rig.engine.backend().run_until_idle_with_host();
@@ -204,7 +204,7 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
         rig.link(0, 2, Action::Early(Job::ahead(2, ahead)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
         rig.link(0, 5, Action::Early(Job::ahead(5, ahead)));
-        // What is coalesced with the job is the device's to end; what waits for 4, nobody's.
+        // What is coalesced with the job is the device's to end; what waits for 4 is not.
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (if ahead { 3 } else { 1 }, 0));

@@ -102,7 +102,7 @@ fn consumer_behind_a_refused_producer_and_a_backlog_fails_with_it() {
                 devices.step(0);
                 devices.completer().complete(queue, REFUSED + 1).unwrap();
             });
-            assert!(times <= 1, "the report finds nobody who still has to be told");
+            assert!(times <= 1, "the report finds no waiter that still has to be told");
             assert!(backlog.x.query().unwrap_err().same_root(&cause), "{native_waits:?}");
             let consumer = backlog.y.query();
             assert!(
@@ -114,7 +114,7 @@ fn consumer_behind_a_refused_producer_and_a_backlog_fails_with_it() {
 }
 
 /// A job of another queue waits for the refused one's signal while the refusal stands in the backlog. No native wait names
-/// the refused job: the device never had it, and its event is somebody else's by now (S6).
+/// the refused job: the device never had it, and its event belongs to another job by now (S6).
 #[test]
 fn native_wait_never_names_a_refused_job_in_a_backlog() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {

@@ -57,9 +57,9 @@ fn lock_held_by_a_thread_that_waits_is_free_for_callbacks_of_what_it_completes()
     lock_held_across(|rig, x| {
         let other = rig.semaphore();
         rig.barrier(0, &[(&other, 1)], &[(x, 1)]);
-        let quiet = WithoutCallbacks::begin();
+        let guard = WithoutCallbacks::begin();
         other.signal(1).unwrap();
-        drop(quiet);
+        drop(guard);
         assert!(!WithoutCallbacks::is_there());
     });
 }
@@ -424,11 +424,11 @@ fn callback_runs_at_once_unless_its_thread_must_not() {
     };
     call_back();
     assert_eq!(receiver.try_recv(), Ok(here));
-    let quiet = WithoutCallbacks::begin();
+    let guard = WithoutCallbacks::begin();
     assert!(WithoutCallbacks::is_there());
     call_back();
     assert_ne!(receiver.recv_timeout(LIMIT).unwrap(), here);
-    drop(quiet);
+    drop(guard);
     assert!(!WithoutCallbacks::is_there());
 }
 
@@ -514,7 +514,7 @@ fn callback_deep_inside_others_is_left_nothing_of_a_queue() {
 }
 
 /// A callback deep inside others submits, and looks again and again whether that has ended, without ever sleeping. So far in
-/// what calls have to do is left to the calls around them; whoever waits does it before (S2).
+/// what calls have to do is left to the calls around them; a thread that waits does it before (S2).
 #[test]
 fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
     within(4 * LIMIT, || {
@@ -630,11 +630,11 @@ fn thread_that_must_not_call_back_has_another_one_do_so() {
     assert!(!WithoutCallbacks::is_there());
     call_back();
     assert_eq!(receiver.try_recv(), Ok(this));
-    let quiet = WithoutCallbacks::begin();
+    let guard = WithoutCallbacks::begin();
     assert!(WithoutCallbacks::is_there());
     call_back();
     assert_ne!(receiver.recv_timeout(LIMIT).unwrap(), this);
-    drop(quiet);
+    drop(guard);
     assert!(!WithoutCallbacks::is_there());
 
     let (sender, receiver) = mpsc::channel();
@@ -950,7 +950,7 @@ fn callback_on_a_foreign_signal_comes_after_sixteen_steps() {
     while far.query().unwrap() < 40 {
         let before = far.query().unwrap();
         rig.let_deferred_go();
-        assert!(far.query().unwrap() > before, "nobody is left to tell the rest");
+        assert!(far.query().unwrap() > before, "no thread is left to tell the rest");
     }
 }
 

@@ -138,7 +138,7 @@ fn shutdown_waits_for_what_is_cleaned_up_as_long_as_it_may() {
         let unfinished =
             held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (0, 1));
-        // Nobody waits for ever.
+        // No waiter waits for ever.
         assert_eq!(held.end.query().unwrap_err().code(), Code::Cancelled);
         let (task, _) = held.rig.take_host().pop().unwrap();
         task.finish(Ok(()));

@@ -20,7 +20,7 @@ fn host_wait_drives_a_polled_device() {
         engine.submit(0, queue, &waits, &signals, Action::Queue(Job::new(value))).unwrap();
     }
     assert_eq!(x.query().unwrap(), 0);
-    // Nobody but this thread is there to ask the device.
+    // This thread alone is there to ask the device.
     engine.wait(WaitMode::All, &[(x.clone(), 10)], &SystemClock::new(), None).unwrap();
     assert_eq!(x.query().unwrap(), 10);
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 11)], Action::Queue(Job::new(11))).unwrap();
@@ -335,7 +335,7 @@ mod descriptor {
 
         fn poll(&self, device: usize) {
             let mut bytes = [0; 64];
-            // Nothing to read means that somebody else has looked already.
+            // Nothing to read means that another thread has looked already.
             let _ = (&self.end(device).0).read(&mut bytes);
             let mut done = self.done.lock().unwrap();
             let mine: Vec<_> = done.extract_if(.., |(queue, _)| queue.device() == device).collect();

@@ -288,7 +288,7 @@ fn assert_at_rest(engine: &Engine<SoftBackend>, seed: u64) {
     let occupancy = engine.occupancy();
     assert_eq!(engine.backend().violations(), 0, "seed {seed}: an event was recycled under a waiting queue");
     assert_eq!(occupancy.operations, 0, "seed {seed}: operations are left behind: {occupancy:?}");
-    assert_eq!(occupancy.events, occupancy.idle_events, "seed {seed}: an event is held by nobody");
+    assert_eq!(occupancy.events, occupancy.idle_events, "seed {seed}: an event has leaked");
 }
 
 #[test]

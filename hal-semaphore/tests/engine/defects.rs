@@ -379,7 +379,7 @@ fn h_any_number_of_waits_across_any_number_of_queues() {
 }
 
 /// i. A counter of pending work that goes down twice on failure keeps the exit from ever coming true; a wait that
-/// nobody signals hangs the destruction of the device.
+/// is never signalled hangs the destruction of the device.
 #[test]
 fn i_shutdown_ends_whatever_is_pending() {
     let engine = soft(vec![device(2)]);
@@ -474,7 +474,7 @@ fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
 
     // 200,000 others wait for one timeline while another goes on 20,000 times. Looking at all of them each time
     // would be 4,000,000,000 looks.
-    let engine = Engine::new(SoftBackend::new(vec![device(1)]).eager().quiet()).unwrap();
+    let engine = Engine::new(SoftBackend::new(vec![device(1)]).eager().without_log()).unwrap();
     let (crowd, busy) = (semaphore(&engine), semaphore(&engine));
     for value in 0..200_000 {
         submit(&engine, 0, &[(crowd.clone(), 1 + value)], &[], Job::new(value));

@@ -73,7 +73,7 @@ fn chain_of_many_on_a_small_stack() {
     std::thread::Builder::new()
         .stack_size(64 << 10)
         .spawn(|| {
-            let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager().quiet()).unwrap();
+            let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager().without_log()).unwrap();
             let x = Semaphore::new(&engine, 0).unwrap();
             let n = 100_000;
             for i in 1..n {

@@ -327,7 +327,7 @@ fn job_that_comes_back_from_a_full_device_during_a_shutdown_is_cancelled() {
             });
         });
         assert_eq!(ended.recv().unwrap(), Err(Unfinished { in_flight: 1, host: 0 }));
-        let failure = x.query().expect_err("nobody will ever signal it");
+        let failure = x.query().expect_err("it will never be signalled");
         assert_eq!(failure.origin(), Origin::Shutdown);
         rig.run_until_idle();
         assert_eq!(rig.ran(), [1], "a job that had not begun is never begun after a shutdown");
@@ -345,7 +345,7 @@ fn cancellation_with_another_engines_ticket_finds_nothing() {
         let ticket = other.job(queue, &[(&elsewhere, 1)], &[], 2).ticket;
         assert_eq!(rig.engine.cancel(ticket), Cancel::Ended, "queue {queue}");
     }
-    assert_eq!(x.query().unwrap(), 0, "nobody has cancelled it");
+    assert_eq!(x.query().unwrap(), 0, "it was not cancelled");
 }
 
 /// A callback that has yet to return.
@@ -471,7 +471,7 @@ fn engine_that_is_dropped_during_a_callback_goes_with_it() {
         drop(rig);
         let subscription = callback.release();
         let afterwards = reports.join().unwrap();
-        assert_eq!(afterwards, Err(CompletionError::Gone), "nobody is left whom it could tell");
+        assert_eq!(afterwards, Err(CompletionError::Gone), "the engine is gone");
         drop((subscription, x));
     });
 }
@@ -621,7 +621,7 @@ fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
         let impatient = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
         assert_eq!(impatient, Err(Unfinished { in_flight: 1, host: 0 }));
         rig.run_until_idle();
-        assert!(pending.is_raised(), "nobody tells the first that all has ended");
+        assert!(pending.is_raised(), "the first is not told that all has ended");
     });
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));
 }

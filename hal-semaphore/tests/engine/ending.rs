@@ -38,7 +38,7 @@ impl Backend for Mute {
     }
 }
 
-/// A device that has to be asked is lost with all that it had: nobody asks it what has ended any more (S10).
+/// A device that has to be asked is lost with all that it had: it is not asked what has ended any more (S10).
 #[test]
 fn lost_device_is_not_asked_what_has_ended() {
     let engine = Engine::new(Mute::default()).unwrap();

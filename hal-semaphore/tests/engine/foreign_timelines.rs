@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Timelines that are not the engine's own semaphores: those of another driver, and those whose value is also kept in a
-//! layout of somebody else's (rules S1, S8, S9).
+//! layout of another library (rules S1, S8, S9).
 //!
 //! The engine keeps the truth about a timeline that is registered with it, and [shows](Timeline::show) each step to the
 //! copy. About any other timeline it knows what [`Timeline::watch`] tells it, and hands it what an operation signals by

@@ -87,7 +87,7 @@ fn wait_for_barrier_on_empty_queue_ends_with_bare_epochs() {
 }
 
 /// A barrier with a native wait comes back from a full device. Before it goes there again that wait is reached, and what it
-/// waits for besides costs nothing: it records no event then. Nobody waits for the one that it was to record before (S6).
+/// waits for besides costs nothing: it records no event then. The one that it was to record before is not waited for (S6).
 #[test]
 fn barrier_that_came_back_is_not_waited_for_by_the_event_it_had() {
     let (rig, z) = empty_queue_behind_late_report(NativeWaits::Events, |y| y.signal(1).unwrap());
@@ -143,7 +143,7 @@ fn barrier_that_is_reached_on_its_way_ends_before_the_job_in_front_of_it() {
     rig.assert_idle();
 }
 
-/// A queue has no event for a signal, and an event again for the next one. Who waits for the first is not left to wait for the
+/// A queue has no event for a signal, and an event again for the next one. A waiter for the first is not left to wait for the
 /// second, which comes when it likes: a queue that did without an event once records no more (S6, S13).
 #[test]
 fn signal_without_an_event_is_not_waited_for_by_a_later_one() {
@@ -372,7 +372,7 @@ fn waits_across_queues_go_on_when_events_run_out() {
 }
 
 /// Two jobs in a row are refused on a queue that has nothing in flight. A barrier that comes after them names, for those
-/// who wait for it natively, the last epoch that the device was given, and none of the refused (S6).
+/// that wait for it natively, the last epoch that the device was given, and none of the refused (S6).
 #[test]
 fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
     within(LIMIT, || {

@@ -219,7 +219,7 @@ fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
     });
 }
 
-/// The engine is shut down while a submission asks the other driver for a value. What comes too late is refused: nobody
+/// The engine is shut down while a submission asks the other driver for a value. What comes too late is refused: nothing
 /// would end it any more (S10).
 #[test]
 fn submission_during_which_the_engine_is_shut_down_is_refused() {
@@ -246,11 +246,11 @@ fn foreign_driver_that_panics_when_asked_leaves_no_wait_behind() {
     let _ = catch_unwind(AssertUnwindSafe(|| setup.submit(&[(&x, 1), (&bad, 1)], &[], Action::Barrier)));
     setup.submit(&[(&z, 1)], &[(&y, 1)], Action::Barrier);
     at_x.registration.signal(1).unwrap();
-    assert_eq!(at_y.registration.value(), 0, "nobody has signalled what it waits for");
+    assert_eq!(at_y.registration.value(), 0, "what it waits for is not signalled");
 }
 
 /// Operations that succeed and, after them in the same queue, one that fails signal the same foreign timeline. The other
-/// driver is told in that order, or whoever waits there for the first sees it fail (S1, S9).
+/// driver is told in that order, or a waiter there for the first sees it fail (S1, S9).
 #[test]
 fn foreign_timeline_is_told_of_a_success_before_the_failure_behind_it() {
     let setup = Setup::new();

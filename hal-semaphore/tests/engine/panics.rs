@@ -451,7 +451,7 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
             }
             setup.job(&[(&b, 1)], &[(&x, 1)], 2);
             a.registration().unwrap().signal(1).unwrap();
-            assert_eq!(setup.0.occupancy().in_flight, 0, "{spot:?}: nobody has signalled what it waits for");
+            assert_eq!(setup.0.occupancy().in_flight, 0, "{spot:?}: what it waits for is not signalled");
             b.registration().unwrap().signal(1).unwrap();
             setup.report(1);
             eventually(&format!("{spot:?}: the job has ended"), || x.value() == 1);

@@ -461,11 +461,11 @@ impl World {
             *self.started.entry(job.tag).or_default() += 1;
             self.host.push((task, job));
         }
-        // What was done ahead can count on its waits: somebody has promised each.
+        // What was done ahead can count on its waits: each is promised.
         for tag in self.engine.backend().done_ahead() {
             let operation = &self.operations[usize::try_from(tag).unwrap()];
             let promised = |&(semaphore, value): &(usize, u64)| self.semaphores[semaphore].promised >= value;
-            assert!(operation.waits.iter().all(promised), "{tag} was done for nobody");
+            assert!(operation.waits.iter().all(promised), "{tag} was done without a promise");
         }
         // Everything ends once, and only what was accepted.
         let mut ended: HashMap<u64, usize> = HashMap::new();
@@ -607,7 +607,7 @@ proptest! {
         }
         world.run_until_idle();
         world.check_at_rest();
-        // What nobody will ever signal ends with the engine, and nothing is left.
+        // What will never be signalled ends with the engine, and nothing is left.
         world.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
         world.check();
         world.callbacks.clear();

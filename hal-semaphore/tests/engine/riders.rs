@@ -4,7 +4,7 @@
 //!
 //! Job 1 runs on queue 1, job 2 on queue 0 waits for it natively. Both have run, and the report of job 2 comes first: its
 //! queue is gated. Barriers and markers behind job 2 have no work of their own on the device, and look as if they could
-//! end at once. They may not: nobody sees an effect before its cause, and each fails with the cause that it has (rules
+//! end at once. They may not: no effect is seen before its cause, and each fails with the cause that it has (rules
 //! S1, S3, S5).
 
 use crate::rig::{Job, Rig, broken, gone};

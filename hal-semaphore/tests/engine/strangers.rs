@@ -279,7 +279,7 @@ fn room_that_is_made_by_word_of_it_is_shared() {
     assert!(ones * 10 > began.len(), "{ones} of {} were the second queue's", began.len());
 }
 
-/// An operation names one signal twice, goes to a full device and comes back. Whoever waits for it natively later waits for
+/// An operation names one signal twice, goes to a full device and comes back. A later native wait for it waits for
 /// the event that it records then, and not for one that it had before (S6).
 #[test]
 fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
@@ -406,7 +406,7 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
 }
 
 /// Two operations end together, and one of them signals another engine, whose waiter takes its time. The other operation has
-/// told nobody, and its work comes back at once (S13); what the first holds comes when its signal can be seen (S5).
+/// no waiter to tell, and its work comes back at once (S13); what the first holds comes when its signal can be seen (S5).
 #[test]
 fn slow_waiter_keeps_no_work() {
     within(|| {

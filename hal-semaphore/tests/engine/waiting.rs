@@ -126,7 +126,7 @@ fn wait_in_vain(engine: &Engine<Unwatched>, when_unwatched: impl FnOnce() + Send
     assert!(other.when_unwatched.lock().unwrap().is_none(), "it is still watched");
 }
 
-/// A program looks whether something has ended, without any time to wait. A device that nobody watches is asked, or it would
+/// A program looks whether something has ended, without any time to wait. A device that no thread watches is asked, or it would
 /// never be seen (S13).
 #[test]
 fn wait_without_time_asks_a_device_whose_descriptor_is_not_watched() {

@@ -167,7 +167,7 @@ pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
 #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     let ledger = &world.ledger;
-    world.quiet();
+    world.stop_spontaneous_calls();
     if ledger.is_alarmed() {
         // The rest would only say the same again; let go of it without asking.
         world

@@ -256,8 +256,8 @@ impl Gpu {
         self.completion(device) == Completion::Callback
     }
 
-    /// Takes a device off the bus and remembers why. Nothing of it runs or is reported from now on, and nobody waits for
-    /// its points any more.
+    /// Takes a device off the bus and remembers why. Nothing of it runs or is reported from now on, and its points are not waited for
+    /// any more.
     pub(crate) fn unplug(&self, device: usize) -> Failure {
         let failure = Failure::with_origin(
             Code::Unavailable,

@@ -29,7 +29,7 @@ impl World {
                 !open.iter().any(signals)
             }
         };
-        // Nobody has signalled it, and the timeline takes no signal any more.
+        // It was not signalled, and the timeline takes no signal any more.
         let is_broken = |&(semaphore, value): &Mark| {
             let line = &book.lines[semaphore];
             let may_have = |&(signalled, signaller): &(u64, Signaller)| {
@@ -278,7 +278,7 @@ impl Judge<'_> {
             if !its {
                 continue;
             }
-            // Somebody saw the value, without a failure, when the wait was registered already.
+            // The value was seen, without a failure, when the wait was registered already.
             let over = !operation.must_fail
                 && line.seen >= value
                 && operation.accepted.is_some_and(|accepted| line.seen_last > accepted);
@@ -354,8 +354,8 @@ impl Judge<'_> {
             if let Some((failure, _)) = &line.failure
                 && !self.may_have_failed(semaphore, failure)
             {
-                self.alarm("failure-of-nobody", || {
-                    format!("semaphore {semaphore} failed with {failure:?}, which nobody gave it: {line:?}")
+                self.alarm("failure-without-cause", || {
+                    format!("semaphore {semaphore} failed with {failure:?}, which no step gave it: {line:?}")
                 });
             }
         }

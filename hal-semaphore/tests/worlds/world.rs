@@ -263,7 +263,7 @@ impl World {
     }
 
     /// From now on nothing calls the engine by itself.
-    pub(crate) fn quiet(&self) {
+    pub(crate) fn stop_spontaneous_calls(&self) {
         self.budget.store(0, Ordering::SeqCst);
     }
 
@@ -311,14 +311,18 @@ fn cause(
     let line = &book.lines[semaphore];
     match line.signallers.iter().find(|&&(signalled, _)| signalled == value) {
         None if value == line.initial => Ok(None),
-        None => {
-            Err(("signalled-by-nobody", format!("semaphore {semaphore} shows {value}, which nobody signals")))
-        }
+        None => Err((
+            "signal-without-cause",
+            format!("semaphore {semaphore} shows {value}, which no step signals"),
+        )),
         Some((_, Signaller::Host { .. })) => Ok(None),
         Some(&(_, Signaller::Operation(op))) => {
             let operation = &book.operations[op];
             if operation.refused {
-                return Err(("signalled-by-nobody", format!("operation {op} was refused and has signalled")));
+                return Err((
+                    "signal-without-cause",
+                    format!("operation {op} was refused and has signalled"),
+                ));
             }
             if operation.taken.is_some_and(|taken| !book.is_reported(operation, taken)) {
                 return Err((

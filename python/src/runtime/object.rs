@@ -72,7 +72,7 @@ counted! {
 /// The object is alive, and one of its references is this one's.
 pub(crate) struct Ref<T: Counted>(NonNull<T>);
 
-// SAFETY: counts are atomic; whether calls need a lock is the business of whoever makes them.
+// SAFETY: counts are atomic; whether calls need a lock is the business of their callers.
 unsafe impl<T: Counted> Send for Ref<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Counted> Sync for Ref<T> {}

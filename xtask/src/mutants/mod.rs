@@ -399,7 +399,7 @@ impl Likely {
     }
 }
 
-/// Whoever looks at the clock, or loads the machine otherwise, decides too: a mutant that hangs costs this at least.
+/// The shortest limit of a test run, in case other programs load the machine: a mutant that hangs costs this at least.
 const LEAST_LIMIT: Duration = Duration::from_secs(10);
 
 impl<'a> Worker<'a> {

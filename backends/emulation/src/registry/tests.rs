@@ -29,7 +29,7 @@ fn things_of_one_key_are_one_while_they_live() {
     let (one, two) = (plain(registry, 1), plain(registry, 2));
     assert!(Arc::ptr_eq(&one, &plain(registry, 1)) && !Arc::ptr_eq(&one, &two));
     let private = registry.private(3);
-    assert!(!Arc::ptr_eq(&private, &plain(registry, 3)), "nobody else gets it");
+    assert!(!Arc::ptr_eq(&private, &plain(registry, 3)), "a private entry was given out");
     assert!(registry.find(|&thing| thing == 3).is_some_and(|found| Arc::ptr_eq(&found, &private)));
     registry.name(&two, 7);
     assert!(Arc::ptr_eq(&two, &plain(registry, 7)), "it is known by another key too");
@@ -58,7 +58,7 @@ fn thing_whose_place_is_held_is_waited_for_until_that_is_free() {
         let begin = Instant::now();
         drop(place);
         assert_eq!(*next.join().unwrap(), 2);
-        assert!(begin.elapsed() < Duration::from_secs(20), "nobody told it");
+        assert!(begin.elapsed() < Duration::from_secs(20), "the waiting thread was not woken");
     });
 }
 
@@ -165,7 +165,7 @@ impl Card {
         Ok(Self { number, node, file: Mutex::new(true), place })
     }
 
-    /// Others may be at it: who has taken the file says that it is closed.
+    /// Others may be at it: the owner of the file says that it is closed.
     fn close(&self) {
         let file = std::mem::take(&mut *self.file.lock());
         if file {
@@ -182,7 +182,7 @@ impl Drop for Card {
     }
 }
 
-/// Threads open cards, close them and lose them at once. Each gets one, none is told that another has it, and who begins to ask
+/// Threads open cards, close them and lose them at once. Each gets one, none is told that another has it, and a thread that begins to ask
 /// when a card is known to be lost does not get that one.
 #[test]
 fn threads_that_open_close_and_lose_cards_at_once_all_get_one() {
@@ -214,7 +214,7 @@ fn threads_that_open_close_and_lose_cards_at_once_all_get_one() {
     assert!(made.load(Ordering::SeqCst) < 6 * ROUNDS, "some got what others had");
 }
 
-/// Threads open a card, fail to, panic while they do, lose it and let go of it, all at once. Nobody waits for what never came, none is told
+/// Threads open a card, fail to, panic while they do, lose it and let go of it, all at once. No thread waits for what never came, none is told
 /// that another has it, and nothing of those who failed is left.
 #[test]
 fn threads_that_fail_and_panic_while_they_open_cards_leave_them_to_others() {

@@ -77,7 +77,7 @@ impl Remote {
             let number = usize::try_from(worker).unwrap_or(usize::MAX);
             let thread = std::thread::Builder::new().name(format!("emulated-{worker}"));
             let started = thread.spawn(move || {
-                // When the connection breaks, the emulator finds out: nobody here waits for it.
+                // When the connection breaks, the emulator finds out: no thread here waits for it.
                 let _ = serve(socket.as_fd(), &programs, number);
             });
             made.threads.push(started.map_err(|error| {

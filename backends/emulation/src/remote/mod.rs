@@ -2,8 +2,8 @@
 
 //! Host executables of a process whose cards are emulated in another one.
 //!
-//! An emulated card computes with IREE's host executables, which are code in the program's own process: whoever emulates
-//! the card from outside, a [supervisor](crate::supervised), cannot run them. It calls the program's process instead, which
+//! An emulated card computes with IREE's host executables, which are code in the program's own process: a
+//! [supervisor](crate::supervised), which emulates the card from outside, cannot run them. It calls the program's process instead, which
 //! lends it threads. The two speak through sockets, which the program gets by opening [`NODE`]; no system has such a
 //! node but under a supervisor.
 //!

@@ -56,7 +56,7 @@ impl Service {
         let thread = std::thread::Builder::new().name("programs".to_owned());
         // It ends with the connection, whose other end the process has.
         let started = thread.spawn(move || {
-            // Whoever breaks the rules has its connection ended, and finds that out.
+            // A client that breaks the protocol has its connection ended, and sees that.
             let _ = service.serve(ours, process);
         });
         started.map_err(|_| Errno::AGAIN)?;

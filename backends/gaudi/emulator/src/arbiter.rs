@@ -155,7 +155,7 @@ impl Arbiter {
         }
         let turns = self.asking.iter().map(|asking| asking.turn);
         let next = if self.config & IN_TURN == 0 {
-            // Of those with the same priority, who asked first.
+            // Of those with the same priority, the one that asked first.
             turns.rev().max_by_key(|turn| turn.priority)
         } else {
             let weight = usize::try_from(self.last).ok().and_then(|last| self.weights.get(last));

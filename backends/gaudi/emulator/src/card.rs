@@ -9,13 +9,13 @@
 //!      │ └──(error, timeout, or a dirty close)──────────────────────────────────────────────▼
 //!      │                                                                                 InReset ─▶ Operational
 //!      ├──(clean close, second generation)──▶ Releasing ─(10 ms)─▶ Operational
-//!      ├──(two fatal errors, or nobody lets go)──▶ Malfunction, for ever
+//!      ├──(two fatal errors, or the file stays open)──▶ Malfunction, for ever
 //!      └──(pulled out)──▶ Gone, for ever
 //! ```
 //!
-//! A reset ends every submission with an error and wakes every waiter at once. It goes on when nobody has the file any
-//! more, descriptors, mappings and dma-bufs included: whoever still has it after a second is killed, and a card whose
-//! file is held for ten minutes more, by somebody who was not killed, stays useless. It is over when the hardware has
+//! A reset ends every submission with an error and wakes every waiter at once. It goes on when no process has the file any
+//! more, descriptors, mappings and dma-bufs included: a process that still has it after a second is killed, and a card whose
+//! file is held for ten minutes more, by a process that was not killed, stays useless. It is over when the hardware has
 //! had its time, and no worker is still at something of before. rule(reset-waits)
 //!
 //! Everything here is behind the machine's one lock.

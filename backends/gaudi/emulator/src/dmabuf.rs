@@ -66,7 +66,7 @@ impl Machine {
         let buffer = dmabuf::export(file.as_fd(), offset, request.mem_size)?;
         context.exports.retain(|export| is_held(export.file.as_fd()));
         context.exports.push(Export { file, address });
-        // Flags are looked at by nobody, but for the one that says what becomes of the descriptor. rule(export-flags)
+        // Flags are ignored, but for the one that says what becomes of the descriptor. rule(export-flags)
         let closes = OFlags::from_bits_retain(request.flags).contains(OFlags::CLOEXEC);
         rustix::io::fcntl_setfd(&buffer, if closes { FdFlags::CLOEXEC } else { FdFlags::empty() })?;
         let descriptor = process.install(buffer)?;
@@ -94,7 +94,7 @@ impl Machine {
         let range = keeping(range, Box::new(Arc::new(buffer)));
         let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
-        // Who exports it finds out whether the other device can reach it, when that maps it. rule(export-peer)
+        // The exporter finds out whether the other device can reach it, when that maps it. rule(export-peer)
         if card.faults.has(fault::NO_P2P) {
             return Err(Errno::PERM);
         }

@@ -117,7 +117,7 @@ impl Machine {
         card.running = card.running.saturating_sub(1);
         let current = |context: &&mut Context| context.id == id && !context.lost;
         let Some(context) = card.context.as_mut().filter(current) else {
-            // What it belonged to is gone. A reset or a close may be waiting for nobody to be at it.
+            // What it belonged to is gone. A reset or a close may be waiting for the last worker to leave it.
             self.end_release(state, number);
             self.end_reset_if_over(state, number);
             self.ended(number);

@@ -112,7 +112,7 @@ impl Machine {
     pub(crate) fn reap(&self, state: &mut Guard<'_>) {
         self.collect(state);
         for number in 0..state.cards.len() {
-            // What workers are at is memory of the program: when it is told that the file is closed, nobody touches it.
+            // Workers use memory of the program: when the program is told that the file is closed, none of them touches it.
             while state.cards.get(number).is_some_and(|card| card.releasing) && !state.is_stopping() {
                 self.sleep(state, number, None);
             }

@@ -168,7 +168,7 @@ impl Machine {
                 compute_ctx_in_release: card.releasing.into(),
                 reserved: [0; 6],
             }),
-            // Nobody can choose: there is one size, which is no power of two on the second generation.
+            // There is no choice: there is one size, which is no power of two on the second generation.
             info::DEV_MEM_ALLOC_PAGE_SIZES => bytes(&PageSizes { page_order_bitmask: 0 }),
             info::CS_TIMEOUT_EVENT => bytes(&card.errors.timeout.unwrap_or_default()),
             // Nothing is written where there was nothing. rule(errors-captured)

@@ -2,8 +2,8 @@
 
 //! Interrupts that packets of a program make, and waits for them.
 //!
-//! An interrupt says that something has happened, and no more. Who waits for one also names a counter in memory, and is woken
-//! when an interrupt finds it far enough: nobody looks at the counter in between. rule(interrupt-wait)
+//! An interrupt says that something has happened, and no more. A thread that waits for one also names a counter in memory, and is woken
+//! when an interrupt finds it far enough: the counter is not looked at in between. rule(interrupt-wait)
 
 use crate::card::{Alarm, BufferKind, Context};
 use crate::machine::{Guard, Machine};
@@ -46,7 +46,7 @@ impl Context {
     /// Writes a time.
     fn stamp(&self, (handle, place): (u64, u64), time: u64) {
         if let Some(buffer) = self.buffer(handle) {
-            // Whoever registered it was told if there is no such place.
+            // If there is no such place, the registration was refused.
             let _ = buffer.range.write(place.saturating_mul(8), &time.to_le_bytes());
         }
     }
@@ -239,7 +239,7 @@ fn register(state: &mut Guard<'_>, number: usize, wanted: Wanted) -> Result<(), 
     }
     let id = |handle: u64| handle >> 12 & 0xFFFF_FFFF;
     let place = (id(wanted.times), wanted.time);
-    // Who registers a place again has changed his mind.
+    // A second registration of a place replaces the first.
     context.alarms.retain(|alarm| alarm.times != place);
     if counter >= wanted.target {
         context.stamp((wanted.times, wanted.time), clock());

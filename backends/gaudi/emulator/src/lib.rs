@@ -53,7 +53,7 @@
 //! | file | what is there |
 //! |---|---|
 //! | `machine.rs` | the cards of a machine: timeouts, watchdogs, resets |
-//! | `card.rs` | a card's states, its queues, and the context of whoever has it open |
+//! | `card.rs` | a card's states, its queues, and the context of the file that has it open |
 //! | `hardware.rs` | the numbers of each generation |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
 //! | `file.rs` | open and close, and who has a card |
@@ -137,7 +137,7 @@ static MACHINES: Registry<Options, Emulator> = Registry::new();
 impl Emulator {
     /// The machine with these options: the one that there is, or a new one.
     pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        // One that ends is nobody's any more: the next is made beside it.
+        // A machine that is ending is not given out: the next is made beside it.
         MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 

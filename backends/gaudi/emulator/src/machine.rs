@@ -258,7 +258,7 @@ impl Machine {
         };
         if (context.notify.is_some() || card.watchdog.is_some()) && !card.releasing {
             context.notify(events);
-            // Who sleeps is told of an error; who comes is told that the card is busy. rule(abort-waits)
+            // Threads that sleep get an error; later requests are told that the card is busy. rule(abort-waits)
             for cs in context.submissions.values_mut() {
                 cs.waits_failed = true;
             }
@@ -351,7 +351,7 @@ impl Machine {
         if card.status != Status::Operational || !self.hardware.release_reset {
             return;
         }
-        // Nobody counts these but us. rule(reset-count)
+        // The kernel does not count these; this emulator does. rule(reset-count)
         card.counts.releases += 1;
         card.status = Status::Releasing;
         let until = Instant::now() + self.real(RELEASE);

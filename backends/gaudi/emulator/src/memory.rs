@@ -48,7 +48,7 @@ impl Machine {
                 answered(argument, self.map_host(process, number, &take(argument)?))?
             }
             mem::MAP => answered(argument, self.map_device(number, &take(argument)?))?,
-            // The address is where the handle is. On the first generation nobody may ask.
+            // The address is where the handle is. The first generation refuses the request.
             mem::MAP_BLOCK if !self.hardware.dram_virtual => return Err(Errno::PERM),
             mem::MAP_BLOCK => {
                 let (id, size) = blocks::at(self.hardware, header.handle).ok_or(Errno::INVAL)?;
@@ -189,7 +189,7 @@ impl Machine {
             memory.mapped -= 1;
         }
         if mapping.what == What::Host {
-            // The program may give the memory back as soon as it is told, so that nobody may be at it then. A
+            // The program may give the memory back as soon as it is told, so no worker may use it then. A
             // program that waits for its submissions first never waits here.
             let here = |state: &Guard<'_>| {
                 let card = state.cards.get(number);

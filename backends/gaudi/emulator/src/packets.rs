@@ -553,7 +553,7 @@ impl Engine<'_> {
         }
         match self.machine.completion(card, queue) {
             Some((0, _)) => {
-                let why = "a transfer is to say that it has ended, and nobody has said where: write an address to WR_COMP_ADDR_LO and \
+                let why = "a transfer is to say that it has ended, and no address is set: write an address to WR_COMP_ADDR_LO and \
                            WR_COMP_ADDR_HI of its engine first";
                 Err(Trouble::Engine(why.to_owned()).into())
             }
@@ -571,7 +571,7 @@ impl Engine<'_> {
             let (Some(source), Some(target)) = (from, to) else { break };
             let there = (source.memory.length() - read).min(target.memory.length() - written);
             let now = there.min(rest).min(PIECE);
-            // What nobody has written takes no space, and neither does its copy.
+            // A hole takes no space, and neither does its copy.
             let sparse = now >= SPARSE && source.is_hole(read, now) && target.punch(written, now);
             let parts = target.memory.part(written, now).zip(source.memory.part(read, now));
             let copied = sparse || parts.is_some_and(|(target, source)| transfer(target, source));

@@ -4,7 +4,7 @@
 //!
 //! Each queue that can signal has two [sync objects](crate::sync) of the driver's, which it uses by turns: a signal adds one to the
 //! object of the turn, and a wait has a queue wait until the object has got so far. When a turn is over, the other object must
-//! be needed by nobody. rule(signal-turns)
+//! be unused. rule(signal-turns)
 //!
 //! A program may *reserve* signals: it makes them by packets of its own, in a submission that names the reservation, and waits
 //! can be for any one of them.

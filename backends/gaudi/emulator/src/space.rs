@@ -74,7 +74,7 @@ pub(crate) struct Areas {
     pub(crate) device: RangeInclusive<u64>,
     pub(crate) host: RangeInclusive<u64>,
     pub(crate) buffers: Option<RangeInclusive<u64>>,
-    /// What is given out only to who asks for it.
+    /// What is given out only to programs that ask for it.
     pub(crate) reserved: Vec<RangeInclusive<u64>>,
     /// What mappings of device memory are whole numbers of.
     pub(crate) page: u64,

@@ -367,7 +367,7 @@ impl Machine {
         cs.number = counts.submissions;
         cs.queues = bodies.iter().map(|&(queue, _)| queue).collect();
         let completes = cs.stage.is_none_or(|stage| stage.last);
-        // Internal queues tell nobody of an end.
+        // Internal queues do not report an end.
         let tells = |queue| completes && self.hardware.queue(queue) != Some(Kind::Internal);
         cs.remaining = cs.queues.iter().filter(|&&queue| tells(queue)).count();
         let queues = cs.queues.clone();

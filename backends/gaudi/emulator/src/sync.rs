@@ -186,7 +186,7 @@ impl Sync {
         self.streams.entry(queue).or_default()
     }
 
-    /// One less needs an object of a queue. It is nought again when nobody needs it. rule(signal-turns)
+    /// One less needs an object of a queue. It is set to nought when none is left. rule(signal-turns)
     pub(crate) fn give(&mut self, hardware: &Hardware, queue: u32, which: usize) {
         let Some(needed) = self.stream(queue).needed.get_mut(which) else { return };
         *needed = needed.saturating_sub(1);

@@ -206,7 +206,7 @@ fn known(context: &mut Context, sequence: u64, window: u64) -> Known {
         Some(cs) if !context.is_gone(sequence, window) => {
             Known::Ended { error: cs.error, timestamp: cs.timestamp.then_some(cs.ended).filter(|&at| at > 0) }
         }
-        // Who comes late takes the outcome along: the next one finds none. rule(outcome-store)
+        // A late wait takes the outcome along: the next one finds none. rule(outcome-store)
         _ => match context.outcomes.iter().rposition(|(kept, _)| *kept == sequence) {
             Some(at) => context.outcomes.remove(at).map_or(Known::Gone, |(_, outcome)| Known::Ended {
                 error: outcome.error,

@@ -174,7 +174,7 @@ fn reset_kills_the_process_that_opened_the_card() {
     assert_eq!((machine.counts(0).kills, machine.counts(0).hard_resets), (1, 1));
 }
 
-/// A thread that cannot be started is an error, and whoever asks for a machine next is answered.
+/// A thread that cannot be started is an error, and the next request for a machine is answered.
 #[test]
 fn machine_without_threads_is_refused_and_the_next_is_made() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -244,7 +244,7 @@ fn name_is_known_to_other_processes() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::BUSY));
-    // Whoever dies has nothing any more.
+    // A process that dies loses its card.
     stream.write_all(b"x").unwrap();
     assert!(!process.wait().unwrap().success());
     let card: Card = open(&machine, 0);

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(super) const STAGE: u64 = 4 << 20;
 
 /// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has the memory,
-/// and could not let go of its card while somebody else held one.
+/// and could not let go of its card while another process held one.
 pub(super) struct BouncedBuffer {
     line: Line,
     staging: Memory,

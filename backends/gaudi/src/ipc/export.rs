@@ -90,8 +90,8 @@ impl Export {
         &self.handle
     }
 
-    /// A descriptor of one's own, to give to others. Whoever has one when the card is lost keeps the card from being reset, and
-    /// this process from living; who has [imported](Ipc::import) it is told, and lets go.
+    /// A new descriptor of the memory, to give to others. One that is open when the card is lost keeps the card from being reset,
+    /// and the kernel kills this process for it; a process that has [imported](Ipc::import) it is told, and lets go.
     ///
     /// # Errors
     ///
@@ -212,7 +212,7 @@ impl Ipc {
         let exported = Arc::new(Exported { memory: memory.clone(), offset, length, dma: self.dma.clone() });
         let number = BUFFERS.fetch_add(1, Ordering::Relaxed);
         let secret = Secret::new()?;
-        // Whoever cannot map it asks this process for the bytes, and all are told when the card is lost.
+        // An importer that cannot map it asks this process for the bytes, and all are told when the card is lost.
         let service = service::offer(number, secret, &exported)?;
         let handle = Handle {
             exporter: *PROCESS,

@@ -37,7 +37,7 @@ const NAME: usize = 32;
 /// | 72 | 8 | the dma-buf's inode |
 /// | 80 | 32 | the card, for people |
 /// | 112 | 32 | where the exporter's service listens |
-/// | 144 | 16 | the buffer's secret: whoever has it may read and write the buffer |
+/// | 144 | 16 | the buffer's secret: a process that has it may read and write the buffer |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handle {
     /// The exporting process.

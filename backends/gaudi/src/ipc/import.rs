@@ -40,7 +40,7 @@ impl fmt::Display for Way {
 /// Memory of another card, reached one way or the other.
 pub(super) enum Mapping {
     Mapped {
-        /// The mapping, or why there is none any more: the memory's card is lost. Whoever moves bytes keeps it for as long as that takes.
+        /// The mapping, or why there is none any more: the memory's card is lost. A transfer keeps it for as long as it runs.
         memory: Mutex<Result<Arc<Memory>, Failure>>,
         /// Where another process says so, if it could be reached.
         line: Option<Line>,
@@ -151,8 +151,8 @@ impl Ipc {
     /// # Errors
     ///
     /// `INVALID_ARGUMENT` if the descriptor is not what the handle says; `FAILED_PRECONDITION` if sharing is switched off;
-    /// where the bytes have to go through the host, `UNAVAILABLE` if the exporter is gone, `PERMISSION_DENIED` if who is there
-    /// is not the exporter, and `DEADLINE_EXCEEDED` if nobody answers; and what the kernel says.
+    /// where the bytes have to go through the host, `UNAVAILABLE` if the exporter is gone, `PERMISSION_DENIED` if the process there
+    /// is not the exporter, and `DEADLINE_EXCEEDED` if there is no answer; and what the kernel says.
     pub fn import(&self, handle: &Handle, buffer: OwnedFd) -> Result<Import, Failure> {
         self.enabled()?;
         identify(handle, buffer.as_fd())?;
@@ -168,7 +168,7 @@ impl Ipc {
                     card.failure(&what, errno)
                 })?;
                 let memory = Memory::whole(Region::foreign(card, address, handle.length));
-                // In this process it is told otherwise; whoever cannot be reached has exited, or is another user's.
+                // An exporter in this process needs no line; one that cannot be reached has exited, or is another user's.
                 let line = match exported_here(handle) {
                     Some(_) => None,
                     None => Line::call(handle, self.settings.patience).and_then(|call| call.enter(None)).ok(),

@@ -2,7 +2,7 @@
 
 //! A connection to the [service](super::service) of a process that exports: requests and replies, and the news that its card is lost.
 //!
-//! That news comes unasked. Who is in the middle of a request finds it where the reply would be; for all others one thread of this
+//! That news comes unasked. A request under way finds it where the reply would be; for all others one thread of this
 //! process [listens](super::watch).
 
 use super::export::is_here;
@@ -76,7 +76,7 @@ impl Line {
         }
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(gone)?;
-        // Also how long connecting may take, if the exporter accepts nobody.
+        // Also how long connecting may take, if the exporter accepts no connection.
         set_socket_timeout(&socket, Timeout::Send, Some(patience)).map_err(gone)?;
         connect(&socket, &address(&handle.service)?).map_err(gone)?;
         let talk = meet(&socket, handle, Instant::now() + patience)?;

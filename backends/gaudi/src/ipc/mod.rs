@@ -20,15 +20,15 @@
 //! The kernel keeps exported memory until the last descriptor and the last mapping of it are gone, and does not free the card
 //! before. An importer may thus read on when the exporter has exited. What it reads while the exporter lives is the
 //! exporter's business: nothing orders the two but what they tell each other. An [`Export`] keeps its memory from being
-//! given to others; who drops it, and the memory, while somebody still reads has only himself to blame.
+//! given to others; a program must not drop it, and the memory, while an importer still reads.
 //!
 //! # When the exporter's card is lost
 //!
-//! A card that is reset waits for everybody to let go of its dma-bufs, and its exporter is killed for those who do not. The kernel
+//! A card that is reset waits until no process has a dma-buf of it, and its exporter is killed if one keeps it. The kernel
 //! tells only who has opened a card, so the exporter tells all who have imported: each import keeps a connection to the
 //! exporter's service, whichever way its bytes go. Within milliseconds of the news ([`peer_timeout`](Settings) at most, where a request is
 //! under way) the importer ends its mapping, and [`Import::lost`] and every transfer say why. An exporter that
-//! has exited tells nobody anything: where bytes go through the host that is the end of them; what is mapped stays,
+//! has exited sends no notice: where bytes go through the host that is the end of them; what is mapped stays,
 //! and so does whatever becomes of that card.
 //!
 //! # The cache

@@ -3,7 +3,7 @@
 //! The exporter's half of a bounce: what lets another card have the bytes of memory that it cannot map.
 //!
 //! A process that exports memory listens on a socket of the local machine, under a name that goes with every handle and says
-//! nothing. Whoever imports connects, and brings a piece of shared host memory, where its kernel lacks the vendor's operation.
+//! nothing. An importer connects, and brings a piece of shared host memory, where its kernel lacks the vendor's operation.
 //! Both pin it for their card. A request names a part of the buffer and a direction; the exporter's card writes that part into
 //! the shared memory, or reads it from there, and the reply says that it is done.
 //!
@@ -25,7 +25,7 @@
 //! A process of the same user, root's among them and no other, that [proves](super::proof) that it has the buffer's secret.
 //! Until then it costs a thread and a few bytes, for [`GREETING`] at most, and there are no more than [`STRANGERS`] such: the
 //! oldest goes when another one comes. An importer checks likewise whom it has found: a name of a process that is gone can be
-//! taken by anybody.
+//! taken by any process.
 //!
 //! A connection is for one buffer. When that is no longer exported the connection ends, and the pinned memory goes.
 
@@ -174,7 +174,7 @@ pub(super) fn withdraw(buffer: u64) {
 
 /// The card of a buffer is lost: its importers are told why, and hung up on. One that does not listen does not hold this up.
 pub(super) fn lose(buffer: u64, why: &str) {
-    let told: Vec<_> = {
+    let importers: Vec<_> = {
         let mut state = SERVICE.state.lock();
         state.offers.remove(&buffer);
         let of_buffer = state.sessions.values().filter(|session| session.buffer == Some(buffer));
@@ -182,9 +182,9 @@ pub(super) fn lose(buffer: u64, why: &str) {
     };
     let notice = words_of(Code::Unavailable as u32 | NOTICE, why);
     let end = Instant::now() + FAREWELL;
-    for (connection, speaking) in told {
+    for (connection, speaking) in importers {
         if let Some(_turn) = speaking.try_lock_until(end) {
-            // Who has not even read what it asked for hears it from the connection's end.
+            // An importer that has not even read what it asked for learns it from the connection's end.
             let _ = rustix::net::send(&connection, &notice, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
         let _ = shutdown(&connection, Shutdown::Both);
@@ -208,13 +208,13 @@ pub(super) fn peer_of(connection: &OwnedFd) -> Result<UCred, Failure> {
     socket_peercred(connection).map_err(|errno| failed("the other side is unknown", errno))
 }
 
-/// Whether a peer may be talked to. Root is a user like any other: its memory is not everybody's.
+/// Whether a peer may be talked to. Root is a user like any other: its memory is not for other users.
 pub(super) fn is_of_this_user(peer: &UCred) -> bool {
     peer.uid == rustix::process::geteuid()
 }
 
 fn start() -> Result<String, Failure> {
-    // Everybody on the machine can read the names that are listened at.
+    // Every process on the machine can read the names that are listened at.
     let name = format!("gaudi-{:016x}{:08x}", random()?, random()? >> 32);
     let wrong = |errno| failed("memory cannot be shared through the host: no socket", errno);
     let listener =
@@ -225,9 +225,9 @@ fn start() -> Result<String, Failure> {
         loop {
             match accept_with(&listener, SocketFlags::CLOEXEC) {
                 Ok(connection) => SERVICE.welcome(connection),
-                // Whoever connected is gone again.
+                // The client is gone again.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
-                // This process is out of something for now; who connects waits.
+                // This process is out of something for now; a client that connects waits.
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     std::thread::sleep(PAUSE);
                 }
@@ -249,8 +249,8 @@ fn thread(body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
 }
 
 impl Service {
-    /// Gives a connection a thread, if it is of this user's. Nobody is told why it ends but by its end: the other side says
-    /// what it wanted.
+    /// Gives a connection a thread, if it is of this user's. The reason of its end is sent to neither side: the client reports what it
+    /// wanted.
     fn welcome(&'static self, connection: OwnedFd) {
         if !peer_of(&connection).is_ok_and(|peer| is_of_this_user(&peer)) {
             return;

@@ -107,7 +107,7 @@ fn is_hung_up(socket: &OwnedFd) -> bool {
 
 /// The exporter's answer to a call.
 fn answer(socket: &OwnedFd, buffer: u64, importer: u64) -> Option<(Talk, u64)> {
-    // Whoever has hung up already need not be told.
+    // A client that has hung up already need not be answered.
     send_all(socket.as_fd(), &message(&[buffer, importer])).ok()?;
     let mut answer = [0; ANSWER];
     receive_until(socket.as_fd(), &mut answer, soon()).unwrap()?;
@@ -161,7 +161,7 @@ fn caller_without_the_secret_is_hung_up_on() {
     assert!(answer(&unknown, handle.buffer ^ (1 << 40), 1).is_none(), "there is no such buffer");
     let stranger = call(handle);
     let (_, proof) = answer(&stranger, handle.buffer, 1).unwrap();
-    // The exporter's own proof is no use to whoever has no other.
+    // The exporter's own proof does not stand for the client's.
     send_with(stranger.as_fd(), &message(&[proof, 4096]), memory(4096, true).as_fd()).unwrap();
     assert!(is_hung_up(&stranger));
     assert_eq!(setup.pinned(), before);
@@ -190,7 +190,7 @@ fn shared_memory_that_could_go_away_is_refused() {
     }
 }
 
-/// Root's memory is not everybody's: a caller of another user is hung up on before it is asked anything.
+/// Root's memory is not for other users: a caller of another user is hung up on before it is asked anything.
 #[test]
 fn another_user_is_not_let_in() {
     let setup = Setup::new("user");
@@ -379,7 +379,7 @@ fn listener_that_brings_no_memory_gets_no_bytes() {
         assert_eq!(said(&socket).0, Code::OutOfRange as u32, "{request:?}");
     }
     assert_eq!(setup.pinned(), before);
-    // Whoever says that there is memory brings it.
+    // A message that says that there is memory has to bring it.
     let handle = setup.export.handle();
     let socket = call(handle);
     let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
@@ -404,11 +404,11 @@ fn loss_is_told_to_all_without_waiting_for_those_who_do_not_listen() {
     let setup = Setup::new("loss");
     let handle = setup.export.handle();
     let deaf: Vec<OwnedFd> = (0..200).map(|_| listener(handle)).collect();
-    // They ask for more than they read the answers of, until nobody takes any more of it.
+    // They ask for more than they read the answers of, until no socket takes any more.
     let mut asking: Vec<PollFd<'_>> = deaf.iter().map(|socket| PollFd::new(socket, PollFlags::OUT)).collect();
-    let quiet = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    let pause = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     let request = message(&[0, LENGTH * 2, 0]).repeat(100);
-    while poll(&mut asking, Some(&quiet)).unwrap() > 0 {
+    while poll(&mut asking, Some(&pause)).unwrap() > 0 {
         for socket in
             deaf.iter().zip(&asking).filter(|(_, asks)| !asks.revents().is_empty()).map(|(socket, _)| socket)
         {
@@ -435,7 +435,7 @@ fn loss_is_told_to_all_without_waiting_for_those_who_do_not_listen() {
     assert_eq!(setup.import(handle).unwrap_err().code(), Code::Unavailable);
 }
 
-/// Who waits for a reply hears the notice in its place.
+/// A client that waits for a reply gets the notice in its place.
 #[test]
 fn loss_in_the_middle_of_a_request_is_its_answer() {
     let setup = Setup::new("middle");
@@ -489,5 +489,5 @@ fn loss_of_a_buffer_is_told_to_its_importers_alone() {
     assert!(kept.lost().is_none());
     assert!(setup.read(&kept).unwrap() == bytes(&pattern()));
     send_all(keeper.as_fd(), &message(&[0, 1, 0])).unwrap();
-    assert_eq!(said(&keeper).0, Code::OutOfRange as u32, "it has heard of somebody else's loss");
+    assert_eq!(said(&keeper).0, Code::OutOfRange as u32, "it has heard of another card's loss");
 }

@@ -36,7 +36,7 @@ pub(super) fn listen(mapping: &Weak<Mapping>, line: OwnedFd) -> Result<(), Failu
     let trouble = |what: String| {
         Failure::new(
             Code::ResourceExhausted,
-            format!("nobody can listen for the loss of the exporter's card: {what}"),
+            format!("the loss of the exporter's card cannot be watched for: {what}"),
         )
     };
     let mut watch = WATCH.lock();

@@ -161,7 +161,10 @@ impl Card {
         name: String,
     ) -> Result<Arc<Self>, Failure> {
         let no_bell = |errno: Errno| {
-            Failure::new(Code::ResourceExhausted, format!("{name} has nobody to tell of its end: {errno}"))
+            Failure::new(
+                Code::ResourceExhausted,
+                format!("{name} has no descriptor to report its end by: {errno}"),
+            )
         };
         let end = End::new().map_err(no_bell)?;
         // In a box from the beginning, so that the file is let go of on every path.
@@ -208,7 +211,7 @@ impl Card {
         let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: counter, ..InfoIn::default() };
         match self.call::<_, InfoIn>(Call::Info, &request).1 {
             Ok(()) => Ok(Some(notices)),
-            // Somebody is registered already, or the driver is older than that.
+            // Another descriptor is registered already, or the driver is older than that.
             Err(Errno::INVAL | Errno::NOTTY | Errno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -268,7 +271,7 @@ impl Card {
         }
     }
 
-    /// Lets go of the file, and has everybody let go of the dma-bufs that hold it. Every call fails from then on.
+    /// Lets go of the file, and has all holders let go of the dma-bufs that hold it. Every call fails from then on.
     pub fn close(&self) {
         self.let_go("its device was closed");
     }
@@ -286,7 +289,7 @@ impl Card {
         match file {
             Some(File::Opened(file)) => self.kernel.close(file),
             Some(File::Adopted(file)) => drop(file),
-            // Whoever has taken it says when it is closed.
+            // The owner of the file closes it.
             None => return,
         }
         if let Some(place) = &self.place {
@@ -470,7 +473,7 @@ impl Card {
         })?;
         // The lower half of the answer is the descriptor.
         let number = i32::try_from(descriptor & u64::from(u32::MAX)).map_err(|_| Errno::BADF)?;
-        // SAFETY: the kernel made the descriptor for this call, so nobody else owns it.
+        // SAFETY: the kernel made the descriptor for this call, so it has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
@@ -564,7 +567,7 @@ impl Card {
                 at: (output.flags & wait::FLAG_TIMESTAMP_VALID != 0).then_some(output.timestamp_nsec),
                 gone: output.flags & wait::FLAG_GONE != 0,
             },
-            // A signal of the process ended the wait; whoever waits looks again.
+            // A signal of the process ended the wait; the waiting thread looks again.
             (_, Ok(()) | Err(Errno::INTR)) => Progress::Busy,
             (_, Err(Errno::TIMEDOUT)) => Progress::TimedOut,
             (_, Err(Errno::IO)) => Progress::Aborted,

@@ -3,7 +3,7 @@
 //! What keeps the file of a card open besides its descriptor.
 //!
 //! A dma-buf of a card's memory holds the card's file, and so does a mapping of it in another card. A reset waits for that file,
-//! and the kernel kills who has opened it. So whoever holds one is told when the card is lost.
+//! and the kernel kills the process that has opened it. So a holder of one is told when the card is lost.
 
 use parking_lot::Mutex;
 use std::sync::Weak;
@@ -26,7 +26,7 @@ struct State {
 }
 
 impl Holders {
-    /// One more, who is told at once if the card has been lost meanwhile.
+    /// Adds a holder, which is told at once if the card has been lost meanwhile.
     pub(super) fn add(&self, holder: Weak<dyn Holder>) {
         let why = {
             let mut state = self.0.lock();
@@ -64,9 +64,9 @@ mod tests {
     use std::sync::Arc;
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<String>>);
+    struct Recorder(Mutex<Vec<String>>);
 
-    impl Holder for Told {
+    impl Holder for Recorder {
         fn let_go(&self, why: &str) {
             self.0.lock().push(why.to_owned());
         }
@@ -75,13 +75,13 @@ mod tests {
     #[test]
     fn everybody_is_told_once_and_who_comes_late_at_once() {
         let (holders, early, late) =
-            (Holders::default(), Arc::new(Told::default()), Arc::new(Told::default()));
-        let weak = |told: &Arc<Told>| {
-            let holder: Arc<dyn Holder> = told.clone();
+            (Holders::default(), Arc::new(Recorder::default()), Arc::new(Recorder::default()));
+        let weak = |recorder: &Arc<Recorder>| {
+            let holder: Arc<dyn Holder> = recorder.clone();
             Arc::downgrade(&holder)
         };
         holders.add(weak(&early));
-        holders.add(weak(&Arc::new(Told::default())));
+        holders.add(weak(&Arc::new(Recorder::default())));
         assert!(early.0.lock().is_empty());
         holders.lose("reset");
         holders.lose("closed");

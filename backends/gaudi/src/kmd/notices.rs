@@ -27,7 +27,7 @@ impl Bell {
     }
 
     pub(crate) fn ring(&self) {
-        // A counter that is full has woken everybody.
+        // A counter that is full has woken all threads.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
@@ -42,7 +42,7 @@ impl Bell {
     }
 
     pub(crate) fn silence(&self) {
-        // Somebody else may have been here first.
+        // Another thread may have read it first.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
@@ -72,15 +72,15 @@ impl Notices {
 /// Why a card is of no use any more.
 #[derive(Clone, Debug)]
 pub(crate) enum Ending {
-    /// The driver tells so by itself.
-    Told,
+    /// The driver reported it by an event.
+    Notified,
     /// The driver refused a request as only of a card that is lost.
     Refused(Errno),
     /// A user of it has found out.
     Lost(Failure),
 }
 
-/// That a card is of no use any more, however that was found out: for everybody who sleeps until then.
+/// The end of a card's use, however that was found out, for threads that sleep until then.
 pub(super) struct End {
     first: OnceLock<Ending>,
     bell: Bell,
@@ -106,9 +106,9 @@ impl Card {
 
     /// Sleeps until the card is of no use any more, and says why; or until `stop` rings.
     pub(crate) fn wait_for_end(&self, stop: &Bell) -> Option<Ending> {
-        // Where the driver tells somebody else, the program that has opened the card itself, there is nothing to listen to.
-        let told = self.notices().map(|notices| &notices.bell);
-        let bells = [Some(stop), Some(&self.end().bell), told];
+        // Where the driver notifies another descriptor, of the program that has opened the card itself, there is no bell of ours.
+        let notice_bell = self.notices().map(|notices| &notices.bell);
+        let bells = [Some(stop), Some(&self.end().bell), notice_bell];
         loop {
             let mut polled: Vec<PollFd<'_>> =
                 bells.iter().flatten().map(|bell| PollFd::new(&bell.0, PollFlags::IN)).collect();
@@ -129,7 +129,7 @@ impl Card {
                 // A card that is not there any more does not say what there was: that it refuses to is how it ends.
                 if self.take_events() & ENDS != 0 {
                     self.give_up();
-                    self.end().come(Ending::Told);
+                    self.end().come(Ending::Notified);
                 }
             }
         }

@@ -68,7 +68,7 @@ impl Queues {
             let mut heads = heads(&state);
             if heads.is_empty() {
                 if state.queues.iter().any(Queue::is_behind) {
-                    // Somebody else's submissions take the room, and nobody says when they end.
+                    // Submissions of other users of the card take the room, and their ends are not reported.
                     self.work.wait_for(&mut state, NO_ROOM);
                 } else if state.stopping {
                     return;

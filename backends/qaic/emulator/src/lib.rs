@@ -106,7 +106,7 @@ static MACHINES: Registry<Options, Emulator> = Registry::new();
 impl Emulator {
     /// The machine with these options: the one that there is, or a new one.
     pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        // One that ends is nobody's any more: the next is made beside it.
+        // A machine that is ending is not given out: the next is made beside it.
         MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 

@@ -81,7 +81,7 @@ impl Supervised for Emulator {
     }
 
     fn nudge(&self) {
-        // Under the lock, so that whoever is about to sleep has looked at its flag before, or is woken.
+        // Under the lock, so that a thread that is about to sleep sees its flag, or is woken.
         let state = self.machine.lock();
         for card in 0..state.cards.len() {
             self.machine.core.wake(card);

@@ -4,7 +4,7 @@
 //!
 //! This is a thin layer. A call here is one request of the kernel, repeated only where a signal interrupted it before it
 //! did anything. It keeps no account of what is queued: the kernel says of an object that was never queued that its wait
-//! is over, and of one whose transfer failed as well, so whoever queues keeps that account.
+//! is over, and of one whose transfer failed as well, so the caller that queues keeps that account.
 
 use super::{Errno, Error, Kernel};
 use hal_backend::{Code, Failure, HostRange};
@@ -177,8 +177,8 @@ impl Card {
         }
     }
 
-    /// Whether the device can be used. The question is for a handle that nobody has, which only a device that can be used
-    /// says there is none of.
+    /// Whether the device can be used. The request names a handle that does not exist, which only a device that can be used
+    /// answers.
     pub(super) fn is_online(&self) -> bool {
         let mut absent = MmapBo { handle: u32::MAX, ..MmapBo::default() };
         self.request(Call::MmapBo, &mut absent) != Err(Errno::NODEV)
@@ -277,7 +277,7 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // Only whoever opened a file tells the kernel that it is closed.
+        // Only the opener of a file closes it.
         if let Some(file) = self.file.take().filter(|_| !self.adopted) {
             self.kernel.close(file);
         }

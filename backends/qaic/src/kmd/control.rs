@@ -3,8 +3,8 @@
 //! Messages to a device's management processor, one at a time, on a thread of their own.
 //!
 //! A message blocks until the device has answered or the kernel has given up, which by itself takes a minute, and a signal
-//! that interrupts it leaves unknown whether it was sent. So messages are sent by a thread that takes no signals, and whoever
-//! asks waits as long as it wants to: with a timeout that is shorter than the kernel's, the caller goes on, and the thread
+//! that interrupts it leaves unknown whether it was sent. So messages are sent by a thread that takes no signals, and a
+//! caller waits as long as it wants to: with a timeout that is shorter than the kernel's, the caller goes on, and the thread
 //! stays behind until the kernel gives up. What the device may still give to an abandoned message is given back when the
 //! file is closed.
 //!
@@ -76,7 +76,7 @@ impl Control {
         let (queue, work) = channel();
         let served = card.clone();
         let builder = std::thread::Builder::new().name("qaic-control".to_owned());
-        // Nobody waits for it: it may stay behind with a message that the device does not answer.
+        // It is not joined: it may stay behind with a message that the device does not answer.
         builder.spawn(move || serve(&served, &work)).map_err(|error| {
             Failure::new(Code::ResourceExhausted, format!("the device has no thread for messages: {error}"))
         })?;
@@ -124,7 +124,7 @@ fn serve(card: &Card, queue: &Receiver<Work>) {
     while let Ok(Work { what, message, memory, reply }) = queue.recv() {
         let result = send(card, what, message);
         drop(memory);
-        // Whoever asked may have gone on.
+        // The caller may have gone on.
         let _ = reply.send(result);
     }
 }

@@ -109,7 +109,7 @@ impl Kernel for Scripted {
         }
         let mut version = DrmVersion::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
         version.name_length = self.driver.len() as u64;
-        // SAFETY: whoever asks has said that there is room for 32 bytes.
+        // SAFETY: the request says that there is room for 32 bytes.
         unsafe { (version.name as *mut u8).copy_from(self.driver.as_ptr(), self.driver.len()) };
         argument.copy_from_slice(version.as_bytes());
         Ok(())

@@ -9,7 +9,7 @@
 //!
 //! How long a run takes is counted from when it is the oldest of its network. One that takes too long, or that the kernel
 //! calls lost, breaks its network: all that is in flight there goes back to the submission thread, which stops the network
-//! before anybody is told, since the device may still write to what is queued.
+//! before the completion is reported, since the device may still write to what is queued.
 
 use super::{Flight, Landed, Queues};
 use crate::kmd::Error;

@@ -121,7 +121,7 @@ impl Submissions {
     pub(crate) fn step(&mut self) -> Next {
         let news = self.take_landed();
         if self.is_lost() {
-            // Nobody submits anything any more.
+            // A lost device takes no more submissions.
             return if self.told_loss { Next::End } else { Next::Sleep(news, None) };
         }
         let mut next = Next::Sleep(news, None);

@@ -500,7 +500,7 @@ fn full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
     assert_eq!(bench.desk.counts().1, 1);
-    // Unless somebody has said how large it is to be.
+    // Unless its size is set.
     for elements in [512, 100] {
         let settings = Settings { elements: Some(elements), ..Settings::default() };
         let mut bench = Bench::new(Desk::new(16, 200), settings);
@@ -520,7 +520,7 @@ fn ring_that_is_full_of_nothing_of_ours_is_tried_again_after_a_pause_that_grows(
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     (0..9).for_each(|_| bench.desk.fail(Asked::PartialExecute, Errno::AGAIN));
     let epoch = bench.submit(0, &[dispatch(&executable, 0, [4, 1, 1], &bindings)]);
-    // Nothing is in flight, so that nobody would wake the thread.
+    // Nothing is in flight, so that nothing would wake the thread.
     let mut pauses = Vec::new();
     while pauses.len() < 9 {
         match bench.submissions.step() {
@@ -708,7 +708,7 @@ fn buffer_whose_network_was_lost_goes_to_another_one() {
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.dispatch(&one, 0, [1; 3], &bindings).unwrap();
-    // Nobody has noticed yet when the kernel says that there are no slices to end.
+    // The crash has not been noticed yet when the kernel says that there are no slices to end.
     bench.desk.crash();
     bench.dispatch(&other, 0, [1; 3], &bindings).unwrap();
     assert_eq!(bytes(&memories[1], 4096), [2; 4096]);

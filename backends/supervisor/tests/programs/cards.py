@@ -430,7 +430,7 @@ def told():
     card = Card()
     counter = card.eventfd()
     sequence = card.nothing()
-    assert select.select([counter], [], [], 20)[0], "nobody told"
+    assert select.select([counter], [], [], 20)[0], "it was not told"
     assert card.events() != 0
     assert refused(lambda: card.wait(sequence), errno.EBUSY, errno.EIO, errno.ETIMEDOUT)
     [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
@@ -447,7 +447,7 @@ def untold():
 
 
 def left():
-    """The thread that opened the card has ended when the card is reset, so that the kernel finds nobody. Needs fault=reset:1, speed=20."""
+    """The thread that opened the card has ended when the card is reset, so that the kernel finds no thread to kill. Needs fault=reset:1, speed=20."""
     cards = []
     thread = threading.Thread(target=lambda: cards.append(Card()))
     thread.start()
@@ -487,7 +487,7 @@ def share():
     other = subprocess.Popen([sys.executable, __file__, "lend", str(theirs.fileno()), str(SIZE)], pass_fds=[theirs.fileno()])
     theirs.close()
     buffer = socket.recv_fds(ours, 1, 1)[1][0]
-    # Whoever only has the card's number has no card.
+    # The number of an open card opens no card.
     assert refused(lambda: Card("/dev/accel/accel0"), errno.EBUSY)
     card = Card("/dev/accel/accel1")
     counter = card.eventfd()
@@ -671,7 +671,7 @@ def late():
     card.unmap(address)
     sequence = card.copy(0, address, device)
     assert refused(lambda: card.wait(sequence), errno.EIO, errno.EBUSY)
-    assert select.select([counter], [], [], 20)[0], "nobody told"
+    assert select.select([counter], [], [], 20)[0], "it was not told"
     assert card.events() & 1 << 8, "an access to what is not mapped"
     [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
     card.close()

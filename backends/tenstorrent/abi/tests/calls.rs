@@ -24,7 +24,7 @@ struct Recording(RefCell<VecDeque<Exchange>>);
 
 impl Ioctl for &Recording {
     fn ioctl(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        let expected = self.0.borrow_mut().pop_front().expect("a request that nobody expects");
+        let expected = self.0.borrow_mut().pop_front().expect("an unexpected request");
         assert_eq!(request, expected.request, "{:?}", Request::numbered(request));
         let asked: Vec<u32> =
             argument.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();

@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `windows:N` | another program has all of the smallest windows (2 MiB; of an n150, 1 MiB) but N: `ENOMEM` |
 //! | `no-large-windows` | the bridge shows no windows of 4 GiB: `EINVAL`; of an n150, other programs have all but the smallest: `ENOMEM` |
-//! | `reset:N` | somebody resets the card when the N-th tile is let go: open files and mappings are dead |
+//! | `reset:N` | another program resets the card when the N-th tile is let go: open files and mappings are dead |
 //! | `hang:N` | the N-th tile that is let go never executes anything |
 //! | `stuck:N` | the N-th tile that is let go cannot be held again: what is written to its reset register is lost |
 //! | `harvested:N` | the N-th window that is pointed somewhere shows a tile that is fused off: touching it loses the device |
@@ -89,7 +89,7 @@ static MACHINES: Registry<Options, Emulator> = Registry::new();
 impl Emulator {
     /// The machine with these options: the one that there is, or a new one.
     pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        // One that ends is nobody's any more: the next is made beside it.
+        // A machine that is ending is not given out: the next is made beside it.
         MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 

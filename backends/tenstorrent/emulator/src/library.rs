@@ -5,7 +5,7 @@
 //! Such a library ends its process where a rule is broken. So another program loads it, [`SERVER`], and is asked over a socket; when it ends,
 //! what it printed last is the reason for which nothing answers any more.
 //!
-//! Nothing happens in such a chip but while it is told to let time pass. Whoever waits for it reads a word again and again: each such
+//! Nothing happens in such a chip but while it is told to let time pass. A host that waits for it reads a word again and again: each such
 //! read lets more clocks pass than the one before.
 
 use crate::options::Library;
@@ -190,7 +190,7 @@ impl State {
         base.saturating_add(place.offset)
     }
 
-    /// Sends all of some bytes. That nobody receives them is an error, and no signal to this program.
+    /// Sends all of some bytes. A connection without a receiver is an error, and no signal to this program.
     fn send(&self, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {
             match rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL) {

@@ -4,7 +4,7 @@
 //!
 //! A compiler leaves a note in each file (`.riscv.attributes`, with a program header of its own) which names the extensions that it was
 //! allowed to use: `rv32i2p1_m2p0_f2p2_zicsr2p0`. Versions are of no interest here. Some extensions imply others, which compilers name too
-//! although nobody has asked for them; so sets of extensions are compared with all that they imply.
+//! although they were not asked to; so sets of extensions are compared with all that they imply.
 
 use crate::bytes::{part, text, u32_at};
 use crate::elf::{self, ElfError};
@@ -232,7 +232,7 @@ mod tests {
             [head, &length.to_le_bytes()[..], tail].concat()
         };
         let file = sized(&[1], &entries);
-        // What is for some sections alone, and somebody else's, come first.
+        // What is for some sections alone, and another vendor's, come first.
         let sections = sized(&[2], b"\x01\x00\x05rv32i2p1_v1p0\x00");
         let vendor = sized(&[], &[b"riscv\0", &sections[..], &file[..]].concat());
         let other = sized(&[], b"gnu\0whatever");

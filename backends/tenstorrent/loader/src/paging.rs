@@ -269,7 +269,7 @@ mod tests {
         assert_eq!((jump(0).imm, jump(3).imm), (16, 40));
         assert_eq!(paged.bytes().len(), 16 + 2 * 36);
         assert_eq!((jump(11).imm, jump(19).imm), (4 - 44, 16 - 76));
-        // The first adds up its address, the second has it; who brings a page is told in both ways, and comes back to the beginning.
+        // The first adds up its address, the second has it; the routine that brings a page is told in both ways, and comes back to the beginning.
         assert_eq!((word(4), word(13)), (addi(GP, Reg::A[1], 4), srli(TP, Reg::A[2], 12)));
         assert_eq!(word(20), addi(GP, Reg::A[2], 0));
         assert_eq!((4 * (4 - 13), 4 * (13 - 22)), (RETRY, RETRY));

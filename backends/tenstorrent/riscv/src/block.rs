@@ -10,7 +10,7 @@
 //!
 //! A block keeps the words that it was made of. While a core [runs](crate::Hart::run), nothing but its own stores changes memory, so a block
 //! is compared with memory when it is executed first in a run, and first after a store to somewhere near decoded code, which also ends the
-//! block that it is in. Code that changes itself is therefore seen at once. Whoever knows what else changes memory can
+//! block that it is in. Code that changes itself is therefore seen at once. An owner that knows what else changes memory can
 //! [say so](crate::Hart::changed) instead.
 
 use crate::bus::Bus;

@@ -37,10 +37,10 @@ impl Counts {
 pub enum Outcome {
     /// As many instructions were executed as were allowed.
     Budget,
-    /// A jump to itself, not executed and not counted: the program counter is at it. Nothing interrupts a core, so that goes on until somebody
+    /// A jump to itself, not executed and not counted: the program counter is at it. Nothing interrupts a core, so that goes on until something
     /// else changes memory.
     Idle,
-    /// A store that set something going on the bus, executed: the program counter is behind it. Whoever owns the bus does that before
+    /// A store that set something going on the bus, executed: the program counter is behind it. The owner of the bus does that before
     /// the core goes on.
     Pause,
     /// An `ecall`, executed: the program counter is behind it. Hardware pauses until a debugger resumes it.

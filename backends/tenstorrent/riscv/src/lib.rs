@@ -11,7 +11,7 @@
 //! a program that does it is broken; the trap leaves the core as it was before the instruction.
 //!
 //! A [`Hart`] does nothing by itself: [`Hart::run`] executes at most as many instructions as it is told to, on the [`Bus`] that it
-//! is given, so whoever owns several decides how they take turns, and the same turns give the same result. There is no
+//! is given, so an owner of several decides how they take turns, and the same turns give the same result. There is no
 //! model of time: `mcycle` counts instructions.
 //!
 //! Self-modifying code is seen at once. The instruction caches of hardware are not coherent, so a program that forgets to

@@ -260,7 +260,7 @@ fn code_that_is_changed_from_outside_is_seen_when_that_is_said() {
     assert_eq!(hart.x(2), 50);
     ram.store(CODE, Width::Word, 0x0021_0113).unwrap();
     assert_eq!(hart.resume(&mut ram, 2), Outcome::Budget);
-    assert_eq!(hart.x(2), 51, "nobody said so");
+    assert_eq!(hart.x(2), 51, "the change was not reported");
     hart.changed(0x800, 4);
     assert_eq!(hart.resume(&mut ram, 2), Outcome::Budget);
     assert_eq!(hart.x(2), 52, "that is elsewhere");

@@ -27,7 +27,7 @@ struct Functions {
 
 impl Functions {
     fn load(path: &OsString) -> std::result::Result<Self, libloading::Error> {
-        // SAFETY: whoever names a library vouches for what it does when it is loaded, and for the types of its functions, which are those of the
+        // SAFETY: the user that names a library vouches for what it does when it is loaded, and for the types of its functions, which are those of the
         // simulator's interface. The functions are not used after the library, which is in the same place.
         unsafe {
             let library = Library::new(path)?;

@@ -4,7 +4,7 @@
 //!
 //! A shard is a piece of a matrix that one core has, at the same address as all others have theirs. It is kept in pages, row by row: tiles, or
 //! rows of the shard. At the lower and the right edge of a matrix that is no multiple of a shard, the last shards have pages without
-//! elements, which nobody writes.
+//! elements, which are never written.
 
 use crate::{Matrix, TILE};
 use thiserror::Error;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What only moves bytes: all-gather, broadcast and all-to-all.
+//! The operations that only move bytes: all-gather, broadcast and all-to-all.
 
 use super::{Plan, SCATTERED, STRAIGHT, Schedule, Scratch, Step, copy, part, shifted, steps};
 use hal_backend::HostRange;
@@ -12,7 +12,7 @@ fn doublings(ranks: u32) -> impl Iterator<Item = u32> {
 }
 
 impl Plan {
-    /// Everybody gets what each rank sends.
+    /// Every rank gets what each rank sends.
     pub(super) fn all_gather(
         &self,
         send: &HostRange,
@@ -71,7 +71,7 @@ impl Plan {
         Ok(steps(schedule))
     }
 
-    /// Everybody gets what the root sends; it has it in `all`, where the others get it.
+    /// Every rank gets what the root sends; it has it in `all`, where the others get it.
     pub(super) fn broadcast(&self, root: u32, all: &HostRange) -> Schedule {
         if self.ranks > 2 && self.bytes() >= SCATTERED {
             return self.broadcast_scattered(root, all);
@@ -133,7 +133,7 @@ impl Plan {
         for distance in doublings(ranks) {
             let count = distance.min(ranks - distance);
             let mut step = Step::default();
-            // The root has everything, and nobody sends it what it has.
+            // The root has everything, and is sent nothing.
             let to = shifted(place, ranks - distance, ranks);
             if to != 0 {
                 around(place, count).into_iter().for_each(|range| step.send(rank(to), range));
@@ -147,7 +147,7 @@ impl Plan {
         steps(schedule)
     }
 
-    /// Everybody gets the part that each rank has for it.
+    /// Every rank gets the part that each rank has for it.
     pub(super) fn all_to_all(&self, send: &Parts, recv: &Parts, scratch: &mut Scratch) -> Result<Schedule> {
         let bytes = self.bytes() / u64::from(self.ranks);
         if self.ranks > 3 && bytes < STRAIGHT {

@@ -175,7 +175,7 @@ impl Plan {
         Ok(opened)
     }
 
-    /// The elements of everybody, in a share for each leader.
+    /// The elements of all ranks, in a share for each leader.
     fn shares(
         &self,
         folding: Folding,
@@ -196,7 +196,7 @@ impl Plan {
         Ok(Shares { tree, folding, bounds, source, results, came })
     }
 
-    /// Everybody gets the reduction.
+    /// Every rank gets the reduction.
     pub(super) fn all_reduce(
         &self,
         reduction: Reduction,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory for what is under way, used again and again: fresh memory costs a page fault for each of its pages.
+//! A pool of scratch memory for operations under way: fresh memory costs a page fault for each of its pages.
 
 use hal_backend::HostRange;
 use hal_collectives::Result;
@@ -14,7 +14,7 @@ const LARGEST: u64 = 64 << 20;
 pub(crate) struct Scratch(Vec<HostRange>);
 
 impl Scratch {
-    /// Memory of at least so many bytes, cut to them, that nobody else uses until it is let go.
+    /// Memory of at least so many bytes, cut to them, for the caller alone until it is let go.
     pub(crate) fn take(&mut self, length: u64) -> Result<HostRange> {
         let fits = |range: &HostRange| {
             range.length() >= length && range.length() / 4 <= length.max(4 << 10) && !range.is_shared()

@@ -89,7 +89,7 @@ fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
         }
     }
     assert!(ranks.iter().all(|rank| rank.is_done), "{operation} of {count} ranks stands still");
-    assert!(network.values().all(VecDeque::is_empty), "{operation}: somebody was sent too much");
+    assert!(network.values().all(VecDeque::is_empty), "{operation}: a rank was sent too much");
     let most = |of: fn(&(u64, u64)) -> u64| traffic.iter().map(of).max().unwrap_or_default();
     Traffic { messages: most(|own| own.0), bytes: most(|own| own.1) }
 }

@@ -42,7 +42,7 @@ struct Networks {
 static NETWORKS: Mutex<Networks> =
     Mutex::new(Networks { inboxes: BTreeMap::new(), ended: BTreeMap::new(), next: 1 });
 
-const ANYBODY: c_int = -1;
+const ANY_SOURCE: c_int = -1;
 const LAST_TAG: c_int = super::LEAST_TAGS;
 /// How many ranks a network has at most.
 const RANKS: usize = 1 << 16;
@@ -52,7 +52,7 @@ fn networks() -> MutexGuard<'static, Networks> {
 }
 
 fn is_for(posted: &Posted, source: c_int, tag: c_int) -> bool {
-    (posted.source == ANYBODY || posted.source == source) && posted.tag == tag
+    (posted.source == ANY_SOURCE || posted.source == source) && posted.tag == tag
 }
 
 impl Networks {
@@ -192,7 +192,7 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
     (0..ranks).map(move |rank| Library {
         world: world + rank as usize,
         byte: 0,
-        anybody: ANYBODY,
+        any_source: ANY_SOURCE,
         last_tag: LAST_TAG,
         send,
         receive,
@@ -239,7 +239,7 @@ pub(crate) fn late_network(ranks: u32) -> impl Iterator<Item = Library> {
     network(ranks).map(|library| Library { cancel: cancel_letters, ..library })
 }
 
-/// Whoever has this holds up all looks by the libraries of a [held network](held_network).
+/// While this is locked, libraries of a [held network](held_network) find no messages: they wait for it.
 #[cfg(test)]
 pub(crate) static HOLD: Mutex<()> = Mutex::new(());
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A thread that looks at a device which does not report by itself, and sleeps when that does no good.
+//! A polling thread for a device that does not report by itself, which sleeps longer the longer nothing ends.
 //!
 //! While something is in flight the thread looks all the time, for [`SPIN`] since something last moved; then it sleeps between
 //! two looks, [`SHORTEST`] at first and twice as long each time, up to [`LONGEST`]. So a job of some microseconds is seen
@@ -15,7 +15,7 @@
 //!
 //! # Falling asleep
 //!
-//! The thread listens, and looks at the numbers once more before it sleeps; who submits writes a number before it notifies. So
+//! The thread listens, and looks at the numbers once more before it sleeps; a thread that submits writes a number before it notifies. So
 //! one of them sees the other.
 
 use super::Looker;
@@ -223,7 +223,7 @@ mod tests {
         assert!(poller.is_in_flight());
     }
 
-    /// Longer than anybody is woken late.
+    /// Longer than any wake-up is late.
     const SOON: Duration = Duration::from_secs(5);
 
     /// Something was submitted after the thread has looked and before it sleeps.
@@ -237,7 +237,7 @@ mod tests {
         assert!(begin.elapsed() < SOON);
     }
 
-    /// Who submits and who falls asleep, each at any moment of the other, for a second at most.
+    /// One thread submits and one falls asleep, each at any moment of the other, for a second at most.
     #[test]
     fn no_submission_is_missed_by_a_thread_that_falls_asleep() {
         const ROUNDS: u64 = 50_000;

@@ -50,7 +50,7 @@ struct State {
     is_closing: bool,
 }
 
-/// Who has the operation.
+/// The owner of the operation.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Holder {
     #[default]

@@ -56,11 +56,11 @@ fn buffer_whose_mapping_ends_on_a_thread_without_callbacks_is_let_go_of_on_anoth
     let (buffer, told) = buffer(&mut bytes);
     let range = mapped(&buffer);
     drop(buffer);
-    let quiet = WithoutCallbacks::begin();
+    let guard = WithoutCallbacks::begin();
     drop(range);
     let thread = told.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_ne!(thread, std::thread::current().id());
-    drop(quiet);
+    drop(guard);
 }
 
 #[test]
@@ -68,9 +68,9 @@ fn mapping_that_ends_there_leaves_the_buffer_to_its_program_and_elsewhere_all_is
     let mut bytes = Bytes([0; 8]);
     let (buffer, told) = buffer(&mut bytes);
     let range = mapped(&buffer);
-    let quiet = WithoutCallbacks::begin();
+    let guard = WithoutCallbacks::begin();
     drop(range);
-    drop(quiet);
+    drop(guard);
     assert!(told.try_recv().is_err(), "the program has it still");
     let range = mapped(&buffer);
     drop(buffer);

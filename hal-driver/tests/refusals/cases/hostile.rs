@@ -535,7 +535,7 @@ pub(crate) const CASES: &[Case] = &[
         let (executable, mut function) = (bench.executable(), sys::iree_hal_executable_function_t::default());
         unsafe {
             let (raw, out) = (executable.0, &raw mut function);
-            answer(check(sys::iree_hal_executable_lookup_function_by_name(raw, view("nobody"), out)))
+            answer(check(sys::iree_hal_executable_lookup_function_by_name(raw, view("unknown"), out)))
         }
     }),
     case(
@@ -552,7 +552,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case(
         "What executables are asked",
-        "the format of bytes that nobody knows",
+        "the format of unknown bytes",
         "executable_cache.h, infer: INCOMPATIBLE",
         |bench| inferred(bench, b"nothing that anybody knows", 64),
     ),
@@ -581,7 +581,7 @@ pub(crate) const CASES: &[Case] = &[
     case("Memory of others", "export as nothing", "allocator.h: UNAVAILABLE", |bench| {
         exported(bench, sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_NONE)
     }),
-    case("Memory of others", "export as a kind that nobody knows", "allocator.h: UNAVAILABLE", |bench| {
+    case("Memory of others", "export as an unknown kind", "allocator.h: UNAVAILABLE", |bench| {
         exported(bench, 77)
     }),
     case(
@@ -635,7 +635,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case(
         "Profiles and captures",
-        "data of a kind that nobody knows",
+        "data of an unknown kind",
         "device.h: unsupported data must fail loudly",
         |bench| profiled(bench, 1 << 60),
     ),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tests: who counts as about to look after a queue.
+//! Tests: which threads are counted as about to take a queue's lock.
 
 use super::Queue;
 use crate::engine::agenda::WithoutCallbacks;
@@ -9,8 +9,8 @@ use crate::sync::Ordering;
 use crate::testing::SoftBackend;
 use std::time::{Duration, Instant};
 
-/// A thread that finds the lock taken is counted until it has it, and as one that completes something unless it submits: whoever
-/// has the queue leaves work to it, and must leave none when nobody is there.
+/// A thread that finds the lock taken is counted until it has it, and as one that completes something unless it submits: the
+/// thread that has the queue leaves work to it, and must leave none when no other thread is there.
 #[test]
 fn thread_that_comes_to_a_queue_is_counted_until_it_has_the_lock() {
     let queue = Queue::<SoftBackend>::new(QueueId { index: 0, device: 0, ordinal: 0 }, false);
@@ -19,7 +19,7 @@ fn thread_that_comes_to_a_queue_is_counted_until_it_has_the_lock() {
         let expected = (1, u64::from(!submits));
         std::thread::scope(|scope| {
             let state = queue.arrive();
-            assert_eq!(counts(), (0, 0), "nobody waits");
+            assert_eq!(counts(), (0, 0), "no thread waits");
             scope.spawn(|| {
                 let _quiet = submits.then(WithoutCallbacks::begin);
                 drop(queue.arrive());

@@ -113,7 +113,7 @@ fn engine_is_one_queues_until_it_gives_it_back_or_the_card_is_closed() {
         card.execute(0, &give_back());
         card.finish(sequence);
         card.give_back_late(waits);
-        // Queue 1 still has it, and nobody after the card was closed.
+        // Queue 1 still has it, and no queue after the card was closed.
         let machine = card.machine().clone();
         card.close();
         let card = open(&machine, 0);
@@ -290,21 +290,21 @@ fn transfer_of_the_second_generation_tells_a_sync_object_that_it_has_ended() {
         card.execute(0, &tell(address + 0x800, 0x5A5A));
         card.execute(queue, &transfer(1));
         assert_eq!(bytes(&memory, 0x800, 8), [0x5A, 0x5A, 0, 0, 0, 0, 0, 0], "{queue}");
-        // Nobody has said it to another engine, nor to who opens the card next.
+        // Other engines have no address, and neither has any engine when the card is opened next.
         card.unmap(address).unwrap();
         card.close();
         let card = open(&machine, 0);
         let commands = card.commands(&transfer(1));
         card.lost(card.run(&commands, queue, transfer(1).len()).unwrap());
         let said = card.complaint().unwrap();
-        assert!(said.contains("nobody has said where"), "{queue}: {said}");
+        assert!(said.contains("no address is set"), "{queue}: {said}");
     }
     let other = [
         endings(0x4C9_B000).map(|register| long(register, 1)).concat(),
         packet(opcode::LIN_DMA, 1, 8, &[SRAM; 2]),
     ];
     let said = complaint(Generation::Gaudi2, 0, &other.concat());
-    assert!(said.contains("nobody has said where"), "{said}");
+    assert!(said.contains("no address is set"), "{said}");
     // Engines that compute have no such registers, and neither has the first generation there.
     for (generation, address) in
         [(Generation::Gaudi2, REGISTERS + 0x400_B8C0), (Generation::Gaudi1, 0x7F_FC00_0000 + 0x50_98C0)]

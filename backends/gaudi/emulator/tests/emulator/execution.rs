@@ -219,7 +219,7 @@ fn time_of_an_end_is_told_where_it_was_asked_for() {
     for _ in 0..70 {
         card.finish(card.run(&commands, 0, 8).unwrap());
     }
-    // rule(outcome-store): who comes late first is told, and takes what is known along.
+    // rule(outcome-store): the first late wait gets the outcome, and takes it along.
     let late = card.finish(first);
     assert_eq!((late.flags, late.timestamp_nsec), (wait::FLAG_TIMESTAMP_VALID, one.timestamp_nsec));
     let later = card.finish(first);
@@ -336,7 +336,7 @@ fn large_dispatch_is_shared_and_each_workgroup_runs_once() {
         assert_eq!(bytes(&memory, 0, 201), [[round; 200].as_slice(), &[0]].concat());
     }
     card.execute(20, &dispatch(program, 0, [10, 0, 4], &[(address, 4096)], &[]));
-    assert!(threads.lock().len() > 1, "nobody helped");
+    assert!(threads.lock().len() > 1, "one thread alone ran it");
     card.unmap(address).unwrap();
     assert_eq!(card.close().hard_resets, 0);
 }

@@ -166,7 +166,7 @@ fn jitter_lets_queues_overtake_each_other() {
     let last: Vec<_> =
         (0..60).map(|number| card.run_with(&request, &commands, 60 + number % 6, 8).unwrap()).collect();
     let ends: Vec<_> = last.iter().map(|&sequence| card.finish(sequence).timestamp_nsec).collect();
-    assert!(!ends.is_sorted(), "nobody was overtaken");
+    assert!(!ends.is_sorted(), "none overtook another");
     for queue in 0..6 {
         let of_queue: Vec<_> = ends.iter().skip(queue).step_by(6).collect();
         assert!(of_queue.is_sorted(), "a queue is in order");

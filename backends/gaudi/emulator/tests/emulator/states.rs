@@ -132,8 +132,8 @@ fn close_with_buffers_is_clean_and_with_work_is_a_reset() {
             busy.close()
         });
         std::thread::sleep(Duration::from_millis(20));
-        assert!(!closer.is_finished(), "a close waits until nobody is at the memory");
-        // rule(open-release): who comes meanwhile is told to come again.
+        assert!(!closer.is_finished(), "a close waits until no worker is at the memory");
+        // rule(open-release): an open meanwhile is told to try again.
         assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN), "{generation}");
         gate.open();
         assert_eq!(closer.join().unwrap().hard_resets, 1, "{generation}");
@@ -201,7 +201,7 @@ fn submission_that_takes_too_long_is_reset_and_all_are_told() {
         assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN));
         assert_eq!(card.events(), event::CS_TIMEOUT | event::DEVICE_RESET);
         assert_eq!(card.events(), 0);
-        // rule(reset-waits): it goes on when nobody has the file any more, and kills who has.
+        // rule(reset-waits): it goes on when no process has the file any more, and kills those that have it.
         until("the kernel's patience", || card.counts().kills == 1);
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!((card.status(), try_open(&machine, 0).err()), (status::IN_RESET, Some(Errno::AGAIN)));
@@ -270,11 +270,11 @@ fn listener_to_notices_has_time_to_close() {
     assert_eq!((card.status(), card.counts().hard_resets), (status::OPERATIONAL, 0));
     assert_eq!(card.wait_for(hung, Duration::from_secs(5)).0, Err(Errno::BUSY));
     assert_eq!(card.events(), event::CS_TIMEOUT | event::DEVICE_RESET);
-    // Nobody closes: the watchdog resets, and whoever still has the file is killed.
+    // The file is not closed: the watchdog resets the card, and the process that has the file is killed.
     until("the watchdog", || card.counts().hard_resets == 1);
     until("the kernel's patience", || card.counts().kills == 1);
     drop(card);
-    // Whoever closes in time is reset by that.
+    // A close in time resets the card.
     let card = open(&machine, 0);
     assert_eq!(register(&card, &told), Ok(()));
     let request = InfoIn { op: info::UNREGISTER_EVENTFD, ..InfoIn::default() };
@@ -286,7 +286,7 @@ fn listener_to_notices_has_time_to_close() {
     assert_eq!(card.close().hard_resets, 2);
 }
 
-/// Who asks to be told and sleeps learns of an error; who comes after it, that the card is busy
+/// A program that asks to be told and sleeps learns of an error; one that comes after it, that the card is busy
 /// (`hl_device_cond_reset`, `hl_abort_waiting_for_cs_completions`, `hl_wait_ioctl`).
 #[test]
 fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
@@ -306,14 +306,14 @@ fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
         });
         assert_eq!(card.wait_for(hung, Duration::ZERO).0, Err(Errno::BUSY));
         assert_eq!(card.events(), event::USER_ENGINE_ERROR | event::DEVICE_RESET);
-        // Closing in time is a reset, and nobody is killed.
+        // Closing in time is a reset, and kills no process.
         assert_eq!((card.counts().hard_resets, card.counts().kills), (0, 0));
         let after = card.close();
         assert_eq!((after.hard_resets, after.kills), (1, 0));
     }
 }
 
-/// Who does not ask to be told is reset at once, and killed if the file stays open for a second (`device_kill_open_processes`).
+/// A program that does not ask to be told is reset at once, and killed if the file stays open for a second (`device_kill_open_processes`).
 #[test]
 fn error_without_a_listener_kills_holders_of_the_file() {
     for closes in [true, false] {
@@ -373,7 +373,7 @@ fn reset_wakes_every_waiter_whatever_it_waits_for() {
                 assert_eq!(map.join().unwrap().0, Err(Errno::IO));
             }
         });
-        // The reset is not over before nobody is at anything of before.
+        // The reset is not over before the last worker has left what was before.
         drop(commands);
         let machine = card.machine().clone();
         let closer = std::thread::spawn(move || card.close());

@@ -96,7 +96,7 @@ fn program_synchronises_its_queues_by_itself() {
     }
 }
 
-/// rule(sync-restored), rule(sync-reset): whoever opens a card finds its objects at nought, and signals of the driver where they
+/// rule(sync-restored), rule(sync-reset): a card that is opened has its objects at nought, and signals of the driver where they
 /// were, if nothing was reset.
 #[test]
 fn program_begins_with_objects_at_nought() {
@@ -131,7 +131,7 @@ fn message_goes_to_memory_or_to_a_register_that_there_is() {
     let address = card.map_host(&memory);
     card.execute(0, &long(address + 8, 0x0403_0201));
     assert_eq!(bytes(&memory, 8, 4), [1, 2, 3, 4]);
-    // An interrupt that is nobody's.
+    // An interrupt that no wait is for.
     card.execute(0, &long(0xFFF0_77FF_FFFF_0000, 3000));
     let bad = long(0x1000_007F_F800_0000, 1);
     let commands = card.commands(&bad);
@@ -208,7 +208,7 @@ fn reserved_signals_are_made_by_packets_and_waited_for_one_by_one() {
     card.run_with(&last, &commands, 1, 8).unwrap();
     card.finish(third);
     card.finish(sequence);
-    // It is fulfilled, and whoever waits for it now waits for nothing.
+    // It is fulfilled, and a wait for it returns at once.
     let (result, answer) = wait_for(1, 2);
     assert_eq!((result, answer.seq), (Ok(()), u64::MAX));
     assert_eq!(card.close().hard_resets, 0);
@@ -312,7 +312,7 @@ fn interrupt_wakes_who_waits_for_a_counter_and_nothing_else_does() {
         std::thread::sleep(Duration::from_millis(30));
         count(3);
         std::thread::sleep(Duration::from_millis(30));
-        assert!(!waiter.is_finished(), "nobody has told it");
+        assert!(!waiter.is_finished(), "it was woken too early");
         card.execute(0, &long(DOORBELL, 49));
         std::thread::sleep(Duration::from_millis(30));
         assert!(!waiter.is_finished(), "another number");
@@ -344,7 +344,7 @@ fn interrupt_wakes_who_waits_for_a_counter_and_nothing_else_does() {
     assert_eq!(interrupt(&first, 48, 0, |_| {}).0, Err(Errno::PERM));
 }
 
-/// rule(interrupt-abort): who waits for a word of its own is told, and who waits for the kernel's gets an error.
+/// rule(interrupt-abort): a wait for a word of the program's is told, and one for the kernel's gets an error.
 #[test]
 fn reset_ends_waits_for_interrupts() {
     let card = card(options(SECOND));

@@ -153,7 +153,7 @@ const FAULT: Result<(), Errno> = Err(Errno::FAULT);
 const PERM: Result<(), Errno> = Err(Errno::PERM);
 
 static CORE: &[Row] = &[
-    row("core: a number that nobody has", ALL, |card| raw(card, 0xc018_6450, 24), INVAL),
+    row("core: an unknown number", ALL, |card| raw(card, 0xc018_6450, 24), INVAL),
     row("core: another type", ALL, |card| raw(card, 0xc018_7840, 24), Err(Errno::NOTTY)),
     row("core: the old driver's numbers", ALL, |card| raw(card, 0xc018_4801, 24), Err(Errno::NOTTY)),
     row("core: the version", ALL, |card| raw(card, 0xc040_6400, 64), Ok(())),
@@ -177,7 +177,7 @@ static INFO: &[Row] = &[
         INVAL,
     ),
     row(
-        "info: a descriptor that nobody has",
+        "info: a descriptor that is not open",
         ALL,
         |card| {
             question(card, |request| {
@@ -326,7 +326,7 @@ static SUBMIT: &[Row] = &[
         INVAL,
     ),
     row(
-        "cs: a handle that nobody has",
+        "cs: an unknown handle",
         FIRST,
         |card| submission(card, |_, chunks| chunks[0].cb_handle += 1 << 20),
         INVAL,
@@ -495,9 +495,9 @@ static MEMORY: &[Row] = &[
     row("alloc: nothing", ALL, |card| card.alloc(0).map(drop), INVAL),
     row("alloc: without an end", SECOND, |card| card.alloc(u64::MAX).map(drop), Err(Errno::NOMEM)),
     row("alloc: more than there is", SECOND, |card| card.alloc(1 << 40).map(drop), Err(Errno::NOMEM)),
-    row("free: a handle that nobody has", SECOND, |card| card.free(12345), INVAL),
+    row("free: an unknown handle", SECOND, |card| card.free(12345), INVAL),
     row("free: what is mapped", SECOND, |card| with_memory(card, |handle, _| card.free(handle)), INVAL),
-    row("map: a handle that nobody has", ALL, |card| card.map_device(12345).map(drop), INVAL),
+    row("map: an unknown handle", ALL, |card| card.map_device(12345).map(drop), INVAL),
     row(
         "map: twice, for two addresses",
         SECOND,
@@ -542,7 +542,7 @@ static MEMORY: &[Row] = &[
         FAULT,
     ),
     row(
-        "map: host memory with a hint nobody can follow",
+        "map: host memory with a hint that cannot be followed",
         ALL,
         |card| {
             let memory = host(4096);
@@ -604,7 +604,7 @@ static MEMORY: &[Row] = &[
         Ok(()),
     ),
     row(
-        "blocks: nobody may",
+        "blocks: not on this generation",
         FIRST,
         |card| card.memory(&MemFree { op: mem::MAP_BLOCK, ..MemFree::default() }).map(drop),
         PERM,

@@ -44,7 +44,7 @@ fn drain(socket: &OwnedFd) {
 impl Caller {
     fn play(&self, handle: &Handle) {
         let socket = call(handle);
-        // Who is hung up on in the middle of a sentence has nothing more to say.
+        // A client that is hung up on in the middle of a message sends nothing more.
         let say = |bytes: &[u8]| drop(send_all(socket.as_fd(), bytes));
         match self {
             Self::Noise(bytes) => say(bytes),

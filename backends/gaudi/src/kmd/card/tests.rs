@@ -29,7 +29,7 @@ impl Kernel for Other {
         }
         let mut version = drm::Version::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
         version.name_length = self.name.len() as u64;
-        // SAFETY: whoever asks has said that there is room for 32 bytes.
+        // SAFETY: the request says that there is room for 32 bytes.
         unsafe { (version.name as *mut u8).copy_from(self.name.as_ptr(), self.name.len()) };
         argument.copy_from_slice(version.as_bytes());
         Ok(())

@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn this_programs_own_file_can_be_read() {
-        // Of 64 bits, and made by somebody else.
+        // An ELF file of 64 bits that another program, the linker, made.
         let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(section(&file, ".text").unwrap().is_some_and(|text| text.len() > 1000));
         assert_eq!(section(&file, ".bss").unwrap(), Some(&[][..]));

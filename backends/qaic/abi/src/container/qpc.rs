@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic |
 //! | 4 | 1, 1 | major and minor version |
-//! | 6 | 2 | 1 if everything is inside; 0 if it points elsewhere in the memory of whoever made it |
+//! | 6 | 2 | 1 if everything is inside; 0 if it points elsewhere in the memory of its maker |
 //! | 8 | 8 | how many bytes it has |
 //! | 16 | 8 | the address that all others are counted from: zero in a file |
 //! | 24 | 8 | how many segments |

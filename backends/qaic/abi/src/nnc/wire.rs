@@ -230,7 +230,7 @@ impl Transaction for ToDevice {
         let body = match self {
             ToDevice::Passthrough(command) => return command.clone(),
             ToDevice::DmaTransfer { tag, chunk, pieces } => {
-                // More pieces than a message has room for make it too long, which whoever sends it notices.
+                // More pieces than a message has room for make it too long, which the sender checks.
                 let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
                 let body = begin.word(*tag).word(count).word(*chunk).word(0);
                 pieces.iter().fold(body, |body, piece| body.long(piece.address).long(piece.size))

@@ -427,7 +427,7 @@ impl Machine {
         if card.faults.strikes(fault::DEACTIVATE) {
             result = Err(Status::ERROR);
         }
-        // A channel is named to its user alone: the kernel gives that of a refusal to whoever has asked.
+        // A channel is named to its user alone: the kernel gives that of a refusal to the user that asked.
         let own = card.server.active.get(&number).filter(|active| active.owner == context.user);
         let channel = own.and_then(|active| active.channel);
         if result.is_ok() {
@@ -440,7 +440,7 @@ impl Machine {
         }
     }
 
-    /// Stops a network. When this returns nobody is at its memory, nor at memory of the host for it.
+    /// Stops a network. When this returns no worker is at its memory, nor at memory of the host for it.
     fn stop_network(&self, state: &mut Guard<'_>, number: usize, activation: u32) {
         let Some(card) = state.cards.get_mut(number) else { return };
         let Some(active) = card.server.active.get(&activation) else { return };

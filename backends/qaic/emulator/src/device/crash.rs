@@ -2,7 +2,7 @@
 
 //! Crashes: the cores of a network stop working, and are restarted without the rest of the device.
 //!
-//! The network is stopped and no longer active; what is loaded stays. While its cores restart, they and the channel are nobody's,
+//! The network is stopped and no longer active; what is loaded stays. While its cores restart, they and the channel have no user,
 //! and the user that they were active for is told so when it activates a network.
 
 use crate::machine::{Event, Machine, State};

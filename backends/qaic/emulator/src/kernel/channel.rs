@@ -15,7 +15,7 @@ pub(crate) struct Channel {
     /// Whether the kernel holds its rings.
     pub(crate) in_use: bool,
     /// The user that may use it (`usr`), and whose end releases it. None from when its deactivation is on its way to the device
-    /// until that has answered: whoever began that may be gone before.
+    /// until that has answered: the user that began it may be gone before.
     pub(crate) user: Option<u32>,
     pub(crate) rings: Option<Rings>,
     /// The number of the next execution of an object.

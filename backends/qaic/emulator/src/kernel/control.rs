@@ -160,11 +160,11 @@ mod tests {
             machine.lock().cards[0].control.answer(sequence, text.to_vec());
             machine.core.wake(0);
         };
-        answer(99, b"to nobody");
+        answer(99, b"to no waiter");
         answer(3, b"to the third");
         answer(1, b"to the first");
         until_pending(1);
-        answer(1, b"to whoever has had one");
+        answer(1, b"to one that has its answer");
         machine.lock().cards[0].control.abandon();
         machine.core.wake(0);
         let ends: Vec<_> = senders.into_iter().map(|sender| sender.join().unwrap()).collect();

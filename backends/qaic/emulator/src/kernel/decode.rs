@@ -110,7 +110,7 @@ impl Machine {
     }
 
     /// `resp_worker`: an answer without a waiter is dropped, but for the channels that it says are given back, since
-    /// a fix of 2026 (2feec5ae5df7). Whether the device has refused is not looked at: nobody is there to have them back.
+    /// a fix of 2026 (2feec5ae5df7). Whether the device has refused is not looked at: no user is left to have them back.
     pub(crate) fn unclaimed(&self, state: &mut State, number: usize, bytes: &[u8]) {
         let Ok(reply) = Message::<FromDevice>::read(bytes, self.options.crc) else { return };
         for transaction in reply.transactions {

@@ -32,7 +32,7 @@ impl Machine {
         }
         card.counts.interrupts_taken += 1;
         if card.responses(channel) == 0 {
-            // `IRQ_NONE`: somebody was here before, and the line stays enabled.
+            // `IRQ_NONE`: a thread has read the answers before, and the line stays enabled.
             return;
         }
         if self.options.mitigation {
@@ -78,7 +78,7 @@ impl Machine {
                 found.interrupt = Interrupt::Draining { polls: polls - 1 };
                 self.after(state, DELAY, Event::Poll { card: number, channel });
             }
-            // `normal_out`: whoever polls begins again, everybody else waits for an interrupt.
+            // `normal_out`: a polled channel is polled again, every other one waits for an interrupt.
             Interrupt::Draining { .. } => {
                 found.interrupt = Interrupt::Enabled;
                 if self.options.module.datapath_polling {

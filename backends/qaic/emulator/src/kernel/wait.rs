@@ -42,7 +42,7 @@ impl Machine {
             && let Ok(channel) = card.channel(request.dbc_id)
         {
             channel.waits -= 1;
-            // Somebody may wait for the channel to be let go of.
+            // A thread may wait for the channel to be let go of.
             self.core.wake(number);
             let released = channel.user.is_none();
             // A wait that is too late says only that; one that a signal has interrupted may have lost its channel as well.

@@ -157,7 +157,7 @@ fn command_to_stop_a_foreign_network_takes_no_channel_from_its_user() {
         let (_, bytes) = card.manage(&[Ask::Passthrough(&command::request(&request, &[]))]);
         passthrough::<DeactivateResponse>(&bytes).status.get()
     };
-    // `decode_deactivate` gives the channel of a refusal to whoever has asked, so that the device must not name it.
+    // `decode_deactivate` gives the channel of a refusal to the user that asked, so that the device must not name it.
     for id in [active.id, 999] {
         assert_ne!(stop(&other, id), 0);
         assert_eq!(other.execute(active.channel, &[1]), Err(Errno::PERM), "{id}");

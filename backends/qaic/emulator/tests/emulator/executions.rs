@@ -19,7 +19,7 @@ fn each_wrong_execution_is_refused() {
     assert_eq!(execute(0, 0, 0), Err(Errno::INVAL));
     assert_eq!(execute(1, 0, 64), Err(Errno::FAULT));
     assert_eq!(card.execute(16, &[stuck]), Err(Errno::INVAL));
-    assert_eq!(card.execute(1, &[stuck]), Err(Errno::PERM), "nobody has it");
+    assert_eq!(card.execute(1, &[stuck]), Err(Errno::PERM), "it has no user");
     assert_eq!(card.execute(active.channel, &[99]), Err(Errno::NOENT));
     assert_eq!(card.execute(active.channel, &[plain]), Err(Errno::INVAL), "not sliced");
     assert_eq!(card.execute_part(active.channel, &[(stuck, 4097)]), Err(Errno::INVAL), "longer than it is");

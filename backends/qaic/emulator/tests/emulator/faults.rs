@@ -96,7 +96,7 @@ fn close_that_finds_no_room_is_not_told_to_the_device() {
     let counts = card.close();
     assert_eq!((counts.messages, counts.users, counts.channels), (2, 0, 0));
     assert_eq!((counts.activations, counts.loaded), (1, 1), "the device has not heard of it");
-    // Whoever gets the same number is who the device takes it for, and ends it.
+    // The device takes the next user with the same number for the old one, and ends it.
     let next = open(&machine, 0);
     assert_ne!(next.channel(8).channel, active.channel);
     let counts = next.close();
@@ -248,7 +248,7 @@ fn deadlock_leaves_outputs_waiting_although_the_call_has_run() {
     assert_eq!(card.wait(channel, buffers.handles[0], 5000), Ok(()), "what went in has arrived");
     assert_eq!(card.wait(channel, outcome, 50), Err(Errno::TIMEDOUT));
     assert_eq!((card.counts().calls, card.detach(outcome)), (1, Err(Errno::BUSY)));
-    // Whoever adds to the semaphore in its place sees that the call has run.
+    // A write to the semaphore in its place shows that the call has run.
     let done = hal_qaic_abi::container::emulated::DONE;
     let poster = card.poster(&buffers.active, done);
     for _ in 0..2 {
@@ -286,7 +286,7 @@ fn crash_takes_one_workload_and_no_other() {
         assert_eq!(waiter.join().unwrap(), Err(Errno::PIPE), "a wait under way");
     });
     assert!(["2\n", "3\n", "4\n"].contains(&channel_state(&card, lost).as_str()));
-    // The channel is nobody's any more.
+    // The channel has no user any more.
     assert_eq!(card.wait(lost, outcome, 1), Err(Errno::PERM));
     assert_eq!(card.execute(lost, &buffers.handles), Err(Errno::PERM));
     assert_eq!(card.attach(outcome, lost, 1, &[<_>::default()]), Err(Errno::INVAL));
@@ -315,7 +315,7 @@ fn crash_takes_one_workload_and_no_other() {
     );
     assert_eq!(card.try_activate(elf, 8).0, Ok(()));
     assert_eq!((channel_state(&card, lost), card.counts().resets), ("1\n".to_owned(), 0));
-    // Whoever listens has been told of every state of this channel, and of nothing about the other one but its beginning.
+    // Listeners have been told of every state of this channel, and of nothing about the other one but its beginning.
     let told = |channel: u32| {
         let of = format!("change DBC_ID={channel} DBC_STATE=");
         let events = card.emulator.uevents(0);

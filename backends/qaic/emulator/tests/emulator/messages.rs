@@ -63,7 +63,7 @@ fn each_wrong_message_is_refused() {
         ),
         ("channel 16", &[DEACTIVATE_FROM_USER, 16, 16, 0], 16, 1, Some(Errno::INVAL)),
         ("a deactivation with padding", &[DEACTIVATE_FROM_USER, 16, 0, 1], 16, 1, Some(Errno::INVAL)),
-        ("somebody else's channel", &[DEACTIVATE_FROM_USER, 16, 0, 0], 16, 1, Some(Errno::PERM)),
+        ("another user's channel", &[DEACTIVATE_FROM_USER, 16, 0, 0], 16, 1, Some(Errno::PERM)),
         ("an empty transfer", &[DMA_TRANSFER_FROM_USER, 32, 0, 0, 64, 0, 0, 0], 32, 1, Some(Errno::INVAL)),
         (
             "a transfer of nothing",
@@ -96,7 +96,7 @@ fn each_wrong_message_is_refused() {
 fn rings_that_no_channel_takes_are_given_back() {
     let card = card(options());
     let rings = [ACTIVATE_FROM_USER, 24, 8, 0, 0, 0];
-    // Nobody asks the device for a network, so that it gives no channel.
+    // The message asks the device for no network, so that it gives no channel.
     let mut memory = raw(&[rings, rings].concat());
     let (result, answer) = card.manage_raw(&mut memory, 48, 2);
     assert_eq!((result, answer.len, answer.count), (Ok(()), 0, 0));
@@ -417,7 +417,7 @@ fn answer_to_a_deactivation_without_a_waiter_releases_the_channel() {
         let active = first.channel(8);
         let interrupted = interrupt::on_behalf(signal.clone(), || first.deactivate(active).0);
         assert_eq!(interrupted, Err(Errno::INTR));
-        // Also where the device has refused it: there is nobody to give the channel back to.
+        // Also where the device has refused it: no user is there to give the channel back to.
         released(&|| first.counts());
         assert_eq!(first.deactivate(active).0, Err(Errno::PERM));
         first.close();

@@ -225,7 +225,7 @@ fn user_that_is_gone_in_the_middle_of_a_call_leaves_nothing_behind() {
     let Buffers { memory, .. } = buffers;
     drop(memory);
     let counts = card.close();
-    assert_eq!(inside.load(Ordering::Relaxed), 0, "nobody is at its memory when the close returns");
+    assert_eq!(inside.load(Ordering::Relaxed), 0, "a worker is at its memory when the close returns");
     let left = (counts.users, counts.objects, counts.channels, counts.activations, counts.allocated_bytes);
     assert_eq!(left, (0, 0, 0, 0, 0));
 }

@@ -52,7 +52,7 @@ fn handle_is_closed_once_and_its_object_stays_while_it_is_needed() {
     let offset = card.offset(sliced).unwrap();
     card.close_handle(sliced).unwrap();
     assert_eq!(card.counts().objects, 1);
-    assert_eq!(card.map(offset, 4096).unwrap_err(), Errno::ACCESS, "nobody has a handle");
+    assert_eq!(card.map(offset, 4096).unwrap_err(), Errno::ACCESS, "no handle is left");
     assert_eq!(card.deactivate(active).0, Ok(()));
     assert_eq!(card.counts().objects, 0);
 }

@@ -27,7 +27,7 @@ fn each_wrong_header_is_refused() {
     assert_eq!(request(&card, |one| one.hdr.dir = 3), Err(Errno::INVAL));
     assert_eq!(request(&card, |one| one.data = 0), Err(Errno::INVAL));
     assert_eq!(request(&card, |one| one.hdr.dbc_id = 16), Err(Errno::INVAL));
-    assert_eq!(request(&card, |one| one.hdr.dbc_id = 1), Err(Errno::INVAL), "nobody has it");
+    assert_eq!(request(&card, |one| one.hdr.dbc_id = 1), Err(Errno::INVAL), "it has no user");
     assert_eq!(request(&card, |one| one.data = 64), Err(Errno::FAULT));
     assert_eq!(request(&card, |one| one.hdr.handle = 2), Err(Errno::NOENT));
     // The size in the header is not looked at.
@@ -133,7 +133,7 @@ fn slice_beyond_two_gibibytes_is_not_found_where_the_kernel_counts_in_int() {
             assert!(source.slice(FAR, 4096).unwrap().fill(&[7]) && target.fill(&[9]));
             for object in [far, back] {
                 card.execute(active.channel, &[object]).unwrap();
-                assert_eq!(card.wait(active.channel, object, 10_000), Ok(()), "nobody is told");
+                assert_eq!(card.wait(active.channel, object, 10_000), Ok(()), "the end is not reported");
             }
             assert_eq!(bytes(&target, 4096), [arrives; 4096], "{segment:?} {counter:?}");
             assert_eq!(card.emulator.complaint(0).is_none(), counter == Counter::Size);

@@ -22,7 +22,7 @@ fn card_of_a_dead_process_is_released_when_files_are_looked_through() {
     one.execute(active.channel, &[stuck]).unwrap();
     assert!(machine.reap(), "two files are open");
     one.abandon();
-    assert_eq!((machine.counts(0).users, machine.counts(0).channels), (2, 1), "nobody has looked");
+    assert_eq!((machine.counts(0).users, machine.counts(0).channels), (2, 1), "it is not looked at yet");
     assert!(machine.reap(), "one is");
     let counts = machine.counts(0);
     assert_eq!((counts.users, counts.channels, counts.objects, counts.activations), (1, 0, 0, 0));
@@ -75,7 +75,7 @@ fn user_that_is_on_its_way_out_is_not_gone() {
         while machine.counts(0).messages == 0 {
             std::thread::yield_now();
         }
-        assert!(Supervised::reap(&*machine), "somebody is at it");
+        assert!(Supervised::reap(&*machine), "a request is under way");
         assert_eq!(machine.counts(0).users, 1);
         assert!(!ending.join().unwrap());
     });

@@ -123,7 +123,7 @@ const STATUS: [u32; 2] = [STATUS_FROM_USER, 8];
 
 const CORE: &[Row] = &[
     refused("a request of another type", Errno::NOTTY, |site| site.raw(0xc010_4840, &mut [0; 16])),
-    refused("a number that nobody has", Errno::INVAL, |site| site.raw(0xc010_645f, &mut [0; 16])),
+    refused("an unknown number", Errno::INVAL, |site| site.raw(0xc010_645f, &mut [0; 16])),
     refused("the end of an unknown handle", Errno::INVAL, |site| {
         site.says(Call::GemClose, GemClose { handle: 999, pad: 0 })
     }),
@@ -159,7 +159,7 @@ const MESSAGES: &[Row] = &[
     refused("a deactivation with padding", Errno::INVAL, |site| {
         site.manage(&[DEACTIVATE_FROM_USER, 16, CHANNEL, 1], 16, 1)
     }),
-    refused("somebody else's channel", Errno::PERM, |site| {
+    refused("another user's channel", Errno::PERM, |site| {
         site.manage(&[DEACTIVATE_FROM_USER, 16, CHANNEL, 0], 16, 1)
     }),
     // How many bytes a transaction's kind takes is not looked at: behind the message are zeros.
@@ -209,7 +209,7 @@ const SLICES: &[Row] = &[
     refused("both directions", Errno::INVAL, |site| site.attach(|hdr, _| hdr.dir = 3)),
     refused("slices for channel 16", Errno::INVAL, |site| site.attach(|hdr, _| hdr.dbc_id = 16)),
     refused("slices of an unknown handle", Errno::NOENT, |site| site.attach(|hdr, _| hdr.handle = 999)),
-    refused("slices for somebody else's channel", Errno::INVAL, |site| site.attach(|_, _| ())),
+    refused("slices for another user's channel", Errno::INVAL, |site| site.attach(|_, _| ())),
     refused("slices that are not there", Errno::FAULT, |site| {
         let hdr = AttachSliceHeader { count: 1, dbc_id: CHANNEL, handle: 1, dir: 1, size: 0 };
         site.says(Call::AttachSlice, AttachSlice { hdr, data: NOWHERE })
@@ -246,7 +246,7 @@ const EXECUTIONS: &[Row] = &[
         site.execute(Call::Execute, 1, CHANNEL, false)
     }),
     refused("an execution on channel 16", Errno::INVAL, |site| site.execute(Call::Execute, 1, 16, true)),
-    refused("an execution on somebody else's channel", Errno::PERM, |site| {
+    refused("an execution on another user's channel", Errno::PERM, |site| {
         site.execute(Call::Execute, 1, CHANNEL, true)
     }),
     refused("a wait with padding", Errno::INVAL, |site| {
@@ -255,7 +255,7 @@ const EXECUTIONS: &[Row] = &[
     refused("a wait on channel 16", Errno::INVAL, |site| {
         site.says(Call::Wait, Wait { handle: 1, timeout: 1, dbc_id: 16, pad: 0 })
     }),
-    refused("a wait on somebody else's channel", Errno::PERM, |site| {
+    refused("a wait on another user's channel", Errno::PERM, |site| {
         site.says(Call::Wait, Wait { handle: 1, timeout: 1, dbc_id: CHANNEL, pad: 0 })
     }),
     refused("statistics of channel 16", Errno::INVAL, |site| {

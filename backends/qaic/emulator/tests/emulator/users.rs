@@ -20,7 +20,7 @@ fn any_number_of_users_share_a_card_and_see_nothing_of_each_other() {
     assert_eq!((one.create(1), one.create(1), two.create(1)), (Ok(1), Ok(2), Ok(1)));
     assert_eq!((one.close_handle(1), one.create(1)), (Ok(()), Ok(1)));
     assert_eq!(two.offset(2), Err(Errno::NOENT));
-    // A mapping belongs to whoever has a handle.
+    // A mapping needs a handle.
     let offset = one.offset(1).unwrap();
     assert_eq!(two.map(offset, 4096).unwrap_err(), Errno::ACCESS);
     // So does a channel.

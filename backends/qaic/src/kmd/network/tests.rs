@@ -27,12 +27,12 @@ fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + 
     let mut told = false;
     Scripted::new(move |call, argument| {
         if call == Call::MmapBo {
-            // Whoever asks for nobody's object wants to know whether the device can be used: it cannot.
+            // A request for an object that does not exist asks whether the device can be used: it cannot.
             return Err(Errno::NODEV);
         }
         assert_eq!(call, Call::Manage);
         let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
-        // SAFETY: a message has room for an answer of the largest size, and nobody else touches it meanwhile.
+        // SAFETY: a message has room for an answer of the largest size, and no other thread touches it meanwhile.
         let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
         let asked = asks(&memory[..manage.len as usize], manage.count).unwrap();
         let asked: Vec<Asked> = asked
@@ -58,7 +58,7 @@ fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + 
                 reply.answer(&Answer::Status { version, status: 0, flags: 0 }).map_err(|_| Errno::INVAL)
             }
             [Asked::Command(bytes)] if !told && kind(bytes) == Ok(kind::STATUS_REQUEST) => {
-                // Whoever opens a device asks for its commands' version; what is asked later is the test's.
+                // Opening a device asks for its commands' version; what is asked later is the test's.
                 told = true;
                 say(&mut reply, &knows(COMMANDS));
                 Ok(())
@@ -266,7 +266,7 @@ fn devices_refusal_comes_with_its_status_however_it_is_told() {
         Duration::ZERO,
     );
     assert_eq!(setup, refused(Status(9)));
-    // Nobody says why.
+    // There is no reason in the answer.
     assert_eq!(activate(|_| Err(Errno::CANCELED), Duration::ZERO), refused(Status::ERROR));
 }
 

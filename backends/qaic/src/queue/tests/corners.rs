@@ -83,7 +83,7 @@ fn channel_that_was_lost_and_given_to_another_network_is_left_to_it() {
     let memory = bench.memory(&[1; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
     bench.dispatch(&lost, 0, [4, 1, 1], &bindings).unwrap();
-    // Nobody asks for the first one before its channel is the second one's.
+    // The first one is not asked for before its channel is the second one's.
     bench.desk.crash();
     bench.dispatch(&other, 0, [4, 1, 1], &bindings).unwrap();
     assert_eq!(bench.networks().len(), 1, "the first one is known to be lost");

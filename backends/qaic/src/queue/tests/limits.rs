@@ -251,7 +251,7 @@ fn device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
         fn command(&self, _: usize, _: u64, _: u64) {}
 
         fn job(&self, _: u64, _: u64, _: Result<(), &Failure>) {
-            // Whoever submitted it has let go of it by now.
+            // The submitter lets go of the device meanwhile.
             while self.0.lock().as_ref().is_some_and(|device| Arc::strong_count(device) > 1) {
                 std::thread::yield_now();
             }

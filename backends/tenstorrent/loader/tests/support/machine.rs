@@ -70,7 +70,7 @@ impl Machine {
                 Cores::Wormhole => memory.own.store(float_at(register), Width::Word, f).unwrap(),
             }
         }
-        // Everything around the stack pointer is somebody's.
+        // Everything around the stack pointer is in use.
         memory.get_mut(STACK - 256, 512).unwrap().fill(0xa5);
         memory.store(PLACE, Width::Word, word).unwrap();
         hart.set_pc(self.query);

@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// What a command is about.
 type Begun = (HostRange, Receiver<Outcome>);
 
-/// Begins a sum while somebody else looks: it is left as a command.
+/// Begins a sum while another thread looks: it is left as a command.
 fn left_behind(rank: &Rank, group: &dyn Communicator, word: u32) -> Begun {
     let looking = rank.0.progress.lock();
     let begun = sum(group, word);
@@ -90,7 +90,7 @@ fn what_is_begun_while_a_thread_looks_for_the_last_time_is_done_before_it_sleeps
             if is_command {
                 engine.commands.lock().extend(command.take());
             }
-            // Or somebody else takes it behind that look, and goes.
+            // Or another thread takes it behind that look, and goes.
             || assert!(engine.with(LONG, |progress| progress.take(command)).is_some())
         });
         assert_eq!(left.1.recv_timeout(LONG), Ok(Ok(())), "as a command: {is_command}");
@@ -100,11 +100,11 @@ fn what_is_begun_while_a_thread_looks_for_the_last_time_is_done_before_it_sleeps
 
 #[test]
 fn thread_that_watches_helps_with_what_is_done_within_the_process() {
-    // As many as there may be processors wait, so that nobody else comes.
+    // As many as there may be processors wait, so that no other thread comes.
     let _waiting: Vec<Helper> = (0..64).map(|_| Helper::begin()).collect();
     let (begin, begun) = channel();
     let owner = std::thread::spawn(move || {
-        // Two grains that wait for each other: one for this thread, and one for who helps.
+        // Two grains that wait for each other: one for this thread, and one for a helper.
         spread((Barrier::new(2), Mutex::new(begin)), 2, |(both, begin), _| {
             begin.lock().send(()).unwrap();
             both.wait();
@@ -113,7 +113,7 @@ fn thread_that_watches_helps_with_what_is_done_within_the_process() {
     begun.recv().unwrap();
     let end = Instant::now() + LONG;
     while !owner.is_finished() {
-        assert!(Instant::now() < end, "nobody helped");
+        assert!(Instant::now() < end, "no thread helped");
         watch_by(Box::leak(Box::default()), &|| None, Some(end), || owner.is_finished());
     }
     owner.join().unwrap();

@@ -20,7 +20,7 @@ const WORDS: u32 = 6_000;
 struct Announced {
     ranks: [Rank; 2],
     groups: [Box<dyn Communicator>; 2],
-    /// Where the message will be written, as long as nobody says that it is gone.
+    /// Where the message will be written, until it is let go of.
     address: *const u32,
     /// Says that the memory goes, and whether the engine is free then.
     goes: Receiver<bool>,
@@ -147,10 +147,10 @@ fn message_that_does_not_come_holds_a_failure_up_for_a_bounded_time_and_its_memo
     assert_eq!(told.flatten().next(), Some(Err(Code::DataLoss)));
     assert!(begin.elapsed() >= GRACE);
     let look = late.ranks[0].0.look();
-    assert!(!look.waits && look.sends, "nobody waits for it, and it is looked for now and then");
+    assert!(!look.waits && look.sends, "no rank waits for it, and it is looked for now and then");
     assert!(late.goes.try_recv().is_err(), "memory was let go of that MPI may write");
     late.deliver(0);
-    // SAFETY: nobody was told that it is gone, and the thread that writes it is this one.
+    // SAFETY: it was not let go of, and the thread that writes it is this one.
     assert_eq!(unsafe { late.address.read_volatile() }, 5);
     assert!(late.ranks[0].0.look().moved);
     assert_eq!(late.goes.try_recv(), Ok(true));
@@ -239,7 +239,7 @@ fn message_of_a_group_that_has_failed_is_not_taken_for_a_later_one_with_the_same
 }
 
 #[test]
-fn message_behind_a_letter_that_nobody_takes_is_received_all_the_same() {
+fn message_behind_a_letter_that_is_not_taken_is_received_all_the_same() {
     let words = || memory(&[1; 3_000]);
     // The letter does not fit.
     let (ranks, groups) = pair();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is left when an operation, a group or the use of MPI has ended: nothing, and nobody waits for it for long.
+//! What is left when an operation, a group or the use of MPI has ended: nothing, and no thread waits for it for long.
 
 use super::*;
 use crate::group::Generation;
@@ -31,7 +31,7 @@ fn known(rank: &Rank) -> usize {
     rank.0.groups.lock().len()
 }
 
-/// Whoever sends a broadcast is through with it before others say that they are there.
+/// The root of a broadcast is through with it before others say that they are there.
 #[test]
 fn letters_that_come_to_a_part_that_was_let_go_of_leave_nothing_behind() {
     let (ranks, groups) = pair();
@@ -108,9 +108,9 @@ fn part_is_joined_though_its_letters_come_before_it_is_known() {
     assert_eq!([told, other].map(|told| told.try_recv()), [Ok(Ok(())); 2]);
 }
 
-/// A rank whose letters nobody takes, and whose MPI is the program's.
+/// A rank whose letters are not taken, and whose MPI is the program's.
 #[test]
-fn letters_that_nobody_takes_do_not_keep_mpi_busy_for_longer_than_a_device_may_take_to_go() {
+fn letters_that_are_not_taken_do_not_keep_mpi_busy_for_longer_than_a_device_may_take_to_go() {
     let ranks = stuck(2);
     let group = ranks[0].join(b"stuck", TERMS);
     let _sum = sum(&*group, 1);
@@ -141,7 +141,7 @@ fn letters_that_are_on_their_way_when_the_last_watch_ends_are_looked_for() {
     ranks[0].0.watched.store(0, Ordering::Relaxed);
     ranks[0].0.watchers.fetch_add(1, Ordering::SeqCst);
     drop(Watching(ranks[0].0.watchers, &|| Some(&ranks[0].0)));
-    assert!(!ranks[0].0.is_watched(), "it is taken for granted that somebody looks");
+    assert!(!ranks[0].0.is_watched(), "it is taken for granted that a thread looks");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
         let sent = ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, tag).is_ok());
         assert_eq!(sent, Some(true));
     };
-    // The first is taken, and the second by nobody.
+    // The first is taken, and the second is not.
     for tag in [FIRST_TAG + 100, FIRST_TAG + 101] {
         let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
         assert!(letter.write(0, &extra(tag).to_bytes()));
@@ -192,7 +192,7 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     assert_eq!(left, Some(0), "its message was not received");
 }
 
-/// Who hears of it tells others once.
+/// A rank that hears of it tells others once.
 #[test]
 fn ranks_that_were_told_of_a_failure_come_to_rest() {
     let ranks = job(5);

@@ -36,7 +36,7 @@ fn letter_to_a_group_that_has_failed_is_answered_when_mpi_is_used_again_and_not_
     assert_eq!(listens(&ranks[1]), before - 1);
 }
 
-/// Somebody has found that there is no group, and another thread joins one before MPI is left alone.
+/// One thread has found that there is no group, and another joins one before MPI is left alone.
 #[test]
 fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
     let (ranks, groups) = pair();
@@ -48,7 +48,7 @@ fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
 }
 
-/// Whoever delivers a letter has the group for a moment, which is no reason to go on listening.
+/// The thread that delivers a letter has the group for a moment, which is no reason to go on listening.
 #[test]
 fn mpi_is_left_alone_when_the_last_group_is_let_go_of_while_a_letter_is_delivered() {
     let ranks = lent(job(2).try_into().ok().unwrap());
@@ -89,7 +89,7 @@ fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     assert!(!over, "{:?}", begin.elapsed());
 }
 
-/// Whoever has watched just before is likely to do so again, but a thread that sleeps soundly would not look up meanwhile.
+/// A thread that has watched just before is likely to do so again, but a thread that sleeps soundly would not look up meanwhile.
 #[test]
 fn what_is_begun_just_behind_a_watch_wakes_a_thread_that_sleeps_until_it_is_woken() {
     let (ranks, groups) = pair();
@@ -145,7 +145,7 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
     });
 }
 
-/// Nobody watches, so that callbacks are on threads of the engine's own; each of them waits for what is begun when it is called.
+/// No thread watches, so that callbacks are on threads of the engine's own; each of them waits for what is begun when it is called.
 #[test]
 fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_else() {
     const DEEP: usize = 3;
@@ -169,7 +169,7 @@ fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_e
         let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
         sum_with(&*groups[0], buffers, Box::new(slow));
         ranks[1].look();
-        begun.recv_timeout(LONG).expect("nobody looks while a callback waits");
+        begun.recv_timeout(LONG).expect("no thread looks while a callback waits");
     }
     for _ in 0..DEEP {
         assert_eq!(answered.recv_timeout(LONG), Ok(Ok(Ok(()))));
@@ -182,7 +182,7 @@ fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_e
     }
 }
 
-/// Both have ended when anybody looks.
+/// Both have ended when a thread looks.
 #[test]
 fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_returns() {
     let (ranks, groups) = pair();
@@ -201,7 +201,7 @@ fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_return
     assert_eq!(answered.recv(), Ok(Ok(Ok(()))));
 }
 
-/// Who has an engine whose thread has told somebody: its rank, a group, the thread that serves, and the one that stands by.
+/// References to an engine whose thread has called a callback: its rank, a group, the thread that serves, and the one that stands by.
 const AT_REST: usize = 4;
 
 #[test]
@@ -221,7 +221,7 @@ fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_returns() {
     std::thread::spawn(move || looked.send([engine.look(), engine.look()]).unwrap());
     let looks = has_looked.recv_timeout(LONG).expect("a look ends");
     assert_eq!(told.try_recv(), Ok(Err(Code::Unavailable)));
-    assert!(!looks[1].moved, "whoever looks may rest");
+    assert!(!looks[1].moved, "the thread that looks may rest");
 }
 
 /// A process that was forked has the connections of the one that MPI knows.

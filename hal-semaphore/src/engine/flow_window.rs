@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How much of a queue's work its device takes at a time.
+//! Flow control for a queue: how many submissions its device accepts before it is full.
 //!
 //! A backend says "full" and not how much it holds. Asking again after every completion would hand over a whole batch
 //! to get rid of one piece of it, so a queue remembers what the device had when it was full, offers no more than fits
@@ -95,21 +95,21 @@ mod tests {
 
     /// A device with room for `depth`, one completion at a time. Returns how many pieces were handed over and came back.
     fn churn(depth: usize, work: usize) -> usize {
-        let (mut room, mut left, mut wasted) = (FlowWindow::default(), work, 0);
-        while left > 0 || room.taken > 0 {
-            while left > 0 && !room.is_full() {
-                let offered = room.batch().min(left);
-                let accepted = offered.min(depth - room.taken);
-                room.take(offered);
-                room.give(offered - accepted);
+        let (mut window, mut left, mut wasted) = (FlowWindow::default(), work, 0);
+        while left > 0 || window.taken > 0 {
+            while left > 0 && !window.is_full() {
+                let offered = window.batch().min(left);
+                let accepted = offered.min(depth - window.taken);
+                window.take(offered);
+                window.give(offered - accepted);
                 left -= accepted;
                 wasted += offered - accepted;
-                if offered == accepted { room.accepted() } else { room.refused() }
+                if offered == accepted { window.accepted() } else { window.refused() }
             }
-            assert!(room.taken > 0 || left == 0, "work is left, and nothing will ever ask for it");
-            if room.taken > 0 {
-                room.give(1);
-                room.resume(false);
+            assert!(window.taken > 0 || left == 0, "work is left, and nothing will ever ask for it");
+            if window.taken > 0 {
+                window.give(1);
+                window.resume(false);
             }
         }
         wasted
@@ -127,31 +127,31 @@ mod tests {
 
     #[test]
     fn room_that_grows_is_found() {
-        let mut room = FlowWindow::default();
-        room.take(4);
-        room.refused();
-        room.give(4);
-        assert!(room.resume(false));
+        let mut window = FlowWindow::default();
+        window.take(4);
+        window.refused();
+        window.give(4);
+        assert!(window.resume(false));
         let mut submissions = 0;
-        while room.taken < 1000 {
-            let offered = room.batch();
-            room.take(offered);
-            room.accepted();
+        while window.taken < 1000 {
+            let offered = window.batch();
+            window.take(offered);
+            window.accepted();
             submissions += 1;
         }
-        assert!(submissions < 10 + 1000 / BATCH, "{submissions} for {room:?}");
+        assert!(submissions < 10 + 1000 / BATCH, "{submissions} for {window:?}");
     }
 
     #[test]
     fn queue_without_anything_goes_on_as_soon_as_anything_ends() {
-        let mut room = FlowWindow::default();
-        room.refused();
-        assert!(room.is_full() && room.resume(false));
-        assert_eq!(room.batch(), 1);
-        room.take(1);
-        room.refused();
-        assert!(!room.resume(false) && room.is_full());
-        assert!(room.resume(true), "the device says that it has room");
-        assert_eq!(room.batch(), 1);
+        let mut window = FlowWindow::default();
+        window.refused();
+        assert!(window.is_full() && window.resume(false));
+        assert_eq!(window.batch(), 1);
+        window.take(1);
+        window.refused();
+        assert!(!window.resume(false) && window.is_full());
+        assert!(window.resume(true), "the device says that it has room");
+        assert_eq!(window.batch(), 1);
     }
 }

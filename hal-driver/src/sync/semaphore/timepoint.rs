@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Timepoints of ours in the lists of IREE's semaphores: how the driver hears that a foreign semaphore has moved.
+
+use super::IreeTimeline;
+use crate::ffi::status::{Result, check, guard_or};
+use crate::sync::write_back;
+use hal_semaphore::timeline::Watcher;
+use hal_sys as sys;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A wait for a foreign semaphore; dropping it takes it back. Its entry in IREE's list is counted: one reference is
+/// the watch's, one is IREE's until the callback has run or the entry was cancelled.
+pub(crate) struct Watch {
+    entry: Arc<Entry<Watcher>>,
+    semaphore: IreeTimeline,
+}
+
+/// Who hears of a semaphore, once.
+pub(super) trait Listener: Send + Sync {
+    fn hear(&self, outcome: Result<u64>);
+}
+
+impl Listener for Watcher {
+    fn hear(&self, outcome: Result<u64>) {
+        self.notify(outcome.and_then(|value| write_back::before_signal().map(|()| value)));
+    }
+}
+
+/// Something that goes when a semaphore is heard of, which is there until then.
+pub(super) struct Kept<T>(pub(super) (T, IreeTimeline));
+
+impl<T: Send + Sync> Listener for Kept<T> {
+    fn hear(&self, _outcome: Result<u64>) {}
+}
+
+/// What IREE's list points at.
+///
+/// # Invariants
+///
+/// The timepoint is registered once. From then until its callback, or until it was cancelled, it is IREE's under its own
+/// lock, and IREE has a reference to this.
+pub(super) struct Entry<L> {
+    timepoint: UnsafeCell<sys::iree_async_semaphore_timepoint_t>,
+    value: u64,
+    listener: L,
+}
+
+// SAFETY: the timepoint is used by IREE alone, under its lock, by the invariant; the rest is shared safely.
+unsafe impl<L: Send + Sync> Send for Entry<L> {}
+// SAFETY: as for `Send`.
+unsafe impl<L: Send + Sync> Sync for Entry<L> {}
+
+impl<L: Listener> Entry<L> {
+    /// Has IREE tell the listener when the value is reached, or can no longer be.
+    pub(super) fn register(semaphore: &IreeTimeline, value: u64, listener: L) -> Arc<Self> {
+        let timepoint = UnsafeCell::new(sys::iree_async_semaphore_timepoint_t::default());
+        let entry = Arc::new(Self { timepoint, value, listener });
+        let theirs = Arc::into_raw(entry.clone());
+        // SAFETY: the entry is new, so the timepoint may be written before it is registered, once; IREE's reference keeps it
+        // where it is, and is given up by the callback or by cancelling.
+        let registered = unsafe {
+            let timepoint = entry.timepoint.get();
+            (*timepoint).callback = Some(reached::<L>);
+            (*timepoint).user_data = theirs.cast_mut().cast();
+            check(sys::iree_async_semaphore_acquire_timepoint(semaphore.base(), value, timepoint))
+        };
+        if let Err(failure) = registered {
+            // SAFETY: nothing was registered, so the reference was not taken.
+            drop(unsafe { Arc::from_raw(theirs) });
+            entry.listener.hear(Err(failure));
+        }
+        entry
+    }
+}
+
+impl Watch {
+    pub(super) fn new(semaphore: &IreeTimeline, value: u64, watcher: Watcher) -> Self {
+        Self { entry: Entry::register(semaphore, value, watcher), semaphore: semaphore.clone() }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: the entry was registered with this semaphore, or is not in its list.
+        unsafe {
+            if sys::iree_async_semaphore_cancel_timepoint(self.semaphore.base(), self.entry.timepoint.get()) {
+                // The callback will not come, so IREE's reference is given up here.
+                Arc::decrement_strong_count(Arc::as_ptr(&self.entry));
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn reached<L: Listener>(
+    user_data: *mut c_void,
+    _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
+    status: sys::iree_status_t,
+) {
+    guard_or((), || {
+        // SAFETY: IREE gives its reference back with the one call that it makes; the status is ours to consume.
+        let (entry, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry<L>>()), check(status)) };
+        entry.listener.hear(outcome.map(|()| entry.value));
+    });
+}
