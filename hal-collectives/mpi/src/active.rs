@@ -2,7 +2,7 @@
 
 //! An operation under way: its schedule, its memory, and the messages that its step waits for.
 
-use crate::exchange::{Receive, Schedule, Work};
+use crate::exchange::{Receive, Schedule, Scratch, Target, Work};
 use crate::group::Slot;
 use crate::library::{Library, Request};
 use crate::mail::{Letter, Mail};
@@ -100,7 +100,7 @@ impl Active {
         &mut self,
         id: u64,
         early: &mut BTreeMap<(Meeting, u32), VecDeque<Letter>>,
-        library: &Library,
+        (library, scratch): (&Library, &mut Scratch),
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
         let Some(meeting) = self.started.incoming().filter(|_| !early.is_empty()) else { return Ok(()) };
@@ -116,7 +116,7 @@ impl Active {
             }
             if let Some(letter) = letter {
                 let expected = self.expects.remove(at);
-                self.take(id, letter, expected, library, in_flight)?;
+                self.take(id, letter, expected, (library, scratch), in_flight)?;
             }
         }
         Ok(())
@@ -127,7 +127,7 @@ impl Active {
         &mut self,
         id: u64,
         letter: Letter,
-        library: &Library,
+        memory: (&Library, &mut Scratch),
         in_flight: &mut Vec<InFlight>,
     ) -> Result<Option<Letter>> {
         let from = letter.header.from;
@@ -135,35 +135,49 @@ impl Active {
             return Ok(Some(letter));
         };
         let expected = self.expects.remove(at);
-        self.take(id, letter, expected, library, in_flight).map(|()| None)
+        self.take(id, letter, expected, memory, in_flight).map(|()| None)
     }
 
-    /// Takes an expected letter, and has what follows it received where it belongs.
+    /// Takes an expected letter, and has what follows it received where it belongs. Where that has come at once, as in shared memory, it is folded in
+    /// before the next message is received, while it is in the cache.
     fn take(
         &mut self,
         id: u64,
         letter: Letter,
-        Receive { from, into, then }: Receive,
-        library: &Library,
+        Receive { from, length: expected, target }: Receive,
+        (library, scratch): (&Library, &mut Scratch),
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
-        match letter.header.content {
-            Content::Part { length, .. } if length != into.length() => {
-                self.refused = Some(Box::new(letter));
-                return Err(self.broken(from, length, into.length()));
-            }
-            Content::Part { tag: Some(tag), .. } => {
-                let request = library.receive(into, letter.header.source, tag)?;
+        if let Content::Part { length, .. } = letter.header.content
+            && length != expected
+        {
+            self.refused = Some(Box::new(letter));
+            return Err(self.broken(from, length, expected));
+        }
+        let (into, fold) = match target {
+            Target::Memory(into) => (into, None),
+            Target::Folded(fold) => match scratch.take(expected) {
+                Ok(came) => (came, Some(fold)),
+                Err(failure) => {
+                    self.refused = Some(Box::new(letter));
+                    return Err(failure);
+                }
+            },
+        };
+        if let Content::Part { tag: Some(tag), .. } = letter.header.content {
+            let came = into.clone();
+            let mut request = library.receive(into, letter.header.source, tag)?;
+            let then = fold.map(|fold| -> Work { Box::new(move || fold(&came)) });
+            if library.has_ended(&mut request)? {
+                then.into_iter().for_each(|then| then());
+            } else {
                 in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
                 self.in_flight += 1;
             }
-            _ => {
-                let fits = letter.read_into(&into);
-                debug_assert!(fits, "a letter carries as much as its header says");
-                if let Some(then) = then {
-                    then();
-                }
-            }
+        } else {
+            let fits = letter.read_into(&into);
+            debug_assert!(fits, "a letter carries as much as its header says");
+            fold.into_iter().for_each(|fold| fold(&into));
         }
         Ok(())
     }

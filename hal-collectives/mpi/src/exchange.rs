@@ -42,11 +42,22 @@ const SEGMENT: u64 = 512 << 10;
 /// Local work.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
-/// A message that is expected, and what is done as soon as it is there.
+/// Folds the bytes of a message into others.
+pub(crate) type Fold = Box<dyn FnOnce(&HostRange) + Send>;
+
+/// Where the bytes of a message go.
+pub(crate) enum Target {
+    Memory(HostRange),
+    /// They are folded in as soon as they are there. Until then they are in [`Scratch`] that is taken when the message comes: mostly the same for
+    /// one message after the other, so that it stays in the cache.
+    Folded(Fold),
+}
+
+/// A message that is expected.
 pub(crate) struct Receive {
     pub(crate) from: u32,
-    pub(crate) into: HostRange,
-    pub(crate) then: Option<Work>,
+    pub(crate) length: u64,
+    pub(crate) target: Target,
 }
 
 /// Messages that may go in any order. The next step begins when all of them have gone and what comes after is done.
@@ -64,25 +75,27 @@ pub(crate) type Schedule = Box<dyn Iterator<Item = Step> + Send>;
 
 impl Step {
     fn send(&mut self, to: u32, range: Option<HostRange>) {
-        segments(range, |_, segment| self.sends.push((to, segment)));
+        segments(range, |segment| self.sends.push((to, segment)));
     }
 
     fn receive(&mut self, from: u32, into: Option<HostRange>) {
-        segments(into, |_, into| self.receives.push(Receive { from, into, then: None }));
+        segments(into, |into| {
+            self.receives.push(Receive { from, length: into.length(), target: Target::Memory(into) });
+        });
     }
 
-    /// Receives in segments, and hands each of them on with its place.
-    fn receive_and(
+    /// Receives so many bytes in segments, and folds in each of them with its place.
+    fn receive_and_fold(
         &mut self,
         from: u32,
-        into: HostRange,
-        then: impl Fn(u64, &HostRange) + Send + Clone + 'static,
+        length: u64,
+        fold: impl Fn(u64, &HostRange) + Send + Clone + 'static,
     ) {
-        segments(Some(into), |place, segment| {
-            let (then, came) = (then.clone(), segment.clone());
-            let then: Work = Box::new(move || then(place, &came));
-            self.receives.push(Receive { from, into: segment, then: Some(then) });
-        });
+        for place in (0..length.div_ceil(SEGMENT)).map(|number| number * SEGMENT) {
+            let fold = fold.clone();
+            let target = Target::Folded(Box::new(move |came| fold(place, came)));
+            self.receives.push(Receive { from, length: SEGMENT.min(length - place), target });
+        }
     }
 
     fn after(mut self, work: impl FnOnce() + Send + 'static) -> Self {
@@ -91,15 +104,15 @@ impl Step {
     }
 }
 
-/// A range in pieces that are messages, each with its place. What is empty has none, and what is small is one, as it is.
-fn segments(range: Option<HostRange>, mut each: impl FnMut(u64, HostRange)) {
+/// A range in pieces that are messages. What is empty has none, and what is small is one, as it is.
+fn segments(range: Option<HostRange>, mut each: impl FnMut(HostRange)) {
     let Some(range) = range else { return };
     match range.length() {
         0 => {}
-        1..=SEGMENT => each(0, range),
+        1..=SEGMENT => each(range),
         length => {
             for offset in (0..length.div_ceil(SEGMENT)).map(|number| number * SEGMENT) {
-                each(offset, part(&range, offset, SEGMENT.min(length - offset)));
+                each(part(&range, offset, SEGMENT.min(length - offset)));
             }
         }
     }

@@ -8,6 +8,11 @@
 //! | MPICH's `mpiexec`, Slurm's `srun --mpi=pmi2` | `PMI_SIZE`, MPICH's also `MPI_LOCALNRANKS` |
 //! | Slurm's `srun --mpi=pmix` | `PMIX_RANK`, `PMIX_NAMESPACE`; how many there are is in Slurm's own `SLURM_STEP_NUM_TASKS` alone |
 //!
+//! Where the sources of Slurm and of PMIx set them: `SLURM_STEP_NUM_TASKS` and `SLURM_STEP_TASKS_PER_NODE` in `env_array_for_step` (`src/common/env.c`),
+//! which for a step of several parts (a heterogeneous job) has the tasks of all; `SLURM_NODEID` in `setup_env` there; `PMI_SIZE` and `PMI_RANK` in `mpi_p_slurmstepd_task`
+//! (`src/plugins/mpi/pmi2/mpi_pmi2.c`); `PMIX_NAMESPACE` and `PMIX_RANK` in `PMIx_server_setup_fork` (openpmix, `src/server/pmix_server.c`), which Slurm's plug-in calls
+//! (`pmixp_lib_setup_fork`, `src/plugins/mpi/pmix/pmixp_client.c`), and where a client asks for them (`src/client/pmix_client.c`).
+//!
 //! `srun` sets its own variables with any `--mpi`, also where no MPI would find the others; so they count only beside those of PMIx. Open MPI's
 //! `mpirun` sets those of PMIx too, within a job of Slurm's perhaps: its own come first.
 

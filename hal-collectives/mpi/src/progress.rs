@@ -340,8 +340,11 @@ impl Progress {
                 Addressee::Member(group) => self.end(&group, &failure),
                 Addressee::Gone | Addressee::Failed(_) => {}
                 Addressee::Later => {
-                    self.groups.remember_failure(id, &failure);
-                    self.forget_early(|group| group.number == id.number && group.generation <= id.generation);
+                    let forgotten = self.groups.remember_failure(id, &failure);
+                    self.forget_early(|group| {
+                        group.number == id.number && group.generation <= id.generation
+                            || Some(group.number) == forgotten
+                    });
                 }
             }
             return;
@@ -355,8 +358,11 @@ impl Progress {
                 }
             },
             Addressee::Later => {
-                let failed = self.groups.hear_early(header.meeting, header.from, header.asked);
-                self.forget_early(|group| group.number == id.number && group.generation < id.generation);
+                let (failed, forgotten) = self.groups.hear_early(header.meeting, header.from, header.asked);
+                self.forget_early(|group| {
+                    group.number == id.number && group.generation < id.generation
+                        || Some(group.number) == forgotten
+                });
                 self.hand_over(letter);
                 if let Some((group, failure)) = failed {
                     self.end(&group, &failure);
@@ -382,7 +388,7 @@ impl Progress {
         };
         let Some(active) = self.active.get_mut(&id) else { return };
         // What it expects of a rank it has taken from the letters that came early, so none that came before is left there.
-        match active.receive(id, letter, &self.library, &mut self.in_flight) {
+        match active.receive(id, letter, (&self.library, &mut self.scratch), &mut self.in_flight) {
             Ok(None) => self.advance(id),
             Ok(Some(letter)) => self.early.entry(place).or_default().push_back(letter),
             Err(failure) => {
@@ -430,7 +436,8 @@ impl Progress {
     fn try_advance(&mut self, id: u64) -> Result<bool> {
         loop {
             let Some(active) = self.active.get_mut(&id) else { return Ok(false) };
-            active.receive_early(id, &mut self.early, &self.library, &mut self.in_flight)?;
+            let memory = (&self.library, &mut self.scratch);
+            active.receive_early(id, &mut self.early, memory, &mut self.in_flight)?;
             if active.in_flight > 0 || !active.expects.is_empty() {
                 return Ok(false);
             }

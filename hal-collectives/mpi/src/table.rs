@@ -44,6 +44,9 @@ pub(crate) enum Addressee {
 /// How many parts that were let go of are remembered: what is on its way to one comes soon.
 const REMEMBERED: usize = 256;
 
+/// Of how many groups that this process was never in, or let go of long ago, it is remembered what others have said. A process may be so many groups behind the others.
+const STRANGERS: usize = 4096;
+
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Groups {
@@ -51,6 +54,8 @@ pub(crate) struct Groups {
     /// Parts that were let go of, the last ones. Other ranks may still say that they are there, or that they have failed, and are told of a failure
     /// that they have not heard of.
     gone: Mutex<VecDeque<Gone>>,
+    /// Groups that others have spoken of before this process was in them, in that order.
+    strangers: Mutex<VecDeque<u64>>,
 }
 
 impl Groups {
@@ -93,15 +98,33 @@ impl Groups {
         }
     }
 
+    /// Others speak of a group. If there are too many that this process was not in, the one that they spoke of first is forgotten, which this returns.
+    fn meet(&self, number: u64) -> Option<u64> {
+        let mut groups = self.lock();
+        if groups.contains_key(&number) {
+            return None;
+        }
+        groups.insert(number, Known::default());
+        let mut strangers = self.strangers.lock();
+        strangers.push_back(number);
+        if strangers.len() <= STRANGERS {
+            return None;
+        }
+        let first = strangers.pop_front()?;
+        let is_stranger = groups.get(&first).is_some_and(|known| known.group.ptr_eq(&Weak::new()));
+        is_stranger.then(|| groups.remove(&first)).map(|_| first)
+    }
+
     /// Another rank is in an operation of a group that this one may come to be in. If that has begun anew, the generation before
-    /// has failed: the group that this process is in, if it is.
+    /// has failed: the group that this process is in, if it is. And the group that is forgotten for it.
     pub(crate) fn hear_early(
         &self,
         meeting: Meeting,
         peer: u32,
         theirs: Option<Asked>,
-    ) -> Option<(Arc<Group>, Failure)> {
+    ) -> (Option<(Arc<Group>, Failure)>, Option<u64>) {
         let (id, mut failed) = (meeting.group, None);
+        let forgotten = self.meet(id.number);
         let before = id
             .generation
             .checked_sub(1)
@@ -114,11 +137,12 @@ impl Groups {
         }
         let state = self.lock().entry(id.number).or_default().state.clone();
         state.lock().hear(meeting, peer, theirs);
-        failed
+        (failed, forgotten)
     }
 
-    /// Records that a group has failed: it is not joined any more.
-    pub(crate) fn remember_failure(&self, id: Generation, failure: &Failure) {
+    /// Records that a group has failed: it is not joined any more. Returns the group that is forgotten for it.
+    pub(crate) fn remember_failure(&self, id: Generation, failure: &Failure) -> Option<u64> {
+        let forgotten = self.meet(id.number);
         let mut groups = self.lock();
         let known = groups.entry(id.number).or_default();
         if known.generation <= id.generation {
@@ -126,12 +150,14 @@ impl Groups {
             known.state = Arc::default();
             known.failure = Some(failure.clone());
         }
+        forgotten
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_collectives::Line;
     use hal_semaphore::Code;
 
     #[test]
@@ -153,5 +179,27 @@ mod tests {
         assert!(matches!(addressee(0), Addressee::Later));
         assert!(matches!(addressee(1), Addressee::Gone));
         assert_eq!((groups.lock().len(), groups.gone.lock().len()), (0, REMEMBERED));
+    }
+
+    #[test]
+    fn groups_that_are_only_spoken_of_are_forgotten_in_their_order_when_there_are_too_many() {
+        let (groups, failure) = (Groups::default(), Failure::new(Code::DataLoss, "gone"));
+        let most = STRANGERS as u64;
+        let speak = |number: u64| {
+            if number.is_multiple_of(2) {
+                return groups.remember_failure(Generation { number, generation: 0 }, &failure);
+            }
+            let group = Generation { number, generation: 0 };
+            let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
+            groups.hear_early(meeting, 1, None).1
+        };
+        for number in (0..most).chain(0..most) {
+            assert_eq!(speak(number), None);
+        }
+        assert_eq!([most, most + 1].map(speak), [0, 1].map(Some));
+        assert_eq!((groups.lock().len(), groups.strangers.lock().len()), (STRANGERS, STRANGERS));
+        let failed =
+            |number| matches!(groups.addressee(Generation { number, generation: 0 }), Addressee::Failed(_));
+        assert!(!failed(0) && failed(2));
     }
 }

@@ -8,7 +8,8 @@
 //! own queue operations, through IREE's interface, for any driver; semaphores of ours order the parts.
 //!
 //! What has the program's signals is submitted first, so that nothing has begun if they are refused, and what goes wrong
-//! later reaches them along the chain.
+//! later reaches them along the chain. Where several buffers go back and one of them fails, the signals fail when the others have gone: a program
+//! that sees a failure may use the memory for something else, and nobody writes there any more.
 //!
 //! # What is bounced
 //!
@@ -28,6 +29,7 @@
 use super::State;
 use super::queue::{SemaphoreLists, Side};
 use crate::command::command_buffer::{Recorded, Step};
+use crate::command::execution::Part;
 use crate::command::record::{Record, Reference, StandIns, Use};
 use crate::device::work::Operation;
 use crate::ffi::constants::ACCESS_WRITE;
@@ -298,7 +300,12 @@ impl<D: Device> State<D> {
         for bounce in bounces.0.iter().filter(|bounce| bounce.writes()) {
             over.push(bounce.returned.clone(), RETURNED);
         }
-        self.barrier(affinity, &SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() })?;
+        let part = Part::default();
+        let ending = SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() };
+        self.ending(affinity, &ending, part.ending())?;
+        for bounce in bounces.0.iter().filter(|bounce| bounce.writes()) {
+            bounce.returned.keep_until(RETURNED, part.clone());
+        }
         // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
         if let Err(failure) = self.parts(affinity, lists, bounces, &done, operation) {
             self.pool.run(move || over.signal_or_fail(Err(&failure)));

@@ -7,7 +7,7 @@ use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Se
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4096;
 
@@ -446,6 +446,26 @@ fn part_that_its_owner_refuses_fails_the_operation() {
         let outcome = perform(&worker, way, 1, &never.at(1 << 40), &done.at(1), &work);
         let error = outcome.and_then(|()| done.wait(1)).unwrap_err();
         assert_eq!(error.code, Code::OutOfRange, "{way:?}: {}", error.text);
+    }
+}
+
+/// One owner fails to take back what was written, while the other takes its time for it.
+#[test]
+fn failure_of_one_owner_is_told_when_the_other_one_writes_no_more() {
+    const LATENCY: Duration = Duration::from_millis(300);
+    for way in [Way::Named, Way::Table] {
+        let fails = Device::open("mock://0?heaps=2&queues=1&fault=fail:copy:1:DATA_LOSS").unwrap();
+        let late = Device::open("mock://1?heaps=2&queues=1&latency=300ms").unwrap();
+        let worker = card(0);
+        let [first, second] = [&fails, &late].map(|owner| filled(owner, LENGTH, 1));
+        let done = worker.semaphore(0);
+        let work = [Work::Fill((&first, 0, LENGTH), 2), Work::Fill((&second, 0, LENGTH), 2)];
+        let begin = Instant::now();
+        perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
+        let failed = done.wait(1).unwrap_err();
+        assert_eq!(failed.code, Code::DataLoss, "{way:?}: {}", failed.text);
+        assert!(begin.elapsed() >= LATENCY, "{way:?}: told after {:?}", begin.elapsed());
+        assert!(read(&late, &second) == [2; LENGTH], "{way:?}");
     }
 }
 

@@ -49,7 +49,6 @@ struct Shares {
     /// What this rank begins with, and where its results so far are; the same memory from the first step on.
     source: HostRange,
     results: HostRange,
-    came: HostRange,
 }
 
 impl Shares {
@@ -85,8 +84,7 @@ impl Shares {
         }
         let (folding, own, target) =
             (self.folding, self.cut(&self.source, keep), self.cut(&self.results, keep));
-        let came = self.cut(&self.came, keep);
-        step.receive_and(peer, came, move |at, came| {
+        step.receive_and_fold(peer, own.length(), move |at, came| {
             let length = came.length();
             meet(folding, came, is_lower, &part(&own, at, length), &part(&target, at, length));
         });
@@ -191,9 +189,8 @@ impl Plan {
             Some(results) if folding.is_plain() => results.clone(),
             _ => scratch.take(source.length())?,
         };
-        let came = scratch.take(source.length())?;
         let bounds = (0..=tree.leaves()).map(bound).collect();
-        Ok(Shares { tree, folding, bounds, source, results, came })
+        Ok(Shares { tree, folding, bounds, source, results })
     }
 
     /// Every rank gets the reduction.
@@ -433,9 +430,7 @@ impl Plan {
                 schedule.push(receive(leader, recv));
             }
             Role::Leader { leaf, follower } => {
-                let came = scratch.take(packed.length())?;
-                let mut shares =
-                    Shares { tree, folding, bounds, source: packed.clone(), results: packed, came };
+                let mut shares = Shares { tree, folding, bounds, source: packed.clone(), results: packed };
                 if let Some(follower) = follower {
                     schedule.push(shares.take_in(follower));
                 }

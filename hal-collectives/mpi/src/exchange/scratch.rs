@@ -6,7 +6,7 @@ use hal_backend::HostRange;
 use hal_collectives::Result;
 
 /// How many pieces are kept, and how many bytes one may have.
-const KEPT: usize = 16;
+const KEPT: usize = 32;
 const LARGEST: u64 = 64 << 20;
 
 /// Memory that was used, and may be in use.

@@ -55,14 +55,16 @@ fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
     loop {
         let mut moved = false;
         for (own, rank) in (0..).zip(&mut ranks) {
-            for Receive { from, into, then } in std::mem::take(&mut rank.waits) {
+            for Receive { from, length, target } in std::mem::take(&mut rank.waits) {
                 let Some(message) = network.get_mut(&(from, own)).and_then(VecDeque::pop_front) else {
-                    rank.waits.push(Receive { from, into, then });
+                    rank.waits.push(Receive { from, length, target });
                     continue;
                 };
-                assert_eq!(message.len() as u64, into.length(), "{operation}: {from} to {own} of {count}");
-                assert!(into.write(0, &message));
-                then.into_iter().for_each(|then| then());
+                assert_eq!(message.len() as u64, length, "{operation}: {from} to {own} of {count}");
+                match target {
+                    Target::Memory(into) => assert!(into.write(0, &message)),
+                    Target::Folded(fold) => fold(&memory(&message)),
+                }
                 traffic[own as usize].0 += 1;
                 moved = true;
             }
