@@ -410,6 +410,72 @@ mod threads {
         }
 
         #[test]
+        fn callback_that_is_due_when_the_last_engine_goes_is_called() {
+            if is_alone("callback_that_is_due_when_the_last_engine_goes_is_called", 1 << 20) {
+                let stay = Stay::new();
+                call_back();
+                let (sender, called) = mpsc::channel();
+                // Both before the thread that watches wakes up.
+                let mut pool = lock();
+                pool.due.push_back(Deferred::new(move || sender.send(()).unwrap()));
+                pool.engines -= 1;
+                drop(pool);
+                std::mem::forget(stay);
+                WORK.notify_all();
+                called.recv_timeout(Duration::from_secs(5)).unwrap();
+            }
+        }
+
+        /// Says that its thread has ended.
+        struct LastWords(mpsc::Sender<()>);
+
+        impl Drop for LastWords {
+            fn drop(&mut self) {
+                std::thread::sleep(Duration::from_millis(20));
+                self.0.send(()).unwrap();
+            }
+        }
+
+        thread_local! {
+            static LAST_WORDS: std::cell::RefCell<Option<LastWords>> = const { std::cell::RefCell::new(None) };
+        }
+
+        #[test]
+        fn last_engine_waits_for_the_end_of_idle_threads() {
+            if is_alone("last_engine_waits_for_the_end_of_idle_threads", 1 << 20) {
+                let stay = Stay::new();
+                let (sender, ended) = mpsc::channel();
+                let words = LastWords(sender);
+                run(Deferred::new(move || LAST_WORDS.with(|last| *last.borrow_mut() = Some(words))));
+                eventually(|| lock().taken == 1);
+                eventually(|| lock().busy() == 0);
+                drop(stay);
+                assert_eq!(ended.try_recv(), Ok(()));
+            }
+        }
+
+        #[test]
+        fn last_engine_waits_for_no_thread_that_is_inside_of_a_callback() {
+            if is_alone("last_engine_waits_for_no_thread_that_is_inside_of_a_callback", 1 << 20) {
+                let stay = Stay::new();
+                let (inside, is_inside) = mpsc::channel();
+                let (gone, waits) = mpsc::channel::<()>();
+                run(Deferred::new(move || {
+                    inside.send(std::thread::current().id()).unwrap();
+                    let _ = waits.recv_timeout(2 * STAY);
+                }));
+                let busy = is_inside.recv_timeout(Duration::from_secs(5)).unwrap();
+                let begin = Instant::now();
+                drop(stay);
+                assert!(begin.elapsed() < STAY, "{:?}", begin.elapsed());
+                drop(gone);
+                eventually(|| counts() == (0, 0));
+                let left: Vec<_> = lock().handles.iter().map(|handle| handle.thread().id()).collect();
+                assert_eq!(left, [busy]);
+            }
+        }
+
+        #[test]
         fn thread_without_work_goes_after_a_while() {
             if is_alone("thread_without_work_goes_after_a_while", 1 << 20) {
                 let _stay = Stay::new();
