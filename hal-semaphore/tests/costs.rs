@@ -518,6 +518,25 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_waits() {
     }
 }
 
+/// The same for a hundred thousand operations that one timeline holds and that another one, which is promised, can fail (S7).
+#[test]
+fn trim_gives_back_what_a_timeline_remembered_of_a_burst_that_hears_of_its_failure() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [never, coming] = rig.semaphores();
+    rig.job(0, &[], &[(&coming, 1)], 1);
+    rig.engine.trim();
+    let ((), allocated) = counted(|| {
+        let submit = |tag| rig.job(0, &[(&never, 1), (&coming, 1)], &[], tag).ticket;
+        let tickets: Vec<Ticket> = (0..100_000).map(submit).collect();
+        for ticket in tickets {
+            assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+            rig.forget();
+        }
+        rig.engine.trim();
+    });
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}
+
 /// A queue is asked again and again, and its device has no room. A job that stays in it is noted once with the timeline whose
 /// failure it is to hear of (S7).
 #[test]

@@ -333,16 +333,15 @@ impl Collectives {
                 return done(Err(why));
             }
         };
-        let Self { entered, part } = self;
         let over = {
             let waiting = waiting.clone();
-            Countdown::new(entered.len(), move |outcome| {
+            // What is in progress keeps its execution until then.
+            Countdown::new(self.entered.len(), move |outcome| {
                 done(outcome);
                 waiting.leave(number);
-                drop(part);
             })
         };
-        for (_, entered) in entered {
+        for (_, entered) in self.entered {
             let told = over.clone();
             match entered.start(Box::new(move |outcome| told.end(outcome))) {
                 Ok(Some(job)) => pool.run(job),
@@ -465,5 +464,32 @@ impl Waiting {
     fn rest(&self, progress: &mut MutexGuard<'_, InProgress>, limit: Duration) {
         let end = Instant::now() + limit;
         while !progress.started.is_empty() && !self.idle.wait_until(progress, end).timed_out() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_semaphore::Code;
+
+    #[test]
+    fn collective_that_comes_when_its_device_goes_does_not_start() {
+        let waiting = Waiting::default();
+        waiting.finish(Duration::ZERO);
+        let refused = waiting.enter(Vec::new(), &Part::default()).unwrap_err();
+        assert_eq!(refused.code(), Code::Cancelled);
+    }
+
+    #[test]
+    fn first_failure_of_several_is_told_when_the_last_has_ended() {
+        let told = Arc::new(Mutex::new(None));
+        let of = told.clone();
+        let over = Countdown::new(3, move |outcome| *of.lock() = Some(outcome));
+        let [first, second] = ["first", "second"].map(|text| Failure::new(Code::Aborted, text));
+        over.end(Err(first.clone()));
+        over.end(Err(second));
+        assert!(told.lock().is_none());
+        over.end(Ok(()));
+        assert!(told.lock().take().unwrap().unwrap_err().same_root(&first));
     }
 }

@@ -74,6 +74,7 @@ impl Drop for Execution {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::collective::Waiting;
     use hal_semaphore::testing::{Job, SoftBackend, device};
     use hal_semaphore::{Action, Affinity, Code, Engine, Semaphore};
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,5 +101,19 @@ mod tests {
         assert!(!called.load(Ordering::Relaxed), "its thread may hold what the callback takes");
         engine.backend().call_back();
         assert!(called.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn execution_without_any_part_left_fails_at_once() {
+        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let [step, end] = [0; 2].map(|value| Semaphore::new(&engine, value).unwrap());
+        let (waits, signals) = ([(step.clone(), 1)], [(end.clone(), 1)]);
+        engine.submit(0, Affinity::ANY, &waits, &signals, Action::Cleanup(Job::new(1))).unwrap();
+        let why = Failure::new(Code::Aborted, "a collective failed");
+        step.fail(why.clone());
+        let (task, _) = engine.backend().take_host().pop().unwrap();
+        let ending = Part::default().ending();
+        Waiting::default().end_execution(&ending, &why, task);
+        assert!(end.query().unwrap_err().same_root(&why));
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! What has the program's signals is submitted first, so that nothing has begun if they are refused, and what goes wrong
 //! later reaches them along the chain. Where several buffers go back and one of them fails, the signals fail when the others have gone: a program
-//! that sees a failure may use the memory for something else, and nobody writes there any more.
+//! that sees a failure may use the memory for something else, and nothing is written there any more.
 //!
 //! # What is bounced
 //!

@@ -137,8 +137,10 @@ fn program_that_refuses_its_signals_tells_the_others() {
     let (send, recv) = (rank.words(&[1; 4]), rank.words(&[0; 4]));
     let commands = rank.commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
     let refused = rank.device.execute(u64::MAX, &List::none(), &rank.done.at(u64::MAX), &commands, &[]);
-    assert!(refused.is_err());
-    assert!(fails(&waits).text.contains("rank 1"));
+    let cause = "is past the largest a timeline can reach";
+    assert!(refused.unwrap_err().text.contains(cause));
+    let told = fails(&waits).text;
+    assert!(told.contains("rank 1") && told.contains(cause), "{told}");
 }
 
 /// Two ranks and a sum of words that takes its time; beside it, in the same step, the first rank has its device fill a buffer. How that
@@ -221,4 +223,48 @@ fn failure_of_a_collective_is_told_when_the_commands_beside_it_have_ended() {
     assert_eq!(fails(&ranks[0].done).code, Code::InvalidArgument);
     assert!(begin.elapsed() >= LATENCY, "{:?}", begin.elapsed());
     assert_eq!(ranks[0].read(&beside), [1; 4]);
+}
+
+/// Beside an execution that fails another one of the same device waits for its rank, in another group.
+#[test]
+fn failure_of_an_execution_ends_no_other_one_of_its_device() {
+    let ranks = ranks(&["mock://?queues=1&fault=fail:fill:1:DATA_LOSS", "mock"]);
+    let id = fresh_id();
+    let others = [0, 1].map(|number| {
+        let device = ranks[number].device.again();
+        let channel = device.channel(&id, "", (i32::try_from(number).unwrap(), 2)).unwrap();
+        Rank { channel, done: device.semaphore(0), device }
+    });
+    let waits = sums(&others[0]);
+    let beside = ranks[0].device.buffer(16);
+    ranks[0].execute(&fill_beside_a_sum(&ranks[0], &beside), 1).unwrap();
+    assert_eq!(fails(&ranks[0].done).code, Code::DataLoss);
+    sums(&others[1]).wait(1).unwrap();
+    waits.wait(1).unwrap();
+}
+
+/// Takes the memory of a device that the host can map, but for less than a block.
+fn take_memory(device: &Device, block: usize) -> Vec<Buffer> {
+    std::iter::from_fn(|| device.try_buffer(block).ok()).collect()
+}
+
+/// The execution was accepted already when its device finds no memory through which it could reach another one's.
+#[test]
+fn execution_whose_commands_find_no_memory_fails_and_tells_the_others() {
+    const LENGTH: usize = 1 << 18;
+    let ranks = ranks(&["mock://?queues=1&memory=1m", "mock"]);
+    let owner = Device::open("mock://?heaps=2&queues=1&memory=1m").unwrap();
+    let far = owner.local_buffer(LENGTH);
+    let [send, recv] = [(); 2].map(|()| ranks[0].device.buffer(16));
+    let commands = ranks[0].device.record(0, |commands| {
+        fill(commands, &far, 1)?;
+        collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), 4)
+    });
+    let _taken = [&ranks[0].device, &owner].map(|device| take_memory(device, LENGTH / 4));
+    ranks[0].execute(&commands.unwrap(), 1).unwrap();
+    assert_eq!(fails(&ranks[0].done).code, Code::ResourceExhausted);
+    let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
+    let later = ranks[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
+    let refused = ranks[1].execute(&later, 1).unwrap_err().text;
+    assert!(refused.contains("rank 0") && refused.contains("neither has any"), "{refused}");
 }

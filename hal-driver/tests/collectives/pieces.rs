@@ -106,6 +106,26 @@ fn failure_of_a_copy_is_told_when_the_copies_of_other_pieces_have_ended() {
     assert_eq!(done.value().unwrap_err().code, Code::DataLoss);
 }
 
+/// A fill in the same step fails while the only piece is copied. That does not begin when its copy has ended: the failure is told then, and
+/// the other rank hears of it.
+#[test]
+fn piece_whose_copy_ends_after_its_execution_has_failed_is_not_begun() {
+    let faulty = card(WORDS * 4, "&latency=50ms&fault=fail:fill:1:DATA_LOSS");
+    let ranks = ranks(&[&faulty, &format!("mock://?collective_piece={}", WORDS * 4)]);
+    let [send, recv] = [1, 0].map(|word| ranks[0].words(&[word; WORDS]));
+    let beside = ranks[0].device.buffer(16);
+    let commands = ranks[0].device.record(0, |commands| {
+        fill(commands, &beside, 1)?;
+        collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), WORDS)
+    });
+    ranks[0].execute(&commands.unwrap(), 1).unwrap();
+    assert!(ranks[0].done.wait(1).is_err());
+    assert_eq!(ranks[0].done.value().unwrap_err().code, Code::DataLoss);
+    let [theirs, got] = [1, 0].map(|word| ranks[1].words(&[word; WORDS]));
+    let refused = try_sum(&ranks[1], &theirs, &got, WORDS).err().unwrap().text;
+    assert!(refused.contains("rank 0") && refused.contains("as fault=fail asked"), "{refused}");
+}
+
 /// How late a job of a mock device is that is late.
 const LATE: Duration = Duration::from_millis(50);
 

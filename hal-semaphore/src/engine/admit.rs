@@ -541,9 +541,7 @@ impl<B: Backend> Turn<'_, B> {
             self.end_or_clean_up(key, failure);
             return;
         }
-        if op.state != OpState::Unplaced || op.remaining > 0 {
-            return;
-        }
+        debug_assert!(op.state == OpState::Unplaced && op.remaining == 0, "it is routed once");
         let kind = op.kind;
         match kind {
             ActionKind::Queue | ActionKind::Marker => self.order(key),

@@ -17,7 +17,9 @@
 //! and leaves another to watch. So n threads are busy after n²/2 milliseconds at the earliest in which every callback
 //! waited, and whatever is due is taken in the end.
 //!
-//! Only the first thread is started by one that submits. They are gone after a second without work.
+//! Only the first thread is started by one that submits. Without work they are gone after a second, and when the last engine of the
+//! process goes: whoever drops it waits for those that do nothing. So a program that has let go of its engines has no idle
+//! thread of ours, whose code it may unload and whose memory a leak checker may not find at the process's end.
 
 use std::fmt;
 
@@ -61,6 +63,23 @@ impl fmt::Debug for Deferred {
     }
 }
 
+/// As long as an engine has one, threads for callbacks stay for a while without work.
+#[derive(Debug)]
+pub(super) struct Stay(());
+
+impl Stay {
+    pub(super) fn new() -> Self {
+        threads::stay();
+        Self(())
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        threads::go();
+    }
+}
+
 /// Runs callbacks for which no thread could be started, on a thread that may call a program back.
 pub(super) fn run_stranded() {
     threads::run_stranded();
@@ -73,9 +92,10 @@ mod threads {
     use std::collections::VecDeque;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+    use std::thread::{JoinHandle, ThreadId};
     use std::time::{Duration, Instant};
 
-    /// How long a thread without work stays.
+    /// How long a thread without work stays, and is waited for when no engine is left.
     const STAY: Duration = Duration::from_secs(1);
 
     /// How long callbacks that are due wait for each thread that is busy before one more becomes busy.
@@ -89,16 +109,46 @@ mod threads {
         idle: usize,
         /// How many were taken so far.
         taken: u64,
+        /// Engines that there are.
+        engines: usize,
+        handles: Vec<JoinHandle<()>>,
+        /// Threads that do nothing more.
+        ended: Vec<ThreadId>,
     }
 
     impl Pool {
         fn busy(&self) -> usize {
             self.threads - self.idle
         }
+
+        /// Whether a thread that watches finds nothing to do and is not needed any more.
+        fn has_no_use(&self, timed_out: bool) -> bool {
+            let is_over = timed_out && (self.idle > 1 || self.busy() == 0);
+            self.due.is_empty() && (self.engines == 0 || is_over)
+        }
+
+        /// The handles of threads that have ended.
+        fn take_ended(&mut self) -> Vec<JoinHandle<()>> {
+            let Self { handles, ended, .. } = self;
+            handles
+                .extract_if(.., |handle| ended.extract_if(.., |id| *id == handle.thread().id()).count() > 0)
+                .collect()
+        }
     }
 
-    static POOL: Mutex<Pool> = Mutex::new(Pool { due: VecDeque::new(), threads: 0, idle: 0, taken: 0 });
+    static POOL: Mutex<Pool> = Mutex::new(Pool {
+        due: VecDeque::new(),
+        threads: 0,
+        idle: 0,
+        taken: 0,
+        engines: 0,
+        handles: Vec::new(),
+        ended: Vec::new(),
+    });
     static WORK: Condvar = Condvar::new();
+
+    /// For who waits until no thread is idle.
+    static QUIET: Condvar = Condvar::new();
 
     /// Something is due and no thread watches, since none could be started.
     static STRANDED: AtomicBool = AtomicBool::new(false);
@@ -125,11 +175,42 @@ mod threads {
         pool.idle += 1;
         drop(pool);
         let spawned = std::thread::Builder::new().name("hal-callbacks".into()).spawn(serve);
-        if spawned.is_err() {
-            let mut pool = lock();
-            pool.threads -= 1;
-            pool.idle -= 1;
-            STRANDED.store(pool.idle == 0, Ordering::Relaxed);
+        let mut pool = lock();
+        match spawned {
+            Ok(handle) => {
+                drop(pool.take_ended());
+                pool.handles.push(handle);
+            }
+            Err(_) => {
+                pool.threads -= 1;
+                pool.idle -= 1;
+                STRANDED.store(pool.idle == 0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// There is an engine more.
+    pub(super) fn stay() {
+        lock().engines += 1;
+    }
+
+    /// There is an engine less. With the last one the threads go that do nothing; those that are inside of a callback, which may be
+    /// this one, go when it ends.
+    pub(super) fn go() {
+        let mut pool = lock();
+        pool.engines -= 1;
+        if pool.engines > 0 {
+            return;
+        }
+        WORK.notify_all();
+        let watches = |pool: &mut Pool| pool.engines == 0 && pool.idle > 0 && pool.due.is_empty();
+        let (mut pool, _) =
+            QUIET.wait_timeout_while(pool, STAY, watches).unwrap_or_else(PoisonError::into_inner);
+        let ended = pool.take_ended();
+        drop(pool);
+        for thread in ended {
+            // It has nothing to say.
+            let _ = thread.join();
         }
     }
 
@@ -160,12 +241,17 @@ mod threads {
         let mut seen = None;
         loop {
             if pool.due.is_empty() {
-                seen = None;
-                let (next, timeout) = WORK.wait_timeout(pool, STAY).unwrap_or_else(PoisonError::into_inner);
-                pool = next;
-                if timeout.timed_out() && pool.due.is_empty() && (pool.idle > 1 || pool.busy() == 0) {
+                let mut timed_out = false;
+                if pool.engines > 0 {
+                    let (next, timeout) =
+                        WORK.wait_timeout(pool, STAY).unwrap_or_else(PoisonError::into_inner);
+                    (pool, timed_out) = (next, timeout.timed_out());
+                }
+                if pool.has_no_use(timed_out) {
                     pool.threads -= 1;
                     pool.idle -= 1;
+                    pool.ended.push(std::thread::current().id());
+                    QUIET.notify_all();
                     return None;
                 }
                 continue;
@@ -203,7 +289,9 @@ mod threads {
 
     #[cfg(test)]
     mod tests {
+        use super::super::Stay;
         use super::*;
+        use crate::WithoutCallbacks;
         use std::sync::mpsc;
 
         /// Set in the process that runs one of these tests alone, since there is one pool in a process.
@@ -231,13 +319,48 @@ mod threads {
             (pool.threads, pool.idle)
         }
 
+        /// How many of these threads there are by what the system says.
+        #[cfg(target_os = "linux")]
+        fn tasks() -> usize {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+            let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+            names.filter(|name| name.trim_end() == "hal-callbacks").count()
+        }
+
+        #[cfg(not(target_os = "linux"))]
+        fn tasks() -> usize {
+            0
+        }
+
+        /// Has one callback called, and waits until no thread is inside of one.
+        fn call_back() {
+            let (sender, called) = mpsc::channel();
+            run(Deferred::new(move || sender.send(()).unwrap()));
+            called.recv_timeout(Duration::from_secs(5)).unwrap();
+            eventually(|| lock().busy() == 0);
+        }
+
+        fn eventually(is: impl Fn() -> bool) {
+            let begin = Instant::now();
+            while !is() {
+                assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", counts());
+                std::thread::yield_now();
+            }
+        }
+
         #[test]
         fn thread_that_cannot_be_started_is_not_counted() {
             // No thread has room for such a stack.
             if is_alone("thread_that_cannot_be_started_is_not_counted", 1 << 62) {
-                run(Deferred::new(|| ()));
+                let (sender, called) = mpsc::channel();
+                run(Deferred::new(move || sender.send(POOL.try_lock().is_ok()).unwrap()));
                 assert_eq!(counts(), (0, 0));
+                let without_callbacks = WithoutCallbacks::begin();
                 run_stranded();
+                assert!(called.try_recv().is_err(), "this thread must not call back");
+                drop(without_callbacks);
+                run_stranded();
+                assert_eq!(called.try_recv(), Ok(true), "no lock is held while it is called");
             }
         }
 
@@ -245,16 +368,127 @@ mod threads {
         #[test]
         fn callbacks_one_after_the_other_have_two_threads() {
             if is_alone("callbacks_one_after_the_other_have_two_threads", 1 << 20) {
+                let _stay = Stay::new();
                 for _ in 0..20 {
-                    let (sender, called) = mpsc::channel();
-                    run(Deferred::new(move || sender.send(()).unwrap()));
-                    called.recv_timeout(Duration::from_secs(5)).unwrap();
-                    let begin = Instant::now();
-                    while lock().busy() > 0 && begin.elapsed() < Duration::from_secs(5) {
-                        std::thread::yield_now();
-                    }
+                    call_back();
                 }
                 assert!(counts().0 <= 2, "threads, and those that watch: {:?}", counts());
+            }
+        }
+
+        #[test]
+        fn idle_threads_end_with_the_last_engine() {
+            if is_alone("idle_threads_end_with_the_last_engine", 1 << 20) {
+                for _ in 0..20 {
+                    let (first, last) = (Stay::new(), Stay::new());
+                    call_back();
+                    drop(first);
+                    assert!(counts().1 > 0, "an engine is there");
+                    drop(last);
+                    assert_eq!((counts(), lock().handles.len()), ((0, 0), 0));
+                    eventually(|| tasks() == 0);
+                    call_back();
+                    eventually(|| counts() == (0, 0));
+                }
+            }
+        }
+
+        /// Neither a thread that is inside of a callback is waited for, nor what is due behind that.
+        #[test]
+        fn last_engine_goes_while_callbacks_wait() {
+            if is_alone("last_engine_goes_while_callbacks_wait", 1 << 20) {
+                let stay = Stay::new();
+                let (gone, waits) = mpsc::channel::<()>();
+                let begin = Instant::now();
+                run(Deferred::new(move || _ = waits.recv()));
+                run(Deferred::new(move || drop(stay)));
+                eventually(|| lock().engines == 0);
+                drop(gone);
+                eventually(|| counts() == (0, 0));
+                assert!(begin.elapsed() < STAY, "{:?}", begin.elapsed());
+            }
+        }
+
+        #[test]
+        fn callback_that_is_due_when_the_last_engine_goes_is_called() {
+            if is_alone("callback_that_is_due_when_the_last_engine_goes_is_called", 1 << 20) {
+                let stay = Stay::new();
+                call_back();
+                let (sender, called) = mpsc::channel();
+                // Both before the thread that watches wakes up.
+                let mut pool = lock();
+                pool.due.push_back(Deferred::new(move || sender.send(()).unwrap()));
+                pool.engines -= 1;
+                drop(pool);
+                std::mem::forget(stay);
+                WORK.notify_all();
+                called.recv_timeout(Duration::from_secs(5)).unwrap();
+            }
+        }
+
+        /// Says that its thread has ended.
+        struct LastWords(mpsc::Sender<()>);
+
+        impl Drop for LastWords {
+            fn drop(&mut self) {
+                std::thread::sleep(Duration::from_millis(20));
+                self.0.send(()).unwrap();
+            }
+        }
+
+        thread_local! {
+            static LAST_WORDS: std::cell::RefCell<Option<LastWords>> = const { std::cell::RefCell::new(None) };
+        }
+
+        #[test]
+        fn last_engine_waits_for_the_end_of_idle_threads() {
+            if is_alone("last_engine_waits_for_the_end_of_idle_threads", 1 << 20) {
+                let stay = Stay::new();
+                let (sender, ended) = mpsc::channel();
+                let words = LastWords(sender);
+                run(Deferred::new(move || LAST_WORDS.with(|last| *last.borrow_mut() = Some(words))));
+                eventually(|| lock().taken == 1);
+                eventually(|| lock().busy() == 0);
+                drop(stay);
+                assert_eq!(ended.try_recv(), Ok(()));
+            }
+        }
+
+        #[test]
+        fn last_engine_waits_for_no_thread_that_is_inside_of_a_callback() {
+            if is_alone("last_engine_waits_for_no_thread_that_is_inside_of_a_callback", 1 << 20) {
+                let stay = Stay::new();
+                let (inside, is_inside) = mpsc::channel();
+                let (gone, waits) = mpsc::channel::<()>();
+                run(Deferred::new(move || {
+                    inside.send(std::thread::current().id()).unwrap();
+                    let _ = waits.recv_timeout(2 * STAY);
+                }));
+                let busy = is_inside.recv_timeout(Duration::from_secs(5)).unwrap();
+                let begin = Instant::now();
+                drop(stay);
+                assert!(begin.elapsed() < STAY, "{:?}", begin.elapsed());
+                drop(gone);
+                eventually(|| counts() == (0, 0));
+                let left: Vec<_> = lock().handles.iter().map(|handle| handle.thread().id()).collect();
+                assert_eq!(left, [busy]);
+            }
+        }
+
+        #[test]
+        fn thread_without_work_goes_after_a_while() {
+            if is_alone("thread_without_work_goes_after_a_while", 1 << 20) {
+                let _stay = Stay::new();
+                call_back();
+                let begin = Instant::now();
+                eventually(|| counts() == (0, 0));
+                assert!(begin.elapsed() > STAY / 2, "{:?}", begin.elapsed());
+                let begin = Instant::now();
+                eventually(|| tasks() == 0);
+                assert!(begin.elapsed() < STAY / 2, "{:?}", begin.elapsed());
+                // The next ones let go of the handles of those that have gone.
+                call_back();
+                assert!(lock().handles.len() <= 2);
             }
         }
     }
@@ -268,4 +502,8 @@ mod threads {
     }
 
     pub(super) fn run_stranded() {}
+
+    pub(super) fn stay() {}
+
+    pub(super) fn go() {}
 }

@@ -431,6 +431,8 @@ struct Handle<B: Backend> {
     shared: Arc<Shared<B>>,
     /// One for each queue.
     keepers: Vec<Arc<dyn Keeper>>,
+    /// The last to go, behind what may have callbacks.
+    _threads: deferred::Stay,
 }
 
 /// Keeps an engine alive for one queue; its count shares no cache line with another's.
@@ -497,7 +499,7 @@ impl<B: Backend> Engine<B> {
             *queue.keeper.lock() = Some(keeper.clone());
         }
         shared.backend.start(Completer::new(weak));
-        Ok(Self { handle: Arc::new(Handle { shared, keepers }) })
+        Ok(Self { handle: Arc::new(Handle { shared, keepers, _threads: deferred::Stay::new() }) })
     }
 
     fn shared(&self) -> &Shared<B> {

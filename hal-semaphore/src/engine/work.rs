@@ -50,7 +50,7 @@ impl<B: Backend> Turn<'_, B> {
 
     fn work_from(mut self, first: usize) {
         for round in first.. {
-            let brings = round == 0 && (self.agenda.calls || !self.agenda.released.is_empty());
+            let brings = round == 0 && !self.agenda.released.is_empty();
             if !brings && !self.has_more() {
                 break;
             }

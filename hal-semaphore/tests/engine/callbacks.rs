@@ -747,7 +747,7 @@ fn callback_that_becomes_due_wakes_the_thread_that_is_there_for_it() {
 const NO_THREADS: &str = "HAL_TEST_NO_THREADS";
 
 /// No thread can be started for callbacks. They are neither called inside `submit` nor lost: a thread that completes
-/// something calls them (S8).
+/// something calls them (S8), when it has told of that (S13).
 #[test]
 fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
     let name = "callbacks::callbacks_without_a_thread_for_them_wait_for_one_that_completes_something";
@@ -766,18 +766,18 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
     assert!(std::thread::Builder::new().spawn(|| {}).is_err(), "the test is about a lack of threads");
     let rig = Rig::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
-    let calls = Arc::new(Mutex::new(0));
-    let _subscription = x.subscribe(1, {
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let _subscriptions = [(&x, 'x'), (&y, 'y')].map(|(timeline, name)| {
         let calls = calls.clone();
-        move |_| *calls.lock().unwrap() += 1
+        timeline.subscribe(1, move |_| calls.lock().unwrap().push(name))
     });
     let held = calls.lock().unwrap();
     rig.barrier(0, &[], &[(&x, 1)]);
     rig.job(0, &[], &[(&y, 1)], 1);
-    assert_eq!(*held, 0);
+    assert!(held.is_empty(), "{held:?}");
     drop(held);
     rig.run_until_idle();
-    assert_eq!((*calls.lock().unwrap(), y.query().unwrap()), (1, 1));
+    assert_eq!((calls.lock().unwrap().as_slice(), y.query().unwrap()), (['y', 'x'].as_slice(), 1));
 }
 
 /// A device whose work ends when the test says so, and whose work runs something of the program's when it comes back.

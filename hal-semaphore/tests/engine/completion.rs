@@ -379,6 +379,17 @@ mod descriptor {
     }
 
     #[test]
+    fn reactor_that_was_dropped_has_nothing_of_its_engine() {
+        let engine = wired(1);
+        let far = engine.backend().end(0).1.try_clone().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let reactor = Reactor::spawn(&engine).unwrap();
+        drop(engine);
+        drop(reactor);
+        assert_eq!((&far).read(&mut [0]).unwrap(), 0, "the backend's end is closed");
+    }
+
+    #[test]
     fn one_thread_serves_every_device_that_has_a_descriptor() {
         let engine = wired(3);
         let reactor = Reactor::spawn(&engine).unwrap();

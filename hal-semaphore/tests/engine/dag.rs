@@ -12,7 +12,7 @@ use crate::common::Seeded;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits, Transition, WaitClass};
 use hal_semaphore::testing::{Job, SoftBackend, Step, device};
 use hal_semaphore::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ struct Node {
 enum Kind {
     Work,
     Barrier,
+    Cleanup,
     Marker,
     /// On the host, done ahead or not.
     Early(bool),
@@ -135,6 +136,7 @@ fn graph_on(specs: Vec<DeviceSpec>, hub: Option<usize>, mut random: Seeded, fail
                 0 | 1 => Kind::Barrier,
                 2 => Kind::Marker,
                 3 => Kind::Early(random.one_in(2)),
+                4 => Kind::Cleanup,
                 _ => Kind::Work,
             },
         });
@@ -158,7 +160,7 @@ impl Graph {
         (engine, semaphores)
     }
 
-    fn submit(&self, engine: &Engine<SoftBackend>, semaphores: &[Semaphore], number: usize) {
+    fn submit(&self, engine: &Engine<SoftBackend>, semaphores: &[Semaphore], number: usize) -> Ticket {
         let node = &self.nodes[number];
         let points = |points: &[Wait]| -> Vec<(Semaphore, u64)> {
             points.iter().map(|&(semaphore, value)| (semaphores[semaphore].clone(), value)).collect()
@@ -166,6 +168,7 @@ impl Graph {
         let tag = number as u64;
         let action = match node {
             Node { kind: Kind::Barrier, .. } => Action::Barrier,
+            Node { kind: Kind::Cleanup, .. } => Action::Cleanup(Job::new(tag)),
             Node { kind: Kind::Marker, .. } => Action::Marker(Job::new(tag)),
             Node { kind: Kind::Early(ahead), .. } => Action::Early(Job::ahead(tag, *ahead)),
             Node { fails: true, .. } => {
@@ -175,7 +178,8 @@ impl Graph {
         };
         engine
             .submit(node.device, node.affinity, &points(&node.waits), &points(&node.signals), action)
-            .unwrap();
+            .unwrap()
+            .ticket
     }
 
     /// For each operation, the operations that must have run before it: for each wait the one that brings the
@@ -236,7 +240,7 @@ fn queues(engine: &Engine<SoftBackend>, graph: &Graph) -> Vec<QueueId> {
 }
 
 /// Runs a graph under a random schedule, from one thread.
-fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>) {
+fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>, HashMap<Ticket, usize>) {
     let mut random = Seeded::new(!seed);
     let (engine, semaphores) = graph.engine();
     let queues = queues(&engine, graph);
@@ -249,6 +253,7 @@ fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>) {
         }
     }
     let (mut next, mut signalled) = (0, 0);
+    let mut tickets = HashMap::new();
     let busy = 1 + random.below(8);
     loop {
         match random.below(5 + busy) {
@@ -265,7 +270,7 @@ fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>) {
             }
             3 => engine.backend().take_host().into_iter().for_each(|(task, _)| task.finish(Ok(()))),
             _ if next < order.len() => {
-                graph.submit(&engine, &semaphores, order[next]);
+                tickets.insert(graph.submit(&engine, &semaphores, order[next]), order[next]);
                 next += 1;
             }
             _ if signalled == graph.host.len() => break,
@@ -273,7 +278,7 @@ fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>) {
         }
     }
     engine.backend().run_until_idle_with_host();
-    (engine, semaphores)
+    (engine, semaphores, tickets)
 }
 
 fn seeds() -> Vec<u64> {
@@ -297,9 +302,10 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
     let (mut edges, mut ahead, mut riding) = (0, 0, 0);
     for seed in seeds() {
         let graph = graph(seed, false);
-        let (engine, semaphores) = run(&graph, seed);
+        let (engine, semaphores, tickets) = run(&graph, seed);
         assert_at_rest(&engine, seed);
         edges += graph.check_order(&engine, seed);
+        check_cleaned(&graph, &engine, &tickets, |_| false);
         let is_work = |tag: &u64| graph.nodes[usize::try_from(*tag).unwrap()].kind == Kind::Work;
         let work = graph.nodes.iter().filter(|node| node.kind == Kind::Work).count();
         let ran = engine.backend().tags().iter().filter(|tag| is_work(tag)).count();
@@ -335,7 +341,7 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
     for seed in seeds().into_iter().take(100) {
         let native_waits = if seed % 2 == 0 { NativeWaits::Events } else { NativeWaits::Epochs };
         let graph = graph_on(many_queues(native_waits), Some(0), Seeded::new(seed), false);
-        let (engine, _semaphores) = run(&graph, seed);
+        let (engine, _semaphores, _) = run(&graph, seed);
         assert_at_rest(&engine, seed);
         graph.check_order(&engine, seed);
         assert_eq!(engine.stats().succeeded, graph.nodes.len() as u64, "seed {seed}");
@@ -370,11 +376,38 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
     assert!(most > 64 && dominated > 1000 && riding > 100 || few, "{most}, {dominated}, {riding}");
 }
 
+/// What fails before it has its place in its queue is cleaned up first, and nothing else is (S5): it does not come back. Returns how much was.
+fn check_cleaned(
+    graph: &Graph,
+    engine: &Engine<SoftBackend>,
+    tickets: &HashMap<Ticket, usize>,
+    has_failed: impl Fn(usize) -> bool,
+) -> usize {
+    let came_back: HashSet<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
+    let transitions = engine.backend().take_transitions();
+    let ordered: HashSet<usize> = transitions
+        .iter()
+        .filter_map(|transition| match transition {
+            Transition::Ordered { ticket, .. } => tickets.get(ticket).copied(),
+            _ => None,
+        })
+        .collect();
+    let cleanups = (0..graph.nodes.len()).filter(|&number| graph.nodes[number].kind == Kind::Cleanup);
+    let mut count = 0;
+    for number in cleanups {
+        let was_cleaned_up = !came_back.contains(&(number as u64));
+        assert_eq!(was_cleaned_up, has_failed(number) && !ordered.contains(&number), "{number}");
+        count += usize::from(was_cleaned_up);
+    }
+    count
+}
+
 #[test]
 fn failure_reaches_exactly_what_depends_on_it() {
+    let mut cleaned = 0;
     for seed in seeds() {
         let graph = graph(seed, true);
-        let (engine, semaphores) = run(&graph, seed);
+        let (engine, semaphores, tickets) = run(&graph, seed);
         assert_at_rest(&engine, seed);
         // Every semaphore has one producer here, so what fails is a plain walk; and the roots that may be named are
         // those of the failed ancestors.
@@ -410,7 +443,9 @@ fn failure_reaches_exactly_what_depends_on_it() {
         let failed = roots.iter().filter(|roots| !roots.is_empty()).count();
         assert_eq!(engine.stats().failed, failed as u64, "seed {seed}");
         graph.check_order_of_successes(&engine, seed, &roots);
+        cleaned += check_cleaned(&graph, &engine, &tickets, |number| !roots[number].is_empty());
     }
+    assert!(cleaned > 100 || seeds().len() < 100, "{cleaned} were cleaned up");
 }
 
 impl Graph {

@@ -2,7 +2,8 @@
 
 //! The last things that a device and an engine do: what is asked, what is called, and which failure counts (rules S3, S8, S10).
 
-use crate::rig::{Devices, LIMIT, Moment, Rig, broken, device, gone, within};
+use crate::callbacks::deep_inside;
+use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, gone, within};
 use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,4 +118,52 @@ fn callback_that_a_shutdown_runs_may_call_back() {
     assert_eq!(receiver.try_recv(), Ok(false));
     rig.run_until_idle();
     rig.let_deferred_go();
+}
+
+/// What the host has done ends, and what it signals has a callback, which takes its time. The engine is not at rest meanwhile (S10).
+#[test]
+fn shutdown_waits_for_the_callback_of_what_the_host_has_done() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        let (inside, is_inside) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        let _subscription = x.subscribe(1, move |_| {
+            inside.send(()).unwrap();
+            let _ = may_go.recv();
+        });
+        rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
+        let (task, _) = rig.take_host().pop().unwrap();
+        let reports = std::thread::spawn(move || task.finish(Ok(())));
+        is_inside.recv().unwrap();
+        let shut_down = || rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
+        assert_eq!(shut_down(), Err(Unfinished { in_flight: 0, host: 0 }));
+        drop(go);
+        reports.join().unwrap();
+        assert_eq!(shut_down(), Ok(()));
+    });
+}
+
+/// What a call has to do deep inside of others is left to those; a shutdown there does it before it looks whether the engine is at
+/// rest (S10).
+#[test]
+fn shutdown_deep_inside_other_calls_ends_what_has_not_begun() {
+    within(LIMIT, || {
+        let rig = Rig::new(2, NativeWaits::None);
+        let [never, x, y] = rig.semaphores();
+        rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
+        rig.job(1, &[(&never, 1)], &[(&y, 1)], 2);
+        let (sender, receiver) = mpsc::channel();
+        // The callbacks come from an engine of their own, which is at work meanwhile.
+        deep_inside(&Rig::new(1, NativeWaits::None), {
+            let rig = rig.clone();
+            move || {
+                let ended = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
+                sender.send(ended).unwrap();
+            }
+        });
+        assert_eq!(receiver.recv().unwrap(), Ok(()));
+        assert_eq!([&x, &y].map(|timeline| timeline.query().unwrap_err().code()), [Code::Cancelled; 2]);
+        rig.assert_idle();
+    });
 }

@@ -6,13 +6,13 @@
 //! program could. It does not know how the engine decides anything. What it checks after every step and at the end
 //! stands beside the checks.
 
-use hal_semaphore::backend::{DeviceSpec, HostTask, NativeWaits};
+use hal_semaphore::backend::{DeviceSpec, HostTask, NativeWaits, Transition};
 use hal_semaphore::testing::{Job, SoftBackend, device};
 use hal_semaphore::timeline::Subscription;
 use hal_semaphore::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -32,6 +32,7 @@ enum Does {
     Early(Outcome, bool),
     Marker(Outcome),
     Barrier,
+    Cleanup,
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +61,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Does::Queue(Outcome::Refuse)),
         2 => Just(Does::Host),
         2 => Just(Does::Barrier),
+        2 => Just(Does::Cleanup),
         2 => any::<bool>().prop_map(|ahead| Does::Early(Outcome::Succeed, ahead)),
         1 => Just(Does::Early(Outcome::Refuse, false)),
         2 => Just(Does::Marker(Outcome::Succeed)),
@@ -125,6 +127,8 @@ struct Operation {
     counted: bool,
     /// Waits whose timeline had failed when the operation was submitted.
     late: Vec<(usize, u64)>,
+    /// Of what cleans up: a timeline that nothing else signals.
+    end: Option<Semaphore>,
 }
 
 struct Called {
@@ -145,6 +149,10 @@ struct World {
     callbacks: Vec<Called>,
     lost: HashMap<usize, Failure>,
     logged: usize,
+    /// What has had its place in its queue.
+    ordered: HashSet<Ticket>,
+    /// The engine was shut down.
+    closed: bool,
 }
 
 impl World {
@@ -166,6 +174,8 @@ impl World {
             callbacks: Vec::new(),
             lost: HashMap::new(),
             logged: 0,
+            ordered: HashSet::new(),
+            closed: false,
         };
         for _ in 0..3 {
             world.create();
@@ -240,12 +250,13 @@ impl World {
             }
             Does::Marker(_) => (Action::Marker(Job::new(tag)), None),
             Does::Barrier => (Action::Barrier, None),
+            Does::Cleanup => (Action::Cleanup(Job::new(tag)), None),
         };
+        let end = matches!(does, Does::Cleanup).then(|| Semaphore::new(&self.engine, 0).unwrap());
+        let mut signals = self.points(&promises);
+        signals.extend(end.iter().map(|end| (end.clone(), 1)));
         let late = waits.iter().copied().filter(|&(at, _)| self.semaphores[at].failure.is_some()).collect();
-        let placed = self
-            .engine
-            .submit(device, affinity, &self.points(&waits), &self.points(&promises), action)
-            .unwrap();
+        let placed = self.engine.submit(device, affinity, &self.points(&waits), &signals, action).unwrap();
         assert_eq!(placed.queue.device(), device);
         assert!(affinity.0 & (1 << placed.queue.ordinal()) != 0);
         self.operations.push(Operation {
@@ -258,6 +269,7 @@ impl World {
             cancelled: false,
             counted: false,
             late,
+            end,
         });
     }
 
@@ -395,19 +407,54 @@ impl World {
             return task.finish(Err(failure.clone()));
         }
         let operation = &mut self.operations[usize::try_from(job.tag).unwrap()];
+        let mut fails = |failure: &Failure| {
+            // What is cleaned up has failed before, however that ends.
+            if operation.end.is_none() {
+                operation.failure = Some(failure.clone());
+            }
+        };
         match how {
             0 => {
                 let failure = Failure::new(Code::Internal, format!("host operation {}", job.tag));
-                operation.failure = Some(failure.clone());
+                fails(&failure);
                 task.finish(Err(failure));
             }
             1 => {
                 // Dropped without an answer: the operation fails, and is not lost.
-                operation.failure = Some(Failure::new(Code::Internal, "dropped"));
+                fails(&Failure::new(Code::Internal, "dropped"));
                 drop(task);
             }
             _ => task.finish(Ok(())),
         }
+        let ended = operation.end.as_ref().is_none_or(|end| end.query().is_err());
+        assert!(ended, "{} was cleaned up and has not failed", job.tag);
+    }
+
+    /// Whether there is a reason for an operation to fail before it has begun.
+    fn is_broken(&self, operation: &Operation) -> bool {
+        let fails = |wait: &(usize, u64)| self.failed(wait) || operation.late.contains(wait);
+        let from_outside = operation.cancelled || self.closed || self.lost.contains_key(&operation.device);
+        from_outside || operation.waits.iter().any(fails)
+    }
+
+    /// S5: what is cleaned up has a reason to fail, and has not failed before that has ended.
+    fn check_cleaning(&self) {
+        for (_, job) in &self.host {
+            let operation = &self.operations[usize::try_from(job.tag).unwrap()];
+            if let Some(end) = &operation.end {
+                assert!(self.is_broken(operation), "{} is cleaned up for nothing", job.tag);
+                assert!(self.closed || end.failure().is_none(), "{} has ended: {end:?}", job.tag);
+            }
+        }
+    }
+
+    /// S5: what has failed without its place in its queue was cleaned up, and nothing else was. Returns the failure.
+    fn check_cleaned(&self, tag: u64, operation: &Operation) -> Option<Failure> {
+        let failure = operation.end.as_ref()?.query().err();
+        let was_ordered = self.ordered.contains(&operation.ticket);
+        let was_cleaned_up = self.started.contains_key(&tag);
+        assert_eq!(was_cleaned_up, failure.is_some() && !was_ordered, "{tag}: {failure:?}, {was_ordered}");
+        failure
     }
 
     fn reached(&self, &(semaphore, value): &(usize, u64)) -> bool {
@@ -434,6 +481,11 @@ impl World {
             seen.failure = failure;
         }
         self.count_barriers();
+        let transitions = self.engine.backend().take_transitions();
+        self.ordered.extend(transitions.iter().filter_map(|transition| match transition {
+            Transition::Ordered { ticket, .. } => Some(*ticket),
+            _ => None,
+        }));
         // Nothing runs before its waits: each is reached, or what will reach it has run.
         let log = self.engine.backend().log();
         for &(_, tag) in &log[self.logged..] {
@@ -455,12 +507,13 @@ impl World {
         for (task, job) in self.engine.backend().take_host() {
             let operation = &self.operations[usize::try_from(job.tag).unwrap()];
             assert!(
-                operation.waits.iter().all(|wait| self.reached(wait)),
+                operation.end.is_some() || operation.waits.iter().all(|wait| self.reached(wait)),
                 "a host operation began too early"
             );
             *self.started.entry(job.tag).or_default() += 1;
             self.host.push((task, job));
         }
+        self.check_cleaning();
         // What was done ahead can count on its waits: each is promised.
         for tag in self.engine.backend().done_ahead() {
             let operation = &self.operations[usize::try_from(tag).unwrap()];
@@ -487,7 +540,7 @@ impl World {
             let done = (0..self.operations.len()).find(|&at| {
                 let operation = &self.operations[at];
                 let passes_on = match operation.does {
-                    Does::Barrier | Does::Marker(_) => true,
+                    Does::Barrier | Does::Cleanup | Does::Marker(_) => true,
                     Does::Early(..) => ahead.contains(&(at as u64)),
                     Does::Queue(_) | Does::Host => false,
                 };
@@ -518,14 +571,40 @@ impl World {
                 self.engine.backend().report(queue);
                 self.check();
             }
-            while let Some((task, job)) = self.host.pop() {
-                self.finish(task, &job, 2);
-                self.check();
-            }
+            self.finish_host();
             let queued: usize = self.queues.iter().map(|&queue| self.engine.backend().queued(queue)).sum();
             if self.engine.stats() == before && queued == 0 && self.engine.occupancy().in_flight == 0 {
                 return;
             }
+        }
+    }
+
+    fn finish_host(&mut self) {
+        while let Some((task, job)) = self.host.pop() {
+            self.finish(task, &job, 2);
+            self.check();
+        }
+    }
+
+    /// What nobody will ever signal ends with the engine; what cleans up then is the host's first.
+    fn shut_down(&mut self) {
+        let shut_down =
+            |engine: &Engine<_>| engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
+        let host = match shut_down(&self.engine) {
+            Ok(()) => 0,
+            Err(Unfinished { in_flight, host }) => {
+                assert_eq!(in_flight, 0);
+                host
+            }
+        };
+        self.closed = true;
+        self.check();
+        assert_eq!(self.host.len(), host);
+        self.finish_host();
+        shut_down(&self.engine).unwrap();
+        self.check();
+        for (tag, operation) in (0..).zip(&self.operations) {
+            self.check_cleaned(tag, operation);
         }
     }
 
@@ -543,7 +622,9 @@ impl World {
             let lost = self.lost.get(&operation.device);
             let reached = operation.late.is_empty() && operation.waits.iter().all(|wait| self.reached(wait));
             let ended = reached || !broken.is_empty() || operation.cancelled || lost.is_some();
+            let cleaned = self.check_cleaned(tag as u64, operation);
             if !ended {
+                assert!(cleaned.is_none(), "{tag}: {cleaned:?}");
                 waiting += 1;
                 continue;
             }
@@ -560,8 +641,10 @@ impl World {
                 if let Some(outcome) = outcomes.get(&(tag as u64)) {
                     assert_eq!(outcome.is_ok(), succeeds, "{tag}: {outcome:?}");
                 }
+                assert!(operation.end.is_none() || cleaned.is_none() == succeeds, "{tag}: {cleaned:?}");
             }
-            if let Some(Err(failure)) = outcomes.get(&(tag as u64)) {
+            let outcome = outcomes.get(&(tag as u64)).and_then(|outcome| outcome.as_ref().err());
+            if let Some(failure) = outcome.or(cleaned.as_ref()) {
                 let known = operation.failure.as_ref().is_some_and(|own| own.same_root(failure))
                     || (operation.cancelled && failure.origin() == Origin::Cancelled)
                     || lost.is_some_and(|lost| lost.same_root(failure))
@@ -608,8 +691,7 @@ proptest! {
         world.run_until_idle();
         world.check_at_rest();
         // What will never be signalled ends with the engine, and nothing is left.
-        world.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
-        world.check();
+        world.shut_down();
         world.callbacks.clear();
         let occupancy = world.engine.occupancy();
         prop_assert_eq!((occupancy.operations, occupancy.in_flight, occupancy.callbacks), (0, 0, 0));
@@ -619,6 +701,7 @@ proptest! {
         let expected = world.operations.iter().filter(work).count() - world.started.len();
         prop_assert_eq!(world.engine.backend().reclaimed().len(), expected);
         world.semaphores.clear();
+        world.operations.clear();
         prop_assert_eq!(world.engine.occupancy().timelines, 0);
     }
 }

@@ -3,6 +3,7 @@
 //! Devices with little room: nothing is forgotten, nothing spins, and a full queue delays only what needs it (rules
 //! S4, S13).
 
+use crate::callbacks::deep_inside;
 use crate::rig::{Devices, LIMIT, Moment, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::{Code, CompletionError};
@@ -302,4 +303,27 @@ fn jobs_that_are_taken_one_by_one_show_how_much_room_there_is() {
     let before = rig.batches(0).len();
     gate.signal(1).unwrap();
     assert_eq!(rig.batches(0).get(before..), Some(&[32][..]));
+}
+
+/// A job comes deep inside of other calls, so that its queue, which is full, takes it in when those return. What it waits for has failed
+/// by then: it fails at once, and does not wait for room (S3).
+#[test]
+fn job_of_a_full_queue_whose_wait_fails_before_it_has_its_place_fails_at_once() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let [x, y] = rig.semaphores();
+    rig.job(1, &[], &[(&x, 1)], 1);
+    rig.job(0, &[], &[], 2);
+    rig.job(0, &[], &[], 3);
+    let cause = broken("given up");
+    deep_inside(&rig, {
+        let (rig, x, y, cause) = (rig.clone(), x.clone(), y.clone(), cause.clone());
+        move || {
+            rig.job(0, &[(&x, 1)], &[(&y, 1)], 4);
+            x.fail(cause);
+        }
+    });
+    assert!(y.query().unwrap_err().same_root(&cause), "{y:?}");
+    rig.run_until_idle();
+    assert!(!rig.ran().contains(&4), "{:?}", rig.ran());
+    rig.assert_idle();
 }
