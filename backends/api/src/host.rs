@@ -39,6 +39,10 @@ unsafe impl Sync for HostRange {}
 /// What allocators align to by themselves.
 const NATURAL: usize = 16;
 
+/// The size of a huge page: memory from this size on is made of them where the system has some. Its bytes are then found by one look-up for each
+/// of its pages in place of 512, and so they are for the system where another process reads them.
+const HUGE: usize = 2 << 20;
+
 /// An allocation of ours.
 ///
 /// # Invariants
@@ -61,6 +65,20 @@ impl Drop for Allocation {
     }
 }
 
+/// Asks the system to make fresh memory of huge pages, as far as it fills some. It is no error where it has none.
+#[cfg(target_os = "linux")]
+fn ask_for_huge_pages(start: NonNull<u8>, size: usize) {
+    let whole = size - size % HUGE;
+    if whole > 0 {
+        // SAFETY: the memory is ours alone yet, and the advice changes none of its bytes.
+        let _ =
+            unsafe { rustix::mm::madvise(start.as_ptr().cast(), whole, rustix::mm::Advice::LinuxHugepage) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_for_huge_pages(_start: NonNull<u8>, _size: usize) {}
+
 impl HostRange {
     /// Fresh memory, zeroed, aligned to `alignment`, a power of two.
     pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
@@ -70,6 +88,7 @@ impl HostRange {
         };
         let alignment = alignment.max(1).checked_next_power_of_two().ok_or_else(exhausted)?;
         let size = usize::try_from(length).map_err(|_| exhausted())?;
+        let alignment = if size >= HUGE { alignment.max(HUGE) } else { alignment };
         // Aligned by hand: an allocator that is asked for more than its own alignment writes the zeros itself, and
         // so touches every page of memory that the system would have given zeroed and untouched.
         let natural = alignment.clamp(1, NATURAL);
@@ -80,6 +99,7 @@ impl HostRange {
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(Allocation { start: first, layout });
         // SAFETY: the padding has room for as much as the alignment can ask for.
         let start = unsafe { first.add(first.align_offset(alignment)) };
+        ask_for_huge_pages(start, size);
         Ok(Self { start, length: size, owner: Some(owner) })
     }
 
@@ -436,6 +456,40 @@ mod tests {
         for alignment in [1, 16, 64, 4096] {
             assert_eq!(HostRange::allocate(5, alignment).unwrap().address() as usize % alignment, 0);
         }
+    }
+
+    /// What the system says of the memory at an address: its flags, as `/proc/self/smaps` has them.
+    #[cfg(target_os = "linux")]
+    fn flags_of(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut found = false;
+        for line in maps.lines() {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            let bounds =
+                range.map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)));
+            if let Some((Ok(from), Ok(to))) = bounds {
+                found = (from..to).contains(&address);
+            } else if found && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return flags.to_owned();
+            }
+        }
+        panic!("{address:#x} is in no mapping");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn large_memory_is_asked_for_in_huge_pages() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            // The system has none, and large memory is like any other.
+            assert!(HostRange::allocate(2 * HUGE as u64, 64).unwrap().write(0, &[1]));
+            return;
+        }
+        let is_asked_for = |address: usize| flags_of(address).split_whitespace().any(|flag| flag == "hg");
+        let large = HostRange::allocate(3 * HUGE as u64 + 5, 64).unwrap();
+        let first = large.address() as usize;
+        assert_eq!(first % HUGE, 0);
+        assert!(is_asked_for(first) && is_asked_for(first + 3 * HUGE - 1));
+        assert_eq!(bytes(&large.slice(3 * HUGE as u64, 5).unwrap()), [0; 5]);
     }
 
     #[test]
