@@ -161,7 +161,8 @@ impl Lists {
     /// Adds a wait; returns its number in its list.
     pub(super) fn push(&mut self, queue: u32, value: u64, target: Target) -> u32 {
         let place = self.place(queue).unwrap_or_else(|| self.add(queue));
-        let Some((_, list)) = self.lists.get_mut(place) else { return 0 };
+        #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
+        let (_, list) = &mut self.lists[place];
         self.empty -= usize::from(list.is_empty());
         self.coverable += u64::from(queue != HOST);
         let order = list.push(value, target);
@@ -174,7 +175,8 @@ impl Lists {
 
     /// A list has one wait less.
     fn has_lost_one(&mut self, place: usize) {
-        let Some((queue, list)) = self.lists.get(place) else { return };
+        #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
+        let (queue, list) = &self.lists[place];
         self.empty += usize::from(list.is_empty());
         self.coverable -= u64::from(*queue != HOST);
         if let Some(index) = &mut self.index {

@@ -124,7 +124,8 @@ impl<B: Backend> Shared<B> {
 
     /// The device is gone: everything on it ends with this failure, and everything that comes later.
     pub(super) fn spread_loss(&self, device: usize, failure: Failure, agenda: &mut super::Agenda) {
-        let Some(spec) = self.devices.get(device) else { return };
+        #[expect(clippy::indexing_slicing, reason = "only the loss of a device that exists is taken down")]
+        let spec = &self.devices[device];
         // The first cause is the cause of everything.
         let failure = spec.record_loss(failure);
         for index in spec.first_queue..spec.first_queue + spec.queues {
