@@ -258,7 +258,8 @@ impl Frontiers {
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue of the device")]
         let completed = &self.completed[ordinal];
         // Several threads may be at it: what comes late is known already.
-        if completed.fetch_max(point.epoch, Ordering::Relaxed) >= point.epoch {
+        let before = completed.fetch_max(point.epoch, Ordering::Relaxed);
+        if before >= point.epoch {
             return;
         }
         // Either this sees a new member, or the member that joins sees the epoch.
@@ -272,7 +273,8 @@ impl Frontiers {
         for member in self.others().iter() {
             member.advance(ordinal, point.epoch);
         }
-        if point.epoch.is_multiple_of(PRUNE_EVERY) {
+        // Epochs that have ended together are told as one, so that the number itself may not come.
+        if before / PRUNE_EVERY < point.epoch / PRUNE_EVERY {
             self.prune();
         }
     }

@@ -39,9 +39,11 @@ enum Oddity {
     Remembers,
     /// It has no room for its first job, and gives it back without its commands.
     Forgets,
+    /// It ends three jobs at a time, and says so of the last of them.
+    InThrees,
 }
 
-const ODDITIES: [(&str, Oddity); 11] = [
+const ODDITIES: [(&str, Oddity); 12] = [
     ("fresh-views", Oddity::FreshViews),
     ("keeps-imports", Oddity::KeepsImports),
     ("not-coherent", Oddity::NotCoherent),
@@ -53,6 +55,7 @@ const ODDITIES: [(&str, Oddity); 11] = [
     ("panics", Oddity::Panics),
     ("remembers", Oddity::Remembers),
     ("forgets", Oddity::Forgets),
+    ("in-threes", Oddity::InThrees),
 ];
 
 struct Odd;
@@ -207,6 +210,14 @@ impl hal_backend::Device for OddDevice {
         }
         job.commands.iter().for_each(perform);
         drop(job);
+        if self.oddity == Oddity::InThrees {
+            let mut jobs = self.jobs.lock().unwrap();
+            jobs.push((queue, epoch));
+            if jobs.len() < 3 {
+                return Ok(());
+            }
+            jobs.clear();
+        }
         self.completer.get().unwrap().complete(queue, epoch).unwrap();
         Ok(())
     }
@@ -646,4 +657,54 @@ fn panic_of_the_backend_stops_at_the_allocator() {
         sys::iree_hal_allocator_query_buffer_compatibility(device.allocator(), params, 64, no_params, no_size)
     };
     assert_eq!(compatible, 0);
+}
+
+/// How many of the trackers below are there.
+static GROUPS: AtomicUsize = AtomicUsize::new(0);
+
+/// A tracker that is counted while it is there.
+fn counted_tracker() -> Tracker {
+    unsafe extern "C" fn counting(
+        this: *mut c_void,
+        command: sys::iree_allocator_command_t,
+        parameters: *const c_void,
+        pointer: *mut *mut c_void,
+    ) -> sys::iree_status_t {
+        match command {
+            sys::IREE_ALLOCATOR_COMMAND_MALLOC | sys::IREE_ALLOCATOR_COMMAND_CALLOC => {
+                GROUPS.fetch_add(1, Ordering::SeqCst);
+            }
+            sys::IREE_ALLOCATOR_COMMAND_FREE => {
+                GROUPS.fetch_sub(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        unsafe { sys::iree_allocator_system().ctl.unwrap()(this, command, parameters, pointer) }
+    }
+    Tracker::with(sys::iree_allocator_t { ctl: Some(counting), ..unsafe { sys::iree_allocator_system() } })
+}
+
+/// Jobs that end together are told of as one, so no epoch that is a round number need ever be told. Groups that are gone are
+/// forgotten all the same, while work goes on.
+#[test]
+fn groups_that_are_gone_are_forgotten_by_a_device_whose_jobs_end_together() {
+    let device = open("in-threes").unwrap();
+    let groups: Vec<_> =
+        (0..20).map(|_| counted_tracker()).map(|one| (one.group(&device).unwrap(), one)).collect();
+    let before = GROUPS.load(Ordering::SeqCst);
+    for (group, tracker) in groups {
+        unsafe { sys::iree_hal_device_group_release(group) };
+        drop(tracker);
+    }
+    let (buffer, done) = (device.buffer(64), device.semaphore(0));
+    for value in 0..1500 {
+        device.fill(&List::none(), &done.at(value + 1), &buffer, (0, 64), &[1]).unwrap();
+    }
+    done.wait(1500).unwrap();
+    let begin = Instant::now();
+    while GROUPS.load(Ordering::SeqCst) > 3 && begin.elapsed() < Duration::from_secs(5) {
+        std::thread::yield_now();
+    }
+    let left = GROUPS.load(Ordering::SeqCst);
+    assert!(left <= 3, "{left} of {before} trackers");
 }

@@ -41,4 +41,5 @@ mod qaic;
 mod queries;
 mod teardown;
 mod timepoints;
+mod transfers;
 mod transient;

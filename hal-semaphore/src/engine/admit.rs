@@ -249,7 +249,36 @@ impl<B: Backend> Shared<B> {
     }
 }
 
+/// An operation that is being made in its place. It goes from there if foreign code panics before it is finished: then it was
+/// never submitted.
+struct Unfinished<'t, 'a, B: Backend> {
+    turn: &'t mut Turn<'a, B>,
+    key: Key,
+}
+
+impl<B: Backend> Drop for Unfinished<'_, '_, B> {
+    fn drop(&mut self) {
+        self.turn.unmake(self.key);
+    }
+}
+
 impl<B: Backend> Turn<'_, B> {
+    /// Takes out an operation that is not finished, and what it has registered so far. Its handles on timelines go.
+    #[cold]
+    fn unmake(&mut self, key: Key) {
+        let Some(op) = self.state.ops.remove(key) else { return };
+        for record in &op.waits {
+            self.let_go(record);
+            if record.slot.is_foreign() {
+                self.state.effects.garbage.push(record.slot.clone());
+            }
+        }
+        if !self.state.effects.is_empty() {
+            // The call that panics does this as it ends.
+            self.agenda.visit(self.index);
+        }
+    }
+
     /// Takes an operation in. Everything was checked: this cannot fail.
     fn admit<W, S>(
         &mut self,
@@ -265,14 +294,16 @@ impl<B: Backend> Turn<'_, B> {
         S: TimelineValues<B::Timeline> + ?Sized,
     {
         let is_clear = may_go_straight && kind == ActionKind::Queue && self.is_clear();
-        self.state.stats.submitted += 1;
-        let load = self.queue.load.load(Ordering::Relaxed);
-        self.queue.load.store(load + 1, Ordering::Relaxed);
         let key = self.state.ops.next_key();
         // It is made where it stays.
         self.state.ops.insert_as(key, Op::new(kind, self.device.lost()));
-        self.record_signals(key, signals);
-        let counts = self.record_waits(key, kind, waits, foreign);
+        let unfinished = Unfinished { turn: self, key };
+        unfinished.turn.record_signals(key, signals);
+        let counts = unfinished.turn.record_waits(key, kind, waits, foreign);
+        std::mem::forget(unfinished);
+        self.state.stats.submitted += 1;
+        let load = self.queue.load.load(Ordering::Relaxed);
+        self.queue.load.store(load + 1, Ordering::Relaxed);
         let placement = Placement { ticket: self.ticket(key), queue: self.queue.id, waits: counts };
         let op = self.state.ops.live_mut(key);
         if is_clear && op.failure.is_none() && op.waits_for_nothing_but(self.index) {

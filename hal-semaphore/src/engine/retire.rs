@@ -243,7 +243,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Gives up what a wait of an ended operation still holds.
-    fn let_go(&self, record: &WaitRecord) {
+    pub(super) fn let_go(&self, record: &WaitRecord) {
         if let Some(cover) = record.cover()
             && !is_mutated(Mutation::EventNotHeld)
         {

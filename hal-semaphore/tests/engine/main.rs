@@ -37,6 +37,7 @@ mod noop;
 mod observed;
 mod order_of_ends;
 mod other_drivers;
+mod owned_work;
 mod panics;
 mod promises;
 mod properties;

@@ -9,8 +9,9 @@ use crate::rig::{self, LIMIT, device, eventually, within};
 use hal_semaphore::backend::{
     Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
-use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::timeline::{Registration, TimelineValues, Watcher};
 use hal_semaphore::*;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -445,10 +446,13 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
             let signals = if foreign { &signals[..1] } else { &signals[..] };
             arm(&bad, &[spot]);
             let submit = || setup.0.submit(0, Affinity::ANY, &waits, signals, Action::Barrier);
-            if catch_unwind(AssertUnwindSafe(submit)).is_ok() {
+            let happened = catch_unwind(AssertUnwindSafe(submit)).is_ok();
+            if happened {
                 assert_eq!(y.failure().unwrap().code(), Code::Internal);
                 assert_eq!(setup.0.stats().panics, 1);
             }
+            assert_eq!(setup.0.occupancy().operations, 0, "{spot:?}: nothing is left of it");
+            assert_eq!(setup.0.stats().submitted, u64::from(happened), "{spot:?}");
             setup.job(&[(&b, 1)], &[(&x, 1)], 2);
             a.registration().unwrap().signal(1).unwrap();
             assert_eq!(setup.0.occupancy().in_flight, 0, "{spot:?}: what it waits for is not signalled");
@@ -457,8 +461,68 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
             eventually(&format!("{spot:?}: the job has ended"), || x.value() == 1);
             assert_eq!(y.value(), 0, "{spot:?}");
             setup.finish(&format!("{spot:?}"));
+            assert_eq!(y.failure().is_some(), happened, "{spot:?}: what has not happened fails nothing");
         });
     }
+}
+
+/// A program's list of timelines and values, which panics when it is looked at once more than it was told.
+struct Brittle<'a> {
+    values: &'a [(Mean, u64)],
+    looks: &'a Cell<usize>,
+}
+
+impl TimelineValues<Mean> for Brittle<'_> {
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    fn get(&self, index: usize) -> Option<(&Mean, u64)> {
+        let left = self.looks.get().checked_sub(1);
+        self.looks.set(left.expect("the program's list panics"));
+        self.values.get(index).map(|(timeline, value)| (timeline, *value))
+    }
+}
+
+/// A program's lists panic, at each look that a submission takes at them. Until the submission succeeds nothing of it is left:
+/// what was waited for moves on, and what was to be signalled is neither signalled nor failed (S1, S5, S10).
+#[test]
+fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
+    within(LIMIT, || {
+        for elsewhere in [false, true] {
+            let setup = Setup::new();
+            let [a, b, x, y] = std::array::from_fn(|_| setup.own());
+            let bad = if elsewhere { setup.other() } else { setup.own() };
+            let waits = [&a, &bad, &b].map(|timeline| (Mean(timeline.0.clone()), 1));
+            let signals = [&x, &y].map(|timeline| (Mean(timeline.0.clone()), 1));
+            let mut refused = 0;
+            let submits = |looks: usize| {
+                let looks = &Cell::new(looks);
+                let (waits, signals) =
+                    (Brittle { values: &waits, looks }, Brittle { values: &signals, looks });
+                let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier);
+                catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
+            };
+            while !submits(refused) {
+                let left = (setup.0.occupancy().operations, setup.0.stats().submitted);
+                assert_eq!(left, (0, 0), "{refused} looks");
+                refused += 1;
+            }
+            assert!(refused > 10, "only {refused} looks were taken");
+            for timeline in [&a, &b, &bad] {
+                match timeline.registration() {
+                    Some(registration) => registration.signal(1).unwrap(),
+                    None => {
+                        let watchers = std::mem::take(&mut *timeline.0.watchers.lock().unwrap());
+                        watchers.into_iter().for_each(|watcher| watcher.notify(Ok(1)));
+                    }
+                }
+            }
+            eventually("the one that was submitted has ended", || (x.value(), y.value()) == (1, 1));
+            setup.finish("lists");
+            assert!(x.failure().is_none() && y.failure().is_none());
+        }
+    });
 }
 
 /// A program's own step panics where it is shown. Nothing has happened, and the timeline can be moved (S1).

@@ -137,3 +137,49 @@ fn operation_that_signals_the_value_that_is_reached_shows_nothing() {
     }
     assert_eq!((slot.value(), shown), (2, 2));
 }
+
+/// Promises of any values, queues and epochs, in any order, while the timeline moves: they stay sorted, each once, and each is
+/// found, amended and gone when its value is reached.
+#[test]
+fn promises_stay_sorted_and_are_found_whatever_their_order() {
+    for seed in 0..200_u64 {
+        let (slot, mut agenda) = (slot(), Agenda::default());
+        let mut expected: std::collections::BTreeMap<(u64, u32, u64), u64> =
+            std::collections::BTreeMap::new();
+        let mut dice = seed;
+        let mut below = |limit: u64| {
+            dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (dice >> 33) % limit
+        };
+        for _ in 0..100 {
+            let value = slot.value() + below(8);
+            let (queue, epoch) = (u32::try_from(below(3)).unwrap_or_default(), 1 + below(5));
+            let promise = Promise { value, queue, epoch, cover: 0, event: None };
+            match below(8) {
+                0 if value > slot.value() => {
+                    slot.signal(value, || (), &mut agenda).unwrap();
+                    expected.retain(|&(promised, ..), _| promised > value);
+                }
+                1 | 2 => {
+                    let cover = 1 + below(9);
+                    slot.amend(Promise { cover, ..promise });
+                    expected.entry((value, queue, epoch)).and_modify(|known| *known = cover);
+                }
+                _ => {
+                    slot.promise(promise, &mut SmallVec::new(), &mut agenda);
+                    if value > slot.value() {
+                        expected.entry((value, queue, epoch)).or_insert(0);
+                    }
+                }
+            }
+            let mut state = slot.lock();
+            let there: Vec<_> = state.promises.iter().map(|it| (it.rank(), it.cover)).collect();
+            let wanted: Vec<_> = expected.iter().map(|(&rank, &cover)| (rank, cover)).collect();
+            assert_eq!(there, wanted, "seed {seed}");
+            for &(value, queue, epoch) in expected.keys() {
+                assert!(state.find(value, queue, epoch).is_some(), "seed {seed}");
+                assert_eq!(state.promises_for(value).next().map(|it| it.value), Some(value));
+            }
+        }
+    }
+}

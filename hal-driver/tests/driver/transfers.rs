@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Transfers of each kind of buffer, which the program lets go of while they are held: some keep only memory, others the buffer.
+
+use crate::common::{Buffer, Device, List, check, params};
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const LENGTH: usize = 4096;
+
+/// Host memory that begins where a device wants it to.
+#[repr(align(4096))]
+struct Pages([u8; LENGTH]);
+
+/// Counts that an import has been given back.
+fn counting(count: &AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
+    unsafe extern "C" fn released(count: *mut c_void, _: *mut sys::iree_hal_buffer_t) {
+        unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+    }
+    sys::iree_hal_buffer_release_callback_t {
+        fn_: Some(released),
+        user_data: std::ptr::from_ref(count).cast_mut().cast(),
+    }
+}
+
+fn subspan(buffer: &Buffer, offset: usize, length: usize) -> Buffer {
+    let mut part = null_mut();
+    unsafe {
+        let system = sys::iree_allocator_system();
+        check(sys::iree_hal_buffer_subspan(buffer.0, offset, length, system, &raw mut part)).unwrap();
+    }
+    Buffer(part)
+}
+
+fn has_come(count: &AtomicUsize, wanted: usize) -> bool {
+    let begin = Instant::now();
+    while count.load(Ordering::SeqCst) != wanted && begin.elapsed() < Duration::from_secs(5) {
+        std::thread::yield_now();
+    }
+    count.load(Ordering::SeqCst) == wanted
+}
+
+/// A fill, an update and a copy of parts of parts, of a buffer of each kind, behind a signal that comes when the program has let
+/// go of all of them. The bytes are right, and an import is given back behind the last of them, not before.
+#[test]
+fn transfers_that_are_held_work_on_what_the_program_has_let_go_of() {
+    for uri in ["mock://?queues=1", "mock", "mock://?depth=1"] {
+        let device = Device::open(uri).unwrap();
+        let bytes: Vec<u8> = (0..64).collect();
+        let plain = || device.buffer(LENGTH);
+        let transient = || {
+            let there = device.semaphore(0);
+            let buffer = device.alloca(&List::none(), &there.at(1), LENGTH).unwrap();
+            there.wait(1).unwrap();
+            buffer
+        };
+        let (mut pages, given_back) = (Box::new(Pages([0; LENGTH])), AtomicUsize::new(0));
+        let imported = device.import_until(params(), pages.0.as_mut_ptr(), LENGTH, counting(&given_back));
+        let imports = usize::from(imported.is_ok());
+        for (kind, whole) in
+            [Some(plain()), Some(transient()), imported.ok()].into_iter().flatten().enumerate()
+        {
+            let (gate, done, seen) = (device.semaphore(0), device.semaphore(0), device.buffer(256));
+            let half = subspan(&whole, LENGTH / 2, LENGTH / 2);
+            let part = subspan(&half, 256, 512);
+            device.fill(&gate.at(1), &done.at(1), &part, (64, 128), &[7, 8]).unwrap();
+            device.update_on(1, &done.at(1), &done.at(2), &bytes, (&part, 32)).unwrap();
+            device.copy_on(1, &done.at(2), &done.at(3), (&part, 16), (&seen, 0), 256).unwrap();
+            device.copy_on(1, &done.at(3), &done.at(4), (&seen, 16), (&half, 0), 64).unwrap();
+            device.copy_on(1, &done.at(4), &done.at(5), (&whole, LENGTH / 2), (&seen, 0), 64).unwrap();
+            drop((whole, half, part));
+            std::thread::sleep(Duration::from_millis(5));
+            assert_eq!(given_back.load(Ordering::SeqCst), 0, "{uri} {kind}: transfers are to come");
+            gate.signal(1).unwrap();
+            done.wait(5).unwrap();
+            let seen = seen.read();
+            assert_eq!(seen[..64], bytes[..], "{uri} {kind}: there and back");
+            assert_eq!(seen[80..82], [7, 8], "{uri} {kind}: behind the update");
+            assert!(seen[80..174].chunks(2).all(|pair| pair == [7, 8]), "{uri} {kind}: {seen:?}");
+        }
+        assert!(has_come(&given_back, imports), "{uri}");
+    }
+}
+
+/// What is refused is refused for the first reason that there is, whatever the buffer: its length before what may be done with it,
+/// a pattern before that, and nothing to do before nothing else.
+#[test]
+fn refused_transfer_says_the_same_of_any_buffer() {
+    let device = Device::open("mock").unwrap();
+    let read_only = |length| device.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_READ, length);
+    let write_only = |length| device.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_WRITE, length);
+    let done = device.semaphore(0);
+    let (none, never) = (List::none(), done.at(1));
+    let (whole, out) = (read_only(64), write_only(64));
+    let part = subspan(&whole, 32, 32);
+    for target in [&whole, &part] {
+        let says = |result: crate::common::Result, text: &str| {
+            let error = result.unwrap_err();
+            assert!(error.text.contains(text), "{}", error.text);
+        };
+        says(device.fill(&none, &never, target, (0, 65), &[0; 17]), "65 bytes at 0");
+        says(device.fill(&none, &never, target, (0, 8), &[0; 17]), "pattern");
+        says(device.fill(&none, &never, target, (0, 8), &[1]), "WRITE");
+        says(device.fill(&none, &never, target, (0, 0), &[1]), "WRITE");
+        says(device.update_on(1, &none, &never, &[1, 2], (target, 0)), "WRITE");
+        says(device.copy(&none, &never, &out, target, 8), "READ");
+        says(device.copy(&none, &never, target, target, 8), "WRITE");
+        says(device.copy(&none, &never, target, &out, 65), "65 bytes at 0");
+    }
+    assert_eq!(done.value().unwrap(), 0);
+    // Nothing to do is a barrier.
+    device.fill(&none, &done.at(1), &out, (64, 0), &[1]).unwrap();
+    device.copy(&done.at(1), &done.at(2), &whole, &out, 0).unwrap();
+    // To the end.
+    device.fill(&done.at(2), &done.at(3), &out, (60, usize::MAX), &[1]).unwrap();
+    done.wait(3).unwrap();
+}

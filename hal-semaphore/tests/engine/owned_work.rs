@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A device that makes the work its own as it takes it, and puts back what it has no room for; and what it is told of the ends
+//! of operations that have left nothing (rules S3, S5, S10, S13).
+
+use crate::common::Seeded;
+use crate::rig::{LIMIT, broken, device, eventually, gone, within};
+use hal_semaphore::backend::{Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted};
+use hal_semaphore::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The number of a job. It is counted while it is there, wherever that is.
+struct Work(usize, Arc<AtomicUsize>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[derive(Default)]
+struct State {
+    room: usize,
+    /// What it has, in order. Work that it was given without anything in it is a mistake of the engine's.
+    taken: [VecDeque<(u64, Work)>; QUEUES],
+    /// The work that each epoch was, and what that is to signal.
+    at: [BTreeMap<u64, usize>; QUEUES],
+    promised: BTreeMap<usize, (Semaphore, u64)>,
+    refuses_next: bool,
+    /// How often it has put work back.
+    put_back: usize,
+    empty_handed: usize,
+    /// The queue and the epoch of each end that it was told of.
+    told: Vec<(usize, u64, bool)>,
+    returned: Vec<usize>,
+    /// Ends that it was told of before the signals were out.
+    too_early: usize,
+}
+
+const QUEUES: usize = 2;
+
+struct Taker {
+    completer: OnceLock<Completer>,
+    state: Mutex<State>,
+}
+
+impl Taker {
+    fn with_room(room: usize) -> Self {
+        Self { completer: OnceLock::new(), state: Mutex::new(State { room, ..State::default() }) }
+    }
+}
+
+impl Backend for Taker {
+    type Timeline = Semaphore;
+    type Work = Work;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![device(QUEUES, NativeWaits::Epochs)]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        let mut state = self.state.lock().unwrap();
+        let at = queue.ordinal();
+        for (accepted, submission) in batch.iter().enumerate() {
+            let Some(work) = submission.work.take() else {
+                state.empty_handed += 1;
+                continue;
+            };
+            if std::mem::take(&mut state.refuses_next) {
+                return Submitted::failed(accepted, broken("refused"));
+            }
+            if state.taken.iter().map(VecDeque::len).sum::<usize>() >= state.room {
+                *submission.work = Some(work);
+                state.put_back += 1;
+                return Submitted::full(accepted);
+            }
+            state.at[at].insert(submission.epoch, work.0);
+            state.taken[at].push_back((submission.epoch, work));
+        }
+        Submitted::all()
+    }
+
+    fn reclaim(&self, ended: Ended<Work>) {
+        let mut state = self.state.lock().unwrap();
+        if let Some(point) = ended.point {
+            let queue = point.queue.ordinal();
+            state.told.push((queue, point.epoch, ended.outcome.is_ok()));
+            let is_out = |id: &usize| {
+                let Some((timeline, value)) = state.promised.get(id) else { return true };
+                timeline.query().is_ok_and(|reached| reached >= *value) || timeline.query().is_err()
+            };
+            if ended.outcome.is_ok() && !state.at[queue].range(..=point.epoch).all(|(_, id)| is_out(id)) {
+                state.too_early += 1;
+            }
+        }
+        if let Some(work) = ended.work {
+            state.returned.push(work.0);
+        }
+    }
+}
+
+struct Setup {
+    engine: Engine<Taker>,
+    live: Arc<AtomicUsize>,
+    submitted: usize,
+    signals: Vec<Semaphore>,
+    tickets: Vec<Ticket>,
+}
+
+impl Setup {
+    fn with_room(room: usize) -> Self {
+        let engine = Engine::new(Taker::with_room(room)).unwrap();
+        Self { engine, live: Arc::default(), submitted: 0, signals: Vec::new(), tickets: Vec::new() }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.engine.backend().state.lock().unwrap()
+    }
+
+    /// Submits a job, which signals a timeline of its own, and others.
+    fn job(&mut self, queue: usize, waits: &[(Semaphore, u64)], also: &[(Semaphore, u64)]) -> usize {
+        let (id, own) = (self.submitted, Semaphore::new(&self.engine, 0).unwrap());
+        self.submitted += 1;
+        self.live.fetch_add(1, Ordering::SeqCst);
+        self.state().promised.insert(id, (own.clone(), 1));
+        let signals: Vec<_> = [(own.clone(), 1)].iter().chain(also).cloned().collect();
+        let action = Action::Queue(Work(id, self.live.clone()));
+        let placed = self.engine.submit(0, Affinity::queue(queue), waits, &signals, action).unwrap();
+        self.signals.push(own);
+        self.tickets.push(placed.ticket);
+        id
+    }
+
+    /// Ends the oldest so many jobs that the device has of a queue: it reports the last of them.
+    fn end(&self, queue: usize, most: usize, failure: Option<Failure>) -> usize {
+        let mut state = self.state();
+        let count = most.min(state.taken[queue].len());
+        let ended: Vec<_> = state.taken[queue].drain(..count).collect();
+        drop(state);
+        let Some(&(epoch, _)) = ended.last() else { return 0 };
+        drop(ended);
+        let completer = self.engine.backend().completer.get().unwrap();
+        let queue = self.engine.queue(0, queue).unwrap();
+        match failure {
+            None => completer.complete(queue, epoch).unwrap(),
+            Some(failure) => completer.fail(queue, epoch, failure).unwrap(),
+        }
+        count
+    }
+
+    fn end_all(&self) {
+        while (0..QUEUES).map(|queue| self.end(queue, usize::MAX, None)).sum::<usize>() > 0 {}
+    }
+
+    /// Everything has ended, once; nothing is kept.
+    fn assert_over(&self) {
+        for (id, own) in self.signals.iter().enumerate() {
+            eventually(&format!("job {id} has ended"), || own.query().map_or(true, |value| value == 1));
+        }
+        eventually("nothing is left", || self.engine.occupancy().operations == 0);
+        self.state().taken.iter_mut().for_each(VecDeque::clear);
+        eventually("no work is left", || self.live.load(Ordering::SeqCst) == 0);
+        let state = self.state();
+        assert_eq!((state.empty_handed, state.too_early), (0, 0));
+    }
+}
+
+/// A batch is larger than the room, again and again. What was put back goes to the device in its order, as it was.
+#[test]
+fn work_that_is_put_back_in_the_middle_of_a_batch_comes_again_in_order() {
+    let mut setup = Setup::with_room(3);
+    let gate = Semaphore::new(&setup.engine, 0).unwrap();
+    for _ in 0..20 {
+        setup.job(0, &[(gate.clone(), 1)], &[]);
+    }
+    gate.signal(1).unwrap();
+    for _ in 0..30 {
+        setup.end(0, 1, None);
+    }
+    setup.assert_over();
+    let state = setup.state();
+    assert!(state.put_back > 10, "only {} were put back", state.put_back);
+    assert!(state.at[0].values().copied().eq(0..20), "{:?}", state.at[0]);
+    assert!(state.returned.is_empty(), "the device has had it all");
+    assert_eq!(state.told.last(), Some(&(0, 20, true)));
+}
+
+/// While work that was put back waits for room it is cancelled, the engine is shut down or the device is lost. It comes back.
+#[test]
+fn work_that_was_put_back_is_given_back_however_its_wait_for_room_ends() {
+    for held in [false, true] {
+        for end in ["cancelled", "shut down", "lost"] {
+            within(LIMIT, move || {
+                let mut setup = Setup::with_room(2);
+                let gate = Semaphore::new(&setup.engine, 0).unwrap();
+                let waits = [(gate.clone(), 1)];
+                for _ in 0..5 {
+                    setup.job(0, if held { &waits } else { &[] }, &[]);
+                }
+                gate.signal(1).unwrap();
+                assert_eq!(setup.state().taken[0].len(), 2);
+                match end {
+                    "cancelled" => {
+                        for ticket in &setup.tickets[2..] {
+                            assert_eq!(setup.engine.cancel(*ticket), Cancel::Cancelled);
+                        }
+                        setup.end_all();
+                    }
+                    "shut down" => {
+                        let _ = setup.engine.shut_down(&SystemClock::new(), LIMIT / 50, LIMIT / 50);
+                        assert_eq!(setup.engine.occupancy().operations, 2, "what the device has is its own");
+                        setup.end_all();
+                    }
+                    _ => setup.engine.backend().completer.get().unwrap().lose(0, gone()).unwrap(),
+                }
+                setup.assert_over();
+                let mut returned = setup.state().returned.clone();
+                returned.sort_unstable();
+                assert_eq!(returned, [2, 3, 4], "{end}, held: {held}");
+            });
+        }
+    }
+}
+
+/// A job is refused for a reason of its own, behind others in a batch and before others. Nothing else fails.
+#[test]
+fn work_that_is_refused_and_kept_by_the_device_fails_alone() {
+    let mut setup = Setup::with_room(2);
+    let gate = Semaphore::new(&setup.engine, 0).unwrap();
+    for _ in 0..6 {
+        setup.job(0, &[(gate.clone(), 1)], &[]);
+    }
+    gate.signal(1).unwrap();
+    setup.state().refuses_next = true;
+    setup.end_all();
+    setup.assert_over();
+    let failed: Vec<_> = setup.signals.iter().map(|own| own.query().is_err()).collect();
+    assert_eq!(failed, [false, false, true, false, false, false]);
+}
+
+/// Of jobs that end well, left nothing and are reported together, the last is told. One that fails among them is told itself, and
+/// what comes before it.
+#[test]
+fn ends_that_leave_nothing_are_told_as_one_up_to_a_failure() {
+    let mut setup = Setup::with_room(usize::MAX);
+    for _ in 0..9 {
+        setup.job(0, &[], &[]);
+    }
+    let queue = setup.engine.queue(0, 0).unwrap();
+    let lost = Semaphore::new(&setup.engine, 0).unwrap();
+    lost.signal(1).unwrap();
+    let completer = setup.engine.backend().completer.get().unwrap().clone();
+    // The fourth fails when the others have been reported by nothing yet.
+    completer.complete(queue, 3).unwrap();
+    completer.fail(queue, 4, broken("parity")).unwrap();
+    completer.complete(queue, 9).unwrap();
+    setup.state().taken.iter_mut().for_each(VecDeque::clear);
+    setup.assert_over();
+    let told = setup.state().told.clone();
+    assert_eq!(told, [(0, 3, true), (0, 4, false), (0, 9, true)]);
+    assert!(setup.signals.iter().enumerate().all(|(id, own)| own.query().is_err() == (id == 3)));
+}
+
+/// A job that signals another driver's timeline is told when that has been told, and the others around it without it.
+#[test]
+fn end_that_another_driver_is_told_of_is_told_beside_the_others() {
+    within(LIMIT, || {
+        let other = Engine::new(Taker::with_room(0)).unwrap();
+        let elsewhere = Semaphore::new(&other, 0).unwrap();
+        let mut setup = Setup::with_room(usize::MAX);
+        for id in 0..5_u64 {
+            let also = [(elsewhere.clone(), id + 1)];
+            setup.job(0, &[], if id == 2 { &also } else { &[] });
+        }
+        setup.end(0, 5, None);
+        eventually("the other driver is told", || elsewhere.query().unwrap() == 3);
+        setup.assert_over();
+        eventually("both are told", || setup.state().told.len() == 2);
+        let mut told = setup.state().told.clone();
+        told.sort_unstable();
+        assert_eq!(told, [(0, 3, true), (0, 5, true)]);
+    });
+}
+
+/// Anything in any order: jobs that wait for each other and for the host, other drivers' timelines, room that comes and goes,
+/// refusals, failures, cancellation, and a loss or a shut-down. Each piece of work is somewhere once, an end is told when all
+/// signals up to there are out, and the last end of a queue that ends well is told.
+#[test]
+fn work_is_owned_once_and_ends_are_told_behind_their_signals_whatever_happens() {
+    for seed in 0..150 {
+        within(4 * LIMIT, move || {
+            let mut dice = Seeded::new(seed);
+            let mut below = move |limit: usize| dice.below(limit);
+            let other = Engine::new(Taker::with_room(0)).unwrap();
+            let (elsewhere, mut sent) = (Semaphore::new(&other, 0).unwrap(), 0);
+            let mut setup = Setup::with_room(4);
+            let gate = Semaphore::new(&setup.engine, 0).unwrap();
+            let mut opened = 0;
+            for _ in 0..60 {
+                match below(12) {
+                    0..5 => {
+                        let mut waits = Vec::new();
+                        if below(2) == 0 && !setup.signals.is_empty() {
+                            waits.push((setup.signals[below(setup.signals.len())].clone(), 1));
+                        }
+                        if below(3) == 0 {
+                            waits.push((gate.clone(), opened + 1));
+                        }
+                        sent += 1;
+                        let also = [(elsewhere.clone(), sent)];
+                        setup.job(below(QUEUES), &waits, if below(4) == 0 { &also } else { &[] });
+                    }
+                    5 | 6 => drop(setup.end(below(QUEUES), 1 + below(4), None)),
+                    7 => {
+                        opened += 1;
+                        gate.signal(opened).unwrap();
+                    }
+                    8 => setup.state().room = 1 + below(6),
+                    9 => setup.state().refuses_next = below(4) == 0,
+                    10 => drop(setup.end(below(QUEUES), 1, Some(broken("parity")))),
+                    _ if setup.tickets.is_empty() => {}
+                    _ => drop(setup.engine.cancel(setup.tickets[below(setup.tickets.len())])),
+                }
+            }
+            match below(4) {
+                0 => setup.engine.backend().completer.get().unwrap().lose(0, gone()).unwrap(),
+                1 => drop(setup.engine.shut_down(&SystemClock::new(), LIMIT / 500, LIMIT / 500)),
+                _ => gate.signal(opened + 1).unwrap(),
+            }
+            setup.end_all();
+            setup.assert_over();
+            let state = setup.state();
+            for queue in 0..QUEUES {
+                let well = setup.signals.iter().map(|own| own.query().is_ok());
+                let well: Vec<_> = well.collect();
+                let last = state.at[queue].iter().rfind(|&(_, &id)| well[id]).map(|(&epoch, _)| epoch);
+                let told = state.told.iter().filter(|told| told.0 == queue).map(|told| told.1).max();
+                assert!(told >= last, "seed {seed}: queue {queue} was told of {told:?}, not of {last:?}");
+            }
+        });
+    }
+}
