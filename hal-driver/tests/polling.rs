@@ -79,11 +79,13 @@ static HOLDS: AtomicBool = AtomicBool::new(false);
 static LINGERS: AtomicBool = AtomicBool::new(false);
 static IS_LINGERING: AtomicBool = AtomicBool::new(false);
 
-/// Drivers whose devices do what the mock device does not: count how often they are looked at, have no descriptor, panic, linger.
+/// Drivers whose devices do what the mock device does not: count how often they are looked at, have no descriptor, panic, linger, lose it
+/// with a panic.
 struct Looked;
 struct Blind;
 struct Panics;
 struct Lingers;
+struct Torn;
 
 macro_rules! driver {
     ($driver:ident, $name:literal, $completion:expr) => {
@@ -111,22 +113,24 @@ driver!(Looked, "looked-at", Completion::Poll);
 driver!(Blind, "blind", Completion::Descriptor);
 driver!(Panics, "panics", Completion::Poll);
 driver!(Lingers, "lingers", Completion::Descriptor);
+driver!(Torn, "torn", Completion::Descriptor);
 
 struct PolledDevice {
     name: &'static str,
     completion: Completion,
     completer: OnceLock<Completer>,
     jobs: Mutex<Vec<(QueueId, u64)>>,
+    was_looked_at: AtomicBool,
     /// What is written becomes readable at the other end.
     ends: (UnixStream, UnixStream),
 }
 
 impl Default for PolledDevice {
     fn default() -> Self {
-        let (completer, jobs) = (OnceLock::new(), Mutex::default());
+        let (completer, jobs, was_looked_at) = (OnceLock::new(), Mutex::default(), AtomicBool::new(false));
         let ends = UnixStream::pair().unwrap();
         ends.0.set_nonblocking(true).unwrap();
-        Self { name: "", completion: Completion::Poll, completer, jobs, ends }
+        Self { name: "", completion: Completion::Poll, completer, jobs, was_looked_at, ends }
     }
 }
 
@@ -167,11 +171,13 @@ impl hal_backend::Device for PolledDevice {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        (self.name == "lingers").then(|| self.ends.0.as_fd())
+        assert!(self.name != "torn" || !self.was_looked_at.load(Ordering::Relaxed), "it is torn");
+        ["lingers", "torn"].contains(&self.name).then(|| self.ends.0.as_fd())
     }
 
     fn poll(&self) {
         LOOKS.fetch_add(1, Ordering::Relaxed);
+        self.was_looked_at.store(true, Ordering::Relaxed);
         while (&self.ends.0).read(&mut [0; 64]).is_ok() {}
         assert_ne!(self.name, "panics", "as it was asked");
         if !HOLDS.load(Ordering::Relaxed) {
@@ -197,6 +203,7 @@ fn register() {
         check(hal_driver::register::<Blind>(registry())).unwrap();
         check(hal_driver::register::<Panics>(registry())).unwrap();
         check(hal_driver::register::<Lingers>(registry())).unwrap();
+        check(hal_driver::register::<Torn>(registry())).unwrap();
     });
 }
 
@@ -232,6 +239,21 @@ fn device_that_goes_while_it_is_looked_at_is_not_watched_any_more() {
         LINGERS.store(false, Ordering::SeqCst);
     });
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+/// It is asked for after each look.
+#[test]
+fn panic_at_the_question_for_a_descriptor_loses_the_device() {
+    let _alone = alone();
+    register();
+    let device = Device::open("torn://").unwrap();
+    let (buffer, done) = (device.buffer(64), device.semaphore(0));
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
+    let _ = done.wait(1);
+    device.fill(&done.at(1), &done.at(2), &buffer, (0, 64), &[1]).unwrap();
+    let failed = done.wait(2).unwrap_err();
+    assert_eq!(failed.code, Code::Unavailable);
+    assert!(failed.text.contains("the backend panicked: it is torn"), "{}", failed.text);
 }
 
 #[test]

@@ -30,7 +30,8 @@
 //! the engine from anywhere. `submit` is called by one thread at a time for each queue, never for the same queue
 //! from inside itself, and from several threads for several queues.
 //!
-//! **Panics.** A backend that panics loses the device that it was working on: what it had done is unknown.
+//! **Panics.** A backend that panics while it is called loses the device that it was working on: what it had done is unknown. On
+//! a thread of its own it catches a panic itself and [loses](Completer::lose) the device; `hal-backend` has a `Reporter` for that.
 
 pub use crate::engine::Deferred;
 use crate::error::CompletionError;
@@ -304,8 +305,8 @@ pub struct Ended<W> {
     pub outcome: Result<(), Failure>,
 }
 
-/// Where a backend reports what has ended. Reports after the engine is gone answer
-/// [`CompletionError::Gone`].
+/// Where a backend reports what has ended. Reports after the engine is gone answer [`CompletionError::Gone`], which means nothing;
+/// any other error is a defect of the backend, whose job may never end: it loses the device.
 #[derive(Clone)]
 pub struct Completer {
     /// One for each queue.

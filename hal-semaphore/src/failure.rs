@@ -7,7 +7,9 @@
 //! replaces or wraps it, so the far end reads what went wrong first (rule S3). Two failures with
 //! the same root compare equal by [`Failure::same_root`].
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The kind of a failure: the codes that IREE shares with gRPC and Abseil, under the same numbers.
@@ -104,6 +106,21 @@ impl Failure {
         Self(Arc::new(Inner { code, origin, message: message.into() }))
     }
 
+    /// A panic that was caught: `who` names what panicked. What the panic left behind is dropped here; if that panics too, it is
+    /// forgotten.
+    pub fn panicked(who: &str, payload: Box<dyn Any + Send>) -> Self {
+        let words = payload
+            .downcast_ref::<&str>()
+            .map(|words| (*words).to_owned())
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        let dropped = |payload| catch_unwind(AssertUnwindSafe(|| drop(payload)));
+        if let Err(worst) = dropped(payload).or_else(dropped) {
+            std::mem::forget(worst);
+        }
+        Self::with_origin(Code::Internal, Origin::Device, format!("{who} panicked: {words}"))
+    }
+
     /// The code of the failure.
     pub fn code(&self) -> Code {
         self.0.code
@@ -159,5 +176,14 @@ mod tests {
         assert!(failure.same_root(&failure.clone()));
         assert!(!failure.same_root(&Failure::new(Code::DataLoss, "bank 3 parity")));
         assert_eq!(failure.to_string(), "DataLoss: bank 3 parity");
+    }
+
+    #[test]
+    fn panic_has_its_words_and_who_panicked() {
+        let failure = Failure::panicked("bank 3", Box::new("parity".to_owned()));
+        assert_eq!((failure.code(), failure.origin()), (Code::Internal, Origin::Device));
+        assert_eq!(failure.message(), "bank 3 panicked: parity");
+        assert_eq!(Failure::panicked("bank 3", Box::new("heat")).message(), "bank 3 panicked: heat");
+        assert_eq!(Failure::panicked("bank 3", Box::new(7)).message(), "bank 3 panicked: no message");
     }
 }

@@ -14,7 +14,7 @@
 //!   [`Command::Barrier`]s; after one, everything before it is visible.
 //! - **Submitting does not block.** A full queue [says so](Rejected::Full) and the job comes back later.
 //! - **Completion is reported** through the [`Completer`] that [`Device::start`] gets: by callback, by poll, or when
-//!   a descriptor becomes readable. See [`hal_semaphore::backend`] for every promise that goes with it.
+//!   a descriptor becomes readable. A [`Reporter`] keeps it, and starts the threads that report. See [`hal_semaphore::backend`] for every promise that goes with it.
 //! - **A failed job is done.** It is reported with [`Completer::fail`], and the queue goes on. Only what makes the
 //!   whole device useless is a [loss](Completer::lose).
 //! - **A job owns what it uses.** Memory and executables are counted references: a job that is dropped lets go.
@@ -32,6 +32,7 @@ mod device;
 mod host;
 mod machine;
 mod program;
+mod reporter;
 mod request;
 mod uri;
 
@@ -44,5 +45,6 @@ pub use hal_semaphore::{AdaptiveSpin, Code, CompletionError, Failure, Origin, Po
 pub use host::{HostPart, HostRange};
 pub use machine::{processors, splitmix64};
 pub use program::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
+pub use reporter::Reporter;
 pub use request::{MemoryRequest, Purpose};
 pub use uri::Parameters;

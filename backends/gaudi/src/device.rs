@@ -113,14 +113,22 @@ impl GaudiDevice {
         let mut made =
             Self { properties, device, host, ipc, dma, queues, programs, threads: Vec::new(), card };
         // Made before its threads, so that those that were started end when another one cannot be.
-        made.start_thread(format!("gaudi-{}", settings.number), Queues::serve)?;
-        made.start_thread(format!("gaudi-{}-errors", settings.number), Queues::watch_for_reset)?;
+        let name = format!("gaudi-{}", settings.number);
+        made.start_thread(&name, Queues::serve, Queues::server_panicked)?;
+        let name = format!("{name}-errors");
+        made.start_thread(&name, Queues::watch_for_reset, Queues::watcher_panicked)?;
         Ok(made)
     }
 
-    fn start_thread(&mut self, name: String, body: fn(&Queues)) -> Result<(), Failure> {
-        let queues = self.queues.clone();
-        let started = std::thread::Builder::new().name(name).spawn(move || body(&queues));
+    fn start_thread(
+        &mut self,
+        name: &str,
+        body: fn(&Queues),
+        panicked: fn(&Queues, &Failure),
+    ) -> Result<(), Failure> {
+        let (queues, left) = (self.queues.clone(), self.queues.clone());
+        let started =
+            self.queues.reporter.spawn(name, move || body(&queues), move |why| panicked(&left, why));
         let thread = started.map_err(|error| {
             Failure::new(Code::ResourceExhausted, format!("{} has no thread: {error}", self.card.name()))
         })?;
@@ -280,7 +288,7 @@ impl Device for GaudiDevice {
     }
 
     fn start(&self, completer: Completer) {
-        self.queues.start(completer);
+        self.queues.reporter.start(completer);
     }
 
     fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {

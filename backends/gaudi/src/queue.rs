@@ -32,11 +32,11 @@ use crate::kmd::{Bell, clock};
 use crate::memory::Memory;
 use crate::plan::{Planner, Step};
 use crate::submit::{InFlight, Refused, Submitter};
-use hal_backend::{Commands, Completer, Failure, Job, Observer, QueueId, Rejected};
+use hal_backend::{Commands, Failure, Job, Observer, QueueId, Rejected, Reporter};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// How many jobs a queue takes, done or not.
 const DEPTH: usize = 4096;
@@ -139,7 +139,7 @@ pub(crate) struct Queues {
     submitter: Arc<Submitter>,
     state: Mutex<State>,
     work: Condvar,
-    completer: OnceLock<Completer>,
+    pub(crate) reporter: Reporter,
     /// Ends the wait for word of errors.
     shutdown: Bell,
 }
@@ -180,13 +180,9 @@ impl Queues {
             submitter,
             state: Mutex::new(state),
             work: Condvar::new(),
-            completer: OnceLock::new(),
+            reporter: Reporter::default(),
             shutdown,
         }))
-    }
-
-    pub(crate) fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
     }
 
     /// Takes a job. It is planned before anything of it is submitted, so that what cannot be done is refused whole.

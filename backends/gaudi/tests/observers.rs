@@ -7,7 +7,7 @@ mod support;
 
 use hal_backend::{Command, Device, Failure, MemoryRequest, Observer, Pattern, Place, Span};
 use hal_gaudi::GaudiDevice;
-use hal_testbench::{Testbench, until_known};
+use hal_testbench::{Testbench, Told, assert_panic_loses, until_known};
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::Duration;
 use support::{both, open};
@@ -71,5 +71,14 @@ fn observer_of_a_job_may_submit_another_one() {
         assert_eq!(known, ["command", "job"], "gaudi://{name}: before it is known to be complete");
         let all = told.recv_timeout(soon).unwrap_or_else(|_| panic!("gaudi://{name}: nothing ends"));
         assert_eq!(all, ["command", "job"].repeat(4), "gaudi://{name}");
+    }
+}
+
+#[test]
+fn thread_that_panics_loses_the_card() {
+    for uri in both() {
+        for told in [Told::Command, Told::Job] {
+            assert_panic_loses(open(&uri), told, "gaudi-", hal_testbench::fill);
+        }
     }
 }

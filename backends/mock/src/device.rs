@@ -80,7 +80,7 @@ impl Device for MockDevice {
     }
 
     fn start(&self, completer: Completer) {
-        self.hardware.start(completer);
+        self.hardware.reports().reporter().start(completer);
     }
 
     fn allocate(&self, request: &MemoryRequest) -> Result<MockMemory, Failure> {

@@ -27,6 +27,7 @@ enum Fault {
     Fail { kind: Kind, number: u64, code: Code },
     Late { number: u64 },
     Lose { number: u64 },
+    Panic { number: u64 },
     Exhausted { number: u64 },
     HangUp { number: u64 },
 }
@@ -71,7 +72,7 @@ impl Faults {
             } else {
                 let why = format!(
                     "is {text:?}; it takes fail:KIND:N[:STATUS] (KIND is fill, copy, update, dispatch or job), late:N, \
-                     jitter, lose:N, oom:N or hangup:N"
+                     jitter, lose:N, panic:N, oom:N or hangup:N"
                 );
                 return Err(parameters.refuse("fault", &why));
             }
@@ -119,6 +120,13 @@ impl Faults {
             let message = format!("the mock device was lost at job {job}, as fault=lose asked");
             Failure::with_origin(Code::Unavailable, Origin::Device, message)
         })
+    }
+
+    /// Panics when the device comes to this job, if that was asked for.
+    pub(crate) fn panic_at(&self, job: u64) {
+        let asked =
+            self.faults.iter().any(|fault| matches!(fault, Fault::Panic { number } if *number == job));
+        assert!(!asked, "at job {job}, as fault=panic asked");
     }
 
     /// How much later than it was done a job completes.
@@ -176,6 +184,7 @@ fn parse(text: &str) -> Option<Fault> {
         }
         "late" => Fault::Late { number: count(parts.next()?)? },
         "lose" => Fault::Lose { number: count(parts.next()?)? },
+        "panic" => Fault::Panic { number: count(parts.next()?)? },
         "oom" => Fault::Exhausted { number: count(parts.next()?)? },
         "hangup" => Fault::HangUp { number: count(parts.next()?)? },
         _ => return None,
@@ -210,6 +219,7 @@ mod tests {
         let faults = faults(&["lose:3", "late:2", "oom:1"]).unwrap();
         assert!(faults.loses(2).is_none());
         assert_eq!(faults.loses(3).unwrap().origin(), Origin::Device);
+        faults.panic_at(3);
         assert_eq!((faults.delay(1, 0), faults.delay(2, 0)), (Duration::ZERO, LATE));
         assert_eq!(faults.allocate().unwrap_err().code(), Code::ResourceExhausted);
         assert!(faults.allocate().is_ok());
@@ -226,11 +236,13 @@ mod tests {
             "fail:copy:1:BAD",
             "late",
             "lose:x",
+            "panic",
+            "panic:0",
             "oom:1:2",
             "hangup",
         ] {
             let refused = faults(&[text]).unwrap_err();
-            assert!(refused.message().contains("jitter, lose:N, oom:N or hangup:N"), "{refused}");
+            assert!(refused.message().contains("jitter, lose:N, panic:N, oom:N or hangup:N"), "{refused}");
         }
     }
 }

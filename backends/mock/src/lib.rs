@@ -32,6 +32,7 @@
 //! | `late:N` | the N-th job completes 50 ms late |
 //! | `jitter` | each job completes up to 500 µs late, so that queues overtake each other |
 //! | `lose:N` | the device is lost when it comes to the N-th job |
+//! | `panic:N` | a worker panics when the device comes to the N-th job, which loses the device |
 //! | `oom:N` | the N-th allocation finds no memory |
 //! | `hangup:N` | the descriptor hangs up when the device comes to the N-th job, with `completion=descriptor` |
 

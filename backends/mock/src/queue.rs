@@ -33,7 +33,7 @@ use crate::options::Options;
 use crate::reports::{Done, Reports};
 use crate::workers::Share;
 use hal_backend::{
-    AdaptiveSpin, Command, Completer, Failure, Job, NativeWait, QueueId, Rejected, processors, splitmix64,
+    AdaptiveSpin, Command, Failure, Job, NativeWait, QueueId, Rejected, processors, splitmix64,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -222,10 +222,6 @@ impl Hardware {
             lost: AtomicBool::new(false),
             opened: Instant::now(),
         }))
-    }
-
-    pub(crate) fn start(&self, completer: Completer) {
-        self.reports.start(completer);
     }
 
     pub(crate) fn reports(&self) -> &Reports {
@@ -499,6 +495,7 @@ impl Hardware {
         if let Some(failure) = self.faults.loses(number) {
             self.lose(failure);
         }
+        self.faults.panic_at(number);
         if self.faults.hangs_up_at(number) {
             self.reports.hang_up();
         }
@@ -587,6 +584,16 @@ impl Hardware {
         let _ = self.aborted.set(failure.clone());
         self.lost.store(true, Ordering::Release);
         self.reports.lost(failure);
+    }
+
+    /// A worker has panicked: its queue stays where it is. Lets go of all jobs, and ends what waits for that queue.
+    pub(crate) fn worker_panicked(&self, why: &Failure) {
+        self.lost.store(true, Ordering::Release);
+        self.abort(why);
+        let jobs: Vec<_> =
+            self.queues.iter().map(|queue| std::mem::take(&mut *queue.jobs.0.lock())).collect();
+        let shares = std::mem::take(&mut self.schedule.lock().shares);
+        drop((jobs, shares));
     }
 
     /// Fails what has not begun, stops what has, and completes what is only late.

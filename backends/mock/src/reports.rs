@@ -13,11 +13,10 @@
 //! another one that comes meanwhile leaves it to that one. What is kept after the delivering thread has looked is found by the
 //! next look, which is certain to come: from the pipe, or from the thread that polls a device with work.
 
-use hal_backend::{Completer, Completion, Failure, QueueId};
+use hal_backend::{Completion, Failure, QueueId, Reporter};
 use parking_lot::Mutex;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::OnceLock;
 
 /// A job that has ended, with those before it on its queue.
 pub(crate) struct Done {
@@ -33,7 +32,7 @@ enum Report {
 
 /// Where workers bring what has ended.
 pub(crate) struct Reports {
-    completer: OnceLock<Completer>,
+    reporter: Reporter,
     kept: Option<Kept>,
 }
 
@@ -56,7 +55,7 @@ struct Due {
 impl Reports {
     pub(crate) fn new(completion: Completion) -> Result<Self, Failure> {
         let (reader, writer) = match completion {
-            Completion::Callback => return Ok(Self { completer: OnceLock::new(), kept: None }),
+            Completion::Callback => return Ok(Self { reporter: Reporter::default(), kept: None }),
             Completion::Poll => (None, None),
             Completion::Descriptor => {
                 let (reader, writer) = std::io::pipe().map_err(|error| {
@@ -68,12 +67,11 @@ impl Reports {
         };
         let due = Mutex::new(Due { writer, ..Due::default() });
         let kept = Some(Kept { due, delivering: Mutex::new(()), reader });
-        Ok(Self { completer: OnceLock::new(), kept })
+        Ok(Self { reporter: Reporter::default(), kept })
     }
 
-    pub(crate) fn start(&self, completer: Completer) {
-        // A device is started once.
-        let _ = self.completer.set(completer);
+    pub(crate) fn reporter(&self) -> &Reporter {
+        &self.reporter
     }
 
     /// Jobs of a queue have ended.
@@ -94,14 +92,10 @@ impl Reports {
     }
 
     fn tell(&self, report: Report) {
-        #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
-        let completer = self.completer.get().expect("the device was started");
-        // An engine that is gone needs no reports.
-        let _ = match report {
-            Report::Done(Done { id, epoch, outcome: Ok(()) }) => completer.complete(id, epoch),
-            Report::Done(Done { id, epoch, outcome: Err(failure) }) => completer.fail(id, epoch, failure),
-            Report::Lost(failure) => completer.lose(0, failure),
-        };
+        match report {
+            Report::Done(Done { id, epoch, outcome }) => self.reporter.ended(id, epoch, outcome),
+            Report::Lost(failure) => self.reporter.lose(failure),
+        }
     }
 
     /// Reports what is kept.

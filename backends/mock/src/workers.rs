@@ -29,9 +29,10 @@ impl Workers {
     pub(crate) fn start(hardware: &Arc<Hardware>, count: usize) -> Result<Self, Failure> {
         let mut workers = Self { hardware: hardware.clone(), threads: Vec::new() };
         for number in 0..count {
-            let hardware = hardware.clone();
-            let builder = std::thread::Builder::new().name(format!("mock-{number}"));
-            match builder.spawn(move || serve(&hardware, number)) {
+            let (served, left) = (hardware.clone(), hardware.clone());
+            let panicked = move |why: &Failure| left.worker_panicked(why);
+            let reporter = hardware.reports().reporter();
+            match reporter.spawn(&format!("mock-{number}"), move || serve(&served, number), panicked) {
                 Ok(thread) => workers.threads.push(thread),
                 Err(error) => {
                     let message = format!("worker {number} of {count} could not be started: {error}");
@@ -105,34 +106,23 @@ impl Share {
     /// stops, they are only counted.
     pub(crate) fn help(&self, worker: usize, aborted: &OnceLock<Failure>) -> u64 {
         let (pieces, chunk) = (self.extent.pieces, self.extent.chunk);
-        let mut done = 0;
-        let mut failure = None;
+        let mut taken = Taken { share: self, pieces: 0, failure: None };
         loop {
             let start = self.next.fetch_add(chunk, Ordering::Relaxed);
             if start >= pieces {
                 break;
             }
             let end = (start + chunk).min(pieces);
-            if failure.is_none() {
-                failure = match aborted.get() {
+            // Counted first, so that those who wait for the end do not wait for pieces at which this thread panics.
+            taken.pieces += end - start;
+            if taken.failure.is_none() {
+                taken.failure = match aborted.get() {
                     Some(why) => Some(why.clone()),
                     None => command::part(&self.command, &self.extent, start..end, worker).err(),
                 };
             }
-            done += end - start;
         }
-        if done == 0 {
-            return 0;
-        }
-        if let Some(failure) = failure {
-            self.failure.lock().get_or_insert(failure);
-        }
-        if self.done.fetch_add(done, Ordering::AcqRel) + done == pieces {
-            // Under the lock, so that it does not come between a last look and the sleep behind it.
-            let _lock = self.failure.lock();
-            self.over.notify_all();
-        }
-        done
+        taken.pieces
     }
 
     /// Waits for the chunks that others have taken.
@@ -147,11 +137,43 @@ impl Share {
     }
 }
 
+/// The pieces that a worker has taken: done, or never to be done, when this is dropped.
+struct Taken<'a> {
+    share: &'a Share,
+    pieces: u64,
+    failure: Option<Failure>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if self.pieces == 0 {
+            return;
+        }
+        if std::thread::panicking() {
+            let failure = || Failure::new(Code::Internal, "a worker panicked at a part of this");
+            self.failure.get_or_insert_with(failure);
+        }
+        let Share { done, failure, over, extent, .. } = self.share;
+        if let Some(why) = self.failure.take() {
+            failure.lock().get_or_insert(why);
+        }
+        if done.fetch_add(self.pieces, Ordering::AcqRel) + self.pieces == extent.pieces {
+            // Under the lock, so that it does not come between a last look and the sleep behind it.
+            let _lock = failure.lock();
+            over.notify_all();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::MockMemory;
-    use hal_backend::{HostRange, Pattern, Place, Span};
+    use crate::program::Program;
+    use hal_backend::{
+        Dispatch, Function, HostCall, HostProgram, HostRange, Pattern, Place, Span, Workgroups,
+    };
+    use std::ops::Range;
 
     /// A fill of some bytes with sevens.
     fn fill(length: u64, workers: usize) -> (HostRange, Arc<Share>) {
@@ -194,6 +216,47 @@ mod tests {
         assert_eq!(share.help(0, &aborted), 2 << 20, "what is not done is counted");
         assert_eq!(share.finish().unwrap_err().code(), Code::Cancelled);
         assert_eq!(sevens(&range), 0);
+    }
+
+    /// A program that panics at its last workgroup.
+    struct Panics([Function; 1]);
+
+    impl HostProgram for Panics {
+        fn functions(&self) -> &[Function] {
+            &self.0
+        }
+
+        fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, _: usize) -> Result<(), Failure> {
+            assert_ne!(workgroups.end, call.total(), "as it was asked");
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn worker_that_panics_keeps_no_other_waiting_and_the_command_fails() {
+        let program = Program::new(Arc::new(Panics([Function::default()])));
+        let command = Command::Dispatch(Box::new(Dispatch {
+            executable: Arc::new(program),
+            function: 0,
+            workgroup_size: [1; 3],
+            workgroups: Workgroups::Count([64, 1, 1]),
+            local_memory: 0,
+            constants: Default::default(),
+            bindings: Default::default(),
+        }));
+        let extent = command::extent(&command, 2, false).unwrap();
+        assert!(extent.is_shared());
+        let share = Share::new(command, extent);
+        let helper = share.clone();
+        let helper = std::thread::spawn(move || helper.help(1, &OnceLock::new()));
+        assert!(helper.join().is_err(), "it had the last piece");
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            share.help(0, &OnceLock::new());
+            tell.send(share.finish()).unwrap();
+        });
+        let outcome = told.recv_timeout(Duration::from_secs(20)).expect("nothing is waited for any more");
+        assert_eq!(outcome.unwrap_err().code(), Code::Internal);
     }
 
     #[test]

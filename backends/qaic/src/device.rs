@@ -9,7 +9,7 @@ use crate::networks::{Networks, Settings};
 use crate::queue::{Completions, QUEUES, Queues, Submissions};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest,
-    Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
+    Loaded, MemoryRequest, NativeWaits, Properties, Rejected, Reporter,
 };
 use hal_emulation::clock;
 use hal_emulation::programs::Programs;
@@ -25,6 +25,7 @@ const LARGEST: u64 = 32 << 30;
 pub struct QaicDevice {
     client: Arc<Client>,
     queues: Arc<Queues>,
+    reporter: Reporter,
     programs: Option<Arc<dyn Programs>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -47,15 +48,23 @@ impl QaicDevice {
         let networks = Networks::new(client.clone(), settings);
         let submissions = Submissions::new(&queues, networks, settings);
         let completions = Completions::new(&queues, settings.execute_timeout);
-        let mut device = Self { client, queues, programs, threads: Vec::new() };
+        let reporter = Reporter::default();
+        let mut device = Self { client, queues, reporter, programs, threads: Vec::new() };
         // Each that was started ends when the device is dropped, on error too.
-        device.spawn("qaic", || submissions.serve())?;
-        device.spawn("qaic-ended", || completions.serve())?;
+        device.spawn("qaic", || submissions.serve(), Queues::submissions_panicked)?;
+        device.spawn("qaic-ended", || completions.serve(), Queues::thread_panicked)?;
         Ok(device)
     }
 
-    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(|error| {
+    fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+        panicked: fn(&Queues, &Failure),
+    ) -> Result<(), Failure> {
+        let queues = self.queues.clone();
+        let started = self.reporter.spawn(name, work, move |why| panicked(&queues, why));
+        let thread = started.map_err(|error| {
             let message = format!("{}: it has no thread {name:?}: {error}", self.client.card().name());
             Failure::new(Code::ResourceExhausted, message)
         })?;
@@ -113,7 +122,8 @@ impl Device for QaicDevice {
     }
 
     fn start(&self, completer: Completer) {
-        self.queues.start(Box::new(completer));
+        self.reporter.start(completer);
+        self.queues.start(Box::new(self.reporter.clone()));
     }
 
     fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {

@@ -30,7 +30,7 @@ use crate::hazard::{Hazards, Phase};
 use crate::kmd::Error;
 use crate::launch::Trouble;
 use crate::networks::Launched;
-use hal_backend::{Code, Completer, Failure, Job, Observer, QueueId, Rejected};
+use hal_backend::{Code, Failure, Job, Observer, QueueId, Rejected, Reporter};
 use hal_emulation::clock;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -55,22 +55,17 @@ pub(crate) trait Reports: Send + Sync {
     fn lost(&self, why: Failure);
 }
 
-impl Reports for Completer {
+impl Reports for Reporter {
     fn ended(&self, queue: QueueId, epoch: u64, outcome: Result<(), Failure>) {
-        // Ignore the errors of all three: the engine has been dropped.
-        let _ = match outcome {
-            Ok(()) => self.complete(queue, epoch),
-            Err(failure) => self.fail(queue, epoch, failure),
-        };
+        self.ended(queue, epoch, outcome);
     }
 
-    fn has_room(&self, queue: QueueId) {
-        let _ = self.unblock(queue.device());
+    fn has_room(&self, _: QueueId) {
+        self.unblock();
     }
 
     fn lost(&self, why: Failure) {
-        // An engine's backend is one device here.
-        let _ = self.lose(0, why);
+        self.lose(why);
     }
 }
 
@@ -159,6 +154,8 @@ struct State {
     aborted: Option<Failure>,
     lost: Option<Failure>,
     stopping: bool,
+    /// Whether one of the threads has panicked: the other one waits for nothing of its.
+    has_panicked: bool,
     /// Whether the submission thread has ended.
     over: bool,
     /// Grows with whatever the submission thread may want to know.
@@ -299,6 +296,38 @@ impl Queues {
         let failure = Error::Gone.failure(&self.name);
         state.lost.get_or_insert(failure);
         self.completion.notify_one();
+    }
+
+    /// The submission thread has panicked.
+    pub(crate) fn submissions_panicked(&self, why: &Failure) {
+        self.thread_panicked(why);
+        self.end_submissions();
+    }
+
+    /// One of the threads has panicked. The other one takes no more work, lets go of what there is, and ends.
+    pub(crate) fn thread_panicked(&self, why: &Failure) {
+        let mut state = self.state.lock();
+        state.has_panicked = true;
+        state.lost.get_or_insert_with(|| why.clone());
+        self.completion.notify_one();
+        self.tell(state);
+    }
+
+    /// The submission thread has nothing more to do.
+    fn end_submissions(&self) {
+        self.state.lock().over = true;
+        self.completion.notify_one();
+    }
+
+    /// Lets go of all jobs and runs of a device that is lost. Only by the last thread that looks for them.
+    fn clear(&self) {
+        let mut state = self.state.lock();
+        let lines = state.lines.iter_mut();
+        let jobs: Vec<_> =
+            lines.map(|line| (std::mem::take(&mut line.waiting), std::mem::take(&mut line.begun))).collect();
+        let runs = (std::mem::take(&mut state.launched), std::mem::take(&mut state.landed));
+        drop(state);
+        drop((jobs, runs));
     }
 
     fn failure(&self, trouble: Trouble) -> Failure {

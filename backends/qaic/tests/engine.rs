@@ -10,7 +10,7 @@ use hal_backend::{
 use hal_qaic::emulator::{Emulator, Options};
 use hal_qaic::{Executable, FORMAT, Memory, Qaic, QaicDevice};
 use hal_semaphore::Code;
-use hal_testbench::{Testbench, until_known};
+use hal_testbench::{Testbench, Told, assert_panic_loses, until_known};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,10 +50,15 @@ const QUEUE: usize = 0;
 
 /// An emulated card with these parameters, below an engine.
 fn bench(pairs: &[(&'static str, &'static str)]) -> Testbench<QaicDevice> {
+    Testbench::new(Arc::new(open(pairs)))
+}
+
+/// An emulated card with these parameters.
+fn open(pairs: &[(&'static str, &'static str)]) -> QaicDevice {
     let mut parameters = Parameters::new("qaic", pairs.iter().copied());
     let device = Qaic.open("emulated", &mut parameters).unwrap();
     parameters.finish().unwrap();
-    Testbench::new(Arc::new(device))
+    device
 }
 
 fn executable(device: &QaicDevice) -> Arc<Executable> {
@@ -183,5 +188,22 @@ fn whatever_goes_wrong_at_any_moment_is_told_once_and_in_time() {
             failed += failures.len();
         }
         assert!(failed > 0, "{kind} has hit nothing");
+    }
+}
+
+#[test]
+fn thread_that_begins_jobs_loses_the_card_when_it_panics() {
+    for told in [Told::Command, Told::Job] {
+        assert_panic_loses(open(&[]), told, "qaic\"", hal_testbench::fill);
+    }
+}
+
+#[test]
+fn thread_that_learns_of_completions_loses_the_card_when_it_panics() {
+    for told in [Told::Command, Told::Job] {
+        assert_panic_loses(open(&[]), told, "qaic", |device| {
+            let memory = Arc::new(device.allocate(&MemoryRequest::new(0, 16)).unwrap());
+            dispatch(&executable(device), &memory, 1)
+        });
     }
 }

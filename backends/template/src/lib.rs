@@ -18,10 +18,10 @@
 use hal_backend::{
     Code, Command, Completer, Completion, Device, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Heap,
     HostCall, HostLoader, HostPart, HostProgram, HostRange, Job, LoadRequest, Loaded, MemoryRequest,
-    NativeWaits, Parameters, Properties, Rejected, Span, Workgroups,
+    NativeWaits, Parameters, Properties, Rejected, Reporter, Span, Workgroups,
 };
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -81,8 +81,10 @@ pub struct TemplateDevice {
 impl TemplateDevice {
     fn open(depth: usize) -> Result<Self, Failure> {
         let queue = Arc::new(Queue::new(depth));
-        let hardware = queue.clone();
-        let started = std::thread::Builder::new().name("template".into()).spawn(move || hardware.serve());
+        let (hardware, rest) = (queue.clone(), queue.clone());
+        // A thread that jobs depend on is the reporter's: if it panics the device is lost, and no program waits for ever.
+        let started =
+            queue.reporter.spawn("template", move || hardware.serve(), move |why| rest.thread_panicked(why));
         match started {
             Ok(thread) => Ok(Self { queue, thread: Some(thread) }),
             Err(error) => {
@@ -130,7 +132,7 @@ impl Device for TemplateDevice {
 
     fn start(&self, completer: Completer) {
         // Called once, before the first job. The completer is where completions are reported, from any thread.
-        let _ = self.queue.completer.set(completer);
+        self.queue.reporter.start(completer);
     }
 
     fn allocate(&self, request: &MemoryRequest) -> Result<HostRange, Failure> {
@@ -194,7 +196,7 @@ impl Drop for TemplateDevice {
 struct Queue {
     state: Mutex<State>,
     work: Condvar,
-    completer: OnceLock<Completer>,
+    reporter: Reporter,
     depth: usize,
     opened: Instant,
 }
@@ -204,6 +206,7 @@ struct State {
     jobs: VecDeque<Job<TemplateDevice>>,
     full: bool,
     aborted: Option<Failure>,
+    lost: Option<Failure>,
     stopping: bool,
 }
 
@@ -212,7 +215,7 @@ impl Queue {
         Self {
             state: Mutex::default(),
             work: Condvar::new(),
-            completer: OnceLock::new(),
+            reporter: Reporter::default(),
             depth,
             opened: Instant::now(),
         }
@@ -225,6 +228,9 @@ impl Queue {
     /// Takes a job, unless there is no room: then it comes back when the device says that there is.
     fn push(&self, job: Job<TemplateDevice>) -> Result<(), Rejected<TemplateDevice>> {
         let mut state = self.lock();
+        if let Some(failure) = &state.lost {
+            return Err(Rejected::Lost(failure.clone()));
+        }
         if state.jobs.len() >= self.depth {
             state.full = true;
             return Err(Rejected::Full(Box::new(job)));
@@ -239,6 +245,15 @@ impl Queue {
     fn abort(&self, why: &Failure) {
         self.lock().aborted.get_or_insert_with(|| why.clone());
         self.work.notify_one();
+    }
+
+    /// The thread has panicked, and takes no more jobs: lets go of those that there are. The engine fails them.
+    fn thread_panicked(&self, why: &Failure) {
+        let mut state = self.lock();
+        state.lost = Some(why.clone());
+        let jobs = std::mem::take(&mut state.jobs);
+        drop(state);
+        drop(jobs);
     }
 
     fn stop(&self) {
@@ -256,14 +271,10 @@ impl Queue {
             }
             // What the job held is free before its completion is known.
             drop(job);
-            let completer = self.completer.get().expect("`start` comes before the first job");
             // In queue order, once for each job. A failed job is complete too: the queue goes on.
-            let _ = match outcome {
-                Ok(()) => completer.complete(queue, epoch),
-                Err(failure) => completer.fail(queue, epoch, failure),
-            };
+            self.reporter.ended(queue, epoch, outcome);
             if had_no_room {
-                let _ = completer.unblock(queue.device());
+                self.reporter.unblock();
             }
         }
     }

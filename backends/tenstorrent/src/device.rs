@@ -50,8 +50,9 @@ impl TenstorrentDevice {
         let mut device = Self { shared, queues: Vec::new(), threads: Vec::new() };
         for name in QUEUES {
             let queue = Queue::new(device.shared.clone());
-            let served = queue.clone();
-            let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || served.serve());
+            let (served, left) = (queue.clone(), queue.clone());
+            let panicked = move |why: &Failure| left.thread_panicked(why);
+            let started = device.shared.reporter.spawn(name, move || served.serve(), panicked);
             let thread = started.map_err(|error| {
                 Failure::new(Code::ResourceExhausted, format!("the device has no thread: {error}"))
             })?;
@@ -114,7 +115,7 @@ impl Device for TenstorrentDevice {
     }
 
     fn start(&self, completer: Completer) {
-        self.shared.start(completer);
+        self.shared.reporter.start(completer);
     }
 
     fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {

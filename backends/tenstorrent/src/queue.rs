@@ -13,7 +13,7 @@ use crate::dispatch::Settings;
 use crate::kmd::Error;
 use crate::memory::{Bytes, Memory, copy, fill};
 use hal_backend::{
-    Code, Command, Completer, Dispatch, Failure, Job, Observer, Place, Rejected, Span, Workgroups,
+    Code, Command, Dispatch, Failure, Job, Observer, Place, Rejected, Reporter, Span, Workgroups,
 };
 use hal_emulation::clock;
 use parking_lot::{Condvar, Mutex};
@@ -29,18 +29,23 @@ const DEPTH: usize = 1024;
 pub(crate) struct Shared {
     pub(crate) board: Arc<Board>,
     pub(crate) settings: Settings,
-    completer: OnceLock<Completer>,
+    pub(crate) reporter: Reporter,
     /// Why the device is lost, if it is.
     lost: OnceLock<Failure>,
 }
 
 impl Shared {
     pub(crate) fn new(board: Arc<Board>, settings: Settings) -> Arc<Self> {
-        Arc::new(Self { board, settings, completer: OnceLock::new(), lost: OnceLock::new() })
+        Arc::new(Self { board, settings, reporter: Reporter::default(), lost: OnceLock::new() })
     }
 
-    pub(crate) fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
+    /// The device takes no more work, for this reason. Whether it is the first.
+    fn lose(&self, why: &Failure) -> bool {
+        let is_first = self.lost.set(why.clone()).is_ok();
+        if is_first {
+            self.board.lose();
+        }
+        is_first
     }
 }
 
@@ -101,6 +106,13 @@ impl Queue {
         self.work.notify_one();
     }
 
+    /// The thread has panicked, and takes no more jobs: lets go of those that there are.
+    pub(crate) fn thread_panicked(&self, why: &Failure) {
+        self.shared.lose(why);
+        let jobs = std::mem::take(&mut self.state.lock().jobs);
+        drop(jobs);
+    }
+
     /// The next job, why it must not run if so, and whether a refused submission waits for room.
     fn next(&self) -> Option<(Job<TenstorrentDevice>, Option<Failure>, bool)> {
         let mut state = self.state.lock();
@@ -137,23 +149,17 @@ impl Queue {
         }
         // What the job held is free before its completion is known.
         drop(job);
-        #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
-        let completer = self.shared.completer.get().expect("the device was started");
+        let reporter = &self.shared.reporter;
         if let (true, Err(failure)) = (ends, &outcome)
-            && self.shared.lost.set(failure.clone()).is_ok()
+            && self.shared.lose(failure)
         {
-            self.shared.board.lose();
-            // Ignore the error: the engine has been dropped.
-            let _ = completer.lose(queue.device(), failure.clone());
+            reporter.lose(failure.clone());
             return;
         }
         // In queue order, once for each job. A failed job is complete too: the queue goes on.
-        let _ = match outcome {
-            Ok(()) => completer.complete(queue, epoch),
-            Err(failure) => completer.fail(queue, epoch, failure),
-        };
+        reporter.ended(queue, epoch, outcome);
         if had_no_room {
-            let _ = completer.unblock(queue.device());
+            reporter.unblock();
         }
     }
 

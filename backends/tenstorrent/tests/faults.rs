@@ -12,7 +12,7 @@ mod support;
 use hal_backend::{Code, Command, Device, Failure, MemoryRequest, Parameters, Pattern, Purpose};
 use hal_emulation::{Errno, Kernel};
 use hal_tenstorrent_emulator::{Emulator, Options};
-use hal_testbench::until_known;
+use hal_testbench::{Told, assert_panic_loses, until_known};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -345,4 +345,11 @@ fn queue_that_hangs_does_not_keep_a_device_that_ends() {
 #[test]
 fn every_fault_of_an_n150_is_the_same() {
     support::succeed(support::on_a_board(support::again(&["--skip", "is_the_same"]), "n150"));
+}
+
+#[test]
+fn thread_that_panics_loses_the_card() {
+    for (told, seed) in [(Told::Command, "990001"), (Told::Job, "990002")] {
+        assert_panic_loses(open(&[("seed", seed)]).unwrap(), told, "tt-", hal_testbench::fill);
+    }
 }

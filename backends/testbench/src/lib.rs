@@ -6,7 +6,8 @@
 //! of it: it reaches a value, or fails with what the device reported.
 
 use hal_backend::{
-    Command, Commands, Completer, Device, DeviceSpec, Failure, Job, Observer, QueueId, Rejected,
+    Code, Command, Commands, Completer, Device, DeviceSpec, Failure, Job, MemoryRequest, Observer, Pattern,
+    Place, QueueId, Rejected, Span,
 };
 use hal_semaphore::backend::{Backend, Batch, Submitted};
 use hal_semaphore::{Action, Affinity, Engine, Semaphore};
@@ -33,7 +34,7 @@ impl<D: Device> Backend for OneDevice<D> {
     }
 
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let mut accepted = 0;
+        let (mut accepted, number) = (0, queue.ordinal());
         for submission in batch.iter() {
             let command = submission.work.take();
             let job = Job {
@@ -51,6 +52,7 @@ impl<D: Device> Backend for OneDevice<D> {
                 Err(Rejected::Lost(failure)) => return Submitted::lost(failure),
             }
         }
+        self.0.kick(number);
         Submitted::all()
     }
 
@@ -151,6 +153,77 @@ pub fn until_known(timeline: &Semaphore) -> Result<(), Failure> {
     }
 }
 
+/// Of what an observer is told when it panics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A command.
+    Command,
+    /// A job.
+    Job,
+}
+
+impl Observer for Told {
+    fn command(&self, _: usize, _: u64, _: u64) {
+        assert!(*self != Told::Command, "told of a command");
+    }
+
+    fn job(&self, _: u64, _: u64, _: Result<(), &Failure>) {
+        assert!(*self != Told::Job, "told of a job");
+    }
+}
+
+/// Checks that a device is lost when one of its threads panics, as it tells an observer of something: commands on all queues fail,
+/// now and later, with a message that names the panic and a thread whose name begins like this, and the device ends.
+///
+/// # Panics
+///
+/// If something else happens, or nothing.
+pub fn assert_panic_loses<D: Device>(
+    device: D,
+    told: Told,
+    thread: &str,
+    command: impl Fn(&D) -> Command<D> + Send + 'static,
+) {
+    let (tell, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let device = Arc::new(device);
+        let command = command(&device);
+        let bench = Testbench::observed(device, Arc::new(told));
+        let queues = 0..bench.device().properties().queues.queues;
+        let timelines: Vec<_> =
+            queues.clone().chain(queues).map(|queue| bench.submit(queue, command.clone())).collect();
+        let mut outcomes: Vec<_> = timelines.iter().map(until_known).collect();
+        outcomes.push(bench.run(0, command.clone()));
+        drop((bench, command));
+        let _ = tell.send(outcomes);
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(60));
+    let outcomes = ended.unwrap_or_else(|_| panic!("{told:?}: nothing ends after a panic"));
+    for outcome in outcomes {
+        let Err(failure) = outcome else { panic!("{told:?}: a command succeeds after a panic") };
+        assert_eq!(failure.code(), Code::Internal, "{failure}");
+        for part in [&*format!("thread \"{thread}"), "panicked: told of a "] {
+            assert!(failure.message().contains(part), "{told:?}: {failure}");
+        }
+    }
+}
+
+/// A fill of some memory of a device's first heap.
+///
+/// # Panics
+///
+/// If there is no memory.
+pub fn fill<D: Device>(device: &D) -> Command<D> {
+    const LENGTH: u64 = 4096;
+    let memory = device.allocate(&MemoryRequest::new(0, LENGTH));
+    let memory = memory.unwrap_or_else(|failure| panic!("there is no memory: {failure}"));
+    let target = Span { place: Place::Device(Arc::new(memory), 0), length: LENGTH };
+    match Pattern::new(&[7]) {
+        Some(pattern) => Command::Fill { target, pattern },
+        None => panic!("a byte is a pattern"),
+    }
+}
+
 /// Checks that each URI is refused with a message that has all of these parts, and no [circular advice](circular_advice).
 pub fn assert_refused<T>(open: impl Fn(&str) -> Result<T, Failure>, cases: &[(&str, &[&str])]) {
     for &(uri, parts) in cases {
@@ -208,7 +281,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
     use super::*;
-    use hal_backend::{Code, Driver, HostRange, MemoryRequest, Parameters, Pattern, Place, Span};
+    use hal_backend::{Driver, HostRange, Parameters};
+    use hal_mock::Mock;
     use hal_template::{Template, TemplateDevice};
 
     fn bench() -> Testbench<TemplateDevice> {
@@ -216,7 +290,7 @@ mod tests {
         Testbench::new(Arc::new(Template.open("0", &mut none).unwrap()))
     }
 
-    fn fill(memory: &HostRange, length: u64) -> Command<TemplateDevice> {
+    fn fill_of(memory: &HostRange, length: u64) -> Command<TemplateDevice> {
         let target = Span { place: Place::Device(Arc::new(memory.clone()), 0), length };
         Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() }
     }
@@ -225,10 +299,22 @@ mod tests {
     fn command_runs_and_its_timeline_says_so() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
-        bench.run(0, fill(&memory, 16)).unwrap();
+        bench.run(0, fill_of(&memory, 16)).unwrap();
         let mut bytes = [0; 16];
         assert!(memory.read(0, &mut bytes));
         assert_eq!(bytes, [7; 16]);
+    }
+
+    #[test]
+    fn thread_that_panics_loses_the_device() {
+        for told in [Told::Command, Told::Job] {
+            let mut none = Parameters::new("template", []);
+            assert_panic_loses(Template.open("0", &mut none).unwrap(), told, "template", fill);
+            for schedule in ["parallel", "seeded"] {
+                let mut parameters = Parameters::new("mock", [("queues", "3"), ("schedule", schedule)]);
+                assert_panic_loses(Mock.open("0", &mut parameters).unwrap(), told, "mock-", fill);
+            }
+        }
     }
 
     #[test]
@@ -237,9 +323,9 @@ mod tests {
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         let timeline = bench.timeline();
         for value in 1..=20 {
-            bench.signal(0, fill(&memory, 16), &timeline, value);
+            bench.signal(0, fill_of(&memory, 16), &timeline, value);
         }
-        bench.run(0, fill(&memory, 16)).unwrap();
+        bench.run(0, fill_of(&memory, 16)).unwrap();
         assert_eq!(timeline.query().unwrap(), 20, "the queue is in order");
     }
 
@@ -247,7 +333,7 @@ mod tests {
     fn failure_is_the_devices_own() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
-        let failure = bench.run(0, fill(&memory, 17)).unwrap_err();
+        let failure = bench.run(0, fill_of(&memory, 17)).unwrap_err();
         assert_ne!(failure.code(), Code::Cancelled, "{failure}");
     }
 

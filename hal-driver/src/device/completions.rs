@@ -15,12 +15,12 @@ mod poller;
 #[cfg(unix)]
 mod watch;
 
-use crate::ffi::status::{Result, panic_text};
+use crate::ffi::status::Result;
 use crate::sync::proactor::Proactor;
 use crate::sync::teardown;
 use hal_backend::{Completion, Device, Properties};
 use hal_semaphore::backend::Completer;
-use hal_semaphore::{Code, Failure, Origin, Point};
+use hal_semaphore::{Failure, Point};
 use parking_lot::Mutex;
 use poller::Poller;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,18 +39,22 @@ impl<D: Device> Looker<D> {
     /// Has the device report what has ended. One that panics is lost: what it had done is unknown.
     fn look(&self) {
         let _inside = teardown::enter();
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.device.poll())) {
-            let message = format!("the backend panicked: {}", panic_text(payload));
-            self.lose(Code::Internal, message);
+        if let Err(panic) = self.foreign(|| self.device.poll()) {
+            self.lose(panic);
         }
     }
 
+    /// Runs code of the backend's; a panic becomes a failure.
+    fn foreign<R>(&self, call: impl FnOnce() -> R) -> Result<R> {
+        catch_unwind(AssertUnwindSafe(call)).map_err(|payload| Failure::panicked("the backend", payload))
+    }
+
     /// The device can report nothing any more.
-    fn lose(&self, code: Code, message: String) {
+    fn lose(&self, failure: Failure) {
         let _inside = teardown::enter();
         if let Some(completer) = self.completer.get() {
             // An engine that is gone has nothing to lose.
-            let _ = completer.lose(0, Failure::with_origin(code, Origin::Device, message));
+            let _ = completer.lose(0, failure);
         }
     }
 }

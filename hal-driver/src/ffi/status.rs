@@ -132,40 +132,18 @@ pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
         Ok(Ok(())) => OK,
         Ok(Err(failure)) => raw(&failure),
         Err(payload) => {
-            let what = panic_text(payload);
-            raw(&Failure::new(
-                Code::Internal,
-                format!("the driver panicked: {what}; this is a bug of the driver"),
-            ))
+            let panic = Failure::panicked("the driver", payload);
+            raw(&Failure::new(Code::Internal, format!("{}; this is a bug of the driver", panic.message())))
         }
     }
-}
-
-/// What a panic said.
-pub(crate) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
-    let text = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned());
-    discard(payload);
-    text
 }
 
 /// Runs a slot that cannot report: after a panic it answers `otherwise`.
 pub(crate) fn guard_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(slot)).unwrap_or_else(|payload| {
-        discard(payload);
+        drop(Failure::panicked("the driver", payload));
         otherwise
     })
-}
-
-/// Drops what a panic left behind, whose own drop may panic again. What goes on like that is left alone.
-fn discard(payload: Box<dyn std::any::Any + Send>) {
-    let dropped = |payload| catch_unwind(AssertUnwindSafe(|| drop(payload)));
-    if let Err(worst) = dropped(payload).or_else(dropped) {
-        std::mem::forget(worst);
-    }
 }
 
 macro_rules! missing {

@@ -102,6 +102,24 @@ fn lost_device_fails_everything_whichever_way_it_is_told() {
 }
 
 #[test]
+fn worker_that_panics_loses_the_device_whichever_way_it_is_told() {
+    for way in WAYS {
+        let device = device(way, "&workers=2&fault=panic:3");
+        let (_buffer, done) = chain(&device, 2, 10);
+        let failed = done.wait(10).unwrap_err();
+        assert_eq!(failed.code, Code::Internal, "{way}");
+        for part in ["thread \"mock-", "panicked: at job 3"] {
+            assert!(failed.text.contains(part), "{way}: {}", failed.text);
+        }
+        let (_buffer, later) = chain(&device, 1, 1);
+        assert_eq!(later.wait(1).unwrap_err().text, failed.text, "{way}");
+        let begin = Instant::now();
+        drop(device);
+        assert!(begin.elapsed() < SOON, "{way}");
+    }
+}
+
+#[test]
 fn descriptor_that_hangs_up_is_a_lost_device() {
     let device = device("descriptor", "&fault=hangup:3&latency=2ms");
     let (_buffer, done) = chain(&device, 2, 10);

@@ -545,15 +545,8 @@ impl<B: Backend> Shared<B> {
         #[cfg(any(loom, shuttle))]
         return Ok(call());
         #[cfg(not(any(loom, shuttle)))]
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(|payload| {
-            let words = payload
-                .downcast_ref::<&str>()
-                .map(|words| (*words).to_owned())
-                .or_else(|| payload.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".to_owned());
-            let (code, origin) = (crate::failure::Code::Internal, crate::failure::Origin::Device);
-            Failure::with_origin(code, origin, format!("the backend panicked: {words}"))
-        })
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call))
+            .map_err(|payload| Failure::panicked("the backend", payload))
     }
 
     /// The same, and counts the panic; what it means is the caller's to say.

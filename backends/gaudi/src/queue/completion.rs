@@ -85,6 +85,19 @@ impl Queues {
         }
     }
 
+    /// The thread that learns of completions has panicked: what is in flight has no end that is reported, and the card is lost.
+    pub(crate) fn server_panicked(&self, why: &Failure) {
+        let mut state = self.state.lock();
+        state.lost.get_or_insert_with(|| why.clone());
+        self.lose(&mut state);
+    }
+
+    /// The thread that learns of the card's end has panicked. The other one, which may be at what is in flight, loses the card.
+    pub(crate) fn watcher_panicked(&self, why: &Failure) {
+        self.state.lock().lost.get_or_insert_with(|| why.clone());
+        self.work.notify_all();
+    }
+
     /// Waits for the heads of the queues, and looks at each.
     fn watch(&self, heads: &[Head]) {
         let sequences: SmallVec<[u64; 8]> = heads.iter().map(|head| head.sequence).collect();
@@ -140,8 +153,6 @@ impl Queues {
     }
 
     fn tell(&self, reports: Vec<(Report, Flight)>) {
-        #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
-        let completer = self.completer.get().expect("the device was started");
         let mut reports = reports.into_iter().peekable();
         while let Some((report, flight)) = reports.next() {
             flight.tell(report.outcome.as_ref().map(drop));
@@ -151,11 +162,7 @@ impl Queues {
             if report.outcome.is_ok() && reports.peek().is_some_and(covered) {
                 continue;
             }
-            // Ignore the error: the engine has been dropped.
-            let _ = match report.outcome {
-                Ok(()) => completer.complete(report.id, report.epoch),
-                Err(failure) => completer.fail(report.id, report.epoch, failure),
-            };
+            self.reporter.ended(report.id, report.epoch, report.outcome);
         }
     }
 
@@ -168,9 +175,7 @@ impl Queues {
             // A process that keeps a card open through a reset is killed by the kernel.
             self.submitter.close();
             self.planner.card.lose(&failure);
-            if let Some(completer) = self.completer.get() {
-                let _ = completer.lose(0, failure);
-            }
+            self.reporter.lose(failure);
             drop(flights);
         });
         true

@@ -60,6 +60,11 @@ impl Completions {
             let mut state = queues.state.lock();
             if state.launched.is_empty() {
                 if state.over {
+                    let has_panicked = state.has_panicked;
+                    drop(state);
+                    if has_panicked {
+                        queues.clear();
+                    }
                     return;
                 }
                 queues.completion.wait(&mut state);

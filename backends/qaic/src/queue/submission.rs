@@ -113,8 +113,7 @@ impl Submissions {
                 Next::End => break,
             }
         }
-        self.queues.state.lock().over = true;
-        self.queues.completion.notify_one();
+        self.queues.end_submissions();
     }
 
     /// Goes round the queues once.
@@ -174,21 +173,16 @@ impl Submissions {
     fn is_lost(&mut self) -> bool {
         let state = self.queues.state.lock();
         let Some(failure) = state.lost.clone() else { return false };
+        // What is in flight comes back from the completion thread, unless that one has panicked.
+        let is_coming_back = self.in_flight > 0 && !state.has_panicked;
         drop(state);
-        if self.told_loss || self.in_flight > 0 {
+        if self.told_loss || is_coming_back {
             return true;
         }
         self.told_loss = true;
         self.networks.clear();
         self.current = [const { None }; QUEUES];
-        let mut state = self.queues.state.lock();
-        let gone: Vec<_> = state
-            .lines
-            .iter_mut()
-            .map(|line| (std::mem::take(&mut line.waiting), std::mem::take(&mut line.begun)))
-            .collect();
-        drop(state);
-        drop(gone);
+        self.queues.clear();
         self.queues.reports().lost(failure);
         true
     }

@@ -17,7 +17,7 @@ use crate::ffi::constants::{FILE_DESCRIPTOR, HANDLE_POLL, POLL_BROKEN, POLL_READ
 use crate::ffi::status::{Result, check, guard_or};
 use crate::sync::proactor::Proactor;
 use hal_backend::Device;
-use hal_semaphore::{Code, Failure};
+use hal_semaphore::{Code, Failure, Origin};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;
@@ -84,7 +84,7 @@ impl<D: Device> Watch<D> {
     /// Has the proactor say when the descriptor is readable.
     fn arm(self: &Arc<Self>, state: &mut State) -> Result {
         debug_assert!(state.holder != Holder::Proactor, "IREE has the operation once");
-        let Some(descriptor) = self.looker.device.descriptor() else {
+        let Some(descriptor) = self.looker.foreign(|| self.looker.device.descriptor())? else {
             return Err(Failure::new(Code::Unavailable, "the device has no descriptor any more"));
         };
         let theirs = Arc::into_raw(self.clone());
@@ -140,7 +140,7 @@ impl<D: Device> Watch<D> {
             let message = format!(
                 "the device is lost, as its descriptor cannot be watched any more: {why}; open the device again"
             );
-            self.looker.lose(Code::Unavailable, message);
+            self.looker.lose(Failure::with_origin(Code::Unavailable, Origin::Device, message));
         }
     }
 
