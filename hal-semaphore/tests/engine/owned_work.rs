@@ -24,7 +24,9 @@ impl Drop for Work {
 struct State {
     room: usize,
     /// What it has, in order. Work that it was given without anything in it is a mistake of the engine's.
-    taken: [VecDeque<(u64, Work)>; QUEUES],
+    taken: [VecDeque<(u64, Option<Work>)>; QUEUES],
+    /// The job whose work it leaves with the engine.
+    leaves: Option<usize>,
     /// The work that each epoch was, and what that is to signal.
     at: [BTreeMap<u64, usize>; QUEUES],
     promised: BTreeMap<usize, (Semaphore, u64)>,
@@ -82,6 +84,10 @@ impl Backend for Taker {
                 return Submitted::full(accepted);
             }
             state.at[at].insert(submission.epoch, work.0);
+            let (id, mut work) = (work.0, Some(work));
+            if state.leaves == Some(id) {
+                *submission.work = work.take();
+            }
             state.taken[at].push_back((submission.epoch, work));
         }
         Submitted::all()
@@ -245,27 +251,31 @@ fn work_that_is_refused_and_kept_by_the_device_fails_alone() {
     assert_eq!(failed, [false, false, true, false, false, false]);
 }
 
-/// Of jobs that end well, left nothing and are reported together, the last is told. One that fails among them is told itself, and
-/// what comes before it.
+/// Of jobs that end together the last is told, as far as they end well and have left nothing. One that fails among them is told
+/// itself, and so is one whose work the device has left.
 #[test]
-fn ends_that_leave_nothing_are_told_as_one_up_to_a_failure() {
+fn ends_that_leave_nothing_are_told_as_one_up_to_a_failure_or_what_is_left() {
     let mut setup = Setup::with_room(usize::MAX);
-    for _ in 0..9 {
-        setup.job(0, &[], &[]);
+    setup.state().leaves = Some(6);
+    let first = setup.job(1, &[], &[]);
+    let behind = [(setup.signals[first].clone(), 1)];
+    for id in 1..=9 {
+        setup.job(0, if id == 1 { &behind } else { &[] }, &[]);
     }
-    let queue = setup.engine.queue(0, 0).unwrap();
-    let lost = Semaphore::new(&setup.engine, 0).unwrap();
-    lost.signal(1).unwrap();
+    let [queue, other] = [0, 1].map(|queue| setup.engine.queue(0, queue).unwrap());
     let completer = setup.engine.backend().completer.get().unwrap().clone();
-    // The fourth fails when the others have been reported by nothing yet.
     completer.complete(queue, 3).unwrap();
     completer.fail(queue, 4, broken("parity")).unwrap();
     completer.complete(queue, 9).unwrap();
+    assert!(setup.state().told.is_empty(), "what the first waits for has not ended");
+    completer.complete(other, 1).unwrap();
     setup.state().taken.iter_mut().for_each(VecDeque::clear);
     setup.assert_over();
-    let told = setup.state().told.clone();
-    assert_eq!(told, [(0, 3, true), (0, 4, false), (0, 9, true)]);
-    assert!(setup.signals.iter().enumerate().all(|(id, own)| own.query().is_err() == (id == 3)));
+    let mut told = setup.state().told.clone();
+    told.retain(|&(queue, ..)| queue == 0);
+    assert_eq!(told, [(0, 3, true), (0, 4, false), (0, 5, true), (0, 6, true), (0, 9, true)]);
+    assert_eq!(setup.state().returned, [6]);
+    assert!(setup.signals.iter().enumerate().all(|(id, own)| own.query().is_err() == (id == 4)));
 }
 
 /// A job that signals another driver's timeline is told when that has been told, and the others around it without it.
