@@ -224,8 +224,11 @@ impl Engine {
     pub(crate) fn send(&self, command: Command) {
         let mut command = Some(command);
         self.with(Duration::ZERO, |progress| {
-            progress.take(std::mem::take(&mut *self.commands.lock()).into_iter().chain(command.take()));
+            // Not under their lock, which the end of a group takes that goes with its command, and others who begin something.
+            let left = std::mem::take(&mut *self.commands.lock());
+            progress.take(left.into_iter().chain(command.take()));
         });
+        // Also without a command: the engine's thread, which has this lock from its last look at what is under way until it sleeps, is woken behind it.
         self.commands.lock().extend(command);
         let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.watchers.load(Ordering::SeqCst) == 0;
         if sleeps_through || !self.is_watched() {

@@ -6,8 +6,15 @@
 use super::{Handle, Library};
 #[cfg(test)]
 use crate::wire::LETTER;
+#[cfg(test)]
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
+#[cfg(test)]
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A receive that waits for its message.
@@ -239,21 +246,77 @@ pub(crate) fn late_network(ranks: u32) -> impl Iterator<Item = Library> {
     network(ranks).map(|library| Library { cancel: cancel_letters, ..library })
 }
 
-/// While this is locked, libraries of a [held network](held_network) find no messages: they wait for it.
+/// Holds up one thread where it sends or looks for messages in a [held network](held_network).
 #[cfg(test)]
-pub(crate) static HOLD: Mutex<()> = Mutex::new(());
+#[derive(Default)]
+pub(crate) struct Gate {
+    passage: Mutex<()>,
+    /// Set before the thread locks the passage, and reset when it has.
+    arrived: AtomicBool,
+}
+
+#[cfg(test)]
+pub(crate) type Closed<'a> = MutexGuard<'a, ()>;
+
+#[cfg(test)]
+thread_local! {
+    /// The gate of this thread, if any. No other thread is held up by it.
+    static GATE: RefCell<Option<Arc<Gate>>> = const { RefCell::new(None) };
+}
+
+#[cfg(test)]
+impl Gate {
+    /// From now on this thread passes here.
+    pub(crate) fn hold_up_this_thread(self: Arc<Self>) {
+        GATE.set(Some(self));
+    }
+
+    /// The thread does not pass as long as what this returns is there.
+    pub(crate) fn close(&self) -> Closed<'_> {
+        self.passage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the thread is held up, if the gate is closed.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.arrived.load(Ordering::SeqCst)
+    }
+
+    /// This thread passes its gate, if it has one.
+    fn pass() {
+        if let Some(gate) = GATE.with_borrow(Clone::clone) {
+            gate.arrived.store(true, Ordering::SeqCst);
+            let _passage = gate.close();
+            gate.arrived.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+unsafe extern "C" fn held_send(
+    address: *mut c_void,
+    count: c_int,
+    of: Handle,
+    peer: c_int,
+    tag: c_int,
+    world: Handle,
+    request: *mut Handle,
+) -> c_int {
+    Gate::pass();
+    // SAFETY: as the caller promises.
+    unsafe { send(address, count, of, peer, tag, world, request) }
+}
 
 #[cfg(test)]
 unsafe extern "C" fn held_test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
-    drop(HOLD.lock().unwrap_or_else(PoisonError::into_inner));
+    Gate::pass();
     // SAFETY: as the caller promises.
     unsafe { test(request, flag, status) }
 }
 
-/// The libraries of a new network that can be held up.
+/// The libraries of a new network in which threads that have a [`Gate`] can be held up.
 #[cfg(test)]
 pub(crate) fn held_network(ranks: u32) -> impl Iterator<Item = Library> {
-    network(ranks).map(|library| Library { test: held_test, ..library })
+    network(ranks).map(|library| Library { send: held_send, test: held_test, ..library })
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 //! What is begun in the moments in which a thread is about to sleep, or has just gone.
 
 use super::*;
-use crate::library::loopback::{HOLD, held_network};
+use crate::library::loopback::{Closed, Gate, held_network};
 use hal_collectives::local::spread;
-use std::sync::{Barrier, PoisonError};
+use std::sync::Barrier;
 
 /// A limit that nothing here comes near.
 const LONG: Duration = Duration::from_secs(20);
@@ -21,14 +21,22 @@ fn left_behind(rank: &Rank, group: &dyn Communicator, word: u32) -> Begun {
     begun
 }
 
-fn sleeps(rank: &Rank) {
+/// Waits until something is so.
+fn until(otherwise: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;
-    // It says so before it sleeps.
-    while !rank.0.is_idle.load(Ordering::SeqCst) {
-        assert!(Instant::now() < end, "its thread does not sleep");
+    while !is_so() {
+        assert!(Instant::now() < end, "{otherwise}");
         std::thread::sleep(Duration::from_millis(1));
     }
-    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// Waits until the thread of an engine sleeps, and can be woken.
+fn sleeps(rank: &Rank) {
+    until("its thread does not sleep", || {
+        // It says so before it sleeps, and has this lock from then on until it does.
+        let _commands = rank.0.commands.lock();
+        rank.0.is_idle.load(Ordering::SeqCst)
+    });
 }
 
 #[test]
@@ -47,7 +55,7 @@ fn command_that_comes_behind_the_last_look_of_a_watch_is_done_by_a_thread_that_s
     assert_eq!(word(&got), 3);
 }
 
-/// Two ranks whose looks can be held up, and no other test's.
+/// Two ranks. Threads that have a gate can be held up in them.
 fn held() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
     let watchers = Box::leak(Box::default());
     let ranks: Vec<Rank> =
@@ -57,45 +65,83 @@ fn held() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
     (ranks, groups)
 }
 
-/// Wakes the thread of an engine, which finds nothing: `meanwhile` runs in its look, and what that returns before it would sleep again.
-fn while_it_looks<T: FnOnce()>(rank: &Rank, meanwhile: impl FnOnce() -> T) {
-    let held = HOLD.lock().unwrap_or_else(PoisonError::into_inner);
+/// As [`served`], with a gate for the thread.
+fn served_behind(gate: &Arc<Gate>, rank: &Rank) {
+    let (engine, gate) = (rank.0.clone(), gate.clone());
+    std::thread::spawn(move || {
+        gate.hold_up_this_thread();
+        engine.serve(Duration::from_secs(3600));
+    });
+}
+
+/// Wakes the thread of an engine, which finds nothing, and holds it up in that look for as long as what this returns is there. It has taken the commands that
+/// there were by then, and so it needs their lock no more in this look: this thread may have it, and wait for the end of the look.
+fn held_up_in_its_last_look<'a>(rank: &Rank, gate: &'a Gate) -> Closed<'a> {
+    sleeps(rank);
+    let closed = gate.close();
     rank.0.news.notify_one();
-    let end = Instant::now() + LONG;
-    while rank.0.progress.try_lock().is_some() {
-        assert!(Instant::now() < end, "its thread does not look");
-        std::thread::yield_now();
-    }
-    let then = meanwhile();
-    // It has these before it sleeps.
-    let commands = rank.0.commands.lock();
-    drop(held);
-    drop(rank.0.progress.lock());
-    then();
-    drop(commands);
+    until("its thread does not look", || gate.has_arrived());
+    closed
+}
+
+/// A sum that one rank has begun, and the other would if it had not lost the command, which is returned.
+fn begun_by_one(ranks: &[Rank; 2], groups: &[Box<dyn Communicator>; 2]) -> (Begun, Command) {
+    let _other = sum(&*groups[1], 1);
+    let left = left_behind(&ranks[0], &*groups[0], 2);
+    (left, ranks[0].0.commands.lock().pop().unwrap())
 }
 
 #[test]
-fn what_is_begun_while_a_thread_looks_for_the_last_time_is_done_before_it_sleeps() {
-    for is_command in [true, false] {
-        let (ranks, groups) = held();
-        let _other = sum(&*groups[1], 1);
-        let left = left_behind(&ranks[0], &*groups[0], 2);
-        let mut command = ranks[0].0.commands.lock().pop();
-        assert!(command.is_some());
-        served(&ranks[..1]);
-        sleeps(&ranks[0]);
-        let engine = &ranks[0].0;
-        while_it_looks(&ranks[0], || {
-            if is_command {
-                engine.commands.lock().extend(command.take());
-            }
-            // Or another thread takes it behind that look, and goes.
-            || assert!(engine.with(LONG, |progress| progress.take(command)).is_some())
+fn command_that_comes_in_the_last_look_of_a_thread_is_done_before_it_sleeps() {
+    let ((ranks, groups), gate) = (held(), Arc::default());
+    let ((got, told), command) = begun_by_one(&ranks, &groups);
+    served_behind(&gate, &ranks[0]);
+    let closed = held_up_in_its_last_look(&ranks[0], &gate);
+    ranks[0].0.commands.lock().push(command);
+    drop(closed);
+    assert_eq!(told.recv_timeout(LONG), Ok(Ok(())));
+    assert_eq!(word(&got), 3);
+}
+
+#[test]
+fn what_another_thread_begins_behind_the_last_look_of_a_thread_is_done_before_it_sleeps() {
+    let ((ranks, groups), gate) = (held(), Arc::default());
+    let ((got, told), command) = begun_by_one(&ranks, &groups);
+    served_behind(&gate, &ranks[0]);
+    let closed = held_up_in_its_last_look(&ranks[0], &gate);
+    // It has this before it sleeps.
+    let commands = ranks[0].0.commands.lock();
+    drop(closed);
+    assert!(ranks[0].0.with(LONG, |progress| progress.take([command])).is_some(), "its look does not end");
+    drop(commands);
+    assert_eq!(told.recv_timeout(LONG), Ok(Ok(())));
+    assert_eq!(word(&got), 3);
+}
+
+#[test]
+fn thread_that_sees_nothing_under_way_and_has_yet_to_sleep_is_woken_behind_that_for_what_begins_meanwhile() {
+    let ((ranks, groups), gate) = (held(), Arc::<Gate>::default());
+    let engine = &ranks[0].0;
+    let closed = gate.close();
+    std::thread::scope(|scope| {
+        let begins = scope.spawn(|| {
+            gate.clone().hold_up_this_thread();
+            sum(&*groups[0], 2)
         });
-        assert_eq!(left.1.recv_timeout(LONG), Ok(Ok(())), "as a command: {is_command}");
-        assert_eq!(word(&left.0), 3);
-    }
+        until("nothing is sent", || gate.has_arrived());
+        // This thread is the one that sleeps, step by step.
+        let mut commands = engine.commands.lock();
+        engine.is_idle.store(true, Ordering::SeqCst);
+        assert!(commands.is_empty() && !engine.under_way.load(Ordering::SeqCst));
+        drop(closed);
+        until("nothing is under way", || engine.under_way.load(Ordering::SeqCst));
+        // More than enough to wake it too early.
+        std::thread::sleep(Duration::from_millis(50));
+        let is_woken = !engine.news.wait_for(&mut commands, LONG).timed_out();
+        drop(commands);
+        begins.join().unwrap();
+        assert!(is_woken);
+    });
 }
 
 #[test]

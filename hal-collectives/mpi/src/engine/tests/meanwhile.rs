@@ -74,6 +74,22 @@ fn mpi_is_left_alone_when_the_last_group_is_let_go_of_while_a_letter_is_delivere
     });
 }
 
+/// A program that has begun MPI itself lets go of a group, and a command of it is left, which another thread takes as it begins something.
+#[test]
+fn group_that_goes_with_its_last_command_does_not_hold_up_the_thread_that_takes_the_command() {
+    let ranks = lent(job(2).try_into().ok().unwrap());
+    let [gone, stays] = [b"gone", b"stay"].map(|id| ranks[0].join(id, TERMS));
+    let looking = ranks[0].0.progress.lock();
+    gone.end(&Failure::new(Code::DataLoss, "gone"));
+    drop((gone, looking));
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        stays.end(&Failure::new(Code::DataLoss, "gone too"));
+        tell.send(()).unwrap();
+    });
+    assert_eq!(told.recv_timeout(LONG), Ok(()));
+}
+
 #[test]
 fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     let (ranks, groups) = pair();
