@@ -30,22 +30,22 @@ const COLLECTIVES: [(&str, u64); 2] =
 
 /// What an operation may cost. Lowered when a change makes it cheaper; raised only with a reason in the commit.
 const BUDGETS: [(&str, u64); 16] = [
-    ("gate_barrier_chain", 2_070),
-    ("gate_fill_chain", 4_075),
-    ("gate_fill_cross_queue", 4_160),
-    ("gate_copy_chain", 4_360),
-    ("gate_update_chain", 4_420),
-    ("gate_held_fills", 4_740),
-    ("gate_alloca_dealloca", 14_400),
-    ("gate_fills_behind", 3_580),
-    ("gate_allocas_behind", 15_400),
-    ("gate_fills_submitted", 2_410),
-    ("gate_copies_submitted", 2_620),
-    ("gate_updates_submitted", 2_670),
+    ("gate_barrier_chain", 1_980),
+    ("gate_fill_chain", 3_620),
+    ("gate_fill_cross_queue", 3_700),
+    ("gate_copy_chain", 3_840),
+    ("gate_update_chain", 3_940),
+    ("gate_held_fills", 4_100),
+    ("gate_alloca_dealloca", 14_100),
+    ("gate_fills_behind", 2_860),
+    ("gate_allocas_behind", 14_700),
+    ("gate_fills_submitted", 1_990),
+    ("gate_copies_submitted", 2_130),
+    ("gate_updates_submitted", 2_230),
     ("gate_ownership", 75),
-    ("gate_execute_100", 4_850),
-    ("gate_execute_100_bound", 171_000),
-    ("gate_record_100", 392_000),
+    ("gate_execute_100", 4_530),
+    ("gate_execute_100_bound", 156_000),
+    ("gate_record_100", 372_000),
 ];
 
 pub(crate) fn run() -> Result<bool> {
