@@ -390,7 +390,8 @@ impl Slot {
         if state.failure.is_some() || promise.value <= self.value() {
             return false;
         }
-        if state.promises.back().is_none_or(|last| last.value < promise.value) {
+        if state.promises.back().is_none_or(|last| last.value < promise.value || last.rank() < promise.rank())
+        {
             // A ring that is empty stays at its front.
             state.promises.push_back(promise);
         } else if !state.insert_promise(promise) {
