@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<bool> {
         println!("{:<12}{found:<44}{:<10}{advice}", item.name, item.needed);
         complete &= item.found.is_some() || !item.required;
     }
-    // Whoever uses what is there is refused, with the same words.
+    // A command that uses what is there is refused, with the same words.
     complete &= unmoved.is_ok();
     for error in [writable.err(), unmoved.err()].into_iter().flatten() {
         println!("\n{error:#}");

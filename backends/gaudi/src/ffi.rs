@@ -280,7 +280,7 @@ pub extern "C" fn hal_gaudi_close(fd: c_int) -> c_int {
             (table.cards.remove(&fd), table.machines.remove(&fd))
         };
         drop(open);
-        // SAFETY: it was opened here and is closed once, as this function's callers are asked: nobody else owns the descriptor.
+        // SAFETY: it was opened here and is closed once, as this function's callers are asked: the descriptor has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         kernel(emulator.as_ref()).close(file);
         Ok(0)

@@ -97,7 +97,7 @@ impl Queue {
     /// The job at its end, which is being submitted.
     #[expect(
         clippy::expect_used,
-        reason = "it leaves its queue when it is submitted and over, by nobody else's hand under the lock"
+        reason = "it leaves its queue when it is submitted and over, and under the lock nothing else takes it off"
     )]
     fn newest(&mut self) -> &mut Flight {
         self.flights.back_mut().expect("the job that is being submitted is in its queue")

@@ -98,7 +98,7 @@ struct Line {
 }
 
 impl Line {
-    /// A job that has begun, and that has runs still, or commands that have not begun: until then nobody takes it.
+    /// A job that has begun, and that has runs still, or commands that have not begun: until then it is not taken.
     #[expect(
         clippy::expect_used,
         reason = "only `pop` takes jobs, and the loss of the device once nothing is in flight"

@@ -18,7 +18,7 @@
 //! waited, and whatever is due is taken in the end.
 //!
 //! Only the first thread is started by one that submits. Without work they are gone after a second, and when the last engine of the
-//! process goes: whoever drops it waits for those that do nothing. So a program that has let go of its engines has no idle
+//! process goes: the thread that drops it waits for those that do nothing. So a program that has let go of its engines has no idle
 //! thread of ours, whose code it may unload and whose memory a leak checker may not find at the process's end.
 
 use std::fmt;

@@ -586,7 +586,7 @@ impl World {
         }
     }
 
-    /// What nobody will ever signal ends with the engine; what cleans up then is the host's first.
+    /// What will never be signalled ends with the engine; what cleans up then is the host's first.
     fn shut_down(&mut self) {
         let shut_down =
             |engine: &Engine<_>| engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
