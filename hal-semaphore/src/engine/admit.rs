@@ -267,12 +267,7 @@ impl<B: Backend> Turn<'_, B> {
     #[cold]
     fn unmake(&mut self, key: Key) {
         let Some(op) = self.state.ops.remove(key) else { return };
-        for record in &op.waits {
-            self.let_go(record);
-            if record.slot.is_foreign() {
-                self.state.effects.garbage.push(record.slot.clone());
-            }
-        }
+        self.let_go_of_all(&op.waits);
         if !self.state.effects.is_empty() {
             // The call that panics does this as it ends.
             self.agenda.visit(self.index);

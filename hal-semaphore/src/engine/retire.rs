@@ -207,12 +207,7 @@ impl<B: Backend> Turn<'_, B> {
         if is_mutated(Mutation::EventReleasedFirst) {
             self.release_event(self.index, op.event.take());
         }
-        for record in &op.waits {
-            self.let_go(record);
-            if record.slot.is_foreign() {
-                self.state.effects.garbage.push(record.slot.clone());
-            }
-        }
+        self.let_go_of_all(&op.waits);
         op.waits.clear();
         let told_elsewhere = self.make_signals(&mut op.signals, failure.as_ref(), point);
         // As long as a promise of the operation is there a waiter may take a share in its event.
@@ -242,8 +237,18 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
+    /// Gives up what the waits of an operation that is gone still hold. Slots that may end a watch go without the lock.
+    pub(super) fn let_go_of_all(&mut self, waits: &[WaitRecord]) {
+        for record in waits {
+            self.let_go(record);
+            if record.slot.is_foreign() {
+                self.state.effects.garbage.push(record.slot.clone());
+            }
+        }
+    }
+
     /// Gives up what a wait of an ended operation still holds.
-    pub(super) fn let_go(&self, record: &WaitRecord) {
+    fn let_go(&self, record: &WaitRecord) {
         if let Some(cover) = record.cover()
             && !is_mutated(Mutation::EventNotHeld)
         {
