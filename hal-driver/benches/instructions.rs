@@ -19,7 +19,7 @@ use hal_backend::{
 };
 use hal_sys as sys;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// How many jobs the device completes at a time.
@@ -136,6 +136,8 @@ struct Rig {
     /// A semaphore of IREE's own, and what was handed over with it.
     plain: *mut sys::iree_async_semaphore_t,
     owned: Mutex<Vec<Owned>>,
+    /// How often things are held while nothing is under way.
+    idle_references: [i32; 5],
 }
 
 /// What an operation keeps, and the values that it waits for and signals, as in the `ownership` floor of `cargo xtask bench`.
@@ -160,7 +162,22 @@ impl Rig {
             check(sys::iree_async_semaphore_create(null_mut(), 0, 4, allocator, &raw mut plain)).unwrap();
         }
         let owned = Mutex::default();
-        Self { device, timeline, at: 0, source, target, executable, commands, indirect, plain, owned }
+        let (at, idle_references) = (0, [0; 5]);
+        let mut rig = Self {
+            device,
+            timeline,
+            at,
+            source,
+            target,
+            executable,
+            commands,
+            indirect,
+            plain,
+            owned,
+            idle_references,
+        };
+        rig.idle_references = rig.references();
+        rig
     }
 
     /// Does an operation for each value of the timeline.
@@ -169,6 +186,14 @@ impl Rig {
             operation(self, &self.lists(self.at), self.at);
             self.at += 1;
         }
+        self.is_done();
+    }
+
+    /// One operation. What it leaves to another thread is done when [`end_all`](Rig::end_all) returns: who gives memory
+    /// back, and when, is part of what the next operation costs.
+    fn one(&mut self, operation: impl FnOnce(&Self, &SemaphoreLists)) {
+        operation(self, &self.lists(self.at));
+        self.at += 1;
         self.is_done();
     }
 
@@ -197,6 +222,24 @@ impl Rig {
                 }
             }
         }
+        while self.references() != self.idle_references {
+            std::thread::yield_now();
+        }
+    }
+
+    /// How often what the rig works with is held.
+    fn references(&self) -> [i32; 5] {
+        let objects: [*mut sys::iree_hal_resource_t; 5] = [
+            self.source.0.cast(),
+            self.target.0.cast(),
+            self.executable.cast(),
+            self.commands.cast(),
+            self.indirect.cast(),
+        ];
+        objects.map(|object| {
+            let references = unsafe { AtomicI32::from_ptr(&raw mut (*object).ref_count) };
+            references.load(Ordering::Acquire)
+        })
     }
 
     fn is_done(&self) {
@@ -471,16 +514,16 @@ fn allocas_behind(rig: &mut Rig) {
 }
 
 fn execute_100(rig: &mut Rig) {
-    rig.chain(|rig, lists, _| rig.execute(lists, rig.commands, false));
+    rig.one(|rig, lists| rig.execute(lists, rig.commands, false));
 }
 
 fn execute_100_bound(rig: &mut Rig) {
-    rig.chain(|rig, lists, _| rig.execute(lists, rig.indirect, true));
+    rig.one(|rig, lists| rig.execute(lists, rig.indirect, true));
 }
 
 fn record_100(rig: &mut Rig) {
     let once = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
-    rig.chain(|rig, lists, _| {
+    rig.one(|rig, lists| {
         let commands = record(&rig.device, rig.executable, once, Some((&rig.source, &rig.target)));
         rig.execute(lists, commands, false);
         unsafe { sys::iree_hal_command_buffer_release(commands) };
@@ -488,8 +531,10 @@ fn record_100(rig: &mut Rig) {
 }
 
 /// A gate for each case: what callgrind counts is told by these names.
+///
+/// A gate is gone through once for all operations of its case, or once for each of them.
 macro_rules! gates {
-    ($($gate:ident: $case:ident,)*) => {
+    ($($gate:ident: $case:ident * $times:expr,)*) => {
         $(
             #[unsafe(no_mangle)]
             #[inline(never)]
@@ -502,10 +547,12 @@ macro_rules! gates {
             unsafe { check(hal_driver::register::<Nothing>(common::registry())).unwrap() };
             let mut rig = Rig::new();
             $(
-                $case(&mut rig);
-                rig.end_all();
-                $gate(&mut rig);
-                rig.end_all();
+                for case in [$case as fn(&mut Rig), |rig| $gate(rig)] {
+                    for _ in 0..$times {
+                        case(&mut rig);
+                        rig.end_all();
+                    }
+                }
                 println!("{} {}", stringify!($gate), COUNT);
             )*
             unsafe {
@@ -519,22 +566,22 @@ macro_rules! gates {
 }
 
 gates! {
-    gate_barrier_chain: barrier_chain,
-    gate_fill_chain: fill_chain,
-    gate_fill_cross_queue: fill_cross_queue,
-    gate_copy_chain: copy_chain,
-    gate_update_chain: update_chain,
-    gate_held_fills: held_fills,
-    gate_alloca_dealloca: alloca_dealloca,
-    gate_fills_behind: fills_behind,
-    gate_allocas_behind: allocas_behind,
-    gate_fills_submitted: fills_submitted,
-    gate_copies_submitted: copies_submitted,
-    gate_updates_submitted: updates_submitted,
-    gate_ownership: ownership,
-    gate_execute_100: execute_100,
-    gate_execute_100_bound: execute_100_bound,
-    gate_record_100: record_100,
+    gate_barrier_chain: barrier_chain * 1,
+    gate_fill_chain: fill_chain * 1,
+    gate_fill_cross_queue: fill_cross_queue * 1,
+    gate_copy_chain: copy_chain * 1,
+    gate_update_chain: update_chain * 1,
+    gate_held_fills: held_fills * 1,
+    gate_alloca_dealloca: alloca_dealloca * 1,
+    gate_fills_behind: fills_behind * 1,
+    gate_allocas_behind: allocas_behind * 1,
+    gate_fills_submitted: fills_submitted * 1,
+    gate_copies_submitted: copies_submitted * 1,
+    gate_updates_submitted: updates_submitted * 1,
+    gate_ownership: ownership * 1,
+    gate_execute_100: execute_100 * COUNT,
+    gate_execute_100_bound: execute_100_bound * COUNT,
+    gate_record_100: record_100 * COUNT,
 }
 
 /// IREE's proactor sleeps in `io_uring_enter`, which callgrind takes for a call that returns at once, so that no other

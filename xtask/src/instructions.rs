@@ -43,9 +43,10 @@ const BUDGETS: [(&str, u64); 16] = [
     ("gate_copies_submitted", 2_130),
     ("gate_updates_submitted", 2_230),
     ("gate_ownership", 75),
-    ("gate_execute_100", 4_530),
-    ("gate_execute_100_bound", 156_000),
-    ("gate_record_100", 372_000),
+    // What an execution kept is given back by another thread, from which the next one's memory comes: these vary by 5 %.
+    ("gate_execute_100", 4_750),
+    ("gate_execute_100_bound", 170_000),
+    ("gate_record_100", 395_000),
 ];
 
 pub(crate) fn run() -> Result<bool> {
