@@ -56,6 +56,8 @@ pub enum Mutation {
     LettersOvertake = 20,
     /// A timeline of the engine moves before the other drivers' timelines that its operation signals have their letters.
     LettersAreLate = 21,
+    /// A submission that finds the engine shut down leaves its queue without a look at what another thread has left to it.
+    RefusalLeavesQueue = 22,
 }
 
 #[cfg(any(loom, shuttle))]

@@ -724,6 +724,33 @@ fn mutant_of_deferred_against_shutdown_is_caught() {
     catches(Mutation::RestLooksAtQueuesLast, "shutdown_and_a_deferred_callback_may_cross");
 }
 
+/// Two submissions and a shutdown: a thread may leave a queue to a submission that finds the engine shut down when it has the
+/// lock. It looks after the queue all the same, or the shutdown waits for ever.
+fn refusal_against_shutdown() {
+    let engine = stepped(1);
+    let timelines = [semaphore(&engine), semaphore(&engine)];
+    let submitters = timelines.clone().map(|timeline| {
+        let engine = engine.clone();
+        thread::spawn(move || engine.submit(0, Affinity::ANY, &[], &[(timeline, 1)], Action::Barrier).is_ok())
+    });
+    engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
+    assert_eq!(engine.occupancy().operations, 0, "an operation was left lying");
+    for (submitter, timeline) in submitters.into_iter().zip(timelines) {
+        let accepted = submitter.join().unwrap();
+        assert_eq!(timeline.query().unwrap_or(1), u64::from(accepted));
+    }
+}
+
+#[test]
+fn shutdown_and_a_submission_that_it_refuses_may_cross() {
+    holds_within(3, refusal_against_shutdown);
+}
+
+#[test]
+fn mutant_of_refusal_against_shutdown_is_caught() {
+    catches(Mutation::RefusalLeavesQueue, "shutdown_and_a_submission_that_it_refuses_may_cross");
+}
+
 /// A device is lost while two of its queues are handed work: everything ends, with that cause, and comes back.
 fn loss_against_submit() {
     let engine = stepped(2);

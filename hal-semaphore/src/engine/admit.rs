@@ -191,7 +191,9 @@ impl<B: Backend> Shared<B> {
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, index, entry.agenda());
         if turn.state.closing {
-            turn.finish(0, nested);
+            if !is_mutated(Mutation::RefusalLeavesQueue) {
+                turn.finish(0, nested);
+            }
             return Err(SubmitError::ShutDown);
         }
         let foreign = standings.as_deref().unwrap_or(&[]);

@@ -48,6 +48,47 @@ fn signal_of_a_foreign_timeline_is_above_it_unless_it_has_failed() {
     assert_eq!(rig.ran(), [1]);
 }
 
+/// A refusal gives the action back as it was, so that it can be submitted again (S10).
+#[test]
+fn refused_action_comes_back_as_the_kind_that_it_was_with_its_work() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let nothing: [(Semaphore, u64); 0] = [];
+    let actions: [fn(Job) -> Action<Job>; 5] =
+        [Action::Queue, Action::Host, Action::Early, Action::Marker, Action::Cleanup];
+    for (action, id) in actions.into_iter().zip(1..) {
+        let submitted = action(Job::new(id));
+        let was = std::mem::discriminant(&submitted);
+        let refused = rig.engine.submit(7, Affinity::ANY, &nothing, &nothing, submitted).unwrap_err();
+        assert_eq!(std::mem::discriminant(&refused.action), was, "job {id}: {:?}", refused.action);
+        let (Action::Queue(job)
+        | Action::Host(job)
+        | Action::Early(job)
+        | Action::Marker(job)
+        | Action::Cleanup(job)) = refused.action
+        else {
+            panic!("job {id} does not come back");
+        };
+        assert_eq!(job.id, id);
+    }
+    let refused = rig.engine.submit(7, Affinity::ANY, &nothing, &nothing, Action::Barrier).unwrap_err();
+    assert!(matches!(refused.action, Action::Barrier), "{:?}", refused.action);
+}
+
+/// Of several timelines that have failed the first in the list of waits is the cause (S2).
+#[test]
+fn operation_fails_with_the_first_of_its_waits_that_have_failed() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [open, x, y] = rig.semaphores();
+    x.fail(broken("x has failed"));
+    y.fail(broken("y has failed"));
+    for (waits, cause) in [([&open, &x, &y], "x has failed"), ([&y, &open, &x], "y has failed")] {
+        let z = rig.semaphore();
+        let waits = waits.map(|timeline| (timeline.clone(), 1));
+        rig.engine.submit(0, Affinity::ANY, &waits, &[(z.clone(), 1)], Action::Barrier).unwrap();
+        assert_eq!(z.query().unwrap_err().message(), cause);
+    }
+}
+
 /// An engine that is shut down says so, whatever else is wrong with a request (S10).
 #[test]
 fn request_to_an_engine_that_is_shut_down_is_refused_for_that() {

@@ -378,6 +378,40 @@ mod descriptor {
         drop(reactor);
     }
 
+    /// The kernel refuses to poll more descriptors than the process may have, which it may have fewer of from one call to the
+    /// next. That is so for the whole process: this test runs in one of its own.
+    #[test]
+    fn descriptors_that_cannot_be_waited_for_are_lost_devices() {
+        const ALONE: &str = "DESCRIPTORS_ARE_TAKEN_AWAY";
+        if std::env::var_os(ALONE).is_none() {
+            let name = "completion::descriptor::descriptors_that_cannot_be_waited_for_are_lost_devices";
+            let alone = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name])
+                .env(ALONE, "1")
+                .output()
+                .unwrap();
+            let told = String::from_utf8_lossy(&alone.stdout);
+            assert!(alone.status.success() && told.contains("1 passed"), "{told}");
+            return;
+        }
+        let engine = wired(2);
+        let reactor = Reactor::spawn(&engine).unwrap();
+        let limit = rustix::process::Rlimit { current: Some(2), maximum: Some(2) };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+        (&engine.backend().end(0).1).write_all(&[1]).unwrap();
+        let clock = SystemClock::new();
+        for device in 0..2 {
+            while engine.lost(device).is_none() {
+                assert!(clock.now() < Duration::from_secs(30), "device {device} is not lost");
+                std::thread::yield_now();
+            }
+            let lost = engine.lost(device).unwrap();
+            assert_eq!(lost.code(), Code::Unavailable);
+            assert!(lost.to_string().contains("waiting for its descriptor failed"), "{lost}");
+        }
+        drop(reactor);
+    }
+
     #[test]
     fn reactor_that_was_dropped_has_nothing_of_its_engine() {
         let engine = wired(1);

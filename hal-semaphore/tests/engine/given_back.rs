@@ -65,6 +65,10 @@ fn ended_operation_gives_back_its_work_and_where_it_ran_if_it_has_either() {
     assert_eq!(engine.cancel(held), Cancel::Cancelled);
     assert_eq!(returned(), [(Some(2), None)], "a job that was cancelled");
 
+    let held = submit(0, &[(&never, 1)], &[], Action::Barrier);
+    assert_eq!(engine.cancel(held), Cancel::Cancelled);
+    assert_eq!(returned(), [], "a barrier that was cancelled");
+
     submit(0, &[], &[(&x, 3)], Action::Queue(3));
     submit(1, &[(&x, 3)], &[], Action::Barrier);
     report(0, 2);
