@@ -199,3 +199,30 @@ fn sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
     assert!(called.len() > 4, "the sink was called {} times", called.len());
     assert!(called.iter().all(|codes| *codes == [Code::FailedPrecondition; 3]), "{called:?}");
 }
+
+/// A transfer is in the profile that is open when it is submitted, with its kind and its bytes, whatever its memory is.
+#[test]
+fn transfers_are_in_the_profile_that_is_open_when_they_are_submitted() {
+    let device = Device::open("mock").unwrap();
+    let (source, target, done) = (device.buffer(64), device.buffer(64), device.semaphore(0));
+    let submit = |at: u64| {
+        let (first, second, third) = (done.at(at + 1), done.at(at + 2), done.at(at + 3));
+        device.fill(&done.at(at), &first, &source, (0, 16), &[1]).unwrap();
+        device.copy(&first, &second, &source, &target, 32).unwrap();
+        device.update_on(u64::MAX, &second, &third, &[7; 48], (&target, 0)).unwrap();
+        done.wait(at + 3).unwrap();
+    };
+    submit(0);
+    for round in 0..2 {
+        let profile = crate::common::sink::Sink::begin(&device).unwrap();
+        submit(3 + 6 * round);
+        let events = profile.end(&device).unwrap();
+        let transfers = [
+            (sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_FILL, 1, 16),
+            (sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY, 1, 32),
+            (sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_UPDATE, 1, 48),
+        ];
+        assert_eq!(events, transfers, "in round {round}");
+        submit(6 + 6 * round);
+    }
+}
