@@ -467,17 +467,17 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
 }
 
 /// A program's list of timelines and values, which panics when it is looked at once more than it was told.
-struct Brittle<'a> {
-    values: &'a [(Mean, u64)],
+struct Brittle<'a, T> {
+    values: &'a [(T, u64)],
     looks: &'a Cell<usize>,
 }
 
-impl TimelineValues<Mean> for Brittle<'_> {
+impl<T: Timeline> TimelineValues<T> for Brittle<'_, T> {
     fn len(&self) -> usize {
         self.values.len()
     }
 
-    fn get(&self, index: usize) -> Option<(&Mean, u64)> {
+    fn get(&self, index: usize) -> Option<(&T, u64)> {
         let left = self.looks.get().checked_sub(1);
         self.looks.set(left.expect("the program's list panics"));
         self.values.get(index).map(|(timeline, value)| (timeline, *value))
@@ -507,8 +507,8 @@ fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
             while !submits(refused, &passing) {
                 let left = (setup.0.occupancy().operations, setup.0.stats().submitted);
                 assert_eq!(left, (0, 0), "{refused} looks");
-                let watches = Arc::strong_count(&bad.0.panics_at) - 1;
-                assert_eq!(watches, 0, "{refused} looks: the other driver's timeline is watched");
+                let handles = [Arc::strong_count(&bad.0), Arc::strong_count(&bad.0.panics_at)];
+                assert_eq!(handles, [1, 1], "{refused} looks: the engine has, or watches, the timeline");
                 // What the engine has kept of a timeline that is gone is taken for the next, if nothing waits for it any more.
                 passing = setup.own();
                 refused += 1;
@@ -528,6 +528,30 @@ fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
             assert!(x.failure().is_none() && y.failure().is_none());
         }
     });
+}
+
+/// The same where a wait was to be left to the device: the event that it would have waited for is not held.
+#[test]
+fn submission_whose_lists_panic_holds_no_event() {
+    let rig = rig::Rig::new(2, NativeWaits::Events);
+    let [x, y, z] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    let (waits, signals) = ([(x, 1), (y.clone(), 1)], [(z.clone(), 1)]);
+    let mut refused = 0;
+    let submits = |looks: usize| {
+        let looks = &Cell::new(looks);
+        let (waits, signals) = (Brittle { values: &waits, looks }, Brittle { values: &signals, looks });
+        let submit = || rig.engine.submit(0, Affinity::queue(1), &waits, &signals, Action::Barrier);
+        catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
+    };
+    while !submits(refused) {
+        refused += 1;
+    }
+    assert!(rig.engine.occupancy().events > 0, "a wait is left to the device");
+    y.signal(1).unwrap();
+    rig.run_until_idle();
+    assert_eq!(z.query().unwrap(), 1);
+    rig.assert_idle();
 }
 
 /// A program's own step panics where it is shown. Nothing has happened, and the timeline can be moved (S1).
