@@ -5,6 +5,7 @@
 use crate::iree::{Flavour, Plugin, Tree};
 use crate::setup;
 use crate::with;
+use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -339,6 +340,7 @@ const FORMATS: [(&str, &[&str]); 5] = [
 pub(crate) fn testdata(tree: &Tree) -> Result<PathBuf> {
     let sources = setup::iree_source()?.join("runtime/src/iree/hal/cts/testdata");
     let folder = tree.folder().join("testdata");
+    let _turn = workspace::turn_at(&folder)?;
     for (format, flags) in FORMATS {
         let out = folder.join(format);
         std::fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;

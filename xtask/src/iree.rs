@@ -67,10 +67,12 @@ pub(crate) struct BuildOptions {
     plugin: Plugin,
 }
 
-/// A build tree that is configured.
+/// A build tree that is configured. Commands that run at the same time take turns at it, and each builds what it has configured.
 pub(crate) struct Tree {
     folder: PathBuf,
     python: Python,
+    /// What CMake is told.
+    arguments: Vec<String>,
 }
 
 /// The tools that people run.
@@ -83,7 +85,6 @@ impl Tree {
         let python = setup::python()?;
         let source = setup::iree_source()?;
         setup::googletest()?;
-        let root = workspace::root()?;
         let folder = workspace::target()?.join(match flavour {
             Flavour::Plain => "iree",
             Flavour::Asan => "iree-asan",
@@ -111,15 +112,17 @@ impl Tree {
             arguments.push(format!("-DHAL_DRIVER_TARGET={}", workspace::host()?));
             arguments.push("-DHAL_DRIVER_PROFILE=asan".into());
         }
-        let tree = Self { folder, python };
-        tree.cmake(&root.join("xtask/iree"), &arguments)?;
+        let tree = Self { folder, python, arguments };
+        let _turn = workspace::turn_at(&tree.folder)?;
+        tree.cmake()?;
         Ok(tree)
     }
 
-    fn cmake(&self, source: &Path, arguments: &[String]) -> Result<()> {
+    /// Configures the build, unless it is as this command wants it.
+    fn cmake(&self) -> Result<()> {
         let build = self.folder.join("build");
         let stamp = self.folder.join("configured");
-        let wanted = arguments.join("\n");
+        let wanted = self.arguments.join("\n");
         let before = std::fs::read_to_string(&stamp).unwrap_or_default();
         if build.join("build.ninja").is_file() && before == wanted {
             return Ok(());
@@ -137,10 +140,10 @@ impl Tree {
         let file = std::fs::File::create(&log).with_context(|| format!("creating {}", log.display()))?;
         let status = Command::new(self.python.program("cmake"))
             .arg("-S")
-            .arg(source)
+            .arg(workspace::root()?.join("xtask/iree"))
             .arg("-B")
             .arg(&build)
-            .args(arguments)
+            .args(&self.arguments)
             .stdout(file.try_clone()?)
             .stderr(file)
             .status()
@@ -155,6 +158,9 @@ impl Tree {
 
     /// Builds targets, with ninja's own progress.
     pub(crate) fn build(&self, targets: &[&str]) -> Result<()> {
+        let _turn = workspace::turn_at(&self.folder)?;
+        // Another command may have configured it for another plugin meanwhile.
+        self.cmake()?;
         let status = Command::new(self.python.program("ninja"))
             .arg("-C")
             .arg(self.folder.join("build"))
@@ -261,7 +267,10 @@ pub(crate) fn run(options: &RunOptions) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Plugin, dropped_plugin, ensure_unmoved};
+    use super::{Plugin, Tree, dropped_plugin, ensure_unmoved};
+    use crate::setup::Python;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     #[test]
     fn plugin_that_is_not_named_again_is_told_of() {
@@ -296,6 +305,48 @@ mod tests {
         cache("/no/such/place/build");
         let moved = ensure_unmoved(&build).unwrap_err().to_string();
         assert!(moved.contains(&format!("remove {}", folder.display())), "{moved}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// A tree whose cmake and ninja write down when they begin and when they end.
+    fn noting_tree(folder: &Path, plugin: &str) -> Tree {
+        let bin = folder.join("python/bin");
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::create_dir_all(folder.join("tree/build")).unwrap();
+        std::fs::write(folder.join("tree/build/build.ninja"), "").unwrap();
+        for name in ["cmake", "ninja"] {
+            let log = folder.join("log");
+            let told = format!("{name} \"$(tail -n 1 {}/tree/configured 2>/dev/null)\"", folder.display());
+            let script = format!(
+                "#!/bin/sh\necho begin {told} >> {log}\nsleep 0.05\necho end {told} >> {log}\n",
+                log = log.display()
+            );
+            std::fs::write(bin.join(name), script).unwrap();
+            std::fs::set_permissions(bin.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        let python = Python::at(folder.join("python"));
+        Tree { folder: folder.join("tree"), python, arguments: vec![plugin.to_owned()] }
+    }
+
+    #[test]
+    fn commands_that_build_at_once_take_turns_and_each_builds_what_it_has_configured() {
+        let folder = std::env::temp_dir().join(format!("turns-{}", std::process::id()));
+        let plugins = ["acme", "none", "acme", "other"];
+        let trees = plugins.map(|plugin| noting_tree(&folder, plugin));
+        std::thread::scope(|scope| {
+            for tree in &trees {
+                scope.spawn(|| tree.build(&["all"]).unwrap());
+            }
+        });
+        let log = std::fs::read_to_string(folder.join("log")).unwrap();
+        let lines: Vec<&str> = log.lines().collect();
+        for pair in lines.chunks(2) {
+            let ended = pair.get(1).and_then(|line| line.strip_prefix("end "));
+            assert_eq!(pair.first().and_then(|line| line.strip_prefix("begin ")), ended, "{log}");
+        }
+        let mut built: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("end ninja ")).collect();
+        built.sort_unstable();
+        assert_eq!(built, ["acme", "acme", "none", "other"], "{log}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -24,6 +24,11 @@ pub(crate) struct Python {
 }
 
 impl Python {
+    #[cfg(test)]
+    pub(crate) fn at(root: PathBuf) -> Self {
+        Self { root }
+    }
+
     /// Where it is.
     pub(crate) fn root(&self) -> &Path {
         &self.root
@@ -114,6 +119,7 @@ impl Python {
     /// Adds the networks that the demo runs, unless they are there.
     pub(crate) fn networks(&self) -> Result<()> {
         const FILE: &str = "requirements-networks.txt";
+        let _turn = workspace::turn_at(&self.root)?;
         if self.has(FILE, NETWORKS) {
             return Ok(());
         }
@@ -128,6 +134,11 @@ pub(crate) fn python() -> Result<Python> {
     let python = Python { root: workspace::target()?.join("python") };
     python.ensure_unmoved()?;
     if python.has("requirements.txt", REQUIREMENTS) {
+        return Ok(python);
+    }
+    let _turn = workspace::turn_at(&python.root)?;
+    if python.has("requirements.txt", REQUIREMENTS) {
+        // Another command has installed it meanwhile.
         return Ok(python);
     }
     println!(
@@ -146,6 +157,7 @@ pub(crate) fn package() -> Result<Python> {
     const FILE: &str = "requirements-package.txt";
     let python = Python { root: workspace::target()?.join("python-package") };
     python.ensure_unmoved()?;
+    let _turn = workspace::turn_at(&python.root)?;
     if !python.has(FILE, PACKAGE) {
         println!("installing maturin, pytest and IREE's runtime package into {}", python.root.display());
         python.create()?;

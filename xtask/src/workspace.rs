@@ -3,6 +3,7 @@
 //! Where things are, and whether anything can be built there.
 
 use anyhow::{Context, Result, bail};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,6 +69,30 @@ pub(crate) fn ensure_writable() -> Result<()> {
         );
     }
     std::fs::remove_file(&probe).with_context(|| format!("removing {}", probe.display()))
+}
+
+/// This process's turn at a folder that one command at a time may change; it ends when this is dropped, or with the process.
+#[must_use]
+pub(crate) struct Turn(#[expect(dead_code, reason = "closing it is what ends the turn")] File);
+
+/// Waits for the turn of this process at a folder. What another one has done there in its turn is done: look again.
+pub(crate) fn turn_at(folder: &Path) -> Result<Turn> {
+    let path = folder.with_extension("lock");
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+    }
+    let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => return Ok(Turn(file)),
+        Err(TryLockError::WouldBlock) => {
+            println!("waiting for another cargo xtask that builds in {}", folder.display());
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("locking {}", path.display()));
+        }
+    }
+    file.lock().with_context(|| format!("locking {}", path.display()))?;
+    Ok(Turn(file))
 }
 
 /// Says what to do if a dependency is neither here nor to be had.
