@@ -29,9 +29,9 @@ impl Sink {
     }
 
     /// Ends the profile. Returns the kind, the number of operations and the bytes of every event.
-    pub(crate) fn end(self: Box<Self>, device: &Device) -> Result<Vec<(u32, u32, u64)>> {
+    pub(crate) fn end(&self, device: &Device) -> Result<Vec<(u32, u32, u64)>> {
         unsafe { check(sys::iree_hal_device_profiling_end(device.0))? };
-        Ok(self.events.into_inner().unwrap())
+        Ok(std::mem::take(&mut *self.events.lock().unwrap()))
     }
 }
 
