@@ -17,7 +17,7 @@ use crate::share::{Dispatch, Share};
 use hal_backend::{Failure, HostProgram, splitmix64};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -272,6 +272,60 @@ impl<E> Later<E> {
     /// When the next event is due.
     pub fn next(&self) -> Option<Instant> {
         self.events.iter().map(|&(at, _)| at).min()
+    }
+}
+
+/// The cards of a machine, by number.
+///
+/// # Invariants
+///
+/// All of them are there from when the machine is made until it goes, also one that was unplugged: a number that a file, a thread or
+/// a command has of a card names one. A number from outside is [looked up](CardList::find).
+#[derive(Debug)]
+pub struct CardList<C>(Box<[C]>);
+
+impl<C> FromIterator<C> for CardList<C> {
+    fn from_iter<I: IntoIterator<Item = C>>(cards: I) -> Self {
+        Self(cards.into_iter().collect())
+    }
+}
+
+impl<C> CardList<C> {
+    /// How many there are, which their numbers are below.
+    #[expect(clippy::len_without_is_empty, reason = "none is an ordinary number of cards")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// All of them, by number.
+    pub fn iter(&self) -> std::slice::Iter<'_, C> {
+        self.0.iter()
+    }
+
+    /// The card of a number from outside.
+    pub fn find(&self, number: usize) -> Option<&C> {
+        self.0.get(number)
+    }
+
+    /// The same, to change.
+    pub fn find_mut(&mut self, number: usize) -> Option<&mut C> {
+        self.0.get_mut(number)
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "a number that the machine has of a card names one")]
+impl<C> Index<usize> for CardList<C> {
+    type Output = C;
+
+    fn index(&self, number: usize) -> &C {
+        &self.0[number]
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "a number that the machine has of a card names one")]
+impl<C> IndexMut<usize> for CardList<C> {
+    fn index_mut(&mut self, number: usize) -> &mut C {
+        &mut self.0[number]
     }
 }
 

@@ -35,7 +35,7 @@ impl Drop for Seen {
         drop(self.file.take());
         if let Some(machine) = self.machine.upgrade() {
             let mut state = machine.lock();
-            if let Some(context) = state.cards.get_mut(self.card).and_then(|card| card.context.as_mut()) {
+            if let Some(context) = state.cards[self.card].context.as_mut() {
                 context.sweep();
             }
             machine.reap(&mut state);
@@ -136,7 +136,7 @@ impl Machine {
         let request: CbIn = take(argument)?;
         let mut state = self.lock();
         let Cards { cards, files, .. } = &mut **state;
-        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut cards[number];
         card.ready()?;
         let owner = card.owner;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
@@ -190,7 +190,7 @@ impl Machine {
         let size = u64::from(count) * 8;
         let mut state = self.lock();
         let Cards { cards, files, .. } = &mut **state;
-        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut cards[number];
         let owner = card.owner.ok_or(Errno::NODEV)?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         // Buffers of both kinds are found by the number alone, and mapped in the same way. rule(handle-number)
@@ -211,7 +211,7 @@ impl Machine {
     ) -> Result<HostRange, Errno> {
         let mut state = self.lock();
         let Cards { cards, files, .. } = &mut **state;
-        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut cards[number];
         if card.status == Status::Gone {
             return Err(Errno::NODEV);
         }

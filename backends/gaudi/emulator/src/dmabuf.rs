@@ -35,7 +35,7 @@ impl Machine {
         request: &MemExport,
     ) -> Result<u64, Errno> {
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let aligned = [request.addr, request.mem_size, request.offset].iter().all(|value| value % PAGE == 0);
         if !aligned || request.mem_size == 0 {
@@ -93,7 +93,7 @@ impl Machine {
         // The attachment holds the dma-buf after its descriptors are closed.
         let range = keeping(range, Box::new(Arc::new(buffer)));
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         // The exporter finds out whether the other device can reach it, when that maps it. rule(export-peer)
         if card.faults.has(fault::NO_P2P) {
             return Err(Errno::PERM);

@@ -81,7 +81,7 @@ impl Machine {
             let Run { card, queue, context, item, .. } = run;
             let sequence = item.sequence;
             let ended = Ended { card, queue, context, item, end };
-            let jitter = state.cards.get(card).is_some_and(|card| card.faults.has(fault::JITTER));
+            let jitter = state.cards[card].faults.has(fault::JITTER);
             if jitter {
                 let draw =
                     splitmix64(self.options.execution.seed ^ splitmix64(sequence << 16 ^ u64::from(queue)));
@@ -95,7 +95,7 @@ impl Machine {
     /// Counts a transfer; whether it shall end half way.
     pub(crate) fn count_transfer(&self, card: usize, bytes: u64) -> bool {
         let mut state = self.lock();
-        let Some(card) = state.cards.get_mut(card) else { return false };
+        let card = &mut state.cards[card];
         card.counts.transfers += 1;
         card.counts.bytes_moved += bytes;
         card.faults.strikes(fault::PARTIAL)
@@ -104,16 +104,14 @@ impl Machine {
     /// Counts a dispatch, and finds its program.
     pub(crate) fn dispatched(&self, card: usize, program: u64) -> Option<Arc<dyn hal_backend::HostProgram>> {
         let mut state = self.lock();
-        if let Some(card) = state.cards.get_mut(card) {
-            card.counts.dispatches += 1;
-        }
+        state.cards[card].counts.dispatches += 1;
         state.program(program)
     }
 
     /// An item has ended: its submission may have, and its queue goes on.
     pub(crate) fn retire(&self, state: &mut State, ended: Ended) {
         let Ended { card: number, queue: queue_number, context: id, item, end } = ended;
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.running = card.running.saturating_sub(1);
         let current = |context: &&mut Context| context.id == id && !context.lost;
         let Some(context) = card.context.as_mut().filter(current) else {
@@ -156,7 +154,7 @@ impl Machine {
     /// An item of a submission has ended, and with the last one the submission, and those before it that end with it.
     fn item_ended(&self, state: &mut State, number: usize, sequence: u64) {
         let now = clock();
-        let Some(context) = state.cards.get_mut(number).and_then(|card| card.context.as_mut()) else {
+        let Some(context) = state.cards[number].context.as_mut() else {
             return;
         };
         let Some(cs) = context.submissions.get_mut(&sequence) else { return };
@@ -173,7 +171,7 @@ impl Machine {
             over.extend(others.map(|(&other, _)| (other, 0)));
         }
         for (sequence, at) in over {
-            if let Some(context) = state.cards.get_mut(number).and_then(|card| card.context.as_mut()) {
+            if let Some(context) = state.cards[number].context.as_mut() {
                 context.end(sequence, at);
             }
             self.let_go_of_objects(state, number, sequence);
@@ -182,7 +180,7 @@ impl Machine {
 
     /// Offers every queue that has waited for something that is there now.
     pub(crate) fn release_queues(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get(number) else { return };
+        let card = &state.cards[number];
         let released = card.context.as_ref().map_or_else(Vec::new, |context| context.released(&card.sync));
         for queue in released {
             self.offer(state, number, queue);
@@ -198,7 +196,7 @@ impl Machine {
         value: u32,
     ) -> Result<bool, Trouble> {
         let mut state = self.lock();
-        let Some(card) = state.cards.get_mut(number) else { return Ok(false) };
+        let card = &mut state.cards[number];
         let Some(outside) = card.sync.write(self.hardware, address, value) else { return Ok(false) };
         self.release_queues(&mut state, number);
         drop(state);
@@ -211,7 +209,7 @@ impl Machine {
     /// Adds one to a sync object, for a signal of the driver's own.
     pub(crate) fn signal_object(&self, number: usize, live: &Live, object: u32) -> Result<(), Trouble> {
         let mut state = self.lock();
-        let Some(card) = state.cards.get_mut(number) else { return Ok(()) };
+        let card = &mut state.cards[number];
         let outside = card.sync.signal(self.hardware, object);
         self.release_queues(&mut state, number);
         drop(state);
@@ -223,30 +221,23 @@ impl Machine {
 
     /// Whether a predicate of a queue is true. The first always is.
     pub(crate) fn predicate(&self, number: usize, queue: u32, predicate: u32) -> bool {
-        predicate == 0
-            || self
-                .lock()
-                .cards
-                .get(number)
-                .is_some_and(|card| card.sync.predicates(queue) >> predicate & 1 == 1)
+        predicate == 0 || self.lock().cards[number].sync.predicates(queue) >> predicate & 1 == 1
     }
 
     /// Loads scalars or predicates of a queue.
     pub(crate) fn load_registers(&self, number: usize, queue: u32, scalars: bool, words: &[u32]) {
-        if let Some(card) = self.lock().cards.get_mut(number) {
-            card.sync.load_registers(queue, scalars, words);
-        }
+        self.lock().cards[number].sync.load_registers(queue, scalars, words);
     }
 
     /// The scalars of a queue.
     pub(crate) fn scalars(&self, number: usize, queue: u32) -> [u32; 4] {
-        self.lock().cards.get(number).map_or([0; 4], |card| card.sync.scalars(queue))
+        self.lock().cards[number].sync.scalars(queue)
     }
 
     /// Passes a fence that is open, or takes a turn.
     pub(crate) fn pass(&self, number: usize, hold: Hold) -> bool {
         let mut state = self.lock();
-        let Some(card) = state.cards.get_mut(number) else { return false };
+        let card = &mut state.cards[number];
         if let Hold::Turn(turn) = hold {
             let about_to = card.context.as_ref().map(|context| context.others_at_work(turn, &card.sync));
             if let Some(arbiter) = card.sync.arbiter(turn.engine) {
@@ -265,18 +256,18 @@ impl Machine {
         value: u32,
     ) -> Option<Transfer> {
         let mut state = self.lock();
-        state.cards.get_mut(number)?.sync.write_transfer(self.hardware, queue, offset, value)
+        state.cards[number].sync.write_transfer(self.hardware, queue, offset, value)
     }
 
     /// What an engine's transfer writes when it has ended, and where.
-    pub(crate) fn completion(&self, number: usize, queue: u32) -> Option<(u64, u32)> {
-        Some(self.lock().cards.get_mut(number)?.sync.completion(self.hardware, queue))
+    pub(crate) fn completion(&self, number: usize, queue: u32) -> (u64, u32) {
+        self.lock().cards[number].sync.completion(self.hardware, queue)
     }
 
     /// A queue gives its engine to the next one.
     pub(crate) fn give_turn_back(&self, number: usize, queue: u32) {
         let mut state = self.lock();
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if let Some(arbiter) = card.sync.arbiter(engine_of(self.hardware, queue)) {
             arbiter.give_back(queue);
             self.release_queues(&mut state, number);
@@ -285,7 +276,7 @@ impl Machine {
 
     /// A queue has ended something, or waits: another one's turn may have come.
     fn came_to_rest(&self, state: &mut State, number: usize, queue: u32) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let arbiter = card.sync.arbiter(engine_of(self.hardware, queue));
         if arbiter.is_some_and(|arbiter| arbiter.came_to_rest(queue)) {
             self.release_queues(state, number);
@@ -295,7 +286,7 @@ impl Machine {
     /// Writes down what was wrong, and has the card reset.
     fn report(&self, state: &mut State, number: usize, queue: u32, trouble: Trouble) {
         let stamp = clock();
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(context) = &mut card.context else { return };
         let reported = match trouble {
             Trouble::Unmapped(address) => Some(self.hardware.fault_event(address)),
@@ -345,7 +336,7 @@ fn blow(faults: &Faults, submission: u64) -> Option<Blow> {
 
 /// Takes the first item of a queue.
 fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Blow>)> {
-    let card = state.cards.get_mut(number)?;
+    let card = &mut state.cards[number];
     let context = card.context.as_mut()?;
     if !context.is_runnable(queue, &card.sync) {
         return None;

@@ -39,7 +39,7 @@ impl Machine {
     pub(crate) fn open(&self, process: &dyn Process, number: usize, control: bool) -> Result<OwnedFd, Errno> {
         let mut state = self.lock();
         self.collect(&mut state);
-        let card = state.cards.get_mut(number).ok_or(Errno::NOENT)?;
+        let card = state.cards.find_mut(number).ok_or(Errno::NOENT)?;
         if card.status == Status::Gone {
             return Err(Errno::NODEV);
         }
@@ -68,7 +68,7 @@ impl Machine {
         if !control {
             let opener = Opener::of(process)?;
             let context = self.context(&mut state)?;
-            let card = state.cards.get_mut(number).ok_or(Errno::NOENT)?;
+            let card = state.cards.find_mut(number).ok_or(Errno::NOENT)?;
             card.context = Some(context);
             card.owner = Some(opened.identity);
             card.claim = claim;
@@ -113,7 +113,7 @@ impl Machine {
         self.collect(state);
         for number in 0..state.cards.len() {
             // Workers use memory of the program: when the program is told that the file is closed, none of them touches it.
-            while state.cards.get(number).is_some_and(|card| card.releasing) && !state.is_stopping() {
+            while state.cards[number].releasing && !state.is_stopping() {
                 self.sleep(state, number, None);
             }
         }
@@ -122,9 +122,8 @@ impl Machine {
     /// Begins to release every file without a holder.
     pub(crate) fn collect(&self, state: &mut State) {
         for (identity, file) in state.files.take_closed() {
-            if let Some(card) = state.cards.get_mut(file.card).filter(|card| card.owner == Some(identity)) {
-                card.closed = true;
-            }
+            let card = &mut state.cards[file.card];
+            card.closed |= card.owner == Some(identity);
         }
         for number in 0..state.cards.len() {
             self.begin_release(state, number);
@@ -133,9 +132,10 @@ impl Machine {
 
     /// A compute file has no holder any more, if no dma-buf holds it.
     fn begin_release(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number).filter(|card| card.closed && !card.releasing) else {
+        let card = &mut state.cards[number];
+        if !card.closed || card.releasing {
             return;
-        };
+        }
         let Some(context) = &card.context else { return };
         if context.exports.iter().any(|export| is_held(export.file.as_fd())) {
             return;
@@ -156,7 +156,7 @@ impl Machine {
 
     /// Ends a release, when no worker is at anything of the program any more.
     pub(crate) fn end_release(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if !card.releasing || card.running > 0 {
             return;
         }
@@ -174,7 +174,7 @@ impl Machine {
     pub(crate) fn holder(&self, process: &dyn Process, number: usize) -> Option<String> {
         let mut state = self.lock();
         self.collect(&mut state);
-        let owned = state.cards.get(number)?.owner.is_some();
+        let owned = state.cards.find(number)?.owner.is_some();
         drop(state);
         self.claims.holder(owned.then_some(process), number)
     }

@@ -115,7 +115,7 @@ impl Machine {
         }
         let mut state = self.lock();
         if !is_always_answered(op) {
-            state.cards.get(number).ok_or(Errno::NODEV)?.ready()?;
+            state.cards[number].ready()?;
         }
         match op {
             info::REGISTER_EVENTFD => return register_eventfd(process, &mut state, number, request.dcore_id),
@@ -143,7 +143,7 @@ impl Machine {
 
     /// The bytes of an answer.
     fn answer(&self, state: &mut Guard<'_>, number: usize, request: &InfoIn) -> Result<Vec<u8>, Errno> {
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         Ok(match request.op {
             info::HW_IP_INFO => {
                 let mut answer = bytes(&self.hardware_info(number));
@@ -243,7 +243,7 @@ impl Machine {
         argument: &mut [u8],
         request: &InfoIn,
     ) -> Result<Vec<u8>, Errno> {
-        let errors = &state.cards.get(number).ok_or(Errno::NODEV)?.errors;
+        let errors = &state.cards[number].errors;
         if errors.page_fault.is_none() {
             return Ok(Vec::new());
         }
@@ -264,7 +264,7 @@ impl Machine {
         argument: &mut [u8],
         request: &InfoIn,
     ) -> Result<Vec<u8>, Errno> {
-        let card = state.cards.get(number).ok_or(Errno::NODEV)?;
+        let card = &state.cards[number];
         let mut text = "queue  is_idle\n-----  -------\n".to_owned();
         for queue in 0..self.hardware.queues {
             let what = card.context.as_ref().and_then(|context| context.queues.get(&queue));
@@ -318,7 +318,7 @@ fn say_count(argument: &mut [u8], count: usize) {
 
 /// An error of the hardware, the firmware or an engine; nothing is written where there was none. rule(errors-captured)
 fn error_event(state: &Guard<'_>, number: usize, question: u32, room: u32) -> Result<Vec<u8>, Errno> {
-    let errors = &state.cards.get(number).ok_or(Errno::NODEV)?.errors;
+    let errors = &state.cards[number].errors;
     match errors.engine.filter(|_| question == info::USER_ENGINE_ERR_EVENT) {
         None => Ok(Vec::new()),
         Some(_) if room < 16 => Err(Errno::NOMEM),
@@ -389,7 +389,7 @@ fn register_eventfd(
 
 /// The context of a card, for its owner.
 fn own<'a>(state: &'a mut Guard<'_>, number: usize) -> Result<&'a mut Context, Errno> {
-    state.cards.get_mut(number).and_then(|card| card.context.as_mut()).ok_or(Errno::NODEV)
+    state.cards[number].context.as_mut().ok_or(Errno::NODEV)
 }
 
 fn is_eventfd(file: &OwnedFd) -> bool {

@@ -63,7 +63,7 @@ impl Machine {
         let any = if decodes { wait::ANY_DECODER_INTERRUPT } else { wait::ANY_CQ_INTERRUPT };
         let any = u16::try_from(any).unwrap_or(u16::MAX);
         let mut state = self.lock();
-        let context = state.cards.get_mut(number).and_then(|card| card.context.as_mut());
+        let context = state.cards[number].context.as_mut();
         let Some(context) = context.filter(|_| decodes || theirs) else { return };
         for interrupt in [interrupt, any] {
             *context.interrupts.entry(interrupt).or_default() += 1;
@@ -225,12 +225,12 @@ fn completed(at: u64) -> WaitOut {
 }
 
 fn context<'a>(state: &'a Guard<'_>, number: usize) -> Result<&'a Context, Errno> {
-    state.cards.get(number).and_then(|card| card.context.as_ref()).ok_or(Errno::NODEV)
+    state.cards[number].context.as_ref().ok_or(Errno::NODEV)
 }
 
 /// Has the time written when an interrupt finds a counter far enough; now, if it is. rule(timestamp-registration)
 fn register(state: &mut Guard<'_>, number: usize, wanted: Wanted) -> Result<(), Errno> {
-    let context = state.cards.get_mut(number).and_then(|card| card.context.as_mut()).ok_or(Errno::NODEV)?;
+    let context = state.cards[number].context.as_mut().ok_or(Errno::NODEV)?;
     let counter = context.word(wanted.counter, wanted.offset).ok_or(Errno::INVAL)?;
     let times =
         context.buffer(wanted.times).filter(|buffer| buffer.kind == BufferKind::Times).ok_or(Errno::INVAL)?;

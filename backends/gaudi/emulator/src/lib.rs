@@ -165,12 +165,12 @@ impl Emulator {
 
     /// What became of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
-        self.machine.lock().cards.get(card).map(card::Card::counted).unwrap_or_default()
+        self.machine.lock().cards.find(card).map(card::Card::counted).unwrap_or_default()
     }
 
     /// What was wrong with the commands that a card met last, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.machine.lock().cards.get(card)?.complaint.clone()
+        self.machine.lock().cards.find(card)?.complaint.clone()
     }
 
     /// A card's firmware reports an error of its own accord, one that only a reset mends.

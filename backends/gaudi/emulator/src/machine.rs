@@ -34,7 +34,7 @@ const TRIALS: u32 = 61;
 
 /// What the lock is around.
 pub(crate) struct Cards {
-    pub(crate) cards: Vec<Card>,
+    pub(crate) cards: machine::CardList<Card>,
     pub(crate) files: OpenFiles<File>,
     pub(crate) next_context: u64,
     /// Items that are executed, and end when their time has come.
@@ -99,7 +99,7 @@ impl Machine {
     pub(crate) fn offer(&self, state: &mut State, card: usize, queue: u32) {
         let runnable =
             |card: &Card| card.context.as_ref().is_some_and(|context| context.is_runnable(queue, &card.sync));
-        if state.cards.get(card).is_some_and(runnable) {
+        if runnable(&state.cards[card]) {
             self.core.offer(state, (card, queue));
         }
     }
@@ -147,16 +147,16 @@ impl Machine {
 
     /// Does what is due for a card.
     fn advance(&self, state: &mut State, number: usize, now: Instant) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if card.until.is_some_and(|until| until <= now) {
             card.until = None;
             self.end_reset_if_over(state, number);
         }
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if card.looks.is_some_and(|at| at <= now) {
             self.look(state, number);
         }
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if card.watchdog.is_some_and(|at| at <= now) {
             self.reset(state, number);
             return;
@@ -172,7 +172,7 @@ impl Machine {
     /// A reset looks for holders of the file: at first it kills, then it only waits, and at last it gives up.
     fn look(&self, state: &mut State, number: usize) {
         self.collect(state);
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.looks = None;
         if card.context.is_none() || card.status != Status::InReset {
             return;
@@ -194,7 +194,7 @@ impl Machine {
 
     /// Ends a reset, if its time is over, the file has no holder, and no thread works on anything from before.
     pub(crate) fn end_reset_if_over(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let resetting = matches!(card.status, Status::InReset | Status::Releasing);
         if resetting && card.until.is_none() && card.running == 0 && card.context.is_none() {
             if card.status == Status::InReset {
@@ -211,7 +211,7 @@ impl Machine {
 
     /// Watches over the oldest submission of a card, and no other.
     pub(crate) fn watch(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(context) = &mut card.context else { return };
         let Some((sequence, timeout)) = context.oldest_unended().map(|(sequence, cs)| (sequence, cs.timeout))
         else {
@@ -230,7 +230,7 @@ impl Machine {
     /// time of those behind it is not watched before it ends. rule(cs-timeout)
     fn time_out(&self, state: &mut State, number: usize, sequence: u64) {
         let stamp = clock();
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(context) = &mut card.context else { return };
         let Some(cs) = context.submissions.get_mut(&sequence) else { return };
         context.oldest = Some((sequence, None));
@@ -248,7 +248,7 @@ impl Machine {
     /// Something is wrong with a card that only a reset mends. A program that wants to be told is told, and has some time;
     /// otherwise the reset comes at once.
     pub(crate) fn fail(&self, state: &mut State, number: usize, events: u64) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if card.status != Status::Operational {
             return;
         }
@@ -277,7 +277,7 @@ impl Machine {
 
     /// Resets a card: everything that has not ended fails, and everybody is told.
     pub(crate) fn reset(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if !matches!(card.status, Status::Operational | Status::Releasing) {
             return;
         }
@@ -295,7 +295,7 @@ impl Machine {
     /// Two fatal errors: a reset that does not help.
     pub(crate) fn break_down(&self, state: &mut State, number: usize) {
         self.reset(state, number);
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.status = Status::Malfunction;
         (card.until, card.looks) = (None, None);
         if let Some(context) = &mut card.context {
@@ -305,7 +305,7 @@ impl Machine {
 
     /// Pulls a card out.
     pub(crate) fn unplug(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.status = Status::Gone;
         card.watchdog = None;
         (card.until, card.looks) = (None, None);
@@ -316,7 +316,7 @@ impl Machine {
     fn abandon(&self, state: &mut State, number: usize, events: u64) {
         let stamp = clock();
         state.withdraw(|&(card, _)| card == number);
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if let Some(context) = &mut card.context {
             context.live.abort.store(true, Ordering::Relaxed);
             for queue in context.queues.values_mut() {
@@ -347,7 +347,7 @@ impl Machine {
 
     /// Resets the compute engines after a close.
     pub(crate) fn release(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if card.status != Status::Operational || !self.hardware.release_reset {
             return;
         }

@@ -18,7 +18,7 @@ use hal_gaudi_abi::uapi::{
 
 /// A context, of a card that is known to be open.
 fn context<'a>(state: &'a mut Guard<'_>, number: usize) -> Result<&'a mut Context, Errno> {
-    state.cards.get_mut(number).and_then(|card| card.context.as_mut()).ok_or(Errno::NODEV)
+    state.cards[number].context.as_mut().ok_or(Errno::NODEV)
 }
 
 /// What goes wrong of these leaves zeros behind. rule(memory-answer)
@@ -36,7 +36,7 @@ impl Machine {
     ) -> Result<(), Errno> {
         {
             let state = self.lock();
-            state.cards.get(number).ok_or(Errno::NODEV)?.ready()?;
+            state.cards[number].ready()?;
         }
         let header: MemFree = take(argument)?;
         let result = match header.op {
@@ -75,7 +75,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         if card.faults.strikes(fault::ALLOC) {
             return Err(Errno::NOMEM);
         }
@@ -123,7 +123,7 @@ impl Machine {
 
     fn map_device(&self, number: usize, request: &MemMapDevice) -> Result<u64, Errno> {
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let memory = context.memory.get_mut(&request.handle).ok_or(Errno::INVAL)?;
         if card.faults.strikes(fault::MAP) {
@@ -149,7 +149,7 @@ impl Machine {
         }
         {
             let mut state = self.lock();
-            if state.cards.get_mut(number).ok_or(Errno::NODEV)?.faults.strikes(fault::MAP) {
+            if state.cards[number].faults.strikes(fault::MAP) {
                 return Err(Errno::NOMEM);
             }
         }
@@ -192,10 +192,8 @@ impl Machine {
             // The program may give the memory back as soon as it is told, so no worker may use it then. A
             // program that waits for its submissions first never waits here.
             let here = |state: &Guard<'_>| {
-                let card = state.cards.get(number);
-                card.is_some_and(|card| {
-                    card.running > 0 && card.context.as_ref().is_some_and(|now| now.id == id)
-                })
+                let card = &state.cards[number];
+                card.running > 0 && card.context.as_ref().is_some_and(|now| now.id == id)
             };
             while mapping.memory.is_shared() && here(&state) && !state.is_stopping() {
                 self.sleep(&mut state, number, None);

@@ -552,13 +552,12 @@ impl Engine<'_> {
             return Ok(());
         }
         match self.machine.completion(card, queue) {
-            Some((0, _)) => {
+            (0, _) => {
                 let why = "a transfer is to say that it has ended, and no address is set: write an address to WR_COMP_ADDR_LO and \
                            WR_COMP_ADDR_HI of its engine first";
                 Err(Trouble::Engine(why.to_owned()).into())
             }
-            Some((address, value)) => Ok(self.machine.write_word(card, &self.run.live, address, value)?),
-            None => Ok(()),
+            (address, value) => Ok(self.machine.write_word(card, &self.run.live, address, value)?),
         }
     }
 

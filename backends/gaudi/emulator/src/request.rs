@@ -80,11 +80,11 @@ impl Machine {
         let File { card: number, control } = self.file(file)?;
         {
             let mut state = self.lock();
-            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            let card = &mut state.cards[number];
             if !control && card.faults.strikes(fault::UNPLUG) {
                 self.unplug(&mut state, number);
             }
-            let card = state.cards.get(number).ok_or(Errno::NODEV)?;
+            let card = &state.cards[number];
             if card.status == Status::Gone {
                 return Err(Errno::NODEV);
             }
@@ -111,7 +111,7 @@ impl Machine {
         let word = |at: usize| -> Result<u32, Errno> { drm::take(argument.get(at..).unwrap_or_default()) };
         let (operation, enable) = (word(OPERATION)?, word(ENABLE)? != 0);
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         card.ready()?;
         match operation {
             0..SET_MODE if !card.debugging => Err(Errno::FAULT),

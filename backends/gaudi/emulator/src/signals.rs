@@ -52,11 +52,10 @@ impl Machine {
         let chunk = chunks.first().ok_or(Errno::INVAL)?;
         let mut state = self.lock();
         let count = |state: &mut Guard<'_>| {
-            if let Some(card) = state.cards.get_mut(number) {
-                card.drops.validation += 1;
-                if let Some(context) = &mut card.context {
-                    context.drops.validation += 1;
-                }
+            let card = &mut state.cards[number];
+            card.drops.validation += 1;
+            if let Some(context) = &mut card.context {
+                context.drops.validation += 1;
             }
         };
         // No driver of the kernel's own has networks, and a collective wait is for those. rule(collective-wait)
@@ -84,7 +83,7 @@ impl Machine {
     ) -> Result<CsOut, Errno> {
         let sequence = self.number(state, number, wanted)?;
         let found = self.context_room(state, number, queue).and_then(|()| {
-            let card = state.cards.get_mut(number).ok_or(Refusal(Errno::NODEV, Why::Other))?;
+            let card = &mut state.cards[number];
             turn(card.sync.stream(queue), 1, false).map(|(turn, given)| {
                 if let Some(other) = given {
                     card.sync.give(self.hardware, queue, other);
@@ -123,8 +122,7 @@ impl Machine {
     ) -> Result<CsOut, Errno> {
         let reserved = wanted.flags & cs::ENCAP_SIGNALS != 0;
         let sequence = if reserved { chunk.cb_handle } else { signal_named_by(process, chunk)? };
-        let context =
-            state.cards.get_mut(number).and_then(|card| card.context.as_mut()).ok_or(Errno::NODEV)?;
+        let context = state.cards[number].context.as_mut().ok_or(Errno::NODEV)?;
         let reservation = if reserved {
             let found =
                 context.reservations.iter().find(|(_, reservation)| reservation.sequence == Some(sequence));
@@ -159,14 +157,13 @@ impl Machine {
             self.refuse(state, number, sequence, refusal);
             return Ok(nothing());
         }
-        if let Some(card) = state.cards.get_mut(number) {
-            if let Some(needed) = card.sync.stream(point.queue).needed.get_mut(point.which) {
-                *needed += 1;
-            }
-            let held = reservation.and_then(|(id, _)| card.context.as_mut()?.reservations.get_mut(&id));
-            if let Some(held) = held {
-                held.needed += 1;
-            }
+        let card = &mut state.cards[number];
+        if let Some(needed) = card.sync.stream(point.queue).needed.get_mut(point.which) {
+            *needed += 1;
+        }
+        let held = reservation.and_then(|(id, _)| card.context.as_mut()?.reservations.get_mut(&id));
+        if let Some(held) = held {
+            held.needed += 1;
         }
         if let Some(cs) = submission(state, number, sequence) {
             cs.role = Role::Wait;
@@ -186,7 +183,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let (turn, given) = turn(card.sync.stream(queue), count, true).map_err(|refusal| refusal.0)?;
         if let Some(other) = given {
             card.sync.give(self.hardware, queue, other);
@@ -210,7 +207,7 @@ impl Machine {
     pub(crate) fn unreserve(&self, number: usize, request: u64) -> Result<CsOut, Errno> {
         let id = u32::try_from(request & 0xFFFF_FFFF).unwrap_or(0);
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let Reservation { queue, which, before, count, .. } =
             context.reservations.get(&id).copied().ok_or(Errno::INVAL)?;
@@ -233,13 +230,13 @@ impl Machine {
     }
 
     fn context_room(&self, state: &Guard<'_>, number: usize, queue: u32) -> Result<(), Refusal> {
-        let context = state.cards.get(number).and_then(|card| card.context.as_ref());
+        let context = state.cards[number].context.as_ref();
         self.room(context.ok_or(Refusal(Errno::NODEV, Why::Other))?, std::iter::once(queue))
     }
 
     /// A submission has ended: what it needed, it needs no more.
     pub(crate) fn let_go_of_objects(&self, state: &mut crate::machine::State, number: usize, sequence: u64) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(context) = &mut card.context else { return };
         let Some(cs) = context.submissions.get_mut(&sequence) else { return };
         let (needs, reservation, fulfils) =

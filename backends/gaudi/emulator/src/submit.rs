@@ -72,18 +72,17 @@ impl Refusal {
     /// Counts it, and says the error. rule(cs-counters)
     fn counted(self, state: &mut Guard<'_>, number: usize) -> Errno {
         let Self(error, why) = self;
-        if let Some(card) = state.cards.get_mut(number) {
-            let count = |drops: &mut Drops| match why {
-                Why::Parsing => drops.parsing += 1,
-                Why::Full => drops.full += 1,
-                Why::InFlight => drops.in_flight += 1,
-                Why::Validation => drops.validation += 1,
-                Why::Other => {}
-            };
-            count(&mut card.drops);
-            if let Some(context) = &mut card.context {
-                count(&mut context.drops);
-            }
+        let card = &mut state.cards[number];
+        let count = |drops: &mut Drops| match why {
+            Why::Parsing => drops.parsing += 1,
+            Why::Full => drops.full += 1,
+            Why::InFlight => drops.in_flight += 1,
+            Why::Validation => drops.validation += 1,
+            Why::Other => {}
+        };
+        count(&mut card.drops);
+        if let Some(context) = &mut card.context {
+            count(&mut context.drops);
         }
         error
     }
@@ -122,7 +121,7 @@ impl Machine {
         }
         let silent = {
             let mut state = self.lock();
-            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            let card = &mut state.cards[number];
             card.ready()?;
             card.faults.fail(fault::SUBMIT)?;
             card.faults.has(fault::NO_SIGNALS)
@@ -174,8 +173,7 @@ impl Machine {
         let sequence = self.work_submission(process, number, wanted)?.seq;
         let mut state = self.lock();
         loop {
-            let context =
-                state.cards.get(number).and_then(|card| card.context.as_ref()).ok_or(Errno::NODEV)?;
+            let context = state.cards[number].context.as_ref().ok_or(Errno::NODEV)?;
             match context.submissions.get(&sequence) {
                 Some(cs) if !cs.done && !cs.waits_failed => {}
                 Some(cs) if cs.error.is_some() || cs.waits_failed => return Err(Errno::NOEXEC),
@@ -221,7 +219,7 @@ impl Machine {
         stage: Option<Stage>,
     ) -> Result<Vec<(u32, Body)>, Refusal> {
         let no_card = Refusal(Errno::NODEV, Why::Other);
-        let card = state.cards.get_mut(number).ok_or(no_card)?;
+        let card = &mut state.cards[number];
         let context = card.context.as_mut().ok_or(no_card)?;
         let bodies = chunks.iter().map(|chunk| self.check(context, chunk));
         let bodies = bodies.collect::<Result<Vec<_>, Refusal>>()?;
@@ -258,7 +256,7 @@ impl Machine {
     /// Takes a number for a submission, if there is a place: as many as the driver remembers outcomes, and each is taken until
     /// its submission has ended. rule(cs-window)
     pub(crate) fn number(&self, state: &mut Guard<'_>, number: usize, wanted: &Wanted) -> Result<u64, Errno> {
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         card.ready()?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         context.forget(self.hardware);
@@ -292,7 +290,7 @@ impl Machine {
 
     /// A submission that has its number is refused: it counts as ended, and its waiters are not told that it never ran.
     pub(crate) fn refuse(&self, state: &mut Guard<'_>, number: usize, sequence: u64, why: Refusal) -> Errno {
-        if let Some(context) = state.cards.get_mut(number).and_then(|card| card.context.as_mut()) {
+        if let Some(context) = state.cards[number].context.as_mut() {
             context.end(sequence, 0);
         }
         why.counted(state, number)
@@ -361,7 +359,7 @@ impl Machine {
         sequence: u64,
         bodies: Vec<(u32, Body)>,
     ) {
-        let Some(Card { context: Some(context), counts, .. }) = state.cards.get_mut(number) else { return };
+        let Card { context: Some(context), counts, .. } = &mut state.cards[number] else { return };
         counts.submissions += 1;
         let Some(cs) = context.submissions.get_mut(&sequence) else { return };
         cs.number = counts.submissions;
@@ -449,5 +447,5 @@ pub(crate) fn submission<'a>(
     number: usize,
     sequence: u64,
 ) -> Option<&'a mut CommandSubmission> {
-    state.cards.get_mut(number)?.context.as_mut()?.submissions.get_mut(&sequence)
+    state.cards[number].context.as_mut()?.submissions.get_mut(&sequence)
 }

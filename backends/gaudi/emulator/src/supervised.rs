@@ -30,7 +30,7 @@ impl Machine {
             let node = files.get(identity)?;
             (node.card, node.control)
         };
-        let card = cards.get_mut(number).filter(|_| !control).ok_or(Errno::NODEV)?;
+        let card = cards.find_mut(number).filter(|_| !control).ok_or(Errno::NODEV)?;
         if card.status == Status::Gone {
             return Err(Errno::NODEV);
         }

@@ -42,7 +42,7 @@ impl Machine {
             },
         };
         let state = self.lock();
-        let card = state.cards.get(number).filter(|card| card.status != Status::Gone).ok_or(Errno::NOENT)?;
+        let card = state.cards.find(number).filter(|card| card.status != Status::Gone).ok_or(Errno::NOENT)?;
         let text = match attribute {
             "vendor" => format!("{VENDOR:#06x}"),
             "device" => format!("{:#06x}", self.hardware.device),

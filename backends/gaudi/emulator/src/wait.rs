@@ -62,9 +62,8 @@ impl Machine {
         let mut state = self.lock();
         // rule(wait-watchdog)
         waits(&mut state, number)?;
-        if let Some(card) = state.cards.get_mut(number) {
-            card.counts.waits += 1;
-        }
+        let card = &mut state.cards[number];
+        card.counts.waits += 1;
         if request.flags & wait::INTERRUPT != 0 {
             return self.wait_for_interrupt(process, state, number, argument);
         }
@@ -100,7 +99,7 @@ impl Machine {
         if request.pad.iter().any(|&byte| byte != 0) {
             return Err(Errno::INVAL);
         }
-        let absent = state.cards.get(number).is_some_and(|card| card.faults.has(fault::NO_MULTI));
+        let absent = state.cards[number].faults.has(fault::NO_MULTI);
         if !self.hardware.multi_wait || absent {
             return Err(Errno::PERM);
         }
@@ -114,16 +113,15 @@ impl Machine {
             .chunks_exact(8)
             .map(|bytes| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
             .collect();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         if card.multi_waits >= MULTI_WAITS {
             return Err(Errno::NOMEM);
         }
         card.multi_waits += 1;
         let until = self.deadline(request.timeout_us);
         let result = self.first_of(&mut state, number, &sequences, until);
-        if let Some(card) = state.cards.get_mut(number) {
-            card.multi_waits -= 1;
-        }
+        let card = &mut state.cards[number];
+        card.multi_waits -= 1;
         // What is refused, or finds an error, leaves the argument as it was.
         give(argument, &result?);
         Ok(())
@@ -173,7 +171,7 @@ impl Machine {
         }
         // However often it is woken for nothing, it is one wait.
         let first = !std::mem::replace(slept, true);
-        if first && state.cards.get_mut(number).is_some_and(|card| card.faults.strikes(fault::INTERRUPT)) {
+        if first && state.cards[number].faults.strikes(fault::INTERRUPT) {
             return Err(Errno::INTR);
         }
         if interrupt::is_pending() {
@@ -188,7 +186,7 @@ impl Machine {
 
     /// What is known of a submission.
     fn know(&self, state: &mut Guard<'_>, number: usize, sequence: u64) -> Result<Known, Errno> {
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let remembered = card.faults.value(fault::GONE);
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         if sequence >= context.next_sequence {
@@ -218,12 +216,12 @@ fn known(context: &mut Context, sequence: u64, window: u64) -> Known {
 }
 
 fn context<'a>(state: &'a Guard<'_>, number: usize) -> Result<&'a Context, Errno> {
-    state.cards.get(number).and_then(|card| card.context.as_ref()).ok_or(Errno::NODEV)
+    state.cards[number].context.as_ref().ok_or(Errno::NODEV)
 }
 
 /// Whether a card can be waited for at all.
 fn waits(state: &mut Guard<'_>, number: usize) -> Result<(), Errno> {
-    let card = state.cards.get(number).ok_or(Errno::NODEV)?;
+    let card = &state.cards[number];
     match card.status {
         Status::Gone => Err(Errno::NODEV),
         Status::Operational if card.watchdog.is_none() => Ok(()),

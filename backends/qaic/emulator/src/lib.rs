@@ -134,18 +134,18 @@ impl Emulator {
 
     /// What became of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
-        self.machine.lock().cards.get(card).map(machine::Card::counted).unwrap_or_default()
+        self.machine.lock().cards.find(card).map(machine::Card::counted).unwrap_or_default()
     }
 
     /// The last events that the kernel has sent about a card, oldest first: `offline`, `online`, or `change` with a channel
     /// and its state.
     pub fn uevents(&self, card: usize) -> Vec<String> {
-        self.machine.lock().cards.get(card).map(|card| card.uevents.sent()).unwrap_or_default()
+        self.machine.lock().cards.find(card).map(|card| card.uevents.sent()).unwrap_or_default()
     }
 
     /// What was wrong with what a card met last, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.machine.lock().cards.get(card)?.complaint.clone()
+        self.machine.lock().cards.find(card)?.complaint.clone()
     }
 }
 

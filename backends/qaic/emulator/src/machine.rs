@@ -146,7 +146,7 @@ impl Card {
 
 /// What the lock is around.
 pub(crate) struct Cards {
-    pub(crate) cards: Vec<Card>,
+    pub(crate) cards: machine::CardList<Card>,
     pub(crate) files: OpenFiles<File>,
     pub(crate) later: Later<Event>,
 }
@@ -244,7 +244,7 @@ impl Machine {
 
     /// Ends every thread, and what is under way.
     pub(crate) fn stop(&self) {
-        for card in &self.lock().cards {
+        for card in self.lock().cards.iter() {
             card.server.abort_all();
         }
         self.core.stop();
@@ -253,7 +253,7 @@ impl Machine {
     /// Resets a card (`qaic_pci_reset_prepare`, and `mhi_status_cb` where the device itself says that it has crashed): requests
     /// under way end, every channel is released, and the device forgets everything. Files stay open.
     pub(crate) fn reset(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if card.status != Status::Online {
             return;
         }
@@ -267,9 +267,8 @@ impl Machine {
 
     /// A reset is over (`qaic_pci_reset_done`, `qaic_mhi_probe`).
     fn boot(&self, state: &mut State, number: usize) {
-        if let Some(card) = state.cards.get_mut(number)
-            && card.status == Status::Offline
-        {
+        let card = &mut state.cards[number];
+        if card.status == Status::Offline {
             card.status = Status::Online;
             card.uevents.send("online".to_owned());
             self.core.wake(number);
@@ -278,7 +277,7 @@ impl Machine {
 
     /// Pulls a card out (`qaic_pci_remove`, `qaic_destroy_drm_device`).
     pub(crate) fn unplug(&self, state: &mut State, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.status = Status::Gone;
         card.uevents.send("offline".to_owned());
         self.tear_down(state, number);
@@ -286,14 +285,13 @@ impl Machine {
 
     /// Ends everything that a card was at (`qaic_dev_reset_clean_local_state`).
     fn tear_down(&self, state: &mut State, number: usize) {
-        if let Some(card) = state.cards.get_mut(number) {
-            card.control.abandon();
-            // `qaic_clean_up_ssr`.
-            card.restarting = None;
-            card.server.clear();
-            for bridge in &mut card.bridges {
-                bridge.stop();
-            }
+        let card = &mut state.cards[number];
+        card.control.abandon();
+        // `qaic_clean_up_ssr`.
+        card.restarting = None;
+        card.server.clear();
+        for bridge in &mut card.bridges {
+            bridge.stop();
         }
         for channel in 0..CHANNELS {
             self.release_channel(state, number, channel);

@@ -95,7 +95,7 @@ pub(crate) struct File {
 
 /// What the lock is around.
 pub(crate) struct Cards {
-    pub(crate) cards: Vec<Card>,
+    pub(crate) cards: machine::CardList<Card>,
     pub(crate) files: OpenFiles<()>,
     /// What is kept for each file that is open.
     pub(crate) open: BTreeMap<Identity, File>,
@@ -199,7 +199,7 @@ impl Machine {
         let mut state = self.lock();
         let mut others = state.open.values().filter(|file| file.card == number);
         let busy = others.any(|file| exclusive || file.exclusive);
-        let card = state.cards.get_mut(number).filter(|card| !card.detached).ok_or(Errno::NOENT)?;
+        let card = state.cards.find_mut(number).filter(|card| !card.detached).ok_or(Errno::NOENT)?;
         if busy {
             return Err(Errno::AGAIN);
         }
@@ -220,7 +220,7 @@ impl Machine {
         let cards: &mut Cards = &mut state;
         for (identity, ()) in cards.files.take_closed() {
             let Some(file) = cards.open.remove(&identity) else { continue };
-            let Some(card) = cards.cards.get_mut(file.card) else { continue };
+            let card = &mut cards.cards[file.card];
             let SetNocCleanup { enabled, x, y, addr, data, .. } = file.cleanup;
             if enabled == 1 && !card.detached {
                 // `tt_cdev_release_noc_cleanup`: the lower half is written.
@@ -245,10 +245,10 @@ impl Machine {
 
     /// Gives the tiles of a card that begin to execute to the workers.
     pub(crate) fn launch(&self, state: &mut machine::State<Cards, Unit>, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let board = card.board.clone();
         for tile in board.chip.take_started() {
-            let Some(card) = state.cards.get_mut(number) else { return };
+            let card = &mut state.cards[number];
             card.counts.launches += 1;
             let hangs = card.faults.strikes(fault::HANG);
             if card.faults.strikes(fault::STUCK) {
@@ -292,13 +292,13 @@ impl Machine {
         let mut state = self.lock();
         while let Some(unit) = self.core.next(&mut state, worker) {
             let Unit { card: number, tile } = unit;
-            let Some(card) = state.cards.get_mut(number) else { continue };
+            let card = &mut state.cards[number];
             card.counts.turns += 1;
             let board = card.board.clone();
             drop(state);
             let runs = board.chip.turn(tile, TURN);
             state = self.lock();
-            let Some(card) = state.cards.get(number) else { continue };
+            let card = &state.cards[number];
             if !Arc::ptr_eq(&card.board, &board) {
                 continue;
             }
@@ -323,7 +323,7 @@ impl Machine {
     pub(crate) fn counts(&self, number: usize) -> Counts {
         let mut state = self.lock();
         let files = state.open.values().filter(|file| file.card == number).count() as u64;
-        let Some(card) = state.cards.get_mut(number) else { return Counts::default() };
+        let card = &mut state.cards[number];
         card.count_board();
         let mut chip = card.counts.chip;
         // What one did that was pulled out was taken over then.
@@ -370,17 +370,17 @@ impl Machine {
     }
 
     pub(crate) fn complaint(&self, number: usize) -> Option<String> {
-        self.lock().cards.get(number)?.complaint.clone()
+        self.lock().cards.find(number)?.complaint.clone()
     }
 
     pub(crate) fn stopped(&self, number: usize) -> Option<String> {
-        let board = self.lock().cards.get(number)?.board.clone();
+        let board = self.lock().cards.find(number)?.board.clone();
         board.chip.stopped()
     }
 
     /// Remembers a rule that was broken.
     pub(crate) fn complain(&self, number: usize, violation: &str) {
-        if let Some(card) = self.lock().cards.get_mut(number) {
+        if let Some(card) = self.lock().cards.find_mut(number) {
             card.complaint.get_or_insert_with(|| violation.to_owned());
         }
     }

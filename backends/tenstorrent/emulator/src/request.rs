@@ -70,7 +70,7 @@ impl Machine {
         let mut state = self.lock();
         state.files.get(identity)?;
         let mut open = *state.open.get(&identity).ok_or(Errno::NOTTY)?;
-        let card = state.cards.get_mut(open.card).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[open.card];
         if card.faults.strikes(fault::UNPLUG) {
             Self::unplug(card);
         }

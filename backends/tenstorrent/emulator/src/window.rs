@@ -44,7 +44,7 @@ pub(crate) fn map(
     let mut state = machine.lock();
     state.files.get(owner)?;
     let open = *state.open.get(&owner).ok_or(Errno::NOTTY)?;
-    let card = state.cards.get_mut(open.card).ok_or(Errno::NODEV)?;
+    let card = &mut state.cards[open.card];
     if card.detached || card.resets != open.resets {
         return Err(Errno::NODEV);
     }
@@ -96,14 +96,7 @@ impl WindowRange {
 
     /// Whether this read is one that goes wrong.
     fn is_flipped(&self, length: usize) -> bool {
-        self.flips
-            && length > 4
-            && self
-                .machine
-                .lock()
-                .cards
-                .get_mut(self.card)
-                .is_some_and(|card| card.faults.strikes(fault::FLIP))
+        self.flips && length > 4 && self.machine.lock().cards[self.card].faults.strikes(fault::FLIP)
     }
 }
 
@@ -139,7 +132,7 @@ impl DeviceRange for WindowRange {
 
 impl Drop for WindowRange {
     fn drop(&mut self) {
-        if let Some(card) = self.machine.lock().cards.get_mut(self.card)
+        if let Some(card) = self.machine.lock().cards.find_mut(self.card)
             && let Some(owned) = card.windows.get_mut(&self.window)
             && owned.file == self.owner
             && Arc::ptr_eq(&card.board, &self.board)

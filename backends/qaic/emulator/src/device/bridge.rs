@@ -277,7 +277,7 @@ impl Card {
 impl Machine {
     /// Something of a channel has changed: its worker looks at it.
     pub(crate) fn ring(&self, state: &mut State, number: usize, channel: u32) {
-        let bridge = state.cards.get_mut(number).and_then(|card| card.bridge(channel));
+        let bridge = state.cards[number].bridge(channel);
         if bridge.is_some_and(|bridge| bridge.network.is_some() && !bridge.running) {
             self.core.offer(state, Unit::Bridge { card: number, channel });
         }
@@ -285,12 +285,11 @@ impl Machine {
 
     /// A worker is at a channel, until nothing can be done.
     pub(crate) fn transfer(&self, state: &mut Guard<'_>, number: usize, channel: u32) {
-        let card = state.cards.get_mut(number);
-        let Some(bridge) = card.and_then(|card| card.bridge(channel)) else { return };
+        let Some(bridge) = state.cards[number].bridge(channel) else { return };
         let Some((network, _)) = bridge.network.clone().filter(|_| !bridge.running) else { return };
         bridge.running = true;
         while self.advance(state, number, channel, &network) {}
-        if let Some(bridge) = state.cards.get_mut(number).and_then(|card| card.bridge(channel))
+        if let Some(bridge) = state.cards[number].bridge(channel)
             && (bridge.is_of(&network) || bridge.network.is_none())
         {
             bridge.running = false;
@@ -302,11 +301,11 @@ impl Machine {
 
     /// Does one thing for a channel. False, if there is none to do.
     fn advance(&self, state: &mut Guard<'_>, number: usize, channel: u32, network: &Arc<Shared>) -> bool {
-        let Some(card) = state.cards.get_mut(number) else { return false };
+        let card = &mut state.cards[number];
         card.fetch(channel);
         let Some(bridge) = card.bridge(channel).filter(|bridge| bridge.is_of(network)) else { return false };
         for place in 0..bridge.window.len() {
-            let Some(card) = state.cards.get_mut(number) else { return false };
+            let card = &mut state.cards[number];
             let Some(bridge) = card.bridge(channel) else { return false };
             let Some(step) = bridge.window.get(place).map(|element| element.step) else { return false };
             match step {
@@ -354,7 +353,7 @@ impl Machine {
             Some((source, target)) => Lock::unlocked(state, || target.copy_from(source)),
             None => false,
         };
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(bridge) = card.bridges.get_mut(channel as usize).filter(|bridge| bridge.is_of(network))
         else {
             return;
@@ -374,7 +373,7 @@ impl Machine {
 
     /// Interrupts the kernel.
     pub(crate) fn send_interrupt(&self, state: &mut State, number: usize, channel: u32) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.counts.interrupts += 1;
         if !card.faults.strikes(fault::LOST_MSI) {
             self.interrupt(state, number, channel);

@@ -265,7 +265,7 @@ impl Card {
 impl Machine {
     /// A message has come over the control channel.
     pub(crate) fn deliver(&self, state: &mut State, number: usize, message: Vec<u8>) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.server.inbox.push_back(message);
         if !card.server.busy {
             self.core.offer(state, Unit::Control { card: number });
@@ -274,26 +274,28 @@ impl Machine {
 
     /// A worker is at a card's messages, until there are none.
     pub(crate) fn serve(&self, state: &mut Guard<'_>, number: usize) {
-        let Some(card) = state.cards.get_mut(number).filter(|card| !card.server.busy) else { return };
+        let card = &mut state.cards[number];
+        if card.server.busy {
+            return;
+        }
         card.server.busy = true;
-        while let Some(bytes) = state.cards.get_mut(number).and_then(|card| card.server.inbox.pop_front()) {
+        while let Some(bytes) = state.cards[number].server.inbox.pop_front() {
             // What is no message has no answer.
             let Ok(message) = Message::<ToDevice>::read(&bytes, self.options.crc) else { continue };
             let header = message.header;
             let mut transactions = self.answer(state, number, header.handle, message.transactions);
-            if state.cards.get_mut(number).is_some_and(|card| card.faults.strikes(fault::CONTROL_WRONG)) {
+            if state.cards[number].faults.strikes(fault::CONTROL_WRONG) {
                 transactions = vec![FromDevice::Terminated { status: 0 }];
             }
             let Ok(reply) = (Message { header, transactions }).write(self.options.crc) else { continue };
             self.reply(state, number, header.sequence, reply);
         }
-        if let Some(card) = state.cards.get_mut(number) {
-            card.server.busy = false;
-        }
+        let card = &mut state.cards[number];
+        card.server.busy = false;
     }
 
     fn reply(&self, state: &mut State, number: usize, sequence: u32, mut reply: Vec<u8>) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.counts.messages += 1;
         if card.faults.strikes(fault::CONTROL_LOST) {
             return;
@@ -317,7 +319,7 @@ impl Machine {
         user: u32,
         transactions: Vec<ToDevice>,
     ) -> Vec<FromDevice> {
-        let Some(card) = state.cards.get_mut(number) else { return Vec::new() };
+        let card = &mut state.cards[number];
         let Brought { mut transfers, chunk, rings } = card.bring(&transactions);
         let mut transactions = transactions;
         if let Some((chunk, 0, bytes)) = &chunk
@@ -375,10 +377,7 @@ impl Machine {
         match what {
             kind::ACTIVATE_REQUEST => self.activate(state, context, bytes, answers),
             kind::DEACTIVATE_REQUEST => self.deactivate(state, context, bytes, answers),
-            _ => {
-                let card = state.cards.get_mut(context.card);
-                answers.extend(card.and_then(|card| card.simple(context, what, bytes)));
-            }
+            _ => answers.extend(state.cards[context.card].simple(context, what, bytes)),
         }
     }
 
@@ -390,7 +389,7 @@ impl Machine {
         answers: &mut Vec<FromDevice>,
     ) {
         let Ok((request, _)) = command::read::<ActivateRequest>(bytes) else { return };
-        let Some(card) = state.cards.get_mut(context.card) else { return };
+        let card = &mut state.cards[context.card];
         let result = card.activate(context, &request);
         let active = result.ok().and_then(|number| card.server.active.get(&number));
         let mut response = ActivateResponse { status: status(result.map(drop)).into(), ..Default::default() };
@@ -421,7 +420,7 @@ impl Machine {
         answers: &mut Vec<FromDevice>,
     ) {
         let Ok((request, _)) = command::read::<DeactivateRequest>(bytes) else { return };
-        let Some(card) = state.cards.get_mut(context.card) else { return };
+        let card = &mut state.cards[context.card];
         let number = request.activation_id.get();
         let mut result = own(card.server.active.get(&number), context.user);
         if card.faults.strikes(fault::DEACTIVATE) {
@@ -442,7 +441,7 @@ impl Machine {
 
     /// Stops a network. When this returns no worker is at its memory, nor at memory of the host for it.
     fn stop_network(&self, state: &mut Guard<'_>, number: usize, activation: u32) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(active) = card.server.active.get(&activation) else { return };
         active.shared.abort.store(true, Ordering::Relaxed);
         if let Some(channel) = active.channel {
@@ -450,28 +449,25 @@ impl Machine {
                 bridge.stop();
             }
             let busy = |state: &Guard<'_>| {
-                let card = state.cards.get(number);
-                card.and_then(|card| card.bridges.get(channel as usize))
-                    .is_some_and(|bridge| bridge.is_busy())
+                state.cards[number].bridges.get(channel as usize).is_some_and(|bridge| bridge.is_busy())
             };
             while busy(state) && !state.is_stopping() {
                 self.sleep(state, number, None);
             }
         }
-        if let Some(card) = state.cards.get_mut(number) {
-            card.server.active.remove(&activation);
-        }
+        let card = &mut state.cards[number];
+        card.server.active.remove(&activation);
     }
 
     /// A user is gone, and everything of its goes.
     fn clean_up(&self, state: &mut Guard<'_>, number: usize, user: u32) {
-        let Some(card) = state.cards.get(number) else { return };
+        let card = &state.cards[number];
         let owned = card.server.active.iter().filter(|(_, active)| active.owner == user);
         let owned: Vec<u32> = owned.map(|(&activation, _)| activation).collect();
         for activation in owned {
             self.stop_network(state, number, activation);
         }
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.server.networks.retain(|_, network| network.owner != user);
         card.server.constants.retain(|_, constants| constants.owner != user);
         card.server.chunked.retain(|&(owner, _), _| owner != user);

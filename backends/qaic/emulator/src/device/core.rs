@@ -32,7 +32,7 @@ fn inputs(network: &Shared) -> u16 {
 impl Machine {
     /// Wakes the cores of a channel, if a doorbell was written and all inputs of a call are there.
     pub(crate) fn ring_core(&self, state: &mut State, number: usize, channel: u32) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(bridge) = card.bridges.get_mut(channel as usize) else { return };
         let Some((network, _)) = &bridge.network else { return };
         let core = &bridge.core;
@@ -44,7 +44,7 @@ impl Machine {
 
     /// A worker is at a channel's cores, for one call.
     pub(crate) fn compute(&self, state: &mut Guard<'_>, number: usize, channel: u32, worker: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(bridge) = card.bridges.get_mut(channel as usize) else { return };
         let Some((network, _)) = bridge.network.clone() else { return };
         let inputs = inputs(&network);
@@ -81,7 +81,7 @@ impl Machine {
             let written = network.ddr.memory.write(network.layout.outcome, &outcome.write());
             debug_assert!(written, "an outcome has its place in the network's memory");
         });
-        let bridge = state.cards.get_mut(number).and_then(|card| card.bridges.get_mut(channel as usize));
+        let bridge = state.cards[number].bridges.get_mut(channel as usize);
         if let Some(bridge) = bridge {
             if bridge.is_of(&network) && !deadlocked {
                 bridge.semaphores.add(DONE, inputs);

@@ -26,7 +26,7 @@ pub(crate) struct Restart {
 impl Machine {
     /// The cores of a channel's network have crashed.
     pub(crate) fn crash(&self, state: &mut State, number: usize, channel: u32) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(crashed) = card.server.remove_active(channel) else { return };
         crashed.shared.abort.store(true, Ordering::Relaxed);
         card.server.restarting = Some(Restart { owner: crashed.owner, channel, cores: crashed.cores });
@@ -38,7 +38,7 @@ impl Machine {
 
     /// A step of a restart is due: the kernel is told, then the next one follows.
     pub(crate) fn restart(&self, state: &mut State, number: usize, channel: u32, step: ChannelState) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if card.server.restarting.is_none_or(|restart| restart.channel != channel) {
             // A reset came between.
             return;
@@ -52,9 +52,8 @@ impl Machine {
             ChannelState::AfterShutdown => ChannelState::BeforePowerUp,
             ChannelState::BeforePowerUp => ChannelState::AfterPowerUp,
             ChannelState::AfterPowerUp | ChannelState::Idle | ChannelState::Assigned => {
-                if let Some(card) = state.cards.get_mut(number) {
-                    card.server.restarting = None;
-                }
+                let card = &mut state.cards[number];
+                card.server.restarting = None;
                 return;
             }
         };

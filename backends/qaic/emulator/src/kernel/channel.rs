@@ -85,15 +85,14 @@ impl Machine {
         channel: u32,
         user: u32,
     ) -> Result<(), Errno> {
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let found = card.channel(channel)?;
         if found.user != Some(user) {
             return Err(Errno::PERM);
         }
         found.user = None;
         let held = |state: &Guard<'_>| {
-            let card = state.cards.get(number);
-            card.and_then(|card| card.channels.get(channel as usize)).is_some_and(|found| found.waits > 0)
+            state.cards[number].channels.get(channel as usize).is_some_and(|found| found.waits > 0)
         };
         while held(state) && !state.is_stopping() {
             self.sleep(state, number, None);
@@ -103,7 +102,7 @@ impl Machine {
 
     /// `release_dbc`, `wakeup_dbc`: what is on its way ends, waits for it too, objects are no longer sliced, the rings go.
     pub(crate) fn release_channel(&self, state: &mut State, number: usize, channel: u32) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(released) = card.channels.get_mut(channel as usize).filter(|channel| channel.in_use) else {
             return;
         };

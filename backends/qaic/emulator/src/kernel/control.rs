@@ -63,7 +63,7 @@ impl Machine {
         transactions: Vec<ToDevice>,
         interruptible: bool,
     ) -> Result<Vec<u8>, Errno> {
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         if card.status != Status::Online {
             return Err(Errno::NODEV);
         }
@@ -81,9 +81,8 @@ impl Machine {
         card.control.pending.insert(sequence, Reply::Waiting);
         self.deliver(state, number, message);
         let answer = self.until_answered(state, number, sequence, interruptible);
-        if let Some(card) = state.cards.get_mut(number) {
-            card.control.pending.remove(&sequence);
-        }
+        let card = &mut state.cards[number];
+        card.control.pending.remove(&sequence);
         answer
     }
 
@@ -98,7 +97,7 @@ impl Machine {
         let until = Instant::now() + self.real(timeout);
         let mut slept = false;
         loop {
-            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            let card = &mut state.cards[number];
             match card.control.pending.get_mut(&sequence) {
                 Some(Reply::Waiting) => {}
                 Some(Reply::Answered(bytes)) => return Ok(std::mem::take(bytes)),

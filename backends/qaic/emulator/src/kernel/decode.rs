@@ -62,7 +62,7 @@ impl Machine {
             return Err(Errno::CANCELED);
         }
         loop {
-            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            let card = &mut state.cards[number];
             card.online()?;
             let found = card.channel(channel)?;
             if (!found.in_use && found.waits == 0) || interrupt::is_pending() {
@@ -73,7 +73,7 @@ impl Machine {
             }
             self.sleep(state, number, None);
         }
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let found = card.channel(channel)?;
         found.rings = resources.rings.take();
         found.user = Some(user);
@@ -93,7 +93,7 @@ impl Machine {
             return Err(Errno::NODEV);
         }
         if status != 0 {
-            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            let card = &mut state.cards[number];
             card.channel(channel)?.user = Some(user);
             return Err(Errno::CANCELED);
         }
@@ -104,9 +104,8 @@ impl Machine {
     /// A channel has no user any more, as its device has said.
     fn given_back(&self, state: &mut State, number: usize, channel: u32) {
         self.release_channel(state, number, channel);
-        if let Some(card) = state.cards.get_mut(number) {
-            card.set_state(channel, ChannelState::Idle);
-        }
+        let card = &mut state.cards[number];
+        card.set_state(channel, ChannelState::Idle);
     }
 
     /// `resp_worker`: an answer without a waiter is dropped, but for the channels that it says are given back, since

@@ -131,7 +131,7 @@ impl Encoder<'_, '_> {
             return Err(Errno::INVAL);
         }
         let memory = copy(self.process, start, remaining)?;
-        let card = self.state.cards.get_mut(self.card).ok_or(Errno::NODEV)?;
+        let card = &mut self.state.cards[self.card];
         let segments = card.bus.map_pieces(&memory, self.machine.options.segment);
         self.resources.segments.extend(&segments);
         // Transfers of one message share the number of their chunks.
@@ -165,7 +165,7 @@ impl Encoder<'_, '_> {
         let length = dbc::rings_size(elements).ok_or(Errno::INVAL)?;
         let memory = HostRange::allocate(length.into(), 4096).map_err(|_| Errno::NOMEM)?;
         let responses = u64::from(length) - u64::from(elements) * size_of::<Response>() as u64;
-        let card = self.state.cards.get_mut(self.card).ok_or(Errno::NODEV)?;
+        let card = &mut self.state.cards[self.card];
         let address = card.bus.map(memory.clone());
         let segment = Segment { address, length: length.into() };
         let rings = super::channel::Rings { memory, segment, elements, responses };

@@ -161,7 +161,7 @@ impl Machine {
             entries.iter().map(|entry| Entry { handle: entry.handle, resize: None }).collect()
         };
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         card.online()?;
         if hdr.dbc_id >= CHANNELS {
             return Err(Errno::INVAL);

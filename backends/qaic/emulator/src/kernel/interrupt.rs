@@ -25,7 +25,7 @@ impl Machine {
         if self.options.module.datapath_polling {
             return;
         }
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(found) = card.channels.get_mut(channel as usize) else { return };
         if found.user.is_none() || found.interrupt != Interrupt::Enabled {
             return;
@@ -54,7 +54,7 @@ impl Machine {
     /// `dbc_irq_threaded_fn`: takes every response, and looks again later.
     fn drain(&self, state: &mut State, number: usize, channel: u32) {
         self.take_all(state, number, channel);
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(found) = card.channels.get_mut(channel as usize) else { return };
         found.interrupt = Interrupt::Draining { polls: POLLS };
         self.after(state, DELAY, Event::Poll { card: number, channel });
@@ -62,7 +62,7 @@ impl Machine {
 
     /// The kernel looks at a channel's responses again.
     pub(crate) fn poll(&self, state: &mut State, number: usize, channel: u32) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let waiting = card.responses(channel) > 0;
         let online = card.online().is_ok();
         let Some(found) = card.channels.get_mut(channel as usize) else { return };
@@ -96,7 +96,7 @@ impl Machine {
 
     /// Begins to poll a channel, unless it is polled.
     pub(crate) fn begin_polling(&self, state: &mut State, number: usize, channel: u32) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let Some(found) = card.channels.get_mut(channel as usize) else { return };
         if found.interrupt == Interrupt::Enabled && !found.queued.is_empty() {
             found.interrupt = Interrupt::Polling;
@@ -108,7 +108,7 @@ impl Machine {
     /// A slice of an execution has completed: the object has, if it was the last one. What the device says of how it went
     /// goes to the kernel's log alone.
     fn complete(&self, state: &mut State, number: usize, channel: u32, response: Response) {
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         if response.status != 0 {
             card.complaint = Some(format!(
                 "channel {channel}: req_id {} failed with status {}",
@@ -139,7 +139,7 @@ impl Machine {
 
 /// Takes the next response of a channel, if its user may still have one.
 fn next(state: &mut State, number: usize, channel: u32) -> Option<Response> {
-    let card = state.cards.get_mut(number)?;
+    let card = &mut state.cards[number];
     let found = card.channels.get(channel as usize).filter(|channel| channel.user.is_some())?;
     let rings = found.rings.as_ref()?;
     let registers = card.registers.get_mut(channel as usize)?;

@@ -27,7 +27,7 @@ impl Machine {
         }
         {
             let state = self.lock();
-            state.cards.get(number).ok_or(Errno::NODEV)?.online()?;
+            state.cards[number].online()?;
         }
         let mut message = vec![0; length];
         process.read(request.data, &mut message)?;
@@ -35,7 +35,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let mut state = self.lock();
-        state.cards.get(number).ok_or(Errno::NODEV)?.online()?;
+        state.cards[number].online()?;
         let mut resources = Resources::default();
         let (mut answer, mut count) = (user::Message::new(), 0);
         let result = self.exchange(
@@ -46,12 +46,11 @@ impl Machine {
             &mut resources,
             (&mut answer, &mut count),
         );
-        if let Some(card) = state.cards.get_mut(number) {
-            card.bus.unmap(&resources.segments);
-            // `free_dbc_buf`: rings that no channel took.
-            if let Some(rings) = resources.rings.take() {
-                card.bus.unmap(&[rings.segment]);
-            }
+        let card = &mut state.cards[number];
+        card.bus.unmap(&resources.segments);
+        // `free_dbc_buf`: rings that no channel took.
+        if let Some(rings) = resources.rings.take() {
+            card.bus.unmap(&[rings.segment]);
         }
         drop(state);
         if matches!(result, Ok(()) | Err(Errno::CANCELED)) {

@@ -155,7 +155,7 @@ impl Machine {
         }
         let mut state = self.lock();
         let Cards { cards, files, .. } = &mut **state;
-        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut cards[number];
         card.online()?;
         if card.faults.strikes(fault::ALLOC) {
             return Err(Errno::NOMEM);
@@ -175,7 +175,7 @@ impl Machine {
     pub(crate) fn mapping(&self, number: usize, user: u32, argument: &mut [u8]) -> Result<(), Errno> {
         let request: MmapBo = take(argument)?;
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         card.online()?;
         let object = card.user(user)?.object(request.handle).ok_or(Errno::NOENT)?;
         let offset = card.objects.get(object).ok_or(Errno::NOENT)?.offset;
@@ -187,7 +187,7 @@ impl Machine {
     pub(crate) fn close_handle(&self, number: usize, user: u32, argument: &[u8]) -> Result<(), Errno> {
         let request: GemClose = take(argument)?;
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let object = card.user(user)?.handles.remove(&request.handle).ok_or(Errno::INVAL)?;
         card.drop_handle(object);
         Ok(())
@@ -203,7 +203,7 @@ impl Machine {
         offset: u64,
     ) -> Result<HostRange, Errno> {
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         let found = card.objects.objects.iter().find(|(_, object)| object.offset == offset);
         let (&wanted, object) = found.ok_or(Errno::INVAL)?;
         let memory = object.memory.slice(0, length).ok_or(Errno::INVAL)?;

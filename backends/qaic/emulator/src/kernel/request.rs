@@ -30,7 +30,7 @@ impl Machine {
     pub(crate) fn plugged(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
         let file = self.file(file)?;
         let state = self.lock();
-        let card = state.cards.get(file.card).ok_or(Errno::NODEV)?;
+        let card = &state.cards[file.card];
         if card.status == Status::Gone { Err(Errno::NODEV) } else { Ok(file) }
     }
 
@@ -45,7 +45,7 @@ impl Machine {
         let File { card, .. } = self.file(file)?;
         {
             let mut state = self.lock();
-            let found = state.cards.get_mut(card).ok_or(Errno::NODEV)?;
+            let found = &mut state.cards[card];
             if found.faults.strikes(fault::UNPLUG) {
                 self.unplug(&mut state, card);
             }

@@ -18,7 +18,7 @@ impl Machine {
         channel: u32,
         step: ChannelState,
     ) -> bool {
-        let Some(card) = state.cards.get_mut(number) else { return true };
+        let card = &mut state.cards[number];
         let Some(found) = card.channels.get_mut(channel as usize) else { return true };
         // `sync_empty_xfer_list`: the release waits for the waits that it has ended.
         if step != ChannelState::BeforeShutdown && found.waits > 0 {

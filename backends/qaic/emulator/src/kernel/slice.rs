@@ -218,14 +218,14 @@ impl Machine {
         }
         {
             let state = self.lock();
-            state.cards.get(number).ok_or(Errno::NODEV)?.online()?;
+            state.cards[number].online()?;
         }
         if header.dbc_id >= CHANNELS {
             return Err(Errno::INVAL);
         }
         let entries: Vec<SliceEntry> = read_all(process, request.data, header.count, Errno::INVAL)?;
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         card.online()?;
         let wanted = card.user(user)?.object(header.handle).ok_or(Errno::NOENT)?;
         let object = card.objects.get(wanted).ok_or(Errno::NOENT)?;
@@ -244,7 +244,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         card.online()?;
         let wanted = card.user(user)?.object(request.handle).ok_or(Errno::NOENT)?;
         let object = card.objects.get(wanted).ok_or(Errno::NOENT)?;

@@ -42,7 +42,7 @@ impl Machine {
         // `dbc_state_show`.
         if let Some(channel) = (0..CHANNELS).find(|&channel| sysfs::channel_state(channel) == file) {
             let mut state = self.lock();
-            let card = state.cards.get_mut(number).filter(|card| card.has_states).ok_or(Errno::NOENT)?;
+            let card = state.cards.find_mut(number).filter(|card| card.has_states).ok_or(Errno::NOENT)?;
             return Ok(format!("{}\n", card.channel(channel)?.state.number()));
         }
         match file.strip_prefix("device/").unwrap_or_default() {

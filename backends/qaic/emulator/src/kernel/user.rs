@@ -54,7 +54,7 @@ impl Machine {
         // Numbers of users are unique among all cards: the lowest that is free (`qaic_usrs`).
         let used = |user: &u32| state.cards.iter().any(|card| card.users.contains_key(user));
         let user = (0..u32::MAX).find(|user| !used(user)).ok_or(Errno::NOMEM)?;
-        let card = state.cards.get_mut(number).ok_or(Errno::NOENT)?;
+        let card = state.cards.find_mut(number).ok_or(Errno::NOENT)?;
         if card.status == Status::Gone {
             return Err(Errno::NOENT);
         }
@@ -86,14 +86,14 @@ impl Machine {
     /// released (`qaic_postclose`). What is sliced or on its way goes with its channel.
     fn end_user(&self, state: &mut Guard<'_>, file: File) {
         let File { card: number, user } = file;
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         let handles = card.user(user).map(|user| std::mem::take(&mut user.handles)).unwrap_or_default();
         for object in handles.into_values() {
             card.drop_handle(object);
         }
         if card.status == Status::Online {
             self.terminate(state, number, user);
-            let Some(card) = state.cards.get(number) else { return };
+            let card = &state.cards[number];
             let channels = card.channels.iter().zip(0..);
             let owned: Vec<u32> = channels
                 .filter(|(channel, _)| channel.user == Some(user))
@@ -103,7 +103,7 @@ impl Machine {
                 self.release_channel(state, number, channel);
             }
         }
-        let Some(card) = state.cards.get_mut(number) else { return };
+        let card = &mut state.cards[number];
         card.users.remove(&user);
         self.core.wake(number);
     }

@@ -22,7 +22,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         card.online()?;
         if request.dbc_id >= CHANNELS {
             return Err(Errno::INVAL);
@@ -38,9 +38,8 @@ impl Machine {
         };
         card.channel(request.dbc_id)?.waits += 1;
         let result = self.until_complete(&mut state, number, object, timeout);
-        if let Some(card) = state.cards.get_mut(number)
-            && let Ok(channel) = card.channel(request.dbc_id)
-        {
+        let card = &mut state.cards[number];
+        if let Ok(channel) = card.channel(request.dbc_id) {
             channel.waits -= 1;
             // A thread may wait for the channel to be let go of.
             self.core.wake(number);
@@ -67,7 +66,7 @@ impl Machine {
         let until = Instant::now().checked_add(timeout);
         let mut slept = false;
         loop {
-            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            let card = &mut state.cards[number];
             // An object that is gone is not on its way.
             if card.objects.get(object).is_none_or(|object| object.complete) {
                 return Ok(());
@@ -100,7 +99,7 @@ impl Machine {
         let request: PerfStats = take(argument)?;
         {
             let state = self.lock();
-            state.cards.get(number).ok_or(Errno::NODEV)?.online()?;
+            state.cards[number].online()?;
         }
         if request.hdr.dbc_id >= CHANNELS {
             return Err(Errno::INVAL);
@@ -108,7 +107,7 @@ impl Machine {
         let count = request.hdr.count.into();
         let mut entries: Vec<PerfStatsEntry> = read_all(process, request.data, count, Errno::INVAL)?;
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let card = &mut state.cards[number];
         for entry in &mut entries {
             let object = card.user(user)?.object(entry.handle).ok_or(Errno::NOENT)?;
             let object = card.objects.get(object).ok_or(Errno::NOENT)?;
