@@ -106,6 +106,9 @@ fn pieces() {
     let (rank, ranks) = hal_collectives_mpi::place().unwrap();
     let piece = if rank + 1 == ranks { 100 } else { 200 };
     let group = hal_collectives_mpi::join(b"unlike", "unlike", Terms { timeout, piece }).unwrap();
+    // A rank that joins a group when it has failed begins it anew, so all are in it before it does.
+    let met = hal_collectives_mpi::join(b"met", "met", timeout).unwrap();
+    run(&*met, Kind::AllReduce(SUM), 1, &[1], 1).unwrap();
     let sum = run(&*group, Kind::AllReduce(SUM), 1000, &vec![1; 1000], 1000);
     if ranks > 1 {
         fails(sum, Code::InvalidArgument, &["collective_piece"]);
@@ -409,6 +412,11 @@ fn main() {
             fails(sum(), Code::DeadlineExceeded, &["has not come"]);
         }
         "late" => fails(sum(), Code::DeadlineExceeded, &["has not come"]),
+        // The first rank has something else to do when all have what they asked for.
+        "lags" => {
+            assert_eq!(sum().unwrap(), [ranks; 4]);
+            std::thread::sleep(Duration::from_secs(if rank == 0 { 7 } else { 0 }));
+        }
         // The last rank is gone from one moment to the next.
         "killed" if rank == ranks - 1 => std::process::abort(),
         "killed" => {

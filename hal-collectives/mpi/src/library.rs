@@ -307,9 +307,9 @@ impl Library {
         }
     }
 
-    /// Ends the library, if it is ours to end. It cannot be begun again. Returns after `patience` at the latest: some wait for all ranks,
-    /// of which one may be gone.
-    pub(crate) fn end(&self, patience: Duration) {
+    /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: where one of those may be gone, this
+    /// returns after `patience` at the latest.
+    pub(crate) fn end(&self, patience: Option<Duration>) {
         let (mut finalized, finalize) = (0, self.finalize);
         // SAFETY: what is asked is answered at any time.
         unsafe { (self.finalized)(&raw mut finalized) };
@@ -323,7 +323,10 @@ impl Library {
             let _ = tell.send(());
         });
         if thread.is_ok() {
-            let _ = told.recv_timeout(patience);
+            let _ = match patience {
+                Some(patience) => told.recv_timeout(patience).ok(),
+                None => told.recv().ok(),
+            };
         }
     }
 

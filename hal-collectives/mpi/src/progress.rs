@@ -15,7 +15,7 @@ use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
 use crate::wire::{Asked, Content, Meeting};
 use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, let_go, tell};
-use hal_semaphore::Failure;
+use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -141,6 +141,8 @@ pub(crate) struct Progress {
     deadlines: BTreeSet<(Instant, u64)>,
     ended: Ended,
     has_quit: bool,
+    /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end as well.
+    is_any_missing: bool,
 }
 
 impl Progress {
@@ -159,6 +161,7 @@ impl Progress {
             deadlines: BTreeSet::new(),
             ended: Ended::default(),
             has_quit: false,
+            is_any_missing: false,
         }
     }
 
@@ -244,11 +247,12 @@ impl Progress {
         std::mem::forget(left);
     }
 
-    /// Ends MPI.
+    /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends before MPI does;
+    /// so long only as `patience` where one has not come before.
     pub(crate) fn quit(&mut self, patience: Duration) {
         self.leave_alone(PATIENCE);
         self.has_quit = true;
-        self.library.end(patience);
+        self.library.end(self.is_any_missing.then_some(patience));
     }
 
     fn start(&mut self, started: Box<Started>) {
@@ -501,6 +505,7 @@ impl Progress {
 
     fn end_failed(&mut self, group: &Arc<Group>, first: bool) {
         let Some(failure) = group.failure() else { return };
+        self.is_any_missing |= matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable);
         if first {
             self.mail.notify(&self.library, group.id, &failure, group.neighbours());
         }

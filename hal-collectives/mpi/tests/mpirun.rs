@@ -133,6 +133,12 @@ fn every_kind_works_in_pieces() {
     }
 }
 
+/// A launcher ends the job when a rank ends without MPI, so ranks that have done their part wait for one that goes on.
+#[test]
+fn rank_that_goes_on_after_the_last_collective_is_waited_for_at_the_end() {
+    ends_well(2, "lags");
+}
+
 #[test]
 fn operations_meet_in_whatever_order_they_start() {
     ends_well(3, "orders");
