@@ -173,16 +173,20 @@ impl Emulator {
         self.machine.lock().cards.find(card)?.complaint.clone()
     }
 
-    /// A card's firmware reports an error of its own accord, one that only a reset mends.
+    /// A card's firmware reports an error of its own accord, one that only a reset mends; nothing, if there is none of that number.
     pub fn fail(&self, card: usize) {
         let mut state = self.machine.lock();
-        self.machine.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+        if state.cards.find(card).is_some() {
+            self.machine.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+        }
     }
 
-    /// A card is pulled out.
+    /// A card is pulled out; nothing, if there is none of that number.
     pub fn unplug(&self, card: usize) {
         let mut state = self.machine.lock();
-        self.machine.unplug(&mut state, card);
+        if state.cards.find(card).is_some() {
+            self.machine.unplug(&mut state, card);
+        }
     }
 }
 

@@ -323,7 +323,7 @@ impl Machine {
     pub(crate) fn counts(&self, number: usize) -> Counts {
         let mut state = self.lock();
         let files = state.open.values().filter(|file| file.card == number).count() as u64;
-        let card = &mut state.cards[number];
+        let Some(card) = state.cards.find_mut(number) else { return Counts::default() };
         card.count_board();
         let mut chip = card.counts.chip;
         // What one did that was pulled out was taken over then.

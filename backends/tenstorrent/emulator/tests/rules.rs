@@ -9,7 +9,7 @@
 
 use hal_backend::Parameters;
 use hal_emulation::{DeviceRange, Errno, Kernel};
-use hal_tenstorrent_emulator::{Emulator, Options};
+use hal_tenstorrent_emulator::{Counts, Emulator, Options};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -58,6 +58,14 @@ fn errno<T>(result: Result<T, CallError>) -> Option<Errno> {
         Err(CallError::Refused { errno, .. }) => Some(errno),
         _ => None,
     }
+}
+
+/// What is asked of a card that the machine does not have is that of no card.
+#[test]
+fn number_that_names_no_card_is_looked_up_and_not_taken_for_one() {
+    let machine = machine(&[]);
+    assert_eq!(machine.counts(99), Counts::default());
+    assert_eq!((machine.stopped(99), machine.complaint(99)), (None, None));
 }
 
 #[test]

@@ -36,6 +36,16 @@ fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
     (gate, dispatch(program, 0, [1; 3], &[], &[]))
 }
 
+/// What a program asks of a card that the machine does not have is nothing, or that of no card.
+#[test]
+fn number_that_names_no_card_is_looked_up_and_not_taken_for_one() {
+    let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
+    machine.fail(99);
+    machine.unplug(99);
+    assert_eq!(machine.counts(99), Default::default());
+    assert_eq!(machine.complaint(99), None);
+}
+
 #[test]
 fn card_is_opened_once_at_a_time() {
     let machine = Emulator::new(executing(Generation::Gaudi2, |execution| execution.speed = 1)).unwrap();
