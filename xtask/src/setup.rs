@@ -53,6 +53,16 @@ impl Python {
         std::fs::read_to_string(self.root.join(file)).is_ok_and(|installed| installed == wanted)
     }
 
+    /// This process's turn to install what a file asks for; nothing if that is installed.
+    fn turn_to_install(&self, file: &str, wanted: &str) -> Result<Option<workspace::Turn>> {
+        if self.has(file, wanted) {
+            return Ok(None);
+        }
+        let turn = workspace::turn_at(&self.root)?;
+        // Another command may have installed it meanwhile.
+        Ok((!self.has(file, wanted)).then_some(turn))
+    }
+
     /// Says what to remove if the environment was made elsewhere: its programs begin with the path of its interpreter. In a copy of
     /// a checkout that is still there they would work, on the other's packages.
     fn ensure_unmoved(&self) -> Result<()> {
@@ -119,10 +129,7 @@ impl Python {
     /// Adds the networks that the demo runs, unless they are there.
     pub(crate) fn networks(&self) -> Result<()> {
         const FILE: &str = "requirements-networks.txt";
-        let _turn = workspace::turn_at(&self.root)?;
-        if self.has(FILE, NETWORKS) {
-            return Ok(());
-        }
+        let Some(_turn) = self.turn_to_install(FILE, NETWORKS)? else { return Ok(()) };
         println!("installing networks of other people's into {}", self.root.display());
         self.install(FILE, NETWORKS, &["--no-deps"])
     }
@@ -133,14 +140,7 @@ pub(crate) fn python() -> Result<Python> {
     workspace::ensure_writable()?;
     let python = Python { root: workspace::target()?.join("python") };
     python.ensure_unmoved()?;
-    if python.has("requirements.txt", REQUIREMENTS) {
-        return Ok(python);
-    }
-    let _turn = workspace::turn_at(&python.root)?;
-    if python.has("requirements.txt", REQUIREMENTS) {
-        // Another command has installed it meanwhile.
-        return Ok(python);
-    }
+    let Some(_turn) = python.turn_to_install("requirements.txt", REQUIREMENTS)? else { return Ok(python) };
     println!(
         "installing cmake, ninja, libclang, IREE's compiler and numpy into {}\n  about 250 MB to fetch and 800 MB on disk; \
          once, unless what is asked for changes",
@@ -157,8 +157,7 @@ pub(crate) fn package() -> Result<Python> {
     const FILE: &str = "requirements-package.txt";
     let python = Python { root: workspace::target()?.join("python-package") };
     python.ensure_unmoved()?;
-    let _turn = workspace::turn_at(&python.root)?;
-    if !python.has(FILE, PACKAGE) {
+    if let Some(_turn) = python.turn_to_install(FILE, PACKAGE)? {
         println!("installing maturin, pytest and IREE's runtime package into {}", python.root.display());
         python.create()?;
         python.install(FILE, PACKAGE, &[])?;

@@ -54,7 +54,7 @@ const OVER: u64 = u64::MAX;
 /// How many looks of a watcher are between two readings of the clock.
 const LOOKS: u32 = 16;
 
-/// How long is waited for MPI to rest, or to end, which others may hold up.
+/// How long is waited for MPI to rest, which others may hold up; and for it to end, where a rank may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The engine of this process's collectives between processes: the MPI library, the operations under way, and the threads that look.

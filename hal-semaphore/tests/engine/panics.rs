@@ -484,6 +484,20 @@ impl<T: Timeline> TimelineValues<T> for Brittle<'_, T> {
     }
 }
 
+/// Submits a barrier whose lists panic at the look behind so many. Whether it was accepted.
+fn submits<B: Backend>(
+    engine: &Engine<B>,
+    affinity: Affinity,
+    waits: &[(B::Timeline, u64)],
+    signals: &[(B::Timeline, u64)],
+    looks: usize,
+) -> bool {
+    let looks = &Cell::new(looks);
+    let (waits, signals) = (Brittle { values: waits, looks }, Brittle { values: signals, looks });
+    let submit = || engine.submit(0, affinity, &waits, &signals, Action::Barrier);
+    catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
+}
+
 /// A program's lists panic, at each look that a submission takes at them. Until the submission succeeds nothing of it is left:
 /// what was waited for moves on, and what was to be signalled is neither signalled nor failed (S1, S5, S10).
 #[test]
@@ -496,12 +510,8 @@ fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
             let signals = [&x, &y].map(|timeline| (Mean(timeline.0.clone()), 1));
             let mut refused = 0;
             let submits = |looks: usize, passing: &Mean| {
-                let looks = &Cell::new(looks);
                 let waits = [passing, &a, &bad, &b].map(|timeline| (Mean(timeline.0.clone()), 1));
-                let (waits, signals) =
-                    (Brittle { values: &waits, looks }, Brittle { values: &signals, looks });
-                let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier);
-                catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
+                submits(&setup.0, Affinity::ANY, &waits, &signals, looks)
             };
             let mut passing = setup.own();
             while !submits(refused, &passing) {
@@ -538,13 +548,7 @@ fn submission_whose_lists_panic_holds_no_event() {
     rig.job(0, &[], &[(&x, 1)], 1);
     let (waits, signals) = ([(x, 1), (y.clone(), 1)], [(z.clone(), 1)]);
     let mut refused = 0;
-    let submits = |looks: usize| {
-        let looks = &Cell::new(looks);
-        let (waits, signals) = (Brittle { values: &waits, looks }, Brittle { values: &signals, looks });
-        let submit = || rig.engine.submit(0, Affinity::queue(1), &waits, &signals, Action::Barrier);
-        catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
-    };
-    while !submits(refused) {
+    while !submits(&rig.engine, Affinity::queue(1), &waits, &signals, refused) {
         refused += 1;
     }
     assert!(rig.engine.occupancy().events > 0, "a wait is left to the device");

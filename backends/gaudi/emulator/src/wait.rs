@@ -62,8 +62,7 @@ impl Machine {
         let mut state = self.lock();
         // rule(wait-watchdog)
         waits(&mut state, number)?;
-        let card = &mut state.cards[number];
-        card.counts.waits += 1;
+        state.cards[number].counts.waits += 1;
         if request.flags & wait::INTERRUPT != 0 {
             return self.wait_for_interrupt(process, state, number, argument);
         }
@@ -120,8 +119,7 @@ impl Machine {
         card.multi_waits += 1;
         let until = self.deadline(request.timeout_us);
         let result = self.first_of(&mut state, number, &sequences, until);
-        let card = &mut state.cards[number];
-        card.multi_waits -= 1;
+        state.cards[number].multi_waits -= 1;
         // What is refused, or finds an error, leaves the argument as it was.
         give(argument, &result?);
         Ok(())

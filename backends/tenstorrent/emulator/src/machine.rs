@@ -380,8 +380,6 @@ impl Machine {
 
     /// Remembers a rule that was broken.
     pub(crate) fn complain(&self, number: usize, violation: &str) {
-        if let Some(card) = self.lock().cards.find_mut(number) {
-            card.complaint.get_or_insert_with(|| violation.to_owned());
-        }
+        self.lock().cards[number].complaint.get_or_insert_with(|| violation.to_owned());
     }
 }

@@ -132,13 +132,15 @@ impl DeviceRange for WindowRange {
 
 impl Drop for WindowRange {
     fn drop(&mut self) {
-        if let Some(card) = self.machine.lock().cards.find_mut(self.card)
-            && let Some(owned) = card.windows.get_mut(&self.window)
+        let mut state = self.machine.lock();
+        let card = &mut state.cards[self.card];
+        if let Some(owned) = card.windows.get_mut(&self.window)
             && owned.file == self.owner
             && Arc::ptr_eq(&card.board, &self.board)
         {
             owned.mappings -= 1;
         }
+        drop(state);
         drop(self.file.take());
         self.machine.release_closed();
     }

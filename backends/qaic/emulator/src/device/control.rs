@@ -290,8 +290,7 @@ impl Machine {
             let Ok(reply) = (Message { header, transactions }).write(self.options.crc) else { continue };
             self.reply(state, number, header.sequence, reply);
         }
-        let card = &mut state.cards[number];
-        card.server.busy = false;
+        state.cards[number].server.busy = false;
     }
 
     fn reply(&self, state: &mut State, number: usize, sequence: u32, mut reply: Vec<u8>) {
@@ -455,8 +454,7 @@ impl Machine {
                 self.sleep(state, number, None);
             }
         }
-        let card = &mut state.cards[number];
-        card.server.active.remove(&activation);
+        state.cards[number].server.active.remove(&activation);
     }
 
     /// A user is gone, and everything of its goes.

@@ -52,8 +52,7 @@ impl Machine {
             ChannelState::AfterShutdown => ChannelState::BeforePowerUp,
             ChannelState::BeforePowerUp => ChannelState::AfterPowerUp,
             ChannelState::AfterPowerUp | ChannelState::Idle | ChannelState::Assigned => {
-                let card = &mut state.cards[number];
-                card.server.restarting = None;
+                state.cards[number].server.restarting = None;
                 return;
             }
         };

@@ -81,8 +81,7 @@ impl Machine {
         card.control.pending.insert(sequence, Reply::Waiting);
         self.deliver(state, number, message);
         let answer = self.until_answered(state, number, sequence, interruptible);
-        let card = &mut state.cards[number];
-        card.control.pending.remove(&sequence);
+        state.cards[number].control.pending.remove(&sequence);
         answer
     }
 

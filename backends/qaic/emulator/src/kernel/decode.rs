@@ -93,8 +93,7 @@ impl Machine {
             return Err(Errno::NODEV);
         }
         if status != 0 {
-            let card = &mut state.cards[number];
-            card.channel(channel)?.user = Some(user);
+            state.cards[number].channel(channel)?.user = Some(user);
             return Err(Errno::CANCELED);
         }
         self.given_back(state, number, channel);
@@ -104,8 +103,7 @@ impl Machine {
     /// A channel has no user any more, as its device has said.
     fn given_back(&self, state: &mut State, number: usize, channel: u32) {
         self.release_channel(state, number, channel);
-        let card = &mut state.cards[number];
-        card.set_state(channel, ChannelState::Idle);
+        state.cards[number].set_state(channel, ChannelState::Idle);
     }
 
     /// `resp_worker`: an answer without a waiter is dropped, but for the channels that it says are given back, since

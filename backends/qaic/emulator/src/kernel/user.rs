@@ -103,8 +103,7 @@ impl Machine {
                 self.release_channel(state, number, channel);
             }
         }
-        let card = &mut state.cards[number];
-        card.users.remove(&user);
+        state.cards[number].users.remove(&user);
         self.core.wake(number);
     }
 }
