@@ -170,6 +170,13 @@ impl<T> Slab<T> {
         self.get_mut(key).expect("the key of a living entry")
     }
 
+    /// Takes out the entry of a key whose entry is there.
+    #[expect(clippy::expect_used, reason = "as above")]
+    #[inline]
+    pub(crate) fn take_live(&mut self, key: Key) -> T {
+        self.remove(key).expect("the key of a living entry")
+    }
+
     #[cfg(test)]
     pub(crate) fn contains(&self, key: Key) -> bool {
         self.get(key).is_some()

@@ -268,7 +268,7 @@ impl<B: Backend> Turn<'_, B> {
     /// Takes out an operation that is not finished, and what it has registered so far. Its handles on timelines go.
     #[cold]
     fn unmake(&mut self, key: Key) {
-        let Some(op) = self.state.ops.remove(key) else { return };
+        let op = self.state.ops.take_live(key);
         self.let_go_of_all(&op.waits);
         if !self.state.effects.is_empty() {
             // The call that panics does this as it ends.

@@ -156,7 +156,9 @@ impl<B: Backend> Turn<'_, B> {
                 }
             }
         }
-        let Some(entry) = take_first(&mut state.in_flight) else { return false };
+        let Some(entry) = take_first(&mut state.in_flight) else {
+            unreachable!("it is there, as was just seen")
+        };
         self.leave_queue(&entry);
         self.end(key, failure, Some(self.queue.point(epoch)));
         self.queue.retired.store(epoch, Ordering::Release);
@@ -203,7 +205,7 @@ impl<B: Backend> Turn<'_, B> {
     /// Its signals are made here, in order, for all readers; waiters are put on the agenda, those that have to be
     /// told otherwise on the list of effects; its work is reclaimed behind them.
     pub(super) fn end(&mut self, key: Key, failure: Option<Failure>, point: Option<Point>) {
-        let Some(mut op) = self.state.ops.remove(key) else { return };
+        let mut op = self.state.ops.take_live(key);
         if is_mutated(Mutation::EventReleasedFirst) {
             self.release_event(self.index, op.event.take());
         }

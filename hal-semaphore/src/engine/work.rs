@@ -125,7 +125,9 @@ impl<B: Backend> Turn<'_, B> {
             if queue_of(target) != Some(self.index) {
                 break;
             }
-            let Some((target, release)) = take_first(&mut self.agenda.released) else { break };
+            let Some((target, release)) = take_first(&mut self.agenda.released) else {
+                unreachable!("it is there, as was just seen")
+            };
             self.take_release(target, release);
         }
     }
