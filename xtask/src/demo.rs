@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let built = workspace::cargo_with_bar()
         .args(["build", "--quiet", "--locked", "--package", "hal-driver", "--example", "embed"])
         .current_dir(&root)
-        .env("LIBCLANG_PATH", tree.python().libclang().unwrap_or_default())
+        .env("HAL_LIBCLANG", tree.python().libclang().unwrap_or_default())
         .status()
         .context("starting cargo")?;
     if !built.success() {
