@@ -422,8 +422,20 @@ mod tests {
     }
 
     #[test]
-    fn profile_without_spans_says_what_to_ask_for() {
+    fn operation_submitted_inside_of_the_picture_has_its_time_there() {
+        let profile = profile().replace(
+            "\"host_time_ns\":1000,\"ready_host_time_ns\":3000",
+            "\"host_time_ns\":1005000,\"ready_host_time_ns\":1006500",
+        );
+        let (picture, _) = drawn("inside", &profile).unwrap();
+        assert!(picture.contains("execute: submitted at 5.0 µs; ready 1.5 µs later"), "{picture}");
+    }
+
+    #[test]
+    fn profile_without_spans_says_what_to_ask_for_and_that_the_device_needs_a_clock() {
         let refused = drawn("empty", "").unwrap_err();
-        assert!(refused.contains("was it taken with"), "{refused}");
+        for part in [super::FAMILIES, "Device::clock"] {
+            assert!(refused.contains(part), "{refused}");
+        }
     }
 }
