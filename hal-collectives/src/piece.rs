@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// How many bytes of a rank's memory a piece uses, of what is sent and of what is received: at most so many, or one element of each
 /// rank's part.
-pub const PIECE: u64 = 2 << 20;
+pub const PIECE: u64 = 4 << 20;
 
 /// How many pieces of an operation a rank has under way.
 pub const WINDOW: u64 = 3;

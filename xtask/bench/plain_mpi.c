@@ -25,15 +25,19 @@ static void once(int gathers, const float* send, float* recv, int count) {
   }
 }
 
-// Memory as a device's: of huge pages, as far as it fills some.
-static void* allocate(size_t bytes) {
-  const size_t huge = 2 << 20;
-  if (bytes < huge) return malloc(bytes);
+// Memory as a device's: large memory begins in the middle of a page, and is of huge pages as far as it fills some.
+enum { PLACED = 64 << 10, PAGE = 4 << 10, HUGE = 2 << 20 };
+
+static char* allocate(size_t bytes) {
+  if (bytes < PLACED) return malloc(bytes);
   void* memory = NULL;
-  if (posix_memalign(&memory, huge, bytes)) return NULL;
-  madvise(memory, bytes - bytes % huge, MADV_HUGEPAGE);
-  return memory;
+  size_t length = bytes + PAGE / 2;
+  if (posix_memalign(&memory, bytes < HUGE ? PAGE : HUGE, length)) return NULL;
+  if (length >= HUGE) madvise(memory, length - length % HUGE, MADV_HUGEPAGE);
+  return (char*)memory + PAGE / 2;
 }
+
+static void let_go(char* memory, size_t bytes) { free(bytes < PLACED ? memory : memory - PAGE / 2); }
 
 int main(int argc, char** argv) {
   static const long sizes[] = {8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20};
@@ -46,8 +50,8 @@ int main(int argc, char** argv) {
     for (size_t size = 0; size < sizeof(sizes) / sizeof(sizes[0]); ++size) {
       long bytes = gathers ? (sizes[size] / ranks + 3) / 4 * 4 : sizes[size];
       long all = gathers ? bytes * ranks : bytes;
-      float* send = allocate(bytes);
-      float* recv = allocate(all);
+      float* send = (float*)allocate(bytes);
+      float* recv = (float*)allocate(all);
       if (!send || !recv) MPI_Abort(MPI_COMM_WORLD, 1);
       memset(send, 0, bytes);
       memset(recv, 0, all);
@@ -68,8 +72,8 @@ int main(int argc, char** argv) {
       if (rank == 0) {
         printf("%s %s %d %ld %.3f\n", way, gathers ? "all_gather" : "all_reduce", ranks, bytes, rounds[ROUNDS / 2]);
       }
-      free(send);
-      free(recv);
+      let_go((char*)send, bytes);
+      let_go((char*)recv, all);
     }
   }
   MPI_Finalize();

@@ -298,6 +298,10 @@ pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &P
     command.env("HAL_QAIC_DEFAULT", "emulated");
     command.env("HAL_TENSTORRENT_DEFAULT", "emulated");
     command.env("HAL_CTS_NAME", name).env("HAL_CTS_DEVICE", uri).env("HAL_CTS_TESTDATA", data);
+    // The suite leaves the files that it makes: here until its next run, and not with those of the system.
+    let files = data.join("files").join(name);
+    let _ = std::fs::remove_dir_all(&files);
+    command.env("TEST_TMPDIR", files);
 }
 
 /// How the executables of the suite are compiled: the format's name, and the compiler's flags.
@@ -371,6 +375,20 @@ pub(crate) fn testdata(tree: &Tree) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_the_run_before_go_when_the_suite_runs_again() {
+        let data = std::env::temp_dir().join(format!("suite-{}", std::process::id()));
+        let files = data.join("files/acme");
+        std::fs::create_dir_all(&files).unwrap();
+        std::fs::write(files.join("left"), "by a test").unwrap();
+        let mut suite = Command::new("suite");
+        environment(&mut suite, "acme", "acme", &data);
+        let set = suite.get_envs().find(|(name, _)| *name == "TEST_TMPDIR").and_then(|(_, value)| value);
+        assert_eq!(set, Some(files.as_os_str()));
+        assert!(!files.exists());
+        std::fs::remove_dir_all(data).unwrap();
+    }
 
     #[test]
     fn report_is_read_as_it_is() {

@@ -114,10 +114,17 @@ mod tests {
     use super::*;
     use hal_semaphore::backend::{Backend, Batch, Completion, DeviceSpec, NativeWaits, Submitted};
     use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    /// A device with some queues that takes everything and runs nothing, and the queues that were given something.
-    struct Takes(usize, Reporter, Mutex<Vec<QueueId>>);
+    /// A device with some queues that takes everything unless it is full, and runs nothing.
+    struct Takes {
+        queues: usize,
+        reporter: Reporter,
+        /// The queues that were given something, in order.
+        given: Mutex<Vec<QueueId>>,
+        is_full: AtomicBool,
+    }
 
     impl Backend for Takes {
         type Timeline = Semaphore;
@@ -126,30 +133,40 @@ mod tests {
 
         fn devices(&self) -> Vec<DeviceSpec> {
             let (native_waits, completion) = (NativeWaits::None, Completion::Callback);
-            vec![DeviceSpec { queues: self.0, native_waits, peers: Vec::new(), completion }]
+            vec![DeviceSpec { queues: self.queues, native_waits, peers: Vec::new(), completion }]
         }
 
         fn start(&self, completer: Completer) {
-            self.1.start(completer);
+            self.reporter.start(completer);
         }
 
         fn submit(&self, queue: QueueId, _: &mut Batch<'_, Self>) -> Submitted {
-            self.2.lock().unwrap().push(queue);
+            if self.is_full.load(Ordering::SeqCst) {
+                return Submitted::full(0);
+            }
+            self.given.lock().unwrap().push(queue);
             Submitted::all()
         }
     }
 
     fn engine(queues: usize, reporter: &Reporter) -> Engine<Takes> {
-        Engine::new(Takes(queues, reporter.clone(), Mutex::default())).unwrap()
+        let (given, is_full) = (Mutex::default(), AtomicBool::new(false));
+        Engine::new(Takes { queues, reporter: reporter.clone(), given, is_full }).unwrap()
     }
 
-    /// The timeline of a job on the last queue, and that queue.
-    fn submit(engine: &Engine<Takes>) -> (Semaphore, QueueId) {
+    /// The timeline of a job that is submitted to the last queue.
+    fn submit_to_last(engine: &Engine<Takes>) -> Semaphore {
         let timeline = Semaphore::new(engine, 0).unwrap();
         let (waits, signals): ([(Semaphore, u64); 0], _) = ([], [(timeline.clone(), 1)]);
-        let last = Affinity::queue(engine.backend().0 - 1);
+        let last = Affinity::queue(engine.backend().queues - 1);
         engine.submit(0, last, &waits, &signals, Action::Queue(())).unwrap();
-        let queue = *engine.backend().2.lock().unwrap().last().unwrap();
+        timeline
+    }
+
+    /// The same, and the queue that was given something last.
+    fn submit(engine: &Engine<Takes>) -> (Semaphore, QueueId) {
+        let timeline = submit_to_last(engine);
+        let queue = *engine.backend().given.lock().unwrap().last().unwrap();
         (timeline, queue)
     }
 
@@ -179,6 +196,31 @@ mod tests {
         let (timeline, _) = submit(&engine);
         reporter.ended(queue, 3, Ok(()));
         assert_eq!(timeline.query().unwrap(), 1, "the device is there");
+    }
+
+    #[test]
+    fn room_that_is_reported_has_work_offered_again() {
+        let reporter = Reporter::default();
+        let engine = engine(1, &reporter);
+        submit(&engine);
+        engine.backend().is_full.store(true, Ordering::SeqCst);
+        submit(&engine);
+        engine.backend().is_full.store(false, Ordering::SeqCst);
+        assert_eq!(engine.backend().given.lock().unwrap().len(), 1);
+        reporter.unblock();
+        let end = Instant::now() + Duration::from_secs(20);
+        while engine.backend().given.lock().unwrap().len() < 2 {
+            assert!(Instant::now() < end, "it is not offered again");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn report_before_the_start_loses_the_device() {
+        let reporter = Reporter::default();
+        reporter.unblock();
+        let failure = failure(&submit_to_last(&engine(1, &reporter)));
+        assert!(failure.message().contains("the device was not started"), "{failure}");
     }
 
     #[test]
@@ -220,11 +262,7 @@ mod tests {
         let reporter = Reporter::default();
         reporter.lose(Failure::new(Code::DataLoss, "first"));
         reporter.unblock();
-        let engine = engine(1, &reporter);
-        let timeline = Semaphore::new(&engine, 0).unwrap();
-        let (waits, signals): ([(Semaphore, u64); 0], _) = ([], [(timeline.clone(), 1)]);
-        engine.submit(0, Affinity::queue(0), &waits, &signals, Action::Queue(())).unwrap();
-        assert_eq!(failure(&timeline).message(), "first");
+        assert_eq!(failure(&submit_to_last(&engine(1, &reporter))).message(), "first");
     }
 
     #[test]
@@ -235,15 +273,18 @@ mod tests {
             let (timeline, _) = submit(&engine);
             let (tell, told) = std::sync::mpsc::channel();
             let body = || panic!("out of paper");
+            let lost = timeline.clone();
             let thread = reporter.spawn("printer", body, move |why| {
-                tell.send(why.clone()).unwrap();
+                // The device is there until it has let go of everything.
+                tell.send((why.clone(), lost.query().is_err())).unwrap();
                 assert!(!panics_again, "on purpose");
             });
             thread.unwrap().join().unwrap();
             let failure = failure(&timeline);
             assert_eq!(failure.code(), Code::Internal);
             assert_eq!(failure.message(), "thread \"printer\" of the backend panicked: out of paper");
-            assert!(told.recv().unwrap().same_root(&failure));
+            let (why, was_lost) = told.recv().unwrap();
+            assert!(why.same_root(&failure) && !was_lost);
         }
     }
 
@@ -252,7 +293,8 @@ mod tests {
         let reporter = Reporter::default();
         let engine = engine(1, &reporter);
         let (timeline, _) = submit(&engine);
-        reporter.spawn("printer", || {}, |why| panic!("{why}")).unwrap().join().unwrap();
+        let body = || assert_eq!(std::thread::current().name(), Some("printer"));
+        reporter.spawn("printer", body, |why| panic!("{why}")).unwrap().join().unwrap();
         assert_eq!(timeline.query().unwrap(), 0);
     }
 }

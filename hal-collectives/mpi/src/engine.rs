@@ -20,6 +20,7 @@
 //! time on that it calls a callback, and takes its place if it has not come back within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for
 //! long. A thread that comes back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves, and the others are in callbacks.
 
+use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
 use crate::library::{Library, at_exit, in_forks};
 use crate::progress::{Ended, Progress, Started, Told};
 use crate::table::Groups;
@@ -553,10 +554,7 @@ fn watch_by(
 /// looks for.
 fn shares_processors() -> bool {
     static SHARES: OnceLock<bool> = OnceLock::new();
-    *SHARES.get_or_init(|| {
-        let here = crate::launcher::ranks_on_this_machine();
-        std::thread::available_parallelism().is_ok_and(|processors| processors.get() < here)
-    })
+    *SHARES.get_or_init(|| processors_on_this_machine() < ranks_on_this_machine())
 }
 
 #[cfg(test)]

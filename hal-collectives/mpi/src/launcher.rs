@@ -16,6 +16,9 @@
 //! `srun` sets its own variables with any `--mpi`, also where no MPI would find the others; so they count only beside those of PMIx. Open MPI's
 //! `mpirun` sets those of PMIx too, within a job of Slurm's perhaps: its own come first.
 
+use rustix::process::getppid;
+use rustix::thread::sched_getaffinity;
+
 /// The launcher of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Launcher {
@@ -52,6 +55,14 @@ pub(crate) fn launched() -> Option<u32> {
 /// How many of them are on this machine, as the launcher says; or all.
 pub(crate) fn ranks_on_this_machine() -> usize {
     of_process().ranks_on_this_machine()
+}
+
+/// How many processors the ranks on this machine have together. A launcher may have bound each of them to one: then they are those
+/// of its own process here, which is their parent.
+pub(crate) fn processors_on_this_machine() -> usize {
+    let allowed = |process| sched_getaffinity(process).map_or(0, |set| set.count() as usize);
+    let (own, launcher) = (allowed(None), getppid().map_or(0, |parent| allowed(Some(parent))));
+    if launcher > own { launcher } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }
 
 impl Environment<'_> {

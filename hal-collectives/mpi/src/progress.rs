@@ -303,6 +303,10 @@ impl Progress {
                 }
             }
             moved = true;
+            if !self.ended.is_empty() {
+                // Told first: to ask for another letter takes a system call where letters come through sockets.
+                break;
+            }
         }
         let mut at = 0;
         while let Some(flight) = self.in_flight.get_mut(at) {

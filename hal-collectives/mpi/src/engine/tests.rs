@@ -89,6 +89,22 @@ fn letter_that_came_before_mpi_was_left_alone_is_read_when_the_group_is_joined_a
 }
 
 #[test]
+fn operation_that_a_letter_ends_is_told_before_the_next_letter_is_opened() {
+    let (ranks, groups) = pair();
+    // The letters of the second rank are there, unopened, when the first rank begins.
+    let _others = [1, 2].map(|word| sum(&*groups[1], word));
+    let looking = ranks[0].0.progress.lock();
+    let begun = [3, 4].map(|word| sum(&*groups[0], word));
+    drop(looking);
+    for (at, (got, told)) in begun.iter().enumerate() {
+        let at = u32::try_from(at).unwrap();
+        assert!(told.try_recv().is_err(), "{at}");
+        ranks[0].look();
+        assert_eq!((told.try_recv(), word(got)), (Ok(Ok(())), 4 + 2 * at));
+    }
+}
+
+#[test]
 fn callback_that_panics_leaves_others_told_and_the_engine_at_work() {
     let (ranks, groups) = pair();
     let buffers = || Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };

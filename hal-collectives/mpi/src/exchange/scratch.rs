@@ -23,7 +23,7 @@ impl Scratch {
         {
             return Ok(range);
         }
-        let range = HostRange::allocate(length.next_multiple_of(4 << 10), 4096)?;
+        let range = HostRange::allocate(length.next_multiple_of(4 << 10), 64)?;
         if length <= LARGEST {
             if self.0.len() == KEPT {
                 self.0.remove(0);

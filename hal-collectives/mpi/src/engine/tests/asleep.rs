@@ -5,6 +5,8 @@
 use super::*;
 use crate::library::loopback::{Closed, Gate, held_network};
 use hal_collectives::local::spread;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::process;
 use std::sync::Barrier;
 
 /// A limit that nothing here comes near.
@@ -163,4 +165,40 @@ fn thread_that_watches_helps_with_what_is_done_within_the_process() {
         watch_by(Box::leak(Box::default()), &|| None, Some(end), || owner.is_finished());
     }
     owner.join().unwrap();
+}
+
+/// As a rank among so many that a launcher has started on this machine, bound to the first processor that this process has: whether it takes its processor
+/// for one that it shares.
+fn shares_when_bound(test: &str, ranks: usize) -> bool {
+    let bound = std::thread::spawn({
+        let test = test.to_owned();
+        move || {
+            let all = sched_getaffinity(None).unwrap();
+            let first = (0..CpuSet::MAX_CPU).find(|&processor| all.is_set(processor)).unwrap();
+            let mut one = CpuSet::new();
+            one.set(first);
+            sched_setaffinity(None, &one).unwrap();
+            let mut rank = process::Command::new(std::env::current_exe().unwrap());
+            rank.args(["--exact", &test, "--nocapture"]).env("BOUND", "1");
+            rank.env("OMPI_COMM_WORLD_SIZE", "1000").env("OMPI_COMM_WORLD_LOCAL_SIZE", ranks.to_string());
+            rank.output().unwrap()
+        }
+    });
+    let said = bound.join().unwrap();
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.status.success() && text.contains("shares: "), "{text}");
+    text.contains("shares: true")
+}
+
+#[test]
+fn rank_that_is_bound_to_a_processor_shares_it_where_there_are_more_ranks_than_processors() {
+    if std::env::var_os("BOUND").is_some() {
+        println!("shares: {}", shares_processors());
+        return;
+    }
+    let test = std::thread::current().name().unwrap().to_owned();
+    let processors = std::thread::available_parallelism().unwrap().get();
+    for (ranks, shares) in [(1, false), (processors, false), (processors + 1, true)] {
+        assert_eq!(shares_when_bound(&test, ranks), shares, "{ranks} ranks on {processors} processors");
+    }
 }
