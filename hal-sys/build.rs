@@ -19,7 +19,7 @@ fn main() {
     for input in ["wrapper.h", "layout.txt", "external_drivers.c", "build.rs", "build"] {
         println!("cargo::rerun-if-changed={input}");
     }
-    // Not LIBCLANG_PATH: any libclang reads the headers alike, and a build of everything for another path would be in vain.
+    // Not the path of libclang: any libclang reads the headers alike, and a build of everything for another path would be in vain.
     for variable in ["IREE_SOURCE_DIR", "IREE_LIB_DIR"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
@@ -34,7 +34,11 @@ fn build() -> Result<(), String> {
     let source = iree_source()?;
     // Before the long work: what is missing is said at once.
     let runtime = runtime::find(named("IREE_LIB_DIR").as_deref(), &targets)?;
-    let libclang = libclang::find(named("LIBCLANG_PATH").as_deref(), &libclang::candidates(&targets))?;
+    // The second is what builds by CMake and the project's own commands say, which would make others of the same folder build
+    // bindgen again with the first.
+    let libclang = ["LIBCLANG_PATH", "HAL_LIBCLANG"].iter().find_map(|&name| Some((name, named(name)?)));
+    let libclang = libclang.as_ref().map(|(name, path)| (*name, path.as_path()));
+    let libclang = libclang::find(libclang, &libclang::candidates(&targets))?;
     // SAFETY: a build script has one thread.
     unsafe { env::set_var("LIBCLANG_PATH", libclang) };
     let mut arguments = vec![format!("-I{}", source.join("runtime/src").display())];

@@ -76,7 +76,9 @@ function(hal_add_driver_library)
       "RUSTFLAGS=${HAL_DRIVER_RUSTFLAGS}"
       ${_CFLAGS}
       ${_UNSTABLE}
-      "LIBCLANG_PATH=${_LIBCLANG}"
+      # Not LIBCLANG_PATH: cargo builds bindgen, and all that stands on it, again whenever that is another than before, and a cargo
+      # that is called by hand in the same target folder has none.
+      "HAL_LIBCLANG=${_LIBCLANG}"
       # The C linker brings the runtime of the build that this is part of.
       "IREE_LIB_DIR=brought-by-the-linker"
       # A bar while there is something to build, since the first time takes minutes; nothing where nothing has changed.

@@ -4,12 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folder with libclang: the one that is named, which must be right, or the first of `candidates` that has it.
-pub fn find(named: Option<&Path>, candidates: &[PathBuf]) -> Result<PathBuf, String> {
+/// The folder with libclang: the one that a variable names, which must be right, or the first of `candidates` that has it.
+pub fn find(named: Option<(&str, &Path)>, candidates: &[PathBuf]) -> Result<PathBuf, String> {
     match named {
-        Some(path) => folder_of(path).ok_or_else(|| {
+        Some((variable, path)) => folder_of(path).ok_or_else(|| {
             format!(
-                "LIBCLANG_PATH is {}, and there is no libclang: unset it and run `cargo xtask setup`, or name the folder \
+                "{variable} is {}, and there is no libclang: unset it and run `cargo xtask setup`, or name the folder \
                  with libclang.so",
                 path.display()
             )

@@ -35,9 +35,10 @@ fn missing_libclang_names_the_command_that_installs_it() {
 fn wrong_libclang_path_is_named_and_not_replaced() {
     let right = folder("right", &["libclang.so"]);
     let wrong = folder("wrong", &[]);
-    let message = libclang::find(Some(&wrong), &[right]).unwrap_err();
+    let message = libclang::find(Some(("HAL_LIBCLANG", &wrong)), &[right]).unwrap_err();
     is_one_line_that_says_setup(&message);
-    assert!(message.contains(wrong.to_str().unwrap()), "{message}");
+    let named = format!("HAL_LIBCLANG is {}", wrong.display());
+    assert!(message.contains(&named), "{message}");
 }
 
 #[test]
@@ -53,7 +54,7 @@ fn cpp_library_alone_is_not_libclang() {
 #[test]
 fn libclang_path_may_name_the_library_itself() {
     let native = folder("file", &["libclang.so"]);
-    assert_eq!(libclang::find(Some(&native.join("libclang.so")), &[]), Ok(native));
+    assert_eq!(libclang::find(Some(("LIBCLANG_PATH", &native.join("libclang.so"))), &[]), Ok(native));
 }
 
 #[test]

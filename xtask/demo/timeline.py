@@ -35,7 +35,10 @@ def read(path):
         elif record["record_type"] == "queue_event":
             submitted.append((record["host_time_ns"], record["ready_host_time_ns"], record["op"], lane))
     if not lanes:
-        raise SystemExit("the profile has no spans: was it taken with queue, dispatch and device queue events?")
+        raise SystemExit(
+            "the profile has no spans: take it with --device_profiling_mode=queue-events,dispatch-events,device-queue-events, of a "
+            "device that has a clock (Device::clock of its backend)"
+        )
     return lanes, sorted(submitted)
 
 
@@ -91,7 +94,7 @@ def listed(names):
 def told(event, start, end):
     """When an operation was submitted, and how much later nothing kept it from running any more."""
     time, ready, name, _ = event
-    where = ""
+    where = f"at {(time - start) / 1000:.1f} µs; "
     if time < start:
         where = f"{(start - time) / 1000:.1f} µs before the picture begins; "
     elif time > end:

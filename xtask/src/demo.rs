@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let built = workspace::cargo_with_bar()
         .args(["build", "--quiet", "--locked", "--package", "hal-driver", "--example", "embed"])
         .current_dir(&root)
-        .env("LIBCLANG_PATH", tree.python().libclang().unwrap_or_default())
+        .env("HAL_LIBCLANG", tree.python().libclang().unwrap_or_default())
         .status()
         .context("starting cargo")?;
     if !built.success() {
@@ -80,7 +80,7 @@ fn script(tree: &Tree, name: &str) -> Result<Command> {
 pub(crate) struct ProfileOptions {
     #[command(flatten)]
     plugin: Plugin,
-    /// What iree-run-module is given; the demo's transformer block on mock, if nothing is
+    /// What iree-run-module is given; the demo's transformer block, if nothing is. On mock, or what --driver says, where no device is named
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -103,7 +103,7 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
             Some(arguments) => arguments,
             None => return Ok(false),
         },
-        given => given.to_vec(),
+        given => on_device(given, device),
     };
     let steps: [(&str, Command); 3] = [
         ("iree-run-module", {
@@ -147,6 +147,13 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         bundle.display()
     );
     Ok(true)
+}
+
+/// What a run is given, on this device where none is named: IREE's own, which is taken then, has no clock of its queues.
+fn on_device(given: &[String], device: &str) -> Vec<String> {
+    let is_named = given.iter().any(|argument| argument == "--device" || argument.starts_with("--device="));
+    let more = (!is_named).then(|| format!("--device={device}"));
+    given.iter().cloned().chain(more).collect()
 }
 
 /// Compiles the demo's transformer block, and says how it is run; nothing, if it does not compile.
@@ -282,6 +289,17 @@ mod tests {
     /// The number that a text begins with.
     fn begin(text: &str) -> f64 {
         text.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn run_that_names_no_device_is_profiled_on_the_one_that_the_command_is_for() {
+        let given = |arguments: &[&str]| {
+            super::on_device(&arguments.iter().map(ToString::to_string).collect::<Vec<_>>(), "acme")
+        };
+        assert_eq!(given(&["--module=m", "--device_profiling_x=1"])[2..], ["--device=acme"]);
+        for named in [&["--device=mock", "--module=m"][..], &["--module=m", "--device", "mock"]] {
+            assert_eq!(given(named), named);
+        }
     }
 
     #[test]
@@ -422,8 +440,20 @@ mod tests {
     }
 
     #[test]
-    fn profile_without_spans_says_what_to_ask_for() {
+    fn operation_submitted_inside_of_the_picture_has_its_time_there() {
+        let profile = profile().replace(
+            "\"host_time_ns\":1000,\"ready_host_time_ns\":3000",
+            "\"host_time_ns\":1005000,\"ready_host_time_ns\":1006500",
+        );
+        let (picture, _) = drawn("inside", &profile).unwrap();
+        assert!(picture.contains("execute: submitted at 5.0 µs; ready 1.5 µs later"), "{picture}");
+    }
+
+    #[test]
+    fn profile_without_spans_says_what_to_ask_for_and_that_the_device_needs_a_clock() {
         let refused = drawn("empty", "").unwrap_err();
-        assert!(refused.contains("was it taken with"), "{refused}");
+        for part in [super::FAMILIES, "Device::clock"] {
+            assert!(refused.contains(part), "{refused}");
+        }
     }
 }

@@ -119,7 +119,7 @@ impl Bench {
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = workspace::cargo();
         command.args(arguments).current_dir(&self.root).env(self.variable("CARD"), &self.device);
-        command.env("LIBCLANG_PATH", self.tree.python().libclang().unwrap_or_default());
+        command.env("HAL_LIBCLANG", self.tree.python().libclang().unwrap_or_default());
         command
     }
 

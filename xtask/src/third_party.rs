@@ -50,8 +50,10 @@ pub(crate) fn run() -> Result<bool> {
     test("with a card of its own does not pass its tests")?;
     step(&folder, Command::new("make").args(["--silent", "smoke"]), "does not link into a C program")?;
     step(&folder, Command::new("target/smoke").arg(NAME), "does not run in a C program")?;
-    let plugin = Plugin { plugin: Some(folder), driver: vec![NAME.into()] };
+    let library = folder.join("target/release").join(format!("lib{NAME}.a"));
+    let plugin = Plugin { plugin: Some(folder.clone()), driver: vec![NAME.into()] };
     let is_conforming = cts::run(&cts::Options::outside(plugin.clone(), NAME.to_owned()))?;
+    is_built_once(&folder, &library)?;
     Ok(is_conforming && bench::run(&bench::Options::outside(plugin, MEASURED))?)
 }
 
@@ -64,6 +66,24 @@ fn share_release(folder: &Path, target: &Path) -> Result<()> {
     std::fs::create_dir_all(folder.join("target"))
         .with_context(|| format!("creating {}", folder.display()))?;
     std::os::unix::fs::symlink(&there, &here).with_context(|| format!("linking {}", here.display()))
+}
+
+/// Has the Makefile build what the plugin has built just before: nothing, or each would undo what the other has done, and with it
+/// bindgen, the bindings and all that stands on them.
+fn is_built_once(folder: &Path, library: &Path) -> Result<()> {
+    let built = || {
+        let time = library.metadata().and_then(|library| library.modified());
+        time.with_context(|| format!("looking at {}", library.display()))
+    };
+    let by_the_plugin = built()?;
+    step(folder, Command::new("make").args(["--silent", "library"]), "is not built by its Makefile")?;
+    if built()? != by_the_plugin {
+        bail!(
+            "what the plugin has built the Makefile builds again: a variable of the environment, or a flag, is another there than \
+             in hal-driver/cmake/static_library.cmake"
+        );
+    }
+    Ok(())
 }
 
 /// Puts the card in the place of the template.
@@ -96,7 +116,7 @@ fn step(folder: &Path, command: &mut Command, wrong: &str) -> Result<()> {
     let libclang = setup::python()?.libclang().unwrap_or_default();
     let status = command
         .current_dir(folder)
-        .env("LIBCLANG_PATH", libclang)
+        .env("HAL_LIBCLANG", libclang)
         .env_remove("CARGO_TARGET_DIR")
         .status()
         .with_context(|| format!("starting {:?}", command.get_program()))?;

@@ -37,7 +37,7 @@ fn build(tree: &Tree, environment: &setup::Python) -> Result<PathBuf> {
         .args(["build", "--release", "--locked", "--out"])
         .arg(&folder)
         .current_dir(workspace::root()?.join("python"))
-        .env("LIBCLANG_PATH", tree.python().libclang().unwrap_or_default())
+        .env("HAL_LIBCLANG", tree.python().libclang().unwrap_or_default())
         .env("VIRTUAL_ENV", environment.root())
         .status()
         .context("starting maturin")?;

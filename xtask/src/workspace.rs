@@ -9,10 +9,15 @@ use std::process::Command;
 
 /// The repository's root.
 pub(crate) fn root() -> Result<PathBuf> {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map(Path::to_owned)
-        .context("xtask should lie in a folder of the repository")
+    root_of(std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from))
+}
+
+/// The root by the folder of the package that cargo says it runs. Not by the one that this was built in: in a copy of a checkout with its
+/// target folder cargo takes what was built in the original as it is, and each command would do its work there.
+fn root_of(runs: Option<PathBuf>) -> Result<PathBuf> {
+    let is_this = |folder: &PathBuf| folder.ends_with("xtask") && folder.join("Cargo.toml").is_file();
+    let folder = runs.filter(is_this).unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    folder.parent().map(Path::to_owned).context("xtask should lie in a folder of the repository")
 }
 
 /// Every file below a folder, but for what is built and what is hidden.
@@ -106,4 +111,24 @@ pub(crate) fn ensure_fetched() -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_that_of_the_checkout_that_cargo_runs_and_not_of_the_one_that_was_copied() {
+        let folder = std::env::temp_dir().join(format!("copied-{}", std::process::id()));
+        for package in ["xtask", "another"] {
+            std::fs::create_dir_all(folder.join(package)).unwrap();
+            std::fs::write(folder.join(package).join("Cargo.toml"), "").unwrap();
+        }
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        assert_eq!(root_of(Some(folder.join("xtask"))).unwrap(), folder);
+        for other in [None, Some(folder.join("another")), Some(folder.join("gone/xtask"))] {
+            assert_eq!(root_of(other).unwrap(), here);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

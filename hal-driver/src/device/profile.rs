@@ -139,6 +139,20 @@ fn queue_record(physical: u32, ordinal: usize) -> sys::iree_hal_profile_queue_re
     record
 }
 
+/// Refuses what only a device with a clock can say, by the names that IREE's tools have for it.
+fn refuse_without_clock(asked: u64, of_the_device: &[(u64, &str)], device: &str) -> Result {
+    let names: Vec<&str> =
+        of_the_device.iter().filter(|(family, _)| asked & family != 0).map(|&(_, name)| name).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{device} has no clock (Device::clock of its backend), which {} are told by: profile it without them",
+        names.join(" and ")
+    );
+    Err(Failure::new(Code::Unimplemented, message))
+}
+
 impl Profiler {
     /// Opens a session. Options that ask for nothing open none.
     ///
@@ -197,14 +211,21 @@ impl Profiler {
         has_clock: bool,
     ) -> Result<*mut sys::iree_hal_local_profile_recorder_t> {
         let queues = properties.queues.queues;
+        let of_the_device = [
+            (sys::IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS, "dispatch-events"),
+            (sys::IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS, "device-queue-events"),
+        ]
+        .map(|(family, name)| (u64::from(family), name));
+        if !has_clock {
+            refuse_without_clock(options.data_families, &of_the_device, &properties.identifier)?;
+        }
         // SAFETY: defaults are plain values; what is lent lives through the call, as the caller promises.
         unsafe {
             let mut device = sys::iree_hal_profile_device_record_default();
             device.physical_device_ordinal = physical;
             device.queue_count = u32::try_from(queues).unwrap_or(u32::MAX);
             let records: Vec<_> = (0..queues).map(|ordinal| queue_record(physical, ordinal)).collect();
-            let families = sys::IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS
-                | sys::IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS;
+            let families = of_the_device.iter().fold(0, |all, (family, _)| all | family);
             let recorder_options = sys::iree_hal_local_profile_recorder_options_t {
                 name: view(&properties.identifier),
                 session_id: self.sessions.fetch_add(1, Ordering::Relaxed) + 1,
@@ -213,7 +234,7 @@ impl Profiler {
                 queue_record_count: records.len(),
                 queue_records: records.as_ptr(),
                 // What only the device can say is not offered for a device that has no clock.
-                producer_data_families: if has_clock { families.into() } else { 0 },
+                producer_data_families: if has_clock { families } else { 0 },
                 ..Default::default()
             };
             let mut recorder = std::ptr::null_mut();

@@ -15,12 +15,17 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Begins the profile of a device. The sink stays where it is until the profile [ends](Sink::end).
+    /// Begins the profile of a device's queues, as [`Sink::begin_with`] does.
     pub(crate) fn begin(device: &Device) -> Result<Box<Self>> {
+        Self::begin_with(device, sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS)
+    }
+
+    /// Begins a profile of these families of data. The sink stays where it is until the profile [ends](Sink::end).
+    pub(crate) fn begin_with(device: &Device, families: u32) -> Result<Box<Self>> {
         let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() };
         let mut sink = Box::new(Self { resource, events: Mutex::default() });
         let options = sys::iree_hal_device_profiling_options_t {
-            data_families: sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS.into(),
+            data_families: families.into(),
             sink: (&raw mut *sink).cast(),
             ..Default::default()
         };

@@ -586,6 +586,22 @@ fn backend_without_import_is_not_importable() {
 }
 
 #[test]
+fn profile_of_a_device_without_a_clock_is_refused_with_what_it_lacks() {
+    let device = open("remembers").unwrap();
+    for (family, name) in [
+        (sys::IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS, "dispatch-events"),
+        (sys::IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS, "device-queue-events"),
+    ] {
+        let families = family | sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS;
+        let refused = crate::common::sink::Sink::begin_with(&device, families).err().unwrap();
+        assert_eq!(refused.code, Code::Unimplemented, "{}", refused.text);
+        for part in ["no clock", "Device::clock", name] {
+            assert!(refused.text.contains(part), "{}", refused.text);
+        }
+    }
+}
+
+#[test]
 fn device_that_cannot_be_is_refused_when_it_is_opened() {
     for (path, what) in [
         ("no-heaps", "no memory"),
