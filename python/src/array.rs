@@ -57,6 +57,7 @@ impl Array {
             return Ok(host);
         }
         let element = self.element()?;
+        runtime::check_not_forked()?;
         let view = py.detach(|| self.view.host(&self.device))?;
         let shape = self.view.shape();
         let mut strides = vec![1_i64; shape.len()];

@@ -4,9 +4,9 @@
 
 use crate::array::Array;
 use crate::dlpack;
-use crate::runtime::{Device, Element, Foreign, Kind, Program, Value, View};
+use crate::runtime::{Device, Element, Foreign, Kind, Program, Value, View, check_not_forked};
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
 use std::ptr::NonNull;
@@ -164,20 +164,23 @@ pub(crate) fn array(
     element: Option<Element>,
     copying: Copying,
 ) -> PyResult<View> {
+    check_not_forked()?;
     Source::of(object, element)?.place(object.py(), device, copying)
 }
 
 /// What an object exports by DLPack as an array on a device.
 pub(crate) fn from_dlpack(object: &Bound<'_, PyAny>, device: &Device, copying: Copying) -> PyResult<View> {
+    check_not_forked()?;
     Source::of_dlpack(object)?.place(object.py(), device, copying)
 }
 
-/// An argument that the machine passes as `kind`; numbers become arrays of the declared type.
+/// An argument that the machine passes as `kind`, so deep in lists; numbers become arrays of the declared type.
 pub(crate) fn argument(
     object: &Bound<'_, PyAny>,
     kind: Kind,
     declared: Declared,
     device: Option<&Device>,
+    depth: usize,
 ) -> PyResult<Value> {
     Ok(match kind {
         Kind::I32 => Value::I32(object.extract()?),
@@ -187,7 +190,7 @@ pub(crate) fn argument(
         Kind::Object if object.is_none() => Value::None,
         Kind::Object => match (object.cast::<Array>(), declared) {
             (Ok(array), _) => Value::Array(array.get().view().clone()),
-            (Err(_), Declared::List) => list(object, device)?,
+            (Err(_), Declared::List) => list(object, device, depth)?,
             (Err(_), _) => {
                 let device = device
                     .ok_or_else(|| PyTypeError::new_err("a module without a device takes no arrays"))?;
@@ -197,8 +200,22 @@ pub(crate) fn argument(
     })
 }
 
+/// How deep lists may lie in each other: few enough for any thread's stack.
+const DEEPEST: usize = 64;
+
+/// Refuses what lies too deep in lists, as everything does in one that is in itself.
+pub(crate) fn check_depth(depth: usize) -> PyResult<()> {
+    if depth <= DEEPEST {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "lists lie more than {DEEPEST} deep in each other here; is one of them in itself?"
+    )))
+}
+
 /// The elements of a list, and of those in it: numbers, arrays, and nothing.
-fn list(object: &Bound<'_, PyAny>, device: Option<&Device>) -> PyResult<Value> {
+fn list(object: &Bound<'_, PyAny>, device: Option<&Device>, depth: usize) -> PyResult<Value> {
+    check_depth(depth)?;
     let values = object.try_iter()?.map(|element| {
         let element = element?;
         if let Ok(whole) = element.cast::<PyInt>() {
@@ -208,7 +225,8 @@ fn list(object: &Bound<'_, PyAny>, device: Option<&Device>) -> PyResult<Value> {
             return Ok(Value::F64(real.extract()?));
         }
         let is_list = element.cast::<PyList>().is_ok() || element.cast::<PyTuple>().is_ok();
-        argument(&element, Kind::Object, if is_list { Declared::List } else { Declared::Unknown }, device)
+        let declared = if is_list { Declared::List } else { Declared::Unknown };
+        argument(&element, Kind::Object, declared, device, depth + 1)
     });
     values.collect::<PyResult<_>>().map(Value::List)
 }

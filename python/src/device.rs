@@ -66,7 +66,10 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn open(py: Python<'_>, uri: &str) -> PyResult<Self> {
-        Ok(Self { uri: uri.to_owned(), device: py.detach(|| runtime::Device::open(uri))? })
+        runtime::check_not_forked()?;
+        let device = py.detach(|| runtime::Device::open(uri))?;
+        runtime::has_opened();
+        Ok(Self { uri: uri.to_owned(), device })
     }
 
     pub(crate) fn inner(&self) -> &runtime::Device {
@@ -143,6 +146,7 @@ impl Profile {
         let profile = slf.get();
         let path =
             profile.path.to_str().ok_or_else(|| PyTypeError::new_err("the path of a profile is text"))?;
+        runtime::check_not_forked()?;
         slf.py().detach(|| {
             let mut session = profile.session.lock();
             if session.is_some() {
@@ -164,6 +168,7 @@ impl Profile {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
+        runtime::check_not_forked()?;
         let session = self.session.lock().take();
         let session = session.ok_or_else(|| Error::new_err("this profile is not being taken"))?;
         Ok(py.detach(|| session.end())?)

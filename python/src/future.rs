@@ -6,7 +6,7 @@ use crate::convert;
 use crate::error::Error;
 use crate::runtime::{self, Program, Started, Value};
 use parking_lot::{Condvar, Mutex};
-use pyo3::exceptions::PyTimeoutError;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -125,14 +125,16 @@ impl Future {
     /// Waits for the results, for at most `timeout` seconds, and returns them as the call would have.
     #[pyo3(signature = (timeout=None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        let patience = timeout.map(patience).transpose()?;
+        let patience = timeout.map(patience).transpose()?.flatten();
+        runtime::check_not_forked()?;
         let values = py.detach(|| self.work.wait(patience))?;
         convert::results(py, &values, &self.program)
     }
 
     /// Whether the call has ended, well or not.
-    fn done(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.work.is_done())
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        runtime::check_not_forked()?;
+        Ok(py.detach(|| self.work.is_done()))
     }
 
     /// Waits without keeping the event loop from other work.
@@ -144,12 +146,20 @@ impl Future {
     }
 
     fn __repr__(&self) -> &'static str {
+        if runtime::is_forked() {
+            return "<iree_hal.Future of another process>";
+        }
         if self.work.is_done() { "<iree_hal.Future done>" } else { "<iree_hal.Future under way>" }
     }
 }
 
-/// How long to wait.
-fn patience(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds.max(0.0))
-        .map_err(|_| PyTimeoutError::new_err(format!("{seconds} seconds are no time to wait")))
+/// No wait takes so many seconds, and clocks can still add them.
+const FOR_EVER: f64 = 1e9;
+
+/// How long to wait; without an end for as long as there is.
+fn patience(seconds: f64) -> PyResult<Option<Duration>> {
+    if seconds.is_nan() {
+        return Err(PyValueError::new_err("the time to wait is not a number"));
+    }
+    Ok((seconds < FOR_EVER).then(|| Duration::from_secs_f64(seconds.max(0.0))))
 }

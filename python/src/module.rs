@@ -58,8 +58,9 @@ impl Module {
         device: &Bound<'_, PyAny>,
         parameters: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        runtime::check_not_forked()?;
         let bytes = bytes(source)?;
-        let devices = devices(device)?;
+        let devices = devices(device, 0)?;
         let opened: Vec<_> = devices.iter().map(|device| device.get().inner().clone()).collect();
         let parameters = parameters.map(files).transpose()?.unwrap_or_default();
         let program = py.detach(|| Program::load(&bytes, &opened, &parameters))?;
@@ -152,7 +153,7 @@ impl Function {
         if let Ok(future) = object.cast::<Future>() {
             return Ok(Argument::Coming(future.get().work().clone()));
         }
-        convert::argument(object, kind, declared, self.program.device()).map(Argument::There)
+        convert::argument(object, kind, declared, self.program.device(), 0).map(Argument::There)
     }
 }
 
@@ -161,6 +162,7 @@ impl Function {
     /// Calls the function and waits for its results. The interpreter is free meanwhile.
     #[pyo3(signature = (*arguments))]
     fn __call__(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
+        runtime::check_not_forked()?;
         let arguments = self.arguments(arguments)?;
         let results = py.detach(|| self.program.call(&self.plain, &wait_for_values(arguments)?))?;
         convert::results(py, &results, &self.program)
@@ -172,6 +174,7 @@ impl Function {
     /// runs on a thread, which waits.
     #[pyo3(signature = (*arguments))]
     fn submit(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> PyResult<Future> {
+        runtime::check_not_forked()?;
         let arguments = self.arguments(arguments)?;
         let program = self.program.clone();
         let threaded = |argument: &Argument| matches!(argument, Argument::Coming(Work::Threaded(_)));
@@ -271,7 +274,8 @@ fn bytes(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 }
 
 /// Devices, which are opened where only their URIs are given.
-fn devices(object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<Device>>> {
+fn devices(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Vec<Py<Device>>> {
+    convert::check_depth(depth)?;
     if let Ok(device) = object.cast::<Device>() {
         return Ok(vec![device.clone().unbind()]);
     }
@@ -283,7 +287,7 @@ fn devices(object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<Device>>> {
         .try_iter()
         .map_err(|_| PyTypeError::new_err("a device is a Device, a URI, or a list of them"))?
     {
-        found.extend(devices(&one?)?);
+        found.extend(devices(&one?, depth + 1)?);
     }
     Ok(found)
 }

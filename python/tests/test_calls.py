@@ -181,3 +181,67 @@ def test_tour_runs_on_each_device(two, device):
     tour = pathlib.Path(__file__).parents[1] / "examples/tour.py"
     told = subprocess.run([sys.executable, tour, two, device.uri], capture_output=True, text=True)
     assert told.returncode == 0 and "are right" in told.stdout, told.stdout + told.stderr
+
+
+def test_time_to_wait_is_a_number(two, device):
+    future = iree_hal.Module(two, device).square.submit(np.ones(1024, np.float32))
+    with pytest.raises(ValueError, match="not a number"):
+        future.result(timeout=float("nan"))
+    for without_end in (float("inf"), 1e300, 1e18):
+        assert future.result(timeout=without_end).numpy().shape == (1024,)
+
+
+FORKED = """
+import os, signal, sys
+import iree_hal, numpy as np
+
+module = iree_hal.Module(sys.argv[1], "mock")
+given = np.ones(1024, np.float32)
+future = module.square.submit(given)
+result = future.result()
+child = os.fork()
+if child == 0:
+    # Whoever waits for a thread that is not here is ended.
+    signal.alarm(30)
+    if sys.argv[2] == "works":
+        works = [
+            lambda: module.square(given),
+            lambda: module.square.submit(given),
+            lambda: iree_hal.Device("mock"),
+            lambda: module.devices[0].array(given),
+            lambda: future.result(),
+            lambda: future.done(),
+            lambda: result.numpy(),
+        ]
+        for number, work in enumerate(works):
+            try:
+                work()
+                os._exit(10 + number)
+            except iree_hal.Error as error:
+                if error.code != "FAILED_PRECONDITION" or "forked" not in str(error):
+                    os._exit(50 + number)
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert module.square(given).numpy().shape == (1024,)
+"""
+
+
+@pytest.mark.parametrize("what", ["works", "ends"])
+def test_forked_process_is_refused_and_ends(two, what):
+    done = subprocess.run([sys.executable, "-c", FORKED, two, what], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_process_that_forks_before_it_opens_a_device_has_devices(two):
+    early = """
+import os, sys
+import iree_hal, numpy as np
+child = os.fork()
+result = iree_hal.Module(sys.argv[1], "mock").square(np.ones(1024, np.float32)).numpy()
+assert result.shape == (1024,)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", early, two], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

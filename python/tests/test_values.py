@@ -112,3 +112,20 @@ def test_result_outlives_its_module(compile):
     view = result.numpy()
     del result
     assert view.tolist() == [6, 8]
+
+
+def test_list_that_is_in_itself_is_refused(module, device):
+    cycle = []
+    cycle.append(cycle)
+    with pytest.raises(ValueError, match="in itself"):
+        module.swap(cycle)
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="64 deep"):
+        module.swap(deep)
+    with pytest.raises(ValueError, match="in itself"):
+        iree_hal.Module(b"", cycle)
+    # It would have to go as deep itself.
+    while deep:
+        deep = deep.pop()

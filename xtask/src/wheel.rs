@@ -26,6 +26,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         return Ok(true);
     }
     tree.build(&["iree-profile"])?;
+    tree.python().networks()?;
     install(&environment, &wheel)?;
     test(&tree, &environment)
 }

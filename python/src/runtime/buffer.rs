@@ -6,6 +6,7 @@ use super::device::Device;
 use super::element::Element;
 use super::instance::allocator;
 use super::object::Ref;
+use super::process::is_forked;
 use super::status::{Error, Result, check};
 use hal_sys as sys;
 use smallvec::SmallVec;
@@ -229,6 +230,9 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if is_forked() {
+            return;
+        }
         // SAFETY: mapped, and unmapped once.
         let unmapped = unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut self.0)) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");

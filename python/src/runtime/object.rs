@@ -2,6 +2,7 @@
 
 //! Objects of IREE's that are counted: a reference that releases itself.
 
+use super::process::is_forked;
 use super::status::{Result, check};
 use hal_sys as sys;
 use std::ptr::{NonNull, null_mut};
@@ -115,7 +116,10 @@ impl<T: Counted> Clone for Ref<T> {
 
 impl<T: Counted> Drop for Ref<T> {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours (invariant), and given up once.
-        unsafe { T::release(self.0.as_ptr()) }
+        // The last release of an object joins threads, which a forked process does not have.
+        if !is_forked() {
+            // SAFETY: the reference is ours (invariant), and given up once.
+            unsafe { T::release(self.0.as_ptr()) }
+        }
     }
 }
