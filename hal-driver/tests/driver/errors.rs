@@ -301,7 +301,12 @@ fn nothing_else_is_unimplemented() {
     ];
     assert_eq!(hal_driver::UNIMPLEMENTED, pinned);
     let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    assert_eq!(uses(&sources), 1, "one function makes such a failure");
+    // The other one is of devices, which may have no clock, and not of the driver.
+    assert_eq!(
+        uses(&sources),
+        2,
+        "one function makes such a failure, and one refuses a profile that a device cannot tell"
+    );
 }
 
 /// A slot that is null crashes its caller: IREE does not check.
