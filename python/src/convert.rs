@@ -111,10 +111,7 @@ impl Source {
         // numpy makes one dimension of none.
         let shape = numpy.call_method1("shape", (object,))?.extract()?;
         let source = Self::of_buffer(&array).or_else(|| Self::of_extension(&array));
-        source.map(|source| Self { shape, ..source }).ok_or_else(|| {
-            let name = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
-            PyTypeError::new_err(format!("a {name} cannot become an array of a device"))
-        })
+        source.map(|source| Self { shape, ..source }).ok_or_else(|| refused(object, &array))
     }
 
     /// An array whose type numpy has from `ml_dtypes`, which the buffer protocol does not name.
@@ -142,6 +139,17 @@ impl Source {
             Err((_, memory)) => upload(py, device, &shape, element, memory.data, memory.length),
         }
     }
+}
+
+/// Says why an object, as numpy understands it, cannot become an array of a device.
+fn refused(object: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyErr {
+    let name = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+    let elements = array.getattr("dtype").map_or_else(|_| "?".into(), |dtype| dtype.to_string());
+    PyTypeError::new_err(format!(
+        "a {name} of elements of type {elements} cannot become an array of a device; convert it to one of {}, in this \
+         machine's byte order",
+        Element::names()
+    ))
 }
 
 fn upload(

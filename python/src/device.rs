@@ -7,7 +7,7 @@ use crate::convert::{self, Copying};
 use crate::error::Error;
 use crate::runtime::{self, Element};
 use parking_lot::Mutex;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
@@ -45,6 +45,7 @@ impl DeviceInfo {
 #[pyfunction]
 #[pyo3(signature = (driver=None))]
 pub(crate) fn devices(py: Python<'_>, driver: Option<&str>) -> PyResult<Vec<DeviceInfo>> {
+    driver.map_or(Ok(()), check_text)?;
     let listed = py.detach(|| match driver {
         Some(driver) => runtime::list(driver),
         None => Ok(runtime::drivers()?
@@ -67,6 +68,7 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn open(py: Python<'_>, uri: &str) -> PyResult<Self> {
         runtime::check_not_forked()?;
+        check_text(uri)?;
         let device = py.detach(|| runtime::Device::open(uri))?;
         runtime::has_opened();
         Ok(Self { uri: uri.to_owned(), device })
@@ -126,10 +128,22 @@ impl Device {
     }
 }
 
+/// Refuses text that C would take for less than it is.
+fn check_text(text: &str) -> PyResult<()> {
+    if text.contains('\0') {
+        return Err(PyValueError::new_err(format!("{text:?} has a NUL, which no device or driver has")));
+    }
+    Ok(())
+}
+
 /// The type with this name.
 fn element(name: &str) -> PyResult<Element> {
-    Element::named(name)
-        .ok_or_else(|| PyTypeError::new_err(format!("arrays have no elements of type {name:?}")))
+    Element::named(name).ok_or_else(|| {
+        PyTypeError::new_err(format!(
+            "arrays have no elements of type '{name}'; there are {}",
+            Element::names()
+        ))
+    })
 }
 
 /// A profile of a device: taken between `with` and the end of its block.

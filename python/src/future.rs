@@ -64,10 +64,7 @@ impl Pending {
             }
             match end {
                 Some(end) if self.changed.wait_until(&mut outcome, end).timed_out() => {
-                    return Err(runtime::Error::new(
-                        "DEADLINE_EXCEEDED",
-                        "the call has not ended in this time",
-                    ));
+                    return Err(runtime::Error::not_ended());
                 }
                 Some(_) => {}
                 None => self.changed.wait(&mut outcome),

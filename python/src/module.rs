@@ -294,12 +294,17 @@ fn devices(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Vec<Py<Device>>>
 
 /// Parameter files by scope; a scope may have several.
 fn files(parameters: &Bound<'_, PyDict>) -> PyResult<Vec<(String, String)>> {
+    let wrong = |_| {
+        PyTypeError::new_err(
+            "parameters are given by scope, as text, with a path or a list of paths: {\"model\": \"model.safetensors\"}",
+        )
+    };
     let mut files = Vec::new();
     for (scope, paths) in parameters {
-        let scope: String = scope.extract()?;
+        let scope: String = scope.extract().map_err(wrong)?;
         let paths: Vec<PathBuf> = match paths.extract::<PathBuf>() {
             Ok(path) => vec![path],
-            Err(_) => paths.extract()?,
+            Err(_) => paths.extract().map_err(wrong)?,
         };
         for path in paths {
             files.push((scope.clone(), path.to_string_lossy().into_owned()));

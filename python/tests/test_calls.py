@@ -46,7 +46,7 @@ def test_function_without_fences_is_submitted_on_a_thread(compile, device):
 
 def test_wait_for_a_future_ends_in_time(two):
     future = iree_hal.Module(two, "mock://0?latency=2s").square.submit(np.ones(1024, np.float32))
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match="not ended in this time"):
         future.result(timeout=0.05)
     assert future.result(60).numpy()[0] == 1
 
@@ -115,6 +115,26 @@ def test_device_that_is_missing_says_what_to_do():
     with pytest.raises(iree_hal.Error, match="gaudi://emulated") as caught:
         iree_hal.Device("gaudi")
     assert caught.value.code == "NOT_FOUND" and isinstance(caught.value, RuntimeError)
+
+
+def test_unknown_driver_is_refused_with_those_that_there_are():
+    for use in (iree_hal.Device, iree_hal.devices):
+        with pytest.raises(iree_hal.Error, match="nonesuch, there are .*local-task.*") as caught:
+            use("nonesuch")
+        assert caught.value.code == "NOT_FOUND"
+        assert all(driver in str(caught.value) for driver in iree_hal.drivers())
+
+
+def test_address_with_a_nul_is_refused():
+    for use in (iree_hal.Device, iree_hal.devices):
+        with pytest.raises(ValueError, match="NUL"):
+            use("mock\0://0")
+
+
+def test_parameters_are_paths_by_scope(two):
+    for wrong in ({"a": 3}, {"a": ["x", 3]}, {3: "x"}):
+        with pytest.raises(TypeError, match="parameters.*scope.*path"):
+            iree_hal.Module(two, "mock", parameters=wrong)
 
 
 def test_unknown_parameter_is_refused_by_name():

@@ -50,6 +50,12 @@ def test_list_in_a_list_comes_back(module):
     assert array.numpy().tolist() == [1.5, 2.5]
 
 
+def test_list_of_another_length_is_refused_with_the_declaration(module):
+    for wrong in ([], [7], [[7], 7]):
+        with pytest.raises(iree_hal.Error, match="swap.*!util.list"):
+            module.swap(wrong)
+
+
 def test_numbers_without_a_type_become_what_is_declared(module):
     for given in ([1, 2, 3], (1.0, 2.0, 3.0), np.array([1, 2, 3], np.float32)):
         result = module.scale(given, 0.5).numpy()
@@ -91,6 +97,24 @@ def test_what_is_no_array_is_refused(device):
         device.array("text")
     with pytest.raises(TypeError):
         device.array(object())
+
+
+@pytest.mark.parametrize("given", [
+    np.ones(3, ">f4"),
+    np.array(["a", "b"]),
+    np.array([None, 1]),
+    np.zeros(2, [("x", "f4"), ("y", "i4")]),
+    np.zeros(2, "M8[s]"),
+], ids=["big-endian", "text", "objects", "structures", "times"])
+def test_array_of_a_type_that_devices_do_not_have_names_it_and_those_that_there_are(device, given):
+    with pytest.raises(TypeError) as caught:
+        device.array(given)
+    assert str(given.dtype) in str(caught.value) and "float32, " in str(caught.value)
+
+
+def test_unknown_type_is_refused_with_those_that_there_are(device):
+    with pytest.raises(TypeError, match="'float31'.*float32, "):
+        device.array([1], "float31")
 
 
 def test_view_of_a_device_is_read_only(device):

@@ -204,12 +204,12 @@ impl<'a> Entry<'a> {
     }
 
     /// The thread submits, or merely comes by.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn submitting(port: &'a dyn EngineEvents) -> Self {
         Self::begin(port, true)
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin(port: &'a dyn EngineEvents, submits: bool) -> Self {
         let begun = with(|local| {
             let depth = local.depth.get() + 1;
@@ -260,6 +260,7 @@ impl<'a> Entry<'a> {
 }
 
 impl Drop for Entry<'_> {
+    #[inline]
     fn drop(&mut self) {
         let mut agenda = self.agenda.take();
         if let Some(left) = agenda.take_if(|agenda| !agenda.is_empty()) {

@@ -540,7 +540,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Tells the timelines of an operation that was issued whose listeners can now wait for them natively.
-    #[inline]
+    #[inline(always)]
     pub(super) fn announce(&mut self, key: Key, promise: Promise) {
         let state = &mut *self.state;
         if B::OBSERVES {

@@ -314,15 +314,18 @@ impl<B: Backend> Effects<B> {
             && self.garbage.is_empty()
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.publications.is_empty()
-            && self.letters.is_empty()
-            && self.reclaims.is_empty()
-            && self.transitions.is_empty()
-            && self.watches.is_empty()
-            && self.runs.is_empty()
-            && self.early.is_empty()
-            && self.garbage.is_empty()
+        // One comparison is cheaper than eight.
+        let left = self.publications.len()
+            | self.letters.len()
+            | self.reclaims.len()
+            | self.transitions.len()
+            | self.watches.len()
+            | self.runs.len()
+            | self.early.len()
+            | self.garbage.len();
+        left == 0
     }
 }
 
@@ -658,6 +661,7 @@ impl<'a, B: Backend> Turn<'a, B> {
     }
 
     /// Leaves the queue to others.
+    #[inline(always)]
     pub(super) fn leave(self) {
         self.queue.state.unlock(self.state);
     }

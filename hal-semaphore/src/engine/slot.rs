@@ -380,6 +380,7 @@ impl Slot {
 
     /// Work with a place in a queue will signal `promise`. Releases what that covers in the queue itself, and says
     /// through the agenda if there is more of it. Returns whether the slot [has become large](SlotState::becomes_large).
+    #[inline]
     pub(super) fn promise(
         self: &Arc<Self>,
         promise: Promise,
@@ -398,7 +399,7 @@ impl Slot {
             return false;
         }
         let large = state.becomes_large();
-        if !state.lists.release_of(promise.queue, promise.value) {
+        if state.lists.coverable() == 0 || !state.lists.release_of(promise.queue, promise.value) {
             return large;
         }
         let mut left = TURN;

@@ -34,7 +34,7 @@ impl<B: Backend> Turn<'_, B> {
     /// Works for the queue until nothing is left to do, or until another thread is there to do it.
     #[inline]
     pub(super) fn work(self) {
-        self.work_from(0);
+        self.work_on(0);
     }
 
     /// The same for a call that has worked for so many rounds already, and leaves the rest to the calls around it if it is
@@ -44,16 +44,41 @@ impl<B: Backend> Turn<'_, B> {
         if nested {
             self.agenda.visit(self.index);
         } else {
+            self.work_on(rounds);
+        }
+    }
+
+    #[inline(always)]
+    fn work_on(self, rounds: usize) {
+        if self.is_done(rounds) {
+            self.leave_done();
+        } else {
             self.work_from(rounds);
         }
     }
 
-    fn work_from(mut self, first: usize) {
-        for round in first.. {
-            let brings = round == 0 && !self.agenda.released.is_empty();
-            if !brings && !self.has_more() {
-                break;
-            }
+    /// Whether nothing is left to do after so many rounds.
+    #[inline(always)]
+    fn is_done(&self, rounds: usize) -> bool {
+        let brings = rounds == 0 && !self.agenda.released.is_empty();
+        !brings && !self.has_more()
+    }
+
+    /// Leaves a queue for which nothing is left to do.
+    #[inline(always)]
+    fn leave_done(self) {
+        let rests = self.state.closing && self.state.is_idle();
+        let shared = self.shared;
+        self.leave();
+        if rests {
+            shared.wake_idle_waiters();
+        }
+    }
+
+    /// Goes round while something is left to do, as it is at the beginning.
+    #[inline(never)]
+    fn work_from(mut self, mut round: usize) {
+        loop {
             let leaves = self.has_successor(round);
             if leaves || (round > 0 && is_mutated(Mutation::LeavesWithoutSuccessor)) {
                 return self.leave();
@@ -78,12 +103,10 @@ impl<B: Backend> Turn<'_, B> {
                 self.agenda.yields = Some(self.index);
                 return self.leave();
             }
-        }
-        let rests = self.state.closing && self.state.is_idle();
-        let shared = self.shared;
-        self.leave();
-        if rests {
-            shared.wake_idle_waiters();
+            round += 1;
+            if self.is_done(round) {
+                return self.leave_done();
+            }
         }
     }
 
@@ -96,14 +119,17 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
+    #[inline]
     fn has_runnable(&self) -> bool {
         !self.state.runnable.is_empty() || self.state.ending.is_some()
     }
 
+    #[inline]
     fn can_retire(&self) -> bool {
         self.state.is_due() || self.needs_sweep()
     }
 
+    #[inline]
     fn has_more(&self) -> bool {
         self.has_runnable() || self.can_retire() || self.can_issue() || !self.state.effects.is_empty()
     }

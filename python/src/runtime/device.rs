@@ -4,7 +4,7 @@
 
 use super::instance::{Instance, allocator};
 use super::object::Ref;
-use super::status::{Result, check};
+use super::status::{Error, Result, check};
 use super::{text, view};
 use hal_sys as sys;
 use std::ptr::{null, null_mut};
@@ -43,7 +43,8 @@ pub(crate) fn list(driver: &str) -> Result<Vec<Listed>> {
     unsafe {
         let made = Ref::make(|out| {
             sys::iree_hal_driver_registry_try_create(instance.registry(), view(driver), allocator(), out)
-        })?;
+        })
+        .map_err(|error| with_drivers(error, driver))?;
         check(sys::iree_hal_driver_query_available_devices(
             made.as_ptr(),
             allocator(),
@@ -58,6 +59,16 @@ pub(crate) fn list(driver: &str) -> Result<Vec<Listed>> {
         sys::iree_allocator_free(allocator(), infos.cast());
         Ok(listed)
     }
+}
+
+/// The error, with the names of the drivers that there are if it is that this one is not.
+fn with_drivers(mut error: Error, driver: &str) -> Error {
+    if let Ok(drivers) = drivers()
+        && !drivers.iter().any(|known| known == driver)
+    {
+        error.message += &format!("; there is no driver {driver}, there are {}", drivers.join(", "));
+    }
+    error
 }
 
 /// A device that is open.
@@ -75,6 +86,7 @@ impl Device {
             sys::iree_hal_create_device(instance.registry(), view(uri), &raw const params, allocator(), out)
         })
         .map(Self)
+        .map_err(|error| with_drivers(error, uri.split("://").next().unwrap_or(uri)))
     }
 
     /// What it calls itself.

@@ -71,6 +71,11 @@ const SIGNLESS: [(sys::iree_hal_element_type_t, &str); 4] = [
 ];
 
 impl Element {
+    /// The names of all, as a message lists them.
+    pub(crate) fn names() -> String {
+        ELEMENTS.iter().map(|element| element.name).collect::<Vec<_>>().join(", ")
+    }
+
     /// The one with numpy's name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         ELEMENTS.iter().copied().find(|element| element.name == name)

@@ -49,6 +49,18 @@ unsafe impl Send for Function {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Function {}
 
+impl Function {
+    /// An error of a call. What the machine finds wrong with an argument, such as a list with other elements than the function
+    /// looks for, comes without a word of the function: then its declaration is added.
+    fn explain(&self, mut error: Error) -> Error {
+        if error.message.ends_with("; ") {
+            let declaration = if self.declaration.is_empty() { &self.name } else { &self.declaration };
+            error.message += &format!("are the arguments what the function takes? {declaration}");
+        }
+        error
+    }
+}
+
 /// A call that was begun: its results exist, and have their bytes when its fence is reached.
 pub(crate) struct Started {
     /// The results.
@@ -206,7 +218,8 @@ impl Program {
                 inputs.as_ptr(),
                 outputs.as_ptr(),
                 allocator(),
-            ))?;
+            ))
+            .map_err(|error| function.explain(error))?;
         }
         drop(context);
         value::values(&outputs)
@@ -228,7 +241,8 @@ impl Started {
             // The wait of IREE's own drivers answers with the code of a failure alone; a query has all of it.
             let mut value = 0;
             waited.or_else(|failure| {
-                check(sys::iree_hal_semaphore_query(semaphore, &raw mut value)).and(Err(failure))
+                check(sys::iree_hal_semaphore_query(semaphore, &raw mut value))?;
+                Err(if failure.is_deadline() { Error::not_ended() } else { failure })
             })
         }
     }

@@ -22,6 +22,14 @@ impl Error {
         Self { code: code.to_owned(), message: message.into() }
     }
 
+    /// A wait was not long enough.
+    pub(crate) fn not_ended() -> Self {
+        Self::new(
+            "DEADLINE_EXCEEDED",
+            "the call has not ended in this time; it goes on, and can be waited for again",
+        )
+    }
+
     /// Whether the deadline of a wait passed.
     pub(crate) fn is_deadline(&self) -> bool {
         self.code == "DEADLINE_EXCEEDED"
