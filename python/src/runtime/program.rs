@@ -50,12 +50,13 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// An error of a call. What the machine finds wrong with an argument, such as a list with other elements than the function
-    /// looks for, comes without a word of the function: then its declaration is added.
+    /// An error of a call. A list with other elements than the function looks for is refused by IREE's lists, without a word of
+    /// the function: then its declaration is added.
     fn explain(&self, mut error: Error) -> Error {
-        if error.message.ends_with("; ") {
+        if error.message.contains("/vm/list.c:") {
             let declaration = if self.declaration.is_empty() { &self.name } else { &self.declaration };
-            error.message += &format!("are the arguments what the function takes? {declaration}");
+            let text = error.message.trim_end_matches([';', ' ']);
+            error.message = format!("{text}; are the arguments what the function takes? {declaration}");
         }
         error
     }
