@@ -94,6 +94,10 @@ fn value(list: &List, at: usize) -> Result<Value> {
         if sys::iree_vm_variant_is_ref(variant) {
             return object(variant.__bindgen_anon_1.ref_);
         }
+        // An element that was never set, or set to nothing.
+        if !sys::iree_vm_variant_is_value(variant) {
+            return Ok(Value::None);
+        }
         let mut number = std::mem::zeroed::<sys::iree_vm_value_t>();
         check(sys::iree_vm_list_get_value(list.as_ptr(), at, &raw mut number))?;
         Ok(match number.type_ {
