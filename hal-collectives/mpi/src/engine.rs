@@ -137,7 +137,7 @@ fn known() -> Option<&'static Arc<Engine>> {
 extern "C" fn quit() {
     // A process that was forked inherits what is done at the end, and MPI is not its to end.
     if let Some(engine) = known() {
-        engine.with(PATIENCE, |progress| progress.quit(PATIENCE));
+        engine.quit();
     }
 }
 
@@ -225,9 +225,8 @@ impl Engine {
     pub(crate) fn send(&self, command: Command) {
         let mut command = Some(command);
         self.with(Duration::ZERO, |progress| {
-            // Not under their lock, which the end of a group takes that goes with its command, and others who begin something.
-            let left = std::mem::take(&mut *self.commands.lock());
-            progress.take(left.into_iter().chain(command.take()));
+            self.take_commands(progress);
+            progress.take(command.take());
         });
         // Also without a command: the engine's thread, which has this lock from its last look at what is under way until it sleeps, is woken behind it.
         self.commands.lock().extend(command);
@@ -246,8 +245,28 @@ impl Engine {
             // Soon: this thread is at it.
             self.commands.lock().push(Command::Rest);
         } else {
-            self.with(PATIENCE, Progress::rest);
+            self.with(PATIENCE, |progress| {
+                self.take_commands(progress);
+                progress.rest();
+            });
         }
+    }
+
+    /// Ends MPI, when what this process has left to do is done: others may wait for what a thread has left behind that ends the process now.
+    fn quit(&self) {
+        self.with(PATIENCE, |progress| {
+            self.take_commands(progress);
+            progress.quit(PATIENCE);
+        });
+    }
+
+    /// Has done what others have left to do, and whether there was anything.
+    fn take_commands(&self, progress: &mut Progress) -> bool {
+        // Not under their lock, which the end of a group takes that goes with its command, and others who begin something.
+        let left = std::mem::take(&mut *self.commands.lock());
+        let any = !left.is_empty();
+        progress.take(left);
+        any
     }
 
     fn nanoseconds(&self) -> u64 {
@@ -321,9 +340,7 @@ impl Engine {
         let looked = self.with(Duration::ZERO, |progress| {
             let mut look = Look::default();
             self.looks.fetch_add(1, Ordering::Relaxed);
-            let commands = std::mem::take(&mut *self.commands.lock());
-            look.moved = !commands.is_empty();
-            progress.take(commands);
+            look.moved = self.take_commands(progress);
             look.moved |= progress.step();
             progress.take_ended(ended);
             look.waits = progress.waits();

@@ -214,3 +214,17 @@ fn receive_that_has_ended_is_not_cancelled_any_more() {
     first.cancel(&mut request);
     assert!(!request.is_cancelled(), "MPI was asked to cancel what it has forgotten");
 }
+
+/// A rank may find that its operation fits no other's, and end, while another thread is at the progress for a moment.
+#[test]
+fn failure_that_a_rank_has_left_to_others_to_tell_is_told_before_mpi_ends() {
+    let (ranks, groups) = pair();
+    let waits = sum(&*groups[1], 5).1;
+    ranks[1].look();
+    let looking = ranks[0].0.progress.lock();
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    drop(looking);
+    ranks[0].0.quit();
+    ranks[1].look();
+    assert_eq!(waits.try_recv(), Ok(Err(Code::DataLoss)));
+}

@@ -90,6 +90,21 @@ fn group_that_goes_with_its_last_command_does_not_hold_up_the_thread_that_takes_
     assert_eq!(told.recv_timeout(LONG), Ok(()));
 }
 
+/// The same, and the program ends MPI then: the others are told before.
+#[test]
+fn mpi_is_left_alone_when_what_a_group_has_left_to_others_to_tell_is_told() {
+    let ranks = lent(job(2).try_into().ok().unwrap());
+    let [first, second] = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
+    let waits = sum(&*second, 5).1;
+    let looking = ranks[0].0.progress.lock();
+    first.end(&Failure::new(Code::DataLoss, "gone"));
+    drop((first, looking));
+    ranks[0].0.rest();
+    assert_eq!(listens(&ranks[0]), 0);
+    ranks[1].look();
+    assert_eq!(waits.try_recv(), Ok(Err(Code::DataLoss)));
+}
+
 #[test]
 fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     let (ranks, groups) = pair();
