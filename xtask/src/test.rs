@@ -181,6 +181,11 @@ fn through_iree(commands: &Commands<'_>) -> Vec<Step> {
             commands.xtask(&["demo", "--nodes", "--quick"]),
         ),
         step(
+            "python",
+            "the Python package, beside IREE's own on the same modules",
+            commands.xtask(&["wheel", "--test"]),
+        ),
+        step(
             "replay",
             "what models do on one device, recorded and replayed on the others",
             commands.xtask(&["replay"]),
