@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Running named steps in order, and telling how they went.
+//! Running named steps in order or side by side, and telling how they went.
 
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
-use std::process::Command;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Something to run, and why.
@@ -28,6 +32,143 @@ pub(crate) enum Outcome {
     Failed(Duration),
     /// It could not be run; what to do.
     NotRun(String),
+}
+
+/// Steps that run one after the other.
+pub(crate) type Lane = Vec<Step>;
+
+/// How often the steps that run side by side are named, in whose output nothing is seen until they end.
+const REMINDER: Duration = Duration::from_secs(60);
+
+/// Runs stages one after the other, and the lanes of each side by side. Stops at the first failure unless told to go on; what runs
+/// then in another lane comes to its end.
+///
+/// The output of steps that run side by side goes to a file of `logs` for each, and is shown when the step has ended.
+pub(crate) fn run_stages(
+    stages: Vec<Vec<Lane>>,
+    keep_going: bool,
+    logs: &Path,
+) -> Result<Vec<(&'static str, Outcome)>> {
+    let mut outcomes = Vec::new();
+    for mut lanes in stages {
+        lanes.retain(|lane| !lane.is_empty());
+        if lanes.len() < 2 {
+            outcomes.extend(run(lanes.into_iter().flatten().collect(), keep_going)?);
+        } else {
+            outcomes.extend(SideBySide::new(keep_going, logs)?.run(lanes)?);
+        }
+        if !keep_going && !green(&outcomes) {
+            break;
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Lanes of steps that run at the same time, each on a thread.
+struct SideBySide<'a> {
+    keep_going: bool,
+    logs: &'a Path,
+    /// Also who may print: the output of a step is not mixed with that of another.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    outcomes: Vec<(&'static str, Outcome)>,
+    /// What runs, and since when.
+    running: Vec<(&'static str, Instant)>,
+    /// When they were named.
+    reminded: Option<Instant>,
+}
+
+impl<'a> SideBySide<'a> {
+    fn new(keep_going: bool, logs: &'a Path) -> Result<Self> {
+        std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
+        Ok(Self { keep_going, logs, state: Mutex::default() })
+    }
+
+    fn run(self, lanes: Vec<Lane>) -> Result<Vec<(&'static str, Outcome)>> {
+        println!(
+            "\n{} lanes of steps side by side; their output is shown when they end, and is in {}",
+            lanes.len(),
+            self.logs.display()
+        );
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(|| self.run_lane(lane))).collect();
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(outcome) => outcome,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        Ok(self.state.into_inner().unwrap_or_else(PoisonError::into_inner).outcomes)
+    }
+
+    fn run_lane(&self, lane: Lane) -> Result<()> {
+        for mut step in lane {
+            if !self.keep_going && !green(&self.state().outcomes) {
+                break;
+            }
+            if let Some(missing) = step.missing.and_then(|ask| ask()) {
+                let mut state = self.state();
+                println!("\n{}: not run: {missing}", step.name);
+                state.outcomes.push((step.name, Outcome::NotRun(missing)));
+                continue;
+            }
+            let log = self.logs.join(format!("{}.log", step.name));
+            let begin = Instant::now();
+            {
+                let mut state = self.state();
+                println!("{} begins: {}", step.name, step.about);
+                state.running.push((step.name, begin));
+            }
+            let ended = self.run_logged(&mut step.command, &log);
+            let took = begin.elapsed();
+            let mut state = self.state();
+            state.running.retain(|(name, _)| *name != step.name);
+            let passed = ended?.success();
+            println!("\n=== {}: {}", step.name, step.about);
+            io::copy(&mut open(&log)?, &mut io::stdout())?;
+            let verdict = if passed { "passed" } else { "FAILED" };
+            println!("=== {} {verdict} in {:.1} s", step.name, took.as_secs_f64());
+            let outcome = if passed { Outcome::Passed(took) } else { Outcome::Failed(took) };
+            state.outcomes.push((step.name, outcome));
+        }
+        Ok(())
+    }
+
+    /// Runs a command with its output into a file. Says now and then what is running.
+    fn run_logged(&self, command: &mut Command, log: &PathBuf) -> Result<ExitStatus> {
+        let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
+        command.stdin(std::process::Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let mut child = command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            self.state().remind();
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remind(&mut self) {
+        let now = Instant::now();
+        if now - *self.reminded.get_or_insert(now) < REMINDER {
+            return;
+        }
+        self.reminded = Some(now);
+        let named = |(name, since): &(&str, Instant)| format!("{name} for {} s", (now - *since).as_secs());
+        println!("running: {}", self.running.iter().map(named).collect::<Vec<_>>().join(", "));
+    }
+}
+
+fn open(log: &Path) -> Result<File> {
+    File::open(log).with_context(|| format!("reading {}", log.display()))
 }
 
 /// Runs the steps, each with its output as it comes. Stops at the first failure unless told to go on.
@@ -104,6 +245,60 @@ mod tests {
         assert_eq!(names(&stopped), ["a", "b"]);
         assert!(!green(&stopped));
         assert_eq!(names(&run(steps(), true).unwrap()), ["a", "b", "c"]);
+    }
+
+    /// A step that fails unless another one that runs at the same time makes a file of this name.
+    fn meets(name: &'static str, makes: &Path, awaits: &Path) -> Step {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "touch $1; for i in $(seq 500); do [ -e $2 ] && exit 0; sleep 0.02; done; exit 1",
+            "-",
+        ]);
+        command.args([makes, awaits]);
+        Step { name, about: "a test", missing: None, command }
+    }
+
+    #[test]
+    fn lanes_run_side_by_side_and_stages_one_after_the_other() {
+        let logs = std::env::temp_dir().join(format!("hal-steps-{}", std::process::id()));
+        std::fs::create_dir_all(&logs).unwrap();
+        let (one, two) = (logs.join("one"), logs.join("two"));
+        let mut seen = Command::new("test");
+        seen.arg("-e").arg(&one);
+        let after = Step { name: "after", about: "a test", missing: None, command: seen };
+        let lanes =
+            vec![vec![meets("a", &one, &two)], vec![], vec![meets("b", &two, &one), step("c", "true")]];
+        let outcomes = run_stages(vec![lanes, vec![vec![after]]], false, &logs).unwrap();
+        assert!(green(&outcomes), "{outcomes:?}");
+        let mut names: Vec<_> = outcomes.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["a", "after", "b", "c"]);
+        assert!(logs.join("c.log").exists());
+        std::fs::remove_dir_all(logs).unwrap();
+    }
+
+    #[test]
+    fn failure_in_a_lane_lets_nothing_else_begin() {
+        let logs = std::env::temp_dir().join(format!("hal-steps-failing-{}", std::process::id()));
+        let stages = || {
+            let mut slow = step("slow", "sh");
+            slow.command.args(["-c", "sleep 0.5"]);
+            vec![
+                vec![vec![step("bad", "false"), step("never", "true")], vec![slow, step("late", "true")]],
+                vec![vec![step("last", "true")]],
+            ]
+        };
+        let names = |keep_going| {
+            let outcomes = run_stages(stages(), keep_going, &logs).unwrap();
+            assert!(!green(&outcomes));
+            let mut names: Vec<_> = outcomes.iter().map(|(name, _)| *name).collect();
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(names(false), ["bad", "slow"]);
+        assert_eq!(names(true), ["bad", "last", "late", "never", "slow"]);
+        std::fs::remove_dir_all(logs).unwrap();
     }
 
     #[test]

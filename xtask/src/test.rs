@@ -2,7 +2,7 @@
 
 //! `cargo xtask test`: everything that a contributor must see green.
 
-use crate::steps::{self, Step};
+use crate::steps::{self, Lane, Step};
 use crate::{setup, workspace};
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -19,45 +19,66 @@ pub(crate) struct Options {
     /// Go on after a failure
     #[arg(long)]
     pub(crate) keep_going: bool,
+    /// One step at a time, each with its output as it comes; otherwise two run side by side where there are two processors
+    #[arg(long)]
+    pub(crate) in_turn: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let root = workspace::root()?;
-    let mut chosen = steps(&root, &workspace::target()?);
+    let target = workspace::target()?;
+    let mut stages = stages(&root, &target);
     if options.list {
-        for step in chosen {
+        for step in stages.into_iter().flatten().flatten() {
             println!("{:<12} {}", step.name, step.about);
         }
         return Ok(true);
     }
-    if let Some(unknown) = options.only.iter().find(|only| !chosen.iter().any(|step| step.name == **only)) {
+    let names = names_of(&stages);
+    if let Some(unknown) = options.only.iter().find(|only| !names.contains(&only.as_str())) {
         bail!("there is no step {unknown}; `cargo xtask test --list` names them");
     }
-    chosen.retain(|step| options.only.is_empty() || options.only.iter().any(|only| only == step.name));
+    for lane in stages.iter_mut().flatten() {
+        lane.retain(|step| options.only.is_empty() || options.only.iter().any(|only| only == step.name));
+    }
+    let names = names_of(&stages);
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
-    if chosen.iter().any(|step| step.name == "unit") {
+    if names.contains(&"unit") {
         setup::mpi()?;
     }
-    let outcomes = steps::run(chosen, options.keep_going)?;
+    let has_several = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
+    let outcomes = if options.in_turn || !has_several {
+        steps::run(stages.into_iter().flatten().flatten().collect(), options.keep_going)?
+    } else {
+        steps::run_stages(stages, options.keep_going, &target.join("test-logs"))?
+    };
     println!("\n{}", steps::summary(&outcomes));
     Ok(steps::green(&outcomes))
 }
 
-/// Every step, in the order in which they run.
-fn steps(root: &Path, target: &Path) -> Vec<Step> {
+/// Every step. What needs no more than cargo runs beside what needs IREE's tools, as most steps keep one processor busy; those that
+/// build in one folder take turns there by themselves. What measures times comes at the end, with the machine to itself.
+fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
     let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into()).to_string_lossy().into_owned();
     let commands = Commands { root, target, me };
-    [basic, through_iree, rehearsals, of_the_engine, of_a_release]
-        .into_iter()
-        .flat_map(|steps| steps(&commands))
-        .collect()
+    let lane =
+        |parts: &[fn(&Commands<'_>) -> Vec<Step>]| parts.iter().flat_map(|part| part(&commands)).collect();
+    vec![
+        vec![lane(&[at_first])],
+        vec![lane(&[through_iree, rehearsals]), lane(&[of_the_sources, of_the_engine, of_a_release])],
+        vec![lane(&[measured])],
+    ]
+}
+
+fn names_of(stages: &[Vec<Lane>]) -> Vec<&'static str> {
+    stages.iter().flatten().flatten().map(|step| step.name).collect()
 }
 
 /// What the steps are called.
 #[cfg(test)]
 pub(crate) fn names() -> Vec<&'static str> {
-    steps(Path::new(""), Path::new("")).iter().map(|step| step.name).collect()
+    names_of(&stages(Path::new(""), Path::new("")))
 }
 
 /// Makes the steps' commands.
@@ -106,8 +127,8 @@ fn step(name: &'static str, about: &'static str, command: Command) -> Step {
 /// The crate with the engine.
 const ENGINE: &str = "hal-semaphore";
 
-/// The sources, IREE's tools, and the tests of each crate.
-fn basic(commands: &Commands<'_>) -> Vec<Step> {
+/// The quickest to fail, and what many others need.
+fn at_first(commands: &Commands<'_>) -> Vec<Step> {
     vec![
         Step {
             missing: Some(|| component("rustfmt", "fmt")),
@@ -118,6 +139,12 @@ fn basic(commands: &Commands<'_>) -> Vec<Step> {
             "IREE's tools and its conformance suite, with our drivers linked in",
             commands.xtask(&["build"]),
         ),
+    ]
+}
+
+/// The sources, and the tests of each crate.
+fn of_the_sources(commands: &Commands<'_>) -> Vec<Step> {
+    vec![
         Step {
             missing: Some(|| component("clippy", "clippy")),
             ..step(
@@ -232,7 +259,7 @@ fn rehearsals(commands: &Commands<'_>) -> Vec<Step> {
     ]
 }
 
-/// The engine by itself, and what everything costs.
+/// The engine by itself, and what is counted.
 fn of_the_engine(commands: &Commands<'_>) -> Vec<Step> {
     vec![
         step(
@@ -281,6 +308,12 @@ fn of_the_engine(commands: &Commands<'_>) -> Vec<Step> {
             "each benchmark of the engine runs once",
             commands.cargo(&["bench", "-p", ENGINE, "--bench", "engine", "--", "--test"]),
         ),
+    ]
+}
+
+/// What takes how long.
+fn measured(commands: &Commands<'_>) -> Vec<Step> {
+    vec![
         step(
             "side-by-side",
             "each case runs on IREE's local drivers and on the mock device",
@@ -395,14 +428,12 @@ mod tests {
 
     #[test]
     fn steps_have_names_of_their_own_and_say_what_they_show() {
-        let steps = steps(Path::new("/root"), Path::new("/root/target"));
+        let steps: Vec<_> =
+            stages(Path::new("/root"), Path::new("/root/target")).into_iter().flatten().flatten().collect();
         for (at, step) in steps.iter().enumerate() {
             assert!(!step.about.is_empty());
-            assert!(
-                !steps.iter().skip(at + 1).any(|other| other.name == step.name),
-                "two steps called {}",
-                step.name
-            );
+            let has_namesake = steps.iter().skip(at + 1).any(|other| other.name == step.name);
+            assert!(!has_namesake, "two steps called {}", step.name);
         }
     }
 }
