@@ -88,7 +88,7 @@ impl Listener {
     ///
     /// `argument` is what the request takes, and the request may write to it.
     unsafe fn request<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<i32, Errno> {
-        // SAFETY: as the caller says.
+        // SAFETY: the argument is what the request takes, as the function asks.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request, std::ptr::from_mut(argument)) };
         if result < 0 {
             return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
@@ -195,7 +195,7 @@ impl Interrupts {
     /// Puts it back. Safe between fork and exec.
     pub(crate) fn restore(self) {
         for (number, handler) in self.0.into_iter().filter(|(_, handler)| *handler != libc::SIG_ERR) {
-            // SAFETY: this is what was there before.
+            // SAFETY: a handler that `signal` has returned for this number may be set again.
             unsafe { libc::signal(number, handler) };
         }
     }
