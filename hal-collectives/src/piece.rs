@@ -80,8 +80,9 @@ impl Pieces {
     }
 
     /// How many there are, at least one.
+    #[expect(clippy::cast_possible_truncation, reason = "each is large enough that 32 bits count them")]
     pub fn count(self) -> u32 {
-        u32::try_from(self.part.div_ceil(self.each)).unwrap_or(u32::MAX).max(1)
+        (self.part.div_ceil(self.each) as u32).max(1)
     }
 
     /// One of them.
@@ -106,10 +107,10 @@ pub struct Parts {
 
 impl Parts {
     /// The part of a rank, or the only one.
+    #[expect(clippy::expect_used, reason = "other memory in its place would be another rank's")]
     pub fn of(&self, rank: u32) -> HostRange {
         let part = self.memory.slice(self.first + u64::from(rank) * self.stride, self.length);
-        debug_assert!(part.is_some(), "memory is as long as its operation says");
-        part.unwrap_or_else(|| self.memory.clone())
+        part.expect("memory is as long as its operation says")
     }
 
     /// The only part.

@@ -276,7 +276,7 @@ fn piece_of(size: usize) -> usize {
 
 /// Reads elements into the beginning of `bytes`; what was read.
 fn read_piece<'a>(source: &HostRange, at: u64, bytes: &'a mut [u8], length: usize) -> &'a [u8] {
-    let piece = bytes.get_mut(..length).unwrap_or_default();
+    let (piece, _) = bytes.split_at_mut(length);
     let read = source.read(at, piece);
     debug_assert!(read, "an operand is as long as its operation says");
     piece
@@ -310,7 +310,7 @@ fn convert_by(
     while done < count {
         let some = usize::try_from(count - done).map_or(most, |left| left.min(most));
         let piece = read_piece(source, done * from as u64, old, some * from);
-        let results = new.get_mut(..some * to).unwrap_or_default();
+        let (results, _) = new.split_at_mut(some * to);
         for (value, result) in piece.chunks_exact(from).zip(results.chunks_exact_mut(to)) {
             each(value, result);
         }
@@ -350,7 +350,7 @@ fn combine_by<T: Scalar, F: Fold<T>>(
     let mut done = 0;
     while done < length {
         let some = usize::try_from(length - done).map_or(most, |left| left.min(most));
-        let lefts = place.get_mut(..some).unwrap_or_default();
+        let (lefts, _) = place.split_at_mut(some);
         let read = left.read(done, lefts);
         let mut blocks = lefts.chunks_mut(BLOCK);
         let right = right.part(done, some as u64);
@@ -378,9 +378,10 @@ struct Partials<S> {
 
 impl<S: Copy> Partials<S> {
     /// Takes the partial results of the next leaf of the tree, and combines what is complete then.
+    #[expect(clippy::expect_used, reason = "a rank that is left out would be missing in the result")]
     fn push(&mut self, leaf: u32, mut right: Vec<S>, combine: impl Fn(S, S) -> S) {
         for _ in 0..leaf.trailing_ones() {
-            let Some(mut left) = self.waiting.pop() else { break };
+            let mut left = self.waiting.pop().expect("a block for each bit of the leaf's number");
             for (left, right) in left.iter_mut().zip(&right) {
                 *left = combine(*left, *right);
             }
@@ -390,12 +391,14 @@ impl<S: Copy> Partials<S> {
     }
 }
 
+#[expect(clippy::expect_used, reason = "targets would silently keep what they have")]
 fn pieces<T: Scalar, F: Fold<T>>(
     sources: &[HostRange],
     (offset, length): (u64, u64),
     write: &mut dyn FnMut(u64, &[u8]),
 ) {
-    let ranks = u32::try_from(sources.len()).unwrap_or(u32::MAX);
+    #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
+    let ranks = sources.len() as u32;
     if ranks == 0 {
         return;
     }
@@ -421,8 +424,8 @@ fn pieces<T: Scalar, F: Fold<T>>(
             }
             partials.push(leaf, steps, F::next);
         }
-        let Some(whole) = partials.waiting.pop() else { return };
-        let Some(piece) = bytes.get_mut(..count) else { return };
+        let whole = partials.waiting.pop().expect("the block of all ranks");
+        let (piece, _) = bytes.split_at_mut(count);
         for (&step, value) in whole.iter().zip(piece.chunks_exact_mut(T::SIZE)) {
             F::last(step, ranks).write(value);
         }

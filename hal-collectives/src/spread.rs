@@ -229,7 +229,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::AtomicBool;
 
-    /// Held by tests that count on who comes.
+    /// Held by tests that count the threads that come.
     static COUNTED: Mutex<()> = Mutex::new(());
 
     #[test]

@@ -220,7 +220,7 @@ fn owner<M: Managed>(capsule: &Bound<'_, PyAny>) -> Option<Owner<M>> {
 }
 
 fn describe<M: Managed + 'static>(owner: Owner<M>) -> PyResult<Taken> {
-    // SAFETY: the structure is alive as long as its owner.
+    // SAFETY: the producer keeps the structure until its deleter is called, which the owner does when it goes.
     let tensor = unsafe { owner.0.as_ref() }.tensor();
     if tensor.device_type != HOST.0 && !PINNED.contains(&tensor.device_type) {
         return Err(PyBufferError::new_err(format!(

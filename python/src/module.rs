@@ -255,10 +255,10 @@ fn entries(functions: Vec<runtime::Function>) -> Vec<Entry> {
             entries.push(Entry { plain: None, fenced: None, name: function.name.clone() });
             entries.len() - 1
         });
-        if let Some(entry) = entries.get_mut(at) {
-            let place = if function.is_asynchronous { &mut entry.fenced } else { &mut entry.plain };
-            *place = Some(function);
-        }
+        #[expect(clippy::indexing_slicing, reason = "it was just found or added")]
+        let entry = &mut entries[at];
+        let place = if function.is_asynchronous { &mut entry.fenced } else { &mut entry.plain };
+        *place = Some(function);
     }
     entries
 }

@@ -309,8 +309,7 @@ mod tests {
 
     #[test]
     fn lines_become_figures_and_others_are_refused() {
-        let figures =
-            read("ours-tcp all_reduce 2 8 1.500\nplain-tcp all_reduce 2 8 1.000\n").unwrap_or_default();
+        let figures = read("ours-tcp all_reduce 2 8 1.500\nplain-tcp all_reduce 2 8 1.000\n").unwrap();
         assert_eq!(figures.get(&("ours-tcp".into(), "all_reduce".into(), 2, 8)), Some(&1.5));
         assert!(read("ours all_reduce two").is_err());
         let report = report(&figures, 2);
@@ -344,7 +343,7 @@ mod tests {
     #[test]
     fn slower_than_the_goal_is_said() {
         let text = "ours-tcp all_reduce 2 1048576 200\nplain-tcp all_reduce 2 1048576 100\n";
-        let report = report(&read(text).unwrap_or_default(), 2);
+        let report = report(&read(text).unwrap(), 2);
         assert!(report.contains("0.50 NOT MET") && report.contains("0 of 1"), "{report}");
     }
 

@@ -13,7 +13,7 @@ fn buffer(
 ) -> Result<*mut sys::iree_hal_buffer_t, String> {
     let params = sys::iree_hal_buffer_params_t { type_: memory, usage, ..Default::default() };
     let mut buffer = null_mut();
-    // SAFETY: the device is alive.
+    // SAFETY: callers hold the device for the call.
     unsafe {
         let allocator = sys::iree_hal_device_allocator(device);
         check(sys::iree_hal_allocator_allocate_buffer(allocator, params, LENGTH, &raw mut buffer))
@@ -24,7 +24,7 @@ fn buffer(
 /// Whether the host can map a buffer.
 fn is_mappable(buffer: *mut sys::iree_hal_buffer_t) -> bool {
     let mut mapping = sys::iree_hal_buffer_mapping_t::default();
-    // SAFETY: the buffer is alive, and what is mapped is unmapped.
+    // SAFETY: callers hold the buffer for the call, and what is mapped is unmapped.
     unsafe {
         let access = u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap();
         let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;
@@ -35,7 +35,7 @@ fn is_mappable(buffer: *mut sys::iree_hal_buffer_t) -> bool {
 
 fn read(device: *mut sys::iree_hal_device_t, buffer: *mut sys::iree_hal_buffer_t) -> Vec<u32> {
     let mut words = vec![0_u32; LENGTH / 4];
-    // SAFETY: the device and the buffer are alive, and there is room for as many bytes.
+    // SAFETY: callers hold device and buffer for the call, and there is room for as many bytes.
     unsafe {
         let (bytes, forever) = (words.as_mut_ptr().cast(), sys::iree_infinite_timeout());
         check(sys::iree_hal_device_transfer_d2h(device, buffer, 0, bytes, LENGTH, 0, forever)).unwrap();
@@ -44,7 +44,7 @@ fn read(device: *mut sys::iree_hal_device_t, buffer: *mut sys::iree_hal_buffer_t
 }
 
 fn write(device: *mut sys::iree_hal_device_t, buffer: *mut sys::iree_hal_buffer_t, words: &[u32]) {
-    // SAFETY: the device and the buffer are alive.
+    // SAFETY: callers hold device and buffer for the call.
     unsafe {
         let (bytes, forever) = (words.as_ptr().cast(), sys::iree_infinite_timeout());
         check(sys::iree_hal_device_transfer_h2d(device, bytes, buffer, 0, size_of_val(words), 0, forever))
@@ -84,7 +84,7 @@ fn load(
     let (mut cache, mut executable) = (null_mut(), null_mut());
     let (mut format, mut length) = ([0_u8; 32], 0);
     let data = sys::iree_const_byte_span_t { data: bytes.as_ptr(), data_length: bytes.len() };
-    // SAFETY: the device is alive, the format has room for what it says, and the bytes outlive the call.
+    // SAFETY: callers hold the device for the call, the format has room for what it says, and the bytes outlive the call.
     unsafe {
         check(sys::iree_hal_executable_cache_create(device, view("test"), &raw mut cache))?;
         let named = format.as_mut_ptr().cast();

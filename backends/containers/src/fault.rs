@@ -80,7 +80,7 @@ pub struct Name<'a>(pub &'a str);
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.char_indices().nth(64) {
-            Some((end, _)) => write!(f, "{:?}...", self.0.get(..end).unwrap_or_default()),
+            Some((end, _)) => write!(f, "{:?}...", self.0.split_at(end).0),
             None => write!(f, "{:?}", self.0),
         }
     }

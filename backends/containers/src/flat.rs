@@ -46,7 +46,7 @@ pub fn read<'b, R>(
     };
     let mut verifier = Verifier::new(&options, bytes);
     let root = verifier.get_uoffset(0).map_err(|error| broken(&error))?;
-    table(bytes, &mut verifier, usize::try_from(root).unwrap_or(usize::MAX), read)
+    table(bytes, &mut verifier, root as usize, read)
 }
 
 fn broken(error: &InvalidFlatbuffer) -> Fault {
@@ -97,9 +97,20 @@ impl<'b> Table<'_, '_, 'b> {
         decode: fn([u8; N]) -> T,
         default: T,
     ) -> Result<T, Fault> {
-        let at = self.verified::<T>(field)?;
-        let bytes = at.and_then(|at| self.bytes.get(at..)).and_then(|bytes| bytes.first_chunk());
-        Ok(bytes.map_or(default, |bytes| decode(*bytes)))
+        Ok(self.verified::<T>(field)?.map_or(default, |at| decode(self.chunk(at))))
+    }
+
+    /// Bytes that were verified to be there.
+    #[expect(clippy::expect_used, reason = "the verifier has refused each file in which they are not")]
+    fn part(&self, at: usize, length: usize) -> &'b [u8] {
+        let bytes = self.bytes.get(at..).and_then(|bytes| bytes.get(..length));
+        bytes.expect("bytes that were verified")
+    }
+
+    /// The same, of a length that is known.
+    #[expect(clippy::expect_used, reason = "a part is as long as was asked for")]
+    fn chunk<const N: usize>(&self, at: usize) -> [u8; N] {
+        *self.part(at, N).first_chunk().expect("a part of this length")
     }
 
     /// A number of one byte.
@@ -122,10 +133,9 @@ impl<'b> Table<'_, '_, 'b> {
         self.scalar(field, u64::from_le_bytes, default)
     }
 
-    /// A word, where it is known to be one.
+    /// A word that was verified to be there.
     fn word(&self, at: usize) -> usize {
-        let bytes = self.bytes.get(at..).and_then(|bytes| bytes.first_chunk());
-        bytes.map_or(0, |bytes| usize::try_from(u32::from_le_bytes(*bytes)).unwrap_or(usize::MAX))
+        u32::from_le_bytes(self.chunk(at)) as usize
     }
 
     /// The elements of a vector or string of elements of this size, verified as a `T`.
@@ -138,9 +148,8 @@ impl<'b> Table<'_, '_, 'b> {
         let at = self.verified::<ForwardsUOffset<T>>(field).map_err(|fault| fault.within(name))?;
         let Some(at) = at else { return Ok(None) };
         let vector = at.saturating_add(self.word(at));
-        let bytes = self.bytes.get(vector.saturating_add(4)..);
         let length = self.word(vector).saturating_mul(size);
-        Ok(Some(bytes.and_then(|bytes| bytes.get(..length)).unwrap_or_default()))
+        Ok(Some(self.part(vector.saturating_add(4), length)))
     }
 
     /// The bytes of a vector, which is called this in messages; nothing, if it is left out.
@@ -171,8 +180,8 @@ impl<'b> Table<'_, '_, 'b> {
         let text = |number: usize| {
             let element = begin.saturating_add(number * 4);
             let at = element.saturating_add(self.word(element));
-            let bytes = self.bytes.get(at.saturating_add(4)..).and_then(|bytes| bytes.get(..self.word(at)));
-            String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned()
+            let bytes = self.part(at.saturating_add(4), self.word(at));
+            String::from_utf8_lossy(bytes).into_owned()
         };
         Ok(Some((0..places.len() / 4).map(text).collect()))
     }

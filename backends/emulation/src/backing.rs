@@ -69,6 +69,7 @@ pub struct Registered(u64);
 impl Drop for Registered {
     fn drop(&mut self) {
         let entry = KNOWN.write().remove(&self.0);
+        debug_assert!(entry.is_some(), "what is registered is known until then");
         if entry.is_some_and(|entry| matches!(entry.backing, Backing::Lent(..))) {
             LENT.fetch_sub(1, Ordering::AcqRel);
         }
@@ -81,7 +82,8 @@ pub fn register(range: &HostRange, backing: Backing) -> Registered {
     if matches!(backing, Backing::Lent(..)) {
         LENT.fetch_add(1, Ordering::AcqRel);
     }
-    KNOWN.write().insert(start, Entry { length: range.length(), backing });
+    let other = KNOWN.write().insert(start, Entry { length: range.length(), backing });
+    debug_assert!(other.is_none(), "two ranges begin at one address");
     Registered(start)
 }
 

@@ -44,11 +44,15 @@ pub fn take<T: FromBytes>(argument: &[u8]) -> Result<T, Errno> {
     T::read_from_prefix(argument).map(|(value, _)| value).map_err(|_| Errno::FAULT)
 }
 
-/// Replaces an argument by what the driver answers: what the answer does not fill is zero.
+/// Replaces an argument by what the driver answers: what the answer does not fill is zero. The answer is no larger than the
+/// argument, as the answers of every request are.
+#[expect(
+    clippy::expect_used,
+    reason = "a request whose answer is larger than its argument is a defect of its emulator"
+)]
 pub fn give<T: IntoBytes + Immutable>(argument: &mut [u8], answer: &T) {
     argument.fill(0);
-    // Every answer is smaller than the argument that it takes the place of.
-    let _ = answer.write_to_prefix(argument);
+    answer.write_to_prefix(argument).expect("an answer fits into its argument");
 }
 
 /// Runs a driver's function on a copy of the argument, as large as the driver's own request says at least.
@@ -125,7 +129,7 @@ impl Driver {
         let put = |address: u64, room: &mut u64, text: &str| {
             let length = usize::try_from(*room).unwrap_or(usize::MAX).min(text.len());
             *room = text.len() as u64;
-            let bytes = text.as_bytes().get(..length).unwrap_or_default();
+            let (bytes, _) = text.as_bytes().split_at(length);
             if address == 0 || bytes.is_empty() { Ok(()) } else { process.write(address, bytes) }
         };
         put(version.name, &mut version.name_length, self.name)?;

@@ -170,11 +170,12 @@ impl Faults {
         self.strikes_at(form, event)
     }
 
-    /// Counts an event. If the fault strikes, gives the error that was asked for.
+    /// Counts an event. If the fault strikes, gives the error that was asked for: the form is one [with an error](Form::with_error).
+    #[expect(clippy::expect_used, reason = "what was read of a form with errors has one of them")]
     pub fn fail(&mut self, form: Form) -> Result<(), Errno> {
         let event = self.count(form);
-        match self.of(form).find(|fault| fault.strikes(event)).and_then(|fault| fault.error) {
-            Some(error) => Err(error),
+        match self.of(form).find(|fault| fault.strikes(event)) {
+            Some(fault) => Err(fault.error.expect("a fault with an error")),
             None => Ok(()),
         }
     }

@@ -63,7 +63,8 @@ pub fn is_held(file: BorrowedFd<'_>) -> bool {
     let alone = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     if alone {
         // Only to find out: the next description may lock it.
-        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        let unlocked = rustix::fs::flock(file, FlockOperation::Unlock);
+        debug_assert!(unlocked.is_ok(), "a lock that this description has is given back");
     }
     !alone
 }

@@ -92,8 +92,8 @@ pub fn borrow<'a>(number: i32) -> Option<BorrowedFd<'a>> {
 /// The monotonic clock in nanoseconds, which the kernel stamps what has ended with.
 pub fn clock() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+    // It counts from the start of the system: neither part is negative, nor are its nanoseconds too many for 64 bits.
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// The device and the inode of a file: what tells it from others, whatever its number.

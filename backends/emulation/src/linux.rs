@@ -34,9 +34,9 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length and ended here alone, with no range of it left, by the invariant. It cannot fail for
-        // a whole mapping.
-        let _ = unsafe { rustix::mm::munmap(self.start, self.length) };
+        // SAFETY: mapped with this length and ended here alone, with no range of it left, by the invariant.
+        let ended = unsafe { rustix::mm::munmap(self.start, self.length) };
+        debug_assert!(ended.is_ok(), "a whole mapping can be ended");
     }
 }
 

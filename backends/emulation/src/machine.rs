@@ -116,11 +116,10 @@ impl<S, U: Copy + Ord> Machine<S, U> {
 
     /// Sleeps at a place until it is woken. False, if that took too long.
     pub fn sleep(&self, state: &mut Guard<'_, S, U>, place: usize, until: Option<Instant>) -> bool {
-        let Some(place) = self.places.get(place) else { return false };
         match until {
-            Some(until) => !place.wait_until(state, until).timed_out(),
+            Some(until) => !self.place(place).wait_until(state, until).timed_out(),
             None => {
-                place.wait(state);
+                self.place(place).wait(state);
                 true
             }
         }
@@ -128,9 +127,13 @@ impl<S, U: Copy + Ord> Machine<S, U> {
 
     /// Wakes every thread that sleeps at a place.
     pub fn wake(&self, place: usize) {
-        if let Some(place) = self.places.get(place) {
-            place.notify_all();
-        }
+        self.place(place).notify_all();
+    }
+
+    /// One of the places that the machine was made with.
+    #[expect(clippy::indexing_slicing, reason = "a request that slept at no place would never be woken")]
+    fn place(&self, place: usize) -> &Condvar {
+        &self.places[place]
     }
 
     /// Puts a unit where workers find it.
@@ -173,7 +176,9 @@ impl<S, U: Copy + Ord> Machine<S, U> {
             state.ready.make_contiguous().sort_unstable();
             state.drawn += 1;
             let draw = splitmix64(self.execution.seed ^ splitmix64(state.drawn));
-            position = usize::try_from(draw % state.ready.len() as u64).unwrap_or(0);
+            #[expect(clippy::cast_possible_truncation, reason = "less than a length")]
+            let drawn = (draw % state.ready.len() as u64) as usize;
+            position = drawn;
         }
         state.ready.remove(position)
     }

@@ -237,9 +237,10 @@ pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
 }
 
 /// The same memory, which keeps something else alive as well.
+#[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
 pub fn keeping(range: HostRange, other: Box<dyn Any + Send + Sync>) -> HostRange {
     let (start, length) = (range.address(), range.length());
-    let length = usize::try_from(length).unwrap_or(0);
+    let length = usize::try_from(length).expect("memory of this process");
     // The other goes first, while the memory is still where it was.
     let owner: Arc<dyn Any + Send + Sync> = Arc::new((other, range));
     // SAFETY: the range is valid for as long as it lives, and the owner has it.

@@ -80,7 +80,8 @@ pub fn memory(file: &Arc<OwnedFd>, offset: u64, length: u64) -> Result<HostRange
     if getrlimit(Resource::Fsize).current.is_some_and(|most| most < end) {
         return Err(Errno::FBIG);
     }
-    let size = u64::try_from(rustix::fs::fstat(&**file)?.st_size).unwrap_or(0);
+    // No file has a negative size.
+    let size = rustix::fs::fstat(&**file)?.st_size.cast_unsigned();
     if size < end {
         rustix::fs::ftruncate(&**file, end)?;
     }

@@ -95,8 +95,8 @@ impl Slot {
             self.places.push(place);
             self.bring(&target.blueprint, group)?;
             let bytes = self.transferred(&target.blueprint, group);
-            let object = bound(&self.objects, &self.places, &self.bindings, &target.blueprint, group);
-            self.batch.push(object.ok_or_else(misfit)?.object(), bytes);
+            let bound = bound(&self.objects, &self.places, &self.bindings, &target.blueprint, group);
+            self.batch.push(bound.object(), bytes);
         }
         Ok(())
     }
@@ -116,16 +116,15 @@ impl Slot {
         }
     }
 
-    /// The object of a group in this run.
-    pub(crate) fn object(&self, blueprint: &Blueprint, group: usize) -> Option<&Object> {
-        bound(&self.objects, &self.places, &self.bindings, blueprint, group).map(Bound::object)
+    /// The object of a group that has its place in this run.
+    pub(crate) fn object(&self, blueprint: &Blueprint, group: usize) -> &Object {
+        bound(&self.objects, &self.places, &self.bindings, blueprint, group).object()
     }
 
     /// How many elements of a ring the objects take together.
     pub(crate) fn elements(&self, target: &Target) -> Result<u64, Error> {
         let groups = 0..self.places.len();
-        let objects: Vec<&Object> =
-            groups.filter_map(|group| self.object(&target.blueprint, group)).collect();
+        let objects: Vec<&Object> = groups.map(|group| self.object(&target.blueprint, group)).collect();
         let performance = target.card.performance(target.channel.number, &objects)?;
         Ok(performance.iter().map(|one| u64::from(one.elements)).sum())
     }
@@ -137,10 +136,8 @@ impl Slot {
 
     /// Gives back the objects that [`begin`](Slot::begin) has taken: nothing is queued any more.
     pub(crate) fn end(&mut self, blueprint: &Blueprint) {
-        for (group, _) in self.places.iter().enumerate() {
-            if let Some(bound) = bound(&self.objects, &self.places, &self.bindings, blueprint, group) {
-                bound.give_back();
-            }
+        for group in 0..self.places.len() {
+            bound(&self.objects, &self.places, &self.bindings, blueprint, group).give_back();
         }
         self.places.clear();
     }
@@ -179,7 +176,7 @@ impl Slot {
     /// Puts what goes in where the network reads it.
     fn bring(&self, blueprint: &Blueprint, group: usize) -> Result<(), Trouble> {
         let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
-        let target = self.object(blueprint, group).ok_or_else(misfit)?.view();
+        let target = self.object(blueprint, group).view();
         let is_own = self.places.get(group) == Some(&Place::Slot);
         let fitted = match blueprint.roles.get(group) {
             Some(Role::Call) => target.write(0, &self.call),
@@ -207,7 +204,7 @@ impl Slot {
 
     fn take_group(&self, blueprint: &Blueprint, group: usize) -> Result<(), Trouble> {
         let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
-        let view = self.object(blueprint, group).ok_or_else(misfit)?.view();
+        let view = self.object(blueprint, group).view();
         let role = blueprint.roles.get(group);
         if role == Some(&Role::Outcome) {
             return outcome(view);
@@ -219,7 +216,7 @@ impl Slot {
             return Ok(());
         };
         let length = binding.view.length().min(plan.length);
-        let went_in = blueprint.counterpart(group).and_then(|other| self.object(blueprint, other));
+        let went_in = blueprint.counterpart(group).map(|other| self.object(blueprint, other));
         let fitted = match went_in {
             Some(before) => write_changes(before.view(), view, &binding.view, length),
             None => plan.requests.iter().all(|request| {
@@ -248,17 +245,25 @@ fn binding<'a>(bindings: &'a [Binding], blueprint: &Blueprint, group: usize) -> 
     }
 }
 
-/// The object of a group, of whichever call.
+/// The object of a group that has its place, of whichever call.
+#[expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "a place is noted once its object is there, and the binding of one in the program's buffer stays until the run's end"
+)]
 fn bound<'a>(
     objects: &'a [Option<Bound>],
     places: &[Place],
     bindings: &'a [Binding],
     blueprint: &Blueprint,
     group: usize,
-) -> Option<&'a Bound> {
-    match places.get(group)? {
-        Place::Slot => objects.get(group)?.as_ref(),
-        Place::Buffer(_) => binding(bindings, blueprint, group)?.memory.as_ref()?.0.bound(),
+) -> &'a Bound {
+    match places[group] {
+        Place::Slot => objects[group].as_ref().expect("the slot's object"),
+        Place::Buffer(_) => {
+            let memory = binding(bindings, blueprint, group).and_then(|binding| binding.memory.as_ref());
+            memory.and_then(|(memory, _)| memory.bound()).expect("the program's buffer")
+        }
     }
 }
 
@@ -277,15 +282,15 @@ fn write_changes(before: &HostRange, after: &HostRange, target: &HostRange, leng
     let mut at = 0;
     while at < length {
         let count = usize::try_from(length - at).unwrap_or(PIECE).min(PIECE);
-        let (Some(old), Some(new)) = (old.get_mut(..count), new.get_mut(..count)) else { return false };
+        let ((old, _), (new, _)) = (old.split_at_mut(count), new.split_at_mut(count));
         if !before.read(at, old) || !after.read(at, new) {
             return false;
         }
         // Most pieces of a large buffer are as they were, and comparing them whole is quicker than byte by byte.
         let mut rest = if old == new { count } else { 0 };
         while let Some((begin, end)) = next_change(old, new, rest) {
-            let Some(bytes) = new.get(begin..end) else { return false };
-            if !target.write(at + begin as u64, bytes) {
+            let bytes = new.get(begin..end);
+            if !bytes.is_some_and(|bytes| target.write(at + begin as u64, bytes)) {
                 return false;
             }
             rest = end;
@@ -298,8 +303,7 @@ fn write_changes(before: &HostRange, after: &HostRange, target: &HostRange, leng
 /// The next run of bytes that differ, from this place on.
 fn next_change(old: &[u8], new: &[u8], from: usize) -> Option<(usize, usize)> {
     let differ = |(old, new): (&u8, &u8)| old != new;
-    let pairs =
-        |from: usize| old.get(from..).unwrap_or_default().iter().zip(new.get(from..).unwrap_or_default());
+    let pairs = |from: usize| old.split_at(from).1.iter().zip(new.split_at(from).1);
     let begin = from + pairs(from).position(differ)?;
     let length = pairs(begin).position(|(old, new)| old == new);
     Some((begin, length.map_or(new.len(), |length| begin + length)))

@@ -176,9 +176,10 @@ pub struct Memory {
 
 impl Memory {
     /// Memory that the device can use in place.
+    #[expect(clippy::expect_used, reason = "an object is rounded up to whole pages")]
     pub(crate) fn allocate(card: &Arc<Card>, length: u64) -> Result<Self, Error> {
         let bound = Bound::new(card, length)?;
-        let view = bound.object.view().slice(0, length).unwrap_or_else(|| bound.object.view().clone());
+        let view = bound.object.view().slice(0, length).expect("an object is as long as was asked for");
         Ok(Self { bound: Some(bound), view })
     }
 

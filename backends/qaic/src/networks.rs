@@ -217,6 +217,7 @@ impl Networks {
 
     /// A run of a network is over: what it had is there for the next one.
     pub(crate) fn give_back(&mut self, network: u64, slot: Slot) {
+        // One that was stopped meanwhile needs no slot.
         if let Some((_, active)) = self.running.iter_mut().find(|(_, active)| active.number == network) {
             active.give_back(slot);
         }

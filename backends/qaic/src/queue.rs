@@ -196,7 +196,8 @@ impl Queues {
     }
 
     pub(crate) fn start(&self, reports: Box<dyn Reports>) {
-        let _ = self.reports.set(reports);
+        let is_first = self.reports.set(reports).is_ok();
+        debug_assert!(is_first, "a device is started once");
     }
 
     /// Who is told.

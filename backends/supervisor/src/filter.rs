@@ -56,8 +56,19 @@ const fn low(argument: u32) -> u32 {
 }
 
 fn statement(code: u32, k: u32) -> sock_filter {
-    // Every code of the filter's language has 16 bits.
-    sock_filter { code: u16::try_from(code).unwrap_or(0), jt: 0, jf: 0, k }
+    #[expect(clippy::cast_possible_truncation, reason = "every code of the filter's language has 16 bits")]
+    let code = code as u16;
+    sock_filter { code, jt: 0, jf: 0, k }
+}
+
+/// The number of a system call, as the filter sees it.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of calls are small and not negative"
+)]
+const fn number(call: i64) -> u32 {
+    call as u32
 }
 
 fn load(offset: u32) -> sock_filter {
@@ -75,7 +86,6 @@ fn jump_if_equal(k: u32, equal: u8, not: u8) -> sock_filter {
 
 /// The filter.
 pub(crate) fn program() -> Vec<sock_filter> {
-    let number = |call: i64| u32::try_from(call).unwrap_or(u32::MAX);
     let allow = || answer(SECCOMP_RET_ALLOW);
     let ask = || answer(SECCOMP_RET_USER_NOTIF);
     let mut program = vec![load(MACHINE), jump_if_equal(ARCHITECTURE, 1, 0), allow(), load(NUMBER)];

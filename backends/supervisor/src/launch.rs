@@ -8,7 +8,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{WaitOptions, wait};
+use rustix::process::{Pid, WaitOptions, wait};
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -35,7 +35,7 @@ const NOT_FOUND: u8 = 127;
 
 /// A program that runs.
 pub(crate) struct Running {
-    pub(crate) process: i32,
+    pub(crate) process: Pid,
     pub(crate) listener: Listener,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Runni
     let (stage, listener) = hear(ours.as_fd());
     match (started, listener) {
         (Ok(child), Some(listener)) => {
-            Ok(Running { process: i32::try_from(child.id()).unwrap_or(0), listener: Listener::new(listener) })
+            Ok(Running { process: Pid::from_child(&child), listener: Listener::new(listener) })
         }
         (Ok(_), None) => Err(internal("the program started without a supervisor", Errno::PROTO)),
         (Err(error), _) => Err(refused(stage, program, &error)),
@@ -143,13 +143,18 @@ fn no_filter(error: &io::Error) -> String {
 }
 
 /// Waits until the program and everything that it has started have ended: the program's status, as shells say it.
-pub(crate) fn wait_for_all(process: i32) -> u8 {
+#[expect(
+    clippy::expect_used,
+    reason = "a status of the system's has eight bits, and so has 128 with a signal's number"
+)]
+pub(crate) fn wait_for_all(process: Pid) -> u8 {
     let mut status = OURS;
     loop {
         match wait(WaitOptions::empty()) {
-            Ok(Some((who, how))) if who.as_raw_nonzero().get() == process => {
+            Ok(Some((who, how))) if who == process => {
                 let code = how.exit_status().or_else(|| how.terminating_signal().map(|signal| 128 + signal));
-                status = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(OURS);
+                let code = code.expect("it has exited, or a signal has ended it");
+                status = u8::try_from(code).expect("a status");
             }
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return status,

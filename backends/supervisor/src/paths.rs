@@ -84,6 +84,7 @@ fn asked(target: &Target<'_>, notice: &Notice) -> Result<Asked, Errno> {
 impl Supervisor {
     /// Answers a call that takes a path.
     pub(crate) fn path(&self, target: &Target<'_>, notice: &Notice) -> Result<Answer, Errno> {
+        // The system says better what is wrong with flags that cannot be read.
         let Ok(asked) = asked(target, notice) else { return Ok(Answer::Pass) };
         let path = match asked.path {
             // What cannot be read is the system's to refuse.
@@ -148,6 +149,7 @@ impl Supervisor {
         if !link.is_ok_and(|link| link.as_os_str().as_bytes().starts_with(b"/memfd:")) {
             return Ok(Answer::Pass);
         }
+        // Another thread may have closed it since.
         let Ok(file) = target.descriptor(asked.folder) else { return Ok(Answer::Pass) };
         let Some(path) = self.machine.node(file.as_fd()) else { return Ok(Answer::Pass) };
         drop(file);
@@ -191,9 +193,9 @@ impl Supervisor {
         }
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         if flags.contains(OFlags::PATH) && *entry != Entry::Folder {
-            // A file of ours with the same name names the same.
-            let folder = self.tree.folder(path.parent().unwrap_or(path))?;
-            let name = folder.join(path.file_name().unwrap_or_default());
+            // A file of ours with the same name names the same. What is no folder has a name, and is in one.
+            let (folder, name) = path.parent().zip(path.file_name()).ok_or(Errno::ISDIR)?;
+            let name = self.tree.folder(folder)?.join(name);
             let file = rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
             return Ok(Answer::File { file, cloexec });
         }
@@ -243,7 +245,9 @@ fn extended(status: &libc::stat) -> libc::statx {
     extended.stx_mask = libc::STATX_BASIC_STATS;
     extended.stx_blksize = 4096;
     extended.stx_nlink = 1;
-    extended.stx_mode = u16::try_from(status.st_mode).unwrap_or(0);
+    #[expect(clippy::cast_possible_truncation, reason = "a kind and rights are 16 bits")]
+    let mode = status.st_mode as u16;
+    extended.stx_mode = mode;
     extended.stx_ino = status.st_ino;
     extended.stx_size = status.st_size.cast_unsigned();
     (extended.stx_rdev_major, extended.stx_rdev_minor) =
@@ -259,7 +263,7 @@ fn text_file(text: &str) -> Result<OwnedFd, Errno> {
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
         let written = rustix::io::write(&file, rest)?;
-        rest = rest.get(written..).unwrap_or_default();
+        (_, rest) = rest.split_at(written);
     }
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -268,10 +272,10 @@ fn text_file(text: &str) -> Result<OwnedFd, Errno> {
 /// Answers what a link says, as far as there is room.
 fn write_link(target: &Target<'_>, link: &Path, buffer: u64, room: u64) -> Result<Answer, Errno> {
     let bytes = link.as_os_str().as_bytes();
-    let length = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
-    if length == 0 {
+    let (bytes, _) = bytes.split_at(usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len()));
+    if bytes.is_empty() {
         return Err(Errno::INVAL);
     }
-    target.write(buffer, bytes.get(..length).unwrap_or_default())?;
-    Ok(Answer::Value(i64::try_from(length).unwrap_or(0)))
+    target.write(buffer, bytes)?;
+    Ok(Answer::Value((bytes.len() as u64).cast_signed()))
 }

@@ -29,10 +29,8 @@ pub(crate) fn give_up_new_rights() -> io::Result<()> {
 
 /// Puts a filter on this process, for good: what answers for it. Safe between fork and exec: it allocates nothing.
 pub(crate) fn install(filter: &[sock_filter]) -> io::Result<OwnedFd> {
-    let program = sock_fprog {
-        len: u16::try_from(filter.len()).unwrap_or(u16::MAX),
-        filter: filter.as_ptr().cast_mut(),
-    };
+    #[expect(clippy::cast_possible_truncation, reason = "a filter has fewer than a hundred instructions")]
+    let program = sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     // A call that was taken up goes on until it is answered, unless the process is killed: signals wait. A call that
     // a signal could undo would happen twice. Systems before 5.19 do not have that.
     let kinds = [SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, 0];
@@ -66,6 +64,12 @@ pub(crate) struct Notice {
     pub(crate) arguments: [u64; 6],
 }
 
+/// Flags as the structures have them.
+#[expect(clippy::cast_possible_truncation, reason = "each is one of the lowest bits")]
+const fn flags(flags: libc::c_ulong) -> u32 {
+    flags as u32
+}
+
 /// Where notices come from.
 #[derive(Debug)]
 pub(crate) struct Listener(OwnedFd);
@@ -84,7 +88,7 @@ impl Listener {
     ///
     /// `argument` is what the request takes, and the request may write to it.
     unsafe fn request<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<i32, Errno> {
-        // SAFETY: as the caller says.
+        // SAFETY: the argument is what the request takes, as the function asks.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request, std::ptr::from_mut(argument)) };
         if result < 0 {
             return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
@@ -133,8 +137,7 @@ impl Listener {
 
     /// Leaves a call to the system.
     pub(crate) fn pass(&self, notice: &Notice) {
-        let flags = u32::try_from(SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(1);
-        self.respond(notice, 0, 0, flags);
+        self.respond(notice, 0, 0, flags(SECCOMP_USER_NOTIF_FLAG_CONTINUE));
     }
 
     fn add(&self, notice: &Notice, file: BorrowedFd<'_>, cloexec: bool, flags: u32) -> Result<i32, Errno> {
@@ -156,8 +159,7 @@ impl Listener {
 
     /// Answers a call with a descriptor, in one step: the process has both or neither.
     pub(crate) fn answer_with(&self, notice: &Notice, file: BorrowedFd<'_>, cloexec: bool) {
-        let flags = u32::try_from(SECCOMP_ADDFD_FLAG_SEND).unwrap_or(2);
-        match self.add(notice, file, cloexec, flags) {
+        match self.add(notice, file, cloexec, flags(SECCOMP_ADDFD_FLAG_SEND)) {
             Ok(_) | Err(Errno::NOENT) => {}
             // Its table is full, or its limit is reached.
             Err(errno) => self.answer(notice, Err(errno)),
@@ -193,7 +195,7 @@ impl Interrupts {
     /// Puts it back. Safe between fork and exec.
     pub(crate) fn restore(self) {
         for (number, handler) in self.0.into_iter().filter(|(_, handler)| *handler != libc::SIG_ERR) {
-            // SAFETY: this is what was there before.
+            // SAFETY: a handler that `signal` has returned for this number may be set again.
             unsafe { libc::signal(number, handler) };
         }
     }

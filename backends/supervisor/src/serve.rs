@@ -55,8 +55,9 @@ pub(crate) enum Answer {
 }
 
 /// The lower half of an argument, where the system looks at no more.
-pub(crate) fn half(argument: u64) -> u32 {
-    u32::try_from(argument & u64::from(u32::MAX)).unwrap_or(0)
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is left out")]
+pub(crate) const fn half(argument: u64) -> u32 {
+    argument as u32
 }
 
 /// Requests that an emulator is at, and whether no thread looks after them.
@@ -175,8 +176,7 @@ impl Supervisor {
         if self.machine.node(file.as_fd()).is_none() {
             return Ok(Answer::Pass);
         }
-        let size = usize::try_from((request >> 16) & 0x3FFF).unwrap_or(0);
-        let mut argument = vec![0; size];
+        let mut argument = vec![0; ((request >> 16) & 0x3FFF) as usize];
         if request & IN != 0 {
             target.read(address, &mut argument)?;
         }
@@ -201,6 +201,7 @@ impl Supervisor {
         if flags & u64::from(libc::MAP_ANONYMOUS.cast_unsigned()) != 0 {
             return Ok(Answer::Pass);
         }
+        // The system says better what is wrong with the descriptor.
         let Ok(file) = target.descriptor(half(number).cast_signed()) else { return Ok(Answer::Pass) };
         if self.machine.node(file.as_fd()).is_none() {
             return Ok(Answer::Pass);

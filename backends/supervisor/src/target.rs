@@ -80,15 +80,15 @@ impl<'a> Target<'a> {
         while path.len() < PATH_MAX {
             // What lies behind the end of a path need not be there: no further than the page at a time.
             let at = address.checked_add(path.len() as u64).ok_or(Errno::FAULT)?;
-            let room = usize::try_from(PAGE - at % PAGE).unwrap_or(1).min(256);
             let mut bytes = [0; 256];
-            let bytes = bytes.get_mut(..room).ok_or(Errno::FAULT)?;
+            let (bytes, _) = bytes.split_at_mut(rest_of_page(at).min(256));
             self.read(at, bytes)?;
+            let begun = path.len();
+            path.extend_from_slice(bytes);
             if let Some(end) = bytes.iter().position(|&byte| byte == 0) {
-                path.extend(bytes.get(..end).unwrap_or_default());
+                path.truncate(begun + end);
                 return CString::new(path).map_err(|_| Errno::INVAL);
             }
-            path.extend_from_slice(bytes);
         }
         Err(Errno::NAMETOOLONG)
     }
@@ -185,6 +185,12 @@ impl Process for Target<'_> {
     }
 }
 
+/// How many bytes there are from an address to the end of its page.
+#[expect(clippy::cast_possible_truncation, reason = "at most a page")]
+const fn rest_of_page(at: u64) -> usize {
+    (PAGE - at % PAGE) as usize
+}
+
 /// Memory that a process has lent to a device.
 struct LentMemory {
     /// The process's memory as the system shows it. It ends with the program that the process ran then.
@@ -195,6 +201,10 @@ struct LentMemory {
 
 impl LentMemory {
     /// Moves bytes, and skips pages that are not there any more.
+    #[expect(
+        clippy::expect_used,
+        reason = "memory that was pinned is in the half of the address space that programs have"
+    )]
     fn each(
         &self,
         part: HostPart<'_>,
@@ -204,13 +214,13 @@ impl LentMemory {
         let mut done = 0;
         while done < part.length() {
             let at = self.start + offset + done as u64;
-            let Ok(place) = i64::try_from(at) else { return };
+            let place = i64::try_from(at).expect("an address of a program's");
             let here = part.address().wrapping_add(done).cast();
             match usize::try_from(move_some(self.memory.as_raw_fd(), here, part.length() - done, place)) {
                 // The program has ended.
                 Ok(0) => return,
                 Ok(moved) => done += moved,
-                Err(_) => done += usize::try_from(PAGE - at % PAGE).unwrap_or(1),
+                Err(_) => done += rest_of_page(at),
             }
         }
     }

@@ -118,22 +118,27 @@ pub(crate) struct Tree {
     numbers: Numbers,
     /// Where folders are.
     root: PathBuf,
-    /// The folder of the parameters of the driver's module, if it has any.
+    /// The folder of the driver's module.
+    module: PathBuf,
+    /// That of its parameters, if it has any.
     parameters: PathBuf,
 }
 
 impl Tree {
     /// A tree of a machine, whose driver has this name, with a folder for its folders.
     pub(crate) fn new(machine: Arc<dyn Supervised>, driver: &str, numbers: Numbers, folder: &Folder) -> Self {
-        let parameters = Path::new("/sys/module").join(driver).join("parameters");
-        Self { machine, numbers, root: folder.0.clone(), parameters }
+        let module = Path::new("/sys/module").join(driver);
+        let parameters = module.join("parameters");
+        Self { machine, numbers, root: folder.0.clone(), module, parameters }
     }
 
     /// Whether a path begins in a folder of this tree, and goes back to one that is none.
     pub(crate) fn leads_out(&self, path: &Path) -> bool {
         let back = path.components().position(|part| part == Component::ParentDir);
-        let begin: PathBuf = path.components().take(back.unwrap_or(0)).collect();
-        back.is_some() && self.meant(path).is_none() && self.meant(&begin).is_some()
+        back.is_some_and(|back| {
+            let begin: PathBuf = path.components().take(back).collect();
+            self.meant(path).is_none() && self.meant(&begin).is_some()
+        })
     }
 
     /// The path that is meant by one that a program gives, if it is in this tree, whether there is something or not.
@@ -145,8 +150,7 @@ impl Tree {
             Some(Path::new(accel::SYSFS).join(device).join(parts.as_path()))
         });
         let path = by_number.unwrap_or(path);
-        let module = self.parameters.parent().unwrap_or(&self.parameters);
-        let roots = [Path::new(accel::NODES), Path::new(accel::SYSFS), module];
+        let roots = [Path::new(accel::NODES), Path::new(accel::SYSFS), &self.module];
         roots.iter().any(|root| path.starts_with(root)).then_some(path)
     }
 
@@ -215,7 +219,7 @@ impl Tree {
         if path == Path::new(accel::NODES) || path == Path::new("/") || path == self.parameters {
             return Ok(self.machine.list(path)?.into_iter().map(|name| (name, false)).collect());
         }
-        if Some(path) == self.parameters.parent() && self.machine.list(&self.parameters).is_ok() {
+        if path == self.module && self.machine.list(&self.parameters).is_ok() {
             return Ok(vec![("parameters".to_owned(), true)]);
         }
         let inside = path.strip_prefix(accel::SYSFS).map_err(|_| Errno::NOENT)?;

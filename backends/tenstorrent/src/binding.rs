@@ -26,7 +26,7 @@ enum Source {
     /// A buffer of the program's.
     Buffer(Arc<Memory>),
     /// What stands for memory of the host, with what was in it before.
-    Bounce { range: CardRange, members: Vec<(u64, HostRange)>, before: Vec<u8> },
+    Bounce { range: CardRange, members: Vec<(usize, HostRange)>, before: Vec<u8> },
 }
 
 /// Where a binding is: in which of the pieces, and from where there.
@@ -98,19 +98,20 @@ impl Wanted {
     }
 
     /// The piece, in DRAM.
+    #[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
     fn stage(self, dram: &Arc<Pool>) -> Result<Piece, Error> {
         if let Some(Member { owner: Owner::Card(memory), .. }) = self.members.first() {
             return Ok(Piece { memory: Source::Buffer(memory.clone()), start: self.start, end: self.end });
         }
         let length = self.end - self.start;
         let range = passage(dram, length)?;
-        let mut before = vec![0; usize::try_from(length).unwrap_or(0)];
+        let mut before = vec![0; usize::try_from(length).expect("memory of this process")];
         let mut members = Vec::new();
         for member in self.members {
             let Owner::Host(host) = member.owner else {
                 unreachable!("what is in one piece is in one allocation, or all of it is the host's");
             };
-            let at = member.start - self.start;
+            let at = usize::try_from(member.start - self.start).expect("memory of this process");
             let fits = part(&mut before, at, &host).is_some_and(|place| host.read(0, place));
             debug_assert!(fits, "a member is inside of what was made of it");
             members.push((at, host));
@@ -122,9 +123,8 @@ impl Wanted {
 }
 
 /// The bytes of a piece that some memory of the host is.
-fn part<'a>(bytes: &'a mut [u8], at: u64, host: &HostRange) -> Option<&'a mut [u8]> {
-    let (at, length) = (usize::try_from(at).ok()?, usize::try_from(host.length()).ok()?);
-    bytes.get_mut(at..)?.get_mut(..length)
+fn part<'a>(bytes: &'a mut [u8], at: usize, host: &HostRange) -> Option<&'a mut [u8]> {
+    bytes.get_mut(at..)?.get_mut(..usize::try_from(host.length()).ok()?)
 }
 
 /// The pieces of memory that bindings are in, and where each binding is.
@@ -181,16 +181,16 @@ impl Piece {
         let mut after = vec![0; before.len()];
         range.read(0, &mut after)?;
         for (at, host) in members {
-            let start = usize::try_from(*at).unwrap_or(usize::MAX);
-            let pairs = before.iter().zip(&after).enumerate().skip(start);
+            let pairs = before.iter().zip(&after).enumerate().skip(*at);
             let mut run: Option<(usize, usize)> = None;
             let write = |run: Option<(usize, usize)>| {
-                let Some((from, to)) = run else { return true };
-                let bytes = after.get(from..to).unwrap_or_default();
-                host.write((from - start) as u64, bytes)
+                run.is_none_or(|(from, to)| {
+                    let bytes = after.get(from..to);
+                    bytes.is_some_and(|bytes| host.write((from - at) as u64, bytes))
+                })
             };
             let mut whole = true;
-            for (index, (old, new)) in pairs.take(usize::try_from(host.length()).unwrap_or(0)) {
+            for ((index, (old, new)), _) in pairs.zip(0..host.length()) {
                 match (old == new, &mut run) {
                     (true, _) => whole &= write(run.take()),
                     (false, Some((_, to))) => *to = index + 1,

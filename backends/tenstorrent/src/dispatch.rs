@@ -9,7 +9,7 @@ use crate::device::TenstorrentDevice;
 use crate::executable::Executable;
 use crate::kmd::{Card, Error, Place};
 use crate::memory::Pool;
-use crate::stub::{CORES, ENVIRONMENT, IMAGE, STACK, STATE, common, core_block, workgroup_state};
+use crate::stub::{ENVIRONMENT, IMAGE, STACK, STATE, common, core_block, workgroup_state};
 use crate::tile::{Common, Patience, Tile, Watch, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
 use parking_lot::Mutex;
@@ -113,10 +113,10 @@ impl Tiles {
         check(function, dispatch)?;
         let (pieces, bindings) = gather(&self.dram, &dispatch.bindings)?;
         let workers = self.workers.lock();
-        let tiles = workers.iter().take(settings.tiles.min(usize::try_from(total).unwrap_or(usize::MAX)));
+        let tiles = workers.iter().take(settings.tiles.min(total as usize));
         let tiles: Vec<&Tile> = tiles.collect();
-        let share = total.div_ceil(u32::try_from(tiles.len()).unwrap_or(1));
-        let cores = settings.cores.min(usize::try_from(share).unwrap_or(CORES));
+        let share = total.div_ceil(small(tiles.len()));
+        let cores = settings.cores.min(share as usize);
         let (count, paged, end) = (tiles.len(), settings.paged, self.end);
         let plan = Plan { dispatch, function, workgroups, cores, tiles: count, pieces: &pieces, paged, end };
         let layout = plan.layout(&bindings)?;
@@ -214,8 +214,15 @@ impl Cursor {
 }
 
 /// An address in a tile, which was checked to be one.
+#[expect(clippy::expect_used, reason = "what does not fit into a tile was refused")]
 fn word(address: u64) -> u32 {
-    u32::try_from(address).unwrap_or(u32::MAX)
+    u32::try_from(address).expect("an address in a tile")
+}
+
+/// How many tiles, cores or workgroups of a dispatch there are.
+#[expect(clippy::cast_possible_truncation, reason = "all workgroups of a dispatch are counted in 32 bits")]
+fn small(count: usize) -> u32 {
+    count as u32
 }
 
 /// How many bytes a place for a page has, with that for its copy.
@@ -348,7 +355,7 @@ impl Plan<'_> {
             .set(common::PLACES_AT, word(places_at))
             .set(common::HOLDERS, word(holders_at))
             .set(common::ORIGIN, word(origins_at - table_at));
-        let count = |number: u64| usize::try_from(number).unwrap_or(0);
+        let count = |number: u64| word(number) as usize;
         Ok(Layout {
             common,
             cores: 1,
@@ -415,9 +422,8 @@ impl Plan<'_> {
         tile.write(IMAGE, layout.image)?;
         tile.write(STATE, &layout.state)?;
         layout.tables.iter().try_for_each(|(at, words)| tile.write_words(*at, words))?;
-        let cores = u32::try_from(layout.cores).unwrap_or(1);
-        let share = workgroups.len().div_ceil(layout.cores);
-        let share = u32::try_from(share).unwrap_or(u32::MAX);
+        let cores = small(layout.cores);
+        let share = small(workgroups.len().div_ceil(layout.cores));
         for (core, number) in (0..layout.cores).zip(0..cores) {
             let first = workgroups.start.saturating_add(share.saturating_mul(number)).min(workgroups.end);
             let end = first.saturating_add(share).min(workgroups.end);

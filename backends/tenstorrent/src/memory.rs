@@ -216,7 +216,9 @@ fn chunks(length: u64) -> impl DoubleEndedIterator<Item = (u64, usize)> {
     let chunk = CHUNK as u64;
     (0..length.div_ceil(chunk)).map(move |index| {
         let at = index * chunk;
-        (at, usize::try_from((length - at).min(chunk)).unwrap_or(CHUNK))
+        #[expect(clippy::cast_possible_truncation, reason = "a chunk at most")]
+        let now = (length - at).min(chunk) as usize;
+        (at, now)
     })
 }
 

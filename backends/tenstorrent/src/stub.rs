@@ -100,14 +100,20 @@ pub(crate) mod core {
     pub(crate) const DONE: i32 = 20;
 }
 
+/// The number of a core, or a length of the stub's code.
+#[expect(clippy::cast_possible_truncation, reason = "both are small")]
+fn number(small: usize) -> u32 {
+    small as u32
+}
+
 /// Where the words of a core are.
 pub(crate) fn core_block(core: usize) -> u32 {
-    CORE + CORE_STRIDE * u32::try_from(core).unwrap_or(u32::MAX)
+    CORE + CORE_STRIDE * number(core)
 }
 
 /// Where the state of a core's workgroup is.
 pub(crate) fn workgroup_state(core: usize) -> u32 {
-    WORKGROUP + WORKGROUP_STRIDE * u32::try_from(core).unwrap_or(u32::MAX)
+    WORKGROUP + WORKGROUP_STRIDE * number(core)
 }
 
 /// The bit of each core in the register that holds them.
@@ -171,7 +177,7 @@ impl Stub {
             write_run: asm.label(),
             evict: asm.label(),
         };
-        let here = |asm: &Assembler| code + u32::try_from(asm.length()).unwrap_or(u32::MAX);
+        let here = |asm: &Assembler| code + number(asm.length());
         let mut starts = [code; CORES];
         for (core, start) in starts.iter_mut().enumerate().skip(1) {
             *start = here(&asm);

@@ -35,11 +35,9 @@ pub(crate) struct Common([u32; common::WORDS]);
 
 impl Common {
     /// Sets a word.
+    #[expect(clippy::indexing_slicing, reason = "a core would go on by a word that was left out")]
     pub(crate) fn set(&mut self, offset: i32, value: u32) -> &mut Self {
-        let index = usize::try_from(offset / 4).unwrap_or(usize::MAX);
-        if let Some(word) = self.0.get_mut(index) {
-            *word = value;
-        }
+        self.0[offset.cast_unsigned() as usize / 4] = value;
         self
     }
 }
@@ -99,8 +97,10 @@ impl Tile {
         let (stub, code) = (Stub::new(self.generation()), self.generation().code());
         let mut start = vec![0; ((code - START) / 4) as usize];
         let distance = (stub.start - START).cast_signed();
-        if let (Some(first), Some(jump)) = (start.first_mut(), jal(Reg::ZERO, distance)) {
-            *first = jump;
+        #[expect(clippy::expect_used, reason = "a core would start with what is there")]
+        {
+            let first = start.first_mut().expect("the stub's code is behind where cores start");
+            *first = jal(Reg::ZERO, distance).expect("the stub's code is near");
         }
         self.write_words(START, &start)?;
         self.write_words(code, &stub.words)?;
@@ -115,7 +115,7 @@ impl Tile {
         words
             .set(common::OWN, self.generation().bits(self.place))
             .set(common::RELEASE, ALL_HELD & !RESET_BITS[0] & !others)
-            .set(common::OTHERS, u32::try_from(cores.saturating_sub(1)).unwrap_or(0))
+            .set(common::OTHERS, others.count_ones())
             .set(common::EPOCH, epoch)
             .set(common::DONE, 0);
         self.write_words(COMMON, &words.0)?;

@@ -149,8 +149,12 @@ impl Group {
     }
 
     /// The rank in the job of a rank of the group.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a message for a rank that the group has not would go to a stranger"
+    )]
     pub(crate) fn member(&self, rank: u32) -> u32 {
-        self.members.get(rank as usize).copied().unwrap_or(rank)
+        self.members[rank as usize]
     }
 
     /// The ranks of the job that are told when it fails, and tell others: those that are a power of two away.
@@ -162,13 +166,15 @@ impl Group {
                     u64::from(self.rank) + u64::from(distance),
                     u64::from(self.rank) + u64::from(count - distance),
                 );
-                [up, down].map(|rank| self.member(u32::try_from(rank % u64::from(count)).unwrap_or_default()))
+                #[expect(clippy::cast_possible_truncation, reason = "less than their count")]
+                [up, down].map(|rank| self.member((rank % u64::from(count)) as u32))
             },
         )
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
     pub(crate) fn count(&self) -> u32 {
-        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+        self.members.len() as u32
     }
 
     /// What a rank of this group asks for with an operation.
@@ -305,8 +311,9 @@ impl Communicator for Member {
         });
         let all = HostRange::allocate(u64::from(self.0.count()) * CALL, 64)?;
         let own = HostRange::allocate(CALL, 64)?;
-        let _ = own.write(0, &color.map_or(-1, i64::from).to_le_bytes());
-        let _ = own.write(8, &key.to_le_bytes());
+        let written =
+            own.write(0, &color.map_or(-1, i64::from).to_le_bytes()) & own.write(8, &key.to_le_bytes());
+        debug_assert!(written, "a call has room for both");
         let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: CALL };
         let (group, told) = (self.0.clone(), pending.clone());
         let buffers = Buffers { send: Some(own), recv: Some(all.clone()) };
@@ -327,25 +334,27 @@ impl Communicator for Member {
 const CALL: u64 = 12;
 
 /// The part of a group with a color, when all ranks have said theirs.
+#[expect(clippy::expect_used, reason = "a rank that takes another one's place would answer for it")]
 fn part_of(group: &Arc<Group>, split: u32, color: Option<u32>, all: &HostRange) -> Result<Arc<Group>> {
     let color = color.map_or(-1, i64::from);
     let mut members = Vec::new();
     for (rank, &member) in (0..).zip(&group.members) {
         let (mut theirs, mut key) = ([0; 8], [0; 4]);
         let at = u64::from(rank) * CALL;
-        let _ = all.read(at, &mut theirs) && all.read(at + 8, &mut key);
+        let read = all.read(at, &mut theirs) & all.read(at + 8, &mut key);
+        debug_assert!(read, "there is a call of each rank");
         if i64::from_le_bytes(theirs) == color {
             members.push((i32::from_le_bytes(key), rank, member));
         }
     }
     members.sort_unstable();
-    let own = members.iter().position(|&(_, rank, _)| rank == group.rank).unwrap_or_default();
+    let own = (0..).zip(&members).find(|&(_, &(_, rank, _))| rank == group.rank);
+    let (rank, _) = own.expect("the ranks of a color have this one among them");
     let name = format!("{} split {split} color {color}", group.name);
     let Generation { number, generation } = group.id;
     let words = number.to_le_bytes().into_iter().chain(color.to_le_bytes());
     let words = words.chain([generation, split].map(u32::to_le_bytes).into_iter().flatten());
     let members = members.into_iter().map(|(_, _, member)| member).collect();
-    let rank = u32::try_from(own).unwrap_or_default();
     Ok(Group::get(group.engine.clone(), hash(words), name, (members, rank), group.terms, true))
 }
 

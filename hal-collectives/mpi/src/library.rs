@@ -268,7 +268,12 @@ impl Library {
         tag: i32,
     ) -> Result {
         debug_assert!(length <= request.memory.length(), "a message is inside of its memory");
-        let count = c_int::try_from(length).unwrap_or(c_int::MAX);
+        let count = c_int::try_from(length).map_err(|_| {
+            let message = format!(
+                "a message of {length} bytes is longer than MPI counts; give a smaller collective_piece"
+            );
+            Failure::new(Code::OutOfRange, message)
+        })?;
         let (address, handle) = (request.memory.address().cast(), &raw mut *request.handle);
         let tag = self.last_tag - tag;
         // SAFETY: the memory and the handle stay where they are until the request has ended, which its owner sees to.
@@ -302,7 +307,8 @@ impl Library {
     pub(crate) fn cancel(&self, request: &mut Request) {
         if std::mem::take(&mut request.is_expected) {
             request.is_cancelled = true;
-            // SAFETY: the request is one of this library's, which has not ended and was not cancelled.
+            // SAFETY: the request is one of this library's, which has not ended and was not cancelled. Where that is refused, the receive
+            // ends as it would have.
             let _ = unsafe { (self.cancel)(&raw mut *request.handle) };
         }
     }
@@ -320,9 +326,11 @@ impl Library {
         let thread = std::thread::Builder::new().spawn(move || {
             // SAFETY: no other thread calls the library any more.
             unsafe { finalize() };
+            // The other thread may have gone on.
             let _ = tell.send(());
         });
         if thread.is_ok() {
+            // Whether it has ended or not, there is nothing more to do.
             let _ = match patience {
                 Some(patience) => told.recv_timeout(patience).ok(),
                 None => told.recv().ok(),

@@ -83,10 +83,12 @@ impl Mail {
             if !library.has_ended(place)? {
                 return Ok(None);
             }
-            let Some(mut place) = self.places.pop_front() else { return Ok(None) };
             let letter = opened(place.memory());
-            library.receive_from_any_source(&mut place, LETTER)?;
-            self.places.push_back(place);
+            let received = library.receive_from_any_source(place, LETTER);
+            // The next letter comes to the place behind it. One that could not be given back is none any more.
+            let place = self.places.pop_front();
+            received?;
+            self.places.extend(place);
             // What is no letter is from a program that is not this one.
             if letter.is_some() {
                 return Ok(letter);
@@ -100,10 +102,9 @@ impl Mail {
             if !library.has_ended(request).unwrap_or(true) {
                 return;
             }
-            if let Some(request) = self.sent.pop_front()
-                && self.spare.len() < PLACES
-            {
-                self.spare.push(request);
+            let request = self.sent.pop_front();
+            if self.spare.len() < PLACES {
+                self.spare.extend(request);
             }
         }
     }
@@ -135,8 +136,9 @@ impl Mail {
         };
         let length = carried.map_or(0, HostRange::length);
         let mut fits = request.memory().write(0, &header.to_bytes());
-        if let (Some(carried), Some(place)) = (carried, request.memory().part(HEADER as u64, length)) {
-            fits &= place.copy_from(carried.whole());
+        if let Some(carried) = carried {
+            let place = request.memory().part(HEADER as u64, length);
+            fits &= place.is_some_and(|place| place.copy_from(carried.whole()));
         }
         debug_assert!(fits, "a letter has room for what it carries");
         library.send_by(&mut request, HEADER as u64 + length, peer, LETTER)?;
@@ -154,7 +156,8 @@ impl Mail {
     ) {
         let text = text_of(failure);
         let Ok(carried) = HostRange::allocate(text.len() as u64, 1) else { return };
-        let _ = carried.write(0, &text);
+        let written = carried.write(0, &text);
+        debug_assert!(written, "it is as long as the text");
         let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
         let content = Content::Ending { code: failure.code(), length: text.len() as u64 };
         let header = Header { meeting, from: 0, source: 0, asked: None, content };
@@ -196,7 +199,8 @@ fn opened(memory: &HostRange) -> Option<Letter> {
         Content::Part { .. } | Content::Presence => 0,
         Content::Ending { length, .. } => length.min(TEXT as u64),
     };
-    let mut carried = SmallVec::from_elem(0, usize::try_from(carried).unwrap_or_default());
+    #[expect(clippy::cast_possible_truncation, reason = "no more than a letter carries")]
+    let mut carried = SmallVec::from_elem(0, carried as usize);
     let read = memory.read(HEADER as u64, &mut carried);
     debug_assert!(read, "a place has room for the largest letter");
     Some(Letter { header, carried })

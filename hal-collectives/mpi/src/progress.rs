@@ -385,6 +385,10 @@ impl Progress {
     }
 
     /// Keeps a letter for the operation that it belongs to, which goes on if that is under way.
+    #[expect(
+        clippy::expect_used,
+        reason = "`finish` forgets both at once, and a letter without an operation would never be answered"
+    )]
     fn hand_over(&mut self, letter: Letter) {
         let header = letter.header;
         if header.content == Content::Presence {
@@ -394,7 +398,7 @@ impl Progress {
         let Some(&id) = self.expected.get(&header.meeting) else {
             return self.early.entry(place).or_default().push_back(letter);
         };
-        let Some(active) = self.active.get_mut(&id) else { return };
+        let active = self.active.get_mut(&id).expect("an operation that is expected is under way");
         // What it expects of a rank it has taken from the letters that came early, so none that came before is left there.
         match active.receive(id, letter, (&self.library, &mut self.scratch), &mut self.in_flight) {
             Ok(None) => self.advance(id),

@@ -75,11 +75,12 @@ fn word<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 /// Writes a word at the beginning of bytes, and leaves what is behind it.
+#[expect(clippy::expect_used, reason = "a word that is left out would shift all behind it")]
 fn put<const N: usize>(bytes: &mut &mut [u8], word: [u8; N]) {
-    if let Some((place, rest)) = std::mem::take(bytes).split_first_chunk_mut::<N>() {
-        *place = word;
-        *bytes = rest;
-    }
+    let (place, rest) =
+        std::mem::take(bytes).split_first_chunk_mut::<N>().expect("a header has room for its words");
+    *place = word;
+    *bytes = rest;
 }
 
 impl Header {

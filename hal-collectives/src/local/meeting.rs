@@ -135,7 +135,7 @@ impl Meeting {
         self.ends.into_iter().filter_map(here).collect()
     }
 
-    /// The parts of those who are there.
+    /// The parts of the ranks that are there.
     pub(super) fn into_parts(self) -> Vec<Part> {
         self.into_arrivals().into_iter().map(|arrival| arrival.part).collect()
     }

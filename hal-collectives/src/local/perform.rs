@@ -21,10 +21,10 @@ struct Everyone(Vec<Arrival>);
 
 /// Does what all have come for. Returns them, alone in having their memory.
 pub(super) fn perform(line: Line, arrivals: Vec<Arrival>) -> Vec<Arrival> {
-    let Some(first) = arrivals.first() else { return arrivals };
-    let ranks = if line == Line::Everyone { u32::try_from(arrivals.len()).unwrap_or(u32::MAX) } else { 2 };
-    let length = first.piece.part(ranks);
+    #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
+    let ranks = if line == Line::Everyone { arrivals.len() as u32 } else { 2 };
     let everyone = Everyone(arrivals);
+    let length = everyone.first().piece.part(ranks);
     if length <= GRAIN {
         everyone.perform(line, &(0..length));
         return everyone.0;
@@ -39,10 +39,10 @@ pub(super) fn perform(line: Line, arrivals: Vec<Arrival>) -> Vec<Arrival> {
 }
 
 /// Some bytes of a part.
+#[expect(clippy::expect_used, reason = "what a part lacks would silently not be moved")]
 fn cut(part: &HostRange, span: &Range<u64>) -> HostRange {
     let some = part.slice(span.start, span.end - span.start);
-    debug_assert!(some.is_some(), "all parts are as long as the operation says");
-    some.unwrap_or_else(|| part.clone())
+    some.expect("all parts are as long as the operation says")
 }
 
 /// Copies some bytes of one onto the other, which is as long.
@@ -59,7 +59,14 @@ fn transfer(sender: &Arrival, receiver: &Arrival, span: &Range<u64>) {
 }
 
 impl Everyone {
+    /// The first to be there, and what is done.
+    #[expect(clippy::indexing_slicing, reason = "a group has a rank, and a transfer two ends")]
+    fn first(&self) -> &Arrival {
+        &self.0[0]
+    }
+
     /// Does some bytes of each part.
+    #[expect(clippy::indexing_slicing, reason = "a root is one of the ranks, as each of them has checked")]
     fn perform(&self, line: Line, span: &Range<u64>) {
         if let Line::Pair { .. } = line {
             match self.0.as_slice() {
@@ -68,7 +75,7 @@ impl Everyone {
             }
             return;
         }
-        let Some(operation) = self.0.first().map(|first| first.piece.operation) else { return };
+        let operation = self.first().piece.operation;
         match operation.kind {
             Kind::AllGather => {
                 self.for_each_pair(|from, _, source, target| copy(&source.whole(), &target.of(from), span));
@@ -77,9 +84,8 @@ impl Everyone {
                 self.for_each_pair(|from, to, source, target| copy(&source.of(to), &target.of(from), span));
             }
             Kind::Broadcast { root } => {
-                let Some(root) = self.0.get(root as usize) else { return };
                 for other in &self.0 {
-                    transfer(root, other, span);
+                    transfer(&self.0[root as usize], other, span);
                 }
             }
             Kind::AllReduce(reduction) | Kind::Reduce { reduction, .. } => {

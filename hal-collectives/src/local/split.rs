@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What ranks have said so far: the color and the key of each, and who wants to know.
+/// What ranks have said so far: the color and the key of each, and where to put its part.
 pub(super) struct Split {
     calls: BTreeMap<u32, (Option<u32>, i32, Arc<Pending>)>,
     pub(super) since: Instant,
@@ -41,7 +41,8 @@ impl Split {
         for (color, mut members) in colors {
             members.sort_by_key(|&(key, rank, _)| (key, rank));
             let name = format!("{} split {number} color {color}", group.name());
-            let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
+            let count = members.len() as u32;
             let part = Group::new(name, count, group.terms());
             for (rank, (_, _, pending)) in (0..).zip(members) {
                 // No one else knows of it, so no one else is that rank.

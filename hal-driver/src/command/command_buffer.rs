@@ -179,7 +179,7 @@ impl Recorded {
             return Err(invalid("the command buffer belongs to another driver"));
         }
         let recorded = Self { buffer };
-        // SAFETY: ours, and alive.
+        // SAFETY: ours, as its table says, and retained by `recorded`.
         let made_by = unsafe { &(*recorded.buffer.get().cast::<CommandBuffer>()).device };
         let is_bound = recorded.recording().dispatches || recorded.has_collectives();
         if is_bound && !is_same_device(made_by, device) {

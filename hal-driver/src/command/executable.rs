@@ -93,7 +93,7 @@ impl Executable {
     }
 
     fn object(&self) -> &Object {
-        // SAFETY: ours, and alive.
+        // SAFETY: ours, as `of` has found out, and alive by this reference, by the invariant of `Retained`.
         unsafe { &*self.object.get().cast::<Object>() }
     }
 

@@ -210,7 +210,8 @@ fn grow(scratch: &mut Vec<u128>, bytes: u32) -> Result {
 impl Program {
     fn new(executable: Retained<sys::iree_hal_executable_t>, workers: usize) -> Result<Self> {
         let (mut functions, mut local_memory) = (Vec::new(), Vec::new());
-        // SAFETY: the executable is a local one, alive, and its attributes live as long as it does.
+        // SAFETY: a loader of IREE's local executables has made the executable; `executable` keeps it alive, by the invariant of `Retained`, and with it
+        // its attributes.
         unsafe {
             let local = executable.get().cast::<sys::iree_hal_local_executable_t>();
             let attributes = (*local).dispatch_attrs;
@@ -335,7 +336,7 @@ impl HostProgram for Program {
             for number in workgroups {
                 (place.workgroup_id_x, place.workgroup_id_y, place.workgroup_id_z) =
                     place_of(number, call.workgroups);
-                // SAFETY: the executable is a local one and alive; the state describes bindings that the call keeps, as many as
+                // SAFETY: a local executable, as in `new`, which `self` keeps alive, by the invariant of `Retained`; the state describes bindings that the call keeps, as many as
                 // the function takes; no other thread has the worker's number, which is one that the loader was told of.
                 unsafe {
                     check(sys::iree_hal_local_executable_issue_call(

@@ -259,7 +259,7 @@ impl Profiler {
             State::Opening => return Err(beginning()),
         };
         session.correlate(clock)?;
-        // SAFETY: the recorder is alive under the lock.
+        // SAFETY: `with` holds the session, and with it the recorder, by the invariant of `Recorder`.
         session.with(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_flush(recorder)) })
     }
 
@@ -350,7 +350,7 @@ impl Session {
             let Some(tick) = clock() else { return Ok(()) };
             (self.samples.fetch_add(1, Ordering::Relaxed) + 1, begin, tick, now())
         };
-        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        // SAFETY: the default is a plain value; `with` holds the recorder, by the invariant of `Recorder`.
         self.with(|recorder| unsafe {
             let mut record = sys::iree_hal_profile_clock_correlation_record_default();
             record.flags = sys::IREE_HAL_PROFILE_CLOCK_CORRELATION_FLAG_DEVICE_TICK
@@ -442,7 +442,7 @@ impl Trace {
 
     /// What a reader needs, each once in a session. A profile without it is poorer, but the program goes on.
     fn metadata(&self) {
-        // SAFETY: the recorder is alive under its lock; the rest is lent for the calls.
+        // SAFETY: `with` holds the recorder, by the invariant of `Recorder`; the rest is lent for the calls.
         let _ = self.session.with(|recorder| unsafe {
             for executable in &self.about.executables {
                 check(sys::iree_hal_local_profile_recorder_record_executable_with_id(
@@ -483,7 +483,7 @@ impl Trace {
     pub(crate) fn ready(&self) {
         let ready = now();
         self.begun.store(ready, Ordering::Relaxed);
-        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        // SAFETY: the default is a plain value; `with` holds the recorder, by the invariant of `Recorder`.
         let _ = self.session.with(|recorder| unsafe {
             let mut event = sys::iree_hal_local_profile_queue_event_info_default();
             event.type_ = self.about.kind;
@@ -515,7 +515,7 @@ impl Trace {
         if self.done.swap(true, Ordering::Relaxed) || self.begun.load(Ordering::Relaxed) == 0 {
             return;
         }
-        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        // SAFETY: the default is a plain value; `with` holds the recorder, by the invariant of `Recorder`.
         let _ = self.session.with(|recorder| unsafe {
             let mut event = sys::iree_hal_local_profile_host_execution_event_info_default();
             event.type_ = self.about.kind;
@@ -585,7 +585,7 @@ impl Observer for Trace {
         let Some(dispatch) = self.about.dispatches.iter().find(|dispatch| dispatch.number == number) else {
             return;
         };
-        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        // SAFETY: the default is a plain value; `with` holds the recorder, by the invariant of `Recorder`.
         let _ = self.session.with(|recorder| unsafe {
             if !self.wanted(recorder, dispatch) {
                 return Ok(());
@@ -616,7 +616,7 @@ impl Observer for Trace {
     }
 
     fn job(&self, begin: u64, end: u64, outcome: std::result::Result<(), &Failure>) {
-        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        // SAFETY: the default is a plain value; `with` holds the recorder, by the invariant of `Recorder`.
         let _ = self.session.with(|recorder| unsafe {
             let mut event = sys::iree_hal_local_profile_queue_device_event_info_default();
             event.type_ = self.about.kind;

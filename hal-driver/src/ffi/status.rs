@@ -61,7 +61,7 @@ pub(crate) fn code(status: sys::iree_status_t) -> Code {
 ///
 /// The status is alive, and not success.
 pub(crate) unsafe fn describe(status: sys::iree_status_t) -> Failure {
-    // SAFETY: the status is alive; the message is copied before it can go, and the visitor gets the text that it is for.
+    // SAFETY: the status is alive, as the function asks; the message is copied before it can go, and the visitor gets the text that it is for.
     let message = unsafe {
         let mut message = text(sys::iree_status_message(status)).to_owned();
         let payloads =

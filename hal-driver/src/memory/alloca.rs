@@ -69,7 +69,7 @@ impl Alloca {
         let mut reservation = sys::iree_hal_pool_reservation_t::default();
         let mut info = sys::iree_hal_pool_acquire_info_t::default();
         let mut result = sys::IREE_HAL_POOL_ACQUIRE_EXHAUSTED as sys::iree_hal_pool_acquire_result_t;
-        // SAFETY: the pool is alive; the out-parameters are ours.
+        // SAFETY: `self.pool` keeps the pool alive; the out-parameters are ours.
         unsafe {
             check(sys::iree_hal_pool_acquire_reservation(
                 self.pool.get(),

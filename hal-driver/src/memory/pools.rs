@@ -284,7 +284,7 @@ impl Pools {
     ) -> Result<Arc<Self>> {
         let mut notification = std::ptr::null_mut();
         let flags = sys::IREE_ASYNC_NOTIFICATION_FLAG_NONE as sys::iree_async_notification_flags_t;
-        // SAFETY: the proactor is alive; what is created is adopted once.
+        // SAFETY: `proactor` keeps the proactor alive, by its invariant; what is created is adopted once.
         let notification = unsafe {
             check(sys::iree_async_notification_create(proactor.get(), flags, &raw mut notification))?;
             adopt(notification)?

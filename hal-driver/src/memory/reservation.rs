@@ -45,7 +45,7 @@ impl Pool {
         unsafe { sys::iree_hal_pool_notification(self.0) }
     }
 
-    /// Tells those who wait for memory of the pool to look again.
+    /// Wakes the waiters for the pool's memory, which look again.
     pub(crate) fn notify(self) {
         let notification = self.notification();
         if !notification.is_null() {
@@ -122,7 +122,7 @@ impl Reservation {
         buffer.ok_or_else(|| invalid("the pool reported success and gave no buffer"))
     }
 
-    /// Gives the memory back. The pool may hand it out again to those who wait for the frontier.
+    /// Gives the memory back. The pool may hand it out again to allocations that wait for the frontier.
     pub(crate) fn release(self, frontier: Option<&sys::iree_async_single_frontier_t>) {
         let this = std::mem::ManuallyDrop::new(self);
         let frontier = frontier.map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());

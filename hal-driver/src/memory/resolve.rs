@@ -40,7 +40,7 @@ impl BufferRange {
         } else if let Some(buffer) = TransientBuffer::of(allocation) {
             buffer.owner()
         } else {
-            // SAFETY: the buffer is alive. That another driver's device is there as long as work is asked of it is the
+            // SAFETY: the range keeps its buffer alive. That another driver's device is there as long as work is asked of it is the
             // promise of the program, as IREE's placement says.
             unsafe { Retained::retain((*allocation.get()).placement.device) }
         };

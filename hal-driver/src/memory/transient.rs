@@ -83,7 +83,7 @@ impl TransientBuffer {
 
     /// A buffer, if it is one of these.
     pub(crate) fn of(buffer: Lent<'_, sys::iree_hal_buffer_t>) -> Option<Self> {
-        // SAFETY: the buffer is alive, and every HAL object begins with the resource header.
+        // SAFETY: the buffer is alive, by the invariant of `Lent`, and every HAL object begins with the resource header.
         let vtable = unsafe { (*buffer.get()).resource.vtable };
         std::ptr::eq(vtable.cast(), &raw const VTABLE).then(|| Self(buffer.retain()))
     }
@@ -139,8 +139,8 @@ impl TransientBuffer {
         backing.is_some()
     }
 
-    /// Gives the memory back to its pool, unless that has happened. The pool may hand it out again to those who wait for
-    /// the frontier.
+    /// Gives the memory back to its pool, unless that has happened. The pool may hand it out again to allocations
+    /// that wait for the frontier.
     pub(crate) fn release(&self, frontier: Option<&sys::iree_async_single_frontier_t>) {
         let reservation = self.object().state.lock().reservation.take();
         if let Some(reservation) = reservation {
@@ -270,7 +270,7 @@ unsafe fn sync(
     slot: impl FnOnce(&sys::iree_hal_buffer_vtable_t) -> Option<Sync>,
 ) -> sys::iree_status_t {
     guard(|| {
-        // SAFETY: one of these and alive, as the caller promises.
+        // SAFETY: the buffer is a transient one and alive, as the function asks.
         let backing = unsafe { Transient::of(base) }.backing()?;
         // SAFETY: a buffer's resource header names a table of buffers, and the reference keeps both.
         let (table, begin) = unsafe {

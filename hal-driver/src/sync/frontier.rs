@@ -50,7 +50,7 @@ pub(crate) struct Frontiers {
     /// The device's own membership, which `groups` keeps; null before it is in a group that has a tracker.
     own: AtomicPtr<Membership>,
     others: RwLock<Arc<[Arc<Membership>]>>,
-    /// How many others there are, for those who only pass by.
+    /// How many others there are, to be read without the lock.
     other_count: AtomicUsize,
     /// One at a time joins or leaves.
     groups: Mutex<Groups>,
@@ -397,7 +397,7 @@ static SPARE: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 /// So it is looked at whether the word there counts: one reference more must show. Where no other reference exists
 /// no other thread can change it in between.
 fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<usize> {
-    // SAFETY: the tracker is alive, larger than its count, and aligned for it; whatever the word is, IREE changes it by
+    // SAFETY: `tracker` keeps the tracker alive, by the invariant of `Retained`, and it is larger than its count, and aligned for it; whatever the word is, IREE changes it by
     // atomics or not at all after the tracker was made.
     let word = unsafe { AtomicI32::from_ptr(tracker.get().cast::<sys::iree_atomic_ref_count_t>()) };
     let count = word.load(Ordering::Acquire);
@@ -528,7 +528,7 @@ mod tests {
             frontier.entries[0] = sys::iree_async_frontier_entry_t { axis, epoch };
             let waiter = sys::iree_async_frontier_waiter_t::default();
             let waiter = Box::into_raw(Box::new(Waiter { waiter, frontier, then: Box::new(then) }));
-            // SAFETY: the tracker is alive, and what it keeps stays until it is told.
+            // SAFETY: the caller holds the tracker, and what that keeps stays until it is told.
             unsafe {
                 check(sys::iree_async_frontier_tracker_wait(
                     tracker,
@@ -558,13 +558,13 @@ mod tests {
             in_time(move || {
                 let (first, second) = (tracker(), tracker());
                 let frontiers = Arc::new(Frontiers::new(1));
-                // SAFETY: the trackers are alive.
+                // SAFETY: both trackers are held to the end of this.
                 unsafe { frontiers.join(&info(&first)).unwrap() };
                 let (tell, told) = mpsc::channel();
                 let then = {
                     let frontiers = frontiers.clone();
                     move |outcome: Result| {
-                        // SAFETY: the tracker is alive.
+                        // SAFETY: the tracker is held to the end of this.
                         unsafe { frontiers.join(&info(&second)).unwrap() };
                         frontiers.leave();
                         tell.send(outcome.unwrap_err().code()).unwrap();
@@ -587,7 +587,7 @@ mod tests {
             let tracker = tracker();
             let axis = info(&tracker).frontier.base_axis;
             let frontiers = Arc::new(Frontiers::new(1));
-            // SAFETY: the tracker is alive.
+            // SAFETY: the tracker is held to the end of this.
             unsafe { frontiers.join(&info(&tracker)).unwrap() };
             let (log, early) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
             let then = {

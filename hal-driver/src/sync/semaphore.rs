@@ -44,7 +44,7 @@ pub(crate) use list::{List, OwnedList};
 const WAIT_SPIN: Duration = Duration::from_micros(20);
 
 /// How long `query` spins at most, while work in a queue is about to signal the semaphore: about what it costs to be woken,
-/// since those who query once and then sleep are whom it is for.
+/// for programs that query once and then sleep.
 const QUERY_SPIN: Duration = Duration::from_micros(50);
 
 /// A wait with less time left than that, in nanoseconds, does not spin.
@@ -54,6 +54,10 @@ const HURRY: i64 = 50_000;
 const FRONTIER_CAPACITY: u8 = 8;
 
 /// A semaphore of ours. IREE's part comes first, and its frontier's storage behind everything.
+///
+/// # Invariants
+///
+/// IREE has initialised its part, which stays until the last reference goes.
 #[repr(C)]
 pub(crate) struct Semaphore {
     base: UnsafeCell<sys::iree_async_semaphore_t>,
@@ -165,7 +169,7 @@ impl Semaphore {
     /// The frontier is valid, or null.
     unsafe fn wake(&self, value: u64, frontier: *const sys::iree_async_frontier_t) {
         let base = self.base.get();
-        // SAFETY: the semaphore is alive, and its parts are changed by atomics or under its own lock; the frontier is
+        // SAFETY: IREE has initialised its part, by the invariant; its parts are changed by atomics or under its own lock; the frontier is
         // read during the call.
         unsafe {
             if frontier.is_null() || sys::iree_async_semaphore_merge_frontier(base, frontier) {
@@ -178,7 +182,7 @@ impl Semaphore {
 
     /// Calls those whose value is reached.
     fn dispatch(&self, value: u64) {
-        // SAFETY: the semaphore is alive; its list is changed under its own lock.
+        // SAFETY: IREE has initialised its part, by the invariant; its list is changed under its own lock.
         unsafe {
             sys::iree_async_semaphore_dispatch_timepoints(self.base.get(), value);
         }
@@ -207,7 +211,7 @@ impl Semaphore {
         self.dispatch(self.value());
         let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
         let base = self.base.get();
-        // SAFETY: the semaphore is alive; a published failure lives as long as it, and is only borrowed.
+        // SAFETY: IREE has initialised its part, by the invariant; a published failure lives as long as it, and is only borrowed.
         unsafe { sys::iree_async_semaphore_dispatch_timepoints_failed(base, status) };
     }
 
@@ -355,8 +359,8 @@ unsafe extern "C" fn wait(
             }
         }
     });
-    // SAFETY: the arrays have one element each and live through the call; the semaphore is ours and alive, and a published failure
-    // lives as long as it.
+    // SAFETY: the arrays have one element each and live through the call; C keeps the semaphore, one of ours, for the call, and a published
+    // failure lives as long as it.
     unsafe {
         let waited = sys::iree_async_semaphore_multi_wait(
             WAIT_FOR_ALL,

@@ -50,7 +50,7 @@ fn registering_all_adds_what_the_header_declares() {
 fn registering_all_twice_is_refused() {
     let (registry, names) = registered();
     assert!(names.is_subset(&declared()), "{names:?}");
-    // SAFETY: the registry is alive, and freed once.
+    // SAFETY: the registry is there until it is freed below.
     let again = unsafe { check(hal_driver::hal_drivers_register_all(registry)) }.unwrap_err();
     assert_eq!(again.code, Code::AlreadyExists, "{}", again.text);
     // SAFETY: nothing of the registry is in use.

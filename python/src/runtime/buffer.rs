@@ -51,7 +51,7 @@ impl View {
             ..Default::default()
         };
         let span = sys::iree_const_byte_span_t { data: bytes.as_ptr().cast(), data_length: bytes.len() };
-        // SAFETY: the device is alive; shape and bytes are read during the call only.
+        // SAFETY: `device` keeps the device alive, by the invariant of `Ref`; shape and bytes are read during the call only.
         Ref::make(|out| unsafe {
             sys::iree_hal_buffer_view_allocate_buffer_copy(
                 device.as_ptr(),
@@ -89,8 +89,8 @@ impl View {
         external.handle.host_allocation.ptr = memory.data.as_ptr();
         let kept = Box::into_raw(Box::new(memory));
         let callback = sys::iree_hal_buffer_release_callback_t { fn_: Some(release), user_data: kept.cast() };
-        // SAFETY: the device is alive; the memory stays until the callback, which is called once if the import succeeds and
-        // never if it fails.
+        // SAFETY: `device` keeps the device alive, by the invariant of `Ref`; the memory stays until the callback, which is called once if
+        // the import succeeds and never if it fails.
         let imported = Ref::make(|out| unsafe {
             let allocator = sys::iree_hal_device_allocator(device.as_ptr());
             sys::iree_hal_allocator_import_buffer(allocator, params, &raw mut external, callback, out)
@@ -106,7 +106,7 @@ impl View {
     }
 
     fn of(buffer: &Ref<sys::iree_hal_buffer_t>, shape: &[usize], element: Element) -> Result<Self> {
-        // SAFETY: the buffer is alive, and retained by its view.
+        // SAFETY: `buffer` keeps the buffer alive, by the invariant of `Ref`, and the view retains it.
         Ref::make(|out| unsafe {
             sys::iree_hal_buffer_view_create(
                 buffer.as_ptr(),
@@ -123,7 +123,7 @@ impl View {
 
     /// Its dimensions.
     pub(crate) fn shape(&self) -> Shape {
-        // SAFETY: the view is alive; its dimensions are as many as its rank.
+        // SAFETY: this keeps the view alive, by the invariant of `Ref`; its dimensions are as many as its rank.
         unsafe {
             let rank = sys::iree_hal_buffer_view_shape_rank(self.0.as_ptr());
             (0..rank).map(|at| sys::iree_hal_buffer_view_shape_dim(self.0.as_ptr(), at)).collect()
@@ -132,31 +132,32 @@ impl View {
 
     /// The type of its elements; nothing for one that is not known here.
     pub(crate) fn element(&self) -> Option<Element> {
-        // SAFETY: the view is alive.
+        // SAFETY: this keeps the view alive, by the invariant of `Ref`.
         Element::of(unsafe { sys::iree_hal_buffer_view_element_type(self.0.as_ptr()) })
     }
 
     /// How many bytes its elements take.
     pub(crate) fn length(&self) -> usize {
-        // SAFETY: the view is alive.
+        // SAFETY: this keeps the view alive, by the invariant of `Ref`.
         unsafe { sys::iree_hal_buffer_view_byte_length(self.0.as_ptr()) }
     }
 
     fn buffer(&self) -> *mut sys::iree_hal_buffer_t {
-        // SAFETY: the view is alive and has a buffer.
+        // SAFETY: this keeps the view alive, by the invariant of `Ref`, and every view has a buffer.
         unsafe { sys::iree_hal_buffer_view_buffer(self.0.as_ptr()) }
     }
 
     /// The device that has it; nothing for one that no device has.
     pub(crate) fn device(&self) -> Option<Device> {
-        // SAFETY: the buffer is alive, and so is the device that it is placed on.
+        // SAFETY: the view retains its buffer; the device that it is placed on is there as long as buffers of it are used, as IREE's placement
+        // says.
         unsafe { Device::retained(sys::iree_hal_buffer_allocation_placement(self.buffer()).device) }
     }
 
     /// Its bytes as the host sees them: in place where they can be mapped, else a copy. `device` brings the copy where the
     /// buffer does not say whose it is.
     pub(crate) fn host(&self, device: &Device) -> Result<HostView> {
-        // SAFETY: the buffer is alive.
+        // SAFETY: the view retains its buffer.
         let (memory, usage) = unsafe {
             (
                 sys::iree_hal_buffer_memory_type(self.buffer()),
@@ -173,7 +174,7 @@ impl View {
 
     fn map(&self, coherent: bool) -> Result<Mapping> {
         let mut mapping = sys::iree_hal_buffer_mapping_t::default();
-        // SAFETY: the buffer is alive, and retained by the mapping until it is unmapped.
+        // SAFETY: the view retains its buffer, and so does the mapping until it is unmapped.
         unsafe {
             check(sys::iree_hal_buffer_map_range(
                 self.buffer(),
@@ -193,7 +194,7 @@ impl View {
 
     fn download(&self, device: &Device) -> Result<Box<[Line]>> {
         let mut bytes = vec![Line([0; 64]); self.length().div_ceil(64)].into_boxed_slice();
-        // SAFETY: device and buffer are alive, and the bytes are as many as are asked for.
+        // SAFETY: `device` keeps the device alive and the view its buffer, by the invariant of `Ref`; the bytes are as many as are asked for.
         unsafe {
             check(sys::iree_hal_device_transfer_d2h(
                 device.as_ptr(),

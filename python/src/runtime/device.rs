@@ -39,7 +39,7 @@ pub(crate) fn drivers() -> Result<Vec<String>> {
 pub(crate) fn list(driver: &str) -> Result<Vec<Listed>> {
     let instance = Instance::get()?;
     let (mut count, mut infos) = (0, null_mut());
-    // SAFETY: as for `drivers`.
+    // SAFETY: C gives an array of as many as it says, whose texts live until it is freed, which is once and behind the last of them.
     unsafe {
         let made = Ref::make(|out| {
             sys::iree_hal_driver_registry_try_create(instance.registry(), view(driver), allocator(), out)
@@ -97,7 +97,7 @@ impl Device {
 
     /// A semaphore at 0.
     pub(super) fn semaphore(&self) -> Result<Ref<sys::iree_hal_semaphore_t>> {
-        // SAFETY: the device is alive.
+        // SAFETY: this keeps the device alive, by the invariant of `Ref`.
         Ref::make(|out| unsafe {
             sys::iree_hal_semaphore_create(
                 self.as_ptr(),
@@ -115,7 +115,7 @@ impl Device {
     ///
     /// The device is alive, or null.
     pub(super) unsafe fn retained(device: *mut sys::iree_hal_device_t) -> Option<Self> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the device is alive or null, as the function asks.
         unsafe { Ref::retained(device) }.map(Self)
     }
 

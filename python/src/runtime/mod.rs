@@ -37,7 +37,7 @@ unsafe fn text(view: hal_sys::iree_string_view_t) -> String {
     if view.data.is_null() {
         return String::new();
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the text is valid for the call, as the function asks.
     let bytes = unsafe { std::slice::from_raw_parts(view.data.cast::<u8>(), view.size) };
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -34,7 +34,7 @@ macro_rules! counted {
             // SAFETY: IREE's own pair for this type, whose count is atomic.
             unsafe impl Counted for $object {
                 unsafe fn retain(object: *mut Self) {
-                    // SAFETY: the object is alive, as the caller promises.
+                    // SAFETY: the object is alive, as the method asks.
                     unsafe { $retain(object) };
                 }
                 unsafe fn release(object: *mut Self) {
@@ -108,7 +108,7 @@ impl<T: Counted> Ref<T> {
 
 impl<T: Counted> Clone for Ref<T> {
     fn clone(&self) -> Self {
-        // SAFETY: the object is alive (invariant).
+        // SAFETY: this reference keeps the object alive, by the invariant.
         unsafe { T::retain(self.0.as_ptr()) };
         Self(self.0)
     }
@@ -118,7 +118,7 @@ impl<T: Counted> Drop for Ref<T> {
     fn drop(&mut self) {
         // The last release of an object joins threads, which a forked process does not have.
         if !is_forked() {
-            // SAFETY: the reference is ours (invariant), and given up once.
+            // SAFETY: the reference is ours, by the invariant, and given up once.
             unsafe { T::release(self.0.as_ptr()) }
         }
     }

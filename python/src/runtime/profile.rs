@@ -44,7 +44,7 @@ impl Profile {
 
     /// Ends it and finishes the file.
     pub(crate) fn end(self) -> Result {
-        // SAFETY: the device is alive, and has a session.
+        // SAFETY: `self.device` keeps the device alive, by the invariant of `Ref`; it has a session since `begin`, which ends here once.
         unsafe { check(sys::iree_hal_device_profiling_end(self.device.as_ptr())) }
     }
 }

@@ -123,7 +123,7 @@ impl Program {
 
     /// The functions that the module exports, in its order.
     pub(crate) fn functions(&self) -> Result<Vec<Function>> {
-        // SAFETY: the module is alive.
+        // SAFETY: `self.module` keeps the module alive, by the invariant of `Ref`.
         let count = unsafe { sys::iree_vm_module_signature(self.module.as_ptr()) }.export_function_count;
         let mut functions = Vec::with_capacity(count);
         for ordinal in 0..count {
@@ -137,7 +137,7 @@ impl Program {
     }
 
     fn function(&self, ordinal: usize) -> Result<Function> {
-        // SAFETY: the module is alive, and what it says of a function lives as long.
+        // SAFETY: `self.module` keeps the module alive, by the invariant of `Ref`, and what it says of a function lives as long.
         unsafe {
             let mut function = std::mem::zeroed::<sys::iree_vm_function_t>();
             check(sys::iree_vm_module_lookup_function_by_ordinal(
@@ -191,7 +191,7 @@ impl Program {
         let semaphore = device.semaphore()?;
         let inputs = value::list(arguments.len() + 2)?;
         arguments.iter().try_for_each(|argument| value::push(&inputs, argument))?;
-        // SAFETY: semaphores and fences are alive; lists keep references of their own.
+        // SAFETY: semaphore, fences and list are kept alive by their `Ref`s; lists keep references of their own.
         let fence = unsafe {
             let fence =
                 Ref::make(|out| sys::iree_hal_fence_create_at(semaphore.as_ptr(), 1, allocator(), out))?;
@@ -209,7 +209,7 @@ impl Program {
     fn invoke(&self, function: &Function, inputs: &value::List) -> Result<Vec<Value>> {
         let outputs = value::list(1)?;
         let context = self.context.lock();
-        // SAFETY: context and lists are alive, and the function is of a module of the context.
+        // SAFETY: context and lists are kept alive by their `Ref`s, and the function is of a module of the context.
         unsafe {
             check(sys::iree_vm_invoke(
                 context.as_ptr(),
@@ -230,7 +230,7 @@ impl Program {
 impl Started {
     /// Waits until the work is done, for as long as is said. What failed on the device is the error.
     pub(crate) fn wait(&self, patience: Option<Duration>) -> Result {
-        // SAFETY: the semaphore is alive.
+        // SAFETY: `self.semaphore` keeps the semaphore alive, by the invariant of `Ref`.
         unsafe {
             let timeout = match patience.and_then(|patience| i64::try_from(patience.as_nanos()).ok()) {
                 Some(nanoseconds) => sys::iree_make_timeout_ns(nanoseconds),
@@ -251,7 +251,7 @@ impl Started {
     /// Whether the work is done or has failed.
     pub(crate) fn is_done(&self) -> bool {
         let mut value = 0;
-        // SAFETY: the semaphore is alive.
+        // SAFETY: `self.semaphore` keeps the semaphore alive, by the invariant of `Ref`.
         let asked = unsafe { check(sys::iree_hal_semaphore_query(self.semaphore.as_ptr(), &raw mut value)) };
         asked.is_err() || value >= 1
     }
@@ -263,7 +263,7 @@ fn join(after: &[Arc<Started>]) -> Result<Option<Ref<sys::iree_hal_fence_t>>> {
         return Ok(None);
     }
     let mut fences: Vec<_> = after.iter().map(|started| started.fence.as_ptr()).collect();
-    // SAFETY: the fences are alive.
+    // SAFETY: `after` keeps the fences alive for the call, by the invariant of `Ref`.
     Ref::make(|out| unsafe { sys::iree_hal_fence_join(fences.len(), fences.as_mut_ptr(), allocator(), out) })
         .map(Some)
 }

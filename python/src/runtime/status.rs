@@ -42,7 +42,8 @@ pub(crate) fn check(status: sys::iree_status_t) -> Result {
         return Ok(());
     }
     // IREE keeps the code in the low bits of the pointer.
-    let number = u32::try_from(status.addr() & 0x1F).unwrap_or(sys::IREE_STATUS_UNKNOWN);
+    #[expect(clippy::cast_possible_truncation, reason = "five bits")]
+    let number = (status.addr() & 0x1F) as u32;
     // SAFETY: the status is ours: it is formatted, first for its length, and freed once; a code's name is a static string.
     unsafe {
         let mut length = 0;

@@ -48,7 +48,7 @@ pub(super) fn list(capacity: usize) -> Result<List> {
 ///
 /// The reference is one that the caller owns, and gives up.
 pub(super) unsafe fn push_object(list: &List, mut object: sys::iree_vm_ref_t) -> Result {
-    // SAFETY: the list is alive; a reference that was not moved is released.
+    // SAFETY: `list` keeps the list alive, by the invariant of `Ref`; a reference that was not moved is released.
     unsafe {
         let pushed = check(sys::iree_vm_list_push_ref_move(list.as_ptr(), &raw mut object));
         sys::iree_vm_ref_release(&raw mut object);
@@ -58,7 +58,7 @@ pub(super) unsafe fn push_object(list: &List, mut object: sys::iree_vm_ref_t) ->
 
 /// Adds a value to a list.
 pub(super) fn push(list: &List, value: &Value) -> Result {
-    // SAFETY: the list is alive; references are retained for it.
+    // SAFETY: `list` keeps the list alive, by the invariant of `Ref`; references are retained for it.
     unsafe {
         let number = match value {
             Value::None => return push_object(list, sys::iree_vm_ref_null()),
@@ -81,13 +81,14 @@ pub(super) fn push(list: &List, value: &Value) -> Result {
 
 /// What is in a list.
 pub(super) fn values(list: &List) -> Result<Vec<Value>> {
-    // SAFETY: the list is alive.
+    // SAFETY: `list` keeps the list alive, by the invariant of `Ref`.
     let count = unsafe { sys::iree_vm_list_size(list.as_ptr()) };
     (0..count).map(|at| value(list, at)).collect()
 }
 
 fn value(list: &List, at: usize) -> Result<Value> {
-    // SAFETY: the list is alive and has this element; what a reference of it refers to is retained before the list can go.
+    // SAFETY: `list` keeps the list alive, by the invariant of `Ref`, and it has this element; what a reference of it refers to is retained
+    // before the list can go.
     unsafe {
         let mut variant = std::mem::zeroed::<sys::iree_vm_variant_t>();
         check(sys::iree_vm_list_get_variant_assign(list.as_ptr(), at, &raw mut variant))?;

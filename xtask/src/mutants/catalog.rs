@@ -136,15 +136,13 @@ pub(super) fn mutants(files: &Files) -> Vec<Mutant> {
 }
 
 fn describe(file: &str, text: &str, mutation: Mutation) -> Mutant {
-    let head = text.get(..mutation.anchor).unwrap_or_default();
+    let head = &text[..mutation.anchor];
     let start = head.rfind('\n').map_or(0, |at| at + 1);
-    let end = |text: &str, from: usize| {
-        text.get(from..).and_then(|rest| rest.find('\n')).map_or(text.len(), |at| from + at)
-    };
-    let original = text.get(start..end(text, mutation.anchor)).unwrap_or_default().trim().to_owned();
+    let end = |text: &str, from: usize| text[from..].find('\n').map_or(text.len(), |at| from + at);
+    let original = text[start..end(text, mutation.anchor)].trim().to_owned();
     let wrong = mutation.apply(text);
     let last = end(&wrong, mutation.range.start + mutation.by.len());
-    let shown = wrong.get(start..last).unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    let shown = wrong[start..last].split_whitespace().collect::<Vec<_>>().join(" ");
     Mutant {
         id: String::new(),
         file: file.into(),
@@ -159,7 +157,7 @@ fn describe(file: &str, text: &str, mutation: Mutation) -> Mutant {
 /// The text, or the beginning of one that is too long to be shown.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(WIDTH) {
-        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
+        Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }
 }

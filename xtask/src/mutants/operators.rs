@@ -22,8 +22,7 @@ pub(super) struct Mutation {
 impl Mutation {
     /// The file with this line wrong.
     pub(super) fn apply(&self, source: &str) -> String {
-        let (head, tail) = (source.get(..self.range.start), source.get(self.range.end..));
-        format!("{}{}{}", head.unwrap_or_default(), self.by, tail.unwrap_or_default())
+        format!("{}{}{}", &source[..self.range.start], self.by, &source[self.range.end..])
     }
 }
 

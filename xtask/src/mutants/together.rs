@@ -115,11 +115,11 @@ impl Rendered {
         while let Some((guard, rest)) = left.split_first().filter(|(guard, _)| guard.place.start < piece.end)
         {
             *left = rest;
-            self.text += source.get(at..guard.place.start).unwrap_or_default();
+            self.text += &source[at..guard.place.start];
             at = guard.place.end;
             self.guard(source, guard, left);
         }
-        self.text += source.get(at..piece.end).unwrap_or_default();
+        self.text += &source[at..piece.end];
     }
 
     fn guard(&mut self, source: &str, guard: &Guard<'_>, left: &mut &[Guard<'_>]) {
@@ -139,17 +139,16 @@ impl Rendered {
         self.piece(source, guard.place.clone(), left);
         self.text.push_str(" } }");
         let end = self.text.len();
-        if let Some((place, _)) = self.places.get_mut(outer) {
-            *place = begin..end;
-        }
+        #[expect(clippy::indexing_slicing, reason = "it was added above")]
+        let (place, _) = &mut self.places[outer];
+        *place = begin..end;
     }
 }
 
 /// The piece of code with this mutant in it.
 fn wrong(source: &str, place: &Range<usize>, mutation: &Mutation) -> String {
     let (head, tail) = (place.start..mutation.range.start, mutation.range.end..place.end);
-    let of = |range| source.get(range).unwrap_or_default();
-    format!("{}{}{}", of(head), mutation.by, of(tail))
+    format!("{}{}{}", &source[head], mutation.by, &source[tail])
 }
 
 /// Finds what can stand inside braces and mean the same.

@@ -106,6 +106,7 @@ impl Programs for Remote {
 
     fn unload(&self, number: u64) {
         let mut control = self.control.lock();
+        // The number of a program that the emulator did not take is none.
         let Some(key) = control.keys.remove(&number) else { return };
         let ask = Ask { what: UNLOAD, number };
         // An emulator that is gone has forgotten it.

@@ -22,6 +22,7 @@ use hal_emulation::{Errno, machine};
 use hal_qaic_abi::sysfs::ChannelState;
 use hal_qaic_abi::uapi::CHANNELS;
 use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
 /// How long a card takes to come back from a reset.
@@ -77,6 +78,53 @@ pub(crate) enum Status {
     Gone,
 }
 
+/// What a card has for each of its channels, by number.
+///
+/// # Invariants
+///
+/// There is one for each channel, from when the card is made on: a number that a network, a worker or an event has of a channel names one.
+/// A number that a program or an answer gives is [looked up](ChannelList::find).
+pub(crate) struct ChannelList<T>([T; CHANNELS as usize]);
+
+impl<T: Default> Default for ChannelList<T> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| T::default()))
+    }
+}
+
+impl<T> ChannelList<T> {
+    /// All of them, by number.
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, T> {
+        self.0.iter()
+    }
+
+    /// The same, to change.
+    pub(crate) fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
+        self.0.iter_mut()
+    }
+
+    /// That of a number from outside, to change.
+    pub(crate) fn find_mut(&mut self, channel: u32) -> Option<&mut T> {
+        self.0.get_mut(channel as usize)
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "a number that the card has of a channel names one")]
+impl<T> Index<u32> for ChannelList<T> {
+    type Output = T;
+
+    fn index(&self, channel: u32) -> &T {
+        &self.0[channel as usize]
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "a number that the card has of a channel names one")]
+impl<T> IndexMut<u32> for ChannelList<T> {
+    fn index_mut(&mut self, channel: u32) -> &mut T {
+        &mut self.0[channel as usize]
+    }
+}
+
 /// One card, with what the kernel keeps for it.
 pub(crate) struct Card {
     pub(crate) status: Status,
@@ -85,11 +133,11 @@ pub(crate) struct Card {
     /// What was wrong last, for people.
     pub(crate) complaint: Option<String>,
     pub(crate) bus: Bus,
-    pub(crate) registers: Vec<Registers>,
+    pub(crate) registers: ChannelList<Registers>,
     // The kernel's half.
     pub(crate) users: BTreeMap<u32, User>,
     pub(crate) objects: Objects,
-    pub(crate) channels: Vec<Channel>,
+    pub(crate) channels: ChannelList<Channel>,
     pub(crate) control: Control,
     /// The channel whose sub-system restarts (`ssr_dbc`).
     pub(crate) restarting: Option<u32>,
@@ -98,28 +146,27 @@ pub(crate) struct Card {
     pub(crate) has_states: bool,
     // The device's half.
     pub(crate) server: Server,
-    pub(crate) bridges: Vec<Bridge>,
+    pub(crate) bridges: ChannelList<Bridge>,
 }
 
 impl Card {
     fn new(options: &Options) -> Self {
-        let count = CHANNELS as usize;
         Self {
             status: Status::Online,
             faults: Faults::new(&options.faults),
             counts: Counts::default(),
             complaint: None,
             bus: Bus::default(),
-            registers: vec![Registers::default(); count],
+            registers: ChannelList::default(),
             users: BTreeMap::new(),
             objects: Objects::default(),
-            channels: std::iter::repeat_with(Channel::default).take(count).collect(),
+            channels: ChannelList::default(),
             control: Control::default(),
             restarting: None,
             uevents: Uevents::default(),
             has_states: options.restarts,
             server: Server::new(options.cores, options.dram),
-            bridges: std::iter::repeat_with(Bridge::default).take(count).collect(),
+            bridges: ChannelList::default(),
         }
     }
 
@@ -290,9 +337,7 @@ impl Machine {
         // `qaic_clean_up_ssr`.
         card.restarting = None;
         card.server.clear();
-        for bridge in &mut card.bridges {
-            bridge.stop();
-        }
+        card.bridges.iter_mut().for_each(Bridge::stop);
         for channel in 0..CHANNELS {
             self.release_channel(state, number, channel);
         }

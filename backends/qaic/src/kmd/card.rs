@@ -124,7 +124,7 @@ impl Card {
         match self.request(Call::Version, &mut version) {
             Ok(()) => {
                 let length = usize::try_from(version.name_length).unwrap_or(usize::MAX).min(name.len());
-                let found = name.get(..length).unwrap_or_default();
+                let (found, _) = name.split_at(length);
                 if found == DRIVER.as_bytes() {
                     return Ok(());
                 }
@@ -214,9 +214,13 @@ impl Card {
         dir: u32,
         slices: &[SliceEntry],
     ) -> Result<(), Error> {
-        let count = u32::try_from(slices.len()).unwrap_or(u32::MAX);
-        let hdr =
-            AttachSliceHeader { count, dbc_id: channel, handle: object.number(), dir, size: object.length };
+        let hdr = AttachSliceHeader {
+            count: count(slices),
+            dbc_id: channel,
+            handle: object.number(),
+            dir,
+            size: object.length,
+        };
         self.call(Call::AttachSlice, &mut AttachSlice { hdr, data: slices.as_ptr() as u64 })
     }
 
@@ -227,8 +231,7 @@ impl Card {
 
     /// Queues objects on a channel, all or none.
     pub fn execute(&self, channel: u32, objects: &Batch) -> Result<(), Error> {
-        let count = u32::try_from(objects.whole.len()).unwrap_or(u32::MAX);
-        let hdr = ExecuteHeader { count, dbc_id: channel };
+        let hdr = ExecuteHeader { count: count(&objects.whole), dbc_id: channel };
         let (call, data) = if objects.is_partial {
             (Call::PartialExecute, objects.partial.as_ptr() as u64)
         } else {
@@ -257,11 +260,12 @@ impl Card {
     }
 
     /// How the last executions of objects of a channel went. How many elements they take is known once they have slices.
+    #[expect(clippy::expect_used, reason = "no ring takes so many objects at once")]
     pub fn performance(&self, channel: u32, objects: &[&Object]) -> Result<Vec<Performance>, Error> {
         let entry =
             |object: &&Object| PerfStatsEntry { handle: object.number(), ..PerfStatsEntry::default() };
         let mut entries: Vec<PerfStatsEntry> = objects.iter().map(entry).collect();
-        let count = u16::try_from(entries.len()).unwrap_or(u16::MAX);
+        let count = u16::try_from(entries.len()).expect("the objects of one run");
         let hdr = PerfStatsHeader { count, pad: 0, dbc_id: channel };
         self.call(Call::PerfStats, &mut PerfStats { hdr, data: entries.as_mut_ptr() as u64 })?;
         let micros = |number: u32| Duration::from_micros(u64::from(number));
@@ -282,6 +286,15 @@ impl Drop for Card {
             self.kernel.close(file);
         }
     }
+}
+
+/// How many entries the kernel is to read.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "slices and objects of one network, in memory: far fewer"
+)]
+fn count<T>(entries: &[T]) -> u32 {
+    entries.len() as u32
 }
 
 /// A handle, given back when it is dropped.

@@ -44,6 +44,7 @@ pub(super) struct Reply {
 impl Reply {
     /// What it says.
     pub(super) fn answers(&mut self, what: &'static str) -> Result<Vec<Answer<'_>>, Error> {
+        // A length beyond the message's own memory is none, and nothing is no answer.
         let bytes = self.message.memory().get(..self.length).unwrap_or_default();
         answers(bytes).map_err(|why| Error::Answer { what, why: why.to_string() })
     }

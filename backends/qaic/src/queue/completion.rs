@@ -125,10 +125,12 @@ impl Completions {
         let launched = &watched.flight.launched;
         let target = &launched.target;
         let waited = &target.blueprint.waited;
-        let object =
-            waited.get(watched.complete).and_then(|&group| launched.slot.object(&target.blueprint, group));
-        let result = match object {
-            Some(object) => target.card.wait(object, target.channel.number, left.min(slice)),
+        let result = match waited.get(watched.complete) {
+            Some(&group) => {
+                let object = launched.slot.object(&target.blueprint, group);
+                target.card.wait(object, target.channel.number, left.min(slice))
+            }
+            // A network that takes no bytes and gives none has nothing to wait for.
             None => Ok(()),
         };
         match result {
@@ -155,7 +157,7 @@ impl Completions {
         let target = &launched.target;
         if let Some(observer) = origin.observer.take() {
             let object = target.blueprint.waited.last();
-            let object = object.and_then(|&group| launched.slot.object(&target.blueprint, group));
+            let object = object.map(|&group| launched.slot.object(&target.blueprint, group));
             let times = object.and_then(|object| {
                 target.card.performance(target.channel.number, &[object]).ok()?.first().copied()
             });

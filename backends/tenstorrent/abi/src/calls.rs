@@ -262,7 +262,7 @@ impl<K: Ioctl> Calls<K> {
         head.copy_from_slice(query.as_bytes());
         tail.fill(0);
         self.call(Request::QueryMappings, &mut argument, String::new)?;
-        let found = argument.get(size_of::<uapi::QueryMappings>()..).unwrap_or_default();
+        let (_, found) = argument.split_at(size_of::<uapi::QueryMappings>());
         let mapping = |bytes: &[u8]| uapi::Mapping::read_from_bytes(bytes).ok();
         Ok(found
             .chunks_exact(size_of::<uapi::Mapping>())

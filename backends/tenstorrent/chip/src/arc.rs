@@ -51,6 +51,8 @@ const INTERFACE: u64 = 0x8005_0100;
 const TRANSLATED: u32 = 1 << 14;
 const TRANSFER: u64 = 0x1007_84d4;
 const OLD_TELEMETRY: u64 = 0x1007_8d60;
+/// The same, from where the memory begins that it is in.
+const OLD_TELEMETRY_OFFSET: u32 = 0x7_8d60;
 const OLD_FIRMWARE: u64 = OLD_TELEMETRY + 49 * 4;
 /// Of Wormhole: where its own interface to the network says that it is, physically and as it is called.
 const NODE_ID: u64 = 0x8005_002c;
@@ -171,7 +173,8 @@ impl Arc {
         harvested: u32,
     ) -> Self {
         entries.sort_unstable();
-        let count = u32::try_from(entries.len()).unwrap_or(0);
+        #[expect(clippy::cast_possible_truncation, reason = "a few dozen")]
+        let count = entries.len() as u32;
         let mut words: BTreeMap<u64, u32> = started.iter().copied().collect();
         words.extend([
             (layout.values, VALUES),
@@ -243,15 +246,15 @@ impl Arc {
 
     /// Answers the message that is there, if it is one.
     fn answer(&mut self) {
-        let asked = self.words.get(&MESSAGE).copied().unwrap_or(0);
+        #[expect(clippy::indexing_slicing, reason = "a controller that can be asked has the word for it")]
+        let asked = self.words[&MESSAGE];
         if asked >> 8 != ASKED {
             return;
         }
         let number = asked & 0xff;
         let answer = match number {
             message::NOTHING => Some(0),
-            // From where the memory begins that it is in.
-            message::OLD_TELEMETRY => u32::try_from(OLD_TELEMETRY - 0x1000_0000).ok(),
+            message::OLD_TELEMETRY => Some(OLD_TELEMETRY_OFFSET),
             message::CLOCK => Some(WORMHOLE_CLOCK),
             message::HARVESTED => Some(self.harvested),
             _ => None,

@@ -74,13 +74,20 @@ impl Chip {
             let named = grid.named(x, y);
             Location { tile: Tile { x, y }, named: Tile { x: named.0, y: named.1 } }
         };
-        let tensix = |(column, row)| Some(Tensix::new(family, location(grid.tensix(column, row)?)));
+        #[expect(
+            clippy::expect_used,
+            reason = "a tile that is left out would shift the numbers of all behind it"
+        )]
+        let tensix = |(column, row)| {
+            Tensix::new(family, location(grid.tensix(column, row).expect("a tile of the grid has a place")))
+        };
         let mut places = (0..64).flat_map(|x| (0..64).map(move |y| (x, y)));
-        let bridge_at = places.find(|&(x, y)| grid.at(x, y) == Endpoint::Pcie).unwrap_or_default();
+        #[expect(clippy::expect_used, reason = "no board is without a bridge to the host")]
+        let bridge_at = places.find(|&(x, y)| grid.at(x, y) == Endpoint::Pcie).expect("a bridge");
         Self {
             family,
             bridge_at: location(bridge_at),
-            tensix: grid.tiles().filter_map(tensix).map(Mutex::new).collect(),
+            tensix: grid.tiles().map(tensix).map(Mutex::new).collect(),
             started: Mutex::default(),
             banks: (0..family.banks).map(|_| RwLock::new(Sparse::new(family.bank_bytes))).collect(),
             arc: RwLock::new(Arc::new(&board)),
@@ -176,6 +183,7 @@ impl Chip {
     fn touch(&self, tile: Tile, address: u64) -> Result<Endpoint, Violation> {
         let endpoint = self.grid.at(tile.x, tile.y);
         if endpoint == Endpoint::Harvested {
+            // Lost already is lost as well, and the first tile is the one to tell.
             let _ = self.lost.set(tile);
             return Err(Violation::Harvested { tile, address });
         }
@@ -187,16 +195,19 @@ impl Chip {
         usize::from(row) * usize::from(self.grid.columns()) + usize::from(column)
     }
 
+    /// A tile of the grid.
+    #[expect(clippy::indexing_slicing, reason = "there is a tile for each place that the grid has of them")]
+    fn tensix(&self, column: u8, row: u8) -> &Mutex<Tensix> {
+        &self.tensix[self.index(column, row)]
+    }
+
     /// Reads over the network.
     pub fn tile_read(&self, tile: Tile, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
         self.check_lost()?;
         let length = bytes.len();
         let unmapped = Violation::Unmapped { tile, address, length };
         match self.touch(tile, address)? {
-            Endpoint::Tensix { column, row } => {
-                let tensix = self.tensix.get(self.index(column, row));
-                tensix.ok_or(unmapped)?.lock().read(address, bytes)
-            }
+            Endpoint::Tensix { column, row } => self.tensix(column, row).lock().read(address, bytes),
             Endpoint::Dram { bank } => {
                 let bank = self.banks.get(usize::from(bank)).ok_or(unmapped.clone())?.read();
                 if !bank.has(address, length) {
@@ -218,7 +229,7 @@ impl Chip {
         match self.touch(tile, address)? {
             Endpoint::Tensix { column, row } => {
                 let index = self.index(column, row);
-                let mut tensix = self.tensix.get(index).ok_or(unmapped)?.lock();
+                let mut tensix = self.tensix(column, row).lock();
                 let before = tensix.is_running();
                 tensix.write(address, bytes)?;
                 let starts = !before && tensix.is_running();
@@ -301,6 +312,7 @@ impl Chip {
     ///
     /// Different threads may give different tiles their turns at the same time; then they are as little ordered as on silicon.
     pub fn turn(&self, index: usize, budget: u64) -> bool {
+        // No core of a chip that is lost goes on, and no tile has a number that the chip has not given it.
         let Some(tile) = self.tensix.get(index).filter(|_| self.lost.get().is_none()) else { return false };
         for core in Core::ALL {
             let mut left = budget;
@@ -355,11 +367,8 @@ impl Chip {
     pub fn stopped(&self) -> Vec<Stopped> {
         let mut stopped = Vec::new();
         for (column, row) in self.grid.tiles() {
-            let place = self.grid.tensix(column, row).map(|(x, y)| Tile { x, y });
-            let tensix = self.tensix.get(self.index(column, row));
-            let (Some(tile), Some(tensix)) = (place, tensix.map(|tensix| tensix.lock())) else {
-                continue;
-            };
+            let tensix = self.tensix(column, row).lock();
+            let tile = tensix.place();
             let reason = |core| tensix.stopped(core).cloned().map(|stop| Stopped { tile, core, stop });
             stopped.extend(Core::ALL.into_iter().filter_map(reason));
         }

@@ -131,7 +131,7 @@ impl Interface {
             WRITES_ACKNOWLEDGED => Some(self.writes_acknowledged),
             READS_ANSWERED => Some(self.reads_answered),
             _ => self.setting(offset).or_else(|| {
-                let (buffer, register) = self.place(offset)?;
+                let (buffer, register) = self.place(offset);
                 if register == self.network.command {
                     return self.busy.get(buffer).copied().map(u32::from);
                 }
@@ -141,9 +141,9 @@ impl Interface {
     }
 
     /// Which command buffer an offset is in, and where.
-    fn place(&self, offset: u32) -> Option<(usize, u32)> {
+    fn place(&self, offset: u32) -> (usize, u32) {
         let stride = self.network.stride;
-        Some((usize::try_from(offset / stride).ok()?, offset % stride))
+        ((offset / stride) as usize, offset % stride)
     }
 
     /// Which of a buffer's registers is at an offset.
@@ -151,7 +151,7 @@ impl Interface {
         match offset {
             // Coordinates of their own.
             0x08 | 0x14 if !self.network.apart => None,
-            0x00..=0x18 if offset.is_multiple_of(4) => usize::try_from(offset / 4).ok(),
+            0x00..=0x18 if offset.is_multiple_of(4) => Some((offset / 4) as usize),
             0x1c => Some(CONTROL),
             0x20 => Some(LENGTH),
             _ => None,
@@ -165,7 +165,7 @@ impl Interface {
         offset: u32,
         value: u32,
     ) -> Option<Result<Written, Violation>> {
-        let (buffer, register) = self.place(offset)?;
+        let (buffer, register) = self.place(offset);
         if register == self.network.command {
             let registers = *self.buffers.get(buffer)?;
             if value & 1 == 1 {

@@ -147,6 +147,12 @@ pub(crate) struct Tensix {
     pub(crate) interface: Interface,
 }
 
+/// An address in a tile's memory, as an offset of that.
+#[expect(clippy::cast_possible_truncation, reason = "it has less than 4 GiB")]
+const fn offset(address: u64) -> usize {
+    address as usize
+}
+
 impl Tensix {
     pub(crate) fn new(family: &'static Family, location: Location) -> Self {
         let own_bytes = |core| match core {
@@ -265,13 +271,19 @@ impl Tensix {
         done
     }
 
+    /// Where it is.
+    pub(crate) fn place(&self) -> Tile {
+        self.tile
+    }
+
     /// Reads memory or registers, from the network.
     pub(crate) fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
         let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };
         if self.in_l1(address, bytes.len()) {
-            let start = usize::try_from(address).unwrap_or(usize::MAX);
+            let start = offset(address);
             match self.l1.get(start..).and_then(|rest| rest.get(..bytes.len())) {
                 Some(found) => bytes.copy_from_slice(found),
+                // It has no memory before something is written there.
                 None => bytes.fill(0),
             }
             return Ok(());
@@ -298,12 +310,17 @@ impl Tensix {
             if self.l1.is_empty() {
                 self.l1.resize(self.family.l1_bytes as usize, 0);
             }
-            let start = usize::try_from(address).unwrap_or(usize::MAX);
-            if let Some(place) = self.l1.get_mut(start..).and_then(|rest| rest.get_mut(..bytes.len())) {
-                place.copy_from_slice(bytes);
-            }
-            let word = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-            let (changed, length) = (word(start), word(bytes.len()));
+            let start = offset(address);
+            #[expect(
+                clippy::indexing_slicing,
+                reason = "the access is in this memory, and the memory is there"
+            )]
+            self.l1[start..start + bytes.len()].copy_from_slice(bytes);
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "offsets and lengths of this memory have 32 bits"
+            )]
+            let (changed, length) = (start as u32, bytes.len() as u32);
             for core in &mut self.cores {
                 core.parked = false;
                 if let Some(hart) = &mut core.hart {

@@ -120,7 +120,7 @@ fn sized(bytes: &[u8], at: usize) -> Result<(&[u8], &[u8]), &'static str> {
     let length = u32::try_from(at).ok().and_then(|at| u32_at(bytes, at)).ok_or(WHERE)?;
     // It has its own length at least, so that each step goes on.
     let whole = part(bytes, 0, length).filter(|whole| whole.len() >= at + 4).ok_or(WHERE)?;
-    Ok((whole, bytes.get(whole.len()..).unwrap_or_default()))
+    Ok(bytes.split_at(whole.len()))
 }
 
 /// A number in groups of seven bits, and how many bytes it has.
@@ -148,9 +148,9 @@ fn names(architecture: &str) -> Option<Vec<String>> {
             continue;
         }
         // Letters, each of which may have a version behind it.
-        let mut rest = word;
-        while let Some(letter) = rest.chars().next() {
-            rest = rest.get(letter.len_utf8()..).unwrap_or_default();
+        let mut letters = word.chars();
+        while let Some(letter) = letters.next() {
+            let rest = letters.as_str();
             found.push(letter.to_string());
             let digits =
                 |text: &str| text.len() - text.trim_start_matches(|digit: char| digit.is_ascii_digit()).len();
@@ -158,7 +158,7 @@ fn names(architecture: &str) -> Option<Vec<String>> {
             let minor = rest.get(major..).and_then(|rest| rest.strip_prefix('p')).map_or(0, digits);
             if major > 0 {
                 let version = if minor > 0 { major + 1 + minor } else { major };
-                rest = rest.get(version..).unwrap_or_default();
+                letters = rest.split_at(version).1.chars();
             }
         }
     }
@@ -169,10 +169,10 @@ fn names(architecture: &str) -> Option<Vec<String>> {
 fn without_version(word: &str) -> &str {
     let digits = |text: &str| text.trim_end_matches(|digit: char| digit.is_ascii_digit()).len();
     let minor = digits(word);
-    let before = word.get(..minor).unwrap_or_default();
+    let (before, _) = word.split_at(minor);
     let major = before.strip_suffix('p').filter(|_| minor < word.len()).map(|rest| (rest, digits(rest)));
     match major {
-        Some((rest, major)) if major < rest.len() => rest.get(..major).unwrap_or_default(),
+        Some((rest, major)) if major < rest.len() => rest.split_at(major).0,
         _ => before,
     }
 }

@@ -297,9 +297,8 @@ impl Assembler {
                 Fixup::Branch(when, rs1, rs2) => branch(when, rs1, rs2, distance),
                 Fixup::Jump(rd) => jal(rd, distance),
             });
-            if let Some(slot) = self.words.get_mut(at) {
-                *slot = word.expect("a label is near");
-            }
+            let slot = self.words.get_mut(at).expect("a word was left for it");
+            *slot = word.expect("a label is near");
         }
         self.words
     }

@@ -93,7 +93,7 @@ impl Image {
         self.replaced.len()
     }
 
-    /// An instruction of the executable's own code, as it was in the file.
+    /// An instruction of the executable's own code, as it was in the file. Zero is what a file may end with in place of a whole one.
     pub(crate) fn instruction(&self, at: u32) -> u32 {
         self.replaced.get(&at).copied().unwrap_or_else(|| u32_at(&self.bytes, at).unwrap_or(0))
     }

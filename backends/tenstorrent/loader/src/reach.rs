@@ -68,6 +68,7 @@ impl Reach {
     /// From an instruction on.
     pub(crate) fn of(image: &Image, start: u32) -> Self {
         let is_code = |at: u32| image.code.iter().any(|range: &Range<u32>| range.contains(&at));
+        // A file may end with less than a whole instruction, which no core executes.
         let word_at = |at: u32| u32_at(&image.bytes, at).unwrap_or(0);
         let mut functions: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         // Jumps by what the instruction before them made, and what is jumped to: between the two, nothing must come.

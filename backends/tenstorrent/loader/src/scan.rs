@@ -6,7 +6,6 @@
 //! refused, with the word and where it is, before anything runs: hardware would execute it as something else.
 
 use crate::attributes::Extensions;
-use crate::bytes::u32_at;
 use crate::float::{Order, Rounding, Routine, Sign};
 use crate::veneer::Own;
 use std::fmt;
@@ -91,8 +90,8 @@ const KEPT: &str = "writes gp or tp, with which the loader replaces instructions
 pub(crate) fn scan(code: &[u8], address: u32, cores: Cores) -> Result<Vec<Site>, Unfit> {
     let mut sites = Vec::new();
     let mut kept = None;
-    for (at, word) in (address..).step_by(4).zip(code.chunks_exact(4)) {
-        let word = u32_at(word, 0).unwrap_or(0);
+    for (at, &word) in (address..).step_by(4).zip(code.as_chunks().0) {
+        let word = u32::from_le_bytes(word);
         let unfit = |why| Unfit { at, word, why };
         if let Some(replacement) = examine(word, cores).map_err(unfit)? {
             sites.push(Site { at, word, replacement });
@@ -129,8 +128,8 @@ pub(crate) fn writes_integer(word: u32) -> Option<u32> {
 pub(crate) fn stores_narrowly(code: &[u8]) -> bool {
     const STORE: u32 = 0x23;
     const STACK: u32 = 2;
-    code.chunks_exact(4).any(|word| {
-        let word = u32_at(word, 0).unwrap_or(0);
+    code.as_chunks().0.iter().any(|&word| {
+        let word = u32::from_le_bytes(word);
         field(word, 0, 7) == STORE && field(word, 12, 3) < 2 && field(word, 15, 5) != STACK
     })
 }

@@ -104,7 +104,11 @@ fn shared(asm: &mut Assembler, word: u32, routine: Routine, label: Label, cores:
         asm.emit(sw(register, offset, GP));
     }
     // Before the register is needed for an argument; an integer operand may be in the first.
-    let scratch = Reg::A.get(routine.arguments().saturating_sub(1)).copied().unwrap_or(A0);
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "no routine has more arguments than there are registers for them"
+    )]
+    let scratch = Reg::A[routine.arguments().saturating_sub(1)];
     if routine.floats() == 0 {
         asm.emit(addi(A0, Reg::numbered(sources[0]), 0));
     }

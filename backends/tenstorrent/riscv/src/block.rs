@@ -249,8 +249,9 @@ impl Blocks {
 
     /// The number of the block at a place; none has the number that there is for no block.
     #[inline(always)]
+    #[expect(clippy::indexing_slicing, reason = "places are what addresses leave of their number")]
     fn number(&self, place: usize) -> usize {
-        (self.places.get(place).copied().unwrap_or(0) as usize).wrapping_sub(1)
+        (self.places[place] as usize).wrapping_sub(1)
     }
 
     /// What is in memory may have changed.
@@ -310,8 +311,10 @@ impl Blocks {
         }
         let number = self.blocks.len();
         self.blocks.push(block);
-        if let Some(slot) = self.places.get_mut(place) {
-            *slot = u32::try_from(self.blocks.len()).unwrap_or(0);
+        #[expect(clippy::indexing_slicing, reason = "places are what addresses leave of their number")]
+        #[expect(clippy::cast_possible_truncation, reason = "there are never more blocks than the most")]
+        {
+            self.places[place] = self.blocks.len() as u32;
         }
         Ok(number)
     }

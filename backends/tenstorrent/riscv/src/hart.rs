@@ -15,8 +15,9 @@ pub struct Counts([u64; Class::COUNT]);
 
 impl Counts {
     /// Of this class.
+    #[expect(clippy::indexing_slicing, reason = "there is a count for each class")]
     pub fn of(&self, class: Class) -> u64 {
-        self.0.get(class as usize).copied().unwrap_or(0)
+        self.0[class as usize]
     }
 
     /// Of all classes.
@@ -25,10 +26,9 @@ impl Counts {
     }
 
     /// Counts so many more.
+    #[expect(clippy::indexing_slicing, reason = "there is a count for each class")]
     pub(crate) fn add(&mut self, class: Class, times: u64) {
-        if let Some(count) = self.0.get_mut(class as usize) {
-            *count += times;
-        }
+        self.0[class as usize] += times;
     }
 }
 
@@ -204,7 +204,7 @@ impl Hart {
             match flow {
                 Ok(Flow::On) => count += 1,
                 Ok(Flow::Lookup(lookup)) => {
-                    let rest = entries.get(count..).unwrap_or_default();
+                    let (_, rest) = entries.split_at(count);
                     // At least the jump to it, which was executed.
                     count += registers.look_up(lookup, rest, bus).max(1);
                 }

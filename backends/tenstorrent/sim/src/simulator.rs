@@ -31,8 +31,8 @@ impl Simulator {
 
     /// A word of the bus's configuration space. There is one device, and no other answers.
     pub fn configuration(&self, function: u32, offset: u32) -> u32 {
-        let low = |address: u64| u32::try_from(address & 0xffff_ffff).unwrap_or(0) | WIDE;
-        let high = |address: u64| u32::try_from(address >> 32).unwrap_or(0);
+        #[expect(clippy::cast_possible_truncation, reason = "an address in two halves")]
+        let (low, high) = (|address: u64| address as u32 | WIDE, |address: u64| (address >> 32) as u32);
         match (function, offset) {
             (0, 0x00) => u32::from(self.chip.family().device) << 16 | VENDOR,
             (0, 0x10) => low(BAR0),

@@ -215,6 +215,8 @@ impl Windows {
     /// Which of the small windows shows this.
     fn slot(&self, place: Place, base: u64) -> usize {
         let number = u64::from(place.x) * 31 + u64::from(place.y) * 7 + base / self.lengths.0;
-        usize::try_from(number % (self.small.len() as u64).max(1)).unwrap_or(0)
+        #[expect(clippy::cast_possible_truncation, reason = "less than a length")]
+        let slot = (number % (self.small.len() as u64).max(1)) as usize;
+        slot
     }
 }

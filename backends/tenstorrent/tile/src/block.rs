@@ -79,9 +79,9 @@ macro_rules! format {
                 for tile in tiles.chunks_exact_mut(TILE_BYTES) {
                     let (exponents, elements) = tile.split_at_mut(EXPONENTS);
                     for (exponent, to) in exponents.iter_mut().zip(elements.as_chunks_mut::<ROW_BYTES>().0) {
-                        let (start, inside) = face_rows.next().unwrap_or_default();
+                        let (start, inside) = face_rows.next().expect("as many tiles as the matrix takes");
                         let mut row = [0; FACE];
-                        let from = rows.get(start..).unwrap_or_default();
+                        let (_, from) = rows.split_at(start);
                         for (place, value) in row.iter_mut().zip(from).take(inside) {
                             *place = value.to_bits();
                         }
@@ -103,8 +103,8 @@ macro_rules! format {
                 for tile in tiles.chunks_exact(TILE_BYTES) {
                     let (exponents, elements) = tile.split_at(EXPONENTS);
                     for (&exponent, from) in exponents.iter().zip(elements.as_chunks::<ROW_BYTES>().0) {
-                        let (start, inside) = face_rows.next().unwrap_or_default();
-                        let to = rows.get_mut(start..).unwrap_or_default();
+                        let (start, inside) = face_rows.next().expect("as many tiles as the matrix takes");
+                        let (_, to) = rows.split_at_mut(start);
                         for (place, element) in to.iter_mut().zip(from.iter().flat_map(|&byte| split(byte))).take(inside) {
                             *place = super::unpack::<$bits>(exponent, element);
                         }

@@ -113,7 +113,7 @@ pub fn tilize<T: Copy + Default>(matrix: Matrix, rows: &[T], tiles: &mut [T]) ->
     matrix.check("elements", rows.len(), matrix.elements())?;
     matrix.check("elements in tiles", tiles.len(), matrix.tile_count().saturating_mul(ELEMENTS))?;
     for ((start, inside), face_row) in matrix.face_rows().zip(tiles.as_chunks_mut::<FACE>().0) {
-        let from = rows.get(start..).unwrap_or_default();
+        let (_, from) = rows.split_at(start);
         // A whole row of a face is copied as one value: most are.
         match from.first_chunk::<FACE>() {
             Some(whole) if inside == FACE => *face_row = *whole,
@@ -135,7 +135,7 @@ pub fn untilize<T: Copy>(matrix: Matrix, tiles: &[T], rows: &mut [T]) -> Result<
     matrix.check("elements", rows.len(), matrix.elements())?;
     matrix.check("elements in tiles", tiles.len(), matrix.tile_count().saturating_mul(ELEMENTS))?;
     for ((start, inside), face_row) in matrix.face_rows().zip(tiles.as_chunks::<FACE>().0) {
-        let to = rows.get_mut(start..).unwrap_or_default();
+        let (_, to) = rows.split_at_mut(start);
         match to.first_chunk_mut::<FACE>() {
             Some(whole) if inside == FACE => *whole = *face_row,
             _ => {

@@ -141,7 +141,7 @@ unsafe extern "C" fn receive(
 }
 
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
-    // SAFETY: the caller's words; a status begins with one here.
+    // SAFETY: `Library` passes words of its own; a status begins with one here.
     unsafe {
         let ended = if *request == 0 { Some(true) } else { networks().ended.remove(&*request) };
         *flag = c_int::from(ended.is_some());
@@ -154,7 +154,7 @@ unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c
 }
 
 unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: `Library` passes a word of its own.
     let handle = unsafe { *request };
     let mut networks = networks();
     let before = networks.ended.len();
@@ -186,7 +186,7 @@ unsafe extern "C" fn finalize() -> c_int {
 }
 
 unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: `Library` passes a word of its own.
     unsafe { *flag = 1 };
     0
 }
@@ -230,11 +230,11 @@ pub(crate) fn unexpected_by(rank: &Library) -> usize {
 /// What a letter has announced is on its way, and is not cancelled any more.
 #[cfg(test)]
 unsafe extern "C" fn cancel_letters(request: *mut Handle) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: `Library` passes a word of its own.
     let handle = unsafe { *request };
     let is_letter = |posted: &Posted| posted.request == handle && posted.tag == LAST_TAG - LETTER;
     if networks().inboxes.values().flat_map(|inbox| &inbox.posted).any(is_letter) {
-        // SAFETY: as the caller promises.
+        // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
         return unsafe { cancel(request) };
     }
     0
@@ -302,14 +302,14 @@ unsafe extern "C" fn held_send(
     request: *mut Handle,
 ) -> c_int {
     Gate::pass();
-    // SAFETY: as the caller promises.
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
     unsafe { send(address, count, of, peer, tag, world, request) }
 }
 
 #[cfg(test)]
 unsafe extern "C" fn held_test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
     Gate::pass();
-    // SAFETY: as the caller promises.
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
     unsafe { test(request, flag, status) }
 }
 
@@ -341,7 +341,7 @@ unsafe extern "C" fn stuck_send(
     world: Handle,
     request: *mut Handle,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
     unsafe {
         let code = send(address, count, of, peer, tag, world, request);
         networks().ended.remove(&*request);

@@ -182,7 +182,7 @@ impl Timeline for IreeTimeline {
 
     fn deliver(&self, state: std::result::Result<u64, &Failure>) {
         let _inside = teardown::enter();
-        // SAFETY: the semaphore is alive; a failure's status is taken over. A signal that comes too late is refused,
+        // SAFETY: the semaphore is alive by the reference that this handle owns; a failure's status is taken over. A signal that comes too late is refused,
         // and no wait is left that it could release.
         unsafe {
             match state {

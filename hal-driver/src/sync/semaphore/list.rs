@@ -104,7 +104,7 @@ impl OwnedList {
     /// Signals or fails all of it.
     pub(crate) fn signal_or_fail(mut self, outcome: std::result::Result<(), &Failure>) {
         let _inside = teardown::enter();
-        // SAFETY: the list is alive; the status is taken over.
+        // SAFETY: the list keeps its semaphores alive, by the invariant of `IreeTimeline`; the status is taken over.
         unsafe {
             match outcome {
                 // A semaphore that cannot be signalled has failed, or is past the value already: the others can.

@@ -127,8 +127,9 @@ impl Bridge {
 
     /// Whether the request at a place may begin: no earlier transfer that its fences mean is open, and no earlier request
     /// waits for the same semaphore.
+    #[expect(clippy::indexing_slicing, reason = "places are those of requests that were just looked at")]
     fn may_begin(&self, place: usize) -> bool {
-        let Some(element) = self.window.get(place) else { return false };
+        let element = &self.window[place];
         let presync = element.presync().map(|command| command.index);
         let both = [request::INBOUND, request::OUTBOUND];
         let fences = both.map(|direction| element.has_fence(direction).then_some(direction));
@@ -143,9 +144,10 @@ impl Bridge {
     }
 
     /// Does what can be done at a place without memory or rings. True, if it has done something.
+    #[expect(clippy::indexing_slicing, reason = "places are those of requests that were just looked at")]
     fn step(&mut self, place: usize) -> bool {
         let begins = self.may_begin(place);
-        let Some(element) = self.window.get_mut(place) else { return false };
+        let element = &mut self.window[place];
         let next = match element.step {
             Step::Begin => {
                 let free =
@@ -169,22 +171,18 @@ impl Bridge {
 }
 
 impl Card {
-    fn bridge(&mut self, channel: u32) -> Option<&mut Bridge> {
-        self.bridges.get_mut(channel as usize)
-    }
-
     /// Takes every new request from the ring.
     fn fetch(&mut self, channel: u32) {
-        let Some(bridge) = self.bridges.get_mut(channel as usize) else { return };
+        let (bridge, registers) = (&mut self.bridges[channel], &self.registers[channel]);
         let Some((_, rings)) = &bridge.network else { return };
-        let Some(registers) = self.registers.get(channel as usize) else { return };
-        let taken = u32::try_from(bridge.window.len()).unwrap_or(u32::MAX);
+        #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has elements")]
+        let taken = bridge.window.len() as u32;
         let mut place = (registers.request_head + taken) % rings.elements;
         while place != registers.request_tail % rings.elements {
             let mut request = Request::new_zeroed();
-            if !rings.requests.read(u64::from(place) * size_of::<Request>() as u64, request.as_mut_bytes()) {
-                return;
-            }
+            let at = u64::from(place) * size_of::<Request>() as u64;
+            let read = rings.requests.read(at, request.as_mut_bytes());
+            debug_assert!(read, "a place of the ring is in the ring");
             bridge.window.push_back(Element::new(request));
             self.counts.requests += 1;
             place = (place + 1) % rings.elements;
@@ -193,9 +191,8 @@ impl Card {
 
     /// Gives back the places of requests that are done.
     fn give_back(&mut self, channel: u32) {
-        let Some(bridge) = self.bridges.get_mut(channel as usize) else { return };
+        let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
         let Some((_, rings)) = &bridge.network else { return };
-        let Some(registers) = self.registers.get_mut(channel as usize) else { return };
         while bridge.window.front().is_some_and(|element| element.step == Step::Done) {
             bridge.window.pop_front();
             registers.request_head = (registers.request_head + 1) % rings.elements;
@@ -203,10 +200,11 @@ impl Card {
     }
 
     /// Writes a doorbell, which wakes the cores.
+    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
     fn write_doorbell(&mut self, channel: u32, place: usize) {
-        let Some(bridge) = self.bridges.get_mut(channel as usize) else { return };
+        let bridge = &mut self.bridges[channel];
         let Some((network, _)) = &bridge.network else { return };
-        let Some(element) = bridge.window.get_mut(place) else { return };
+        let element = &mut bridge.window[place];
         element.step = Step::Respond;
         if element.request.db_len & doorbell::ENABLED == 0 {
             return;
@@ -217,7 +215,7 @@ impl Card {
             doorbell::BITS_16 => 2,
             _ => 1,
         };
-        let bytes = bytes.get(..length).unwrap_or_default();
+        let (bytes, _) = bytes.split_at(length);
         let memory = network.find(element.request.db_addr, bytes.len() as u64);
         if memory.is_some_and(|memory| memory.write(0, bytes)) {
             bridge.core.rung = true;
@@ -230,10 +228,11 @@ impl Card {
     }
 
     /// Finds the memory of a transfer.
+    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
     fn prepare(&mut self, channel: u32, place: usize) -> Option<Transfer> {
-        let bridge = self.bridges.get(channel as usize)?;
+        let bridge = &self.bridges[channel];
         let (network, _) = bridge.network.as_ref()?;
-        let Request { cmd, src_addr, dest_addr, len, .. } = bridge.window.get(place)?.request;
+        let Request { cmd, src_addr, dest_addr, len, .. } = bridge.window[place].request;
         let length = u64::from(len);
         let (source, target) = match cmd & request::DIRECTION {
             request::INBOUND => (self.bus.find(src_addr, length), network.find(dest_addr, length)),
@@ -246,11 +245,11 @@ impl Card {
     }
 
     /// Puts a response into the ring. False, if it is full. Says also whether the kernel is to be interrupted.
+    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
     fn respond(&mut self, channel: u32, place: usize) -> Option<bool> {
-        let bridge = self.bridges.get_mut(channel as usize)?;
+        let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
         let (_, rings) = bridge.network.as_ref()?;
-        let registers = self.registers.get_mut(channel as usize)?;
-        let element = bridge.window.get_mut(place)?;
+        let element = &mut bridge.window[place];
         if element.request.cmd & request::COMPLETION == 0 {
             element.step = Step::Done;
             return Some(false);
@@ -277,21 +276,20 @@ impl Card {
 impl Machine {
     /// Something of a channel has changed: its worker looks at it.
     pub(crate) fn ring(&self, state: &mut State, number: usize, channel: u32) {
-        let bridge = state.cards[number].bridge(channel);
-        if bridge.is_some_and(|bridge| bridge.network.is_some() && !bridge.running) {
+        let bridge = &state.cards[number].bridges[channel];
+        if bridge.network.is_some() && !bridge.running {
             self.core.offer(state, Unit::Bridge { card: number, channel });
         }
     }
 
     /// A worker is at a channel, until nothing can be done.
     pub(crate) fn transfer(&self, state: &mut Guard<'_>, number: usize, channel: u32) {
-        let Some(bridge) = state.cards[number].bridge(channel) else { return };
+        let bridge = &mut state.cards[number].bridges[channel];
         let Some((network, _)) = bridge.network.clone().filter(|_| !bridge.running) else { return };
         bridge.running = true;
         while self.advance(state, number, channel, &network) {}
-        if let Some(bridge) = state.cards[number].bridge(channel)
-            && (bridge.is_of(&network) || bridge.network.is_none())
-        {
+        let bridge = &mut state.cards[number].bridges[channel];
+        if bridge.is_of(&network) || bridge.network.is_none() {
             bridge.running = false;
         }
         // A network that was stopped may wait for this.
@@ -300,15 +298,17 @@ impl Machine {
     }
 
     /// Does one thing for a channel. False, if there is none to do.
+    #[expect(clippy::indexing_slicing, reason = "what gives a place back returns at once")]
     fn advance(&self, state: &mut Guard<'_>, number: usize, channel: u32, network: &Arc<Shared>) -> bool {
         let card = &mut state.cards[number];
         card.fetch(channel);
-        let Some(bridge) = card.bridge(channel).filter(|bridge| bridge.is_of(network)) else { return false };
-        for place in 0..bridge.window.len() {
+        if !card.bridges[channel].is_of(network) {
+            return false;
+        }
+        for place in 0..card.bridges[channel].window.len() {
             let card = &mut state.cards[number];
-            let Some(bridge) = card.bridge(channel) else { return false };
-            let Some(step) = bridge.window.get(place).map(|element| element.step) else { return false };
-            match step {
+            let bridge = &mut card.bridges[channel];
+            match bridge.window[place].step {
                 Step::Begin | Step::After(_) => {
                     if bridge.step(place) {
                         return true;
@@ -340,6 +340,10 @@ impl Machine {
     }
 
     /// Transfers, not under the lock.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "this worker alone gives places of the network's requests back, and is at none meanwhile"
+    )]
     fn move_bytes(
         &self,
         state: &mut Guard<'_>,
@@ -354,11 +358,11 @@ impl Machine {
             None => false,
         };
         let card = &mut state.cards[number];
-        let Some(bridge) = card.bridges.get_mut(channel as usize).filter(|bridge| bridge.is_of(network))
-        else {
+        let bridge = &mut card.bridges[channel];
+        if !bridge.is_of(network) {
             return;
-        };
-        let Some(element) = bridge.window.get_mut(transfer.place) else { return };
+        }
+        let element = &mut bridge.window[transfer.place];
         element.step = Step::After(0);
         if moved {
             card.counts.bytes_moved += u64::from(element.request.len);

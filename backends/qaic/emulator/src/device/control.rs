@@ -250,11 +250,8 @@ impl Card {
         let number = self.server.number();
         let shared = Arc::new(image.activate(number).ok_or(Status::MEMORY)?);
         if let Some((channel, rings)) = channel.zip(rings) {
-            let place = channel as usize;
-            if let Some(registers) = self.registers.get_mut(place) {
-                *registers = crate::bus::Registers::default();
-            }
-            self.bridges.get_mut(place).ok_or(Status::DMA_ERROR)?.start(shared.clone(), rings);
+            self.registers[channel] = crate::bus::Registers::default();
+            self.bridges[channel].start(shared.clone(), rings);
         }
         let active = Active { owner: context.user, network, constants, channel, cores, shared };
         self.server.active.insert(number, active);
@@ -444,12 +441,8 @@ impl Machine {
         let Some(active) = card.server.active.get(&activation) else { return };
         active.shared.abort.store(true, Ordering::Relaxed);
         if let Some(channel) = active.channel {
-            if let Some(bridge) = card.bridges.get_mut(channel as usize) {
-                bridge.stop();
-            }
-            let busy = |state: &Guard<'_>| {
-                state.cards[number].bridges.get(channel as usize).is_some_and(|bridge| bridge.is_busy())
-            };
+            card.bridges[channel].stop();
+            let busy = |state: &Guard<'_>| state.cards[number].bridges[channel].is_busy();
             while busy(state) && !state.is_stopping() {
                 self.sleep(state, number, None);
             }

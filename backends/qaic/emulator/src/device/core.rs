@@ -33,7 +33,7 @@ impl Machine {
     /// Wakes the cores of a channel, if a doorbell was written and all inputs of a call are there.
     pub(crate) fn ring_core(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
-        let Some(bridge) = card.bridges.get_mut(channel as usize) else { return };
+        let bridge = &mut card.bridges[channel];
         let Some((network, _)) = &bridge.network else { return };
         let core = &bridge.core;
         let idle = core.rung && !core.running && !core.hung;
@@ -45,7 +45,7 @@ impl Machine {
     /// A worker is at a channel's cores, for one call.
     pub(crate) fn compute(&self, state: &mut Guard<'_>, number: usize, channel: u32, worker: usize) {
         let card = &mut state.cards[number];
-        let Some(bridge) = card.bridges.get_mut(channel as usize) else { return };
+        let bridge = &mut card.bridges[channel];
         let Some((network, _)) = bridge.network.clone() else { return };
         let inputs = inputs(&network);
         let ready = bridge.core.rung && !bridge.core.running && !bridge.core.hung;
@@ -64,7 +64,7 @@ impl Machine {
         }
         let hung = card.faults.strikes(fault::HANG);
         let deadlocked = card.faults.strikes(fault::DEADLOCK);
-        let Some(bridge) = card.bridges.get_mut(channel as usize) else { return };
+        let bridge = &mut card.bridges[channel];
         bridge.semaphores.take(ARRIVED, inputs);
         bridge.core.rung = bridge.semaphores.value(ARRIVED) > 0;
         bridge.core.hung = hung;
@@ -81,14 +81,12 @@ impl Machine {
             let written = network.ddr.memory.write(network.layout.outcome, &outcome.write());
             debug_assert!(written, "an outcome has its place in the network's memory");
         });
-        let bridge = state.cards[number].bridges.get_mut(channel as usize);
-        if let Some(bridge) = bridge {
-            if bridge.is_of(&network) && !deadlocked {
-                bridge.semaphores.add(DONE, inputs);
-            }
-            if bridge.is_of(&network) || bridge.network.is_none() {
-                bridge.core.running = false;
-            }
+        let bridge = &mut state.cards[number].bridges[channel];
+        if bridge.is_of(&network) && !deadlocked {
+            bridge.semaphores.add(DONE, inputs);
+        }
+        if bridge.is_of(&network) || bridge.network.is_none() {
+            bridge.core.running = false;
         }
         self.core.wake(number);
         self.ring(state, number, channel);

@@ -30,9 +30,7 @@ impl Machine {
         let Some(crashed) = card.server.remove_active(channel) else { return };
         crashed.shared.abort.store(true, Ordering::Relaxed);
         card.server.restarting = Some(Restart { owner: crashed.owner, channel, cores: crashed.cores });
-        if let Some(bridge) = card.bridges.get_mut(channel as usize) {
-            bridge.stop();
-        }
+        card.bridges[channel].stop();
         self.restart(state, number, channel, ChannelState::BeforeShutdown);
     }
 

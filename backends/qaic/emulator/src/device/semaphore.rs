@@ -18,22 +18,26 @@ impl Semaphores {
         semaphores
     }
 
+    #[expect(clippy::indexing_slicing, reason = "an index has five bits")]
     pub(crate) fn value(&self, index: u8) -> u16 {
-        self.0.get(usize::from(index)).copied().unwrap_or(0)
+        self.0[usize::from(index)]
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "an index has five bits")]
+    fn semaphore(&mut self, index: u8) -> &mut u16 {
+        &mut self.0[usize::from(index)]
     }
 
     /// Adds to a semaphore. It stays at the most that it counts to.
     pub(crate) fn add(&mut self, index: u8, value: u16) {
-        if let Some(semaphore) = self.0.get_mut(usize::from(index)) {
-            *semaphore = semaphore.saturating_add(value).min(sem::VALUE_MAX);
-        }
+        let semaphore = self.semaphore(index);
+        *semaphore = semaphore.saturating_add(value).min(sem::VALUE_MAX);
     }
 
     /// Takes from a semaphore. It stays at zero.
     pub(crate) fn take(&mut self, index: u8, value: u16) {
-        if let Some(semaphore) = self.0.get_mut(usize::from(index)) {
-            *semaphore = semaphore.saturating_sub(value);
-        }
+        let semaphore = self.semaphore(index);
+        *semaphore = semaphore.saturating_sub(value);
     }
 
     /// Does a command. False, and nothing is done, if it has to wait.

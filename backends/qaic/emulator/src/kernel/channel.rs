@@ -72,7 +72,7 @@ pub(crate) enum Interrupt {
 impl Card {
     /// A channel by the number that a program gave.
     pub(crate) fn channel(&mut self, channel: u32) -> Result<&mut Channel, Errno> {
-        self.channels.get_mut(channel as usize).ok_or(Errno::INVAL)
+        self.channels.find_mut(channel).ok_or(Errno::INVAL)
     }
 }
 
@@ -91,9 +91,7 @@ impl Machine {
             return Err(Errno::PERM);
         }
         found.user = None;
-        let held = |state: &Guard<'_>| {
-            state.cards[number].channels.get(channel as usize).is_some_and(|found| found.waits > 0)
-        };
+        let held = |state: &Guard<'_>| state.cards[number].channels[channel].waits > 0;
         while held(state) && !state.is_stopping() {
             self.sleep(state, number, None);
         }
@@ -103,22 +101,22 @@ impl Machine {
     /// `release_dbc`, `wakeup_dbc`: what is on its way ends, waits for it too, objects are no longer sliced, the rings go.
     pub(crate) fn release_channel(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
-        let Some(released) = card.channels.get_mut(channel as usize).filter(|channel| channel.in_use) else {
+        let released = &mut card.channels[channel];
+        if !released.in_use {
             return;
-        };
+        }
         released.user = None;
         let (queued, sliced) = (std::mem::take(&mut released.queued), std::mem::take(&mut released.sliced));
         let rings = released.rings.take();
         released.in_use = false;
         // `empty_xfer_list`.
         for object in queued {
-            if let Some(object) = card.objects.get_mut(object) {
-                object.queued = false;
-                object.complete = true;
-                object.slices_done = 0;
-                object.request_id = 0;
-                object.stats = super::object::Stats::default();
-            }
+            let object = card.objects.live(object);
+            object.queued = false;
+            object.complete = true;
+            object.slices_done = 0;
+            object.request_id = 0;
+            object.stats = super::object::Stats::default();
         }
         for object in sliced {
             card.detach(object);

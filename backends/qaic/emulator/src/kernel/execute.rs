@@ -109,14 +109,14 @@ impl Card {
         if too_long || object.queued {
             return Err(Errno::INVAL);
         }
-        let owner = self.channels.get_mut(channel as usize).ok_or(Errno::INVAL)?;
+        let owner = &mut self.channels[channel];
         let id = owner.next_request_id;
         owner.next_request_id = id.wrapping_add(1);
         for slice in &slicing.slices {
             writer.put(&elements(slice, entry.resize), id)?;
         }
         owner.queued.push_back(number);
-        let object = self.objects.get_mut(number).ok_or(Errno::NOENT)?;
+        let object = self.objects.live(number);
         object.request_id = id;
         object.complete = false;
         object.queued = true;
@@ -127,12 +127,8 @@ impl Card {
     /// for one does not return: the kernel completes it only when it is executed again.
     fn unqueue(&mut self, channel: u32, objects: &[u64]) {
         for &number in objects {
-            if let Some(object) = self.objects.get_mut(number) {
-                object.queued = false;
-            }
-            if let Some(channel) = self.channels.get_mut(channel as usize) {
-                channel.queued.retain(|&queued| queued != number);
-            }
+            self.objects.live(number).queued = false;
+            self.channels[channel].queued.retain(|&queued| queued != number);
             self.objects.remove_if_unused(number);
         }
     }
@@ -166,7 +162,7 @@ impl Machine {
         if hdr.dbc_id >= CHANNELS {
             return Err(Errno::INVAL);
         }
-        let registers = *card.registers.get(hdr.dbc_id as usize).ok_or(Errno::INVAL)?;
+        let registers = card.registers[hdr.dbc_id];
         let channel = card.channel(hdr.dbc_id)?;
         if channel.user != Some(user) {
             return Err(Errno::PERM);
@@ -185,12 +181,10 @@ impl Machine {
             }
         }
         let submitted = clock();
-        if let Some(registers) = card.registers.get_mut(hdr.dbc_id as usize) {
-            registers.request_tail = writer.tail;
-        }
+        card.registers[hdr.dbc_id].request_tail = writer.tail;
         // `update_profiling_data`.
         for object in queued {
-            let Some(object) = card.objects.get_mut(object) else { continue };
+            let object = card.objects.live(object);
             object.stats.received = received;
             object.stats.submitted = submitted;
             object.stats.level_before = level;

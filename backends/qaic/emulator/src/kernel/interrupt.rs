@@ -26,7 +26,7 @@ impl Machine {
             return;
         }
         let card = &mut state.cards[number];
-        let Some(found) = card.channels.get_mut(channel as usize) else { return };
+        let found = &mut card.channels[channel];
         if found.user.is_none() || found.interrupt != Interrupt::Enabled {
             return;
         }
@@ -55,7 +55,7 @@ impl Machine {
     fn drain(&self, state: &mut State, number: usize, channel: u32) {
         self.take_all(state, number, channel);
         let card = &mut state.cards[number];
-        let Some(found) = card.channels.get_mut(channel as usize) else { return };
+        let found = &mut card.channels[channel];
         found.interrupt = Interrupt::Draining { polls: POLLS };
         self.after(state, DELAY, Event::Poll { card: number, channel });
     }
@@ -65,7 +65,7 @@ impl Machine {
         let card = &mut state.cards[number];
         let waiting = card.responses(channel) > 0;
         let online = card.online().is_ok();
-        let Some(found) = card.channels.get_mut(channel as usize) else { return };
+        let found = &mut card.channels[channel];
         let usable = online && found.user.is_some();
         match found.interrupt {
             Interrupt::Enabled => {}
@@ -97,7 +97,7 @@ impl Machine {
     /// Begins to poll a channel, unless it is polled.
     pub(crate) fn begin_polling(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
-        let Some(found) = card.channels.get_mut(channel as usize) else { return };
+        let found = &mut card.channels[channel];
         if found.interrupt == Interrupt::Enabled && !found.queued.is_empty() {
             found.interrupt = Interrupt::Polling;
             let interval = self.options.module.poll_interval();
@@ -115,13 +115,14 @@ impl Machine {
                 response.req_id, response.status
             ));
         }
-        let Some(found) = card.channels.get_mut(channel as usize) else { return };
+        let found = &mut card.channels[channel];
         let objects = &mut card.objects;
         let is_meant =
-            |number: &u64| objects.get(*number).is_some_and(|object| object.request_id == response.req_id);
-        let Some(position) = found.queued.iter().position(is_meant) else { return };
-        let Some(&wanted) = found.queued.get(position) else { return };
-        let Some(object) = objects.get_mut(wanted) else { return };
+            |number: u64| objects.get(number).is_some_and(|object| object.request_id == response.req_id);
+        let mut queued = found.queued.iter().copied().enumerate();
+        // What an execution has queued that was refused later is queued no more, and the device may have done some of it.
+        let Some((position, wanted)) = queued.find(|&(_, number)| is_meant(number)) else { return };
+        let object = objects.live(wanted);
         object.slices_done += 1;
         let slices = object.slicing.as_ref().map_or(0, |slicing| slicing.slices.len());
         if (object.slices_done as usize) < slices {
@@ -140,17 +141,16 @@ impl Machine {
 /// Takes the next response of a channel, if its user may still have one.
 fn next(state: &mut State, number: usize, channel: u32) -> Option<Response> {
     let card = &mut state.cards[number];
-    let found = card.channels.get(channel as usize).filter(|channel| channel.user.is_some())?;
+    let found = Some(&card.channels[channel]).filter(|channel| channel.user.is_some())?;
     let rings = found.rings.as_ref()?;
-    let registers = card.registers.get_mut(channel as usize)?;
+    let registers = &mut card.registers[channel];
     if registers.response_head == registers.response_tail {
         return None;
     }
     let mut response = Response::new_zeroed();
     let at = rings.responses + u64::from(registers.response_head) * size_of::<Response>() as u64;
-    if !rings.memory.read(at, response.as_mut_bytes()) {
-        return None;
-    }
+    let read = rings.memory.read(at, response.as_mut_bytes());
+    debug_assert!(read, "a place of the ring is in the ring");
     registers.response_head = (registers.response_head + 1) % rings.elements;
     card.counts.responses += 1;
     Some(response)
@@ -159,7 +159,7 @@ fn next(state: &mut State, number: usize, channel: u32) -> Option<Response> {
 impl crate::machine::Card {
     /// How many responses of a channel wait to be taken.
     fn responses(&self, channel: u32) -> u32 {
-        let Some(registers) = self.registers.get(channel as usize) else { return 0 };
+        let registers = &self.registers[channel];
         u32::from(registers.response_head != registers.response_tail)
     }
 }

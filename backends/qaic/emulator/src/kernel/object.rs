@@ -91,6 +91,12 @@ impl Objects {
         self.objects.get_mut(&object)
     }
 
+    /// One that a handle, a channel or a slicing holds, to change.
+    #[expect(clippy::expect_used, reason = "what holds an object keeps it")]
+    pub(crate) fn live(&mut self, object: u64) -> &mut Object {
+        self.get_mut(object).expect("an object that is held")
+    }
+
     fn add(&mut self, memory: HostRange) -> u64 {
         let (number, offset) = (self.next, self.next_offset);
         self.next += 1;
@@ -122,9 +128,7 @@ impl Objects {
 impl Card {
     /// Gives up a handle to an object.
     pub(crate) fn drop_handle(&mut self, number: u64) {
-        if let Some(object) = self.objects.get_mut(number) {
-            object.handles = object.handles.saturating_sub(1);
-        }
+        self.objects.live(number).handles -= 1;
         self.objects.remove_if_unused(number);
     }
 }
@@ -164,9 +168,7 @@ impl Machine {
         let memory = files.memory(file, card.objects.next_offset, size).map_err(|_| Errno::NOMEM)?;
         let object = card.objects.add(memory);
         let handle = card.user(user)?.handle(object);
-        if let Some(object) = card.objects.get_mut(object) {
-            object.handles = 1;
-        }
+        card.objects.live(object).handles = 1;
         give(argument, &CreateBo { handle, ..request });
         Ok(())
     }

@@ -19,9 +19,8 @@ impl Machine {
         step: ChannelState,
     ) -> bool {
         let card = &mut state.cards[number];
-        let Some(found) = card.channels.get_mut(channel as usize) else { return true };
         // `sync_empty_xfer_list`: the release waits for the waits that it has ended.
-        if step != ChannelState::BeforeShutdown && found.waits > 0 {
+        if step != ChannelState::BeforeShutdown && card.channels[channel].waits > 0 {
             return false;
         }
         card.set_state(channel, step);

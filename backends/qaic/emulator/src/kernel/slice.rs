@@ -84,7 +84,7 @@ fn cut(segments: &[Segment], entry: &SliceEntry, counter: Counter) -> Result<Vec
         // The kernel has counted more segments than it copies, and goes on behind the end of its table.
         return Err(Errno::FAULT);
     }
-    let found = segments.get(first..=last).unwrap_or_default().iter().zip(first..);
+    let found = segments.iter().zip(0..).take(last + 1).skip(first);
     let pieces = found.map(|(segment, place)| {
         let skip = if place == first { skip } else { 0 };
         let stop = if place == last { stop } else { segment.length };
@@ -156,14 +156,16 @@ fn encode(entry: &SliceEntry, direction: u32, pieces: &[Segment]) -> Result<Vec<
 
 impl Card {
     /// `detach_slice_bo`: an object is as it was before it was sliced. Waits for it return at once.
+    #[expect(
+        clippy::expect_used,
+        reason = "a channel knows those that are sliced, and a program's is looked at first"
+    )]
     pub(crate) fn detach(&mut self, number: u64) {
-        let Some(object) = self.objects.get_mut(number) else { return };
+        let object = self.objects.live(number);
         object.complete = true;
-        let Some(slicing) = object.slicing.take() else { return };
+        let slicing = object.slicing.take().expect("an object that is sliced");
         self.bus.unmap(&slicing.segments);
-        if let Some(channel) = self.channels.get_mut(slicing.channel as usize) {
-            channel.sliced.retain(|&object| object != number);
-        }
+        self.channels[slicing.channel].sliced.retain(|&object| object != number);
         self.objects.remove_if_unused(number);
     }
 
@@ -191,7 +193,7 @@ impl Card {
         match slicing {
             Ok(slicing) => {
                 self.channel(request.hdr.dbc_id)?.sliced.push(number);
-                self.objects.get_mut(number).ok_or(Errno::NOENT)?.slicing = Some(slicing);
+                self.objects.live(number).slicing = Some(slicing);
                 Ok(())
             }
             Err(error) => {

@@ -34,8 +34,7 @@ impl Uevents {
 impl Card {
     /// `set_dbc_state`: the file system shows it, and listeners are told, unless it is what it was.
     pub(crate) fn set_state(&mut self, channel: u32, state: ChannelState) {
-        let Some(found) = self.channels.get_mut(channel as usize).filter(|_| self.has_states) else { return };
-        if std::mem::replace(&mut found.state, state) != state {
+        if self.has_states && std::mem::replace(&mut self.channels[channel].state, state) != state {
             self.uevents.send(format!("change DBC_ID={channel} DBC_STATE={}", state.number()));
         }
     }

@@ -39,20 +39,18 @@ impl Machine {
         card.channel(request.dbc_id)?.waits += 1;
         let result = self.until_complete(&mut state, number, object, timeout);
         let card = &mut state.cards[number];
-        if let Ok(channel) = card.channel(request.dbc_id) {
-            channel.waits -= 1;
-            // A thread may wait for the channel to be let go of.
-            self.core.wake(number);
-            let released = channel.user.is_none();
-            // A wait that is too late says only that; one that a signal has interrupted may have lost its channel as well.
-            return match card.restarting {
-                _ if result == Err(Errno::TIMEDOUT) => result,
-                Some(channel) if channel == request.dbc_id => Err(Errno::PIPE),
-                _ if released => Err(Errno::PERM),
-                _ => result,
-            };
+        let channel = &mut card.channels[request.dbc_id];
+        channel.waits -= 1;
+        // A thread may wait for the channel to be let go of.
+        self.core.wake(number);
+        let released = channel.user.is_none();
+        // A wait that is too late says only that; one that a signal has interrupted may have lost its channel as well.
+        match card.restarting {
+            _ if result == Err(Errno::TIMEDOUT) => result,
+            Some(channel) if channel == request.dbc_id => Err(Errno::PIPE),
+            _ if released => Err(Errno::PERM),
+            _ => result,
         }
-        result
     }
 
     /// Sleeps until an object is complete.

@@ -352,7 +352,7 @@ fn open(
 ) -> Result<Device, Failure> {
     let kernel = Scripted::new(move |_, argument| {
         let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
-        // SAFETY: as for every message.
+        // SAFETY: `manage.data` is the message's memory, which the system call borrows.
         let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
         let mut reply = Message::new();
         let result = match asks(&memory[..manage.len as usize], manage.count).unwrap()[..] {
@@ -528,7 +528,7 @@ fn device_that_answers_anything_is_refused_or_understood_and_the_next_message_is
             return result;
         }
         let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
-        // SAFETY: as for every message.
+        // SAFETY: `manage.data` is the message's memory, which the system call borrows.
         let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
         distort(&mut noise, memory, &mut manage);
         argument.copy_from_slice(manage.as_bytes());
@@ -564,7 +564,7 @@ fn first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one() {
     assert_eq!(device.load_network("twice", b"image", 0), Ok(NetworkId(3)));
     let refused = Scripted::new(|_, argument| {
         let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
-        // SAFETY: as for every message.
+        // SAFETY: `manage.data` is the message's memory, which the system call borrows.
         let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
         let mut reply = Message::new();
         let version = Answer::Status { version: TRANSACTIONS, status: 0, flags: 0 };

@@ -44,7 +44,8 @@ impl Wormhole {
         let left = rows(true).chain(rows(false)).map(|(_, row)| row);
         let mut translated_rows = [0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         translated_rows.iter_mut().skip(2).zip(left).for_each(|(place, row)| *place = row);
-        Self { translated_rows, rows: u8::try_from(rows(true).count()).unwrap_or(0) }
+        let rows = rows(true).fold(0, |count, _| count + 1);
+        Self { translated_rows, rows }
     }
 
     /// Where this is physically.
@@ -71,9 +72,11 @@ impl Wormhole {
     }
 
     fn tile(&self, column: u8, row: u8) -> Endpoint {
-        let index = |table: &[u8], wanted: u8| table.iter().skip(2).position(|&at| at == wanted);
-        let (column, row) = (index(&TRANSLATED_COLUMNS, column), index(&self.translated_rows, row));
-        match (column.and_then(|at| u8::try_from(at).ok()), row.and_then(|at| u8::try_from(at).ok())) {
+        let index = |table: &[u8], wanted: u8| {
+            let mut places = (0..).zip(table.iter().skip(2));
+            places.find_map(|(index, &at)| (at == wanted).then_some(index))
+        };
+        match (index(&TRANSLATED_COLUMNS, column), index(&self.translated_rows, row)) {
             (Some(column), Some(row)) if row < self.rows => Endpoint::Tensix { column, row },
             (Some(_), Some(_)) => Endpoint::Harvested,
             _ => Endpoint::Unknown,

@@ -164,7 +164,7 @@ impl Routine {
             Routine::Add | Routine::Subtract | Routine::Multiply | Routine::Classify => 5,
             _ => 7,
         };
-        Reg::T.get(..count).unwrap_or(&Reg::T)
+        Reg::T.split_at(count).0
     }
 
     /// Its code, which ends behind itself or at the label that it is given.
