@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     chosen.retain(|step| options.only.is_empty() || options.only.iter().any(|only| only == step.name));
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
-    if chosen.iter().any(|step| step.name == "unit") {
+    if chosen.iter().any(|step| ["unit", "demo", "demo-nodes"].contains(&step.name)) {
         setup::mpi()?;
     }
     let outcomes = steps::run(chosen, options.keep_going)?;
