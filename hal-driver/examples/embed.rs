@@ -62,7 +62,7 @@ fn open(uri: &str) -> Result<Owned<sys::iree_hal_device_t>> {
     unsafe {
         let registry = sys::iree_hal_driver_registry_default();
         let allocator = sys::iree_allocator_system();
-        check(hal_driver::iree_hal_mock_driver_module_register(registry))?;
+        check(hal_driver::hal_drivers_register_all(registry))?;
         let options = sys::iree_async_proactor_pool_options_default();
         let pool = Owned::make(sys::iree_async_proactor_pool_release, |out| {
             sys::iree_async_proactor_pool_create(1, std::ptr::null(), options, allocator, out)

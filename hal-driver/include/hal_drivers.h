@@ -22,7 +22,7 @@ iree_status_t hal_drivers_register_all(iree_hal_driver_registry_t* registry);
 iree_status_t iree_hal_gaudi_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
-// mock://  A device in software; see its parameters in the crate hal-mock.
+// mock://  A device in software; see docs/mock.md.
 iree_status_t iree_hal_mock_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
@@ -34,7 +34,7 @@ iree_status_t iree_hal_qaic_driver_module_register(
 iree_status_t iree_hal_template_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
-// tenstorrent://  Tenstorrent Blackhole, and tenstorrent://emulated; see docs/tenstorrent.md.
+// tenstorrent://  Tenstorrent Blackhole and Wormhole, and tenstorrent://emulated; see docs/tenstorrent.md.
 iree_status_t iree_hal_tenstorrent_driver_module_register(
     iree_hal_driver_registry_t* registry);
 

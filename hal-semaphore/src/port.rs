@@ -2,7 +2,8 @@
 
 //! The engine's events: what completers, timelines and host tasks may report to it.
 //!
-//! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type.
+//! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type: what they hold of
+//! the engine is called its *port*. `engine/work.rs` implements it.
 
 use crate::engine::Agenda;
 use crate::engine::Slot;

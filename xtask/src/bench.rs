@@ -17,9 +17,9 @@ pub(crate) struct Options {
     /// Fewer rounds of less work: less than a minute once everything is built, where nothing else runs, in place of a minute and a half
     #[arg(long)]
     quick: bool,
-    /// Only cases with this in their name; with `--engine`, only that part of the table: operations, threads, bursts, holds,
-    /// queues or polled; with `--collectives`, of each sort of words that is there, only those: process, shared, tcp; all_reduce,
-    /// all_gather; 2ranks, …; numbers of bytes
+    /// Only cases with this in their name. With `--engine`, one part of the table: operations, threads, bursts, holds, queues or polled.
+    /// With `--collectives`, one or more words, as in "tcp all_reduce 2ranks": process, shared or tcp; all_reduce or all_gather; 2ranks
+    /// and other numbers; numbers of bytes
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// The engine alone: costs of an operation, threads beside each other, latencies, holds, memory. Also written to

@@ -16,16 +16,24 @@ pub(crate) struct Options {
     /// Only on cards, through the nodes that a supervisor shows, as on a machine that has them
     #[arg(long, conflicts_with = "plugin")]
     nodes: bool,
-    /// Without the networks of other people's
+    /// Without the trained networks from PyPI, and, where no MPI is installed, without jobs of several processes
     #[arg(long)]
     quick: bool,
 }
 
 /// Builds what the demo runs, and runs it: on every device of ours, or on those of a plugin.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    // Before minutes are spent.
+    let alone = match setup::mpi() {
+        Ok(_) => false,
+        Err(missing) if options.quick => {
+            println!("without jobs of several processes: {missing:#}");
+            true
+        }
+        Err(missing) => return Err(missing.context("--quick goes without jobs of several processes")),
+    };
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     tree.build(&["iree-run-module", "embed", "overlap", "ranks"])?;
-    setup::mpi()?;
     tree.build(&["hal_runtime_archives"])?;
     if !options.quick {
         tree.python().networks()?;
@@ -46,6 +54,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     if options.quick {
         demo.env("HAL_DEMO_QUICK", "1");
+    }
+    if alone {
+        demo.env("HAL_DEMO_ALONE", "1");
     }
     let status = demo
         .env("HAL_DEMO_DEVICES", options.plugin.driver.join(" "))

@@ -14,7 +14,24 @@ struct Item {
     found: Option<String>,
     needed: &'static str,
     advice: &'static str,
-    required: bool,
+    /// What cannot be done without it; nothing can, if this is empty.
+    purpose: &'static str,
+}
+
+impl Item {
+    fn is_required(&self) -> bool {
+        self.purpose.is_empty()
+    }
+
+    /// A line of the table, and one more for what cannot be done without it.
+    fn lines(&self) -> String {
+        let Self { name, found, needed, advice, purpose } = self;
+        match found {
+            Some(found) => format!("{name:<12}{found:<44}{needed:<10}\n"),
+            None if self.is_required() => format!("{name:<12}{:<44}{needed:<10}{advice}\n", "MISSING"),
+            None => format!("{name:<12}{:<44}{needed:<10}{advice}\n{:<12}for {purpose}\n", "missing", ""),
+        }
+    }
 }
 
 pub(crate) fn run() -> Result<bool> {
@@ -22,16 +39,12 @@ pub(crate) fn run() -> Result<bool> {
     let unmoved = workspace::target().and_then(|target| setup::ensure_unmoved(&target));
     let space = workspace::target().ok().and_then(|target| free_gigabytes(&target));
     let built = built(writable.is_ok(), unmoved.is_ok(), space);
-    let items = [rust(), c_and_python(), built].into_iter().flatten().collect::<Vec<_>>();
+    let items = [rust(), c_and_python(), built, packages()].into_iter().flatten().collect::<Vec<_>>();
     println!("{:<12}{:<44}{:<10}what to do", "item", "found", "needed");
     let mut complete = true;
     for item in &items {
-        let (found, advice) = match &item.found {
-            Some(found) => (found.as_str(), ""),
-            None => (if item.required { "MISSING" } else { "missing (optional)" }, item.advice),
-        };
-        println!("{:<12}{found:<44}{:<10}{advice}", item.name, item.needed);
-        complete &= item.found.is_some() || !item.required;
+        print!("{}", item.lines());
+        complete &= item.found.is_some() || !item.is_required();
     }
     // A command that uses what is there is refused, with the same words.
     complete &= unmoved.is_ok();
@@ -106,20 +119,8 @@ fn built(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
             found: (setup::installed() && unmoved).then(|| "in the target folder".into()),
             needed: "3.13.0",
             advice: "cargo xtask setup",
-            required: false,
+            purpose: "everything but cargo xtask setup, which brings them: cargo build too",
             ..required("IREE tools")
-        },
-        Item {
-            found: setup::has_googletest().then(|| "/usr/src/googletest".into()),
-            advice: "cargo xtask setup --yes as root, or apt-get install libgtest-dev libgmock-dev",
-            required: false,
-            ..required("googletest")
-        },
-        Item {
-            found: version("mpirun", &["--version"]),
-            advice: "cargo xtask setup --yes as root, or apt-get install openmpi-bin",
-            required: false,
-            ..required("mpirun")
         },
         Item {
             found: writable.then(|| "writable".into()),
@@ -137,10 +138,21 @@ fn built(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
         Item {
             found: version("cargo", &["deny", "--version"]),
             advice: "cargo install --locked cargo-deny",
-            required: false,
+            purpose: "the steps deny and advisories of cargo xtask test",
             ..required("cargo-deny")
         },
     ]
+}
+
+/// Packages of the system's that only some commands need.
+fn packages() -> Vec<Item> {
+    let item = |package: &setup::Package| Item {
+        found: (package.is_here)().then(|| "installed".into()),
+        advice: "cargo xtask setup says which package; with --yes, as root, it installs it",
+        purpose: package.purpose,
+        ..required(package.name)
+    };
+    setup::PACKAGES.iter().map(item).collect()
 }
 
 /// What may be removed from the target folder, and what that costs; folders are from there on.
@@ -212,7 +224,7 @@ fn available(text: &str) -> Option<u64> {
 }
 
 fn required(name: &'static str) -> Item {
-    Item { name, found: None, needed: "any", advice: "", required: true }
+    Item { name, found: None, needed: "any", advice: "", purpose: "" }
 }
 
 /// The first line of what a program says of its version.
@@ -235,6 +247,22 @@ fn at_least(text: &str, (major, minor): (u32, u32)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What setup brings, and what only some commands need, is not called optional: who lacks it is told what for.
+    #[test]
+    fn what_is_missing_says_what_cannot_be_done_without_it() {
+        let lines =
+            Item { purpose: "cargo xtask cts", advice: "install it", ..required("googletest") }.lines();
+        assert!(
+            lines.contains("missing ") && lines.ends_with("install it\n            for cargo xtask cts\n"),
+            "{lines}"
+        );
+        assert!(Item { advice: "install it", ..required("cc") }.lines().contains("MISSING"));
+        let here = Item { found: Some("1.2".into()), purpose: "cargo xtask cts", ..required("googletest") };
+        assert_eq!(here.lines().lines().count(), 1);
+        let named: Vec<&str> = packages().iter().map(|item| item.name).collect();
+        assert_eq!(named, ["googletest", "MPI", "valgrind"]);
+    }
 
     #[test]
     fn versions_are_compared_by_number() {

@@ -75,6 +75,9 @@ pub(crate) struct Tree {
     arguments: Vec<String>,
 }
 
+/// The program that is the conformance suite.
+const SUITE: &str = "hal_cts";
+
 /// The tools that people run.
 pub(crate) const TOOLS: [&str; 5] =
     ["iree-run-module", "iree-dump-module", "iree-profile", "iree-run-replay", "iree-dump-replay"];
@@ -84,7 +87,6 @@ impl Tree {
     pub(crate) fn configure(flavour: Flavour, plugin: Option<&Plugin>) -> Result<Self> {
         let python = setup::python()?;
         let source = setup::iree_source()?;
-        setup::googletest()?;
         let folder = workspace::target()?.join(match flavour {
             Flavour::Plain => "iree",
             Flavour::Asan => "iree-asan",
@@ -122,7 +124,11 @@ impl Tree {
     fn cmake(&self) -> Result<()> {
         let build = self.folder.join("build");
         let stamp = self.folder.join("configured");
-        let wanted = self.arguments.join("\n");
+        // Without it CMake leaves the suite out; once it is here, CMake has to look again.
+        let googletest =
+            setup::has_googletest().then(|| format!("-DHAL_GOOGLETEST_DIR={}", setup::GOOGLETEST));
+        let arguments: Vec<String> = googletest.into_iter().chain(self.arguments.iter().cloned()).collect();
+        let wanted = arguments.join("\n");
         let before = std::fs::read_to_string(&stamp).unwrap_or_default();
         if build.join("build.ninja").is_file() && before == wanted {
             return Ok(());
@@ -143,7 +149,7 @@ impl Tree {
             .arg(workspace::root()?.join("xtask/iree"))
             .arg("-B")
             .arg(&build)
-            .args(&self.arguments)
+            .args(&arguments)
             .stdout(file.try_clone()?)
             .stderr(file)
             .status()
@@ -158,6 +164,9 @@ impl Tree {
 
     /// Builds targets, with ninja's own progress.
     pub(crate) fn build(&self, targets: &[&str]) -> Result<()> {
+        if targets.contains(&SUITE) {
+            setup::googletest()?;
+        }
         let _turn = workspace::turn_at(&self.folder)?;
         // Another command may have configured it for another plugin meanwhile.
         self.cmake()?;
@@ -236,7 +245,10 @@ pub(crate) fn build(options: &BuildOptions) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     prepare(&tree)?;
     let mut targets: Vec<&str> = TOOLS.to_vec();
-    targets.push("hal_cts");
+    match setup::googletest() {
+        Ok(()) => targets.push(SUITE),
+        Err(missing) => println!("without the suite: {missing:#}"),
+    }
     if options.plugin.plugin.is_some() {
         targets.push("hal_plugins");
     }
@@ -262,7 +274,33 @@ pub(crate) fn run(options: &RunOptions) -> Result<bool> {
         .args(&options.arguments)
         .status()
         .context("starting iree-run-module")?;
+    if !status.success() {
+        let drivers = Command::new(tree.tool("iree-run-module")).arg("--list_drivers").output();
+        let drivers =
+            drivers.map(|list| String::from_utf8_lossy(&list.stdout).into_owned()).unwrap_or_default();
+        unknown_drivers(&options.arguments, &drivers).iter().for_each(|hint| eprintln!("{hint}"));
+    }
     Ok(status.success())
+}
+
+/// What to do about devices of drivers that are not in IREE's list: its own message does not say what there is.
+fn unknown_drivers(arguments: &[std::ffi::OsString], list: &str) -> Vec<String> {
+    let rows = list.lines().filter(|line| !line.starts_with('#'));
+    let known: Vec<&str> = rows.filter_map(|row| Some(row.split_once(": ")?.0.trim())).collect();
+    let devices = arguments.iter().filter_map(|argument| argument.to_str()?.strip_prefix("--device="));
+    let driver = |device: &str| device.split("://").next().unwrap_or(device).to_owned();
+    let unknown = devices.map(driver).filter(|name| !known.is_empty() && !known.contains(&name.as_str()));
+    unknown
+        .map(|name| match name.split_once('?') {
+            Some((name, rest)) if known.contains(&name) => {
+                format!("parameters of a device stand behind ://, as in --device='{name}://?{rest}'")
+            }
+            _ => format!(
+                "no driver is called {name:?}; there are {}, and `cargo xtask run -- --list_devices` names their devices",
+                known.join(", ")
+            ),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -278,6 +316,24 @@ mod tests {
         assert_eq!(dropped_plugin(with, "-G\n-UHAL_PLUGIN_*"), Some("/some/where"));
         assert_eq!(dropped_plugin(with, "-G\n-DHAL_PLUGIN_PATHS=/else/where"), None);
         assert_eq!(dropped_plugin("-G\n-UHAL_PLUGIN_*", "-G\n-UHAL_PLUGIN_*"), None);
+    }
+
+    #[test]
+    fn device_of_no_driver_is_answered_with_those_that_there_are() {
+        let list = "# ====\n# Use --list_devices={driver name}: …\n\n  local-task: Local execution\n        mock: Mock device (software; no: hardware)\n";
+        let hints = |devices: &[&str]| {
+            let arguments: Vec<_> =
+                devices.iter().map(|device| format!("--device={device}").into()).collect();
+            super::unknown_drivers(&arguments, list)
+        };
+        assert!(hints(&["mock", "mock://1?queues=2", "local-task://"]).is_empty());
+        let [hint] = &hints(&["mock", "mok://0"])[..] else { panic!() };
+        assert!(hint.starts_with("no driver is called \"mok\"; there are local-task, mock, and"), "{hint}");
+        assert_eq!(
+            hints(&["mock?queues=2"]),
+            ["parameters of a device stand behind ://, as in --device='mock://?queues=2'"]
+        );
+        assert!(super::unknown_drivers(&["--device=mok".into()], "").is_empty(), "the list could not be had");
     }
 
     #[test]

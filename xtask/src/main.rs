@@ -41,12 +41,13 @@ use std::process::ExitCode;
     name = "cargo xtask",
     bin_name = "cargo xtask",
     about = "Builds, runs, tests and measures the drivers of this project",
+    after_help = "Begin with `cargo xtask demo --yes`; README.md has the rest.",
     disable_help_subcommand = true
 )]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Packages of the system's that are missing may be installed with apt-get
+    /// Installs missing packages of the system with apt-get (as root, on Debian or Ubuntu)
     #[arg(long, global = true)]
     yes: bool,
 }
@@ -55,49 +56,49 @@ struct Arguments {
 enum Command {
     /// Builds, compiles and runs sample models on every device, and checks the results
     Demo(demo::Options),
-    /// Everything that a contributor must see green
+    /// Every check that has to pass before a change is submitted
     Test(test::Options),
     /// Records what models do on one device, and replays it on the others
     Replay,
-    /// IREE's own iree-run-module with our drivers linked in
+    /// Runs IREE's own iree-run-module with our drivers linked in
     Run(iree::RunOptions),
     /// Runs a model with profiling and draws what its queues did
     Profile(demo::ProfileOptions),
-    /// IREE's conformance suite on every backend
+    /// Runs IREE's conformance suite on every backend
     Cts(cts::Options),
-    /// The conformance suite, the C examples and the driver's tests with AddressSanitizer and its leak checker
+    /// Runs the driver's tests, the C examples and (--suite) the conformance suite with AddressSanitizer and its leak checker
     Asan(asan::Options),
     /// Makes a driver of your own, outside the repository, that runs at once
     NewBackend(new_backend::Options),
-    /// A driver outside the workspace: made, built, linked into a C program, and run
+    /// Tests that a driver outside this repository can be made, built, linked into a C program, and run
     ThirdParty,
-    /// The Python package as a wheel
+    /// Builds the Python package as a wheel
     Wheel(wheel::Options),
-    /// Programs of other people's, in C, C++ and Rust, built and run in a folder outside the repository
+    /// Tests the programs of docs/embedding.md in C, C++ and Rust, built and run in a folder outside the repository
     Embedders,
-    /// IREE's tools and its conformance suite, with our drivers linked in
+    /// Builds IREE's tools and its conformance suite with our drivers linked in
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
     Setup,
-    /// The same work on IREE's local drivers and on the mock device, side by side
+    /// Measures the same work on IREE's local drivers and on the mock device, side by side
     Bench(bench::Options),
-    /// How long calls of a module take on several devices, side by side
+    /// Measures how long calls of a module take on several devices, side by side
     Time(time::Options),
-    /// What each operation costs in instructions, against a budget
+    /// Counts the instructions that each operation costs, against a budget
     Instructions,
-    /// Random programs on random devices, judged by the engine's rules
+    /// Tests the engine with random programs on random devices, judged by its rules
     Worlds(worlds::Options),
-    /// Random programs over IREE's interface, on our devices and on IREE's own driver
+    /// Tests the drivers with random programs over IREE's interface, on our devices and on IREE's own driver
     Programs(programs::Options),
-    /// What comes from outside, made up and damaged: containers, handles, hellos, URIs, messages of devices, ELF files
+    /// Fuzzes the parsers: random and damaged executables, URIs, messages of devices and of other processes, ELF files
     Fuzz(fuzz::Options),
-    /// Wrong lines in the engine, and which test notices
+    /// Tests the tests: makes one line of the engine wrong at a time, and says which test notices
     Mutants(mutants::Options),
     /// Runs an unmodified program as if emulated cards were in this machine
     With(with::Options),
-    /// Proves a backend on a real device, and says what was proved
+    /// Tests a backend on a real card, and says what that proves
     Hw(hw::Options),
-    /// What is here, what is missing, what to do
+    /// Says what is here, what is missing, and what to do
     Doctor,
 }
 

@@ -213,8 +213,7 @@ fn check_version(source: &Path) -> Result<()> {
 }
 
 /// Where Debian puts googletest's sources.
-const GOOGLETEST: &str = "/usr/src/googletest/googletest/src/gtest-all.cc";
-const GOOGLEMOCK: &str = "/usr/src/googletest/googlemock/src/gmock-all.cc";
+pub(crate) const GOOGLETEST: &str = "/usr/src/googletest";
 
 /// Whether the Python environment is complete.
 pub(crate) fn installed() -> bool {
@@ -230,7 +229,8 @@ pub(crate) fn ensure_unmoved(target: &Path) -> Result<()> {
 
 /// Whether googletest's sources are here.
 pub(crate) fn has_googletest() -> bool {
-    Path::new(GOOGLETEST).is_file() && Path::new(GOOGLEMOCK).is_file()
+    let sources = ["googletest/src/gtest-all.cc", "googlemock/src/gmock-all.cc"];
+    sources.iter().all(|source| Path::new(GOOGLETEST).join(source).is_file())
 }
 
 /// Whether packages of the system's may be installed: `--yes`.
@@ -270,14 +270,16 @@ fn advice(packages: &str) -> String {
     )
 }
 
-/// Whether a program is here and says its version; installed if it is missing and we may.
+/// Whether a program is here and says its version.
+fn runs(name: &str) -> bool {
+    let mut command = Command::new(name);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The same; installed if it is missing and we may.
 fn program(name: &str, package: &str, purpose: &str) -> Result<PathBuf> {
-    let runs = || {
-        let mut command = Command::new(name);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    let is_here = runs() || (debian(&[package]) && runs());
+    let is_here = runs(name) || (debian(&[package]) && runs(name));
     if !is_here {
         bail!("{purpose} needs {name}\n  {}", advice(package));
     }
@@ -289,15 +291,17 @@ pub(crate) fn valgrind() -> Result<PathBuf> {
     program("valgrind", "valgrind", "counting instructions")
 }
 
+/// Whether IREE's tools find an MPI.
+fn has_libmpi() -> bool {
+    let known = Command::new("ldconfig").arg("-p").output();
+    known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
+}
+
 /// Where the launcher of jobs of several processes is, with the MPI that they talk by. IREE's tools load that by the name
 /// that it has where its headers are installed too.
 pub(crate) fn mpi() -> Result<PathBuf> {
     let launcher = program("mpirun", "openmpi-bin", "running collectives between processes")?;
-    let is_named = || {
-        let known = Command::new("ldconfig").arg("-p").output();
-        known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
-    };
-    let is_here = is_named() || (debian(&["libopenmpi-dev"]) && is_named());
+    let is_here = has_libmpi() || (debian(&["libopenmpi-dev"]) && has_libmpi());
     if !is_here {
         bail!("running IREE's tools under mpirun needs libmpi.so\n  {}", advice("libopenmpi-dev"));
     }
@@ -321,12 +325,50 @@ pub(crate) fn googletest() -> Result<()> {
     )
 }
 
+/// Something of the system's: what it is called here, whether it is here, how it is brought (installed if we may), and what cannot be
+/// done without it.
+pub(crate) struct Package {
+    pub(crate) name: &'static str,
+    pub(crate) is_here: fn() -> bool,
+    pub(crate) ensure: fn() -> Result<()>,
+    pub(crate) purpose: &'static str,
+}
+
+/// Those that only some commands need: everything else goes without them.
+pub(crate) const PACKAGES: [Package; 3] = [
+    Package {
+        name: "googletest",
+        is_here: has_googletest,
+        ensure: googletest,
+        purpose: "cargo xtask cts, asan --suite, hw and test",
+    },
+    Package {
+        name: "MPI",
+        is_here: || runs("mpirun") && has_libmpi() && runs("mpiexec.mpich"),
+        ensure: || mpi().map(drop),
+        purpose: "cargo xtask demo (but for --quick), bench --collectives and test",
+    },
+    Package {
+        name: "valgrind",
+        is_here: || runs("valgrind"),
+        ensure: || valgrind().map(drop),
+        purpose: "cargo xtask instructions and test",
+    },
+];
+
+/// What is missing of the packages, and what is not to be had without it; a line or more for each.
+fn missing(packages: &[Package]) -> Vec<String> {
+    let missing = packages.iter().filter_map(|package| Some((package, (package.ensure)().err()?)));
+    missing
+        .map(|(package, why)| format!("not here: {}, for {}\n  {why:#}", package.name, package.purpose))
+        .collect()
+}
+
 /// `cargo xtask setup`: everything, so that nothing is fetched later and `cargo build` and `cargo test` find what they link.
 pub(crate) fn run() -> Result<bool> {
-    // What only a person can install is asked for before minutes are spent on what we can.
-    googletest()?;
-    valgrind()?;
-    mpi()?;
+    // What only a person can install is told before minutes are spent on what we can, and once more at the end.
+    let missing = missing(&PACKAGES);
+    missing.iter().for_each(|missing| println!("{missing}"));
     let python = python()?;
     python.networks()?;
     let source = iree_source()?;
@@ -334,12 +376,13 @@ pub(crate) fn run() -> Result<bool> {
     println!("python    {}", python.root.display());
     println!("libclang  {}", python.libclang().map_or("missing".into(), |path| path.display().to_string()));
     println!("IREE      {}", source.display());
+    missing.iter().for_each(|missing| println!("{missing}"));
     Ok(python.libclang().is_some())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NETWORKS, PACKAGE, Python, REQUIREMENTS, check_version, debian};
+    use super::{NETWORKS, PACKAGE, Package, Python, REQUIREMENTS, check_version, debian, missing};
     use std::path::Path;
 
     /// What a lock has of a name: the version.
@@ -379,6 +422,16 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Who may install nothing still gets what does not need it.
+    #[test]
+    fn package_that_is_missing_is_told_with_what_needs_it_and_stops_nothing() {
+        let package = |name, ensure| Package { name, is_here: || false, ensure, purpose: "cargo xtask cts" };
+        let here = package("here", || Ok(()));
+        let gone = package("gone", || anyhow::bail!("the suite needs it\n  install it"));
+        let told = missing(&[here, gone]);
+        assert_eq!(told, ["not here: gone, for cargo xtask cts\n  the suite needs it\n  install it"]);
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let names = names_of(&stages);
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
-    if names.contains(&"unit") {
+    if names.iter().any(|name| ["unit", "demo", "demo-nodes"].contains(name)) {
         setup::mpi()?;
     }
     let has_several = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);

@@ -321,7 +321,7 @@ impl<B: Backend> Turn<'_, B> {
         Ok(all_reached)
     }
 
-    /// The same, under one hold of the lock.
+    /// [`take_answer`](Turn::take_answer), under one hold of the lock.
     fn apply_answer(
         &mut self,
         scratch: &mut Scratch<B>,

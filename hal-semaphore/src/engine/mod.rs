@@ -9,7 +9,7 @@
 //! queues and different timelines share nothing that either of them writes (rule S13). Foreign code (the backend,
 //! timelines, callbacks, the drop of anything a caller gave us) runs without any of these locks (rule S8).
 //!
-//! # What one lock for everything gave for free
+//! # What one lock for everything would give for free
 //!
 //! - *Cause before effect.* Operation A signals x, operation B waits for x and signals y: a thread that sees y sees x.
 //!   A's end

@@ -8,11 +8,11 @@
 //!            submit                     last wait reached or covered
 //!              │                                    │
 //!              ▼                                    ▼
-//!            Held ────────────────────────────► Ordered ───────────► Issued ──────────► ended
+//!          Unplaced ──────────────────────────► Ordered ───────────► Issued ──────────► ended
 //!              │  Host actions: all reached         │   backend took it    retired in queue order
 //!              ├──────────────► Running ──────────────────────────────────────────────► ended
 //!              │                                    │        HostTask::finish
-//!              ├─► Running ──► Held: done early, and a barrier from here on; or not, and a Host action
+//!              ├─► Running ──► Unplaced: done early, and a barrier from here on; or not, and a Host action
 //!              ├────────────────────────────────────┴─────────────────────────────────► ended
 //!              │         a wait failed · cancelled · device lost · shut down (a barrier that cleans up: by way of Running)
 //!              └── barrier whose waits are all reached ───────────────────────────────► ended

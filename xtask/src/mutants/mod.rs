@@ -38,7 +38,7 @@ const SAMPLE: usize = 40;
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Try so many, chosen at random but always the same for one seed [default: 40]
+    /// Try this many mutants (one wrong line each), chosen at random but always the same for one seed [default: 40]
     #[arg(long, value_name = "N", conflicts_with = "all")]
     sample: Option<usize>,
     /// Which sample
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     /// The folder of the crate whose lines are made wrong
     #[arg(long = "crate", value_name = "FOLDER", default_value = suite::ENGINE)]
     subject: String,
-    /// Only those in files whose path contains this; all of them, unless --sample is given. Of several, in this order
+    /// Only mutants of files whose path contains this; all of them, unless --sample is given. Of several, in this order
     #[arg(long, value_name = "PATTERN")]
     file: Vec<String>,
     /// Without the tests whose name contains this
@@ -62,22 +62,22 @@ pub(crate) struct Options {
     /// Only the first tests, which are quick: what survives them may be noticed by the others
     #[arg(long)]
     brief: bool,
-    /// Only those whose id begins so
+    /// Only mutants whose id begins with this
     #[arg(long, value_name = "ID", conflicts_with_all = ["sample", "all"])]
     only: Vec<String>,
-    /// Name them and try none
+    /// Name the mutants and try none
     #[arg(long)]
     list: bool,
-    /// What survives the tests meets loom's models too, and weakened atomics are among the mutants
+    /// Try what survives the tests on loom's models too, and also weaker orders of atomics
     #[arg(long)]
     loom: bool,
-    /// Those that the list accepts as survivors too, which are left out otherwise
+    /// Also those that mutants.toml accepts as survivors, which are left out otherwise
     #[arg(long)]
     accepted: bool,
-    /// Each in a build of its own, as are those with --loom and those that can be built no other way
+    /// Build each mutant on its own, not all behind a switch in one build (as with --loom)
     #[arg(long)]
     apart: bool,
-    /// Without those that have to be built on their own
+    /// Leave out mutants that have to be built on their own
     #[arg(long, conflicts_with_all = ["apart", "loom"])]
     together: bool,
     /// How many are tried at a time, each in a copy of its own [default: one for every two cores]
