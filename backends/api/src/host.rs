@@ -348,20 +348,38 @@ impl<'a> HostPart<'a> {
         fits
     }
 
-    /// Shows its bytes in their order, `N` at a time and fewer at the end: few enough to stay in registers, so that they are not copied.
-    pub fn each<const N: usize>(self, mut show: impl FnMut(&[u8])) {
+    /// Shows the bytes of both in their order, `N` at a time and fewer at the end: few enough to stay in registers, so that they are not copied. Those
+    /// of this one can be written over there, which does not change it. False, and nothing is shown, if their lengths differ.
+    #[must_use]
+    pub fn each_with<const N: usize>(
+        self,
+        other: HostPart<'_>,
+        mut show: impl FnMut(&mut [u8], &[u8]),
+    ) -> bool {
+        if self.length != other.length {
+            return false;
+        }
         let whole = self.length - self.length % N;
         for at in (0..whole).step_by(N) {
-            // SAFETY: so many bytes are there, by the invariant.
-            let bytes: [u8; N] = unsafe { self.start.add(at).cast().read() };
-            show(&bytes);
+            // SAFETY: so many bytes are there in both, by their invariants.
+            let [mut here, there]: [[u8; N]; 2] =
+                unsafe { [self.start, other.start].map(|start| start.add(at).cast().read()) };
+            show(&mut here, &there);
         }
-        let mut last = [0; N];
-        if let Some(last) = last.get_mut(..self.length - whole).filter(|last| !last.is_empty()) {
-            // SAFETY: so many bytes are there, by the invariant.
-            unsafe { last.as_mut_ptr().copy_from(self.start.add(whole).as_ptr(), last.len()) };
-            show(last);
+        if whole < self.length {
+            let (mut here, mut there) = ([0; N], [0; N]);
+            let last = self.length - whole;
+            let parts = here.get_mut(..last).zip(there.get_mut(..last));
+            if let Some((here, there)) = parts {
+                // SAFETY: so many bytes are there in both, by their invariants, and the targets are as long.
+                unsafe {
+                    here.as_mut_ptr().copy_from(self.start.add(whole).as_ptr(), last);
+                    there.as_mut_ptr().copy_from(other.start.add(whole).as_ptr(), last);
+                }
+                show(here, there);
+            }
         }
+        true
     }
 
     /// Repeats `pattern` over all of it; a last repetition may be cut short. False for an empty pattern.
@@ -434,18 +452,27 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_shown_in_their_order_however_many_there_are() {
+    fn bytes_of_two_are_shown_in_their_order_however_many_there_are_and_stay_as_they_are() {
         for length in [0_u8, 1, 15, 16, 17, 100] {
-            let bytes: Vec<u8> = (0..length).collect();
-            let range = HostRange::allocate(length.into(), 1).unwrap();
-            assert!(range.write(0, &bytes));
-            let mut shown = Vec::new();
-            range.whole().each::<16>(|some| {
-                assert!(!some.is_empty() && some.len() <= 16);
-                shown.extend_from_slice(some);
+            let all = [0, 100].map(|first| (first..first + length).collect::<Vec<u8>>());
+            let ranges = all.each_ref().map(|bytes| {
+                let range = HostRange::allocate(length.into(), 1).unwrap();
+                assert!(range.write(0, bytes));
+                range
             });
-            assert_eq!(shown, bytes);
+            let mut shown = [Vec::new(), Vec::new()];
+            let fits = ranges[0].whole().each_with::<16>(ranges[1].whole(), |here, there| {
+                assert!(!here.is_empty() && here.len() <= 16 && here.len() == there.len());
+                shown[0].extend_from_slice(here);
+                shown[1].extend_from_slice(there);
+                here.fill(255);
+            });
+            assert!(fits);
+            assert_eq!(shown, all);
+            assert_eq!(ranges.each_ref().map(bytes), all);
         }
+        let ranges = [4, 5].map(|length| HostRange::allocate(length, 1).unwrap());
+        assert!(!ranges[0].whole().each_with::<4>(ranges[1].whole(), |_, _| panic!("they differ")));
     }
 
     #[test]
