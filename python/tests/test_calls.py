@@ -5,6 +5,7 @@
 import asyncio
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -174,7 +175,7 @@ def test_failure_of_the_device_is_an_exception(two, uri):
 
 
 def test_devices_are_listed_with_what_opens_them():
-    assert {"mock", "gaudi", "qaic", "local-task", "local-sync"} <= set(iree_hal.drivers())
+    assert {"mock", "gaudi", "qaic", "tenstorrent", "local-task", "local-sync"} <= set(iree_hal.drivers())
     listed = iree_hal.devices()
     assert {info.driver for info in listed} >= {"mock", "local-task"}
     for info in iree_hal.devices("mock"):
@@ -265,3 +266,12 @@ if child:
 """
     done = subprocess.run([sys.executable, "-c", early, two], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_source_that_is_imported_in_place_of_the_package_says_what_to_do(tmp_path):
+    source = tmp_path / "iree_hal"
+    source.mkdir()
+    shutil.copy(pathlib.Path(iree_hal.__file__), source)
+    done = subprocess.run([sys.executable, "-c", "import iree_hal"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0 and "ModuleNotFoundError" in done.stderr
+    assert "pip install ./python" in done.stderr and str(source) in done.stderr and "another folder" in done.stderr
