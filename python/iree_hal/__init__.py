@@ -12,7 +12,16 @@ numpy arrays, numbers, and whatever speaks DLPack. `submit` begins a call and gi
 the runtime's text and code.
 """
 
-from ._native import Array, Device, DeviceInfo, Error, Function, Future, Module, Profile, devices, drivers
+try:
+    from ._native import Array, Device, DeviceInfo, Error, Function, Future, Module, Profile, devices, drivers
+except ModuleNotFoundError as missing:
+    if missing.name != __name__ + "._native":
+        raise
+    raise ModuleNotFoundError(
+        f"this is the source of iree_hal, without its extension module: {__path__[0]}; install the package "
+        "(pip install ./python), and start Python in another folder, or without the source's in PYTHONPATH",
+        name=missing.name,
+    ) from None
 
 __all__ = [
     "Array",

@@ -5,6 +5,7 @@
 import asyncio
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import time
 import iree_hal
 import numpy as np
 import pytest
-from conftest import EXAMPLES, ROOT
+from conftest import EXAMPLES, LLVM_CPU, LOCAL, ROOT
 
 SLOW = "mock://0?latency=200ms"
 
@@ -123,6 +124,22 @@ def test_unknown_driver_is_refused_with_those_that_there_are():
             use("nonesuch")
         assert caught.value.code == "NOT_FOUND"
         assert all(driver in str(caught.value) for driver in iree_hal.drivers())
+
+
+def test_parameters_without_an_address_are_refused_with_where_they_stand():
+    with pytest.raises(iree_hal.Error, match="parameters stand behind ://, as in mock://[?]queues=2"):
+        iree_hal.Device("mock?queues=2")
+
+
+def test_module_for_another_processor_says_to_compile_it_for_the_device(compile):
+    cores = ["--iree-llvmcpu-target-triple=riscv32-pc-linux-elf", "--iree-llvmcpu-target-cpu=generic-rv32",
+             "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb", "--iree-llvmcpu-target-abi=ilp32f"]
+    module = compile(EXAMPLES / "two_functions.mlir", *LOCAL, LLVM_CPU[0], *cores)
+    with pytest.raises(iree_hal.Error, match="compile it for mock") as caught:
+        iree_hal.Module(module, "mock")
+    assert caught.value.code == "INCOMPATIBLE"
+    x = np.arange(1024, dtype=np.float32)
+    assert (iree_hal.Module(module, "tenstorrent://emulated").square(x).numpy() == x * x).all()
 
 
 def test_address_with_a_nul_is_refused():
@@ -265,3 +282,12 @@ if child:
 """
     done = subprocess.run([sys.executable, "-c", early, two], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_source_that_is_imported_in_place_of_the_package_says_what_to_do(tmp_path):
+    source = tmp_path / "iree_hal"
+    source.mkdir()
+    shutil.copy(pathlib.Path(iree_hal.__file__), source)
+    done = subprocess.run([sys.executable, "-c", "import iree_hal"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0 and "ModuleNotFoundError" in done.stderr
+    assert "pip install ./python" in done.stderr and str(source) in done.stderr and "another folder" in done.stderr

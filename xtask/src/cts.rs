@@ -13,7 +13,7 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only these backends
+    /// Only these backends, or variants of them, such as mock/held
     #[arg(conflicts_with = "plugin")]
     backends: Vec<String>,
     #[command(flatten)]
@@ -61,6 +61,13 @@ struct Variant<'a> {
     skips: Option<usize>,
     /// What it runs, as the suite is told: formats by the names of the folders with what was compiled. Empty for the host's.
     formats: &'static str,
+}
+
+impl Variant<'_> {
+    /// Whether this is the variant of that name, or one of the backend's.
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.name.split('/').next() == Some(name)
+    }
 }
 
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
@@ -167,9 +174,8 @@ impl Score {
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let backend = |variant: &Variant<'_>| variant.name.split('/').next().unwrap_or(variant.name).to_owned();
     if let Some(unknown) =
-        options.backends.iter().find(|name| !VARIANTS.iter().any(|variant| backend(variant) == **name))
+        options.backends.iter().find(|name| !VARIANTS.iter().any(|variant| variant.is_called(name)))
     {
         let known: Vec<&str> = VARIANTS.iter().map(|variant| variant.name).collect();
         bail!("there is no backend {unknown}; the suite runs on {}", known.join(", "));
@@ -189,7 +195,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         outside.collect()
     } else {
         let wanted = |variant: &Variant<'_>| {
-            (options.backends.is_empty() || options.backends.contains(&backend(variant)))
+            (options.backends.is_empty() || options.backends.iter().any(|name| variant.is_called(name)))
                 && (!options.nodes || NODES.iter().any(|card| variant.uri.starts_with(card)))
         };
         VARIANTS.into_iter().filter(wanted).collect()
@@ -388,6 +394,22 @@ mod tests {
         assert_eq!(set, Some(files.as_os_str()));
         assert!(!files.exists());
         std::fs::remove_dir_all(data).unwrap();
+    }
+
+    /// Each name that a refusal tells is taken.
+    #[test]
+    fn backend_is_named_whole_or_by_one_of_its_variants() {
+        let called = |name: &str| {
+            VARIANTS
+                .iter()
+                .filter(|variant| variant.is_called(name))
+                .map(|variant| variant.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(called("gaudi"), ["gaudi/gaudi1", "gaudi/gaudi2"]);
+        assert_eq!(called("mock/held"), ["mock/held"]);
+        assert_eq!(called("mock"), ["mock", "mock/held", "mock/polled", "mock/descriptor"]);
+        assert!(called("moc").is_empty() && called("held").is_empty());
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn built(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
 fn packages() -> Vec<Item> {
     let item = |package: &setup::Package| Item {
         found: (package.is_here)().then(|| "installed".into()),
-        advice: "cargo xtask setup says which package; with --yes, as root, it installs it",
+        advice: package.advice,
         purpose: package.purpose,
         ..required(package.name)
     };

@@ -329,6 +329,9 @@ pub(crate) fn googletest() -> Result<()> {
 /// done without it.
 pub(crate) struct Package {
     pub(crate) name: &'static str,
+    /// All that Debian and Ubuntu have of it.
+    pub(crate) debian: &'static str,
+    pub(crate) advice: &'static str,
     pub(crate) is_here: fn() -> bool,
     pub(crate) ensure: fn() -> Result<()>,
     pub(crate) purpose: &'static str,
@@ -338,37 +341,53 @@ pub(crate) struct Package {
 pub(crate) const PACKAGES: [Package; 3] = [
     Package {
         name: "googletest",
+        debian: "libgtest-dev libgmock-dev",
+        advice: "cargo xtask setup --yes as root, or apt-get install libgtest-dev libgmock-dev",
         is_here: has_googletest,
         ensure: googletest,
         purpose: "cargo xtask cts, asan --suite, hw and test",
     },
     Package {
         name: "MPI",
+        debian: "openmpi-bin libopenmpi-dev mpich",
+        advice: "cargo xtask setup --yes as root, or apt-get install openmpi-bin libopenmpi-dev mpich",
         is_here: || runs("mpirun") && has_libmpi() && runs("mpiexec.mpich"),
         ensure: || mpi().map(drop),
         purpose: "cargo xtask demo (but for --quick), bench --collectives and test",
     },
     Package {
         name: "valgrind",
+        debian: "valgrind",
+        advice: "cargo xtask setup --yes as root, or apt-get install valgrind",
         is_here: || runs("valgrind"),
         ensure: || valgrind().map(drop),
         purpose: "cargo xtask instructions and test",
     },
 ];
 
-/// What is missing of the packages, and what is not to be had without it; a line or more for each.
-fn missing(packages: &[Package]) -> Vec<String> {
-    let missing = packages.iter().filter_map(|package| Some((package, (package.ensure)().err()?)));
-    missing
-        .map(|(package, why)| format!("not here: {}, for {}\n  {why:#}", package.name, package.purpose))
-        .collect()
+/// Which of the packages are missing, what each is for, and one command for all of them; nothing if all are here. Those that
+/// may be installed were.
+fn missing(packages: &[Package]) -> String {
+    let is_gone = |package: &&Package| {
+        if is_allowed() { (package.ensure)().is_err() } else { !(package.is_here)() }
+    };
+    let gone: Vec<&Package> = packages.iter().filter(is_gone).collect();
+    let mut text = String::new();
+    for package in &gone {
+        text += &format!("not here: {}, for {}\n", package.name, package.purpose);
+    }
+    if !gone.is_empty() {
+        let names: Vec<&str> = gone.iter().map(|package| package.debian).collect();
+        text += &format!("  {}\n", advice(&names.join(" ")));
+    }
+    text
 }
 
 /// `cargo xtask setup`: everything, so that nothing is fetched later and `cargo build` and `cargo test` find what they link.
 pub(crate) fn run() -> Result<bool> {
     // What only a person can install is told before minutes are spent on what we can, and once more at the end.
     let missing = missing(&PACKAGES);
-    missing.iter().for_each(|missing| println!("{missing}"));
+    print!("{missing}");
     let python = python()?;
     python.networks()?;
     let source = iree_source()?;
@@ -376,7 +395,7 @@ pub(crate) fn run() -> Result<bool> {
     println!("python    {}", python.root.display());
     println!("libclang  {}", python.libclang().map_or("missing".into(), |path| path.display().to_string()));
     println!("IREE      {}", source.display());
-    missing.iter().for_each(|missing| println!("{missing}"));
+    print!("{missing}");
     Ok(python.libclang().is_some())
 }
 
@@ -427,11 +446,19 @@ mod tests {
     /// Who may install nothing still gets what does not need it.
     #[test]
     fn package_that_is_missing_is_told_with_what_needs_it_and_stops_nothing() {
-        let package = |name, ensure| Package { name, is_here: || false, ensure, purpose: "cargo xtask cts" };
-        let here = package("here", || Ok(()));
-        let gone = package("gone", || anyhow::bail!("the suite needs it\n  install it"));
-        let told = missing(&[here, gone]);
-        assert_eq!(told, ["not here: gone, for cargo xtask cts\n  the suite needs it\n  install it"]);
+        let package = |name, debian| Package {
+            name,
+            debian,
+            advice: "",
+            is_here: || false,
+            ensure: || anyhow::bail!("it cannot be had"),
+            purpose: "cargo xtask cts",
+        };
+        let here = Package { is_here: || true, ..package("here", "libhere-dev") };
+        assert_eq!(missing(&[here]), "");
+        let told = missing(&[package("gone", "libgone-dev"), package("lost", "lost")]);
+        assert!(told.starts_with("not here: gone, for cargo xtask cts\nnot here: lost, for"), "{told}");
+        assert!(told.contains("sudo apt-get install libgone-dev lost;"), "{told}");
     }
 
     #[test]

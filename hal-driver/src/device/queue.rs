@@ -106,7 +106,7 @@ impl<D: Device> State<D> {
         self.hand_over(affinity, lists, action)
     }
 
-    /// A transfer or a dispatch of its own. Where it is settled which memory it works on, only that is kept.
+    /// A transfer or a dispatch of its own. Where it is certain already which memory it works on, only that is kept.
     #[inline(always)]
     pub(super) fn submit_record(
         &self,
@@ -151,6 +151,7 @@ impl<D: Device> State<D> {
         })
     }
 
+    /// Hands an operation to the engine, which hands it to the device (`EngineBackend::hand_over`) when its turn has come.
     #[inline(always)]
     fn hand_over(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, action: Action<Work<D>>) -> Result {
         let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);

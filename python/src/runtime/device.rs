@@ -67,6 +67,9 @@ fn with_drivers(mut error: Error, driver: &str) -> Error {
         && !drivers.iter().any(|known| known == driver)
     {
         error.message += &format!("; there is no driver {driver}, there are {}", drivers.join(", "));
+        if let Some((name, parameters)) = driver.split_once('?') {
+            error.message += &format!("; parameters stand behind ://, as in {name}://?{parameters}");
+        }
     }
     error
 }

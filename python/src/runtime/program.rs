@@ -70,6 +70,18 @@ pub(crate) struct Started {
     semaphore: Ref<sys::iree_hal_semaphore_t>,
 }
 
+/// The error, with what to do if it is that the module was compiled for a device or a processor that these are not.
+fn with_devices(mut error: Error, devices: &[Device]) -> Error {
+    if error.code == "INCOMPATIBLE" && error.message.contains("#hal.device.target<") {
+        let names: Vec<_> = devices.iter().map(Device::identifier).collect();
+        error.message += &format!(
+            "; the module was compiled for another kind of device or processor, which this message names last: compile it for {}",
+            names.join(" and ")
+        );
+    }
+    error
+}
+
 impl Program {
     /// Loads a module of bytes for devices, with parameter files by scope, and runs its initialisers.
     pub(crate) fn load(bytes: &[u8], devices: &[Device], parameters: &[(String, String)]) -> Result<Self> {
@@ -105,7 +117,8 @@ impl Program {
                     allocator(),
                     out,
                 )
-            })?;
+            })
+            .map_err(|error| with_devices(error, devices))?;
             Ok(Self { context: Mutex::new(context), module, devices: devices.to_vec(), _archive: archive })
         }
     }
