@@ -105,7 +105,7 @@ pub(crate) struct State<D: Device> {
     ranks: Ranks,
     waiting: Arc<Waiting>,
     frontiers: Arc<Frontiers>,
-    /// Whether those who ask how far a semaphore of the device is do well to look for a moment.
+    /// Whether a query of one of the device's semaphores should spin briefly before it returns.
     spin: Arc<AdaptiveSpin>,
     memory: Arc<Memory<D>>,
     host: Arc<Loaders>,

@@ -36,8 +36,8 @@ pub trait Timeline: Clone + Send + Sync + 'static {
         self.registration().map(Registration::key)
     }
 
-    /// A number that it shares with no other timeline while a handle on it is left, such as its address. By it an engine
-    /// tells timelines apart that are foreign to it, under a lock: this must be a read.
+    /// A number that it shares with no other timeline while a handle on it is left, such as its address. An engine
+    /// tells foreign timelines apart by it, under a lock: this must be a read.
     fn identity(&self) -> usize;
 
     /// The value it has reached.
@@ -46,8 +46,8 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// The failure, if the timeline has failed.
     fn failure(&self) -> Option<Failure>;
 
-    /// The engine moves this timeline of its own to a value, or fails it at one: repeats that wherever else it can be
-    /// read. Called in the order of the steps and under a lock of the engine: this must be a store, not a lock.
+    /// Repeats a step wherever else the timeline can be read: the engine has moved it to a value, or has failed it at one. It is
+    /// one of the engine's own. Called in the order of the steps and under a lock of the engine: this must be a store, not a lock.
     ///
     /// Returns the failure that the timeline has had there already, if it was failed there first and has not
     /// told the engine yet: then that is what it failed with, and a value that comes after it is not reached.
@@ -77,7 +77,7 @@ pub trait Timeline: Clone + Send + Sync + 'static {
         let _ = (state, by);
     }
 
-    /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal that
+    /// Signals or fails a timeline of another owner than the calling engine, with whatever that takes there. A signal that
     /// the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on a
     /// thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
     /// engine's operations have ended. So a program that another driver calls back from in here holds up the next step of

@@ -171,6 +171,10 @@ pub(crate) struct Taken {
 }
 
 /// The structure of another library.
+///
+/// # Invariants
+///
+/// It was taken out of its capsule, is valid until its deleter is called, and this alone calls that.
 struct Owner<M: Managed>(NonNull<M>);
 
 // SAFETY: DLPack lets the deleter be called from any thread.
@@ -178,7 +182,7 @@ unsafe impl<M: Managed> Send for Owner<M> {}
 
 impl<M: Managed> Drop for Owner<M> {
     fn drop(&mut self) {
-        // SAFETY: taken from its capsule, and ended once.
+        // SAFETY: valid, and ended here alone, by the invariant.
         unsafe {
             if let Some(deleter) = self.0.as_ref().deleter() {
                 deleter(self.0.as_ptr());
@@ -220,7 +224,7 @@ fn owner<M: Managed>(capsule: &Bound<'_, PyAny>) -> Option<Owner<M>> {
 }
 
 fn describe<M: Managed + 'static>(owner: Owner<M>) -> PyResult<Taken> {
-    // SAFETY: the producer keeps the structure until its deleter is called, which the owner does when it goes.
+    // SAFETY: valid as long as `owner`, by its invariant.
     let tensor = unsafe { owner.0.as_ref() }.tensor();
     if tensor.device_type != HOST.0 && !PINNED.contains(&tensor.device_type) {
         return Err(PyBufferError::new_err(format!(

@@ -14,7 +14,7 @@ import time
 import iree_hal
 import numpy as np
 import pytest
-from conftest import EXAMPLES, LLVM_CPU, LOCAL, ROOT
+from conftest import EXAMPLES, LLVM_CPU, LOCAL, RISCV32, ROOT
 
 SLOW = "mock://0?latency=200ms"
 
@@ -132,9 +132,7 @@ def test_parameters_without_an_address_are_refused_with_where_they_stand():
 
 
 def test_module_for_another_processor_says_to_compile_it_for_the_device(compile):
-    cores = ["--iree-llvmcpu-target-triple=riscv32-pc-linux-elf", "--iree-llvmcpu-target-cpu=generic-rv32",
-             "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb", "--iree-llvmcpu-target-abi=ilp32f"]
-    module = compile(EXAMPLES / "two_functions.mlir", *LOCAL, LLVM_CPU[0], *cores)
+    module = compile(EXAMPLES / "two_functions.mlir", *LOCAL, *RISCV32)
     with pytest.raises(iree_hal.Error, match="compile it for mock") as caught:
         iree_hal.Module(module, "mock")
     assert caught.value.code == "INCOMPATIBLE"

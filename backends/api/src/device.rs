@@ -116,7 +116,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// The queues may be used now, and completions go to `completer`.
     fn start(&self, completer: Completer);
 
-    /// Allocates memory. What the request says of its purpose is a hint, and the rest is what it must be.
+    /// Allocates memory. The request's purpose is a hint, and everything else in it has to hold.
     fn allocate(&self, request: &MemoryRequest) -> Result<Self::Memory, Failure>;
 
     /// Makes host memory usable by the device without copying it, as memory of a heap with an

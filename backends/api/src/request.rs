@@ -40,7 +40,7 @@ pub enum Purpose {
     Dispatch,
     /// A buffer that is only copied from and to.
     Transfer,
-    /// A slab that is divided into buffers later, of which it is not known what they are for.
+    /// A slab that is divided into buffers later, for purposes that are not known yet.
     Pool,
 }
 

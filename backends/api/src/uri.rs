@@ -6,7 +6,7 @@ use hal_semaphore::{Code, Failure};
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// The `key=value` pairs behind the `?` of a device's URI. What a backend has not taken when it is done is refused.
+/// The `key=value` pairs behind the `?` of a device's URI. A parameter that the backend has not taken when it is done is refused.
 #[derive(Debug)]
 pub struct Parameters<'a> {
     driver: &'a str,
@@ -20,7 +20,7 @@ impl<'a> Parameters<'a> {
         Self { driver, pairs: pairs.into_iter().collect(), known: Vec::new() }
     }
 
-    /// The value of a key, if it is there. Given twice, it is refused.
+    /// The value of a key, if it is there. A key that is given twice is refused.
     pub fn take(&mut self, key: &'static str) -> Result<Option<&'a str>, Failure> {
         self.known.push(key);
         let mut found = None;

@@ -9,7 +9,7 @@
 //! What is made gets a [`Place`], for two things that do not come at once:
 //!
 //! - **It is given up**: no later request gets it, as of a card that is known to be lost, though others still have it.
-//! - **It is free**: another one can be opened. A card is not free before its file is closed, and until then who asks sleeps.
+//! - **It is free**: another one can be opened. A card is not free before its file is closed, and until then a request for it sleeps.
 
 use parking_lot::{Condvar, Mutex};
 use std::fmt;

@@ -219,7 +219,7 @@ const ROLE: &str = "HAL_GAUDI_SHARING_ROLE";
 fn process(role: &str, uri: &str) -> (Child, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["other_process", "--exact", "--nocapture", "--test-threads=1"])
+        .args(["exporter_in_a_process_of_its_own", "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env("HAL_GAUDI_SHARING_URI", uri)
         .stdin(OwnedFd::from(there))
@@ -231,7 +231,7 @@ fn process(role: &str, uri: &str) -> (Child, UnixStream) {
 
 /// The exporter: fills memory, sends it, and goes on until it is told to end.
 #[test]
-fn other_process() {
+fn exporter_in_a_process_of_its_own() {
     if std::env::var(ROLE).is_err() {
         return;
     }

@@ -113,7 +113,7 @@ impl Share {
                 break;
             }
             let end = (start + chunk).min(pieces);
-            // Counted first, so that those who wait for the end do not wait for pieces at which this thread panics.
+            // Counted first, so that waits for the end do not wait for pieces at which this thread panics.
             taken.pieces += end - start;
             if taken.failure.is_none() {
                 taken.failure = match aborted.get() {

@@ -19,12 +19,12 @@ fn child(test: &str, variables: &[(&str, &str)]) {
 
 #[test]
 fn broken_rule_is_an_error_with_what_the_library_said() {
-    child("broken_rule", &[]);
+    child("library_that_ends_loses_its_card_alone", &[]);
 }
 
 #[test]
 #[ignore = "has a process of its own"]
-fn broken_rule() {
+fn library_that_ends_loses_its_card_alone() {
     // A window that is pointed somewhere when the card has been open for a while shows a tile that is fused off.
     let bench = Bench::new(&[("fault", "harvested:200"), ("fault", "no-large-windows"), ("tiles", "1")]);
     let memory = bench.memory(&[7; 4000]);
@@ -50,15 +50,27 @@ fn broken_rule() {
 #[test]
 fn missing_library_is_said_with_what_to_do() {
     for (test, variables) in [
-        ("no_library", [("LIBTTSIM", ""), ("EXPECTED", "LIBTTSIM does not name one")]),
-        ("no_library", [("LIBTTSIM", "/nowhere/libttsim.so"), ("EXPECTED", "which is no file")]),
-        ("no_library", [("LIBTTSIM", "/etc/passwd"), ("EXPECTED", "is no libttsim.so")]),
         (
-            "no_library",
+            "library_that_cannot_be_loaded_is_refused",
+            [("LIBTTSIM", ""), ("EXPECTED", "LIBTTSIM does not name one")],
+        ),
+        (
+            "library_that_cannot_be_loaded_is_refused",
+            [("LIBTTSIM", "/nowhere/libttsim.so"), ("EXPECTED", "which is no file")],
+        ),
+        (
+            "library_that_cannot_be_loaded_is_refused",
+            [("LIBTTSIM", "/etc/passwd"), ("EXPECTED", "is no libttsim.so")],
+        ),
+        (
+            "library_that_cannot_be_loaded_is_refused",
             [("HAL_TTSIM_SERVER", "/nowhere/server"), ("EXPECTED", "name it by HAL_TTSIM_SERVER")],
         ),
-        ("no_library", [("HAL_TTSIM_SERVER", "/bin/true"), ("EXPECTED", "exit status: 0")]),
-        ("no_library", [("TENSTORRENT_SIM", "p100a"), ("EXPECTED", "")]),
+        (
+            "library_that_cannot_be_loaded_is_refused",
+            [("HAL_TTSIM_SERVER", "/bin/true"), ("EXPECTED", "exit status: 0")],
+        ),
+        ("library_that_cannot_be_loaded_is_refused", [("TENSTORRENT_SIM", "p100a"), ("EXPECTED", "")]),
     ] {
         child(test, &variables);
     }
@@ -66,7 +78,7 @@ fn missing_library_is_said_with_what_to_do() {
 
 #[test]
 #[ignore = "has a process of its own"]
-fn no_library() {
+fn library_that_cannot_be_loaded_is_refused() {
     let expected = std::env::var("EXPECTED").unwrap();
     let opened = open(&[("board", "p100a")]);
     if expected.is_empty() {

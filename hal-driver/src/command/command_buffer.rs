@@ -510,7 +510,7 @@ unsafe extern "C" fn flush_buffer(base: Base, target: sys::iree_hal_buffer_ref_t
 }
 
 unsafe extern "C" fn invalidate_buffer(base: Base, target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
-    // SAFETY: as for a flush.
+    // SAFETY: C passes a live command buffer of ours, and a buffer that is alive or null, as `flush_buffer` asks.
     unsafe { flush_buffer(base, target) }
 }
 

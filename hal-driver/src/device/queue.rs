@@ -106,7 +106,7 @@ impl<D: Device> State<D> {
         self.hand_over(affinity, lists, action)
     }
 
-    /// A transfer or a dispatch of its own. Where it is certain already which memory it works on, only that is kept.
+    /// A transfer or a dispatch of its own. Where the memory that it works on is known already, only that is kept.
     #[inline(always)]
     pub(super) fn submit_record(
         &self,
@@ -284,7 +284,7 @@ impl<D: Device> State<D> {
         params: sys::iree_hal_buffer_params_t,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         let mut buffer = std::ptr::null_mut();
-        // SAFETY: the allocator is alive; the out-parameter is ours.
+        // SAFETY: the device holds its allocator; the out-parameter is ours.
         let buffer = unsafe {
             let allocator = self.device_allocator().get();
             check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
@@ -439,7 +439,7 @@ impl<D: Device> State<D> {
         let call = HostCall { call, arguments, affinity: queue.0, device: Opaque(raw.cast()), signals };
         let operation = Operation::HostCall(Box::new(call));
         if blocks {
-            // The call settles its own signals: it may put that off.
+            // The call signals or fails its own semaphores, perhaps later.
             let waits = SemaphoreLists { waits: lists.waits.borrow(), signals: List::empty() };
             return self.submit(queue, &waits, Side::Host, operation);
         }

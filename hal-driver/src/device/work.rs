@@ -108,7 +108,7 @@ pub(crate) struct HostCall {
 }
 
 impl HostCall {
-    /// Makes the call and settles its signals.
+    /// Makes the call, and signals or fails its semaphores.
     fn run(mut self, trace: Option<&Trace>) {
         let _inside = teardown::enter();
         let empty = sys::iree_hal_semaphore_list_t {
@@ -133,7 +133,7 @@ impl HostCall {
         let Some(signals) = self.signals else { return };
         match outcome {
             Ok(()) => signals.signal_or_fail(Ok(())),
-            // The program will settle its own copy of the list.
+            // The program signals or fails its own copy of the list.
             Err(failure) if failure.code() == Code::Deferred => {}
             Err(failure) => signals.signal_or_fail(Err(&failure)),
         }

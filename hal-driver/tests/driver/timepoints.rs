@@ -453,7 +453,7 @@ fn status_without_text_is_a_failure_too() {
 }
 
 #[test]
-fn first_failure_is_everybodys() {
+fn first_failure_is_told_to_all_waiters() {
     for step in 0..200 {
         let device = Device::open("mock://0?queues=1").unwrap();
         let (semaphore, gone, after) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));

@@ -206,7 +206,7 @@ fn lost_device_fails_its_own_work_and_no_other() {
 }
 
 #[test]
-fn deadlines_are_the_clocks() {
+fn deadline_of_a_wait_is_read_from_its_clock() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     let clock = VirtualClock::new();

@@ -299,7 +299,7 @@ fn assert_at_rest(engine: &Engine<SoftBackend>, seed: u64) {
 #[test]
 fn every_edge_is_respected_though_most_waits_cost_nothing() {
     let mut total = Stats::default();
-    let (mut edges, mut ahead, mut riding) = (0, 0, 0);
+    let (mut edges, mut ahead, mut coalesced) = (0, 0, 0);
     for seed in seeds() {
         let graph = graph(seed, false);
         let (engine, semaphores, tickets) = run(&graph, seed);
@@ -311,7 +311,7 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
         let ran = engine.backend().tags().iter().filter(|tag| is_work(tag)).count();
         assert_eq!(ran, work, "seed {seed}: not everything ran once");
         ahead += engine.backend().done_ahead().len();
-        riding += engine.backend().markers().len();
+        coalesced += engine.backend().markers().len();
         for node in &graph.nodes {
             for &(semaphore, value) in &node.signals {
                 assert!(semaphores[semaphore].query().unwrap() >= value, "seed {seed}");
@@ -331,13 +331,16 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
     let elided = total.same_queue + total.dominated;
     let native = total.native + total.peer;
     assert!(elided > edges as u64 / 10 && native > edges as u64 / 20, "{edges} edges, {total:?}");
-    assert!(ahead > 100 && riding > 100 || seeds().len() < 100, "{ahead} done ahead, {riding} rode along");
+    assert!(
+        ahead > 100 && coalesced > 100 || seeds().len() < 100,
+        "{ahead} done ahead, {coalesced} coalesced"
+    );
 }
 
 /// A queue that waits for more queues than it remembers takes no wait for granted that it has forgotten (S6).
 #[test]
 fn every_edge_is_respected_over_more_queues_than_one_remembers() {
-    let (mut most, mut dominated, mut riding) = (0, 0, 0);
+    let (mut most, mut dominated, mut coalesced) = (0, 0, 0);
     for seed in seeds().into_iter().take(100) {
         let native_waits = if seed % 2 == 0 { NativeWaits::Events } else { NativeWaits::Epochs };
         let graph = graph_on(many_queues(native_waits), Some(0), Seeded::new(seed), false);
@@ -369,11 +372,11 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
         producers.dedup();
         most = most.max(producers.len());
         dominated += engine.stats().dominated;
-        riding += engine.backend().markers().len();
+        coalesced += engine.backend().markers().len();
     }
-    println!("{most} producers, {dominated} dominated, {riding} riding");
+    println!("{most} producers, {dominated} dominated, {coalesced} coalesced");
     let few = seeds().len() < 100;
-    assert!(most > 64 && dominated > 1000 && riding > 100 || few, "{most}, {dominated}, {riding}");
+    assert!(most > 64 && dominated > 1000 && coalesced > 100 || few, "{most}, {dominated}, {coalesced}");
 }
 
 /// What fails before it has its place in its queue is cleaned up first, and nothing else is (S5): it does not come back. Returns how much was.

@@ -17,6 +17,7 @@ mod backlogs;
 mod callbacks;
 mod choice_of_queue;
 mod cleanups;
+mod coalesced;
 #[path = "../common/mod.rs"]
 mod common;
 mod completion;
@@ -41,7 +42,6 @@ mod owned_work;
 mod panics;
 mod promises;
 mod properties;
-mod riders;
 #[path = "../common/rig.rs"]
 mod rig;
 mod room;

@@ -80,7 +80,7 @@ impl Gpu {
             return Err(failure);
         }
         if submission.coalesced {
-            self.take_riding(state, queue, &submission);
+            self.take_coalesced(state, queue, &submission);
             return Ok(true);
         }
         let until_reported = self.machine.room_until_reported;
@@ -114,18 +114,18 @@ impl Gpu {
         Ok(true)
     }
 
-    fn take_riding(&self, state: &Hardware, queue: usize, submission: &Submission<'_, Self>) {
+    fn take_coalesced(&self, state: &Hardware, queue: usize, submission: &Submission<'_, Self>) {
         if !submission.waits.is_empty() {
             self.ledger
-                .alarm("riding-waits", || format!("queue {queue}: a marker that rides waits natively"));
+                .alarm("coalesced-waits", || format!("queue {queue}: a coalesced marker waits natively"));
         }
         let Some(op) = submission.work.as_ref().map(|job| job.op) else { return };
         let mut book = self.ledger.book();
-        book.operations[op].rides_behind = state.queues[queue].taken.last().map(|&epoch| (queue, epoch));
+        book.operations[op].coalesced_behind = state.queues[queue].taken.last().map(|&epoch| (queue, epoch));
         let kind = book.operations[op].kind;
         drop(book);
         if kind != Kind::Marker {
-            self.ledger.alarm("wrong-kind", || format!("operation {op} rides and is {kind:?}"));
+            self.ledger.alarm("wrong-kind", || format!("operation {op} is coalesced and is {kind:?}"));
         }
     }
 

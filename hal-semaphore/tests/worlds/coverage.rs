@@ -22,7 +22,7 @@ const NAMES: [&str; 17] = [
     "peer",
     "held",
     "done ahead",
-    "riding",
+    "coalesced",
     "cleaned up",
 ];
 
@@ -36,7 +36,7 @@ pub(crate) fn add(world: &World) {
         counts[0] += 1;
         counts[1] += u64::from(operation.refused);
         counts[14] += u64::from(operation.ahead_done.is_some());
-        counts[15] += u64::from(operation.rides_behind.is_some());
+        counts[15] += u64::from(operation.coalesced_behind.is_some());
         counts[16] += u64::from(operation.cleaning.is_some());
         let at = match book.outcome(op) {
             None => continue,

@@ -59,7 +59,7 @@ pub(crate) struct Operation {
     /// The place at which the device took it.
     pub(crate) taken: Option<(usize, u64)>,
     /// For an edge that the device has nothing to do with: the epoch that it came after.
-    pub(crate) rides_behind: Option<(usize, u64)>,
+    pub(crate) coalesced_behind: Option<(usize, u64)>,
     pub(crate) ran: Option<u64>,
     pub(crate) host_began: Option<u64>,
     pub(crate) host_ended: Option<u64>,

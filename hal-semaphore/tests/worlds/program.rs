@@ -125,7 +125,7 @@ impl World {
             task_dropped: false,
             cancelled: None,
             taken: None,
-            rides_behind: None,
+            coalesced_behind: None,
             ran: None,
             host_began: None,
             host_ended: None,

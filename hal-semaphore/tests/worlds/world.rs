@@ -229,8 +229,8 @@ impl World {
         let signals = operation.signals.clone();
         let operation = &book.operations[op];
         let held = operation.taken.is_some_and(|taken| !book.is_reported(operation, taken));
-        let riding = outcome.is_ok()
-            && operation.rides_behind.is_some_and(|behind| !book.is_reported(operation, behind));
+        let coalesced = outcome.is_ok()
+            && operation.coalesced_behind.is_some_and(|behind| !book.is_reported(operation, behind));
         let closing = book.closing[operation.engine].is_some();
         let taken = operation.taken;
         drop(book);
@@ -238,7 +238,7 @@ impl World {
             self.ledger
                 .alarm("reclaimed-early", || format!("operation {op} is reclaimed and its device has it"));
         }
-        if riding {
+        if coalesced {
             self.ledger.alarm("edge-too-early", || format!("edge {op} ended before what it comes after"));
         }
         if let (Some(point), Some(taken)) = (point, taken)

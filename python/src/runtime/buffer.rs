@@ -21,6 +21,10 @@ pub(crate) type Shape = SmallVec<[usize; 4]>;
 pub(crate) struct View(pub(super) Ref<sys::iree_hal_buffer_view_t>);
 
 /// Host memory of the program's: its owner, kept alive until the device has let go of it.
+///
+/// # Invariants
+///
+/// `length` bytes from `data` on are valid for reads on any thread as long as `owner` lives.
 pub(crate) struct Foreign {
     /// Where it begins.
     pub(crate) data: NonNull<c_void>,
@@ -31,7 +35,7 @@ pub(crate) struct Foreign {
     pub(crate) owner: Box<dyn Send>,
 }
 
-// SAFETY: the owner goes along, and the memory is its.
+// SAFETY: the owner goes along, and the memory may be read on any thread, by the invariant.
 unsafe impl Send for Foreign {}
 
 /// What buffers are for, beyond being mapped.
@@ -222,9 +226,13 @@ unsafe extern "C" fn release(kept: *mut c_void, _buffer: *mut sys::iree_hal_buff
 pub(crate) struct Line([u8; 64]);
 
 /// A buffer's bytes, mapped until this is dropped.
+///
+/// # Invariants
+///
+/// IREE has made the mapping, which retains its buffer, and this alone ends it.
 pub(crate) struct Mapping(sys::iree_hal_buffer_mapping_t);
 
-// SAFETY: a mapping is memory and a counted reference to its buffer.
+// SAFETY: a mapping is memory and a reference to its buffer, by the invariant, which is counted atomically.
 unsafe impl Send for Mapping {}
 // SAFETY: it is only read through.
 unsafe impl Sync for Mapping {}
@@ -234,7 +242,7 @@ impl Drop for Mapping {
         if is_forked() {
             return;
         }
-        // SAFETY: mapped, and unmapped once.
+        // SAFETY: mapped, and unmapped here alone, by the invariant.
         let unmapped = unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut self.0)) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

@@ -9,13 +9,17 @@ use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
 /// The instance of this process. Never torn down: devices and modules may live until the process ends.
+///
+/// # Invariants
+///
+/// `registry` was allocated by IREE and is never freed.
 pub(crate) struct Instance {
     pub(super) vm: Ref<sys::iree_vm_instance_t>,
     pub(super) pool: Ref<sys::iree_async_proactor_pool_t>,
     registry: *mut sys::iree_hal_driver_registry_t,
 }
 
-// SAFETY: IREE's registry has a lock of its own.
+// SAFETY: the registry is there, by the invariant, and has a lock of its own.
 unsafe impl Send for Instance {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Instance {}

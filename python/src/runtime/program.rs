@@ -31,6 +31,10 @@ pub(crate) struct Program {
 struct Line([u8; 64]);
 
 /// A function of a program.
+///
+/// # Invariants
+///
+/// `function` is one of the module of the program that it was looked up in, which is the one that it is called with.
 #[derive(Clone)]
 pub(crate) struct Function {
     /// Its name, without `$async`.
@@ -44,7 +48,7 @@ pub(crate) struct Function {
     function: sys::iree_vm_function_t,
 }
 
-// SAFETY: names a function of a module; the program that is called with it has that module.
+// SAFETY: a name of a function, and no more; the program that is called with it has its module, by the invariant.
 unsafe impl Send for Function {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Function {}
@@ -222,7 +226,8 @@ impl Program {
     fn invoke(&self, function: &Function, inputs: &value::List) -> Result<Vec<Value>> {
         let outputs = value::list(1)?;
         let context = self.context.lock();
-        // SAFETY: context and lists are kept alive by their `Ref`s, and the function is of a module of the context.
+        // SAFETY: context and lists are kept alive by their `Ref`s, and the function is of a module of the context, by the invariant of
+        // `Function`.
         unsafe {
             check(sys::iree_vm_invoke(
                 context.as_ptr(),

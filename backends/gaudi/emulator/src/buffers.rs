@@ -57,7 +57,7 @@ impl Context {
         self.buffers.insert(id, buffer);
     }
 
-    /// The memory of a block of registers, which everybody sees who asks for exactly its size. rule(map-block)
+    /// The memory of a block of registers, which every process sees that asks for exactly its size. rule(map-block)
     pub(crate) fn block(
         &mut self,
         (hardware, files, owner): (&Hardware, &OpenFiles<File>, Identity),

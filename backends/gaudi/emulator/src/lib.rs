@@ -63,7 +63,7 @@
 //! | `blocks.rs` | blocks of registers that a process may see |
 //! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
 //! | `engine.rs` | what a worker does with a queue |
-//! | `packets.rs`, `parser.rs` | what packets do, and what is refused before |
+//! | `packets.rs`, `packets/transfers.rs`, `parser.rs` | what packets do, transfers among it, and what is refused before |
 //! | `sysfs.rs` | what the file system shows |
 //! | `supervised.rs` | the same for other processes |
 //!

@@ -10,18 +10,15 @@ use crate::card::{Body, Live, Nested, Position};
 use crate::engine::{End, Run, Trouble};
 use crate::machine::Machine;
 use crate::space::Piece;
-use crate::strides::{self, Transfer};
 use crate::sync::{self, Fence, Hold};
-use hal_backend::{HostPart, HostRange};
+use hal_backend::HostRange;
 use hal_emulation::backing;
 use hal_emulation::share::Dispatch;
 use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
 use std::sync::atomic::Ordering;
 
-/// How much is moved at a time: after each such piece a reset is noticed.
-const PIECE: u64 = 4 << 20;
-/// From how much on it is found out whether there is anything to copy.
-const SPARSE: u64 = 1 << 20;
+mod transfers;
+
 /// How far ahead commands are read.
 const AHEAD: u64 = 4096;
 /// The longest packet that is believed.
@@ -29,13 +26,6 @@ const LONGEST: usize = 1 << 20;
 
 /// How deep commands may have others executed that they do not end with.
 const DEEPEST: usize = 16;
-
-/// Bits of a transfer's control word that say what it is, and what is none of our business.
-const MEMSET: u32 = 1 << 4;
-const LINEAR: u32 = 1 << 3;
-const WRITE_COMPLETION: u32 = 1;
-const ENDIAN: u32 = 3 << 1;
-const MODES: u32 = 0xFFFF;
 
 /// Of a packet for turns: the queue gives the engine back, and does not ask for it.
 const GIVE_BACK: u32 = 1 << 31;
@@ -45,7 +35,6 @@ const OTHER: u32 = 3 << 20;
 
 /// How many bytes a packet has whose first eight are these; nothing, if that cannot be told.
 pub(crate) fn length_of(operation: u32, head: u64) -> Option<usize> {
-    let low = u32::try_from(head & 0xFFFF_FFFF).ok()?;
     match operation {
         opcode::WREG_32
         | opcode::MSG_SHORT
@@ -58,9 +47,8 @@ pub(crate) fn length_of(operation: u32, head: u64) -> Option<usize> {
         opcode::MSG_LONG | opcode::CP_DMA | opcode::MSG_PROT | opcode::LOAD_AND_EXE => Some(16),
         opcode::LIN_DMA | opcode::CB_LIST => Some(24),
         // Its first half says how many words follow.
-        opcode::WREG_BULK => usize::try_from(low & 0xFFFF).ok().map(|words| 8 + words * 8),
-        DISPATCH => usize::try_from(low)
-            .ok()
+        opcode::WREG_BULK => Some(8 + (low(head) as usize & 0xFFFF) * 8),
+        DISPATCH => Some(low(head) as usize)
             .filter(|length| (dispatch::FIXED..=LONGEST).contains(length) && length % 8 == 0),
         _ => None,
     }
@@ -131,7 +119,7 @@ impl<'a> Source<'a> {
 
     fn skip(&mut self, length: usize) {
         match self {
-            Source::Copied(bytes) => *bytes = bytes.get(length..).unwrap_or_default(),
+            Source::Copied(bytes) => (_, *bytes) = bytes.split_at(length),
             Source::Memory { used, .. } => *used += length,
         }
     }
@@ -140,14 +128,19 @@ impl<'a> Source<'a> {
 /// Reads memory of the device.
 fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), Trouble> {
     for piece in find(live, address, bytes.len() as u64)? {
-        let length = usize::try_from(piece.memory.length()).unwrap_or(usize::MAX);
-        let Some((now, rest)) = bytes.split_at_mut_checked(length) else { break };
+        let (now, rest) = bytes.split_at_mut(length_of_piece(&piece));
         backing::pull(piece.memory.whole());
         let read = piece.memory.read(0, now);
         debug_assert!(read, "a piece has its own length");
         bytes = rest;
     }
     Ok(())
+}
+
+/// How many bytes a piece has of memory that is read or written at once, which is no longer than all of that.
+#[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
+fn length_of_piece(piece: &Piece) -> usize {
+    usize::try_from(piece.memory.length()).expect("memory of this process")
 }
 
 /// The memory at an address of the device.
@@ -177,8 +170,7 @@ impl Machine {
         let bytes = value.to_le_bytes();
         let mut rest = bytes.as_slice();
         for piece in find(live, address, 4)? {
-            let length = usize::try_from(piece.memory.length()).unwrap_or(0);
-            let Some((now, later)) = rest.split_at_checked(length) else { break };
+            let (now, later) = rest.split_at(length_of_piece(&piece));
             let written = piece.memory.write(0, now);
             debug_assert!(written, "a piece has its own length");
             backing::push(piece.memory.whole());
@@ -269,7 +261,7 @@ impl Engine<'_> {
             }
             self.alive()?;
             let head = word(level.source.peek(8)?, 0);
-            let operation = u32::try_from(head >> 56).unwrap_or(0) & 0x1F;
+            let operation = operation_of(head);
             let unknown = || match unmodelled(operation).filter(|_| self.machine.hardware.dram_virtual) {
                 Some(name) => Trouble::Engine(format!(
                     "{name} is not modelled: it is for processors that the emulator does not have; leave it out where commands are emulated"
@@ -306,7 +298,7 @@ impl Engine<'_> {
 
     /// Executes a packet, by the upper or the lower of a queue's two processors.
     fn packet(&self, operation: u32, packet: &[u8], upper: bool) -> Result<Next, Stop> {
-        let control = u32::try_from(word(packet, 0) >> 32).unwrap_or(0);
+        let control = high(word(packet, 0));
         let (card, queue) = (self.run.card, self.run.queue);
         if is_predicated(operation) && !self.machine.predicate(card, queue, control & 0x1F) {
             return Ok(Next::Packet);
@@ -317,12 +309,12 @@ impl Engine<'_> {
             opcode::MSG_LONG => self.message(packet)?,
             opcode::MSG_SHORT => self.short_message(packet)?,
             opcode::FENCE => {
-                let config = u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0);
+                let config = low(word(packet, 0));
                 let fence = Fence::of_packet(self.machine.hardware, queue, config, upper);
                 return Ok(self.pass(Hold::Fence(fence)));
             }
             opcode::ARB_POINT => {
-                let config = u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0);
+                let config = low(word(packet, 0));
                 if config & GIVE_BACK != 0 {
                     self.machine.give_turn_back(card, queue);
                     return Ok(Next::Packet);
@@ -344,7 +336,7 @@ impl Engine<'_> {
                 return Err(Trouble::Engine(why).into());
             }
             opcode::WREG_32 if self.machine.hardware.has_transfer_registers(queue) => {
-                let value = u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0);
+                let value = low(word(packet, 0));
                 if let Some(transfer) = self.machine.write_transfer(card, queue, control >> 8 & 0xFFFF, value)
                 {
                     self.committed(&transfer)?;
@@ -366,7 +358,7 @@ impl Engine<'_> {
     fn commands_elsewhere(&self, packet: &[u8]) -> Nested {
         const UPPER: u64 = 1 << 37;
         let head = word(packet, 0);
-        let length = u32::try_from(head & 0xFFFF_FFFF).unwrap_or(0);
+        let length = low(head);
         let upper = self.machine.hardware.dram_virtual && head & UPPER != 0;
         Nested { address: word(packet, 8), length, upper, at: 0 }
     }
@@ -386,7 +378,7 @@ impl Engine<'_> {
         let offset = u64::from(u32::from_le_bytes(index)) * ENTRY as u64;
         fetch(&self.run.live, word(packet, 16).wrapping_add(offset), &mut entry)?;
         let head = word(&entry, 0);
-        if u32::try_from(head >> 56).unwrap_or(0) & 0x1F != opcode::CP_DMA {
+        if operation_of(head) != opcode::CP_DMA {
             let why = format!("a list of commands has {head:#x} where a CP_DMA has to be");
             return Err(Trouble::Undefined(why).into());
         }
@@ -426,9 +418,9 @@ impl Engine<'_> {
         }
         let scalars = self.machine.scalars(card, queue);
         let bytes: Vec<u8> = scalars.iter().flat_map(|scalar| scalar.to_le_bytes()).collect();
-        let bytes = bytes.get(if second == 1 { 8.. } else { 0.. }).unwrap_or_default();
+        let (_, bytes) = bytes.split_at(if second == 1 { 8 } else { 0 });
         let head = word(bytes, 0);
-        let operation = u32::try_from(head >> 56).unwrap_or(0) & 0x1F;
+        let operation = operation_of(head);
         let fits = length_of(operation, head).and_then(|length| bytes.get(..length));
         match fits {
             Some(packet) if operation != opcode::LOAD_AND_EXE => self.packet(operation, packet, upper),
@@ -451,216 +443,30 @@ impl Engine<'_> {
         Ok(pieces)
     }
 
-    /// Copies, or repeats eight bytes.
-    fn transfer(&self, packet: &[u8]) -> Result<(), Stop> {
-        let (head, source, mut target) = (word(packet, 0), word(packet, 8), word(packet, 16));
-        let length = head & 0xFFFF_FFFF;
-        let control = u32::try_from(head >> 32).unwrap_or(0);
-        let mut modes = control & MODES & !(MEMSET | WRITE_COMPLETION);
-        if !self.machine.hardware.dram_virtual {
-            if modes & LINEAR == 0 {
-                return Err(
-                    Trouble::Engine("a transfer is neither linear nor anything else".to_owned()).into()
-                );
-            }
-            modes &= !LINEAR;
-            // Above the address there is the context's number.
-            target &= (1 << 56) - 1;
-        }
-        // What is swapped: nothing, or words of 2, 4 or 8 bytes. The first generation cannot.
-        let swapped = if self.machine.hardware.dram_virtual { 1_usize << (modes >> 1 & 3) } else { 1 };
-        if swapped > 1 {
-            modes &= !ENDIAN;
-        }
-        if modes != 0 {
-            let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
-            return Err(Trouble::Engine(why).into());
-        }
-        self.move_bytes(source, target, length, control & MEMSET != 0, swapped)?;
-        if control & WRITE_COMPLETION != 0 { self.complete() } else { Ok(()) }
-    }
-
-    /// Copies bytes that lie side by side, with words the other way round perhaps, or repeats eight of them.
-    fn move_bytes(
-        &self,
-        source: u64,
-        target: u64,
-        length: u64,
-        memset: bool,
-        swapped: usize,
-    ) -> Result<(), Stop> {
-        let targets = self.reach(target, length)?;
-        let sources = if memset { Vec::new() } else { self.reach(source, length)? };
-        let partial = self.machine.count_transfer(self.run.card, length);
-        let moved = if partial { length / 2 } else { length };
-        if memset {
-            self.repeat(source, &targets, moved)?;
-        } else if swapped > 1 {
-            self.swap(&sources, &targets, moved, swapped)?;
-        } else {
-            self.copy(&sources, &targets, moved)?;
-        }
-        if partial { Err(Stop::Reset) } else { Ok(()) }
-    }
-
-    /// Makes a transfer that registers say. rule(transfer-registers)
-    fn committed(&self, transfer: &Transfer) -> Result<(), Stop> {
-        let &Transfer { control, source, target } = transfer;
-        let memset = control & strides::MEMSET != 0;
-        if control & strides::CONVERTS != 0 {
-            let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
-            return Err(Trouble::Engine(why).into());
-        }
-        if control & strides::LINEAR != 0 {
-            self.move_bytes(source.address, target.address, u64::from(target.bytes), memset, 1)?;
-        } else if memset {
-            let why = "a transfer fills in steps, which is not modelled; make one for each".to_owned();
-            return Err(Trouble::Engine(why).into());
-        } else {
-            self.in_steps(transfer)?;
-        }
-        if control & strides::COMPLETION != 0 { self.complete() } else { Ok(()) }
-    }
-
-    /// Copies what lies in steps to where others lead.
-    fn in_steps(&self, &Transfer { source, target, .. }: &Transfer) -> Result<(), Stop> {
-        let total = match (source.total(), target.total()) {
-            (Some(from), Some(to)) if from == to && from > 0 => from,
-            (from, to) => {
-                let many =
-                    |bytes: Option<u64>| bytes.map_or("too many".to_owned(), |bytes| bytes.to_string());
-                let why = format!("a transfer moves {} bytes into {}", many(from), many(to));
-                return Err(Trouble::Engine(why).into());
-            }
-        };
-        let partial = self.machine.count_transfer(self.run.card, total);
-        let (mut done, moved) = (0, if partial { total / 2 } else { total });
-        while done < moved {
-            self.alive()?;
-            let ((from, most), (to, room)) = (source.at(done), target.at(done));
-            let now = most.min(room).min(moved - done);
-            self.copy(&self.reach(from, now)?, &self.reach(to, now)?, now)?;
-            done += now;
-        }
-        if partial { Err(Stop::Reset) } else { Ok(()) }
-    }
-
-    /// A transfer has ended, and says so as its engine's registers have it. rule(transfer-end)
-    fn complete(&self) -> Result<(), Stop> {
-        let (card, queue) = (self.run.card, self.run.queue);
-        if !self.machine.hardware.transfers(queue) {
-            return Ok(());
-        }
-        match self.machine.completion(card, queue) {
-            (0, _) => {
-                let why = "a transfer is to say that it has ended, and no address is set: write an address to WR_COMP_ADDR_LO and \
-                           WR_COMP_ADDR_HI of its engine first";
-                Err(Trouble::Engine(why.to_owned()).into())
-            }
-            (address, value) => Ok(self.machine.write_word(card, &self.run.live, address, value)?),
-        }
-    }
-
-    fn copy(&self, sources: &[Piece], targets: &[Piece], length: u64) -> Result<(), Stop> {
-        let (mut sources, mut targets) = (sources.iter(), targets.iter());
-        let (mut from, mut to) = (sources.next(), targets.next());
-        let (mut read, mut written, mut rest) = (0, 0, length);
-        while rest > 0 {
-            self.alive()?;
-            let (Some(source), Some(target)) = (from, to) else { break };
-            let there = (source.memory.length() - read).min(target.memory.length() - written);
-            let now = there.min(rest).min(PIECE);
-            // A hole takes no space, and neither does its copy.
-            let sparse = now >= SPARSE && source.is_hole(read, now) && target.punch(written, now);
-            let parts = target.memory.part(written, now).zip(source.memory.part(read, now));
-            let copied = sparse || parts.is_some_and(|(target, source)| transfer(target, source));
-            debug_assert!(copied, "pieces are as long as they say");
-            (read, written, rest) = (read + now, written + now, rest - now);
-            if read == source.memory.length() {
-                (from, read) = (sources.next(), 0);
-            }
-            if written == target.memory.length() {
-                (to, written) = (targets.next(), 0);
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies words with their bytes in the other order.
-    fn swap(&self, sources: &[Piece], targets: &[Piece], length: u64, word: usize) -> Result<(), Stop> {
-        if !length.is_multiple_of(word as u64) {
-            let why = format!("a transfer of {length} bytes swaps words of {word}");
-            return Err(Trouble::Engine(why).into());
-        }
-        let mut done = 0;
-        while done < length {
-            self.alive()?;
-            let now = (length - done).min(SPARSE);
-            let mut bytes = vec![0; usize::try_from(now).unwrap_or(0)];
-            each_part(sources, done, &mut bytes, |piece, at, bytes| {
-                backing::pull(piece.memory.whole());
-                piece.memory.read(at, bytes)
-            });
-            bytes.chunks_exact_mut(word).for_each(<[u8]>::reverse);
-            each_part(targets, done, &mut bytes, |piece, at, bytes| {
-                let written = piece.memory.write(at, bytes);
-                backing::push(piece.memory.whole());
-                written
-            });
-            done += now;
-        }
-        Ok(())
-    }
-
-    fn repeat(&self, pattern: u64, targets: &[Piece], length: u64) -> Result<(), Stop> {
-        let mut done = 0;
-        for target in targets {
-            let mut written = 0;
-            while written < target.memory.length() && done < length {
-                self.alive()?;
-                let now = (target.memory.length() - written).min(PIECE).min(length - done);
-                // The pattern begins with the target, wherever a piece does.
-                let turn = u32::try_from(done % 8 * 8).unwrap_or(0);
-                let bytes = pattern.rotate_right(turn).to_le_bytes();
-                let filled = target.memory.part(written, now).is_some_and(|part| {
-                    let filled = part.fill(&bytes);
-                    backing::push(part);
-                    filled
-                });
-                debug_assert!(filled, "pieces are as long as they say");
-                written += now;
-                done += now;
-            }
-        }
-        Ok(())
-    }
-
     /// Writes a word somewhere: to memory, or to a register.
     fn message(&self, packet: &[u8]) -> Result<(), Stop> {
         let (head, address) = (word(packet, 0), word(packet, 8));
-        plain(u32::try_from(head >> 32).unwrap_or(0))?;
-        let value = u32::try_from(head & 0xFFFF_FFFF).unwrap_or(0);
+        plain(high(head))?;
+        let value = low(head);
         Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
     }
 
     /// Writes a word to a register near one of four bases.
     fn short_message(&self, packet: &[u8]) -> Result<(), Stop> {
         let head = word(packet, 0);
-        let (value, control) = (head & 0xFFFF_FFFF, u32::try_from(head >> 32).unwrap_or(0));
+        let (value, control) = (low(head), high(head));
         plain(control)?;
         let address = sync::short_address(self.machine.hardware, control >> 22 & 3, control & 0xFFFF);
         let unknown =
             || Trouble::Engine(format!("a short message with control word {control:#x} goes nowhere"));
-        let value = u32::try_from(value).unwrap_or(0);
         let address = address.ok_or_else(unknown)?;
         Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
     }
 
     /// Runs a program of the host. This is the packet that no hardware has.
     fn dispatch(&self, packet: &[u8]) -> Result<(), Stop> {
-        let half =
-            |at: usize| u32::try_from(word(packet, at / 8 * 8) >> (at % 8 * 8) & 0xFFFF_FFFF).unwrap_or(0);
-        let count = |at| usize::try_from(half(at)).unwrap_or(usize::MAX);
+        let half = |at: usize| low(word(packet, at / 8 * 8) >> (at % 8 * 8));
+        let count = |at| half(at) as usize;
         let three = |at: usize| [half(at), half(at + 4), half(at + 8)];
         let (bindings, constants) = (count(dispatch::BINDINGS), count(dispatch::CONSTANTS));
         let behind = bindings.checked_mul(16).and_then(|bytes| bytes.checked_add(constants.checked_mul(4)?));
@@ -719,28 +525,6 @@ impl Engine<'_> {
     }
 }
 
-/// Goes through the parts of some memory in pieces that bytes are for, from a place on.
-fn each_part(
-    pieces: &[Piece],
-    from: u64,
-    mut bytes: &mut [u8],
-    each: impl Fn(&Piece, u64, &mut [u8]) -> bool,
-) {
-    let mut skip = from;
-    for piece in pieces {
-        let length = piece.memory.length();
-        if skip >= length {
-            skip -= length;
-            continue;
-        }
-        let now = usize::try_from(length - skip).unwrap_or(usize::MAX).min(bytes.len());
-        let Some((part, rest)) = std::mem::take(&mut bytes).split_at_mut_checked(now) else { return };
-        let moved = each(piece, skip, part);
-        debug_assert!(moved, "pieces are as long as they say");
-        (bytes, skip) = (rest, 0);
-    }
-}
-
 /// The second generation's packets for processors and registers that the emulator does not have.
 fn unmodelled(operation: u32) -> Option<&'static str> {
     match operation {
@@ -760,14 +544,6 @@ fn plain(control: u32) -> Result<(), Trouble> {
         "a message with control word {control:#x} writes a timestamp, which is not modelled: no public source says of which \
          clock, nor how long it is; have it write a value"
     )))
-}
-
-/// Copies, to and from what processes have now.
-fn transfer(target: HostPart<'_>, source: HostPart<'_>) -> bool {
-    backing::pull(source);
-    let copied = target.copy_from(source);
-    backing::push(target);
-    copied
 }
 
 /// Whether a packet has a number of a predicate: it is passed over if that is false.
@@ -798,6 +574,24 @@ fn position(levels: &[Level<'_>]) -> Position {
 }
 
 /// Eight bytes of a packet, which has them.
+#[expect(clippy::expect_used, reason = "a packet is as long as its operation says")]
 fn word(packet: &[u8], at: usize) -> u64 {
-    packet.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    let bytes = packet.get(at..).and_then(<[u8]>::first_chunk);
+    u64::from_le_bytes(*bytes.expect("a word of the packet"))
+}
+
+/// The lower half of a word.
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is left out")]
+const fn low(word: u64) -> u32 {
+    word as u32
+}
+
+/// The upper half of a word.
+const fn high(word: u64) -> u32 {
+    low(word >> 32)
+}
+
+/// The operation of a packet whose first word is this.
+const fn operation_of(head: u64) -> u32 {
+    low(head >> 56) & 0x1F
 }

@@ -22,7 +22,7 @@ use rustix::net::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A connection on which who is at the other end is known, and nothing was brought yet.
+/// A connection whose other end is known, and on which nothing was brought yet.
 pub(super) struct Call<'a> {
     handle: &'a Handle,
     socket: OwnedFd,

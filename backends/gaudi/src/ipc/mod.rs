@@ -25,7 +25,7 @@
 //! # When the exporter's card is lost
 //!
 //! A card that is reset waits until no process has a dma-buf of it, and its exporter is killed if one keeps it. The kernel
-//! tells only who has opened a card, so the exporter tells all who have imported: each import keeps a connection to the
+//! tells only who has opened a card, so the exporter tells all importers: each import keeps a connection to the
 //! exporter's service, whichever way its bytes go. Within milliseconds of the news ([`peer_timeout`](Settings) at most, where a request is
 //! under way) the importer ends its mapping, and [`Import::lost`] and every transfer say why. An exporter that
 //! has exited sends no notice: where bytes go through the host that is the end of them; what is mapped stays,

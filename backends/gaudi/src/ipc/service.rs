@@ -17,8 +17,8 @@
 //! | exporter | 8, and a text | as above |
 //! | exporter | 8, and a text | once, whenever its card is lost: the code with [`NOTICE`], and why. Then it hangs up |
 //!
-//! No kernel tells who has mapped a dma-buf that the card behind it is about to be reset, only who has opened that card. So
-//! also those connect who have mapped it and want no bytes.
+//! A kernel tells the processes that have opened a card that it is about to be reset, and not those that have mapped a dma-buf of it. So
+//! an importer that wants no bytes connects too.
 //!
 //! # Who is let in
 //!

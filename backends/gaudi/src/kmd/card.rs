@@ -70,7 +70,7 @@ pub struct Card {
     holders: Holders,
     /// What a program that ran on it failed with, the first of them: only software can say it.
     note: OnceLock<String>,
-    /// That it is of no use any more, for those who sleep.
+    /// That it is of no use any more, for threads that sleep.
     end: End,
     /// Among what this process has open, if it is known there. Goes behind the file.
     place: Option<Place>,

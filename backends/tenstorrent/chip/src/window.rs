@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_words() {
+    fn setting_is_read_by_whole_words_alone() {
         for family in [&BLACKHOLE, &WORMHOLE] {
             let mut windows = Windows::new(family);
             let end = family.configuration + family.configuration_bytes();

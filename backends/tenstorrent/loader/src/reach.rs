@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_and_padding_end() {
+    fn reach_ends_at_endless_loops_and_at_padding() {
         let forever = jal(Reg::ZERO, 0).unwrap();
         assert_eq!(reach(&[NOTHING, forever, 0, 0, 0], 0), functions([&[0, 4]]));
         assert_eq!(reach(&[NOTHING, 0, NOTHING, 0, 0], 0), functions([&[0, 4]]));

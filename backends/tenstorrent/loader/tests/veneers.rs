@@ -128,7 +128,7 @@ fn quotients_at_random() {
 }
 
 #[test]
-fn roots() {
+fn square_roots_at_edges_and_at_random() {
     let machine = Machine::new(ROOT);
     for x in EDGES.iter().flat_map(|&edge| [edge, edge | SIGN]) {
         assert_eq!(machine.run(x, 0), expected(|x, _| x.sqrt(), x, 0), "sqrt {x:#010x}");

@@ -42,7 +42,7 @@ fn point(x: u32, y: u32) {
 
 #[test]
 fn board_is_found_and_its_memory_used() {
-    let output = child("board", "p100a");
+    let output = child("board_on_the_bus", "p100a");
     assert!(output.status.success(), "{}", errors(&output));
     let errors = errors(&output);
     for part in [
@@ -59,7 +59,7 @@ fn board_is_found_and_its_memory_used() {
 
 #[test]
 #[ignore = "has a process of its own"]
-fn board() {
+fn board_on_the_bus() {
     libttsim_set_pci_dma_mem_callbacks(None, None);
     libttsim_init();
     let configuration = [0, 0x10, 0x14, 0x18, 0x1c, 0x20, 0x24, 0x2c];
@@ -115,13 +115,13 @@ fn board() {
 
 #[test]
 fn wormhole_says_that_it_is_one() {
-    let output = child("wormhole", "n150");
+    let output = child("wormhole_on_the_bus", "n150");
     assert!(output.status.success(), "{}", errors(&output));
 }
 
 #[test]
 #[ignore = "has a process of its own"]
-fn wormhole() {
+fn wormhole_on_the_bus() {
     libttsim_init();
     assert_eq!(libttsim_pci_config_rd32(0, 0), 0x401e_1e52);
     // The first window of 16 MiB, by its setting in the third region: a tile, and its last word.
@@ -140,9 +140,9 @@ fn wormhole() {
 #[test]
 fn wrong_use_ends_the_process_with_a_message() {
     for (test, board, part) in [
-        ("twice", "p150", "libttsim_init was called twice"),
-        ("early", "p150", "called before libttsim_init"),
-        ("board", "p200", "there is no such board"),
+        ("library_started_twice", "p150", "libttsim_init was called twice"),
+        ("library_called_before_its_start", "p150", "called before libttsim_init"),
+        ("board_on_the_bus", "p200", "there is no such board"),
     ] {
         let output = child(test, board);
         assert_eq!(output.status.code(), Some(1), "{test}");
@@ -152,13 +152,13 @@ fn wrong_use_ends_the_process_with_a_message() {
 
 #[test]
 #[ignore = "has a process of its own"]
-fn twice() {
+fn library_started_twice() {
     libttsim_init();
     libttsim_init();
 }
 
 #[test]
 #[ignore = "has a process of its own"]
-fn early() {
+fn library_called_before_its_start() {
     libttsim_clock(1);
 }

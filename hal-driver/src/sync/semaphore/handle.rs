@@ -131,7 +131,8 @@ impl Timeline for IreeTimeline {
         match self.ours() {
             Some(semaphore) => semaphore.cause(),
             None => {
-                // SAFETY: as for the value; a published failure lives as long as its semaphore.
+                // SAFETY: IREE declares the field atomic and accesses it so; the semaphore is alive by the reference that this handle owns, and
+                // with it a published failure.
                 unsafe {
                     let word = AtomicIsize::from_ptr(&raw mut (*self.base()).failure_status);
                     let status = word.load(Ordering::Acquire) as sys::iree_status_t;

@@ -169,7 +169,7 @@ fn drawn(seed: u64) -> Vec<u32> {
 }
 
 #[test]
-fn seed_is_an_order() {
+fn same_seed_draws_the_same_order() {
     let orders: Vec<_> = (1..5).map(drawn).collect();
     for (order, seed) in orders.iter().zip(1..5) {
         assert_eq!(*order, drawn(seed));

@@ -210,7 +210,7 @@ fn unplug_ends_everything() {
 }
 
 #[test]
-fn unplug_wakes_who_waits() {
+fn unplug_wakes_waits() {
     let card = card(faulty(SECOND, &["unplug:5", "hang:1"]));
     let commands = card.commands(&Card::nop());
     let sequence = card.run(&commands, 0, 8).unwrap();

@@ -82,7 +82,7 @@ fn file_that_is_dropped_is_closed_all_the_same() {
 }
 
 #[test]
-fn control_node_answers_anybody() {
+fn control_node_answers_every_process() {
     let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
     let _owner = open(&machine, 0);
     let path = Path::new("/dev/accel/accel_controlD0");

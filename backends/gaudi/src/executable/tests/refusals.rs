@@ -13,7 +13,7 @@ fn both(container: &Container, code: Code, pieces: &[&str]) {
 }
 
 #[test]
-fn other_files() {
+fn file_of_another_kind_is_refused() {
     for bytes in [&b""[..], b"short", b"\0\0\0\0HGX2", b"\x7fELF\x02\x01\x01\0\0\0\0\0"] {
         let result = Container::read(bytes, Generation::Gaudi1, true);
         refused(result, Code::Incompatible, &["gaudi-hgx1", "\"HGX1\"", "another kind of file"]);
@@ -24,7 +24,7 @@ fn other_files() {
 }
 
 #[test]
-fn other_generation() {
+fn container_for_another_generation_is_refused() {
     let mut container = sample();
     container.generation = Some(Generation::Gaudi2);
     let pieces = ["it is for Gaudi 2 and this card is a Gaudi; compile"];
@@ -32,7 +32,7 @@ fn other_generation() {
 }
 
 #[test]
-fn data_segments() {
+fn data_segment_with_bad_alignment_or_no_bytes_is_refused() {
     let mut container = sample();
     for alignment in [0, 3, 2 * MAX_ALIGNMENT] {
         container.data[0].alignment = alignment;
@@ -43,7 +43,7 @@ fn data_segments() {
 }
 
 #[test]
-fn entries() {
+fn entry_with_bad_workgroup_or_no_steps_is_refused() {
     let mut container = sample();
     container.entries[1].name = "half".into();
     container.entries[1].workgroup_size = [0, 1, 1];

@@ -2,8 +2,8 @@
 
 //! Events that the kernel sends to listeners for changes of devices: what happened, and variables that say to what.
 //!
-//! No program of this machine gets them, since they come by a socket of the kernel's own. They are kept for those who ask the
-//! emulator.
+//! No program of this machine gets them, since they come by a socket of the kernel's own. They are kept for tests, which ask
+//! the emulator.
 
 use crate::machine::Card;
 use hal_qaic_abi::sysfs::ChannelState;

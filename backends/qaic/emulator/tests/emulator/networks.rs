@@ -52,7 +52,7 @@ fn infer(card: &Card, buffers: &Buffers, numbers: &[u32], constant: u32) -> (Out
 }
 
 #[test]
-fn network_computes() {
+fn network_adds_numbers_round_after_round() {
     for workers in [1, 3] {
         let execution = Execution { workers, speed: 20, ..Execution::default() };
         let card = card(Options { execution, ..options() });

@@ -13,7 +13,7 @@ use hal_semaphore::*;
 
 const NATIVE: [NativeWaits; 2] = [NativeWaits::Epochs, NativeWaits::Events];
 
-/// Where the riders come: before the report of job 2, or after it.
+/// When the coalesced markers come: before the report of job 2, or after it.
 const BEFORE_REPORT: [bool; 2] = [true, false];
 
 struct Gated {
@@ -32,24 +32,24 @@ struct Gated {
 }
 
 impl Gated {
-    fn new(native_waits: NativeWaits, riders_before_report: bool, producer: Job) -> Self {
+    fn new(native_waits: NativeWaits, marked_before_report: bool, producer: Job) -> Self {
         let rig = Rig::new(3, native_waits);
         let [produced, other, consumed, barrier, marker] = rig.semaphores();
         let signals = [(&produced, 1), (&other, 1)];
         rig.submit(1, &[], &signals, Action::Queue(producer));
         rig.job(0, &[(&produced, 1)], &[(&consumed, 1)], 2);
         let mut gated = Self { rig, produced, other, consumed, barrier, marker, marker_ticket: None };
-        if riders_before_report {
-            gated.ride();
+        if marked_before_report {
+            gated.mark();
         }
         assert!(gated.rig.step(1) && gated.rig.step(0) && gated.rig.report(0));
-        if !riders_before_report {
-            gated.ride();
+        if !marked_before_report {
+            gated.mark();
         }
         gated
     }
 
-    fn ride(&mut self) {
+    fn mark(&mut self) {
         self.rig.barrier(0, &[(&self.consumed, 1)], &[(&self.barrier, 1)]);
         let placed = self.rig.marker(0, &[(&self.barrier, 1)], &[(&self.marker, 1)], 3);
         assert_eq!(placed.waits.held, 0, "the device knows its order without the host");
@@ -77,9 +77,9 @@ fn each_case(check: impl Fn(NativeWaits, bool)) {
     }
 }
 
-/// The riders of a gated queue wait with it, and end in their order when the producer is reported (S5).
+/// The coalesced markers of a gated queue wait with it, and end in their order when the producer is reported (S5).
 #[test]
-fn riders_of_a_gated_queue_end_after_the_producers_report() {
+fn coalesced_markers_of_a_gated_queue_end_after_the_producers_report() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         gated.assert_unseen();
@@ -93,9 +93,9 @@ fn riders_of_a_gated_queue_end_after_the_producers_report() {
     });
 }
 
-/// The producer fails: job 2 ran on inputs that were never made. It and its riders fail with the producer's cause (S3).
+/// The producer fails: job 2 ran on inputs that were never made. It and the markers coalesced with it fail with the producer's cause (S3).
 #[test]
-fn riders_of_a_gated_queue_fail_with_the_producer() {
+fn coalesced_markers_of_a_gated_queue_fail_with_the_producer() {
     each_case(|native_waits, before_report| {
         let cause = broken("parity");
         let gated = Gated::new(native_waits, before_report, Job::new(1).fails(&cause));
@@ -112,7 +112,7 @@ fn riders_of_a_gated_queue_fail_with_the_producer() {
 /// The host fails what the queue is gated on. The gate opens without the producer, whose report comes later and changes
 /// nothing (S1, S3).
 #[test]
-fn riders_of_a_gated_queue_fail_with_the_host() {
+fn coalesced_markers_of_a_gated_queue_fail_with_the_host() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let cause = broken("the program gives up");
@@ -130,7 +130,7 @@ fn riders_of_a_gated_queue_fail_with_the_host() {
 
 /// The host signals what the queue is gated on, before the producer is reported. That opens the gate as well (S2).
 #[test]
-fn riders_of_a_gated_queue_end_with_a_host_signal() {
+fn coalesced_markers_of_a_gated_queue_end_with_a_host_signal() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         gated.produced.signal(1).unwrap();
@@ -144,10 +144,10 @@ fn riders_of_a_gated_queue_end_with_a_host_signal() {
     });
 }
 
-/// The gate has opened for job 2 through the host, and the producer's report is still to come. A rider that waits for
+/// The gate has opened for job 2 through the host, and the producer's report is still to come. A marker that waits for
 /// another signal of the same producer must wait for that report, on an empty queue (S5, S6).
 #[test]
-fn rider_on_an_empty_queue_waits_for_the_late_report() {
+fn coalesced_marker_on_an_empty_queue_waits_for_the_late_report() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         gated.produced.signal(1).unwrap();
@@ -162,15 +162,15 @@ fn rider_on_an_empty_queue_waits_for_the_late_report() {
     });
 }
 
-/// A job on a third queue waits for a rider of the gated queue. The device has all that it needs and runs the job at
-/// once; its signal is seen after the rider's (S5, S6).
+/// A job on a third queue waits for a coalesced marker of the gated queue. The device has all that it needs and runs the job at
+/// once; its signal is seen after the marker's (S5, S6).
 #[test]
 fn consumer_of_a_gated_rider_runs_at_once_and_is_seen_last() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let end = gated.rig.semaphore();
         let placed = gated.rig.job(2, &[(&gated.marker, 1)], &[(&end, 1)], 4);
-        assert_eq!(placed.waits.held, 0, "{native_waits:?}, riders before the report: {before_report}");
+        assert_eq!(placed.waits.held, 0, "{native_waits:?}, markers before the report: {before_report}");
         assert!(gated.rig.step(2) && gated.rig.report(2));
         gated.assert_unseen();
         assert_eq!(end.query().unwrap(), 0);
@@ -181,7 +181,7 @@ fn consumer_of_a_gated_rider_runs_at_once_and_is_seen_last() {
     });
 }
 
-/// A rider of a gated queue is cancelled. Whether that comes too late or not, the answer is true and the queue goes on
+/// A coalesced marker of a gated queue is cancelled. Whether that comes too late or not, the answer is true and the queue goes on
 /// (S5).
 #[test]
 fn cancelled_rider_of_a_gated_queue_keeps_its_word() {
@@ -205,7 +205,7 @@ fn cancelled_rider_of_a_gated_queue_keeps_its_word() {
 /// The device is lost while its queue is gated. Job 1 was never reported and takes everything behind it with it; each
 /// piece of work comes back once (S3, S5).
 #[test]
-fn riders_of_a_gated_queue_fail_with_the_device() {
+fn coalesced_markers_of_a_gated_queue_fail_with_the_device() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let cause = gone();
@@ -223,7 +223,7 @@ fn riders_of_a_gated_queue_fail_with_the_device() {
 /// A gated queue at a forced shutdown: the signals fail, and the work comes back when the producer is reported (S5,
 /// S10).
 #[test]
-fn forced_shutdown_fails_the_riders_of_a_gated_queue() {
+fn forced_shutdown_fails_the_coalesced_markers_of_a_gated_queue() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let clock = VirtualClock::new();
