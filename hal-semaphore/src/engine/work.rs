@@ -221,8 +221,13 @@ impl<T: Timeline> Publication<T> {
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
     }
 
+    /// Tells the timeline what led up to the step. Whether it has waiters.
+    fn record(&self) -> bool {
+        self.timeline.record_step(self.state.as_ref().copied(), self.by)
+    }
+
     fn tell(&self) {
-        self.timeline.notify(self.state.as_ref().copied(), self.by);
+        self.timeline.notify(self.state.as_ref().copied());
     }
 }
 
@@ -411,22 +416,22 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Tells those whom the engine does not know. Returns what comes after everything that the engine has to do itself,
-    /// since those that are told may take as long as they like, and not on a thread that submits.
+    /// Tells timelines what led up to their steps. Returns those that have waiters whom the engine does not know: these come after
+    /// everything that the engine has to do itself, since they may take as long as they like, and not on a thread that submits.
     fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
         let mut deferred = Vec::new();
         if publications.is_empty() {
             return deferred;
         }
-        let is_late = |publication: &Publication<B::Timeline>| {
-            self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
+        let has_waiters = |publication: &Publication<B::Timeline>| {
+            self.foreign_counted(|| publication.record()).unwrap_or(true)
         };
         if publications.len() == 1 {
             // Fast path: usually exactly one publication.
-            if publications.first().is_some_and(is_late) {
+            if publications.first().is_some_and(has_waiters) {
                 deferred.append(publications);
-            } else if let Some(publication) = publications.pop() {
-                self.tell(publication);
+            } else {
+                self.let_go(publications.pop());
             }
             return deferred;
         }
@@ -438,16 +443,16 @@ impl<B: Backend> Shared<B> {
                 let less = if says_more { std::mem::replace(&mut publication, next) } else { next };
                 self.let_go(less);
             }
-            if is_late(&publication) {
+            if has_waiters(&publication) {
                 deferred.push(publication);
             } else {
-                self.tell(publication);
+                self.let_go(publication);
             }
         }
         deferred
     }
 
-    /// Tells of a step. The last handle on a timeline may go here.
+    /// Wakes a timeline's own waiters. The last handle on a timeline may go here.
     fn tell(&self, publication: Publication<B::Timeline>) {
         self.count_panic(self.foreign(move || publication.tell()));
     }
