@@ -139,6 +139,10 @@ impl<B: Backend> Turn<'_, B> {
             self.end_chunk();
         }
         for _ in 0..ROUTE_TURN {
+            if self.state.runnable.is_empty() && !self.agenda.released.is_empty() {
+                // The next link of a chain is set free by the one before: what they signal is told together.
+                self.take_own_releases();
+            }
             let Some(key) = take_first(&mut self.state.runnable) else { break };
             self.route(key);
         }
@@ -161,7 +165,7 @@ impl<B: Backend> Turn<'_, B> {
     fn take_release(&mut self, target: Target, release: Release) {
         match (target, release) {
             (Target::Op { key, wait, .. }, Release::Reached(_)) => self.reach(key, wait),
-            (Target::Op { key, wait, .. }, Release::Covered(cover)) => self.cover(key, wait, cover),
+            (Target::Op { key, wait, .. }, Release::Covered(cover)) => self.cover(key, wait, cover, None),
             (Target::Op { key, .. } | Target::Covered { key, .. }, Release::Failed(failure)) => {
                 self.fail_unbegun(key, &failure);
             }
@@ -766,7 +770,7 @@ mod tests {
         let slot = shared.new_slot(0);
         for wait in (0u32..).take(2 * TURN + 1) {
             let key = crate::slab::Slab::<()>::new().next_key();
-            slot.park(&mut slot.lock(), 1, 1, Target::Op { queue: 1, key, wait });
+            slot.park(&mut slot.lock(), 1, 1, Target::Op { queue: 1, key, wait, wide: false });
         }
         // The queue has issued epoch zero, and nothing else.
         let promise = Promise { value: 1, queue: 0, epoch: 0, cover: 1, event: None };
