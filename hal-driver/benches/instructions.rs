@@ -136,6 +136,9 @@ struct Rig {
     /// A semaphore of IREE's own, and what was handed over with it.
     plain: *mut sys::iree_async_semaphore_t,
     owned: Mutex<Vec<Owned>>,
+    /// A semaphore for each operation of a fan, and where they all are.
+    fan: Vec<Semaphore>,
+    fanned: u64,
     /// How often things are held while nothing is under way.
     idle_references: [i32; 5],
 }
@@ -162,7 +165,8 @@ impl Rig {
             check(sys::iree_async_semaphore_create(null_mut(), 0, 4, allocator, &raw mut plain)).unwrap();
         }
         let owned = Mutex::default();
-        let (at, idle_references) = (0, [0; 5]);
+        let fan = (0..COUNT).map(|_| device.semaphore(0)).collect();
+        let (at, fanned, idle_references) = (0, 0, [0; 5]);
         let mut rig = Self {
             device,
             timeline,
@@ -174,6 +178,8 @@ impl Rig {
             indirect,
             plain,
             owned,
+            fan,
+            fanned,
             idle_references,
         };
         rig.idle_references = rig.references();
@@ -253,15 +259,32 @@ impl Rig {
     }
 
     fn barrier(&self, lists: &SemaphoreLists) {
+        self.barrier_between(1, lists.waits(), lists.signals());
+    }
+
+    fn barrier_between(
+        &self,
+        affinity: u64,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+    ) {
         unsafe {
-            check(sys::iree_hal_device_queue_barrier(self.device.0, 1, lists.waits(), lists.signals(), 0))
-                .unwrap();
+            check(sys::iree_hal_device_queue_barrier(self.device.0, affinity, waits, signals, 0)).unwrap();
         }
     }
 
     fn fill(&self, lists: &SemaphoreLists, affinity: u64, target: &Buffer) {
+        self.fill_between(lists.waits(), lists.signals(), affinity, target);
+    }
+
+    fn fill_between(
+        &self,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        affinity: u64,
+        target: &Buffer,
+    ) {
         let (device, pattern) = (self.device.0, 7_u32);
-        let (waits, signals) = (lists.waits(), lists.signals());
         let bytes = (&raw const pattern).cast();
         unsafe {
             check(sys::iree_hal_device_queue_fill(
@@ -435,6 +458,46 @@ fn held_fills(rig: &mut Rig) {
     assert_eq!(rig.timeline.value().unwrap(), rig.at, "everything is done at once");
 }
 
+/// One signal releases an operation for each semaphore of the fan, and one operation waits for all of these.
+fn fan(
+    rig: &mut Rig,
+    affinity: u64,
+    operation: impl Fn(&Rig, sys::iree_hal_semaphore_list_t, sys::iree_hal_semaphore_list_t),
+) {
+    let begin = rig.at + 1;
+    rig.fanned += 1;
+    let values = vec![rig.fanned; rig.fan.len()];
+    let here = rig.lists(begin);
+    let mut all: Vec<_> = rig.fan.iter().map(|semaphore| semaphore.0).collect();
+    for (semaphore, value) in all.iter_mut().zip(&values) {
+        let one = sys::iree_hal_semaphore_list_t {
+            count: 1,
+            semaphores: semaphore,
+            payload_values: std::ptr::from_ref(value).cast_mut(),
+        };
+        operation(rig, here.waits(), one);
+    }
+    let every = sys::iree_hal_semaphore_list_t {
+        count: all.len(),
+        semaphores: all.as_mut_ptr(),
+        payload_values: values.as_ptr().cast_mut(),
+    };
+    rig.barrier_between(affinity, every, here.signals());
+    rig.timeline.signal(begin).unwrap();
+    rig.at = begin + 1;
+    rig.is_done();
+}
+
+/// Barriers, which end on the host.
+fn fan_out_in(rig: &mut Rig) {
+    fan(rig, u64::MAX, |rig, waits, signals| rig.barrier_between(u64::MAX, waits, signals));
+}
+
+/// Work of the device on the queue of the operation that waits for all of it.
+fn fan_out_in_fills(rig: &mut Rig) {
+    fan(rig, 1, |rig, waits, signals| rig.fill_between(waits, signals, 1, &rig.target));
+}
+
 fn alloca_dealloca(rig: &mut Rig) {
     for _ in 0..COUNT {
         let (before, there, filled) = (rig.lists(rig.at), rig.lists(rig.at + 1), rig.lists(rig.at + 2));
@@ -572,6 +635,8 @@ gates! {
     gate_copy_chain: copy_chain * 1,
     gate_update_chain: update_chain * 1,
     gate_held_fills: held_fills * 1,
+    gate_fan_out_in: fan_out_in * 1,
+    gate_fan_out_in_fills: fan_out_in_fills * 1,
     gate_alloca_dealloca: alloca_dealloca * 1,
     gate_fills_behind: fills_behind * 1,
     gate_allocas_behind: allocas_behind * 1,

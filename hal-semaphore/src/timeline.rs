@@ -63,18 +63,21 @@ pub trait Timeline: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Whether this timeline has waiters of its own, which the engine does not know. Called after it was shown a step, without a
-    /// lock held; a thread that comes later looks at what was shown.
-    fn has_waiters(&self) -> bool {
+    /// Takes down what led up to a step that the timeline was shown: an operation that has ended, at `by` if it ran on a queue.
+    /// Returns whether the timeline has waiters of its own, which the engine does not know: these are [woken](Timeline::notify)
+    /// then. A thread that comes later looks at what was shown. Called without a lock held, also on a thread that is submitting something: this
+    /// calls no program back. Several threads may be at it at once, not always in the order of the steps.
+    fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
+        let _ = (state, by);
         false
     }
 
-    /// Wakes the timeline's own waiters whose value is reached, or all with a failure; the step was made by an operation that has
-    /// ended, at `by` if it ran on a queue. Where it [has waiters](Timeline::has_waiters) it is called after everything that the same step
-    /// has set free in the engine. Called without a lock held, never on a thread that is submitting something unless
-    /// it [has none](Timeline::has_waiters). Several threads may be at it at once, not always in the order of the steps.
-    fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
-        let _ = (state, by);
+    /// Wakes the timeline's own waiters whose value is reached, or all with a failure, after such a step and after everything that
+    /// the same step has set free in the engine. Only called where there [were waiters](Timeline::record_step), without a lock
+    /// held and never on a thread that is submitting something. Several threads may be at it at once, not always in the order of the
+    /// steps.
+    fn notify(&self, state: Result<u64, &Failure>) {
+        let _ = state;
     }
 
     /// Signals or fails a timeline of another owner than the calling engine, with whatever that takes there. A signal that

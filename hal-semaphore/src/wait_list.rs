@@ -6,8 +6,8 @@
 //! such a wait is appended in O(1), beside a tree for the few that arrive far out of order. Taking what a signal releases
 //! costs as much as what it releases; nothing else is looked at (rule S7). Among equal values the older one comes first.
 //!
-//! Every entry has a number, by which a waiter that gives up takes it out again without looking at the others. It leaves
-//! a gap in the run, which is closed when gaps are the larger part.
+//! Every entry has a number, which the owner of the list gives it, larger than those before. By it a waiter that gives up takes it
+//! out again without looking at the others. It leaves a gap in the run, which is closed when gaps are the larger part.
 //!
 //! Most timelines have one waiter at a time, and many never have another. The only entry of a list is kept in the list
 //! itself, so that such a timeline needs no memory of its own for it.
@@ -47,8 +47,6 @@ pub(crate) struct WaitList<T> {
     alone: Option<Entry<T>>,
     run: VecDeque<Entry<T>>,
     late: BTreeMap<(u32, u32), T>,
-    /// The number of the last entry. It never starts again: a waiter that gives up may still name an entry that is gone.
-    order: u32,
     gaps: usize,
     /// The smallest value in here: most looks at a list end with it.
     next: u64,
@@ -56,7 +54,7 @@ pub(crate) struct WaitList<T> {
 
 impl<T> WaitList<T> {
     pub(crate) fn new() -> Self {
-        Self { alone: None, run: VecDeque::new(), late: BTreeMap::new(), order: 0, gaps: 0, next: u64::MAX }
+        Self { alone: None, run: VecDeque::new(), late: BTreeMap::new(), gaps: 0, next: u64::MAX }
     }
 
     #[cfg(test)]
@@ -83,17 +81,25 @@ impl<T> WaitList<T> {
         self.next <= reached && !self.is_empty()
     }
 
-    /// Adds an entry; returns its number. Values are at most [`MAX_VALUE`](crate::MAX_VALUE).
-    pub(crate) fn push(&mut self, value: u64, target: T) -> u32 {
+    /// The number and the target of an entry that was never beside another.
+    #[inline]
+    pub(crate) fn sole(&self) -> Option<(u32, &T)> {
+        let entry = self.alone.as_ref()?;
+        Some((entry.order, entry.target.as_ref()?))
+    }
+
+    /// Adds an entry with a number of its own. Values are at most [`MAX_VALUE`](crate::MAX_VALUE).
+    pub(crate) fn push(&mut self, order: u32, value: u64, target: T) {
         let wanted = u32::try_from(value).unwrap_or(u32::MAX);
-        self.order = self.order.wrapping_add(1);
-        let entry = Entry { value: wanted, order: self.order, target: Some(target) };
+        let entry = Entry { value: wanted, order, target: Some(target) };
         if self.is_empty() {
             self.next = value;
             self.alone = Some(entry);
-            return self.order;
+            return;
         }
-        self.run.extend(self.alone.take());
+        if let Some(alone) = self.alone.take() {
+            self.run.push_back(alone);
+        }
         self.next = self.next.min(value);
         match self.run.back() {
             Some(last) if entry.rank() < last.rank() => {
@@ -101,12 +107,11 @@ impl<T> WaitList<T> {
                 if at.min(self.run.len() - at) <= NEAR {
                     self.run.insert(at, entry);
                 } else if let Some(target) = entry.target {
-                    self.late.insert((wanted, self.order), target);
+                    self.late.insert((wanted, order), target);
                 }
             }
             _ => self.run.push_back(entry),
         }
-        self.order
     }
 
     /// Takes the next target whose value is at most `reached`.
@@ -114,18 +119,29 @@ impl<T> WaitList<T> {
         if !self.releases(reached) {
             return None;
         }
-        let taken = if let Some(alone) = self.alone.take() {
-            Some((alone.value, alone.target?))
-        } else {
-            let run = self.run.front().map(Entry::rank);
-            let late = self.late.first_key_value().map(|(&rank, _)| rank);
-            match (run, late) {
-                (Some(run), late) if late.is_none_or(|late| run < late) => {
-                    crate::ring::take_first(&mut self.run)
-                        .and_then(|entry| Some((entry.value, entry.target?)))
-                }
-                _ => self.late.pop_first().map(|((value, _), target)| (value, target)),
+        if let Some(alone) = self.alone.take() {
+            self.next = u64::MAX;
+            return Some((u64::from(alone.value), alone.target?));
+        }
+        if self.gaps == 0 && self.late.is_empty() {
+            // Fast path: the one behind it is next.
+            let first = crate::ring::take_first(&mut self.run)?;
+            self.next = self.run.front().map_or(u64::MAX, |entry| u64::from(entry.value));
+            return Some((u64::from(first.value), first.target?));
+        }
+        self.pop_of_both()
+    }
+
+    /// The same where there are gaps, or entries in the tree.
+    #[inline(never)]
+    fn pop_of_both(&mut self) -> Option<(u64, T)> {
+        let run = self.run.front().map(Entry::rank);
+        let late = self.late.first_key_value().map(|(&rank, _)| rank);
+        let taken = match (run, late) {
+            (Some(run), late) if late.is_none_or(|late| run < late) => {
+                crate::ring::take_first(&mut self.run).and_then(|entry| Some((entry.value, entry.target?)))
             }
+            _ => self.late.pop_first().map(|((value, _), target)| (value, target)),
         };
         self.look();
         taken.map(|(value, target)| (u64::from(value), target))
@@ -181,7 +197,8 @@ mod tests {
             let mut list = WaitList::new();
             let mut model: Vec<(u64, u32, usize)> = Vec::new();
             let mut floor = 0;
-            for (id, (value, kind)) in steps.into_iter().enumerate() {
+            for ((value, kind), order) in steps.into_iter().zip(1u32..) {
+                let id = order as usize;
                 if kind == 0 {
                     floor = floor.max(value);
                     let mut released = Vec::new();
@@ -195,7 +212,7 @@ mod tests {
                     prop_assert_eq!(list.remove(value, order), Some(id));
                     prop_assert_eq!(list.remove(value, order), None);
                 } else if value > floor {
-                    let order = list.push(value, id);
+                    list.push(order, value, id);
                     model.push((value, order, id));
                 }
                 prop_assert_eq!(list.len(), model.len());
@@ -207,8 +224,9 @@ mod tests {
     #[test]
     fn only_entry_needs_no_memory_of_the_lists() {
         let mut list = WaitList::new();
-        for value in 1..100 {
-            list.push(value, ());
+        for order in 1..100 {
+            let value = u64::from(order);
+            list.push(order, value, ());
             assert_eq!((list.pop(value), list.capacity()), (Some((value, ())), 0));
         }
     }
@@ -216,11 +234,11 @@ mod tests {
     #[test]
     fn entry_is_inserted_near_an_end_of_the_run_and_goes_to_the_tree_elsewhere() {
         let mut list = WaitList::new();
-        for value in 1..=1000 {
-            list.push(10 * value, ());
+        for order in 1..=1000 {
+            list.push(order, 10 * u64::from(order), ());
         }
-        for (value, late) in [(9995, 0), (5, 0), (5005, 1), (9905, 1), (4995, 2)] {
-            list.push(value, ());
+        for (order, (value, late)) in (1001..).zip([(9995, 0), (5, 0), (5005, 1), (9905, 1), (4995, 2)]) {
+            list.push(order, value, ());
             assert_eq!(list.late.len(), late, "{value}");
         }
     }
@@ -229,8 +247,8 @@ mod tests {
     fn gaps_of_a_run_stay_until_they_are_many_and_the_larger_part() {
         for (entries, removed, left) in [(10, 9, 10), (1000, 500, 1000), (1000, 501, 499)] {
             let mut list = WaitList::new();
-            let orders: Vec<u32> = (0..entries).map(|_| list.push(1, ())).collect();
-            for order in orders.into_iter().rev().take(removed) {
+            (0..entries).for_each(|order| list.push(order, 1, ()));
+            for order in (0..entries).rev().take(removed) {
                 assert_eq!(list.remove(1, order), Some(()));
             }
             assert_eq!(list.run.len(), left, "{removed} of {entries} are removed");
@@ -240,10 +258,10 @@ mod tests {
     #[test]
     fn removed_entries_do_not_accumulate() {
         let mut list = WaitList::new();
-        list.push(1, 0);
-        for id in 1..10_000 {
-            let order = list.push(1, id);
-            assert_eq!(list.remove(1, order), Some(id));
+        list.push(0, 1, 0);
+        for order in 1..10_000 {
+            list.push(order, 1, order);
+            assert_eq!(list.remove(1, order), Some(order));
         }
         assert_eq!(list.len(), 1);
         assert!(list.run.len() <= 2 * CLOSE_AT, "{} entries", list.run.len());

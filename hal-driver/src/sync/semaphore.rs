@@ -161,23 +161,33 @@ impl Semaphore {
         unsafe { AtomicI64::from_ptr(&raw mut (*self.base.get()).timeline_value) }
     }
 
-    /// Wakes the host's waiters for a value, and tells them and others that nothing unknown led up to it, if what is known
-    /// to have led up to it found room.
+    /// So much of a value as is shown: one that was refused, because the semaphore was past it or had failed, is shown nowhere.
+    fn shown(&self, value: u64) -> u64 {
+        value.min(self.value())
+    }
+
+    /// Takes down what is known to have led up to a value that was shown, and that nothing unknown did if that found room. Returns
+    /// whether IREE's list of waiters has any: a waiter that comes later looks at the value under the same lock.
     ///
     /// # Safety
     ///
     /// The frontier is valid, or null.
-    unsafe fn wake(&self, value: u64, frontier: *const sys::iree_async_frontier_t) {
+    unsafe fn record(&self, value: u64, frontier: *const sys::iree_async_frontier_t) -> bool {
         let base = self.base.get();
         // SAFETY: IREE has initialised its part, by the invariant; its parts are changed by atomics or under its own lock; the frontier is
         // read during the call.
         unsafe {
-            if frontier.is_null() || sys::iree_async_semaphore_merge_frontier(base, frontier) {
+            sys::iree_slim_mutex_lock(&raw mut (*base).mutex);
+            let any = !(*base).timepoints_head.is_null();
+            let known = frontier.is_null()
+                || sys::iree_async_frontier_merge((*base).frontier, (*base).frontier_capacity, frontier);
+            sys::iree_slim_mutex_unlock(&raw mut (*base).mutex);
+            if known {
                 let untainted = AtomicI64::from_ptr(&raw mut (*base).last_untainted_value);
                 untainted.fetch_max(i64::try_from(value).unwrap_or(i64::MAX), Ordering::AcqRel);
             }
+            any
         }
-        self.dispatch(value);
     }
 
     /// Calls those whose value is reached.
@@ -319,7 +329,9 @@ unsafe extern "C" fn signal(
             error => invalid(error.to_string()),
         })?;
         // SAFETY: the frontier is null or C's for the call.
-        unsafe { semaphore.wake(value, frontier) };
+        if unsafe { semaphore.record(value, frontier) } {
+            semaphore.dispatch(value);
+        }
         Ok(())
     })
 }

@@ -21,7 +21,7 @@
 use super::agenda::{Agenda, Cover, Entry};
 use super::flow_window::BATCH;
 use super::queue::{ActionKind, Early, Op, OpState, Queue, SPARE, SignalRecord, Turn, Via, WaitRecord};
-use super::slot::{HOST, Promise, Slot, SlotState, Standing, Target};
+use super::slot::{Covered, HOST, Promise, Slot, SlotState, Standing, Target};
 use super::{Action, Placement, Refused, Shared, WaitCounts};
 use crate::backend::{Backend, Item, Transition, WaitClass};
 use crate::error::SubmitError;
@@ -34,8 +34,8 @@ use crate::timeline::{Timeline, TimelineValues, iter};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Waits that work with a place in their queue covers: their operations, and which of the waits of each.
-pub(super) type Covered = SmallVec<[(Key, u32); 4]>;
+/// Waits that work with a place in their queue covers.
+pub(super) type CoveredWaits = SmallVec<[Covered; 4]>;
 
 impl<W> Action<W> {
     #[inline(always)]
@@ -135,7 +135,8 @@ impl<B: Backend> Shared<B> {
             return spec.first_queue + affinity.0.trailing_zeros();
         }
         for (timeline, value) in iter(waits) {
-            let Some(slot) = self.own(timeline).filter(|slot| slot.value() < value) else { continue };
+            let may_cover = |slot: &&Arc<Slot>| slot.value() < value && slot.may_be_promised(value);
+            let Some(slot) = self.own(timeline).filter(may_cover) else { continue };
             let state = slot.lock();
             let covering =
                 state.promises_for(value).map(|promise| promise.queue).find(|&queue| allowed(queue));
@@ -234,8 +235,8 @@ impl<B: Backend> Shared<B> {
         signals: &[SignalRecord<B::Timeline>],
         promise: Promise,
         agenda: &mut Agenda,
-    ) -> Covered {
-        let mut covered = Covered::new();
+    ) -> CoveredWaits {
+        let mut covered = CoveredWaits::new();
         for signal in signals {
             let Some(slot) = self.own(&signal.timeline) else { continue };
             if slot.promise(Promise { value: signal.value, ..promise }, &mut covered, agenda) {
@@ -348,16 +349,15 @@ impl<B: Backend> Turn<'_, B> {
     ) -> WaitCounts {
         let mut counts = WaitCounts::default();
         let mut foreign = foreign.iter();
-        if waits.len() > 1
-            && let Some(spare) = self.state.spare.waits.pop()
-        {
+        let wide = waits.len() > 1;
+        if wide && let Some(spare) = self.state.spare.waits.pop() {
             self.live(key).waits = SmallVec::from_vec(spare);
         }
         for (timeline, value) in iter(waits) {
             let classified = match self.shared.own(timeline) {
                 Some(slot) => match self.shared.foreign_counted(|| timeline.failed_before()) {
                     Ok(Some(failure)) | Err(failure) => Err(failure),
-                    Ok(None) => self.classify(slot, value, kind, key),
+                    Ok(None) => self.classify(slot, value, kind, key, wide),
                 },
                 None => match foreign.next() {
                     Some(Standing::Reached) => Ok(WaitClass::Reached),
@@ -409,6 +409,7 @@ impl<B: Backend> Turn<'_, B> {
         value: u64,
         kind: ActionKind,
         key: Key,
+        wide: bool,
     ) -> Result<WaitClass, Failure> {
         if !is_mutated(Mutation::RegisterDoesNotLook) {
             match slot.look() {
@@ -435,7 +436,7 @@ impl<B: Backend> Turn<'_, B> {
             return Ok(class);
         }
         let wait = self.live(key).next_wait();
-        let target = Target::Op { queue: self.index, key, wait };
+        let target = Target::Op { queue: self.index, key, wait, wide };
         let via = if for_host {
             Via::Host(slot.park(&mut state, HOST, value, target))
         } else {
@@ -469,7 +470,8 @@ impl<B: Backend> Turn<'_, B> {
     fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key) -> Result<WaitClass, Failure> {
         let timeline = self.shared.foreign_counted(|| timeline.clone())?;
         let slot = self.shared.stand_in();
-        let target = Target::Op { queue: self.index, key, wait: self.live(key).next_wait() };
+        let wait = self.live(key).next_wait();
+        let target = Target::Op { queue: self.index, key, wait, wide: false };
         let order = slot.park(&mut slot.lock(), HOST, value, target);
         self.state.effects.watches.push((timeline, value, slot.clone()));
         self.live(key).wait_for(slot, value, Via::Host(order));
@@ -646,7 +648,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             events.extend(record.cover().and_then(|cover| Some((cover.queue, cover.event?))));
             held += 1;
-            let target = Target::Op { queue: index, key, wait: number };
+            let target = Target::Op { queue: index, key, wait: number, wide: false };
             record.via = Via::Host(record.slot.park(&mut state, HOST, record.value, target));
         }
         op.state = OpState::Unplaced;
@@ -689,14 +691,14 @@ impl<B: Backend> Turn<'_, B> {
 
     /// An operation has its place in its queue, which covers these waits of others.
     #[inline]
-    pub(super) fn has_place(&mut self, key: Key, epoch: u64, covered: &Covered) {
+    pub(super) fn has_place(&mut self, key: Key, epoch: u64, covered: &CoveredWaits) {
         if B::OBSERVES {
             let ticket = self.ticket(key);
             let point = self.queue.point(epoch);
             self.state.effects.transitions.push(Transition::Ordered { ticket, point });
         }
-        for &(key, number) in covered {
-            self.cover(key, number, Cover { queue: self.index, epoch, event: None });
+        for &Covered { op, wait, failure_order } in covered {
+            self.cover(op, wait, Cover { queue: self.index, epoch, event: None }, failure_order);
         }
     }
 
@@ -706,17 +708,23 @@ impl<B: Backend> Turn<'_, B> {
         self.listen_for_failures(key, |producer| producer != own);
     }
 
-    /// A wait of a held operation is covered now.
-    pub(super) fn cover(&mut self, key: Key, number: u32, cover: Cover) {
-        let record = self.state.ops.get_mut(key).and_then(|op| op.waits.get_mut(number as usize));
-        let Some(record) = record.filter(|record| matches!(record.via, Via::Coverable(_))) else {
+    /// A wait of a held operation is covered now. It may have a number already by which the operation hears of a failure.
+    pub(super) fn cover(&mut self, key: Key, number: u32, cover: Cover, failure_order: Option<u32>) {
+        let state = &mut *self.state;
+        if let Some(op) = state.ops.get_mut(key)
+            && let Some(record) = op.waits.get_mut(number as usize)
+            && matches!(record.via, Via::Coverable(_))
+        {
+            record.via = Via::Cover(cover);
+            record.failure_order = failure_order;
+            if op.count_down() {
+                state.runnable.push_back(key);
+            }
+            if failure_order.is_none() && op.remaining > 0 {
+                self.listen_for_failure(key, number as usize);
+            }
+        } else {
             self.release_event(cover.queue, cover.event);
-            return;
-        };
-        record.via = Via::Cover(cover);
-        self.count_down(key);
-        if self.state.ops.get(key).is_some_and(|op| op.remaining > 0) {
-            self.listen_for_failure(key, number as usize);
         }
     }
 
@@ -728,24 +736,14 @@ impl<B: Backend> Turn<'_, B> {
 
     /// A wait of an operation is reached.
     pub(super) fn reach(&mut self, key: Key, number: u32) {
-        let Some(op) = self.op(key) else { return };
+        let state = &mut *self.state;
+        let Some(op) = state.ops.get_mut(key) else { return };
         let Some(record) = op.waits.get_mut(number as usize) else { return };
         if matches!(record.via, Via::Coverable(_) | Via::Host(_)) {
             record.via = Via::Reached;
-            self.count_down(key);
-        }
-    }
-
-    /// One wait less; after the last the operation can go.
-    fn count_down(&mut self, key: Key) {
-        let op = self.live(key);
-        debug_assert!(
-            op.remaining > 0,
-            "only a wait that is coverable or the host's is counted down, and once"
-        );
-        op.remaining -= 1;
-        if op.remaining == 0 && op.failure.is_none() {
-            self.state.runnable.push_back(key);
+            if op.count_down() {
+                state.runnable.push_back(key);
+            }
         }
     }
 

@@ -6,10 +6,11 @@
 //! queues wait for gets an index: where the list of a queue is, and a tree in which each node has the smallest value of
 //! those below it, so that a signal finds what it releases without a look at any other list (rule S7).
 
-use super::slot::{HOST, Target};
+use super::slot::{Covered, HOST, Target};
 use crate::wait_list::WaitList;
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// From more lists than this on an index is cheaper than a look at each.
 const MANY: usize = 8;
@@ -27,6 +28,7 @@ const LARGE: usize = 1024;
 /// - Each queue has at most one list, and so has the host.
 /// - `empty` is how many lists hold nothing, `coverable` how many waits are in lists of queues.
 /// - The index, where there is one, has the place and the smallest value of each list.
+/// - No two waits have the same number, in whatever list they were: a waiter that gives up may still name one that is gone.
 #[derive(Default)]
 pub(super) struct Lists {
     lists: SmallVec<[(u32, WaitList<Target>); 1]>,
@@ -34,6 +36,8 @@ pub(super) struct Lists {
     empty: usize,
     /// Waits in the lists of queues.
     coverable: u64,
+    /// The number of the last wait.
+    order: u32,
     /// One of the lists has grown past [`LARGE`].
     large: bool,
     index: Option<Box<Index>>,
@@ -41,9 +45,28 @@ pub(super) struct Lists {
 
 /// Finds one list among many.
 struct Index {
-    places: HashMap<u32, usize>,
+    places: HashMap<u32, usize, BuildHasherDefault<QueueHasher>>,
     /// The smallest value of each list, from the middle on, and before that the smaller of each two, down to number one.
     tree: Vec<u64>,
+}
+
+/// Spreads the numbers of queues. These are the engine's own, and nobody chooses them to collide.
+#[derive(Default)]
+struct QueueHasher(u64);
+
+impl Hasher for QueueHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // The odd number next to 2⁶⁴ divided by the golden ratio.
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
 }
 
 impl Index {
@@ -144,6 +167,15 @@ impl Lists {
     }
 
     fn add(&mut self, queue: u32) -> usize {
+        if self.empty > 0
+            && self.index.is_none()
+            && let Some(place) = self.lists.iter().position(|(_, list)| list.is_empty())
+            && let Some((owner, _)) = self.lists.get_mut(place)
+        {
+            // One that is empty can be anybody's.
+            *owner = queue;
+            return place;
+        }
         let place = self.lists.len();
         self.lists.push((queue, WaitList::new()));
         self.empty += 1;
@@ -158,19 +190,20 @@ impl Lists {
         place
     }
 
-    /// Adds a wait; returns its number in its list.
+    /// Adds a wait; returns its number.
     pub(super) fn push(&mut self, queue: u32, value: u64, target: Target) -> u32 {
         let place = self.place(queue).unwrap_or_else(|| self.add(queue));
         #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
         let (_, list) = &mut self.lists[place];
         self.empty -= usize::from(list.is_empty());
         self.coverable += u64::from(queue != HOST);
-        let order = list.push(value, target);
+        self.order = self.order.wrapping_add(1);
+        list.push(self.order, value, target);
         self.large |= list.capacity() > LARGE;
         if let Some(index) = &mut self.index {
             index.set(place, list.next());
         }
-        order
+        self.order
     }
 
     /// A list has one wait less.
@@ -204,9 +237,57 @@ impl Lists {
         self.pop_at(self.place(queue)?, reached)
     }
 
+    /// Takes waits of one queue whose value is at most `reached`, because work of the queue covers them, and at most so many. The wait
+    /// of an operation that has others goes on waiting in the list of the host, since it may fail. Returns whether there are more.
+    pub(super) fn cover(
+        &mut self,
+        queue: u32,
+        reached: u64,
+        most: usize,
+        covered: &mut SmallVec<[Covered; 4]>,
+    ) -> bool {
+        let Some(place) = self.place(queue) else { return false };
+        let mut left = most;
+        // Once it is empty it may be the host's.
+        let is_left =
+            |&&(owner, ref list): &&(u32, WaitList<Target>)| owner == queue && list.releases(reached);
+        while let Some((_, list)) = self.lists.get(place).filter(is_left) {
+            if left == 0 {
+                return true;
+            }
+            left -= 1;
+            if let Some((failure_order, &Target::Op { key: op, wait, wide: true, .. })) = list.sole() {
+                let failure_order = Some(self.give_to_host(place, failure_order));
+                covered.push(Covered { op, wait, failure_order });
+                return false;
+            }
+            let Some((value, target)) = self.pop_at(place, reached) else { return false };
+            let Target::Op { key: op, wait, wide, .. } = target else { continue };
+            let failure_order = wide.then(|| self.push(HOST, value, target));
+            covered.push(Covered { op, wait, failure_order });
+        }
+        false
+    }
+
+    /// The only wait in a list, with this number, is one of the host's from now on. Returns its number there.
+    fn give_to_host(&mut self, place: usize, order: u32) -> u32 {
+        if self.index.is_none()
+            && self.place(HOST).is_none()
+            && let Some((owner, _)) = self.lists.get_mut(place)
+        {
+            // The host has no list: this is its.
+            *owner = HOST;
+            self.coverable -= 1;
+            return order;
+        }
+        let popped = self.pop_at(place, u64::MAX);
+        let (value, target) = popped.unwrap_or_else(|| unreachable!("it is there, as was just seen"));
+        self.push(HOST, value, target)
+    }
+
     /// Whether there is a wait of that queue whose value is at most `reached`.
-    #[inline]
-    pub(super) fn release_of(&self, queue: u32, reached: u64) -> bool {
+    #[cfg(test)]
+    fn release_of(&self, queue: u32, reached: u64) -> bool {
         self.place(queue)
             .and_then(|place| self.lists.get(place))
             .is_some_and(|(_, list)| list.releases(reached))
@@ -283,6 +364,7 @@ mod tests {
         Push(u32, u64),
         Pop(u64),
         PopOf(u32, u64),
+        CoverOf(u32, u64),
         Remove(usize),
         Prune,
         KeepFirst,
@@ -294,6 +376,7 @@ mod tests {
             6 => (queue(), 1..60u64).prop_map(|(queue, value)| Step::Push(queue, value)),
             2 => (0..60u64).prop_map(Step::Pop),
             2 => (queue(), 0..60u64).prop_map(|(queue, value)| Step::PopOf(queue, value)),
+            2 => (0..queues, 0..60u64).prop_map(|(queue, value)| Step::CoverOf(queue, value)),
             1 => any::<usize>().prop_map(Step::Remove),
             1 => Just(Step::Prune),
             1 => prop_oneof![30 => Just(Step::Prune), 1 => Just(Step::KeepFirst)],
@@ -320,10 +403,14 @@ mod tests {
             let key = Slab::<()>::new().next_key();
             let mut lists = Lists::default();
             let mut model = BTreeMap::<u32, (u32, u64, u32)>::new();
+            let mut last = 0;
             for (id, step) in (0u32..).zip(steps) {
                 match step {
                     Step::Push(queue, value) => {
-                        let order = lists.push(queue, value, Target::Op { queue, key, wait: id });
+                        let target = Target::Op { queue, key, wait: id, wide: id % 2 == 0 };
+                        let order = lists.push(queue, value, target);
+                        prop_assert!(order > last, "a number is used again");
+                        last = order;
                         model.insert(id, (queue, value, order));
                     }
                     Step::Pop(reached) => {
@@ -346,6 +433,24 @@ mod tests {
                         if let Some((_, target)) = popped {
                             prop_assert_eq!(model.remove(&number(&target)).map(|(queue, ..)| queue), Some(queue));
                         }
+                    }
+                    Step::CoverOf(queue, reached) => {
+                        let mut covered = SmallVec::new();
+                        let more = lists.cover(queue, reached, 2, &mut covered);
+                        for Covered { wait: id, failure_order, .. } in &covered {
+                            let known = model.remove(id);
+                            prop_assert_eq!(known.map(|(other, ..)| other), Some(queue));
+                            let value = known.map_or(u64::MAX, |(_, value, _)| value);
+                            prop_assert!(value <= reached);
+                            prop_assert_eq!(failure_order.is_some(), id % 2 == 0, "only what has others waits on");
+                            if let Some(order) = *failure_order {
+                                model.insert(*id, (HOST, value, order));
+                                last = last.max(order);
+                            }
+                        }
+                        let left = model.values().any(|&(other, value, _)| other == queue && value <= reached);
+                        prop_assert_eq!(more, left);
+                        prop_assert!(covered.len() == 2 || !left);
                     }
                     Step::Remove(which) => {
                         let Some((&id, &(queue, value, order))) = model.iter().nth(which % model.len().max(1)) else { continue };
@@ -385,7 +490,7 @@ mod tests {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();
         for queue in 0..100 {
-            lists.push(queue, 1, Target::Op { queue, key, wait: 0 });
+            lists.push(queue, 1, Target::Op { queue, key, wait: 0, wide: false });
             assert_eq!(lists.index.is_some(), lists.lists.len() > MANY, "{} lists", lists.lists.len());
         }
         while lists.pop(1).is_some() {
@@ -395,10 +500,45 @@ mod tests {
     }
 
     #[test]
+    fn only_wait_of_a_queue_becomes_the_hosts_in_its_place_where_it_is_one_of_several() {
+        let key = Slab::<()>::new().next_key();
+        let mut lists = Lists::default();
+        let cover = |lists: &mut Lists| {
+            let mut covered = SmallVec::new();
+            assert!(!lists.cover(7, 1, 1, &mut covered), "there are no more");
+            covered.iter().map(|covered| covered.failure_order).collect::<Vec<_>>()
+        };
+        for round in 1..10 {
+            let order = lists.push(7, 1, Target::Op { queue: 7, key, wait: 0, wide: true });
+            assert_eq!(lists.coverable(), 1);
+            assert_eq!(cover(&mut lists), [Some(order)]);
+            assert_eq!((lists.coverable(), lists.len()), (0, 1), "round {round}");
+            assert!(cover(&mut lists).is_empty(), "it is covered once");
+            assert!(lists.release(1) && lists.remove(HOST, 1, order).is_some());
+        }
+        lists.push(7, 1, Target::Op { queue: 7, key, wait: 0, wide: false });
+        assert_eq!(cover(&mut lists), [None]);
+        assert!(lists.are_empty(), "there is nothing that a failure would matter to");
+    }
+
+    #[test]
+    fn wait_that_was_not_always_the_only_one_is_covered_once_though_its_list_becomes_the_hosts() {
+        let key = Slab::<()>::new().next_key();
+        let mut lists = Lists::default();
+        let [first, _] = [0, 1].map(|wait| lists.push(7, 1, Target::Op { queue: 7, key, wait, wide: true }));
+        assert!(lists.remove(7, 1, first).is_some());
+        let mut covered = SmallVec::new();
+        assert!(!lists.cover(7, 1, 3, &mut covered), "there are no more");
+        assert_eq!(covered.iter().map(|covered| covered.wait).collect::<Vec<_>>(), [1]);
+        assert_eq!((lists.coverable(), lists.len()), (0, 1));
+    }
+
+    #[test]
     fn lists_are_large_as_long_as_one_of_them_is() {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();
-        let push = |lists: &mut Lists, queue| lists.push(queue, 1, Target::Op { queue, key, wait: 0 });
+        let push =
+            |lists: &mut Lists, queue| lists.push(queue, 1, Target::Op { queue, key, wait: 0, wide: false });
         push(&mut lists, 0);
         assert!(!lists.are_large());
         for _ in 0..=2 * LARGE {
@@ -416,7 +556,7 @@ mod tests {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();
         for queue in 0..1_000 {
-            lists.push(queue, 1, Target::Op { queue, key, wait: 0 });
+            lists.push(queue, 1, Target::Op { queue, key, wait: 0, wide: false });
             assert!(lists.pop(1).is_some());
             lists.prune();
         }

@@ -191,6 +191,17 @@ impl<B: Backend> Op<B> {
         self.waits.iter().all(|wait| wait.producer() == Some(queue))
     }
 
+    /// One wait less. Returns whether it was the last, so that the operation can go.
+    #[inline]
+    pub(super) fn count_down(&mut self) -> bool {
+        debug_assert!(
+            self.remaining > 0,
+            "only a wait that is coverable or the host's is counted down, and once"
+        );
+        self.remaining -= 1;
+        self.remaining == 0 && self.failure.is_none()
+    }
+
     /// Whether the host has something to do before it fails. What was done early has its work only to be reclaimed; and what has its
     /// place in its queue has nothing left that the host could wait for.
     pub(super) fn cleans_up(&self) -> bool {

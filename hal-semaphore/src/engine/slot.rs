@@ -57,8 +57,8 @@ const LARGE: usize = 1024;
 /// What a timepoint releases.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// One wait of a held operation.
-    Op { queue: u32, key: Key, wait: u32 },
+    /// One wait of a held operation, which is `wide` where it has others. Once it is covered only a failure matters to it.
+    Op { queue: u32, key: Key, wait: u32, wide: bool },
     /// A covered wait of an operation that its device does not have yet: only a failure matters to it.
     Covered { queue: u32, key: Key },
     /// A queue whose oldest operation has ended on its device before what it waited for has retired here.
@@ -69,6 +69,15 @@ pub(crate) enum Target {
     Wait(Arc<HostWait>, u32),
     /// A callback.
     Callback(Arc<CallbackRecord>),
+}
+
+/// A wait that a promise covers in its own queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Covered {
+    pub(super) op: Key,
+    pub(super) wait: u32,
+    /// The number under which the host's list of the slot has it from now on, where only a failure matters.
+    pub(super) failure_order: Option<u32>,
 }
 
 /// A signal that work in some queue will make.
@@ -109,6 +118,8 @@ pub(crate) struct Slot {
     word: AtomicU64,
     /// How many waits a signal under way might cover.
     listeners: AtomicU64,
+    /// The largest value that was ever promised, for those without the lock, who may see an older one. It orders nothing.
+    promised: std::sync::atomic::AtomicU64,
     key: TimelineKey,
     /// It stands in for a foreign timeline.
     foreign: bool,
@@ -134,6 +145,7 @@ impl Slot {
         Self {
             word: AtomicU64::new(value),
             listeners: AtomicU64::new(0),
+            promised: std::sync::atomic::AtomicU64::new(0),
             key,
             foreign,
             state: Mutex::new(SlotState::default()),
@@ -143,6 +155,7 @@ impl Slot {
     /// Makes a slot without other owners ready for another timeline; the memory of its lists stays.
     pub(crate) fn reset(&mut self, key: TimelineKey, value: u64) {
         self.word = AtomicU64::new(value);
+        *self.promised.get_mut() = 0;
         self.key = key;
         let mut state = self.state.lock();
         // A waiter, or an operation that was to signal it, would own it as well.
@@ -378,13 +391,20 @@ impl Slot {
         self.count_listeners(state);
     }
 
+    /// Whether there may be promises that are enough for `value`, which is not reached: a look without the lock, for those to whom an
+    /// answer of a moment ago will do.
+    #[inline]
+    pub(super) fn may_be_promised(&self, value: u64) -> bool {
+        self.promised.load(std::sync::atomic::Ordering::Relaxed) >= value
+    }
+
     /// Work with a place in a queue will signal `promise`. Releases what that covers in the queue itself, and says
     /// through the agenda if there is more of it. Returns whether the slot [has become large](SlotState::becomes_large).
     #[inline]
     pub(super) fn promise(
         self: &Arc<Self>,
         promise: Promise,
-        covered: &mut SmallVec<[(Key, u32); 4]>,
+        covered: &mut SmallVec<[Covered; 4]>,
         agenda: &mut Agenda,
     ) -> bool {
         let mut state = self.state.lock();
@@ -393,28 +413,25 @@ impl Slot {
         }
         if state.promises.back().is_none_or(|last| last.value < promise.value || last.rank() < promise.rank())
         {
-            // A ring that is empty stays at its front.
+            // A ring that is empty stays at its front. No larger value was promised before: it would stand behind this one, or is
+            // reached.
+            self.promised.store(promise.value, std::sync::atomic::Ordering::Relaxed);
             state.promises.push_back(promise);
         } else if !state.insert_promise(promise) {
             return false;
         }
         let large = state.becomes_large();
-        if state.lists.coverable() == 0 || !state.lists.release_of(promise.queue, promise.value) {
+        if state.lists.coverable() == 0 {
             return large;
         }
-        let mut left = TURN;
-        while left > 0
-            && let Some((_, target)) = state.lists.pop_of(promise.queue, promise.value)
-        {
-            left -= 1;
-            if let Target::Op { key, wait, .. } = target {
-                covered.push((key, wait));
-            }
-        }
-        if state.lists.release_of(promise.queue, promise.value) {
+        let before = covered.len();
+        let more = state.lists.cover(promise.queue, promise.value, TURN, covered);
+        if more {
             agenda.covers.push_back(Covering { slot: self.clone(), promise });
         }
-        self.prune(&mut state);
+        if covered.len() > before {
+            self.prune(&mut state);
+        }
         large
     }
 
@@ -464,6 +481,7 @@ impl Slot {
 
     /// The value that the promises will bring the timeline to.
     pub(crate) fn promised(&self) -> Option<u64> {
+        // With the lock: a step that is shown already is made when this returns, and those who have seen the one read the other then.
         self.state.lock().promises.back().map(|promise| promise.value)
     }
 
@@ -478,7 +496,14 @@ impl Slot {
 }
 
 fn find(promises: &mut VecDeque<Promise>, value: u64, queue: u32, epoch: u64) -> Option<&mut Promise> {
-    let at = promises.binary_search_by_key(&(value, queue, epoch), Promise::rank).ok()?;
+    let rank = (value, queue, epoch);
+    // Mostly it was made just now.
+    let is_last = promises.back().is_some_and(|last| last.rank() == rank);
+    let at = if is_last {
+        promises.len() - 1
+    } else {
+        promises.binary_search_by_key(&rank, Promise::rank).ok()?
+    };
     promises.get_mut(at)
 }
 

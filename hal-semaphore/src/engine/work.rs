@@ -139,6 +139,10 @@ impl<B: Backend> Turn<'_, B> {
             self.end_chunk();
         }
         for _ in 0..ROUTE_TURN {
+            if self.state.runnable.is_empty() && !self.agenda.released.is_empty() {
+                // The next link of a chain is set free by the one before: what they signal is told together.
+                self.take_own_releases();
+            }
             let Some(key) = take_first(&mut self.state.runnable) else { break };
             self.route(key);
         }
@@ -161,7 +165,7 @@ impl<B: Backend> Turn<'_, B> {
     fn take_release(&mut self, target: Target, release: Release) {
         match (target, release) {
             (Target::Op { key, wait, .. }, Release::Reached(_)) => self.reach(key, wait),
-            (Target::Op { key, wait, .. }, Release::Covered(cover)) => self.cover(key, wait, cover),
+            (Target::Op { key, wait, .. }, Release::Covered(cover)) => self.cover(key, wait, cover, None),
             (Target::Op { key, .. } | Target::Covered { key, .. }, Release::Failed(failure)) => {
                 self.fail_unbegun(key, &failure);
             }
@@ -221,8 +225,13 @@ impl<T: Timeline> Publication<T> {
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
     }
 
+    /// Tells the timeline what led up to the step. Whether it has waiters.
+    fn record(&self) -> bool {
+        self.timeline.record_step(self.state.as_ref().copied(), self.by)
+    }
+
     fn tell(&self) {
-        self.timeline.notify(self.state.as_ref().copied(), self.by);
+        self.timeline.notify(self.state.as_ref().copied());
     }
 }
 
@@ -411,22 +420,22 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Tells those whom the engine does not know. Returns what comes after everything that the engine has to do itself,
-    /// since those that are told may take as long as they like, and not on a thread that submits.
+    /// Tells timelines what led up to their steps. Returns those that have waiters whom the engine does not know: these come after
+    /// everything that the engine has to do itself, since they may take as long as they like, and not on a thread that submits.
     fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
         let mut deferred = Vec::new();
         if publications.is_empty() {
             return deferred;
         }
-        let is_late = |publication: &Publication<B::Timeline>| {
-            self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
+        let has_waiters = |publication: &Publication<B::Timeline>| {
+            self.foreign_counted(|| publication.record()).unwrap_or(true)
         };
         if publications.len() == 1 {
             // Fast path: usually exactly one publication.
-            if publications.first().is_some_and(is_late) {
+            if publications.first().is_some_and(has_waiters) {
                 deferred.append(publications);
-            } else if let Some(publication) = publications.pop() {
-                self.tell(publication);
+            } else {
+                self.let_go(publications.pop());
             }
             return deferred;
         }
@@ -438,16 +447,16 @@ impl<B: Backend> Shared<B> {
                 let less = if says_more { std::mem::replace(&mut publication, next) } else { next };
                 self.let_go(less);
             }
-            if is_late(&publication) {
+            if has_waiters(&publication) {
                 deferred.push(publication);
             } else {
-                self.tell(publication);
+                self.let_go(publication);
             }
         }
         deferred
     }
 
-    /// Tells of a step. The last handle on a timeline may go here.
+    /// Wakes a timeline's own waiters. The last handle on a timeline may go here.
     fn tell(&self, publication: Publication<B::Timeline>) {
         self.count_panic(self.foreign(move || publication.tell()));
     }
@@ -761,7 +770,7 @@ mod tests {
         let slot = shared.new_slot(0);
         for wait in (0u32..).take(2 * TURN + 1) {
             let key = crate::slab::Slab::<()>::new().next_key();
-            slot.park(&mut slot.lock(), 1, 1, Target::Op { queue: 1, key, wait });
+            slot.park(&mut slot.lock(), 1, 1, Target::Op { queue: 1, key, wait, wide: false });
         }
         // The queue has issued epoch zero, and nothing else.
         let promise = Promise { value: 1, queue: 0, epoch: 0, cover: 1, event: None };

@@ -146,7 +146,8 @@ struct Noted(Arc<NotedInner>);
 struct NotedInner {
     value: AtomicU64,
     failure: OnceLock<Failure>,
-    notified: Mutex<Vec<(u64, Option<Point>)>>,
+    recorded: Mutex<Vec<(u64, Option<Point>)>>,
+    notified: Mutex<usize>,
     registration: Registration,
 }
 
@@ -180,15 +181,20 @@ impl Timeline for Noted {
         None
     }
 
-    fn has_waiters(&self) -> bool {
+    fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
+        if let Ok(value) = state {
+            assert!(self.value() >= value, "what waiters are told is shown already");
+            self.0.recorded.lock().unwrap().push((value, by));
+        }
         true
     }
 
-    fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
+    fn notify(&self, state: Result<u64, &Failure>) {
         if let Ok(value) = state {
-            assert!(self.value() >= value, "what waiters are told is shown already");
-            self.0.notified.lock().unwrap().push((value, by));
+            let recorded = self.0.recorded.lock().unwrap();
+            assert!(recorded.iter().any(|(known, _)| *known == value), "what led up to it is known already");
         }
+        *self.0.notified.lock().unwrap() += 1;
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
@@ -256,6 +262,7 @@ fn noted(engine: &Engine<Bare>) -> Noted {
     Noted(Arc::new(NotedInner {
         value: AtomicU64::new(0),
         failure: OnceLock::new(),
+        recorded: Mutex::default(),
         notified: Mutex::default(),
         registration: engine.register(0),
     }))
@@ -272,19 +279,20 @@ fn d_nothing_is_published_before_completion() {
         let signals = [(x.clone(), value)];
         engine.submit(0, Affinity::queue(1), &[], &signals, Action::Queue(work.clone())).unwrap();
     }
-    assert!(x.0.notified.lock().unwrap().is_empty());
+    assert!(x.0.recorded.lock().unwrap().is_empty());
     assert_eq!(x.value(), 0);
     let queue = engine.queue(0, 1).unwrap();
     let completer = engine.backend().completer.get().unwrap().clone();
     completer.complete(queue, 1).unwrap();
     assert_eq!(x.value(), 1);
-    assert_eq!(*x.0.notified.lock().unwrap(), [(1, Some(Point { queue, epoch: 1 }))]);
+    assert_eq!(*x.0.recorded.lock().unwrap(), [(1, Some(Point { queue, epoch: 1 }))]);
     completer.complete(queue, 3).unwrap();
     assert_eq!(x.value(), 3);
     // Of two in one report the last may stand for both.
-    let notified = x.0.notified.lock().unwrap();
-    assert_eq!(notified.last(), Some(&(3, Some(Point { queue, epoch: 3 }))));
-    assert!(notified.iter().all(|(value, by)| *by == Some(Point { queue, epoch: *value })), "{notified:?}");
+    let recorded = x.0.recorded.lock().unwrap();
+    assert_eq!(recorded.last(), Some(&(3, Some(Point { queue, epoch: 3 }))));
+    assert!(recorded.iter().all(|(value, by)| *by == Some(Point { queue, epoch: *value })), "{recorded:?}");
+    assert_eq!(*x.0.notified.lock().unwrap(), recorded.len());
     assert_eq!(work.load(Ordering::SeqCst), 3);
 }
 

@@ -21,13 +21,16 @@ struct Mirrored {
     failed_at: OnceLock<(u64, Failure)>,
     /// All that was shown, in order. No thread holds this lock while it calls the engine.
     shown: Mutex<Vec<Result<u64, u64>>>,
-    notified: Mutex<Vec<Notified>>,
+    /// What led up to each step that it was told of.
+    recorded: Mutex<Vec<Recorded>>,
+    /// What its waiters were told.
+    notified: Mutex<Vec<Result<u64, Failure>>>,
     /// All waits for it go through the engine.
     is_lonely: bool,
 }
 
-/// What waiters were told, and where it happened.
-type Notified = (Result<u64, Failure>, Option<Point>);
+/// A step, and where it was made.
+type Recorded = (Result<u64, Failure>, Option<Point>);
 
 /// A timeline of some other driver.
 #[derive(Default)]
@@ -122,13 +125,16 @@ impl Timeline for Either {
         None
     }
 
-    fn has_waiters(&self) -> bool {
-        !matches!(self, Either::Mirrored(mirrored) if mirrored.is_lonely)
+    fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
+        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        mirrored.recorded.lock().unwrap().push((state.map_err(Failure::clone), by));
+        !mirrored.is_lonely
     }
 
-    fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
+    fn notify(&self, state: Result<u64, &Failure>) {
         let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
-        mirrored.notified.lock().unwrap().push((state.map_err(Failure::clone), by));
+        assert!(!mirrored.is_lonely, "there is nobody to wake");
+        mirrored.notified.lock().unwrap().push(state.map_err(Failure::clone));
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
@@ -213,6 +219,7 @@ impl Setup {
             value: AtomicU64::new(0),
             failed_at: OnceLock::new(),
             shown: Mutex::default(),
+            recorded: Mutex::default(),
             notified: Mutex::default(),
             is_lonely: !waiters,
         });
@@ -322,8 +329,8 @@ fn steps_of_a_mirrored_timeline_are_shown_in_order() {
     );
 }
 
-/// Waiters that only the timeline knows are woken after the step is shown, and are told which point of a queue made it
-/// (S1).
+/// Waiters that only the timeline knows are woken after the step is shown, when the timeline knows which point of a queue made
+/// it (S1).
 #[test]
 fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
     let setup = Setup::new();
@@ -333,8 +340,13 @@ fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
     setup.complete(1);
     eventually("the waiters are told", || !mirror.notified.lock().unwrap().is_empty());
     let queue = setup.engine.queue(0, 0).unwrap();
+    let recorded = mirror.recorded.lock().unwrap().clone();
+    assert!(
+        matches!(&recorded[..], [(Ok(1), Some(point))] if *point == Point { queue, epoch: 1 }),
+        "{recorded:?}"
+    );
     let told = mirror.notified.lock().unwrap().clone();
-    assert!(matches!(&told[..], [(Ok(1), Some(point))] if *point == Point { queue, epoch: 1 }), "{told:?}");
+    assert!(matches!(told[..], [Ok(1)]), "{told:?}");
 }
 
 /// Of values of one timeline that come in a row its waiters are told the last, and of no other's (S1).
@@ -348,15 +360,17 @@ fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
     }
     let queue = setup.engine.queue(0, 0).unwrap();
     setup.engine.backend().completer.get().unwrap().fail(queue, 7, broken("parity")).unwrap();
-    eventually("the failure is told", || {
-        at_x.notified.lock().unwrap().iter().any(|(state, _)| state.is_err())
-    });
-    let told = |at: &Mirrored| -> Vec<_> {
-        let told = at.notified.lock().unwrap();
-        told.iter().map(|(state, by)| (state.clone().ok(), by.map(|point| point.epoch))).collect()
+    eventually("the failure is told", || at_x.notified.lock().unwrap().iter().any(Result::is_err));
+    let recorded = |at: &Mirrored| -> Vec<_> {
+        let recorded = at.recorded.lock().unwrap();
+        recorded.iter().map(|(state, by)| (state.clone().ok(), by.map(|point| point.epoch))).collect()
     };
-    assert_eq!(told(&at_x), [(Some(2), Some(2)), (Some(4), Some(6)), (None, Some(7))]);
-    assert_eq!(told(&at_y), [(Some(2), Some(3))]);
+    assert_eq!(recorded(&at_x), [(Some(2), Some(2)), (Some(4), Some(6)), (None, Some(7))]);
+    assert_eq!(recorded(&at_y), [(Some(2), Some(3))]);
+    let told = |at: &Mirrored| -> Vec<_> {
+        at.notified.lock().unwrap().iter().map(|state| state.clone().ok()).collect()
+    };
+    assert_eq!((told(&at_x), told(&at_y)), (vec![Some(2), Some(4), None], vec![Some(2)]));
     let shown = at_y.shown.lock().unwrap().clone();
     assert_eq!(shown, [Ok(2)], "what is there already is no step");
 }
@@ -371,7 +385,7 @@ fn timeline_without_waiters_is_told_where_its_operation_ends() {
     setup.submit(&[], &[(x, 2), (y, 1)], Action::Barrier);
     assert_eq!(setup.run_deferred(), 0);
     let told = |at: &Mirrored| -> Vec<_> {
-        at.notified.lock().unwrap().iter().map(|(state, _)| state.clone().ok()).collect()
+        at.recorded.lock().unwrap().iter().map(|(state, _)| state.clone().ok()).collect()
     };
     assert_eq!((told(&at_x), told(&at_y)), (vec![Some(1), Some(2)], vec![Some(1)]));
 }

@@ -89,11 +89,11 @@ impl Timeline for Either {
         }
     }
 
-    fn has_waiters(&self) -> bool {
+    fn record_step(&self, _state: Result<u64, &Failure>, _by: Option<Point>) -> bool {
         matches!(self, Either::Own(own) if own.when_notified.lock().unwrap().is_some())
     }
 
-    fn notify(&self, _state: Result<u64, &Failure>, _by: Option<Point>) {
+    fn notify(&self, _state: Result<u64, &Failure>) {
         if let Either::Own(own) = self {
             come(&own.when_notified);
         }

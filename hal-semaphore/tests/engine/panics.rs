@@ -25,7 +25,7 @@ enum Spot {
     Identity,
     FailedBefore,
     Show,
-    HasWaiters,
+    RecordStep,
     Notify,
     Deliver,
     Watch,
@@ -38,7 +38,7 @@ struct Inner {
     registration: Option<Registration>,
     panics_at: Arc<Mutex<Vec<Spot>>>,
     delivered: Mutex<Vec<bool>>,
-    notified: Mutex<Vec<bool>>,
+    recorded: Mutex<Vec<bool>>,
     notified_by: Mutex<Vec<ThreadId>>,
     watchers: Mutex<Vec<Watcher>>,
     /// Where it is to panic once it is watched; then it has been reached already.
@@ -112,15 +112,15 @@ impl Timeline for Mean {
         None
     }
 
-    fn has_waiters(&self) -> bool {
-        come(&self.0.panics_at, Spot::HasWaiters);
+    fn record_step(&self, state: Result<u64, &Failure>, _by: Option<Point>) -> bool {
+        come(&self.0.panics_at, Spot::RecordStep);
+        self.0.recorded.lock().unwrap().push(state.is_ok());
         self.0.panics_at.lock().unwrap().contains(&Spot::Notify)
     }
 
-    fn notify(&self, state: Result<u64, &Failure>, _by: Option<Point>) {
+    fn notify(&self, _state: Result<u64, &Failure>) {
         come(&self.0.panics_at, Spot::Notify);
         self.0.notified_by.lock().unwrap().push(thread::current().id());
-        self.0.notified.lock().unwrap().push(state.is_ok());
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
@@ -207,7 +207,7 @@ impl Setup {
             registration,
             panics_at: Arc::default(),
             delivered: Mutex::default(),
-            notified: Mutex::default(),
+            recorded: Mutex::default(),
             notified_by: Mutex::default(),
             watchers: Mutex::default(),
             panics_when_watched: Mutex::default(),
@@ -267,7 +267,7 @@ fn has_ended(timeline: &Mean) -> bool {
 /// a thread that completes a job. The timeline is where it should be, or fails; what comes after it goes on (S3, S5, S10).
 #[test]
 fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
-    for spot in [Spot::Show, Spot::HasWaiters, Spot::Notify, Spot::Drop] {
+    for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
         within(LIMIT, move || {
             let setup = Setup::new();
             let [before, bad, behind, next] = std::array::from_fn(|_| setup.own());
@@ -284,7 +284,7 @@ fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
             assert_eq!((behind.value(), next.value()), (1, 1), "{spot:?}: what did not panic is fulfilled");
             assert_eq!(bad.value(), u64::from(spot != Spot::Show), "{spot:?}");
             if spot == Spot::Show {
-                assert_eq!(*bad.0.notified.lock().unwrap(), [false], "its waiters hear that it has failed");
+                assert_eq!(*bad.0.recorded.lock().unwrap(), [false], "it is told that it has failed");
             }
             eventually("both have come back", || setup.reclaimed() == [1, 2]);
             assert_eq!(setup.0.stats().panics, 1, "{spot:?}");
@@ -308,7 +308,7 @@ fn handle_that_panics_beside_a_later_value_holds_nothing_up() {
         assert!(told.is_ok(), "the device has nothing to do with it");
         eventually("all have come back", || setup.reclaimed() == [1, 2, 3, 4]);
         assert_eq!((bad.value(), behind.value(), setup.0.stats().panics), (3, 1, 1));
-        assert_eq!(*bad.0.notified.lock().unwrap(), [true]);
+        assert_eq!(*bad.0.recorded.lock().unwrap(), [true]);
         setup.finish("a handle");
     });
 }
@@ -351,7 +351,7 @@ fn device_that_panics_when_it_is_asked_is_lost() {
 /// The same inside `submit`, where what may call the program back is left to another thread (S8, S10).
 #[test]
 fn timeline_that_panics_inside_submit_holds_nothing_up() {
-    for spot in [Spot::Show, Spot::HasWaiters, Spot::Notify, Spot::Drop] {
+    for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
         within(LIMIT, move || {
             let setup = Setup::new();
             let [bad, behind] = std::array::from_fn(|_| setup.own());
@@ -600,7 +600,7 @@ fn timeline_that_panics_when_asked_whether_it_calls_back_is_told_on_another_thre
     within(LIMIT, || {
         let setup = Setup::new();
         let [never, x] = std::array::from_fn(|_| setup.own());
-        arm(&x, &[Spot::HasWaiters]);
+        arm(&x, &[Spot::RecordStep]);
         setup.submit(&[], &[(&x, 1)], Action::Barrier);
         never.registration().unwrap().fail(&rig::broken("given up"));
         let work = Work { id: 1, asked: true, dropped: false };

@@ -162,21 +162,20 @@ impl Timeline for IreeTimeline {
         self.registered().cause()
     }
 
-    fn has_waiters(&self) -> bool {
-        self.registered().has_waiters()
+    fn record_step(&self, state: std::result::Result<u64, &Failure>, by: Option<Point>) -> bool {
+        let semaphore = self.registered();
+        let Ok(value) = state else { return semaphore.has_waiters() };
+        let frontier = by.and_then(|point| semaphore.frontiers.at(point));
+        let frontier = frontier.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: a frontier of one entry is a frontier.
+        unsafe { semaphore.record(semaphore.shown(value), frontier.cast()) }
     }
 
-    fn notify(&self, state: std::result::Result<u64, &Failure>, by: Option<Point>) {
+    fn notify(&self, state: std::result::Result<u64, &Failure>) {
         let _inside = teardown::enter();
         let semaphore = self.registered();
         match state {
-            // A value that was refused, because the semaphore was past it or had failed, is shown nowhere.
-            Ok(value) => {
-                let frontier = by.and_then(|point| semaphore.frontiers.at(point));
-                let frontier = frontier.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-                // SAFETY: a frontier of one entry is a frontier.
-                unsafe { semaphore.wake(value.min(semaphore.value()), frontier.cast()) };
-            }
+            Ok(value) => semaphore.dispatch(semaphore.shown(value)),
             Err(_) => semaphore.wake_failed(),
         }
     }

@@ -16,7 +16,7 @@ fn park(slot: &Slot, queue: u32, value: u64, waits: usize) {
     for _ in 0..waits {
         let key = Slab::<()>::new().next_key();
         let mut state = slot.lock();
-        slot.park(&mut state, queue, value, Target::Op { queue, key, wait: 0 });
+        slot.park(&mut state, queue, value, Target::Op { queue, key, wait: 0, wide: false });
     }
 }
 
