@@ -14,7 +14,7 @@ import time
 import iree_hal
 import numpy as np
 import pytest
-from conftest import EXAMPLES, LLVM_CPU, LOCAL, RISCV32, ROOT
+from conftest import EXAMPLES, LOCAL, RISCV32, ROOT
 
 SLOW = "mock://0?latency=200ms"
 
