@@ -110,6 +110,8 @@ pub(crate) struct State<D: Device> {
     memory: Arc<Memory<D>>,
     host: Arc<Loaders>,
     properties: Arc<Properties>,
+    /// The queues that there are, as an affinity.
+    queues: u64,
     device: Arc<D>,
     /// The same, for what is only for one device and knows nothing else of it.
     identity: DeviceIdentity,
@@ -168,6 +170,8 @@ impl<D: Device> HalDevice<D> {
             frontiers,
             spin: Arc::default(),
             memory,
+            // They were checked to be 1 to 64.
+            queues: u64::MAX >> (MAX_QUEUES - properties.queues.queues),
             properties,
             identity: device.clone(),
             device,

@@ -273,6 +273,12 @@ impl Submitted {
         Self { accepted: usize::MAX, stop: None }
     }
 
+    /// Nothing, if so many pieces and no fewer are on the queue.
+    #[inline]
+    pub(crate) fn unless_all_of(self, count: usize) -> Option<Self> {
+        if self.stop.is_none() && self.accepted >= count { None } else { Some(self) }
+    }
+
     /// The first `accepted` pieces are on the queue and there is no room for more until something of this device
     /// completes or the backend [says so](Completer::unblock). The engine keeps the rest, and offers it again then. If nothing of
     /// this device is in flight, nothing can complete: then the first piece of the rest is what the device cannot take, and

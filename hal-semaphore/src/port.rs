@@ -29,7 +29,7 @@ pub(crate) trait EngineEvents: Send + Sync {
     /// Does what an agenda says, and what follows from it. Called without a lock.
     fn run(&self, agenda: &mut Agenda);
     /// A slot has lost its registration.
-    fn retire_slot(&self, slot: Arc<Slot>);
+    fn retire_slot(&self, slot: &Arc<Slot>);
     /// A slot has memory to give back one day.
     fn remember_large(&self, slot: &Arc<Slot>);
     /// One callback more or less waits for its timeline.

@@ -70,6 +70,7 @@ impl<T> Slab<T> {
         self.len
     }
 
+    #[inline]
     fn entry(&self, index: u32) -> Option<&Entry<T>> {
         let (chunk, offset) = split(index);
         self.chunks.get(chunk)?.as_ref()?.get(offset)
@@ -121,19 +122,19 @@ impl<T> Slab<T> {
     #[cfg(test)]
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let key = self.next_key();
-        self.insert_as(key, value);
+        self.insert_with(key, || value);
         key
     }
 
-    /// Puts a value in under the [next key](Slab::next_key).
+    /// Has a value made under the [next key](Slab::next_key), where it stays: it is not moved there.
     #[inline]
-    pub(crate) fn insert_as(&mut self, key: Key, value: T) {
-        self.generation = key.generation;
+    pub(crate) fn insert_with(&mut self, key: Key, make: impl FnOnce() -> T) {
         #[expect(clippy::expect_used, reason = "the next key names an entry that exists")]
         let entry = self.entry_mut(key.index).expect("the next key names an entry that exists");
         let next_free = entry.next_free;
         entry.generation = key.generation;
-        entry.value = Some(value);
+        entry.value.get_or_insert_with(make);
+        self.generation = key.generation;
         if self.free == NONE {
             self.fresh += 1;
         } else {
@@ -142,6 +143,7 @@ impl<T> Slab<T> {
         self.len += 1;
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let entry = self.entry(key.index)?;
         if entry.generation == key.generation { entry.value.as_ref() } else { None }
@@ -159,6 +161,7 @@ impl<T> Slab<T> {
         reason = "a key that outlived its entry here is a defect of the engine, and to go on would \
                                             run work out of order"
     )]
+    #[inline(always)]
     pub(crate) fn live(&self, key: Key) -> &T {
         self.get(key).expect("the key of a living entry")
     }

@@ -164,18 +164,17 @@ where
 /// signal the timeline any more: what still waits for it fails as abandoned.
 pub struct Registration {
     port: Arc<dyn EngineEvents>,
-    slot: Option<Arc<Slot>>,
+    slot: Arc<Slot>,
 }
 
 impl Registration {
     pub(crate) fn new(port: Arc<dyn EngineEvents>, slot: Arc<Slot>) -> Self {
-        Self { port, slot: Some(slot) }
+        Self { port, slot }
     }
 
     #[inline]
     pub(crate) fn slot(&self) -> &Arc<Slot> {
-        #[expect(clippy::expect_used, reason = "only dropping takes the slot out")]
-        self.slot.as_ref().expect("a registration that lives has its slot")
+        &self.slot
     }
 
     /// The engine's name for the timeline.
@@ -266,12 +265,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            let mut entry = Entry::new(&*self.port);
-            slot.abandon(entry.agenda());
-            drop(entry);
-            self.port.retire_slot(slot);
-        }
+        let mut entry = Entry::new(&*self.port);
+        self.slot.abandon(entry.agenda());
+        drop(entry);
+        self.port.retire_slot(&self.slot);
     }
 }
 

@@ -143,6 +143,7 @@ impl HostRange {
     }
 
     /// How many bytes it has.
+    #[inline]
     pub fn length(&self) -> u64 {
         self.length as u64
     }
@@ -153,17 +154,20 @@ impl HostRange {
     }
 
     /// A part of it; nothing if that is not inside.
+    #[inline]
     pub fn slice(&self, offset: u64, length: u64) -> Option<Self> {
         let HostPart { start, length, .. } = self.part(offset, length)?;
         Some(Self { start, length, owner: self.owner.clone() })
     }
 
     /// A part of it for as long as the whole is borrowed, which costs no counting; nothing if that is not inside.
+    #[inline]
     pub fn part(&self, offset: u64, length: u64) -> Option<HostPart<'_>> {
         self.whole().part(offset, length)
     }
 
     /// All of it, borrowed.
+    #[inline]
     pub fn whole(&self) -> HostPart<'_> {
         HostPart { start: self.start, length: self.length, whole: PhantomData }
     }
@@ -175,6 +179,7 @@ impl HostRange {
     }
 
     /// Writes `bytes` at `offset`. False, and nothing is written, if they do not fit.
+    #[inline]
     #[must_use]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         self.part(offset, bytes.len() as u64).is_some_and(|target| target.write(bytes))
@@ -299,6 +304,7 @@ impl<'a> HostPart<'a> {
     }
 
     /// A part of it; nothing if that is not inside.
+    #[inline]
     pub fn part(self, offset: u64, length: u64) -> Option<HostPart<'a>> {
         let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
         if offset.checked_add(length)? > self.length {
@@ -327,6 +333,7 @@ impl<'a> HostPart<'a> {
     }
 
     /// Writes `bytes`, which are as many. False, and nothing is written, if they are not.
+    #[inline]
     #[must_use]
     pub fn write(self, bytes: &[u8]) -> bool {
         let fits = self.length == bytes.len();

@@ -33,6 +33,7 @@ struct Blocks {
 
 impl Staging {
     /// A copy of some bytes.
+    #[inline(always)]
     pub(crate) fn capture(&self, bytes: &[u8]) -> Result<HostRange> {
         let length = bytes.len() as u64;
         if length > BLOCK / 4 {
@@ -49,10 +50,12 @@ impl Staging {
 }
 
 /// A copy of some bytes, in memory of its own.
+#[cold]
 pub(crate) fn copy(bytes: &[u8]) -> Result<HostRange> {
     own(bytes.len() as u64).map(|range| written(range, bytes))
 }
 
+#[inline]
 fn written(range: HostRange, bytes: &[u8]) -> HostRange {
     let written = range.write(0, bytes);
     debug_assert!(written, "the range is as long as the bytes");
@@ -64,24 +67,32 @@ fn own(length: u64) -> Result<HostRange> {
 }
 
 impl Blocks {
+    #[inline]
     fn take(&mut self, length: u64) -> Result<HostRange> {
         loop {
             if let Some(piece) = self.blocks.last().and_then(|block| block.slice(self.taken, length)) {
                 self.taken = (self.taken + length).next_multiple_of(ALIGNMENT);
                 return Ok(piece);
             }
-            // The oldest block is the first to be unused.
-            let free = self.blocks.iter().position(|block| !block.is_shared());
-            let next = match free {
-                Some(at) => self.blocks.remove(at),
-                None => own(BLOCK)?,
-            };
-            if self.blocks.len() == KEPT {
-                self.blocks.remove(0);
-            }
-            self.blocks.push(next);
-            self.taken = 0;
+            self.go_on_to_next()?;
         }
+    }
+
+    /// Takes pieces from another block from now on.
+    #[cold]
+    fn go_on_to_next(&mut self) -> Result {
+        // The oldest block is the first to be unused.
+        let free = self.blocks.iter().position(|block| !block.is_shared());
+        let next = match free {
+            Some(at) => self.blocks.remove(at),
+            None => own(BLOCK)?,
+        };
+        if self.blocks.len() == KEPT {
+            self.blocks.remove(0);
+        }
+        self.blocks.push(next);
+        self.taken = 0;
+        Ok(())
     }
 }
 

@@ -69,6 +69,12 @@ const MAY_WAIT: sys::iree_hal_alloca_flags_t =
 const NON_BLOCKING: sys::iree_hal_host_call_flags_t =
     sys::IREE_HAL_HOST_CALL_FLAG_NON_BLOCKING as sys::iree_hal_host_call_flags_t;
 
+/// The bits of an affinity, folded into this many.
+#[cold]
+fn folded(affinity: sys::iree_hal_queue_affinity_t, queues: u32) -> u64 {
+    (0..64_u32.div_ceil(queues)).fold(0, |folded, fold| folded | affinity >> (fold * queues))
+}
+
 impl<D: Device> State<D> {
     /// The queues that an affinity of IREE's names. None and all of them both mean any.
     ///
@@ -76,15 +82,11 @@ impl<D: Device> State<D> {
     /// queue. Of one that names queues of this device those count; the bits of one that names none are folded into the
     /// queues that there are.
     pub(super) fn affinity(&self, affinity: sys::iree_hal_queue_affinity_t) -> Affinity {
-        // The engine has at most 64 queues of a device, and at least one.
-        let queues = u32::try_from(self.properties.queues.queues).unwrap_or(64).clamp(1, 64);
-        let known = u64::MAX >> (64 - queues);
+        let known = self.queues;
         Affinity(match affinity {
             0 | u64::MAX => known,
             some if some & known != 0 => some & known,
-            none => {
-                (0..64_u32.div_ceil(queues)).fold(0, |folded, fold| folded | none >> (fold * queues)) & known
-            }
+            none => folded(none, known.count_ones()) & known,
         })
     }
 

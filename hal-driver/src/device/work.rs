@@ -195,11 +195,33 @@ impl<D: Device> EngineBackend<D> {
         queue: QueueId,
         submission: &mut Submission<'_, Self>,
     ) -> Result<std::result::Result<(), Rejected<D>>> {
+        let job = if submission.waits.is_empty()
+            && submission.event.is_none()
+            && let Some(command) = take_command(submission.work)
+        {
+            // Fast path: the command is moved no more often than it has to be.
+            Job {
+                queue,
+                epoch: submission.epoch,
+                waits: SmallVec::new(),
+                event: None,
+                commands: Commands::Own(SmallVec::from_buf([command])),
+                observer: None,
+            }
+        } else {
+            self.job(queue, submission)?
+        };
+        Ok(self.device.submit(job))
+    }
+
+    /// The job for a submission.
+    #[inline(never)]
+    fn job(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result<Job<D>> {
         let mut observer = None;
-        let commands = match submission.work {
-            None => Commands::Own(SmallVec::new()),
-            Some(Work { operation: Operation::Command(_), .. }) => own_command(submission.work.take()),
-            Some(work) => {
+        let commands = match (take_command(submission.work), &mut *submission.work) {
+            (Some(command), _) => Commands::Own(SmallVec::from_buf([command])),
+            (None, None) => Commands::Own(SmallVec::new()),
+            (None, Some(work)) => {
                 let point = Point { queue, epoch: submission.epoch };
                 if let Some(trace) = &work.trace {
                     trace.issued(point);
@@ -208,17 +230,9 @@ impl<D: Device> EngineBackend<D> {
                 self.resolve(point, &mut work.operation)?
             }
         };
-        Ok(self.device.submit(Job {
-            queue,
-            epoch: submission.epoch,
-            waits: match submission.waits {
-                [] => SmallVec::new(),
-                waits => waits.iter().cloned().collect(),
-            },
-            event: submission.event.cloned(),
-            commands,
-            observer,
-        }))
+        let waits = submission.waits.iter().cloned().collect();
+        let event = submission.event.cloned();
+        Ok(Job { queue, epoch: submission.epoch, waits, event, commands, observer })
     }
 
     /// The commands of an operation, which keeps what they use.
@@ -266,11 +280,14 @@ fn put_back<D: Device>(had_work: bool, work: &mut Option<Work<D>>, commands: Com
 
 /// The command of an operation that is nothing else.
 #[inline(always)]
-fn own_command<D: Device>(work: Option<Work<D>>) -> Commands<D> {
-    Commands::Own(match work {
-        Some(Work { operation: Operation::Command(command), .. }) => SmallVec::from_buf([command]),
-        _ => SmallVec::new(),
-    })
+fn take_command<D: Device>(work: &mut Option<Work<D>>) -> Option<Command<D>> {
+    if !matches!(work, Some(Work { operation: Operation::Command(_), .. })) {
+        return None;
+    }
+    match work.take()?.operation {
+        Operation::Command(command) => Some(command),
+        _ => None,
+    }
 }
 
 impl<D: Device> Backend for EngineBackend<D> {

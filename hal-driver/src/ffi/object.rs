@@ -368,6 +368,7 @@ pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Result<&'
 /// # Safety
 ///
 /// `data` is null, or valid for `offset` and as many bytes behind it as long as the result is used, or `count` is zero.
+#[inline]
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, offset: usize, count: usize) -> Result<&'a [u8]> {
     let data = data.cast::<u8>();
     let start = if data.is_null() { data } else { data.wrapping_add(offset) };

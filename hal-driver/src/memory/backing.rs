@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// An allocation of some device: what a buffer's slots need of it.
-pub(crate) trait Backing: Send + Sync {
+pub(crate) trait Backing: Any + Send + Sync {
     /// The host's view of all of it: the same each time, and valid as long as the allocation.
     fn host_view(&self) -> Option<HostRange>;
     /// Makes the host's writes visible to the device.
@@ -28,8 +28,6 @@ pub(crate) trait Backing: Send + Sync {
     fn descriptor(&self) -> Result<OwnedFd>;
     /// The device for C that it is of.
     fn parent(&self) -> &Parent;
-    /// The allocation itself.
-    fn as_any(&self) -> &dyn Any;
 }
 
 /// An allocation and the device that it is of, which goes last.
@@ -61,7 +59,7 @@ impl<D: Device> DeviceMemory<D> {
 
     /// The memory behind an allocation, if it is one of `device`.
     pub(super) fn recognise<'a>(backing: &'a dyn Backing, device: &Arc<D>) -> Option<&'a Arc<D::Memory>> {
-        let allocation: &Self = backing.as_any().downcast_ref()?;
+        let allocation: &Self = (backing as &dyn Any).downcast_ref()?;
         Arc::ptr_eq(&allocation.device, device).then_some(&allocation.memory)
     }
 }
@@ -88,10 +86,6 @@ impl<D: Device> Backing for DeviceMemory<D> {
 
     fn parent(&self) -> &Parent {
         &self.parent
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

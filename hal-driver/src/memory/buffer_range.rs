@@ -87,12 +87,15 @@ impl<'a> LentRange<'a> {
         match rest {
             Some(rest) if self.length == WHOLE => Ok(rest),
             Some(rest) if self.length <= rest => Ok(self.length),
-            _ => {
-                let (offset, length) = (self.offset, self.length);
-                let message = format!("{length} bytes at {offset} are not inside a buffer of {whole} bytes");
-                Err(Failure::new(Code::OutOfRange, message))
-            }
+            _ => Err(self.outside(whole)),
         }
+    }
+
+    #[cold]
+    fn outside(self, whole: u64) -> Failure {
+        let (offset, length) = (self.offset, self.length);
+        let message = format!("{length} bytes at {offset} are not inside a buffer of {whole} bytes");
+        Failure::new(Code::OutOfRange, message)
     }
 
     /// What the buffer is part of, and where in that the range begins. A buffer keeps what it is part of.

@@ -26,7 +26,7 @@ use super::{Action, Placement, Refused, Shared, WaitCounts};
 use crate::backend::{Backend, Item, Transition, WaitClass};
 use crate::error::SubmitError;
 use crate::failure::Failure;
-use crate::ids::{Affinity, MAX_VALUE};
+use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket};
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::Ordering;
@@ -72,14 +72,15 @@ impl<B: Backend> Shared<B> {
             .filter(|slot| slot.key().engine == self.id)
     }
 
-    /// Checks a request before anything changes.
+    /// Checks a request before anything changes. Says whether it waits for timelines that are not this engine's.
+    #[inline(always)]
     fn check<W, S>(
         &self,
         device: usize,
         affinity: Affinity,
         waits: &W,
         signals: &S,
-    ) -> Result<(), SubmitError>
+    ) -> Result<bool, SubmitError>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
@@ -90,15 +91,20 @@ impl<B: Backend> Shared<B> {
         let Some(spec) = self.devices.get(device) else {
             return Err(SubmitError::UnknownDevice { device, devices: self.devices.len() });
         };
-        let known = if spec.queues == 64 { u64::MAX } else { (1u64 << spec.queues) - 1 };
+        // There are 1 to 64.
+        let known = u64::MAX >> (64 - spec.queues);
         if affinity.0 == 0 {
             return Err(SubmitError::NoQueue { device, known });
         }
         if affinity != Affinity::ANY && affinity.0 & !known != 0 {
             return Err(SubmitError::UnknownQueue { device, mask: affinity.0, known });
         }
-        if let Some((_, value)) = iter(waits).find(|&(_, value)| value > MAX_VALUE) {
-            return Err(SubmitError::ValueTooLarge { value });
+        let mut waits_for_foreign = false;
+        for (timeline, value) in iter(waits) {
+            if value > MAX_VALUE {
+                return Err(SubmitError::ValueTooLarge { value });
+            }
+            waits_for_foreign |= self.own(timeline).is_none();
         }
         for (timeline, value) in iter(signals) {
             if value > MAX_VALUE {
@@ -112,7 +118,7 @@ impl<B: Backend> Shared<B> {
                 return Err(SubmitError::SignalNotAbove { value, current });
             }
         }
-        Ok(())
+        Ok(waits_for_foreign)
     }
 
     /// Chooses a queue of the device: the one whose order already covers a wait, else the one with the least to do.
@@ -167,8 +173,13 @@ impl<B: Backend> Shared<B> {
     {
         let (kind, work) = action.into_parts();
         let mut item = Item::of(work);
-        self.submit_item(device, affinity, waits, signals, kind, &mut item)
-            .map_err(|error| Refused { error, action: Action::from_parts(kind, item.work.take()) })
+        match self.submit_item(device, affinity, waits, signals, kind, &mut item) {
+            Ok(Admitted { key, queue, waits }) => {
+                let ticket = Ticket { engine: self.id, queue: queue.index, key };
+                Ok(Placement { ticket, queue, waits })
+            }
+            Err(error) => Err(Refused { error, action: Action::from_parts(kind, item.work.take()) }),
+        }
     }
 
     fn submit_item<W, S>(
@@ -179,35 +190,42 @@ impl<B: Backend> Shared<B> {
         signals: &S,
         kind: ActionKind,
         item: &mut Item<B>,
-    ) -> Result<Placement, SubmitError>
+    ) -> Result<Admitted, SubmitError>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
-        self.check(device, affinity, waits, signals)?;
+        let waits_for_foreign = self.check(device, affinity, waits, signals)?;
         let index = self.choose(device, affinity, waits);
-        let is_foreign = |(timeline, _)| self.own(timeline).is_none();
-        let standings = iter(waits).any(is_foreign).then(|| self.foreign_standings(waits));
+        let standings;
+        let foreign: &[Standing] = if waits_for_foreign {
+            standings = self.foreign_standings(waits);
+            &standings
+        } else {
+            &[]
+        };
         let mut entry = Entry::submitting(self);
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, index, entry.agenda());
         if turn.state.closing {
             if !is_mutated(Mutation::RefusalLeavesQueue) {
-                turn.finish(0, nested);
+                turn.finish(nested);
             }
             return Err(SubmitError::ShutDown);
         }
-        let foreign = standings.as_deref().unwrap_or(&[]);
-        let (placement, straight) = turn.admit(waits, signals, kind, item, foreign, !nested);
+        let (admitted, straight) = turn.admit(waits, signals, kind, item, foreign, !nested);
         if straight {
-            turn = turn.hand_over(item);
+            turn.hand_over(item).work_on(1);
+        } else {
+            turn.finish(nested);
         }
-        turn.finish(usize::from(straight), nested);
-        Ok(placement)
+        entry.end();
+        Ok(admitted)
     }
 
     /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a
     /// driver that panics has failed.
+    #[cold]
     fn foreign_standings<W: TimelineValues<B::Timeline> + ?Sized>(&self, waits: &W) -> Vec<Standing> {
         let mut standings = Vec::new();
         for (timeline, value) in iter(waits) {
@@ -228,28 +246,35 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Work with a place in its queue will make each of these signals: from here on whatever follows it there is ordered after
-    /// them. Returns the waits of the queue that this covers.
-    #[inline]
+    /// them. Adds the waits of the queue that this covers.
+    #[inline(always)]
     pub(super) fn promise_each(
         &self,
         signals: &[SignalRecord<B::Timeline>],
         promise: Promise,
+        covered: &mut CoveredWaits,
         agenda: &mut Agenda,
-    ) -> CoveredWaits {
-        let mut covered = CoveredWaits::new();
+    ) {
         for signal in signals {
             let Some(slot) = self.own(&signal.timeline) else { continue };
-            if slot.promise(Promise { value: signal.value, ..promise }, &mut covered, agenda) {
+            if slot.promise(Promise { value: signal.value, ..promise }, covered, agenda) {
                 self.remember_large(slot);
             }
         }
-        covered
     }
 
     /// Whether one queue can wait natively for work of another.
     pub(super) fn reaches(&self, waiting: &Queue<B>, producer: &Queue<B>) -> bool {
         self.device(waiting).reaches(waiting.id.device(), producer.id.device())
     }
+}
+
+/// What a [`Placement`] is made of, by those who want one.
+struct Admitted {
+    key: Key,
+    /// The queue that was chosen.
+    queue: QueueId,
+    waits: WaitCounts,
 }
 
 /// An operation that is being made in its place. It goes from there if foreign code panics before it is finished: then it was
@@ -286,7 +311,7 @@ impl<B: Backend> Turn<'_, B> {
         item: &mut Item<B>,
         foreign: &[Standing],
         may_go_straight: bool,
-    ) -> (Placement, bool)
+    ) -> (Admitted, bool)
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
@@ -294,7 +319,8 @@ impl<B: Backend> Turn<'_, B> {
         let is_clear = may_go_straight && kind == ActionKind::Queue && self.is_clear();
         let key = self.state.ops.next_key();
         // It is made where it stays.
-        self.state.ops.insert_as(key, Op::new(kind, self.device.lost()));
+        let lost = self.device.lost();
+        self.state.ops.insert_with(key, move || Op::new(kind, lost));
         let unfinished = Unfinished { turn: self, key };
         unfinished.turn.record_signals(key, signals);
         let counts = unfinished.turn.record_waits(key, kind, waits, foreign);
@@ -302,11 +328,11 @@ impl<B: Backend> Turn<'_, B> {
         self.state.stats.submitted += 1;
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
-        let placement = Placement { ticket: self.ticket(key), queue: self.queue.id, waits: counts };
+        let admitted = Admitted { key, queue: self.queue.id, waits: counts };
         let op = self.state.ops.live_mut(key);
         if is_clear && op.failure.is_none() && op.waits_for_nothing_but(self.index) {
             self.put_in_flight(key, item);
-            return (placement, true);
+            return (admitted, true);
         }
         op.work = item.work.take();
         op.remaining = counts.held;
@@ -319,7 +345,7 @@ impl<B: Backend> Turn<'_, B> {
         if !is_held {
             self.state.runnable.push_back(key);
         }
-        (placement, false)
+        (admitted, false)
     }
 
     /// Records the signals of an operation that is being admitted as `key`.
@@ -467,6 +493,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Registers a wait of the operation `key` for a foreign timeline.
+    #[cold]
     fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key) -> Result<WaitClass, Failure> {
         let timeline = self.shared.foreign_counted(|| timeline.clone())?;
         let slot = self.shared.stand_in();
@@ -481,8 +508,9 @@ impl<B: Backend> Turn<'_, B> {
     /// What covers a wait of this queue in the queue itself. Work of the queue moves on under the lock that is held here.
     fn own_coverage(&self, slot: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
         let is_own = |promise: &&Promise| promise.queue == self.index;
-        let sole = slot.sole_promise_for(value).filter(is_own);
-        let promise = sole.or_else(|| slot.promises_for(value).find(is_own))?;
+        // Mostly it is the last one that is waited for.
+        let exact = slot.last_promise().filter(|promise| promise.value == value).filter(is_own);
+        let promise = exact.or_else(|| slot.promises_for(value).find(is_own))?;
         let class = WaitClass::SameQueue { producer: self.queue.point(promise.epoch) };
         Some((class, Cover { queue: self.index, epoch: promise.epoch, event: None }))
     }
@@ -674,7 +702,8 @@ impl<B: Backend> Turn<'_, B> {
         op.state = OpState::Ordered;
         let cover = super::issue::foreseen_cover(self.queue, self.device, op.kind, epoch);
         let promise = Promise { value: 0, queue: self.index, epoch, cover, event: None };
-        let covered = self.shared.promise_each(&op.signals, promise, self.agenda);
+        let mut covered = CoveredWaits::new();
+        self.shared.promise_each(&op.signals, promise, &mut covered, self.agenda);
         self.state.ready.push_back(key);
         self.has_place(key, epoch, &covered);
         if self.state.window.is_full() || self.state.ready.len() > BATCH {

@@ -137,6 +137,31 @@ struct Local {
     spare: RefCell<Vec<Box<Agenda>>>,
 }
 
+impl Local {
+    /// Keeps an agenda for the next call.
+    #[inline(always)]
+    fn keep(&self, agenda: Box<Agenda>) {
+        if agenda.is_large() {
+            drop_large(agenda);
+        } else if let Some(inner) = self.next.replace(Some(agenda)) {
+            self.keep_spare(inner);
+        }
+    }
+
+    #[cold]
+    fn keep_spare(&self, inner: Box<Agenda>) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < SPARE {
+            spare.push(inner);
+        }
+    }
+}
+
+#[cold]
+fn drop_large(agenda: Box<Agenda>) {
+    drop(agenda);
+}
+
 local! {
     static LOCAL: Local = Local::default();
 }
@@ -260,8 +285,22 @@ impl<'a> Entry<'a> {
 }
 
 impl Drop for Entry<'_> {
-    #[inline]
     fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Entry<'_> {
+    /// Ends the call as dropping it does, for callers that end many.
+    #[inline(always)]
+    pub(crate) fn end(mut self) {
+        self.leave();
+        // Nothing is left in it.
+        std::mem::forget(self);
+    }
+
+    #[inline(always)]
+    fn leave(&mut self) {
         let mut agenda = self.agenda.take();
         if let Some(left) = agenda.take_if(|agenda| !agenda.is_empty()) {
             agenda = self.work_off(left);
@@ -272,16 +311,9 @@ impl Drop for Entry<'_> {
                 drain_inbox();
             }
             local.depth.set(local.depth.get() - 1);
-            if self.submits {
-                local.submitting.set(local.submitting.get() - 1);
-            }
-            if let Some(agenda) = agenda.filter(|agenda| !agenda.is_large())
-                && let Some(inner) = local.next.replace(Some(agenda))
-            {
-                let mut spare = local.spare.borrow_mut();
-                if spare.len() < SPARE {
-                    spare.push(inner);
-                }
+            local.submitting.set(local.submitting.get() - u32::from(self.submits));
+            if let Some(agenda) = agenda {
+                local.keep(agenda);
             }
         });
     }

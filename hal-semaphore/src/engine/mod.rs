@@ -120,13 +120,13 @@ pub struct WaitCounts {
 
 impl WaitCounts {
     fn count(&mut self, class: WaitClass) {
-        let count = match class {
-            WaitClass::Reached => &mut self.reached,
-            WaitClass::SameQueue { .. } | WaitClass::Dominated { .. } => &mut self.ordered,
-            WaitClass::Native { .. } | WaitClass::Peer { .. } => &mut self.native,
-            WaitClass::Held => &mut self.held,
-        };
-        *count += 1;
+        // Each by itself, so that the compiler can keep the counts in registers.
+        match class {
+            WaitClass::Reached => self.reached += 1,
+            WaitClass::SameQueue { .. } | WaitClass::Dominated { .. } => self.ordered += 1,
+            WaitClass::Native { .. } | WaitClass::Peer { .. } => self.native += 1,
+            WaitClass::Held => self.held += 1,
+        }
     }
 }
 

@@ -325,7 +325,7 @@ impl<B: Backend> Effects<B> {
             && self.garbage.is_empty()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         // One comparison is cheaper than eight.
         let left = self.publications.len()
@@ -467,12 +467,14 @@ impl<B: Backend> QueueState<B> {
     }
 
     /// Whether the oldest operation in flight can retire, as far as the queue itself can tell.
+    #[inline(always)]
     pub(super) fn is_due(&self) -> bool {
         !self.gated
             && self.in_flight.front().is_some_and(|entry| {
                 // A lost device is done with what it had reported, and with nothing else.
-                let can_end = self.lost.is_none() || entry.epoch <= self.completed;
-                can_end && entry.epoch <= self.issued && entry.has_ended(self.completed)
+                entry.epoch <= self.issued
+                    && entry.has_ended(self.completed)
+                    && (self.lost.is_none() || entry.epoch <= self.completed)
             })
     }
 

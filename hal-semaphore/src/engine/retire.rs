@@ -173,6 +173,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Whether a lost device has left something here that it will not report. What it was not given ends with all that has not
     /// begun.
+    #[inline(always)]
     pub(super) fn needs_sweep(&self) -> bool {
         let state = &self.state;
         state.lost.is_some()

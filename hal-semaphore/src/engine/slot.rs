@@ -400,7 +400,7 @@ impl Slot {
 
     /// Work with a place in a queue will signal `promise`. Releases what that covers in the queue itself, and says
     /// through the agenda if there is more of it. Returns whether the slot [has become large](SlotState::becomes_large).
-    #[inline]
+    #[inline(always)]
     pub(super) fn promise(
         self: &Arc<Self>,
         promise: Promise,
@@ -516,23 +516,24 @@ impl SlotState {
         !self.promises.is_empty()
     }
 
-    /// The last promise, if it is enough for `value` and the only one: mostly it is what is waited for.
+    /// The promise of the largest value.
     #[inline]
-    pub(super) fn sole_promise_for(&self, value: u64) -> Option<&Promise> {
-        let last = self.promises.len().checked_sub(1)?;
-        let is_enough = |promise: &&Promise| promise.value >= value;
-        let before = last.checked_sub(1).and_then(|at| self.promises.get(at));
-        if before.is_some_and(|before| is_enough(&before)) {
-            return None;
-        }
-        self.promises.get(last).filter(is_enough)
+    pub(super) fn last_promise(&self) -> Option<&Promise> {
+        self.promises.back()
+    }
+
+    /// Whether the last promise is enough for `value`, and the only one.
+    fn only_last_is_enough(&self, value: u64) -> bool {
+        let mut from_last = self.promises.iter().rev().map(|promise| promise.value >= value);
+        from_last.next() == Some(true) && from_last.next() != Some(true)
     }
 
     /// The promises that are enough for `value`, the smallest first, and no more than a look goes through.
     pub(super) fn promises_for(&self, value: u64) -> impl Iterator<Item = &Promise> {
-        let first = match self.sole_promise_for(value) {
-            Some(_) => self.promises.len() - 1,
-            None => self.promises.partition_point(|promise| promise.value < value),
+        let first = if self.only_last_is_enough(value) {
+            self.promises.len() - 1
+        } else {
+            self.promises.partition_point(|promise| promise.value < value)
         };
         self.promises.range(first..).take(SCAN)
     }

@@ -12,6 +12,7 @@
 //! is special about it: what its device does not take goes back to the head of `ready`, as it would from any batch, and what it
 //! sets free is worked off by [`Turn::work`].
 
+use super::admit::CoveredWaits;
 #[cfg(doc)]
 use super::queue::Op;
 use super::queue::{InFlight, OpState, Turn};
@@ -42,7 +43,8 @@ impl<B: Backend> Turn<'_, B> {
         let op = state.ops.live_mut(key);
         (op.state, op.epoch) = (OpState::Issued, epoch);
         state.stats.same_queue += op.waits.len() as u64;
-        let covered = self.shared.promise_each(&op.signals, promise, self.agenda);
+        let mut covered = CoveredWaits::new();
+        self.shared.promise_each(&op.signals, promise, &mut covered, self.agenda);
         self.has_place(key, epoch, &covered);
         if B::OBSERVES {
             self.tell_of_own_waits(key);
@@ -72,37 +74,54 @@ impl<B: Backend> Turn<'_, B> {
     /// Hands the one operation that was [put in flight](Turn::put_in_flight) to its device.
     #[inline(always)]
     pub(super) fn hand_over(mut self, item: &mut Item<B>) -> Self {
+        let (key, epoch) = (item.op, item.epoch);
         let reports = self.device.reports(self.shared.queues());
-        let last_native = std::mem::replace(&mut self.state.last_native, item.epoch);
+        let last_native = std::mem::replace(&mut self.state.last_native, epoch);
         self.state.issuing = true;
-        self.state.shown = item.epoch;
+        self.state.shown = epoch;
         self.state.stats.batches += 1;
         self.take_credits(1);
         let transitions = B::OBSERVES.then(|| std::mem::take(&mut self.state.effects.transitions));
         let id = self.queue.id;
-        let answer;
-        (self, answer) = self.without(|shared, _| {
+        let refusal;
+        (self, refusal) = self.without(|shared, _| {
             if let Some(transitions) = transitions {
                 shared.observe_each(transitions);
             }
             let mut batch = Batch { items: std::slice::from_mut(item), waits: &[] };
-            shared.foreign_counted(|| shared.backend.submit(id, &mut batch)).unwrap_or_else(Submitted::lost)
+            let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
+            answer.unwrap_or_else(Submitted::lost).unless_all_of(1)
         });
-        if answer.stop.is_none() && answer.accepted > 0 && self.state.lost.is_none() {
+        if refusal.is_none() && self.state.lost.is_none() {
             if item.work.is_some() {
-                self.live(item.op).work = item.work.take();
+                self.live(key).work = item.work.take();
             }
             self.state.window.accepted();
-            if self.move_issued(item.epoch) {
-                self.announce(item.op, self.promise(item.epoch));
+            if self.move_issued(epoch) {
+                self.announce(key, self.promise(epoch));
             }
         } else {
-            let mut scratch = self.state.scratch.take().unwrap_or_default();
-            scratch.items.push(std::mem::replace(item, Item::of(None)));
-            self = self.take_answer(&mut scratch, answer, reports, last_native);
-            self.state.scratch = Some(scratch);
+            let item = std::mem::replace(item, Item::of(None));
+            let answer = refusal.unwrap_or_else(Submitted::all);
+            self = self.take_answer_of_one(item, answer, reports, last_native);
         }
         self.state.issuing = false;
+        self
+    }
+
+    /// Takes in what the backend answered to a batch of this one, which it has not simply taken.
+    #[cold]
+    fn take_answer_of_one(
+        mut self,
+        item: Item<B>,
+        answer: Submitted,
+        reports: Option<u64>,
+        last_native: u64,
+    ) -> Self {
+        let mut scratch = self.state.scratch.take().unwrap_or_default();
+        scratch.items.push(item);
+        self = self.take_answer(&mut scratch, answer, reports, last_native);
+        self.state.scratch = Some(scratch);
         self
     }
 }

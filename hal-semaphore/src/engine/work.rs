@@ -37,19 +37,19 @@ impl<B: Backend> Turn<'_, B> {
         self.work_on(0);
     }
 
-    /// The same for a call that has worked for so many rounds already, and leaves the rest to the calls around it if it is
-    /// nested too deep.
-    #[inline]
-    pub(super) fn finish(self, rounds: usize, nested: bool) {
+    /// The same for a call that leaves the rest to the calls around it if it is nested too deep.
+    #[inline(always)]
+    pub(super) fn finish(self, nested: bool) {
         if nested {
             self.agenda.visit(self.index);
         } else {
-            self.work_on(rounds);
+            self.work_on(0);
         }
     }
 
+    /// The same for a call that has worked for so many rounds already.
     #[inline(always)]
-    fn work_on(self, rounds: usize) {
+    pub(super) fn work_on(self, rounds: usize) {
         if self.is_done(rounds) {
             self.leave_done();
         } else {
@@ -129,7 +129,7 @@ impl<B: Backend> Turn<'_, B> {
         self.state.is_due() || self.needs_sweep()
     }
 
-    #[inline]
+    #[inline(always)]
     fn has_more(&self) -> bool {
         self.has_runnable() || self.can_retire() || self.can_issue() || !self.state.effects.is_empty()
     }
@@ -680,12 +680,13 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
     }
 
-    fn retire_slot(&self, slot: Arc<Slot>) {
+    fn retire_slot(&self, slot: &Arc<Slot>) {
         self.timelines.fetch_sub(1, Ordering::Relaxed);
-        if Arc::strong_count(&slot) == 1 {
+        // The last owner but for this list lets go of it just after this.
+        if Arc::strong_count(slot) == 1 {
             let mut spare = self.spare_slots.lock();
             if spare.len() < super::SPARE_SLOTS {
-                spare.push(slot);
+                spare.push(slot.clone());
             }
         }
     }
@@ -718,7 +719,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, queue.index, entry.agenda());
         let reported = turn.report(epoch, failure);
-        turn.finish(0, nested);
+        turn.finish(nested);
         drop(entry);
         super::deferred::run_stranded();
         if self.polled {

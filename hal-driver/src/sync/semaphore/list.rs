@@ -10,6 +10,10 @@ use hal_semaphore::timeline::TimelineValues;
 use hal_sys as sys;
 
 /// Semaphores and values as C has them: two arrays that are lent for a call.
+///
+/// # Invariants
+///
+/// There are as many values as semaphores.
 pub(crate) struct List<'a> {
     semaphores: &'a [IreeTimeline],
     values: &'a [u64],
@@ -63,11 +67,17 @@ impl TimelineValues<IreeTimeline> for List<'_> {
     }
 
     fn get(&self, index: usize) -> Option<(&IreeTimeline, u64)> {
-        Some((self.semaphores.get(index)?, *self.values.get(index)?))
+        let semaphore = self.semaphores.get(index)?;
+        // SAFETY: there are as many values as semaphores, of which there is one with this number.
+        Some((semaphore, unsafe { *self.values.get_unchecked(index) }))
     }
 }
 
 /// A semaphore list that we keep.
+///
+/// # Invariants
+///
+/// There are as many values as semaphores.
 #[derive(Default)]
 pub(crate) struct OwnedList {
     semaphores: Vec<IreeTimeline>,
