@@ -40,11 +40,11 @@ pub(crate) struct Active {
     /// How many transfers have not ended.
     pub(crate) in_flight: usize,
     /// What is copied while they are on their way.
-    pub(crate) copying: Option<Copying>,
+    pub(crate) copying: Option<Box<Copying>>,
     pub(crate) after: Option<Work>,
     /// Messages that this rank has announced, and those that others have.
-    pub(crate) promised: SmallVec<[Announced; 1]>,
-    pub(crate) awaited: SmallVec<[Announced; 1]>,
+    pub(crate) promised: Vec<Announced>,
+    pub(crate) awaited: Vec<Announced>,
     /// A message came empty: the operation has failed elsewhere, and ends here when a notice says why.
     pub(crate) is_given_up: bool,
     /// A letter that it cannot take. In a box, as operations are moved and hardly any has one.
@@ -77,8 +77,8 @@ impl Active {
             in_flight: 0,
             copying: None,
             after: None,
-            promised: SmallVec::new(),
-            awaited: SmallVec::new(),
+            promised: Vec::new(),
+            awaited: Vec::new(),
             is_given_up: false,
             refused: None,
             is_announced,

@@ -12,7 +12,6 @@
 //! comes too.
 
 use crate::wire::{CARRIED, FIRST_TAG, TAGS};
-use smallvec::SmallVec;
 
 /// So many messages, with so many bytes together, and in the largest of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +49,7 @@ impl Messages {
 }
 
 /// The messages of a piece that each rank is sent, or sends, as far as its schedule says so before the first step. Others are announced step by step.
-pub(crate) type Totals = SmallVec<[(u32, Messages); 1]>;
+pub(crate) type Totals = Vec<(u32, Messages)>;
 
 /// Messages that were announced, and how many of them are on their way.
 pub(crate) struct Announced {

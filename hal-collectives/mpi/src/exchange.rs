@@ -66,8 +66,8 @@ pub(crate) struct Receive {
 pub(crate) struct Step {
     pub(crate) sends: SmallVec<[(u32, HostRange); 1]>,
     pub(crate) receives: SmallVec<[Receive; 1]>,
-    /// What is copied while they go.
-    pub(crate) meanwhile: Option<Copying>,
+    /// What is copied while they go. In a box, as steps are moved and hardly any has one.
+    pub(crate) meanwhile: Option<Box<Copying>>,
     pub(crate) after: Option<Work>,
 }
 
@@ -91,7 +91,9 @@ impl Copying {
     /// Copies a part, and whether anything is left.
     pub(crate) fn go_on(&mut self) -> bool {
         let some = COPIED.min(self.source.length() - self.done);
-        copy(&part(&self.source, self.done, some), &part(&self.target, self.done, some));
+        let parts = self.source.part(self.done, some).zip(self.target.part(self.done, some));
+        let fits = parts.is_some_and(|(source, target)| target.copy_from(source));
+        debug_assert!(fits, "both are as long as the operation says");
         self.done += some;
         self.done < self.source.length()
     }

@@ -26,7 +26,8 @@ impl Plan {
             return self.all_gather_doubling(send, recv, scratch);
         }
         let (send, plan, recv) = (send.clone(), self.clone(), recv.clone());
-        let mut first = Step { meanwhile: Some(Copying::new(send.clone(), own)), ..Step::default() };
+        let mut first =
+            Step { meanwhile: Some(Box::new(Copying::new(send.clone(), own))), ..Step::default() };
         let (mut sends, mut receives) = (Totals::new(), Totals::new());
         if self.ranks > 1 {
             first.send(self.ahead(1), Some(send));
