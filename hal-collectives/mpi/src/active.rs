@@ -2,7 +2,8 @@
 
 //! An operation under way: its schedule, its memory, and the messages that its step waits for.
 
-use crate::exchange::{Receive, Schedule, Scratch, Target, Work};
+use crate::announced::{Announced, Messages, Totals};
+use crate::exchange::{Copying, Receive, Schedule, Scratch, Target, Work};
 use crate::group::Slot;
 use crate::library::{Library, Request};
 use crate::mail::{Letter, Mail};
@@ -38,19 +39,50 @@ pub(crate) struct Active {
     pub(crate) expects: SmallVec<[Receive; 1]>,
     /// How many transfers have not ended.
     pub(crate) in_flight: usize,
+    /// What is copied while they are on their way.
+    pub(crate) copying: Option<Box<Copying>>,
     pub(crate) after: Option<Work>,
+    /// Messages that this rank has announced, and those that others have.
+    pub(crate) promised: Vec<Announced>,
+    pub(crate) awaited: Vec<Announced>,
+    /// A message came empty: the operation has failed elsewhere, and ends here when a notice says why.
+    pub(crate) is_given_up: bool,
     /// A letter that it cannot take. In a box, as operations are moved and hardly any has one.
     pub(crate) refused: Option<Box<Letter>>,
     /// The next rank of the group knows that this one is there.
     is_announced: bool,
 }
 
+/// Where the next of those messages stands that were announced to or by a rank, and its tag.
+fn next_of(announced: &[Announced], rank: u32) -> Option<(usize, i32)> {
+    let next = |(at, of): (usize, &Announced)| of.next().filter(|_| of.rank == rank).map(|tag| (at, tag));
+    announced.iter().enumerate().find_map(next)
+}
+
+/// The messages of a rank, once.
+fn of_rank(totals: &mut Totals, rank: u32) -> Option<Messages> {
+    let at = totals.iter().position(|(of, _)| *of == rank)?;
+    Some(totals.swap_remove(at).1)
+}
+
 impl Active {
     pub(crate) fn new(started: Started, steps: Schedule, deadline: Instant) -> Self {
         // With the first piece, the next rank knows of all.
         let is_announced = started.piece.number > 0;
-        let expects = SmallVec::new();
-        Self { started, steps, deadline, expects, in_flight: 0, after: None, refused: None, is_announced }
+        Self {
+            started,
+            steps,
+            deadline,
+            expects: SmallVec::new(),
+            in_flight: 0,
+            copying: None,
+            after: None,
+            promised: Vec::new(),
+            awaited: Vec::new(),
+            is_given_up: false,
+            refused: None,
+            is_announced,
+        }
     }
 
     fn header(&self, content: Content) -> Result<Header> {
@@ -66,7 +98,7 @@ impl Active {
     pub(crate) fn send(
         &mut self,
         id: u64,
-        sends: SmallVec<[(u32, HostRange); 1]>,
+        sends: &[(u32, HostRange)],
         library: &Library,
         mail: &mut Mail,
         in_flight: &mut Vec<InFlight>,
@@ -77,15 +109,26 @@ impl Active {
             && next != group.rank
             && self.started.slots.iter().any(|slot| slot.line == Line::Everyone)
             && !sends.iter().any(|&(to, _)| to == next);
-        for (to, range) in sends {
-            let (peer, length) = (group.member(to), range.length());
+        for at in 0..sends.len() {
+            let Some((to, range)) = sends.get(at) else { break };
+            let (to, peer, length) = (*to, group.member(*to), range.length());
             if length <= CARRIED {
-                mail.send(library, peer, &self.header(Content::Part { length, tag: None })?, Some(&range))?;
+                mail.send(library, peer, &self.header(Content::Part { length })?, Some(range))?;
                 continue;
             }
-            let tag = mail.tag(peer);
-            mail.send(library, peer, &self.header(Content::Part { length, tag: Some(tag) })?, None)?;
-            let request = library.send(range, peer, tag)?;
+            if next_of(&self.promised, to).is_none() {
+                let of_step = || {
+                    let behind = sends.iter().skip(at).filter(|(rank, _)| *rank == to);
+                    Messages::of(behind.map(|(_, range)| range.length()))
+                };
+                let messages = of_rank(&mut self.steps.sends, to).unwrap_or_else(of_step);
+                let tag = mail.tags(peer, messages.count);
+                mail.send(library, peer, &self.header(Content::Messages { tag, messages })?, None)?;
+                self.promised.push(Announced::new((to, peer), tag, messages));
+            }
+            let Some((promise, tag)) = next_of(&self.promised, to) else { continue };
+            let request = library.send(range.clone(), peer, tag)?;
+            self.promised.get_mut(promise).into_iter().for_each(Announced::begin);
             in_flight.push(InFlight { request, owner: id, purpose: Purpose::Send });
             self.in_flight += 1;
         }
@@ -103,9 +146,18 @@ impl Active {
         (library, scratch): (&Library, &mut Scratch),
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
-        let Some(meeting) = self.started.incoming().filter(|_| !early.is_empty()) else { return Ok(()) };
+        let Some(meeting) = self.started.incoming() else { return Ok(()) };
+        if early.is_empty() && self.awaited.is_empty() {
+            return Ok(());
+        }
         let mut at = 0;
         while let Some(expected) = self.expects.get(at) {
+            let is_message = expected.length > CARRIED;
+            if let Some((awaited, tag)) = next_of(&self.awaited, expected.from).filter(|_| is_message) {
+                let expected = self.expects.remove(at);
+                self.ask(id, expected, (awaited, tag), (library, scratch), in_flight)?;
+                continue;
+            }
             let Entry::Occupied(mut letters) = early.entry((meeting, expected.from)) else {
                 at += 1;
                 continue;
@@ -138,46 +190,84 @@ impl Active {
         self.take(id, letter, expected, memory, in_flight).map(|()| None)
     }
 
-    /// Takes an expected letter, and has what follows it received where it belongs. Where that has come at once, as in shared memory, it is folded in
-    /// before the next message is received, while it is in the cache.
+    /// Takes an expected letter, and asks for what follows it, as far as that is expected now.
     fn take(
         &mut self,
         id: u64,
         letter: Letter,
-        Receive { from, length: expected, target }: Receive,
+        expected: Receive,
         (library, scratch): (&Library, &mut Scratch),
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
-        if let Content::Part { length, .. } = letter.header.content
-            && length != expected
-        {
-            self.refused = Some(Box::new(letter));
-            return Err(self.broken(from, length, expected));
-        }
-        let (into, fold) = match target {
-            Target::Memory(into) => (into, None),
-            Target::Folded(fold) => match scratch.take(expected) {
-                Ok(came) => (came, Some(fold)),
-                Err(failure) => {
+        let (from, is_message) = (expected.from, expected.length > CARRIED);
+        match letter.header.content {
+            Content::Messages { tag, messages } if is_message => {
+                let others = self.expects.iter().filter(|other| other.from == from);
+                let of_step = Messages::of(others.map(|other| other.length).chain([expected.length]));
+                let all = of_rank(&mut self.steps.receives, from).unwrap_or(of_step);
+                if all != messages {
                     self.refused = Some(Box::new(letter));
-                    return Err(failure);
+                    return Err(self.broken(from, messages.bytes, all.bytes));
+                }
+                self.awaited.push(Announced::new((from, letter.header.source), tag, messages));
+                let mut next = Some(expected);
+                while let Some(expected) = next {
+                    let Some(awaited) = next_of(&self.awaited, from) else { break };
+                    self.ask(id, expected, awaited, (library, scratch), in_flight)?;
+                    let is_next = |other: &Receive| other.from == from && other.length > CARRIED;
+                    next = self.expects.iter().position(is_next).map(|at| self.expects.remove(at));
+                }
+                Ok(())
+            }
+            Content::Part { length } if length == expected.length => match expected.target {
+                Target::Memory(into) => {
+                    let fits = letter.read_into(&into);
+                    debug_assert!(fits, "a letter carries as much as its header says");
+                    Ok(())
+                }
+                Target::Folded(fold) => {
+                    let came = scratch.take(length)?;
+                    let fits = letter.read_into(&came);
+                    debug_assert!(fits, "a letter carries as much as its header says");
+                    fold(&came);
+                    Ok(())
                 }
             },
-        };
-        if let Content::Part { tag: Some(tag), .. } = letter.header.content {
-            let came = into.clone();
-            let mut request = library.receive(into, letter.header.source, tag)?;
-            let then = fold.map(|fold| -> Work { Box::new(move || fold(&came)) });
-            if library.has_ended(&mut request)? {
-                then.into_iter().for_each(|then| then());
-            } else {
-                in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
-                self.in_flight += 1;
+            Content::Part { length } | Content::Messages { messages: Messages { bytes: length, .. }, .. } => {
+                let failure = self.broken(from, length, expected.length);
+                self.refused = Some(Box::new(letter));
+                Err(failure)
             }
+            Content::Presence | Content::Ending { .. } => Ok(()),
+        }
+    }
+
+    /// Has a message that was announced received where it belongs. Where it has come at once, as in shared memory, it is folded in before the next one is
+    /// received, while it is in the cache.
+    fn ask(
+        &mut self,
+        id: u64,
+        Receive { length, target, .. }: Receive,
+        (awaited, tag): (usize, i32),
+        (library, scratch): (&Library, &mut Scratch),
+        in_flight: &mut Vec<InFlight>,
+    ) -> Result {
+        let Some(announced) = self.awaited.get_mut(awaited) else { return Ok(()) };
+        let (into, fold) = match target {
+            Target::Memory(into) => (into, None),
+            Target::Folded(fold) => (scratch.take(length)?, Some(fold)),
+        };
+        let came = into.clone();
+        let mut request = library.receive(into, announced.peer, tag)?;
+        announced.begin();
+        let then = fold.map(|fold| -> Work { Box::new(move || fold(&came)) });
+        if !library.has_ended(&mut request)? {
+            in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
+            self.in_flight += 1;
+        } else if request.is_short() {
+            self.is_given_up = true;
         } else {
-            let fits = letter.read_into(&into);
-            debug_assert!(fits, "a letter carries as much as its header says");
-            fold.into_iter().for_each(|fold| fold(&into));
+            then.into_iter().for_each(|then| then());
         }
         Ok(())
     }

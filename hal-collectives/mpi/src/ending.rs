@@ -12,9 +12,10 @@
 //! that never happens. What a late message writes then it writes into memory that has no other user.
 //!
 //! A message that is not wanted any more, as its letter came to an operation that has failed or does not fit, is received all the same, into
-//! memory that is discarded: MPI would keep it otherwise, and have it ready for the one after 32,000 others that has its tag again.
+//! memory that is discarded, and one that was announced and is not sent any more is sent empty ([how](crate::announced)).
 
 use crate::active::{InFlight, Purpose};
+use crate::announced::Announced;
 use crate::group::Generation;
 use crate::library::{Library, Request};
 use crate::mail::Letter;
@@ -74,10 +75,19 @@ impl Endings {
         self.groups.remove(&group).map(|ending| ending.told).unwrap_or_default()
     }
 
-    /// Receives and discards the message that a letter announces, which no operation takes.
+    /// Receives and discards the messages that a letter announces, which no operation takes.
     pub(crate) fn discard(&mut self, letter: &Letter, library: &Library) {
-        if let Content::Part { length, tag: Some(tag) } = letter.header.content {
-            self.keep(library.receive_unwanted(length, letter.header.source, tag));
+        let header = &letter.header;
+        if let Content::Messages { tag, messages } = header.content {
+            self.discard_rest(&Announced::new((header.from, header.source), tag, messages), library);
+        }
+    }
+
+    /// The same for those that were not asked for so far.
+    pub(crate) fn discard_rest(&mut self, announced: &Announced, library: &Library) {
+        for tag in announced.left() {
+            let length = announced.messages.largest.into();
+            self.keep(library.receive_unwanted(length, announced.peer, tag));
         }
     }
 

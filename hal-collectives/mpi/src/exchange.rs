@@ -21,6 +21,7 @@ mod gather;
 mod halving;
 mod scratch;
 
+use crate::announced::{Messages, Totals};
 use hal_backend::HostRange;
 use hal_collectives::{Kind, Operation, Portions, Result};
 pub(crate) use scratch::Scratch;
@@ -65,13 +66,65 @@ pub(crate) struct Receive {
 pub(crate) struct Step {
     pub(crate) sends: SmallVec<[(u32, HostRange); 1]>,
     pub(crate) receives: SmallVec<[Receive; 1]>,
-    /// What is done while they go.
-    pub(crate) meanwhile: Option<Work>,
+    /// What is copied while they go. In a box, as steps are moved and hardly any has one.
+    pub(crate) meanwhile: Option<Box<Copying>>,
     pub(crate) after: Option<Work>,
 }
 
+/// How many bytes are copied between two looks at messages.
+const COPIED: u64 = 64 << 10;
+
+/// A copy that is made in parts, whenever no message has moved.
+pub(crate) struct Copying {
+    source: HostRange,
+    target: HostRange,
+    done: u64,
+}
+
+impl Copying {
+    fn new(source: HostRange, target: HostRange) -> Self {
+        // In place there is nothing to copy.
+        let done = if std::ptr::eq(source.address(), target.address()) { source.length() } else { 0 };
+        Self { source, target, done }
+    }
+
+    /// Copies a part, and whether anything is left.
+    pub(crate) fn go_on(&mut self) -> bool {
+        let some = COPIED.min(self.source.length() - self.done);
+        let parts = self.source.part(self.done, some).zip(self.target.part(self.done, some));
+        let fits = parts.is_some_and(|(source, target)| target.copy_from(source));
+        debug_assert!(fits, "both are as long as the operation says");
+        self.done += some;
+        self.done < self.source.length()
+    }
+}
+
 /// The steps of one rank.
-pub(crate) type Schedule = Box<dyn Iterator<Item = Step> + Send>;
+pub(crate) struct Schedule {
+    pub(crate) steps: Box<dyn Iterator<Item = Step> + Send>,
+    /// What it sends to others, and receives from them, in messages.
+    pub(crate) sends: Totals,
+    pub(crate) receives: Totals,
+}
+
+impl Schedule {
+    /// Steps that are known one by one, as is what they send.
+    fn by_steps(steps: impl Iterator<Item = Step> + Send + 'static) -> Self {
+        Self { steps: Box::new(steps), sends: Totals::new(), receives: Totals::new() }
+    }
+}
+
+/// Adds messages to those of a rank.
+fn add(totals: &mut Totals, rank: u32, length: u64) {
+    let messages = Messages::of([length]);
+    if messages.count == 0 {
+        return;
+    }
+    match totals.iter_mut().find(|(of, _)| *of == rank) {
+        Some((_, all)) => *all = all.and(messages),
+        None => totals.push((rank, messages)),
+    }
+}
 
 impl Step {
     fn send(&mut self, to: u32, range: Option<HostRange>) {
@@ -131,7 +184,12 @@ fn part(range: &HostRange, offset: u64, length: u64) -> HostRange {
 }
 
 fn steps(steps: Vec<Step>) -> Schedule {
-    Box::new(steps.into_iter())
+    let (mut sends, mut receives) = (Totals::new(), Totals::new());
+    for step in &steps {
+        step.sends.iter().for_each(|(to, range)| add(&mut sends, *to, range.length()));
+        step.receives.iter().for_each(|receive| add(&mut receives, receive.from, receive.length));
+    }
+    Schedule { steps: Box::new(steps.into_iter()), sends, receives }
 }
 
 /// One rank's part in an operation.

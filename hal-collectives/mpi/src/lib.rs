@@ -18,6 +18,7 @@
 #![deny(unsafe_code)]
 
 mod active;
+mod announced;
 mod ending;
 mod engine;
 mod exchange;

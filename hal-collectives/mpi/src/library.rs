@@ -46,6 +46,7 @@ type Transfer = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, H
 type Test = unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
 type OfRequest = unsafe extern "C" fn(*mut Handle) -> c_int;
 type OfStatus = unsafe extern "C" fn(*const c_void, *mut c_int) -> c_int;
+type CountOf = unsafe extern "C" fn(*const c_void, Handle, *mut c_int) -> c_int;
 type SetHandler = unsafe extern "C" fn(Handle, Handle) -> c_int;
 type ErrorString = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 type Plain = unsafe extern "C" fn() -> c_int;
@@ -90,6 +91,7 @@ pub(crate) struct Library {
     test: Test,
     cancel: OfRequest,
     was_cancelled: OfStatus,
+    count: CountOf,
     error_string: ErrorString,
     finalize: Plain,
     finalized: AskOne,
@@ -110,6 +112,8 @@ pub(crate) struct Request {
     /// It was to be cancelled; and it has ended without its message.
     is_cancelled: bool,
     has_missed: bool,
+    /// It has ended with less than its memory has room for.
+    is_short: bool,
 }
 
 fn open(names: &[&str]) -> Option<*mut c_void> {
@@ -207,6 +211,7 @@ impl Library {
                 test: symbol(library, c"MPI_Test")?,
                 cancel: symbol(library, c"MPI_Cancel")?,
                 was_cancelled: symbol(library, c"MPI_Test_cancelled")?,
+                count: symbol(library, c"MPI_Get_count")?,
                 error_string: symbol(library, c"MPI_Error_string")?,
                 finalize: symbol(library, c"MPI_Finalize")?,
                 finalized: symbol(library, c"MPI_Finalized")?,
@@ -287,7 +292,7 @@ impl Library {
 
     /// Whether a transfer has ended. Makes progress with all of them.
     pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
-        // MPI writes a status where something has ended, which is read only where that was to be cancelled.
+        // MPI writes a status where something has ended, which is read where that was to be cancelled, or has come from one rank.
         let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
         // SAFETY: the request is one of this library's; a status is not larger.
         self.check(unsafe {
@@ -299,6 +304,11 @@ impl Library {
             // SAFETY: the status is one that this library has written, as the request has ended.
             self.check(unsafe { (self.was_cancelled)(status.as_ptr().cast(), &raw mut cancelled) })?;
             request.has_missed = cancelled != 0;
+        } else if flag != 0 && request.source.is_some() {
+            let mut count = 0;
+            // SAFETY: as above.
+            self.check(unsafe { (self.count)(status.as_ptr().cast(), self.byte, &raw mut count) })?;
+            request.is_short = u64::try_from(count).is_ok_and(|count| count < request.memory.length());
         }
         Ok(flag != 0)
     }
@@ -413,7 +423,13 @@ impl Request {
     /// A place for transfers of some memory.
     pub(crate) fn idle(memory: HostRange) -> Self {
         let handle = Box::new(0);
-        Self { handle, memory, is_expected: false, source: None, is_cancelled: false, has_missed: false }
+        let (is_expected, is_cancelled, has_missed, is_short) = (false, false, false, false);
+        Self { handle, memory, is_expected, source: None, is_cancelled, has_missed, is_short }
+    }
+
+    /// Whether less has come than it had room for: the sender has given up.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
     }
 
     #[cfg(test)]

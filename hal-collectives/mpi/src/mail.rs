@@ -114,12 +114,30 @@ impl Mail {
         !self.sent.is_empty()
     }
 
-    /// A tag for what follows a letter to a rank of the job.
-    pub(crate) fn tag(&mut self, peer: u32) -> i32 {
+    /// The first of so many tags for what follows a letter to a rank of the job.
+    pub(crate) fn tags(&mut self, peer: u32, count: u32) -> i32 {
         let next = self.tags.entry(peer).or_default();
         let tag = FIRST_TAG + next.cast_signed();
-        *next = (*next + 1) % TAGS;
+        *next = (*next + count % TAGS) % TAGS;
         tag
+    }
+
+    /// Sends the messages with some tags that were announced, empty.
+    pub(crate) fn send_empty(&mut self, library: &Library, peer: u32, tags: impl Iterator<Item = i32>) {
+        for tag in tags {
+            let Some(mut request) = self.idle().ok() else { return };
+            if library.send_by(&mut request, 0, peer, tag).is_ok() {
+                self.sent.push_back(request);
+            }
+        }
+    }
+
+    /// Memory for a letter.
+    fn idle(&mut self) -> Result<Request> {
+        match self.spare.pop() {
+            Some(request) => Ok(request),
+            None => HostRange::allocate(LARGEST, 64).map(Request::idle),
+        }
     }
 
     /// Sends a letter to a rank of the job, with the bytes that it carries.
@@ -130,10 +148,7 @@ impl Mail {
         header: &Header,
         carried: Option<&HostRange>,
     ) -> Result {
-        let mut request = match self.spare.pop() {
-            Some(request) => request,
-            None => Request::idle(HostRange::allocate(LARGEST, 64)?),
-        };
+        let mut request = self.idle()?;
         let length = carried.map_or(0, HostRange::length);
         let mut fits = request.memory().write(0, &header.to_bytes());
         if let Some(carried) = carried {
@@ -195,8 +210,8 @@ fn opened(memory: &HostRange) -> Option<Letter> {
     let mut bytes = [0; HEADER];
     let header = memory.read(0, &mut bytes).then(|| Header::from_bytes(&bytes)).flatten()?;
     let carried = match header.content {
-        Content::Part { length, tag: None } => length.min(CARRIED),
-        Content::Part { .. } | Content::Presence => 0,
+        Content::Part { length } => length.min(CARRIED),
+        Content::Messages { .. } | Content::Presence => 0,
         Content::Ending { length, .. } => length.min(TEXT as u64),
     };
     #[expect(clippy::cast_possible_truncation, reason = "no more than a letter carries")]
@@ -213,7 +228,11 @@ mod tests {
     #[test]
     fn tags_of_messages_to_a_rank_are_different_until_all_were_used_and_begin_again() {
         let mut mail = Mail::default();
-        assert!((0..TAGS).map(|_| mail.tag(3)).eq(FIRST_TAG..FIRST_TAG + TAGS.cast_signed()));
-        assert_eq!([mail.tag(4), mail.tag(3)], [FIRST_TAG; 2]);
+        assert!((0..TAGS).map(|_| mail.tags(3, 1)).eq(FIRST_TAG..FIRST_TAG + TAGS.cast_signed()));
+        assert_eq!(
+            [mail.tags(4, 1), mail.tags(3, 2), mail.tags(3, TAGS - 1)],
+            [FIRST_TAG, FIRST_TAG, FIRST_TAG + 2]
+        );
+        assert_eq!(mail.tags(3, 1), FIRST_TAG + 1);
     }
 }

@@ -136,6 +136,8 @@ pub(crate) struct Progress {
     /// Letters of each rank to operations that this one has not started, or not come to the point where they are expected.
     early: BTreeMap<(Meeting, u32), VecDeque<Letter>>,
     in_flight: Vec<InFlight>,
+    /// Operations that copy while nothing moves, each once.
+    copying: VecDeque<u64>,
     /// Operations that have failed, and transfers that are left of such.
     endings: Endings,
     deadlines: BTreeSet<(Instant, u64)>,
@@ -157,6 +159,7 @@ impl Progress {
             expected: BTreeMap::new(),
             early: BTreeMap::new(),
             in_flight: Vec::new(),
+            copying: VecDeque::new(),
             endings: Endings::default(),
             deadlines: BTreeSet::new(),
             ended: Ended::default(),
@@ -174,7 +177,7 @@ impl Progress {
     /// Goes on with messages to a rank as if so many had been sent.
     #[cfg(test)]
     pub(crate) fn skip_tags(&mut self, peer: u32, tags: u32) {
-        (0..tags).for_each(|_| _ = self.mail.tag(peer));
+        let _ = self.mail.tags(peer, tags);
     }
 
     /// How many operations have a deadline.
@@ -321,7 +324,24 @@ impl Progress {
         }
         self.ended.let_go.extend(self.endings.let_go(&self.library));
         self.look_at_time();
+        moved = moved || self.copy_some();
         moved || !self.ended.is_empty()
+    }
+
+    /// Goes on with a copy, if there is one: a part of it, as messages may come meanwhile.
+    fn copy_some(&mut self) -> bool {
+        while let Some(id) = self.copying.pop_front() {
+            let Some(active) = self.active.get_mut(&id) else { continue };
+            let Some(copying) = &mut active.copying else { continue };
+            if copying.go_on() {
+                self.copying.push_back(id);
+            } else {
+                active.copying = None;
+                self.advance(id);
+            }
+            return true;
+        }
+        false
     }
 
     /// Ends what was not done in time.
@@ -424,8 +444,12 @@ impl Progress {
             self.ended.let_go.push(flight);
             return self.end(&group, &failure);
         }
-        if let Purpose::Receive(Some(then)) = flight.purpose {
-            then();
+        if let Purpose::Receive(then) = flight.purpose {
+            if flight.request.is_short() {
+                active.is_given_up = true;
+            } else {
+                then.into_iter().for_each(|then| then());
+            }
         }
         self.advance(flight.owner);
     }
@@ -450,14 +474,20 @@ impl Progress {
             let Some(active) = self.active.get_mut(&id) else { return Ok(false) };
             let memory = (&self.library, &mut self.scratch);
             active.receive_early(id, &mut self.early, memory, &mut self.in_flight)?;
-            if active.in_flight > 0 || !active.expects.is_empty() {
+            if active.in_flight > 0 || !active.expects.is_empty() || active.is_given_up {
                 return Ok(false);
+            }
+            if let Some(mut copying) = active.copying.take() {
+                while copying.go_on() {}
             }
             if let Some(after) = active.after.take() {
                 after();
             }
-            let Some(step) = active.steps.next() else { return Ok(true) };
+            let Some(step) = active.steps.steps.next() else { return Ok(true) };
             Self::begin(id, active, step, &self.library, &mut self.mail, &mut self.in_flight)?;
+            if active.copying.is_some() && !self.copying.contains(&id) {
+                self.copying.push_back(id);
+            }
         }
     }
 
@@ -473,10 +503,9 @@ impl Progress {
         let Step { sends, receives, meanwhile, after } = step;
         active.expects.extend(receives);
         active.after = after;
-        active.send(id, sends, library, mail, in_flight)?;
-        if let Some(work) = meanwhile {
-            work();
-        }
+        active.send(id, &sends, library, mail, in_flight)?;
+        // No message comes back sooner than a part is copied.
+        active.copying = meanwhile.and_then(|mut copying| copying.go_on().then_some(copying));
         Ok(())
     }
 
@@ -493,8 +522,13 @@ impl Progress {
                 }
             }
         }
-        let Active { started, steps, after, expects, in_flight, refused, .. } = *active;
+        let Active { started, steps, after, expects, in_flight, refused, promised, awaited, .. } = *active;
         refused.iter().for_each(|letter| self.endings.discard(letter, &self.library));
+        // As was announced, also where the operation has failed.
+        awaited.iter().for_each(|announced| self.endings.discard_rest(announced, &self.library));
+        for announced in &promised {
+            self.mail.send_empty(&self.library, announced.peer, announced.left());
+        }
         let Started { done, group, memory, .. } = started;
         let told = Told { done, outcome, group, held: Held { memory, steps: Some(steps), after, expects } };
         if told.outcome.is_err() {

@@ -4,9 +4,10 @@
 //!
 //! All letters have one tag and are received from any rank, in a fixed number of places, however many ranks there are. Which
 //! operation of which group a letter belongs to stands in its header, so operations of different groups cannot be confused,
-//! and ranks can disagree about sizes without a message that does not fit. What is long follows in a message of its own, with
-//! a tag that the header names: the receiver asks for it when the header fits, and receives it where it belongs.
+//! and ranks can disagree about sizes without a message that does not fit. What is long follows in messages of their own, with
+//! [tags from the one on](crate::announced) that the header names: the receiver asks for them when the header fits, and receives each where it belongs.
 
+use crate::announced::Messages;
 use crate::group::Generation;
 use hal_collectives::{ENCODED, Line, Operation};
 use hal_semaphore::{Code, Failure};
@@ -20,7 +21,7 @@ pub(crate) const FIRST_TAG: i32 = 16;
 pub(crate) const TAGS: u32 = 32_000;
 
 /// How many bytes a header has.
-pub(crate) const HEADER: usize = 88;
+pub(crate) const HEADER: usize = 96;
 
 /// How many bytes a letter carries at most.
 pub(crate) const CARRIED: u64 = 8 << 10;
@@ -47,8 +48,10 @@ pub(crate) struct Asked {
 /// The content of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// A part of an operation: so many bytes, which follow with a tag or are in the letter.
-    Part { length: u64, tag: Option<i32> },
+    /// A part of an operation: so many bytes, which are in the letter.
+    Part { length: u64 },
+    /// Parts that follow, with tags from this one on.
+    Messages { tag: i32, messages: Messages },
     /// The sender is in the operation, and sends the receiver nothing.
     Presence,
     /// The group has failed, and so many bytes say why.
@@ -85,10 +88,15 @@ fn put<const N: usize>(bytes: &mut &mut [u8], word: [u8; N]) {
 
 impl Header {
     pub(crate) fn to_bytes(self) -> [u8; HEADER] {
+        let (mut count, mut largest) = (0, 0);
         let (kind, number, tag) = match self.content {
-            Content::Part { length, tag } => (0_u32, length, tag.unwrap_or(0)),
+            Content::Part { length } => (0_u32, length, 0),
             Content::Presence => (1, 0, 0),
             Content::Ending { code, length } => (2, length, (code as u32).cast_signed()),
+            Content::Messages { tag, messages } => {
+                (count, largest) = (messages.count, messages.largest);
+                (3, messages.bytes, tag)
+            }
         };
         let (pair, first, second) = match self.meeting.line {
             Line::Everyone => (0_u32, 0, 0),
@@ -105,8 +113,9 @@ impl Header {
         for large in [self.meeting.group.number, self.meeting.number, number] {
             put(rest, large.to_le_bytes());
         }
-        put(rest, self.meeting.piece.to_le_bytes());
-        put(rest, pieces.to_le_bytes());
+        for small in [self.meeting.piece, pieces, count, largest] {
+            put(rest, small.to_le_bytes());
+        }
         put(rest, operation);
         bytes
     }
@@ -120,12 +129,14 @@ impl Header {
         let tag = i32::from_le_bytes(word(bytes)?);
         let mut large = || word(bytes).map(u64::from_le_bytes);
         let (group, number, length) = (large()?, large()?, large()?);
-        let (piece, pieces) = (u32::from_le_bytes(word(bytes)?), u32::from_le_bytes(word(bytes)?));
+        let mut small = || word(bytes).map(u32::from_le_bytes);
+        let (piece, pieces, count, largest) = (small()?, small()?, small()?, small()?);
         let asked = Operation::from_bytes(&word(bytes)?).map(|operation| Asked { operation, pieces });
         let content = match kind {
-            0 => Content::Part { length, tag: (tag != 0).then_some(tag) },
+            0 => Content::Part { length },
             1 => Content::Presence,
             2 => Content::Ending { code: Code::from_number(tag.cast_unsigned()), length },
+            3 => Content::Messages { tag, messages: Messages { count, largest, bytes: length } },
             _ => return None,
         };
         let line = if pair == 0 { Line::Everyone } else { Line::Pair { from: first, to: second } };
@@ -154,8 +165,12 @@ mod tests {
         let operation = Operation { kind: Kind::AllGather, element: Element::F32, count: 77 };
         for line in [Line::Everyone, Line::Pair { from: 3, to: 70_000 }] {
             for content in [
-                Content::Part { length: 5 << 40, tag: Some(FIRST_TAG) },
-                Content::Part { length: 0, tag: None },
+                Content::Part { length: 7 },
+                Content::Part { length: 0 },
+                Content::Messages {
+                    tag: FIRST_TAG,
+                    messages: Messages { count: 300, largest: 2 << 20, bytes: 5 << 40 },
+                },
                 Content::Presence,
                 Content::Ending { code: Code::DataLoss, length: 5 },
             ] {

@@ -14,6 +14,7 @@ use hal_backend::HostRange;
 use hal_collectives::{Buffers, Communicator, Done, Element, Kind, Operation, Reduction};
 use std::sync::mpsc::{Receiver, channel};
 
+mod announced;
 mod asleep;
 mod endings;
 mod leavings;

@@ -2,7 +2,8 @@
 
 //! The operations that only move bytes: all-gather, broadcast and all-to-all.
 
-use super::{Plan, SCATTERED, STRAIGHT, Schedule, Scratch, Step, copy, part, shifted, steps};
+use super::{Copying, Plan, SCATTERED, STRAIGHT, Schedule, Scratch, Step, copy, part, shifted, steps};
+use crate::announced::{Messages, Totals};
 use hal_backend::HostRange;
 use hal_collectives::{Parts, Result};
 
@@ -25,19 +26,22 @@ impl Plan {
             return self.all_gather_doubling(send, recv, scratch);
         }
         let (send, plan, recv) = (send.clone(), self.clone(), recv.clone());
-        let mut first = Step {
-            meanwhile: Some(Box::new({
-                let send = send.clone();
-                move || copy(&send, &own)
-            })),
-            ..Step::default()
-        };
+        let mut first =
+            Step { meanwhile: Some(Box::new(Copying::new(send.clone(), own))), ..Step::default() };
+        let (mut sends, mut receives) = (Totals::new(), Totals::new());
         if self.ranks > 1 {
             first.send(self.ahead(1), Some(send));
             first.receive(self.behind(1), Some(recv.of(self.behind(1))));
+            // As much in each turn.
+            let turn = Messages::of(first.receives.iter().map(|receive| receive.length));
+            let all = turn.times(self.ranks - 1);
+            if all.count > 0 {
+                sends.push((self.ahead(1), all));
+                receives.push((self.behind(1), all));
+            }
         }
         let rest = (1..self.ranks.saturating_sub(1)).map(move |turn| plan.around(turn, &recv));
-        Ok(Box::new(std::iter::once(first).chain(rest)))
+        Ok(Schedule { steps: Box::new(std::iter::once(first).chain(rest)), sends, receives })
     }
 
     /// A turn of a ring: what came in the turn before goes on.
@@ -154,7 +158,7 @@ impl Plan {
             return self.all_to_all_collected(send, recv, bytes, scratch);
         }
         let (plan, send, recv) = (self.clone(), send.clone(), recv.clone());
-        Ok(Box::new((0..self.ranks).map(move |distance| {
+        Ok(Schedule::by_steps((0..self.ranks).map(move |distance| {
             let (to, from) = (plan.ahead(distance), plan.behind(distance));
             let mut step = Step::default();
             if distance == 0 {

@@ -34,11 +34,25 @@ fn bytes_of(range: &HostRange) -> Vec<u8> {
     bytes
 }
 
-/// Runs an operation to its end, the ranks in turns.
-fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
+/// How many messages the ranks announce before the first step. What a rank announces to another one is what that one expects.
+fn announced_by(operation: Operation, ranks: &[Rank]) -> u32 {
+    let count = u32::try_from(ranks.len()).unwrap();
+    let totals = |of: fn(&Schedule) -> &Totals, rank: u32, other: u32| {
+        let known = of(&ranks[rank as usize].steps).iter().find(|(of, _)| *of == other);
+        known.map(|(_, messages)| *messages)
+    };
+    for (own, other) in (0..count).flat_map(|own| (0..count).map(move |other| (own, other))) {
+        let sends = totals(|schedule| &schedule.sends, own, other);
+        assert_eq!(sends, totals(|schedule| &schedule.receives, other, own), "{operation} of {count}");
+    }
+    ranks.iter().flat_map(|rank| &rank.steps.sends).map(|(_, all)| all.count).sum()
+}
+
+/// The ranks of an operation, before their first steps.
+fn begun(operation: Operation, buffers: &[Buffers]) -> Vec<Rank> {
     let count = u32::try_from(buffers.len()).unwrap();
     let mut scratches: Vec<Scratch> = buffers.iter().map(|_| Scratch::default()).collect();
-    let mut ranks: Vec<Rank> = (0..count)
+    (0..count)
         .zip(&mut scratches)
         .map(|(rank, scratch)| {
             let whole = buffers[rank as usize].cut(&operation, (rank, count)).unwrap();
@@ -49,7 +63,15 @@ fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
             let steps = schedule(operation, (rank, count), memory, scratch).unwrap();
             Rank { steps, waits: SmallVec::new(), after: None, is_done: false }
         })
-        .collect();
+        .collect()
+}
+
+/// Runs an operation to its end, the ranks in turns.
+fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
+    let count = u32::try_from(buffers.len()).unwrap();
+    let mut ranks = begun(operation, buffers);
+    let announced = announced_by(operation, &ranks);
+    let mut sent = 0;
     let mut network: BTreeMap<(u32, u32), VecDeque<Vec<u8>>> = BTreeMap::new();
     let mut traffic: Vec<(u64, u64)> = vec![(0, 0); buffers.len()];
     loop {
@@ -73,7 +95,7 @@ fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
             }
             moved = true;
             rank.after.take().into_iter().for_each(|after| after());
-            let Some(step) = rank.steps.next() else {
+            let Some(step) = rank.steps.steps.next() else {
                 rank.is_done = true;
                 continue;
             };
@@ -81,15 +103,21 @@ fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
                 assert!(to != own && to < count);
                 traffic[own as usize].0 += 1;
                 traffic[own as usize].1 += range.length();
+                sent += Messages::of([range.length()]).count;
                 network.entry((own, to)).or_default().push_back(bytes_of(&range));
             }
-            step.meanwhile.into_iter().for_each(|work| work());
+            step.meanwhile.into_iter().for_each(|mut copying| while copying.go_on() {});
             (rank.waits, rank.after) = (step.receives, step.after);
         }
         if !moved {
             break;
         }
     }
+    // Where nothing is announced at first, it is step by step.
+    assert!(
+        announced == 0 || announced == sent,
+        "{operation} of {count}: {announced} announced, {sent} sent"
+    );
     assert!(ranks.iter().all(|rank| rank.is_done), "{operation} of {count} ranks stands still");
     assert!(network.values().all(VecDeque::is_empty), "{operation}: a rank was sent too much");
     let most = |of: fn(&(u64, u64)) -> u64| traffic.iter().map(of).max().unwrap_or_default();
@@ -246,6 +274,27 @@ fn messages_in_segments_are_put_together() {
     }
 }
 
+/// A rank that sends another one several messages of a piece sends it one letter for them.
+#[test]
+fn all_messages_of_a_piece_between_two_ranks_are_announced_at_once() {
+    let announced = |kind, count, ranks, rank| {
+        let operation = Operation { kind, element: Element::F32, count };
+        let places = operation.places(rank, ranks);
+        let own = |length: Option<u64>| {
+            length.map(|length| Memory::Whole(HostRange::allocate(length, 64).unwrap()))
+        };
+        let buffers = PieceBuffers { send: own(places.send), recv: own(places.recv) };
+        let cut = Pieces::new(operation, ranks, u64::MAX).get(0).cut(&buffers, (rank, ranks)).unwrap();
+        schedule(operation, (rank, ranks), cut, &mut Scratch::default()).unwrap().sends
+    };
+    let (sum, size) = (Kind::AllReduce(Reduction::Sum), 512 << 10);
+    assert_eq!(announced(sum, 1 << 18, 2, 0)[..], [(1, Messages::of([size; 2]))]);
+    let (near, far) = (Messages::of([size; 2]), Messages::of([size / 2; 2]));
+    assert_eq!(announced(sum, 1 << 18, 4, 1)[..], [(0, near), (3, far)]);
+    assert_eq!(announced(Kind::AllGather, 1 << 18, 4, 3)[..], [(0, Messages::of([1 << 20; 3]))]);
+    assert!(announced(sum, 2, 4, 1).is_empty());
+}
+
 /// The messages of a rank for something small, as the ranks become more.
 #[test]
 fn messages_of_a_rank_grow_with_the_logarithm_of_the_ranks() {
@@ -294,7 +343,8 @@ fn sends(operation: Operation, ranks: u32, rank: u32) -> (u64, u64) {
     let memory = PieceBuffers { send: own(places.send), recv: own(places.recv) };
     let memory = piece.cut(&memory, (rank, ranks)).unwrap();
     let all = schedule(operation, (rank, ranks), memory, &mut Scratch::default()).unwrap();
-    all.flat_map(|step| step.sends)
+    all.steps
+        .flat_map(|step| step.sends)
         .fold((0, 0), |(messages, bytes), (_, range)| (messages + 1, bytes + range.length()))
 }
 

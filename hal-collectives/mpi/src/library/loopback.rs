@@ -41,8 +41,8 @@ struct Inbox {
 /// Every network of the process. A world is a number of a network and of a rank in it.
 struct Networks {
     inboxes: BTreeMap<Handle, Inbox>,
-    /// Requests that have ended: whether by a message.
-    ended: BTreeMap<Handle, bool>,
+    /// Requests that have ended: whether by a message, and of how many bytes.
+    ended: BTreeMap<Handle, Option<usize>>,
     next: Handle,
 }
 
@@ -102,11 +102,11 @@ unsafe extern "C" fn send(
         Some(posted) => {
             // SAFETY: the memory of a receive that has not ended is there.
             unsafe { place(bytes, &posted) };
-            networks.ended.insert(posted.request, true);
+            networks.ended.insert(posted.request, Some(length));
         }
         None => inbox.unexpected.push_back(Message { source, tag, bytes: bytes.to_vec() }),
     }
-    networks.ended.insert(handle, true);
+    networks.ended.insert(handle, Some(length));
     // SAFETY: the sender's word.
     unsafe { *request = handle };
     0
@@ -131,7 +131,7 @@ unsafe extern "C" fn receive(
         Some(message) => {
             // SAFETY: the receiver's memory is as long as it says.
             unsafe { place(&message.bytes, &posted) };
-            networks.ended.insert(handle, true);
+            networks.ended.insert(handle, Some(message.bytes.len()));
         }
         None => inbox.posted.push_back(posted),
     }
@@ -141,13 +141,13 @@ unsafe extern "C" fn receive(
 }
 
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
-    // SAFETY: `Library` passes words of its own; a status begins with one here.
+    // SAFETY: `Library` passes words of its own; a status begins with two here.
     unsafe {
-        let ended = if *request == 0 { Some(true) } else { networks().ended.remove(&*request) };
+        let ended = if *request == 0 { Some(Some(0)) } else { networks().ended.remove(&*request) };
         *flag = c_int::from(ended.is_some());
         if let Some(by_message) = ended {
             *request = 0;
-            *status.cast::<u64>() = u64::from(!by_message);
+            *status.cast::<[u64; 2]>() = [u64::from(by_message.is_none()), by_message.unwrap_or(0) as u64];
         }
     }
     0
@@ -165,7 +165,7 @@ unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
         found |= inbox.posted.len() < posted;
     }
     if found {
-        networks.ended.insert(handle, false);
+        networks.ended.insert(handle, None);
     }
     debug_assert!(networks.ended.len() - before <= 1, "one request ends");
     0
@@ -174,6 +174,12 @@ unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
 unsafe extern "C" fn was_cancelled(status: *const c_void, flag: *mut c_int) -> c_int {
     // SAFETY: written by `test`.
     unsafe { *flag = c_int::from(*status.cast::<u64>() != 0) };
+    0
+}
+
+unsafe extern "C" fn count(status: *const c_void, _type: Handle, count: *mut c_int) -> c_int {
+    // SAFETY: written by `test`.
+    unsafe { *count = c_int::try_from((*status.cast::<[u64; 2]>())[1]).unwrap_or(c_int::MAX) };
     0
 }
 
@@ -206,6 +212,7 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
         test,
         cancel,
         was_cancelled,
+        count,
         error_string,
         finalize,
         finalized,

@@ -3,6 +3,7 @@
 //! Operations that fail while messages are on their way: who is told when, and what becomes of the memory.
 
 use super::*;
+use crate::announced::Messages;
 use crate::ending::GRACE;
 use crate::group::Generation;
 use crate::library::loopback::{late_network, network, unexpected_by};
@@ -49,13 +50,13 @@ impl Announced {
         let buffers = Buffers { send: None, recv: Some(recv) };
         assert!(groups[0].enter(receive()).unwrap().start(buffers, done).is_none());
         let this = Self { ranks, groups, address, goes, told };
-        this.announce(0);
+        this.announce(0, Messages::of([u64::from(WORDS) * 4]));
         assert!(this.told.try_recv().is_err());
         this
     }
 
-    /// Sends the letter of a message.
-    fn announce(&self, transfer: u64) {
+    /// Sends the letter of messages.
+    fn announce(&self, transfer: u64, messages: Messages) {
         let number = *self.ranks[0].0.groups.lock().keys().next().unwrap();
         let (group, line) = (Generation { number, generation: 0 }, Line::Pair { from: 1, to: 0 });
         let sends = Operation { kind: Kind::Send { to: 0 }, ..receive() };
@@ -64,7 +65,7 @@ impl Announced {
             from: 1,
             source: 1,
             asked: Some(Asked { operation: sends, pieces: 1 }),
-            content: Content::Part { length: u64::from(WORDS) * 4, tag: Some(tag_of(transfer)) },
+            content: Content::Messages { tag: tag_of(transfer), messages },
         };
         let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
         assert!(letter.write(0, &header.to_bytes()));
@@ -105,7 +106,7 @@ fn failure_is_told_to_all_of_a_group_when_none_of_its_messages_is_on_its_way() {
     let late = Announced::by(late_network(2));
     let got = || memory(&[0; WORDS as usize]);
     let second = transfer(&*late.groups[0], Kind::Recv { from: 1 }, &got());
-    late.announce(1);
+    late.announce(1, Messages::of([u64::from(WORDS) * 4]));
     let waits = transfer(&*late.groups[0], Kind::Recv { from: 1 }, &got());
     let entered = late.groups[0].enter(receive()).unwrap();
     late.fail();
@@ -155,6 +156,41 @@ fn message_that_does_not_come_holds_a_failure_up_for_a_bounded_time_and_its_memo
     assert!(late.ranks[0].0.look().moved);
     assert_eq!(late.goes.try_recv(), Ok(true));
     assert!(!late.ranks[0].0.look().sends);
+}
+
+/// Its sender has failed, and says why in a notice, which may come later.
+#[test]
+fn message_that_comes_empty_is_not_taken_for_what_was_announced() {
+    let announced = Announced::by(network(2));
+    announced.message(HostRange::allocate(0, 1).unwrap(), tag_of(0));
+    look_all(&announced.ranks);
+    assert!(announced.told.try_recv().is_err(), "told before it is known why");
+    gone(&*announced.groups[1]);
+    look_all(&announced.ranks);
+    assert_eq!(announced.told.try_recv(), Ok(Err(Code::DataLoss)));
+    assert_eq!(announced.goes.try_recv(), Ok(true));
+}
+
+/// A rank of another version divides the operation in another way.
+#[test]
+fn letter_that_announces_other_messages_than_are_expected_fails_the_group_before_any_is_received() {
+    let words = u64::from(WORDS) * 4;
+    for lengths in [vec![words, words], vec![words - 4], vec![words + 4], vec![words / 2; 2]] {
+        let announced = Announced::by(network(2));
+        announced.deliver(0);
+        announced.ranks[0].look();
+        assert_eq!(announced.told.try_recv(), Ok(Ok(())));
+        let got = memory(&[0; WORDS as usize]);
+        let told = transfer(&*announced.groups[0], Kind::Recv { from: 1 }, &got);
+        announced.announce(1, Messages::of(lengths.iter().copied()));
+        assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)), "{lengths:?}");
+        for (at, length) in (1..).zip(lengths) {
+            let words = memory(&vec![7; usize::try_from(length / 4).unwrap()]);
+            announced.message(words, tag_of(at));
+        }
+        look_all(&announced.ranks);
+        assert_eq!((word(&got), left_over(&announced.ranks[0])), (0, 0));
+    }
 }
 
 /// The program may end it then, and nothing of it is asked about any more.

@@ -3,6 +3,7 @@
 //! What is left when an operation, a group or the use of MPI has ended: nothing, and no thread waits for it for long.
 
 use super::*;
+use crate::announced::Messages;
 use crate::group::Generation;
 use crate::library::loopback::{network, stuck_network, unexpected_by};
 use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting};
@@ -159,16 +160,18 @@ fn operation_that_has_ended_has_no_deadline_left() {
 #[test]
 fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     let (ranks, groups) = pair();
-    let _receives = sum(&*groups[0], 1);
+    let words = || memory(&[1; 3_000]);
+    let buffers = Buffers { send: Some(words()), recv: Some(words()) };
+    sum_with(&*groups[0], buffers, Box::new(|_| {}));
     let number = *ranks[0].0.groups.lock().keys().next().unwrap();
-    let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 1 };
+    let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 3_000 };
     let group = Generation { number, generation: 0 };
     let extra = |tag| Header {
         meeting: Meeting { group, line: Line::Everyone, number: 0, piece: 0 },
         from: 1,
         source: 1,
         asked: Some(Asked { operation, pieces: 1 }),
-        content: Content::Part { length: 4, tag: Some(tag) },
+        content: Content::Messages { tag, messages: Messages::of([12_000]) },
     };
     let send = |bytes: HostRange, tag| {
         let sent = ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, tag).is_ok());
@@ -184,7 +187,7 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     let early = || ranks[0].0.with(LONG, |progress| progress.early());
     assert_eq!(early(), Some(1));
     for tag in [FIRST_TAG + 100, FIRST_TAG + 101] {
-        send(memory(&[1]), tag);
+        send(words(), tag);
     }
     look_all(&ranks[..1]);
     assert_eq!(early(), Some(0));

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Operations that fail when messages have been announced and not sent: whatever rank fails at whatever step, and in whatever order ranks look.
+
+use super::*;
+use crate::library::loopback::{expected_by, late_network, network, unexpected_by};
+use crate::wire::TAGS;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Where a rank's result is, and what it is told.
+type Begun = (HostRange, Receiver<Outcome>);
+
+/// Numbers that look random, below another one each.
+fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below as u64).unwrap()
+    }
+}
+
+/// Each kind with so many words that it is divided, in parts that are too large for letters.
+fn kinds() -> [(Kind, u64); 6] {
+    let reduction = Reduction::Sum;
+    [
+        (Kind::AllReduce(reduction), 12_000),
+        (Kind::AllGather, 3_000),
+        (Kind::ReduceScatter(reduction), 3_000),
+        (Kind::Reduce { reduction, root: 1 }, 18_000),
+        (Kind::Broadcast { root: 1 }, 72_000),
+        (Kind::AllToAll, 12_000),
+    ]
+}
+
+fn begin(group: &dyn Communicator, (kind, count): (Kind, u64), word: u32) -> Begun {
+    let operation = Operation { kind, element: Element::U32, count };
+    let (rank, ranks) = group.place().unwrap();
+    let places = operation.places(rank, ranks);
+    let filled = |length, word: u32| {
+        let range = HostRange::allocate(length, 64).unwrap();
+        assert!(range.fill(&word.to_le_bytes()));
+        range
+    };
+    let send = places.send.map(|length| filled(length, word));
+    let recv = places.recv.map(|length| filled(length, 0));
+    let got = recv.clone().or(send.clone()).unwrap();
+    let (tell, told) = channel();
+    let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+    assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
+    (got, told)
+}
+
+fn jobs(libraries: impl Iterator<Item = Library>) -> Vec<Rank> {
+    let watchers = Box::leak(Box::default());
+    libraries.map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect()
+}
+
+/// Receives that wait for messages, and messages that no receive has met.
+fn left(rank: &Rank) -> (usize, usize) {
+    let left = |library: &Library| (expected_by(library), unexpected_by(library));
+    rank.0.with(LONG, |progress| left(progress.library())).unwrap()
+}
+
+fn fails_at(kind: (Kind, u64), ranks: &[Rank], fails: usize, looks: usize, seed: u64) {
+    let what = format!("{kind:?} of {}, {fails} at {looks}, {seed}", ranks.len());
+    let mut number = numbers(seed);
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"fails", TERMS)).collect();
+    let places: Vec<usize> = ranks.iter().map(|rank| left(rank).0).collect();
+    let mut begun: Vec<Option<Begun>> = ranks.iter().map(|_| None).collect();
+    // Ranks begin and look in any order, and some may not have begun when it fails.
+    for _ in 0..looks {
+        let at = number(ranks.len());
+        match &begun[at] {
+            None => begun[at] = Some(begin(&*groups[at], kind, 1)),
+            Some(_) => ranks[at].look(),
+        }
+    }
+    groups[fails].end(&Failure::new(Code::DataLoss, "gone"));
+    for _ in 0..20 * ranks.len() {
+        ranks[number(ranks.len())].look();
+    }
+    look_all(ranks);
+    for (_, told) in begun.iter().flatten() {
+        let told = told.try_recv();
+        assert!(matches!(told, Ok(Ok(()) | Err(Code::DataLoss))), "{what}: {told:?}");
+    }
+    for (rank, places) in ranks.iter().zip(&places) {
+        assert_eq!(left(rank), (*places, 0), "{what}: something was not sent or not received");
+        assert!(!rank.0.look().sends, "{what}: something is kept");
+    }
+    drop(groups);
+    // The tags that the operation had are used again.
+    for (rank, peer) in ranks.iter().flat_map(|rank| (0..ranks.len()).map(move |peer| (rank, peer))) {
+        let peer = u32::try_from(peer).unwrap();
+        rank.0.with(LONG, |progress| progress.skip_tags(peer, TAGS - 4)).unwrap();
+    }
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"fails", TERMS)).collect();
+    let sum = (Kind::AllReduce(Reduction::Sum), 12_000);
+    let begun: Vec<Begun> = (1..).zip(&groups).map(|(word, group)| begin(&**group, sum, 10 * word)).collect();
+    for _ in 0..4 {
+        look_all(ranks);
+    }
+    let all: u32 = (1..).take(ranks.len()).map(|word| 10 * word).sum();
+    for (got, told) in begun {
+        assert_eq!(told.try_recv(), Ok(Ok(())), "{what}: behind it");
+        let last = got.slice(got.length() - 4, 4).unwrap();
+        assert_eq!([word(&got), word(&last)], [all; 2], "{what}: behind it");
+    }
+}
+
+#[test]
+fn what_was_announced_is_sent_and_received_whatever_rank_fails_at_whatever_step() {
+    for (ranks, kind) in [2, 3, 4].into_iter().flat_map(|ranks| kinds().map(|kind| (ranks, kind))) {
+        for (fails, looks) in (0..ranks).flat_map(|fails| (0..10).map(move |looks| (fails, looks * 2))) {
+            let seed = u64::try_from(looks + 100 * fails).unwrap();
+            fails_at(kind, &jobs(network(u32::try_from(ranks).unwrap())), fails, looks, seed);
+        }
+    }
+}
+
+/// A receive that has met its message does not end before that has come: an empty one lets it.
+#[test]
+fn failure_does_not_wait_for_messages_that_are_not_sent_any_more() {
+    for (ranks, kind) in [2, 4].into_iter().flat_map(|ranks| kinds().map(|kind| (ranks, kind))) {
+        for looks in 0..14 {
+            let ranks = jobs(late_network(ranks));
+            fails_at(kind, &ranks, looks % ranks.len(), looks, u64::try_from(looks).unwrap() + 7_000);
+        }
+    }
+}
