@@ -18,7 +18,7 @@ use crate::memory::heap;
 use crate::memory::reservation::Pool;
 use crate::memory::transient::TransientBuffer;
 use crate::sync::semaphore::List;
-use hal_backend::{Command, Device, HostRange, Pattern, Span};
+use hal_backend::{Command, Device, Pattern, Span};
 use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::{Action, Affinity, Code, Failure};
 use hal_sys as sys;
@@ -246,15 +246,16 @@ impl<D: Device> State<D> {
         self.record(affinity, lists, Record::Copy { source: from, target: to }, target.length)
     }
 
-    /// An update with bytes that were captured.
+    /// An update with bytes that are captured here.
     #[inline]
     fn update(
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
-        source: HostRange,
+        source: &[u8],
         target: LentRange<'_>,
     ) -> Result {
+        let source = self.staging.capture(source)?;
         if let Some(target) = self.certain_memory(target) {
             return self.submit_command(affinity, lists, Command::Update { source, target });
         }
@@ -537,8 +538,7 @@ impl<D: Device> Table<D> {
                 Use::Target.check(target)?;
                 let count =
                     usize::try_from(target.length).map_err(|_| invalid("an update is larger than memory"))?;
-                let source = state.staging.capture(bytes(source, source_offset, count)?)?;
-                state.update(state.affinity(affinity), &lists, source, target)
+                state.update(state.affinity(affinity), &lists, bytes(source, source_offset, count)?, target)
             }
         })
     }

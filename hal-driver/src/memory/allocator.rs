@@ -119,7 +119,7 @@ impl<D: Device> Memory<D> {
         };
         let spec =
             BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: None };
-        Buffer::create(self.allocator, backing, spec)
+        Buffer::create(self.allocator, backing.into(), spec)
     }
 
     /// A buffer of memory that the program brings.
@@ -174,7 +174,7 @@ impl<D: Device> Memory<D> {
             length: to_u64(external.size),
             release,
         };
-        Buffer::create(self.allocator, backing, spec)
+        Buffer::create(self.allocator, backing.into(), spec)
     }
 }
 

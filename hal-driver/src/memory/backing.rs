@@ -10,14 +10,14 @@ use hal_backend::{Device, HostRange};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::Mutex;
-use std::any::Any;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// An allocation of some device: what a buffer's slots need of it.
-pub(crate) trait Backing: Any + Send + Sync {
+pub(crate) trait Backing: Send + Sync {
     /// The host's view of all of it: the same each time, and valid as long as the allocation.
     fn host_view(&self) -> Option<HostRange>;
     /// Makes the host's writes visible to the device.
@@ -56,11 +56,50 @@ impl<D: Device> DeviceMemory<D> {
         let (memory, view) = (Arc::new(memory), OnceLock::new());
         Arc::new(Self { memory, view, device, parent, shared, _counted: counted })
     }
+}
 
-    /// The memory behind an allocation, if it is one of `device`.
-    pub(super) fn recognise<'a>(backing: &'a dyn Backing, device: &Arc<D>) -> Option<&'a Arc<D::Memory>> {
-        let allocation: &Self = (backing as &dyn Any).downcast_ref()?;
-        Arc::ptr_eq(&allocation.device, device).then_some(&allocation.memory)
+/// An allocation of some device, and which device that is.
+///
+/// # Invariants
+///
+/// The backing is a [`DeviceMemory`] of the device at this address, which it keeps.
+pub(crate) struct AnyMemory {
+    backing: Arc<dyn Backing>,
+    device: *const (),
+}
+
+// SAFETY: a backing may be used from any thread, and the address is only compared.
+unsafe impl Send for AnyMemory {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for AnyMemory {}
+
+impl<D: Device> From<Arc<DeviceMemory<D>>> for AnyMemory {
+    fn from(memory: Arc<DeviceMemory<D>>) -> Self {
+        let device = Arc::as_ptr(&memory.device).cast();
+        Self { backing: memory, device }
+    }
+}
+
+impl AnyMemory {
+    /// The memory, if it is that of `device`. This is asked for each buffer of each transfer, so the device is compared and not
+    /// the type.
+    #[inline]
+    pub(super) fn of<D: Device>(&self, device: &Arc<D>) -> Option<&Arc<D::Memory>> {
+        if self.device != Arc::as_ptr(device).cast() {
+            return None;
+        }
+        // SAFETY: the backing keeps the device at this address, by the invariant, and `device` is there: both are the same one, which has
+        // one type. So the backing is memory of devices of that type, by the invariant.
+        let memory = unsafe { &*Arc::as_ptr(&self.backing).cast::<DeviceMemory<D>>() };
+        Some(&memory.memory)
+    }
+}
+
+impl Deref for AnyMemory {
+    type Target = dyn Backing;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.backing
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::ffi::object::{HostAllocator, Lent, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text};
-use crate::memory::backing::{Backing, owner_is_gone};
+use crate::memory::backing::{AnyMemory, owner_is_gone};
 use crate::memory::bounced_mapping;
 use crate::sync::teardown;
 use hal_semaphore::{Code, Failure};
@@ -75,7 +75,7 @@ impl Drop for Release {
 pub(crate) struct Buffer {
     base: UnsafeCell<sys::iree_hal_buffer_t>,
     allocator: HostAllocator,
-    pub(super) backing: Arc<dyn Backing>,
+    pub(super) backing: AnyMemory,
     /// Where in the allocation the buffer begins.
     pub(super) offset: u64,
     pub(super) release: Option<Arc<Release>>,
@@ -94,7 +94,7 @@ impl Buffer {
     /// A buffer over part of an allocation, owned by the caller.
     pub(crate) fn create(
         allocator: HostAllocator,
-        backing: Arc<dyn Backing>,
+        backing: AnyMemory,
         spec: BufferSpec,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         let buffer = Buffer {

@@ -132,7 +132,7 @@ impl<D: Device> Table<D> {
                 // SAFETY: C asks for the callback, as its interface says.
                 release: unsafe { Release::new(release_callback) },
             };
-            let buffer = Buffer::create(provider.memory.allocator, memory.clone(), spec)?;
+            let buffer = Buffer::create(provider.memory.allocator, memory.clone().into(), spec)?;
             // SAFETY: C passes where the buffer goes.
             unsafe { Out::new(out_buffer).set(buffer.into_raw()) };
             Ok(())

@@ -5,7 +5,7 @@
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::ffi::object::{Lent, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check};
-use crate::memory::backing::{DeviceMemory, owner_is_gone};
+use crate::memory::backing::owner_is_gone;
 use crate::memory::buffer::Buffer;
 use crate::memory::buffer_range::{BufferRange, LentRange, allocation_of};
 use crate::memory::transient::{TransientBuffer, no_memory};
@@ -183,7 +183,7 @@ fn of_device<'a, D: Device>(
     device: &Arc<D>,
 ) -> Option<(&'a Buffer, &'a Arc<D::Memory>)> {
     let buffer = Buffer::recognise(buffer)?;
-    Some((buffer, DeviceMemory::recognise(&*buffer.backing, device)?))
+    Some((buffer, buffer.backing.of(device)?))
 }
 
 /// A mapping that ends when its last range is dropped. It is scoped, so IREE keeps the memory's buffer as long.
