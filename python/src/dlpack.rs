@@ -240,6 +240,11 @@ fn describe<M: Managed + 'static>(owner: Owner<M>) -> PyResult<Taken> {
             ))
         })?;
     let rank = usize::try_from(tensor.rank)?;
+    if rank > 0 && tensor.shape.is_null() {
+        return Err(PyBufferError::new_err(format!(
+            "the array has {rank} dimensions, and its maker does not say how long they are"
+        )));
+    }
     // SAFETY: a structure has as many dimensions as its rank, and strides as many or none.
     let (shape, strides) = unsafe {
         let list = |numbers: *const i64| {
@@ -260,12 +265,15 @@ fn describe<M: Managed + 'static>(owner: Owner<M>) -> PyResult<Taken> {
     })
 }
 
-/// Whether elements lie one behind the other, the last dimension innermost.
+/// Whether elements lie one behind the other, the last dimension innermost. Where there are none, strides mean nothing.
 fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
-    let mut expected = 1;
+    if shape.contains(&0) {
+        return true;
+    }
+    let mut expected = 1_i64;
     shape.iter().zip(strides).rev().all(|(dimension, stride)| {
         let fits = *dimension == 1 || *stride == expected;
-        expected *= dimension;
+        expected = expected.saturating_mul(*dimension);
         fits
     })
 }

@@ -2,6 +2,7 @@
 
 """DLPack, both ways. numpy is the other side: its implementation judges ours."""
 
+import ctypes
 import gc
 import weakref
 
@@ -107,3 +108,50 @@ def test_what_dlpack_cannot_say_is_refused():
     with pytest.raises(BufferError):
         array.__dlpack__(dl_device=(2, 0))
     assert array.__dlpack_device__() == (1, 0)
+
+
+class Maker:
+    """An array whose maker fills DLPack's structure as it likes; its elements are `float32`."""
+
+    def __init__(self, rank, shape, strides):
+        numbers = lambda list: None if list is None else (ctypes.c_int64 * len(list))(*list)
+        self.memory = (ctypes.c_float * 8)()
+        self.shape, self.strides = numbers(shape), numbers(strides)
+
+        class Structure(ctypes.Structure):
+            _fields_ = [
+                ("data", ctypes.c_void_p),
+                ("device", ctypes.c_int32 * 2),
+                ("rank", ctypes.c_int32),
+                ("code", ctypes.c_uint8),
+                ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.c_void_p),
+                ("strides", ctypes.c_void_p),
+                ("offset", ctypes.c_uint64),
+                ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p),
+            ]
+
+        place = lambda numbers: None if numbers is None else ctypes.addressof(numbers)
+        self.structure = Structure(
+            ctypes.addressof(self.memory), (1, 0), rank, 2, 32, 1, place(self.shape), place(self.strides), 0, None, None
+        )
+
+    def __dlpack__(self, **_):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.structure), b"dltensor", None)
+
+
+def test_strides_of_an_array_without_elements_mean_nothing():
+    maker = Maker(2, [3, 0], [1, 1])
+    assert iree_hal.Device("mock").from_dlpack(maker).shape == (3, 0)
+
+
+def test_dimensions_that_are_not_told_are_refused():
+    device = iree_hal.Device("mock")
+    assert device.from_dlpack(Maker(1, [8], None)).shape == (8,)
+    assert device.from_dlpack(Maker(0, None, None)).shape == ()
+    with pytest.raises(BufferError, match="2 dimensions"):
+        device.from_dlpack(Maker(2, None, None))
