@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 }
 
 /// Every step. What needs no more than cargo runs beside what needs IREE's tools, as most steps keep one processor busy; those that
-/// build in one folder take turns there by themselves. What measures times comes at the end, with the machine to itself.
+/// build in one folder take turns there by themselves. What needs the machine to itself comes at the end.
 fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
     let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into()).to_string_lossy().into_owned();
     let commands = Commands { root, target, me };
@@ -67,7 +67,7 @@ fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
     vec![
         vec![lane(&[at_first])],
         vec![lane(&[through_iree, rehearsals]), lane(&[of_the_sources, of_the_engine, of_a_release])],
-        vec![lane(&[measured])],
+        vec![lane(&[alone])],
     ]
 }
 
@@ -193,11 +193,6 @@ fn through_iree(commands: &Commands<'_>) -> Vec<Step> {
             commands.xtask(&["embedders"]),
         ),
         step(
-            "asan",
-            "the driver's tests with AddressSanitizer (`cargo xtask asan` has IREE's side too, and C programs)",
-            commands.xtask(&["asan", "--quick"]),
-        ),
-        step(
             "demo",
             "real models on every device, checked against numpy and local-sync",
             commands.xtask(&["demo"]),
@@ -311,9 +306,15 @@ fn of_the_engine(commands: &Commands<'_>) -> Vec<Step> {
     ]
 }
 
-/// What takes how long.
-fn measured(commands: &Commands<'_>) -> Vec<Step> {
+/// What has the machine to itself: what measures times, and what looks for leaks. The leak checker takes for a leak what a thread has whose number
+/// another one had before, and Linux begins with the numbers anew the sooner the more else is started.
+fn alone(commands: &Commands<'_>) -> Vec<Step> {
     vec![
+        step(
+            "asan",
+            "the driver's tests with AddressSanitizer (`cargo xtask asan` has IREE's side too, and C programs)",
+            commands.xtask(&["asan", "--quick"]),
+        ),
         step(
             "side-by-side",
             "each case runs on IREE's local drivers and on the mock device",
