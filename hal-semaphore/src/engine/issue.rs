@@ -276,7 +276,7 @@ impl<B: Backend> Turn<'_, B> {
         self.fly(key, InFlight { op: key, epoch, on_device: false, cover, event, failure: None });
     }
 
-    /// Settles what each wait of an operation costs, now that it goes to its device. Returns whether all are reached.
+    /// Decides what each wait of an operation costs, now that it goes to its device. Returns whether all are reached.
     #[inline]
     fn resolve(&mut self, key: Key, scratch: &mut Scratch<B>) -> Result<bool, Failure> {
         let first_wait = scratch.waits.len();

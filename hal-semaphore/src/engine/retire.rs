@@ -7,7 +7,7 @@
 //! that position is *gated* on the timeline in question, which the other queue's retirement, no more than a report
 //! away, opens.
 //!
-//! Whether an operation failed is settled here, too: its own report, or else the failure of something it waited for
+//! Whether an operation failed is decided here, too: its own report, or else the failure of something it waited for
 //! without the host (its inputs were never made, whatever its device thinks). What has ended is ended here one after the
 //! other, so that everything behind a failure sees what it did. It is a bounded number at a time: what they
 //! signal is published, and what waits for it goes on, before the next are looked at.
