@@ -180,6 +180,12 @@ impl Progress {
         let _ = self.mail.tags(peer, tags);
     }
 
+    /// Goes on as a rank of another version.
+    #[cfg(test)]
+    pub(crate) fn pretend(&mut self, version: u8) {
+        self.mail.pretended = Some(version);
+    }
+
     /// How many operations have a deadline.
     #[cfg(test)]
     pub(crate) fn deadlines(&self) -> usize {
