@@ -56,6 +56,8 @@ pub(crate) struct Mail {
     /// The same, to be used again.
     spare: Vec<Request>,
     tags: BTreeMap<u32, u32>,
+    /// Tags of messages that were announced and may not have been sent: to whom, from which on, how many.
+    reserved: Vec<(u32, u32, u32)>,
     /// A process of the job has another version: nothing that it says is understood, so that every operation fails from then on.
     misfit: Option<Failure>,
     /// Another version than it has, for tests.
@@ -135,12 +137,33 @@ impl Mail {
         !self.sent.is_empty()
     }
 
-    /// The first of so many tags for what follows a letter to a rank of the job.
+    /// The first of so many tags for what follows a letter to a rank of the job. Those of messages that wait to be sent are passed over, as what is sent before
+    /// them would be taken for them; where more are asked for than that leaves, they are not.
     pub(crate) fn tags(&mut self, peer: u32, count: u32) -> i32 {
         let next = self.tags.entry(peer).or_default();
+        for _ in 0..self.reserved.len() {
+            let behind = |from: u32, at: u32| (at + TAGS - from) % TAGS;
+            let is_met = |&&(of, first, many): &&(u32, u32, u32)| {
+                of == peer && (behind(*next, first) < count || behind(first, *next) < many)
+            };
+            let Some(&(_, first, many)) = self.reserved.iter().find(is_met) else { break };
+            *next = (first + many % TAGS) % TAGS;
+        }
         let tag = FIRST_TAG + next.cast_signed();
         *next = (*next + count % TAGS) % TAGS;
         tag
+    }
+
+    /// No other message to a rank gets these tags until they are given back.
+    pub(crate) fn reserve(&mut self, peer: u32, tag: i32, count: u32) {
+        self.reserved.push((peer, (tag - FIRST_TAG).cast_unsigned(), count));
+    }
+
+    /// All messages have been sent that had the tags from this one on.
+    pub(crate) fn give_back(&mut self, peer: u32, tag: i32) {
+        let first = (tag - FIRST_TAG).cast_unsigned();
+        let at = self.reserved.iter().position(|&(of, from, _)| (of, from) == (peer, first));
+        at.map(|at| self.reserved.swap_remove(at));
     }
 
     /// Sends the messages with some tags that were announced, empty.

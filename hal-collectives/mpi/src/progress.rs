@@ -534,6 +534,9 @@ impl Progress {
         awaited.iter().for_each(|announced| self.endings.discard_rest(announced, &self.library));
         for announced in &promised {
             self.mail.send_empty(&self.library, announced.peer, announced.left());
+            if announced.messages.count > 1 {
+                self.mail.give_back(announced.peer, announced.first);
+            }
         }
         let Started { done, group, memory, .. } = started;
         let told = Told { done, outcome, group, held: Held { memory, steps: Some(steps), after, expects } };
