@@ -124,6 +124,9 @@ impl Active {
                 let messages = of_rank(&mut self.steps.sends, to).unwrap_or_else(of_step);
                 let tag = mail.tags(peer, messages.count);
                 mail.send(library, peer, &self.header(Content::Messages { tag, messages })?, None)?;
+                if messages.count > 1 {
+                    mail.reserve(peer, tag, messages.count);
+                }
                 self.promised.push(Announced::new((to, peer), tag, messages));
             }
             let Some((promise, tag)) = next_of(&self.promised, to) else { continue };

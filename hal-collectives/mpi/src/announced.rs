@@ -57,7 +57,7 @@ pub(crate) struct Announced {
     pub(crate) rank: u32,
     pub(crate) peer: u32,
     pub(crate) messages: Messages,
-    first: i32,
+    pub(crate) first: i32,
     begun: u32,
 }
 

@@ -4,10 +4,12 @@
 
 use crate::group::Generation;
 use crate::library::{Library, Request};
-use crate::wire::{CARRIED, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS, TEXT, text_of};
+use crate::wire::{
+    CARRIED, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS, TEXT, VERSION, text_of,
+};
 use hal_backend::HostRange;
 use hal_collectives::{Line, Result};
-use hal_semaphore::Failure;
+use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -54,9 +56,24 @@ pub(crate) struct Mail {
     /// The same, to be used again.
     spare: Vec<Request>,
     tags: BTreeMap<u32, u32>,
+    /// Tags of messages that were announced and may not have been sent: to whom, from which on, how many.
+    reserved: Vec<(u32, u32, u32)>,
+    /// A process of the job has another version: nothing that it says is understood, so that every operation fails from then on.
+    misfit: Option<Failure>,
+    /// Another version than it has, for tests.
+    #[cfg(test)]
+    pub(crate) pretended: Option<u8>,
 }
 
 impl Mail {
+    fn version(&self) -> u8 {
+        #[cfg(test)]
+        if let Some(version) = self.pretended {
+            return version;
+        }
+        VERSION
+    }
+
     /// Letters may come from now on.
     pub(crate) fn listen(&mut self, library: &Library) {
         while self.places.len() < PLACES {
@@ -75,7 +92,11 @@ impl Mail {
     /// The next letter that has come, if any.
     pub(crate) fn next(&mut self, library: &Library) -> Result<Option<Letter>> {
         self.collect(library);
+        let version = self.version();
         loop {
+            if let Some(misfit) = &self.misfit {
+                return Err(misfit.clone());
+            }
             let Some(place) = self.places.front_mut() else { return Ok(None) };
             if let Some(letter) = self.kept.pop_front() {
                 return Ok(Some(letter));
@@ -83,15 +104,17 @@ impl Mail {
             if !library.has_ended(place)? {
                 return Ok(None);
             }
-            let letter = opened(place.memory());
+            let letter = opened(place.memory(), version);
             let received = library.receive_from_any_source(place, LETTER);
             // The next letter comes to the place behind it. One that could not be given back is none any more.
             let place = self.places.pop_front();
             received?;
             self.places.extend(place);
             // What is no letter is from a program that is not this one.
-            if letter.is_some() {
-                return Ok(letter);
+            match letter {
+                Ok(None) => {}
+                Ok(letter) => return Ok(letter),
+                Err(failure) => self.misfit = Some(failure),
             }
         }
     }
@@ -114,12 +137,33 @@ impl Mail {
         !self.sent.is_empty()
     }
 
-    /// The first of so many tags for what follows a letter to a rank of the job.
+    /// The first of so many tags for what follows a letter to a rank of the job. Those of messages that wait to be sent are passed over, as what is sent before
+    /// them would be taken for them; where more are asked for than that leaves, they are not.
     pub(crate) fn tags(&mut self, peer: u32, count: u32) -> i32 {
         let next = self.tags.entry(peer).or_default();
+        for _ in 0..self.reserved.len() {
+            let behind = |from: u32, at: u32| (at + TAGS - from) % TAGS;
+            let is_met = |&&(of, first, many): &&(u32, u32, u32)| {
+                of == peer && (behind(*next, first) < count || behind(first, *next) < many)
+            };
+            let Some(&(_, first, many)) = self.reserved.iter().find(is_met) else { break };
+            *next = (first + many % TAGS) % TAGS;
+        }
         let tag = FIRST_TAG + next.cast_signed();
         *next = (*next + count % TAGS) % TAGS;
         tag
+    }
+
+    /// No other message to a rank gets these tags until they are given back.
+    pub(crate) fn reserve(&mut self, peer: u32, tag: i32, count: u32) {
+        self.reserved.push((peer, (tag - FIRST_TAG).cast_unsigned(), count));
+    }
+
+    /// All messages have been sent that had the tags from this one on.
+    pub(crate) fn give_back(&mut self, peer: u32, tag: i32) {
+        let first = (tag - FIRST_TAG).cast_unsigned();
+        let at = self.reserved.iter().position(|&(of, from, _)| (of, from) == (peer, first));
+        at.map(|at| self.reserved.swap_remove(at));
     }
 
     /// Sends the messages with some tags that were announced, empty.
@@ -150,7 +194,7 @@ impl Mail {
     ) -> Result {
         let mut request = self.idle()?;
         let length = carried.map_or(0, HostRange::length);
-        let mut fits = request.memory().write(0, &header.to_bytes());
+        let mut fits = request.memory().write(0, &header.to_bytes(self.version()));
         if let Some(carried) = carried {
             let place = request.memory().part(HEADER as u64, length);
             fits &= place.is_some_and(|place| place.copy_from(carried.whole()));
@@ -184,6 +228,7 @@ impl Mail {
     /// Nothing is listened to any more; what is sent gets until `end`. A letter that has come all the same is kept: its sender
     /// may be in an operation that this rank has yet to come to, in a group that it joins again.
     pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
+        let version = self.version();
         for place in &mut self.places {
             library.cancel(place);
         }
@@ -192,7 +237,10 @@ impl Mail {
             match library.outcome(place) {
                 Ok(None) if Instant::now() < end => continue,
                 Ok(None) => break,
-                Ok(Some(true)) => self.kept.extend(opened(place.memory())),
+                Ok(Some(true)) => match opened(place.memory(), version) {
+                    Ok(letter) => self.kept.extend(letter),
+                    Err(failure) => self.misfit = Some(failure),
+                },
                 Ok(Some(false)) | Err(_) => {}
             }
             self.places.pop_front();
@@ -205,10 +253,19 @@ impl Mail {
     }
 }
 
-/// The letter that some memory holds.
-fn opened(memory: &HostRange) -> Option<Letter> {
+/// The letter that some memory holds, if it is one. One of another version is a failure, whatever else it says.
+fn opened(memory: &HostRange, own: u8) -> Result<Option<Letter>> {
     let mut bytes = [0; HEADER];
-    let header = memory.read(0, &mut bytes).then(|| Header::from_bytes(&bytes)).flatten()?;
+    let read = memory.read(0, &mut bytes);
+    debug_assert!(read, "a place has room for a header");
+    if let Some(other) = Header::version_of(&bytes).filter(|&other| other != own) {
+        let message = format!(
+            "a process of this job speaks version {other} of the messages of collectives, and this one version {own}; \
+             give all processes the same build of this driver"
+        );
+        return Err(Failure::new(Code::FailedPrecondition, message));
+    }
+    let Some(header) = Header::from_bytes(&bytes) else { return Ok(None) };
     let carried = match header.content {
         Content::Part { length } => length.min(CARRIED),
         Content::Messages { .. } | Content::Presence => 0,
@@ -218,7 +275,7 @@ fn opened(memory: &HostRange) -> Option<Letter> {
     let mut carried = SmallVec::from_elem(0, carried as usize);
     let read = memory.read(HEADER as u64, &mut carried);
     debug_assert!(read, "a place has room for the largest letter");
-    Some(Letter { header, carried })
+    Ok(Some(Letter { header, carried }))
 }
 
 #[cfg(test)]

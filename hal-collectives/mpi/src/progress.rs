@@ -180,6 +180,12 @@ impl Progress {
         let _ = self.mail.tags(peer, tags);
     }
 
+    /// Goes on as a rank of another version.
+    #[cfg(test)]
+    pub(crate) fn pretend(&mut self, version: u8) {
+        self.mail.pretended = Some(version);
+    }
+
     /// How many operations have a deadline.
     #[cfg(test)]
     pub(crate) fn deadlines(&self) -> usize {
@@ -528,6 +534,9 @@ impl Progress {
         awaited.iter().for_each(|announced| self.endings.discard_rest(announced, &self.library));
         for announced in &promised {
             self.mail.send_empty(&self.library, announced.peer, announced.left());
+            if announced.messages.count > 1 {
+                self.mail.give_back(announced.peer, announced.first);
+            }
         }
         let Started { done, group, memory, .. } = started;
         let told = Told { done, outcome, group, held: Held { memory, steps: Some(steps), after, expects } };

@@ -20,6 +20,11 @@ pub(crate) const LETTER: i32 = 1;
 pub(crate) const FIRST_TAG: i32 = 16;
 pub(crate) const TAGS: u32 = 32_000;
 
+/// The version of this format, which goes up whenever ranks before and after a change do not understand each other. It stands in the first word of each letter, in
+/// all versions, beside a mark and the kind of letter. Before there were versions the word was the kind alone, which counts as version 0.
+pub(crate) const VERSION: u8 = 1;
+const MARK: u32 = 0x484C_0000;
+
 /// How many bytes a header has.
 pub(crate) const HEADER: usize = 96;
 
@@ -87,7 +92,7 @@ fn put<const N: usize>(bytes: &mut &mut [u8], word: [u8; N]) {
 }
 
 impl Header {
-    pub(crate) fn to_bytes(self) -> [u8; HEADER] {
+    pub(crate) fn to_bytes(self, version: u8) -> [u8; HEADER] {
         let (mut count, mut largest) = (0, 0);
         let (kind, number, tag) = match self.content {
             Content::Part { length } => (0_u32, length, 0),
@@ -106,6 +111,7 @@ impl Header {
         let pieces = self.asked.map_or(0, |asked| asked.pieces);
         let mut bytes = [0; HEADER];
         let rest = &mut bytes.as_mut_slice();
+        let kind = MARK | u32::from(version) << 8 | kind;
         for small in [kind, pair, first, second, self.from, self.source, self.meeting.group.generation] {
             put(rest, small.to_le_bytes());
         }
@@ -120,7 +126,16 @@ impl Header {
         bytes
     }
 
-    /// The header of some bytes; nothing if they are none.
+    /// The version of a letter that begins with some bytes; nothing if they begin none.
+    pub(crate) fn version_of(mut bytes: &[u8]) -> Option<u8> {
+        match u32::from_le_bytes(word(&mut bytes)?) {
+            0..=3 => Some(0),
+            word if word & 0xFFFF_0000 == MARK => Some(word.to_le_bytes()[1]),
+            _ => None,
+        }
+    }
+
+    /// The header of some bytes; nothing if they are none of this version.
     pub(crate) fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
         let mut small = || word(bytes).map(u32::from_le_bytes);
@@ -132,11 +147,13 @@ impl Header {
         let mut small = || word(bytes).map(u32::from_le_bytes);
         let (piece, pieces, count, largest) = (small()?, small()?, small()?, small()?);
         let asked = Operation::from_bytes(&word(bytes)?).map(|operation| Asked { operation, pieces });
-        let content = match kind {
+        let content = match kind ^ MARK ^ (u32::from(VERSION) << 8) {
             0 => Content::Part { length },
             1 => Content::Presence,
             2 => Content::Ending { code: Code::from_number(tag.cast_unsigned()), length },
-            3 => Content::Messages { tag, messages: Messages { count, largest, bytes: length } },
+            3 if (FIRST_TAG..FIRST_TAG + TAGS.cast_signed()).contains(&tag) => {
+                Content::Messages { tag, messages: Messages { count, largest, bytes: length } }
+            }
             _ => return None,
         };
         let line = if pair == 0 { Line::Everyone } else { Line::Pair { from: first, to: second } };
@@ -178,12 +195,21 @@ mod tests {
                 let meeting = Meeting { group, line, number: 1 << 50, piece: 70_001 };
                 let asked = Some(Asked { operation, pieces: 80_000 });
                 let header = Header { meeting, from: 1, source: 2, asked, content };
-                assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
+                assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), Some(header));
                 let notice = Header { asked: None, ..header };
-                assert_eq!(Header::from_bytes(&notice.to_bytes()), Some(notice));
+                assert_eq!(Header::from_bytes(&notice.to_bytes(VERSION)), Some(notice));
             }
         }
+        for tag in [i32::MIN, FIRST_TAG - 1, FIRST_TAG + TAGS.cast_signed()] {
+            let group = Generation { number: 1, generation: 0 };
+            let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
+            let content = Content::Messages { tag, messages: Messages::of([9_000]) };
+            let header = Header { meeting, from: 1, source: 1, asked: None, content };
+            assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), None, "{tag}");
+        }
         assert_eq!(Header::from_bytes(&[7; HEADER]), None);
+        assert_eq!((Header::version_of(&[7; HEADER]), Header::version_of(&[])), (None, None));
+        assert_eq!((Header::from_bytes(&[0; HEADER]), Header::version_of(&[0; HEADER])), (None, Some(0)));
         assert_eq!(Header::from_bytes(&[0; HEADER - 1]), None);
     }
 }

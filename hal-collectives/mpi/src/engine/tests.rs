@@ -19,6 +19,7 @@ mod asleep;
 mod endings;
 mod leavings;
 mod meanwhile;
+mod versions;
 
 const TERMS: Duration = Duration::from_secs(30);
 

@@ -131,3 +131,30 @@ fn failure_does_not_wait_for_messages_that_are_not_sent_any_more() {
         }
     }
 }
+
+/// Rank 2 comes late to an all-gather around a ring, so that rank 0 has announced a message to rank 1 that it cannot send before; it sends rank 1 many others meanwhile.
+#[test]
+fn message_that_waits_to_be_sent_keeps_its_tag_however_many_others_are_sent_meanwhile() {
+    let ranks = jobs(network(3));
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"ring", TERMS)).collect();
+    let gather = (Kind::AllGather, 3_000);
+    let mut begun: Vec<Begun> =
+        (1..).zip(&groups[..2]).map(|(word, group)| begin(&**group, gather, 10 * word)).collect();
+    look_all(&ranks[..2]);
+    // Two are announced, of which one was sent.
+    ranks[0].0.with(LONG, |progress| progress.skip_tags(1, TAGS - 1)).unwrap();
+    let others: Vec<_> = [(0, Kind::Send { to: 1 }), (1, Kind::Recv { from: 0 })]
+        .map(|(rank, kind)| begin(&*groups[rank], (kind, 3_000), 99))
+        .into();
+    look_all(&ranks[..2]);
+    begun.push(begin(&*groups[2], gather, 30));
+    look_all(&ranks);
+    for (rank, (got, told)) in begun.iter().enumerate() {
+        assert_eq!(told.try_recv(), Ok(Ok(())), "rank {rank}");
+        let parts = [0, 1, 2].map(|part| word(&got.slice(part * 12_000, 4).unwrap()));
+        assert_eq!(parts, [10, 20, 30], "rank {rank}");
+    }
+    for (got, told) in &others {
+        assert_eq!((told.try_recv(), word(got)), (Ok(Ok(())), 99));
+    }
+}

@@ -7,7 +7,7 @@ use crate::announced::Messages;
 use crate::ending::GRACE;
 use crate::group::Generation;
 use crate::library::loopback::{late_network, network, unexpected_by};
-use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS};
+use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS, VERSION};
 use hal_collectives::Line;
 use std::sync::mpsc::TryRecvError;
 
@@ -68,7 +68,7 @@ impl Announced {
             content: Content::Messages { tag: tag_of(transfer), messages },
         };
         let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
-        assert!(letter.write(0, &header.to_bytes()));
+        assert!(letter.write(0, &header.to_bytes(VERSION)));
         self.message(letter, LETTER);
         self.ranks[0].look();
     }

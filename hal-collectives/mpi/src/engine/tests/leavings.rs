@@ -6,7 +6,7 @@ use super::*;
 use crate::announced::Messages;
 use crate::group::Generation;
 use crate::library::loopback::{network, stuck_network, unexpected_by};
-use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting};
+use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, VERSION};
 use hal_collectives::Line;
 
 /// A limit that nothing here comes near.
@@ -180,7 +180,7 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     // The first is taken, and the second is not.
     for tag in [FIRST_TAG + 100, FIRST_TAG + 101] {
         let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
-        assert!(letter.write(0, &extra(tag).to_bytes()));
+        assert!(letter.write(0, &extra(tag).to_bytes(VERSION)));
         send(letter, LETTER);
         ranks[0].look();
     }
