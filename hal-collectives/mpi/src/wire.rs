@@ -152,7 +152,11 @@ impl Header {
             1 => Content::Presence,
             2 => Content::Ending { code: Code::from_number(tag.cast_unsigned()), length },
             3 if (FIRST_TAG..FIRST_TAG + TAGS.cast_signed()).contains(&tag) => {
-                Content::Messages { tag, messages: Messages { count, largest, bytes: length } }
+                let messages = Messages { count, largest, bytes: length };
+                if !can_be(&messages) {
+                    return None;
+                }
+                Content::Messages { tag, messages }
             }
             _ => return None,
         };
@@ -160,6 +164,13 @@ impl Header {
         let group = Generation { number: group, generation };
         Some(Self { meeting: Meeting { group, line, number, piece }, from, source, asked, content })
     }
+}
+
+/// Whether a rank can announce such messages: no more than there are tags, which bounds what is done for those that are not wanted, and together as
+/// long as they can be.
+fn can_be(&Messages { count, largest, bytes }: &Messages) -> bool {
+    let (count, largest) = (u64::from(count), u64::from(largest));
+    (1..=u64::from(TAGS)).contains(&count) && (largest..=count * largest).contains(&bytes)
 }
 
 /// The text of a notice, as far as it fits.
@@ -186,7 +197,7 @@ mod tests {
                 Content::Part { length: 0 },
                 Content::Messages {
                     tag: FIRST_TAG,
-                    messages: Messages { count: 300, largest: 2 << 20, bytes: 5 << 40 },
+                    messages: Messages { count: 300, largest: 2 << 20, bytes: 500 << 20 },
                 },
                 Content::Presence,
                 Content::Ending { code: Code::DataLoss, length: 5 },
@@ -200,12 +211,23 @@ mod tests {
                 assert_eq!(Header::from_bytes(&notice.to_bytes(VERSION)), Some(notice));
             }
         }
-        for tag in [i32::MIN, FIRST_TAG - 1, FIRST_TAG + TAGS.cast_signed()] {
+        let one = Messages::of([9_000]);
+        let impossible = [
+            (i32::MIN, one),
+            (FIRST_TAG - 1, one),
+            (FIRST_TAG + TAGS.cast_signed(), one),
+            (FIRST_TAG, Messages { count: 0, largest: 0, bytes: 0 }),
+            (FIRST_TAG, Messages { count: TAGS + 1, largest: 1, bytes: 5 }),
+            (FIRST_TAG, Messages { count: u32::MAX, largest: u32::MAX, bytes: u64::MAX }),
+            (FIRST_TAG, Messages { count: 2, largest: 10, bytes: 21 }),
+            (FIRST_TAG, Messages { count: 2, largest: 10, bytes: 9 }),
+        ];
+        for (tag, messages) in impossible {
             let group = Generation { number: 1, generation: 0 };
             let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
-            let content = Content::Messages { tag, messages: Messages::of([9_000]) };
+            let content = Content::Messages { tag, messages };
             let header = Header { meeting, from: 1, source: 1, asked: None, content };
-            assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), None, "{tag}");
+            assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), None, "{header:?}");
         }
         assert_eq!(Header::from_bytes(&[7; HEADER]), None);
         assert_eq!((Header::version_of(&[7; HEADER]), Header::version_of(&[])), (None, None));

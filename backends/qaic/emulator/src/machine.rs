@@ -83,7 +83,7 @@ pub(crate) enum Status {
 /// # Invariants
 ///
 /// There is one for each channel, from when the card is made on: a number that a network, a worker or an event has of a channel names one.
-/// A number that a program or an answer gives is [looked up](ChannelList::find).
+/// A number that a program or an answer gives is [looked up](ChannelList::find_mut).
 pub(crate) struct ChannelList<T>([T; CHANNELS as usize]);
 
 impl<T: Default> Default for ChannelList<T> {
