@@ -21,6 +21,7 @@ mod coalesced;
 #[path = "../common/mod.rs"]
 mod common;
 mod completion;
+mod covered;
 mod dag;
 mod defaults;
 mod defects;
