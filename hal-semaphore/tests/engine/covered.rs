@@ -83,8 +83,7 @@ fn cancelled_operations_leave_nothing_with_what_covered_them() {
         for queue in 0..others {
             rig.job(queue + 1, &[(&x, 9)], &[], 100);
         }
-        let tickets: Vec<_> =
-            (0..100).map(|id| rig.job(0, &[(&x, 1), (&y, 1)], &[], id).ticket).collect();
+        let tickets: Vec<_> = (0..100).map(|id| rig.job(0, &[(&x, 1), (&y, 1)], &[], id).ticket).collect();
         rig.job(0, &[], &[(&x, 1)], 500);
         for ticket in tickets {
             assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
