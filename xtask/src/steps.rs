@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,6 +32,12 @@ pub(crate) enum Outcome {
     Failed(Duration),
     /// It could not be run; what to do.
     NotRun(String),
+}
+
+impl Outcome {
+    fn of(passed: bool, took: Duration) -> Self {
+        if passed { Self::Passed(took) } else { Self::Failed(took) }
+    }
 }
 
 /// Steps that run one after the other.
@@ -127,17 +133,17 @@ impl<'a> SideBySide<'a> {
             state.running.retain(|(name, _)| *name != step.name);
             let passed = ended?.success();
             println!("\n=== {}: {}", step.name, step.about);
-            io::copy(&mut open(&log)?, &mut io::stdout())?;
+            let mut printed = File::open(&log).with_context(|| format!("reading {}", log.display()))?;
+            io::copy(&mut printed, &mut io::stdout())?;
             let verdict = if passed { "passed" } else { "FAILED" };
             println!("=== {} {verdict} in {:.1} s", step.name, took.as_secs_f64());
-            let outcome = if passed { Outcome::Passed(took) } else { Outcome::Failed(took) };
-            state.outcomes.push((step.name, outcome));
+            state.outcomes.push((step.name, Outcome::of(passed, took)));
         }
         Ok(())
     }
 
     /// Runs a command with its output into a file. Says now and then what is running.
-    fn run_logged(&self, command: &mut Command, log: &PathBuf) -> Result<ExitStatus> {
+    fn run_logged(&self, command: &mut Command, log: &Path) -> Result<ExitStatus> {
         let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
         command.stdin(std::process::Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let mut child = command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?;
@@ -167,10 +173,6 @@ impl State {
     }
 }
 
-fn open(log: &Path) -> Result<File> {
-    File::open(log).with_context(|| format!("reading {}", log.display()))
-}
-
 /// Runs the steps, each with its output as it comes. Stops at the first failure unless told to go on.
 pub(crate) fn run(steps: Vec<Step>, keep_going: bool) -> Result<Vec<(&'static str, Outcome)>> {
     let total = steps.len();
@@ -187,7 +189,7 @@ pub(crate) fn run(steps: Vec<Step>, keep_going: bool) -> Result<Vec<(&'static st
             step.command.status().with_context(|| format!("starting {:?}", step.command.get_program()))?;
         let took = begin.elapsed();
         let passed = status.success();
-        outcomes.push((step.name, if passed { Outcome::Passed(took) } else { Outcome::Failed(took) }));
+        outcomes.push((step.name, Outcome::of(passed, took)));
         if !passed && !keep_going {
             break;
         }
