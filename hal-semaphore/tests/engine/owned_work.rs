@@ -346,14 +346,21 @@ fn work_is_owned_once_and_ends_are_told_behind_their_signals_whatever_happens() 
             }
             setup.end_all();
             setup.assert_over();
-            let state = setup.state();
+            let well: Vec<_> = setup.signals.iter().map(|own| own.query().is_ok()).collect();
             for queue in 0..QUEUES {
-                let well = setup.signals.iter().map(|own| own.query().is_ok());
-                let well: Vec<_> = well.collect();
-                let last = state.at[queue].iter().rfind(|&(_, &id)| well[id]).map(|(&epoch, _)| epoch);
-                let told = state.told.iter().filter(|told| told.0 == queue).map(|told| told.1).max();
-                assert!(told >= last, "seed {seed}: queue {queue} was told of {told:?}, not of {last:?}");
+                let last = || {
+                    let at = &setup.state().at[queue];
+                    at.iter().rfind(|&(_, &id)| well[id]).map(|(&epoch, _)| epoch)
+                };
+                let told =
+                    || setup.state().told.iter().filter(|told| told.0 == queue).map(|told| told.1).max();
+                // What signals another driver's timeline is told of when that has been told, which may be on another thread.
+                eventually(&format!("seed {seed}: queue {queue} is told of {:?}", last()), || {
+                    told() >= last()
+                });
             }
+            let state = setup.state();
+            assert_eq!((state.empty_handed, state.too_early), (0, 0), "seed {seed}");
         });
     }
 }
