@@ -74,8 +74,8 @@ use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
 use hal_emulation::options::check_card;
 use hal_emulation::programs::Programs;
 use hal_emulation::remote::{self, Remote};
-use kmd::{Kernel, Linux, Node, nodes};
-use shared::{Key, Shared, key_of_node};
+use kmd::{Kernel, Key, Linux, Node, nodes};
+use shared::Shared;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,8 +156,8 @@ impl Driver for Gaudi {
         let digits = digits.trim_start_matches(|letter: char| !letter.is_ascii_digit());
         settings.number = digits.parse().unwrap_or(0);
         let key = match &emulator {
-            Some(emulator) => Key::Emulated(Arc::as_ptr(emulator).addr(), node.display().to_string()),
-            None => key_of_node(&node),
+            Some(emulator) => Key::emulated(emulator, &node),
+            None => Key::of_node(&node),
         };
         let card = Shared::open(kernel(emulator.as_ref()), key, &node, patience)?;
         GaudiDevice::new(&card, programs(emulator)?, &settings)

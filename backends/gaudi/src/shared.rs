@@ -6,9 +6,9 @@
 //! would be told that the card is busy, by itself. So a call that opens a card that this process has open already gets the
 //! same one: its memory, and its limits. Devices keep queues of their own.
 
-use crate::kmd::{Card, Kernel, identity};
+use crate::kmd::{Card, Kernel, Key};
 use crate::memory::Heap;
-use hal_backend::{Code, Failure};
+use hal_backend::Failure;
 use hal_emulation::registry::Registry;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -25,34 +25,8 @@ pub(crate) struct Shared {
     pub(crate) in_flight: Arc<AtomicUsize>,
 }
 
-/// What a card is known by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
-    /// The file that it is.
-    File(u64, u64),
-    /// An emulated machine, and a path in it.
-    Emulated(usize, String),
-}
-
 /// The cards that are open.
 static CARDS: Registry<Key, Shared> = Registry::new();
-
-/// What an open file is known by.
-pub(crate) fn key_of_file(file: BorrowedFd<'_>) -> Result<Key, Failure> {
-    let (device, inode) = identity(file).map_err(|errno| {
-        Failure::new(Code::InvalidArgument, format!("a descriptor cannot be looked at: {errno}"))
-    })?;
-    Ok(Key::File(device, inode))
-}
-
-/// What a node of this system is known by, if it is there.
-pub(crate) fn key_of_node(path: &Path) -> Key {
-    match rustix::fs::stat(path) {
-        Ok(status) => Key::File(status.st_dev, status.st_ino),
-        // Opening it says what is wrong.
-        Err(_) => Key::Emulated(0, path.display().to_string()),
-    }
-}
 
 impl Shared {
     /// What there is once for a card.
@@ -85,7 +59,7 @@ impl Shared {
         file: BorrowedFd<'_>,
         name: String,
     ) -> Result<Arc<Self>, Failure> {
-        let key = key_of_file(file)?;
+        let key = Key::of_file(file)?;
         CARDS.open(key, None, |place| {
             // The file is open already: there is no other close to wait for.
             place.free();
@@ -101,14 +75,14 @@ mod tests {
     use crate::emulator::{Emulator, Options};
     use crate::generation::Generation;
     use crate::kmd::{Bell, Ending, Errno, Holder, Progress};
-    use hal_backend::HostRange;
+    use hal_backend::{Code, HostRange};
     use parking_lot::Mutex;
     use std::os::fd::{AsFd, OwnedFd};
     use std::path::PathBuf;
 
     fn open(emulator: &Arc<Emulator>, patience: Duration) -> Result<Arc<Shared>, Failure> {
         let node = Path::new("/dev/accel/accel0");
-        let key = Key::Emulated(Arc::as_ptr(emulator).addr(), node.display().to_string());
+        let key = Key::emulated(emulator, node);
         Shared::open(emulator.clone(), key, node, patience)
     }
 
@@ -236,7 +210,7 @@ mod tests {
     fn file_of(shared: &Shared) -> OwnedFd {
         let mut files = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
         // Others are only looked at: they may be cards whose end another test waits for.
-        let is_its = |path: &PathBuf| Some(key_of_node(path)) == shared.card.key();
+        let is_its = |path: &PathBuf| Some(Key::of_node(path)) == shared.card.key();
         OwnedFd::from(std::fs::File::open(files.find(is_its).unwrap()).unwrap())
     }
 

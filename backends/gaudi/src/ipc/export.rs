@@ -132,7 +132,7 @@ pub(super) fn exported_place(card: &Card, memory: &Memory, offset: u64) -> (u64,
 }
 
 /// A dma-buf of whole pages of some device memory, and what the kernel was asked to export: a place, and an offset from it. Where
-/// places are mappings, `inside` says whether one may begin behind the mapping's beginning.
+/// places are mappings, `inside` allows it to begin behind the mapping's beginning.
 fn dma_buf(
     card: &Card,
     memory: &Memory,

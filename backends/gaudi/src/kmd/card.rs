@@ -1,60 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An open card: the driver's calls with types, and the errors that they give with what to do about them.
+//! An open card: how it is opened, asked and closed. Its calls for memory and for queues are in modules of their own.
 //!
 //! This is a thin layer. A call here is one request of the kernel, no more; what to do when a card is busy or gone is
 //! decided above. The one state that it keeps is whether the file is still open: the kernel kills a process that
 //! holds a card through a reset, so [`Card::close`] lets go of it while others may still be calling.
 
+use super::error::{DRIVER, cannot_open, event_names, failure, state_advice, state_name};
 use super::holders::{Holder, Holders};
+use super::key::Key;
 use super::notices::{End, Ending, Notices};
-use super::uapi::{
-    Abi, Call, CbIn, CbOut, Chunk, CsIn, CsOut, HwIpInfo, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice,
-    MemMapHost, MemOut, MemRegister, MemUnmap, NO_SEQUENCE, WaitIn, WaitOut, cb, cs, event, info, mem,
-    status, wait,
-};
+use super::uapi::{Abi, Call, HwIpInfo, InfoIn, info, status};
 use super::{Errno, Kernel};
-use crate::generation::{Capabilities, Generation};
-use crate::shared::{Key, key_of_file};
-use hal_backend::{Code, Failure, HostRange};
+use crate::generation::Generation;
+use hal_backend::{Code, Failure};
 use hal_emulation::drm;
 use hal_emulation::registry::Place;
 use parking_lot::RwLock;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-/// The name that the kernel's driver gives itself.
-const DRIVER: &str = "habanalabs";
+mod memory;
+mod submission;
+
+pub use submission::Progress;
 
 /// How long to sleep between two tries to open a card that is being reset.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// How long a card that is in use is tried again.
 const BRIEF: Duration = Duration::from_millis(100);
-
-/// How far a submission is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// It has not ended.
-    Busy,
-    /// It has ended well, or so long ago that the driver has forgotten how.
-    Done {
-        /// When, by the kernel's monotonic clock, if it was submitted to be told.
-        at: Option<u64>,
-        /// Whether that is unknown.
-        gone: bool,
-    },
-    /// It did not end in the time it had.
-    TimedOut,
-    /// A reset ended it.
-    Aborted,
-    /// The wait itself failed: the card is being reset, or gone.
-    Lost(Errno),
-}
 
 /// An open card.
 pub struct Card {
@@ -309,7 +288,7 @@ impl Card {
 
     /// What its file is known by.
     pub(crate) fn key(&self) -> Option<Key> {
-        self.file.read().as_ref().and_then(|file| key_of_file(file.as_fd()).ok())
+        self.file.read().as_ref().and_then(|file| Key::of_file(file.as_fd()).ok())
     }
 
     /// What to call it in messages: the path that it was opened by.
@@ -418,277 +397,20 @@ impl Card {
     /// What the driver tells of the card, for people, and what a program that ran on it failed with.
     pub fn events(&self) -> String {
         let events = self.take_events();
-        let mut names: Vec<&str> =
-            EVENTS.iter().filter(|(bit, _)| events & bit != 0).map(|&(_, name)| name).collect();
+        let mut names: Vec<&str> = event_names(events).collect();
         names.extend(self.noted());
         if names.is_empty() { "it does not say why".to_owned() } else { names.join(", ") }
     }
 
-    fn memory<I: IntoBytes + Immutable>(&self, input: &I) -> Result<u64, Errno> {
-        let (output, result) = self.call::<_, MemOut>(Call::Memory, input);
-        result.map(|()| output.handle)
-    }
-
-    /// Takes device memory: a handle. Its pages may lie anywhere, since the card sees them through a mapping.
-    pub fn allocate(&self, size: u64) -> Result<u64, Errno> {
-        self.memory(&MemAlloc { mem_size: size, op: mem::ALLOC, ..MemAlloc::default() })
-    }
-
-    /// Gives device memory back.
-    pub fn free(&self, handle: u64) -> Result<(), Errno> {
-        self.memory(&MemFree { handle, op: mem::FREE, ..MemFree::default() }).map(drop)
-    }
-
-    /// Makes device memory addressable: its address.
-    pub fn map_device(&self, handle: u64) -> Result<u64, Errno> {
-        self.memory(&MemMapDevice { handle, op: mem::MAP, ..MemMapDevice::default() })
-    }
-
-    /// Makes host memory addressable by the device, and pins it: its address there.
-    pub fn map_host(&self, range: &HostRange) -> Result<u64, Errno> {
-        self.memory(&MemMapHost {
-            host_virt_addr: range.address() as u64,
-            mem_size: range.length(),
-            op: mem::MAP,
-            flags: mem::USERPTR,
-            ..MemMapHost::default()
-        })
-    }
-
-    /// Ends a mapping.
-    pub fn unmap(&self, address: u64) -> Result<(), Errno> {
-        self.memory(&MemUnmap { device_virt_addr: address, op: mem::UNMAP, ..MemUnmap::default() }).map(drop)
-    }
-
-    /// Makes a dma-buf of `size` bytes of device memory, at `offset` of a mapping or plainly at an address.
-    pub fn export(&self, address: u64, size: u64, offset: u64) -> Result<OwnedFd, Errno> {
-        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
-        let descriptor = self.memory(&MemExport {
-            addr: address,
-            mem_size: size,
-            offset,
-            op: mem::EXPORT_DMABUF_FD,
-            flags: flags.bits(),
-            ..MemExport::default()
-        })?;
-        // The lower half of the answer is the descriptor.
-        let number = i32::try_from(descriptor & u64::from(u32::MAX)).map_err(|_| Errno::BADF)?;
-        // SAFETY: the kernel made the descriptor for this call, so it has no other owner.
-        Ok(unsafe { OwnedFd::from_raw_fd(number) })
-    }
-
-    /// Makes a dma-buf addressable, where the kernel can: its address.
-    pub fn register(&self, buffer: BorrowedFd<'_>, length: u64) -> Result<u64, Errno> {
-        use std::os::fd::AsRawFd;
-        let fd = u64::try_from(buffer.as_raw_fd()).map_err(|_| Errno::BADF)?;
-        self.memory(&MemRegister { fd, length, op: mem::REGISTER_DMABUF_FD, ..MemRegister::default() })
-    }
-
-    /// Makes a command buffer of the kernel, and maps it.
-    pub fn create_command_buffer(&self, size: u32) -> Result<(u64, HostRange), Errno> {
-        let (output, result) = self.call::<_, CbOut>(
-            Call::CommandBuffer,
-            &CbIn { op: cb::CREATE, cb_size: size, ..CbIn::default() },
-        );
-        result?;
-        let handle = output.cb_handle;
-        let mapped = {
-            let file = self.file.read();
-            let file = file.as_ref().ok_or(Errno::NODEV)?;
-            self.kernel.map(file.as_fd(), size as usize, handle)
-        };
-        match mapped {
-            Ok(range) => Ok((handle, range)),
-            Err(errno) => {
-                // It was made for nothing; that it cannot be mapped is what the caller wants to know.
-                let _ = self.destroy_command_buffer(handle);
-                Err(errno)
-            }
-        }
-    }
-
-    /// Gives a command buffer back.
-    pub fn destroy_command_buffer(&self, handle: u64) -> Result<(), Errno> {
-        let input = CbIn { cb_handle: handle, op: cb::DESTROY, ..CbIn::default() };
-        self.call::<_, CbOut>(Call::CommandBuffer, &input).1
-    }
-
-    fn submit_chunk(&self, chunk: Chunk, flags: u32, timeout: Option<u32>) -> Result<u64, Errno> {
-        let chunks = [chunk];
-        let custom = if timeout.is_some() { cs::CUSTOM_TIMEOUT } else { 0 };
-        let input = CsIn {
-            chunks_execute: chunks.as_ptr() as u64,
-            num_chunks_execute: 1,
-            timeout: timeout.unwrap_or(0),
-            cs_flags: flags | custom,
-            ..CsIn::default()
-        };
-        let (output, result) = self.call::<_, CsOut>(Call::Submit, &input);
-        result.map(|()| output.seq)
-    }
-
-    /// Submits commands to a queue: a sequence number. The commands are in a command buffer of the kernel, or at a device
-    /// address, as the card's generation has it.
-    pub fn submit(&self, queue: u32, commands: u64, length: u32, timeout: Option<u32>) -> Result<u64, Errno> {
-        let owner =
-            if self.generation.copies_command_buffers() { 0 } else { super::uapi::chunk::USER_ALLOC_CB };
-        let chunk = Chunk {
-            cb_handle: commands,
-            queue_index: queue,
-            cb_size: length,
-            cs_chunk_flags: owner,
-            ..Chunk::default()
-        };
-        self.submit_chunk(chunk, cs::TIMESTAMP, timeout)
-    }
-
-    /// Makes a queue signal when everything before it there has ended: a sequence number to wait for.
-    pub fn signal(&self, queue: u32, timeout: Option<u32>) -> Result<u64, Errno> {
-        self.submit_chunk(Chunk { queue_index: queue, ..Chunk::default() }, cs::SIGNAL, timeout)
-    }
-
-    /// Makes what comes next on a queue wait for a signal: a sequence number, or nothing if the signal has come.
-    pub fn wait_for_signal(
-        &self,
-        queue: u32,
-        signal: u64,
-        timeout: Option<u32>,
-    ) -> Result<Option<u64>, Errno> {
-        let signals = [signal];
-        let chunk =
-            Chunk { cb_handle: signals.as_ptr() as u64, queue_index: queue, cb_size: 1, ..Chunk::default() };
-        let sequence = self.submit_chunk(chunk, cs::WAIT, timeout)?;
-        Ok((sequence != NO_SEQUENCE).then_some(sequence))
-    }
-
-    fn progress(result: (WaitOut, Result<(), Errno>)) -> Progress {
-        match result {
-            (output, Ok(())) if output.status == wait::COMPLETED => Progress::Done {
-                at: (output.flags & wait::FLAG_TIMESTAMP_VALID != 0).then_some(output.timestamp_nsec),
-                gone: output.flags & wait::FLAG_GONE != 0,
-            },
-            // A signal of the process ended the wait; the waiting thread looks again.
-            (_, Ok(()) | Err(Errno::INTR)) => Progress::Busy,
-            (_, Err(Errno::TIMEDOUT)) => Progress::TimedOut,
-            (_, Err(Errno::IO)) => Progress::Aborted,
-            (_, Err(errno)) => Progress::Lost(errno),
-        }
-    }
-
-    /// Waits for a submission, at most so long.
-    pub fn wait(&self, sequence: u64, timeout: Duration) -> Progress {
-        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
-        Self::progress(self.call(Call::Wait, &WaitIn { seq: sequence, timeout_us, ..WaitIn::default() }))
-    }
-
-    /// Waits until one of some submissions has ended, at most so long. That one has is all that it says.
-    pub fn wait_any(&self, sequences: &[u64], timeout: Duration) -> Progress {
-        let sequences = sequences.get(..wait::MULTI_CS_MAX).unwrap_or(sequences);
-        let input = WaitIn {
-            seq: sequences.as_ptr() as u64,
-            timeout_us: u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX),
-            flags: wait::MULTI_CS,
-            seq_arr_len: u8::try_from(sequences.len()).unwrap_or(u8::MAX),
-            ..WaitIn::default()
-        };
-        Self::progress(self.call(Call::Wait, &input))
-    }
-
     /// What a failed call means, and what to do.
     pub fn failure(&self, what: &str, errno: Errno) -> Failure {
-        let name = &self.name;
-        let (code, advice) = match errno {
-            Errno::NOMEM => (
-                Code::ResourceExhausted,
-                "there is not enough memory for it; give some back, or ask for less",
-            ),
-            Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
-            Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
-            Errno::PERM => (Code::PermissionDenied, "its driver does not allow that"),
-            Errno::FAULT => (Code::InvalidArgument, "memory that it was given cannot be read or written"),
-            Errno::INVAL => (Code::InvalidArgument, "its driver does not accept that"),
-            Errno::AGAIN => (Code::Unavailable, "its queues are full"),
-            Errno::NOTTY => (Code::Unimplemented, "its driver does not know that"),
-            _ => (Code::Internal, "its driver failed"),
-        };
-        Failure::new(code, format!("{name}: {what}: {advice} ({errno}, errno {})", errno.raw_os_error()))
+        failure(&self.name, what, errno)
     }
 }
 
 impl Drop for Card {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// What the bits of the driver's events mean.
-const EVENTS: [(u64, &str); 6] = [
-    (event::UNDEFINED_OPCODE, "a command that it does not know"),
-    (event::CS_TIMEOUT, "a submission that did not end in time"),
-    (event::USER_ENGINE_ERROR, "an error of an engine"),
-    (event::PAGE_FAULT, "an access to memory that is not mapped"),
-    (event::DEVICE_UNAVAILABLE, "it is unavailable"),
-    (event::DEVICE_RESET, "a reset"),
-];
-
-/// What a card is called that can be used.
-pub(crate) const OPERATIONAL: &str = "operational";
-
-fn state_name(state: u32) -> &'static str {
-    match state {
-        status::OPERATIONAL => OPERATIONAL,
-        status::IN_RESET => "being reset",
-        status::MALFUNCTION => "broken until its driver is loaded again",
-        status::NEEDS_RESET => "waiting for a reset",
-        status::IN_DEVICE_CREATION => "being started",
-        status::IN_RESET_AFTER_DEVICE_RELEASE => "being reset after its last use",
-        _ => "in a state that this program does not know",
-    }
-}
-
-/// What to do about a state in which a card is not used.
-fn state_advice(state: u32) -> &'static str {
-    match state {
-        status::MALFUNCTION => "load it again, and see the kernel's log for what broke it",
-        status::NEEDS_RESET => "reset it",
-        _ => "try again in a minute",
-    }
-}
-
-fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration) -> Failure {
-    let name = path.display();
-    match errno {
-        Errno::NOENT | Errno::NXIO => Failure::new(
-            Code::NotFound,
-            format!(
-                "there is no {name}: no card, or its driver {DRIVER} is not loaded; without a card, ask for gaudi://emulated"
-            ),
-        ),
-        Errno::ACCESS => Failure::new(
-            Code::PermissionDenied,
-            format!("{name} may not be opened by this user; add the user to the group of the node"),
-        ),
-        Errno::BUSY => {
-            let holder = kernel.holder(path).unwrap_or_else(|| "another process of another user".to_owned());
-            Failure::new(
-                Code::Unavailable,
-                format!("{name} is in use by {holder}, and a card has one user at a time"),
-            )
-        }
-        Errno::AGAIN => Failure::new(
-            Code::Unavailable,
-            format!(
-                "{name} is still being reset after {waited:.1?}; try again, or with a longer open_timeout="
-            ),
-        ),
-        Errno::PERM => Failure::new(
-            Code::FailedPrecondition,
-            format!("{name} is broken or waits for a reset; reset it, or load its driver again"),
-        ),
-        errno => Failure::new(
-            Code::Unavailable,
-            format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
-        ),
     }
 }
 

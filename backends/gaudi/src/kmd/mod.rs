@@ -3,15 +3,18 @@
 //! The kernel's side of a card: its calls with types, over the boundary that Linux and the emulator are behind.
 
 mod card;
+mod error;
 mod holders;
+mod key;
 mod nodes;
 mod notices;
 
-pub(crate) use card::OPERATIONAL;
 pub use card::{Card, Progress};
+pub(crate) use error::OPERATIONAL;
 pub use hal_emulation::{Errno, Kernel, Linux, borrow};
 pub(crate) use hal_emulation::{clock, identity, map_shared};
 pub use hal_gaudi_abi::uapi;
 pub(crate) use holders::Holder;
+pub(crate) use key::Key;
 pub use nodes::{Node, nodes};
 pub(crate) use notices::{Bell, Ending};

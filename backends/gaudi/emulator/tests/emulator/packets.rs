@@ -115,7 +115,7 @@ fn list_executes_what_its_index_says_time_and_again() {
     }
     let mut first = long(0, address, 0);
     first.extend(list(address, address + TABLE));
-    // Behind the list, a monitor says whether all entries were executed, each once.
+    // Behind the list a monitor fires only if all entries were executed, each once.
     let (number, word) = (free.first_available_monitor, address + 0x800);
     let arm =
         u32::try_from(ENTRIES).unwrap() << 17 | 1 << 16 | (!(1 << (object % 8)) & 0xFF) << 8 | (object / 8);

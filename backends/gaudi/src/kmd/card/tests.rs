@@ -4,6 +4,7 @@
 
 use super::super::nodes;
 use super::*;
+use hal_backend::HostRange;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What the kernel's answers mean, and what to do about them.
+
+use super::uapi::{event, status};
+use super::{Errno, Kernel};
+use hal_backend::{Code, Failure};
+use std::path::Path;
+use std::time::Duration;
+
+/// The name that the kernel's driver gives itself.
+pub(super) const DRIVER: &str = "habanalabs";
+
+/// What a failed call means, and what to do.
+pub(super) fn failure(name: &str, what: &str, errno: Errno) -> Failure {
+    let (code, advice) = match errno {
+        Errno::NOMEM => {
+            (Code::ResourceExhausted, "there is not enough memory for it; give some back, or ask for less")
+        }
+        Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
+        Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
+        Errno::PERM => (Code::PermissionDenied, "its driver does not allow that"),
+        Errno::FAULT => (Code::InvalidArgument, "memory that it was given cannot be read or written"),
+        Errno::INVAL => (Code::InvalidArgument, "its driver does not accept that"),
+        Errno::AGAIN => (Code::Unavailable, "its queues are full"),
+        Errno::NOTTY => (Code::Unimplemented, "its driver does not know that"),
+        _ => (Code::Internal, "its driver failed"),
+    };
+    Failure::new(code, format!("{name}: {what}: {advice} ({errno}, errno {})", errno.raw_os_error()))
+}
+
+/// What the bits of the driver's events mean.
+const EVENTS: [(u64, &str); 6] = [
+    (event::UNDEFINED_OPCODE, "a command that it does not know"),
+    (event::CS_TIMEOUT, "a submission that did not end in time"),
+    (event::USER_ENGINE_ERROR, "an error of an engine"),
+    (event::PAGE_FAULT, "an access to memory that is not mapped"),
+    (event::DEVICE_UNAVAILABLE, "it is unavailable"),
+    (event::DEVICE_RESET, "a reset"),
+];
+
+/// What the driver says went wrong, for people.
+pub(super) fn event_names(events: u64) -> impl Iterator<Item = &'static str> {
+    EVENTS.iter().filter(move |(bit, _)| events & bit != 0).map(|&(_, name)| name)
+}
+
+/// What a card is called that can be used.
+pub(crate) const OPERATIONAL: &str = "operational";
+
+/// What a state of the driver's is called, for people.
+pub(super) fn state_name(state: u32) -> &'static str {
+    match state {
+        status::OPERATIONAL => OPERATIONAL,
+        status::IN_RESET => "being reset",
+        status::MALFUNCTION => "broken until its driver is loaded again",
+        status::NEEDS_RESET => "waiting for a reset",
+        status::IN_DEVICE_CREATION => "being started",
+        status::IN_RESET_AFTER_DEVICE_RELEASE => "being reset after its last use",
+        _ => "in a state that this program does not know",
+    }
+}
+
+/// What to do about a state in which a card is not used.
+pub(super) fn state_advice(state: u32) -> &'static str {
+    match state {
+        status::MALFUNCTION => "load it again, and see the kernel's log for what broke it",
+        status::NEEDS_RESET => "reset it",
+        _ => "try again in a minute",
+    }
+}
+
+/// Why a card's node was not opened, and what to do.
+pub(super) fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration) -> Failure {
+    let name = path.display();
+    match errno {
+        Errno::NOENT | Errno::NXIO => Failure::new(
+            Code::NotFound,
+            format!(
+                "there is no {name}: no card, or its driver {DRIVER} is not loaded; without a card, ask for gaudi://emulated"
+            ),
+        ),
+        Errno::ACCESS => Failure::new(
+            Code::PermissionDenied,
+            format!("{name} may not be opened by this user; add the user to the group of the node"),
+        ),
+        Errno::BUSY => {
+            let holder = kernel.holder(path).unwrap_or_else(|| "another process of another user".to_owned());
+            Failure::new(
+                Code::Unavailable,
+                format!("{name} is in use by {holder}, and a card has one user at a time"),
+            )
+        }
+        Errno::AGAIN => Failure::new(
+            Code::Unavailable,
+            format!(
+                "{name} is still being reset after {waited:.1?}; try again, or with a longer open_timeout="
+            ),
+        ),
+        Errno::PERM => Failure::new(
+            Code::FailedPrecondition,
+            format!("{name} is broken or waits for a reset; reset it, or load its driver again"),
+        ),
+        errno => Failure::new(
+            Code::Unavailable,
+            format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
+        ),
+    }
+}
