@@ -236,7 +236,7 @@ future = module.square.submit(given)
 result = future.result()
 child = os.fork()
 if child == 0:
-    # Whoever waits for a thread that is not here is ended.
+    # A call that waits for a thread of the parent would wait for ever: the alarm ends it.
     signal.alarm(30)
     if sys.argv[2] == "works":
         works = [

@@ -91,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(green)
 }
 
-/// Runs a program and says whether it ended as it should, with nothing that the sanitizer had to say.
+/// Runs a program. Returns whether it ended as it should, without a finding of the sanitizer.
 fn check(what: &str, mut command: Command, fails: bool) -> Result<bool> {
     println!("with AddressSanitizer: {what}");
     let output = command.env("ASAN_OPTIONS", OPTIONS).output().with_context(|| format!("starting {what}"))?;

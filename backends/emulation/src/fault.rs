@@ -164,7 +164,7 @@ impl Faults {
         self.of(form).any(|fault| fault.strikes(event))
     }
 
-    /// Counts an event, and says whether the fault strikes.
+    /// Counts an event. Returns whether the fault strikes.
     pub fn strikes(&mut self, form: Form) -> bool {
         let event = self.count(form);
         self.strikes_at(form, event)

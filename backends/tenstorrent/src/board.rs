@@ -75,7 +75,7 @@ impl Board {
         }
     }
 
-    /// It is lost, and given out no more: the card is opened anew, and the kernel says whether that can be.
+    /// Takes the board out of the registry, because it is lost: the next one to ask opens the card anew, or hears from the kernel why not.
     pub(crate) fn lose(&self) {
         self.place.release();
     }

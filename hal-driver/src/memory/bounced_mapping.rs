@@ -184,7 +184,7 @@ pub(crate) unsafe fn map(
     Ok(())
 }
 
-/// Ends a mapping if [`map`] made it; says whether it did.
+/// Ends a mapping if [`map`] made it. Returns whether it did.
 ///
 /// # Safety
 ///

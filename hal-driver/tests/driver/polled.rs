@@ -23,7 +23,7 @@ fn device_that_has_nothing_to_do_is_not_asked() {
         let before = POLLS.load(Ordering::SeqCst);
         device.fill(&List::none(), &done.at(round), &buffer, (0, 64), &[1]).unwrap();
         done.wait(round).unwrap();
-        assert!(POLLS.load(Ordering::SeqCst) > before, "nobody else reports");
+        assert!(POLLS.load(Ordering::SeqCst) > before, "it was reported without a poll");
         let begin = Instant::now();
         loop {
             let asked = POLLS.load(Ordering::SeqCst);

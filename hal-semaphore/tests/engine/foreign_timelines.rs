@@ -133,7 +133,7 @@ impl Timeline for Either {
 
     fn notify(&self, state: Result<u64, &Failure>) {
         let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
-        assert!(!mirrored.is_lonely, "there is nobody to wake");
+        assert!(!mirrored.is_lonely, "it has no waiters to wake");
         mirrored.notified.lock().unwrap().push(state.map_err(Failure::clone));
     }
 

@@ -133,7 +133,7 @@ static void move_bytes(uint32_t queue, uint64_t source, uint64_t target) {
   munmap(commands, PAGE);
 }
 
-// Passes a descriptor to a child over a socket, which says whether it is what it was here.
+// Passes a descriptor to a child over a socket. The child checks that it is the same file.
 static void pass(int descriptor) {
   int pair[2];
   expect(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "making sockets");

@@ -254,7 +254,7 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
     loop {
         let state = word(messages.number)?;
         if state & 0xffff == messages.question {
-            // What is above says whether all is well.
+            // The upper half is zero if the question was answered.
             return match state >> 16 {
                 0 => word(messages.argument),
                 code => Err(unusable(format!("its controller does not say what is fused off ({code:#x})"))),
