@@ -305,7 +305,7 @@ impl Drop for Subscription {
             if let Some(port) = self.port.upgrade() {
                 port.count_callback(false);
             }
-            parked.slot.unpark(crate::engine::HOST, parked.value, parked.order);
+            parked.slot.unpark(crate::engine::Owner::HOST, parked.value, parked.order);
         }
     }
 }

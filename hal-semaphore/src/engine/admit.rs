@@ -20,8 +20,9 @@
 
 use super::agenda::{Agenda, Cover, Entry};
 use super::flow_window::BATCH;
+use super::lists::Owner;
 use super::queue::{ActionKind, Early, Op, OpState, Queue, SPARE, SignalRecord, Turn, Via, WaitRecord};
-use super::slot::{Covered, HOST, Promise, Slot, SlotState, Standing, Target};
+use super::slot::{Covered, Promise, Slot, SlotState, Standing, Target};
 use super::{Action, Placement, Refused, Shared, WaitCounts};
 use crate::backend::{Backend, Item, Transition, WaitClass};
 use crate::error::SubmitError;
@@ -72,7 +73,7 @@ impl<B: Backend> Shared<B> {
             .filter(|slot| slot.key().engine == self.id)
     }
 
-    /// Checks a request before anything changes. Says whether it waits for timelines that are not this engine's.
+    /// Checks a request before anything changes. Returns whether it waits for timelines that are not this engine's.
     #[inline(always)]
     fn check<W, S>(
         &self,
@@ -464,9 +465,9 @@ impl<B: Backend> Turn<'_, B> {
         let wait = self.live(key).next_wait();
         let target = Target::Op { queue: self.index, key, wait, wide };
         let via = if for_host {
-            Via::Host(slot.park(&mut state, HOST, value, target))
+            Via::Host(slot.park(&mut state, Owner::HOST, value, target))
         } else {
-            Via::Coverable(slot.park(&mut state, self.index, value, target))
+            Via::Coverable(slot.park(&mut state, Owner::queue(self.index), value, target))
         };
         if state.becomes_large() {
             self.shared.remember_large(slot);
@@ -499,7 +500,7 @@ impl<B: Backend> Turn<'_, B> {
         let slot = self.shared.stand_in();
         let wait = self.live(key).next_wait();
         let target = Target::Op { queue: self.index, key, wait, wide: false };
-        let order = slot.park(&mut slot.lock(), HOST, value, target);
+        let order = slot.park(&mut slot.lock(), Owner::HOST, value, target);
         self.state.effects.watches.push((timeline, value, slot.clone()));
         self.live(key).wait_for(slot, value, Via::Host(order));
         Ok(WaitClass::Held)
@@ -580,7 +581,7 @@ impl<B: Backend> Turn<'_, B> {
         let failure = slot.failure().cloned();
         if failure.is_none() {
             let target = Target::Covered { queue: index, key };
-            record.failure_order = Some(record.slot.park(&mut slot, HOST, record.value, target));
+            record.failure_order = Some(record.slot.park(&mut slot, Owner::HOST, record.value, target));
         }
         let large = slot.becomes_large().then(|| record.slot.clone());
         drop(slot);
@@ -677,7 +678,7 @@ impl<B: Backend> Turn<'_, B> {
             events.extend(record.cover().and_then(|cover| Some((cover.queue, cover.event?))));
             held += 1;
             let target = Target::Op { queue: index, key, wait: number, wide: false };
-            record.via = Via::Host(record.slot.park(&mut state, HOST, record.value, target));
+            record.via = Via::Host(record.slot.park(&mut state, Owner::HOST, record.value, target));
         }
         op.state = OpState::Unplaced;
         op.done = done;

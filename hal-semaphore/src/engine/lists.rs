@@ -6,7 +6,7 @@
 //! queues wait for gets an index: where the list of a queue is, and a tree in which each node has the smallest value of
 //! those below it, so that a signal finds what it releases without a look at any other list (rule S7).
 
-use super::slot::{Covered, HOST, Target};
+use super::slot::{Covered, Target};
 use crate::wait_list::WaitList;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -21,6 +21,31 @@ const KEPT: usize = 2;
 /// From this capacity on the memory of a list is worth giving back.
 const LARGE: usize = 1024;
 
+/// Whose waits a list has: a queue's, or the host's, which only reaching the value releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    /// The host. No queue has this number: there are at most 2¹⁶ devices with 64 queues each.
+    pub(crate) const HOST: Self = Self(u32::MAX);
+
+    #[inline]
+    pub(crate) fn queue(number: u32) -> Self {
+        let queue = Self(number);
+        debug_assert_ne!(queue, Self::HOST, "no queue has the host's number");
+        queue
+    }
+
+    #[inline]
+    pub(super) fn is_queue(self) -> bool {
+        self != Self::HOST
+    }
+
+    fn as_queue(self) -> Option<u32> {
+        self.is_queue().then_some(self.0)
+    }
+}
+
 /// See the [module documentation](self).
 ///
 /// # Invariants
@@ -31,7 +56,7 @@ const LARGE: usize = 1024;
 /// - No two waits have the same number, in whatever list they were: a waiter that gives up may still name one that is gone.
 #[derive(Default)]
 pub(super) struct Lists {
-    lists: SmallVec<[(u32, WaitList<Target>); 1]>,
+    lists: SmallVec<[(Owner, WaitList<Target>); 1]>,
     /// How many of them are empty.
     empty: usize,
     /// Waits in the lists of queues.
@@ -45,16 +70,16 @@ pub(super) struct Lists {
 
 /// Finds one list among many.
 struct Index {
-    places: HashMap<u32, usize, BuildHasherDefault<QueueHasher>>,
+    places: HashMap<Owner, usize, BuildHasherDefault<OwnerHasher>>,
     /// The smallest value of each list, from the middle on, and before that the smaller of each two, down to number one.
     tree: Vec<u64>,
 }
 
-/// Spreads the numbers of queues. These are the engine's own, and nobody chooses them to collide.
+/// Spreads the numbers of queues. The engine numbers them itself, so no program can make them collide.
 #[derive(Default)]
-struct QueueHasher(u64);
+struct OwnerHasher(u64);
 
-impl Hasher for QueueHasher {
+impl Hasher for OwnerHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -70,13 +95,13 @@ impl Hasher for QueueHasher {
 }
 
 impl Index {
-    fn new(lists: &[(u32, WaitList<Target>)]) -> Box<Self> {
+    fn new(lists: &[(Owner, WaitList<Target>)]) -> Box<Self> {
         let leaves = (lists.len() + 1).next_power_of_two();
         let mut tree = vec![u64::MAX; 2 * leaves];
         for (leaf, (_, list)) in tree.iter_mut().skip(leaves).zip(lists) {
             *leaf = list.next();
         }
-        let places = lists.iter().enumerate().map(|(place, &(queue, _))| (queue, place)).collect();
+        let places = lists.iter().enumerate().map(|(place, &(owner, _))| (owner, place)).collect();
         let mut index = Box::new(Self { places, tree });
         for node in (1..leaves).rev() {
             index.choose(node);
@@ -159,29 +184,29 @@ impl Lists {
     }
 
     #[inline]
-    fn place(&self, queue: u32) -> Option<usize> {
+    fn place(&self, owner: Owner) -> Option<usize> {
         match &self.index {
-            Some(index) => index.places.get(&queue).copied(),
-            None => self.lists.iter().position(|&(other, _)| other == queue),
+            Some(index) => index.places.get(&owner).copied(),
+            None => self.lists.iter().position(|&(other, _)| other == owner),
         }
     }
 
-    fn add(&mut self, queue: u32) -> usize {
+    fn add(&mut self, owner: Owner) -> usize {
         if self.empty > 0
             && self.index.is_none()
             && let Some(place) = self.lists.iter().position(|(_, list)| list.is_empty())
-            && let Some((owner, _)) = self.lists.get_mut(place)
+            && let Some((former, _)) = self.lists.get_mut(place)
         {
-            // One that is empty can be anybody's.
-            *owner = queue;
+            // An empty list is free for any owner.
+            *former = owner;
             return place;
         }
         let place = self.lists.len();
-        self.lists.push((queue, WaitList::new()));
+        self.lists.push((owner, WaitList::new()));
         self.empty += 1;
         match &mut self.index {
             Some(index) if place < index.leaves() => {
-                index.places.insert(queue, place);
+                index.places.insert(owner, place);
             }
             Some(index) => *index = Index::new(&self.lists),
             None if place >= MANY => self.index = Some(Index::new(&self.lists)),
@@ -191,12 +216,12 @@ impl Lists {
     }
 
     /// Adds a wait; returns its number.
-    pub(super) fn push(&mut self, queue: u32, value: u64, target: Target) -> u32 {
-        let place = self.place(queue).unwrap_or_else(|| self.add(queue));
+    pub(super) fn push(&mut self, owner: Owner, value: u64, target: Target) -> u32 {
+        let place = self.place(owner).unwrap_or_else(|| self.add(owner));
         #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
         let (_, list) = &mut self.lists[place];
         self.empty -= usize::from(list.is_empty());
-        self.coverable += u64::from(queue != HOST);
+        self.coverable += u64::from(owner.is_queue());
         self.order = self.order.wrapping_add(1);
         list.push(self.order, value, target);
         self.large |= list.capacity() > LARGE;
@@ -209,9 +234,9 @@ impl Lists {
     /// A list has one wait less.
     fn has_lost_one(&mut self, place: usize) {
         #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
-        let (queue, list) = &self.lists[place];
+        let (owner, list) = &self.lists[place];
         self.empty += usize::from(list.is_empty());
-        self.coverable -= u64::from(*queue != HOST);
+        self.coverable -= u64::from(owner.is_queue());
         if let Some(index) = &mut self.index {
             index.set(place, list.next());
         }
@@ -234,7 +259,7 @@ impl Lists {
 
     /// Takes the next wait of one queue whose value is at most `reached`.
     pub(super) fn pop_of(&mut self, queue: u32, reached: u64) -> Option<(u64, Target)> {
-        self.pop_at(self.place(queue)?, reached)
+        self.pop_at(self.place(Owner::queue(queue))?, reached)
     }
 
     /// Takes waits of one queue whose value is at most `reached`, because work of the queue covers them, and at most so many. The wait
@@ -246,11 +271,11 @@ impl Lists {
         most: usize,
         covered: &mut SmallVec<[Covered; 4]>,
     ) -> bool {
-        let Some(place) = self.place(queue) else { return false };
+        let owner = Owner::queue(queue);
+        let Some(place) = self.place(owner) else { return false };
         let mut left = most;
         // Once it is empty it may be the host's.
-        let is_left =
-            |&&(owner, ref list): &&(u32, WaitList<Target>)| owner == queue && list.releases(reached);
+        let is_left = |&&(now, ref list): &&(Owner, WaitList<Target>)| now == owner && list.releases(reached);
         while let Some((_, list)) = self.lists.get(place).filter(is_left) {
             if left == 0 {
                 return true;
@@ -263,7 +288,7 @@ impl Lists {
             }
             let Some((value, target)) = self.pop_at(place, reached) else { return false };
             let Target::Op { key: op, wait, wide, .. } = target else { continue };
-            let failure_order = wide.then(|| self.push(HOST, value, target));
+            let failure_order = wide.then(|| self.push(Owner::HOST, value, target));
             covered.push(Covered { op, wait, failure_order });
         }
         false
@@ -272,23 +297,23 @@ impl Lists {
     /// The only wait in a list, with this number, is one of the host's from now on. Returns its number there.
     fn give_to_host(&mut self, place: usize, order: u32) -> u32 {
         if self.index.is_none()
-            && self.place(HOST).is_none()
+            && self.place(Owner::HOST).is_none()
             && let Some((owner, _)) = self.lists.get_mut(place)
         {
             // The host has no list: this is its.
-            *owner = HOST;
+            *owner = Owner::HOST;
             self.coverable -= 1;
             return order;
         }
         let popped = self.pop_at(place, u64::MAX);
         let (value, target) = popped.unwrap_or_else(|| unreachable!("it is there, as was just seen"));
-        self.push(HOST, value, target)
+        self.push(Owner::HOST, value, target)
     }
 
     /// Whether there is a wait of that queue whose value is at most `reached`.
     #[cfg(test)]
     fn release_of(&self, queue: u32, reached: u64) -> bool {
-        self.place(queue)
+        self.place(Owner::queue(queue))
             .and_then(|place| self.lists.get(place))
             .is_some_and(|(_, list)| list.releases(reached))
     }
@@ -298,19 +323,19 @@ impl Lists {
         let mut queues = SmallVec::new();
         match &self.index {
             Some(index) => index.each(reached, 1, &mut |place| {
-                queues.extend(self.lists.get(place).map(|&(queue, _)| queue));
+                queues.extend(self.lists.get(place).and_then(|&(owner, _)| owner.as_queue()));
             }),
-            None => queues.extend(
-                self.lists.iter().filter(|(_, list)| list.releases(reached)).map(|&(queue, _)| queue),
-            ),
+            None => {
+                let released = self.lists.iter().filter(|(_, list)| list.releases(reached));
+                queues.extend(released.filter_map(|&(owner, _)| owner.as_queue()));
+            }
         }
-        queues.retain(|queue| *queue != HOST);
         queues
     }
 
     /// Takes a wait out by its number, if it is still here.
-    pub(super) fn remove(&mut self, queue: u32, value: u64, order: u32) -> Option<Target> {
-        let place = self.place(queue)?;
+    pub(super) fn remove(&mut self, owner: Owner, value: u64, order: u32) -> Option<Target> {
+        let place = self.place(owner)?;
         let removed = self.lists.get_mut(place)?.1.remove(value, order)?;
         self.has_lost_one(place);
         Some(removed)
@@ -361,7 +386,7 @@ mod tests {
     /// A step, with a number that says which list or wait it is about.
     #[derive(Clone, Debug)]
     enum Step {
-        Push(u32, u64),
+        Push(Owner, u64),
         Pop(u64),
         PopOf(u32, u64),
         CoverOf(u32, u64),
@@ -371,11 +396,14 @@ mod tests {
     }
 
     fn step(queues: u32) -> impl Strategy<Value = Step> {
-        let queue = move || (0..=queues).prop_map(move |queue| if queue == queues { HOST } else { queue });
+        let owner = move || {
+            (0..=queues)
+                .prop_map(move |queue| if queue == queues { Owner::HOST } else { Owner::queue(queue) })
+        };
         prop_oneof![
-            6 => (queue(), 1..60u64).prop_map(|(queue, value)| Step::Push(queue, value)),
+            6 => (owner(), 1..60u64).prop_map(|(owner, value)| Step::Push(owner, value)),
             2 => (0..60u64).prop_map(Step::Pop),
-            2 => (queue(), 0..60u64).prop_map(|(queue, value)| Step::PopOf(queue, value)),
+            2 => (0..queues, 0..60u64).prop_map(|(queue, value)| Step::PopOf(queue, value)),
             2 => (0..queues, 0..60u64).prop_map(|(queue, value)| Step::CoverOf(queue, value)),
             1 => any::<usize>().prop_map(Step::Remove),
             1 => Just(Step::Prune),
@@ -402,60 +430,62 @@ mod tests {
         fn behave_as_one_list_for_each_queue(steps in programs()) {
             let key = Slab::<()>::new().next_key();
             let mut lists = Lists::default();
-            let mut model = BTreeMap::<u32, (u32, u64, u32)>::new();
+            let mut model = BTreeMap::<u32, (Owner, u64, u32)>::new();
             let mut last = 0;
             for (id, step) in (0u32..).zip(steps) {
                 match step {
-                    Step::Push(queue, value) => {
-                        let target = Target::Op { queue, key, wait: id, wide: id % 2 == 0 };
-                        let order = lists.push(queue, value, target);
+                    Step::Push(owner, value) => {
+                        let target = Target::Op { queue: 0, key, wait: id, wide: id % 2 == 0 };
+                        let order = lists.push(owner, value, target);
                         prop_assert!(order > last, "a number is used again");
                         last = order;
-                        model.insert(id, (queue, value, order));
+                        model.insert(id, (owner, value, order));
                     }
                     Step::Pop(reached) => {
                         let popped = lists.pop(reached);
                         let any = model.values().any(|&(_, value, _)| value <= reached);
                         prop_assert_eq!(popped.is_some(), any);
                         if let Some((value, target)) = popped {
-                            let (queue, known, _) = model.remove(&number(&target)).expect("it was not popped before");
+                            let (owner, known, _) = model.remove(&number(&target)).expect("it was not popped before");
                             prop_assert_eq!(known, value);
                             prop_assert!(value <= reached);
-                            let smaller = model.values().any(|&(other, known, _)| other == queue && known < value);
+                            let smaller = model.values().any(|&(other, known, _)| other == owner && known < value);
                             prop_assert!(!smaller, "the smallest of a list comes first");
                         }
                     }
                     Step::PopOf(queue, reached) => {
-                        let least = model.values().filter(|&&(other, ..)| other == queue).map(|&(_, value, _)| value).min();
+                        let owner = Owner::queue(queue);
+                        let least = model.values().filter(|&&(other, ..)| other == owner).map(|&(_, value, _)| value).min();
                         prop_assert_eq!(lists.release_of(queue, reached), least.is_some_and(|least| least <= reached));
                         let popped = lists.pop_of(queue, reached);
                         prop_assert_eq!(popped.as_ref().map(|&(value, _)| value), least.filter(|&least| least <= reached));
                         if let Some((_, target)) = popped {
-                            prop_assert_eq!(model.remove(&number(&target)).map(|(queue, ..)| queue), Some(queue));
+                            prop_assert_eq!(model.remove(&number(&target)).map(|(other, ..)| other), Some(owner));
                         }
                     }
                     Step::CoverOf(queue, reached) => {
+                        let owner = Owner::queue(queue);
                         let mut covered = SmallVec::new();
                         let more = lists.cover(queue, reached, 2, &mut covered);
                         for Covered { wait: id, failure_order, .. } in &covered {
                             let known = model.remove(id);
-                            prop_assert_eq!(known.map(|(other, ..)| other), Some(queue));
+                            prop_assert_eq!(known.map(|(other, ..)| other), Some(owner));
                             let value = known.map_or(u64::MAX, |(_, value, _)| value);
                             prop_assert!(value <= reached);
                             prop_assert_eq!(failure_order.is_some(), id % 2 == 0, "only what has others waits on");
                             if let Some(order) = *failure_order {
-                                model.insert(*id, (HOST, value, order));
+                                model.insert(*id, (Owner::HOST, value, order));
                                 last = last.max(order);
                             }
                         }
-                        let left = model.values().any(|&(other, value, _)| other == queue && value <= reached);
+                        let left = model.values().any(|&(other, value, _)| other == owner && value <= reached);
                         prop_assert_eq!(more, left);
                         prop_assert!(covered.len() == 2 || !left);
                     }
                     Step::Remove(which) => {
-                        let Some((&id, &(queue, value, order))) = model.iter().nth(which % model.len().max(1)) else { continue };
-                        prop_assert_eq!(lists.remove(queue, value, order).as_ref().map(number), Some(id));
-                        prop_assert!(lists.remove(queue, value, order).is_none());
+                        let Some((&id, &(owner, value, order))) = model.iter().nth(which % model.len().max(1)) else { continue };
+                        prop_assert_eq!(lists.remove(owner, value, order).as_ref().map(number), Some(id));
+                        prop_assert!(lists.remove(owner, value, order).is_none());
                         model.remove(&id);
                     }
                     Step::Prune => lists.prune(),
@@ -467,7 +497,7 @@ mod tests {
                         prop_assert!(lists.lists.len() <= 1 && lists.index.is_none(), "the others stay");
                     }
                 }
-                let coverable = model.values().filter(|&&(queue, ..)| queue != HOST).count();
+                let coverable = model.values().filter(|&&(owner, ..)| owner.is_queue()).count();
                 prop_assert_eq!(lists.coverable(), coverable as u64);
                 prop_assert_eq!(lists.are_empty(), model.is_empty());
                 for reached in [0, 10, 30, 59] {
@@ -475,8 +505,8 @@ mod tests {
                     let mut queues = lists.queues(reached);
                     queues.sort_unstable();
                     let mut expected: Vec<u32> = model.values()
-                        .filter(|&&(queue, value, _)| queue != HOST && value <= reached)
-                        .map(|&(queue, ..)| queue).collect();
+                        .filter(|&&(_, value, _)| value <= reached)
+                        .filter_map(|&(owner, ..)| owner.as_queue()).collect();
                     expected.sort_unstable();
                     expected.dedup();
                     prop_assert_eq!(queues.as_slice(), expected.as_slice());
@@ -490,7 +520,7 @@ mod tests {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();
         for queue in 0..100 {
-            lists.push(queue, 1, Target::Op { queue, key, wait: 0, wide: false });
+            lists.push(Owner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false });
             assert_eq!(lists.index.is_some(), lists.lists.len() > MANY, "{} lists", lists.lists.len());
         }
         while lists.pop(1).is_some() {
@@ -509,14 +539,14 @@ mod tests {
             covered.iter().map(|covered| covered.failure_order).collect::<Vec<_>>()
         };
         for round in 1..10 {
-            let order = lists.push(7, 1, Target::Op { queue: 7, key, wait: 0, wide: true });
+            let order = lists.push(Owner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: true });
             assert_eq!(lists.coverable(), 1);
             assert_eq!(cover(&mut lists), [Some(order)]);
             assert_eq!((lists.coverable(), lists.len()), (0, 1), "round {round}");
             assert!(cover(&mut lists).is_empty(), "it is covered once");
-            assert!(lists.release(1) && lists.remove(HOST, 1, order).is_some());
+            assert!(lists.release(1) && lists.remove(Owner::HOST, 1, order).is_some());
         }
-        lists.push(7, 1, Target::Op { queue: 7, key, wait: 0, wide: false });
+        lists.push(Owner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: false });
         assert_eq!(cover(&mut lists), [None]);
         assert!(lists.are_empty(), "there is nothing that a failure would matter to");
     }
@@ -525,8 +555,9 @@ mod tests {
     fn wait_that_was_not_always_the_only_one_is_covered_once_though_its_list_becomes_the_hosts() {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();
-        let [first, _] = [0, 1].map(|wait| lists.push(7, 1, Target::Op { queue: 7, key, wait, wide: true }));
-        assert!(lists.remove(7, 1, first).is_some());
+        let [first, _] =
+            [0, 1].map(|wait| lists.push(Owner::queue(7), 1, Target::Op { queue: 7, key, wait, wide: true }));
+        assert!(lists.remove(Owner::queue(7), 1, first).is_some());
         let mut covered = SmallVec::new();
         assert!(!lists.cover(7, 1, 3, &mut covered), "there are no more");
         assert_eq!(covered.iter().map(|covered| covered.wait).collect::<Vec<_>>(), [1]);
@@ -537,8 +568,9 @@ mod tests {
     fn lists_are_large_as_long_as_one_of_them_is() {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();
-        let push =
-            |lists: &mut Lists, queue| lists.push(queue, 1, Target::Op { queue, key, wait: 0, wide: false });
+        let push = |lists: &mut Lists, queue| {
+            lists.push(Owner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false })
+        };
         push(&mut lists, 0);
         assert!(!lists.are_large());
         for _ in 0..=2 * LARGE {
@@ -556,7 +588,7 @@ mod tests {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();
         for queue in 0..1_000 {
-            lists.push(queue, 1, Target::Op { queue, key, wait: 0, wide: false });
+            lists.push(Owner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false });
             assert!(lists.pop(1).is_some());
             lists.prune();
         }

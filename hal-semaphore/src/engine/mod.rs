@@ -53,7 +53,8 @@ pub use agenda::WithoutCallbacks;
 pub(crate) use agenda::{Agenda, Entry};
 pub use deferred::Deferred;
 pub(crate) use host_wait::CallbackRecord;
-pub(crate) use slot::{HOST, Slot, Target};
+pub(crate) use lists::Owner;
+pub(crate) use slot::{Slot, Target};
 
 use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits, WaitClass};
 use crate::clock::{Clock, Time};

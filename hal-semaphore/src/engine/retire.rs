@@ -13,11 +13,12 @@
 //! signal is published, and what waits for it goes on, before the next are looked at.
 
 use super::Shared;
+use super::lists::Owner;
 use super::outbox::{Letter, Parting};
 use super::queue::{
     ActionKind, InFlight, OpState, Publication, QueueState, SignalRecord, Turn, Via, WaitRecord,
 };
-use super::slot::{HOST, Standing, Target};
+use super::slot::{Standing, Target};
 use crate::backend::{Backend, Transition};
 use crate::error::CompletionError;
 use crate::failure::Failure;
@@ -262,12 +263,12 @@ impl<B: Backend> Turn<'_, B> {
             return;
         }
         match record.via {
-            Via::Coverable(order) => record.slot.unpark(self.index, record.value, order),
-            Via::Host(order) => record.slot.unpark(HOST, record.value, order),
+            Via::Coverable(order) => record.slot.unpark(Owner::queue(self.index), record.value, order),
+            Via::Host(order) => record.slot.unpark(Owner::HOST, record.value, order),
             Via::Cover(_) | Via::Reached => {}
         }
         if let Some(order) = record.failure_order {
-            record.slot.unpark(HOST, record.value, order);
+            record.slot.unpark(Owner::HOST, record.value, order);
         }
     }
 
@@ -355,7 +356,7 @@ fn gate(record: &WaitRecord, queue: u32) -> bool {
     if record.slot.value() >= record.value || slot.failure().is_some() {
         return false;
     }
-    record.slot.park(&mut slot, HOST, record.value, Target::Gate(queue));
+    record.slot.park(&mut slot, Owner::HOST, record.value, Target::Gate(queue));
     true
 }
 

@@ -26,7 +26,7 @@
 
 use super::agenda::{Agenda, Covering, Release};
 use super::host_wait::{CallbackRecord, HostWait};
-use super::lists::Lists;
+use super::lists::{Lists, Owner};
 use crate::error::SignalError;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::{MAX_VALUE, TimelineKey};
@@ -41,9 +41,6 @@ use std::fmt;
 use std::sync::Arc;
 
 const FAILED: u64 = 1 << 63;
-
-/// The list of a slot for what only reaching the value releases.
-pub(crate) const HOST: u32 = u32::MAX;
 
 /// How many waits one hold of a slot's lock releases at most.
 pub(super) const TURN: usize = 64;
@@ -103,7 +100,7 @@ impl Promise {
 #[derive(Default)]
 pub(crate) struct SlotState {
     failure: Option<Failure>,
-    /// Timepoints by waiting queue, and [`HOST`].
+    /// Timepoints, by their [`Owner`]: a waiting queue, or the host.
     lists: Lists,
     /// Signals that work with a place in its queue will make, by value, queue and epoch.
     promises: VecDeque<Promise>,
@@ -346,19 +343,19 @@ impl Slot {
     }
 
     /// Adds a timepoint of a wait that is open. Returns the number by which [`unpark`](Slot::unpark) takes it out again.
-    pub(super) fn park(&self, state: &mut SlotState, list: u32, value: u64, target: Target) -> u32 {
+    pub(super) fn park(&self, state: &mut SlotState, owner: Owner, value: u64, target: Target) -> u32 {
         debug_assert!(state.failure.is_none(), "a failed timeline is not waited for");
-        let order = state.lists.push(list, value, target);
-        if list != HOST {
+        let order = state.lists.push(owner, value, target);
+        if owner.is_queue() {
             self.count_listeners(state);
         }
         order
     }
 
     /// Takes a timepoint out whose owner no longer waits. It may have been released already.
-    pub(crate) fn unpark(&self, list: u32, value: u64, order: u32) {
+    pub(crate) fn unpark(&self, owner: Owner, value: u64, order: u32) {
         let mut state = self.state.lock();
-        let removed = state.lists.remove(list, value, order);
+        let removed = state.lists.remove(owner, value, order);
         self.count_listeners(&state);
         drop(state);
         // What the target holds goes without the lock.
@@ -454,7 +451,7 @@ impl Slot {
             None if reached >= value => return Err(Ok(reached)),
             None => {}
         }
-        let order = self.park(&mut state, HOST, value, target);
+        let order = self.park(&mut state, Owner::HOST, value, target);
         Ok((order, state.becomes_large()))
     }
 

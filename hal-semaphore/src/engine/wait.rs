@@ -4,7 +4,8 @@
 
 use super::agenda::Entry;
 use super::host_wait::{HostOutcome, HostWait};
-use super::slot::{HOST, Slot, Target};
+use super::lists::Owner;
+use super::slot::{Slot, Target};
 use super::{POLL_INTERVAL, Shared, WaitMode};
 use crate::backend::Backend;
 use crate::clock::{Clock, Time};
@@ -77,7 +78,7 @@ impl<B: Backend> Shared<B> {
         for (slot, value, order) in &places {
             let (reached, failed) = slot.look();
             if !failed && reached < *value {
-                slot.unpark(HOST, *value, *order);
+                slot.unpark(Owner::HOST, *value, *order);
             }
         }
         // This is still the call: what another driver signals when it is not watched any more is called back elsewhere.

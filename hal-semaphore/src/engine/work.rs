@@ -771,7 +771,12 @@ mod tests {
         let slot = shared.new_slot(0);
         for wait in (0u32..).take(2 * TURN + 1) {
             let key = crate::slab::Slab::<()>::new().next_key();
-            slot.park(&mut slot.lock(), 1, 1, Target::Op { queue: 1, key, wait, wide: false });
+            slot.park(
+                &mut slot.lock(),
+                crate::engine::Owner::queue(1),
+                1,
+                Target::Op { queue: 1, key, wait, wide: false },
+            );
         }
         // The queue has issued epoch zero, and nothing else.
         let promise = Promise { value: 1, queue: 0, epoch: 0, cover: 1, event: None };

@@ -11,12 +11,12 @@ fn slot() -> Arc<Slot> {
     Arc::new(Slot::new(TimelineKey { engine: 1, number: 1 }, false, 0))
 }
 
-/// So many operations of a queue wait for the value.
-fn park(slot: &Slot, queue: u32, value: u64, waits: usize) {
+/// So many operations wait for the value.
+fn park(slot: &Slot, owner: Owner, value: u64, waits: usize) {
     for _ in 0..waits {
         let key = Slab::<()>::new().next_key();
         let mut state = slot.lock();
-        slot.park(&mut state, queue, value, Target::Op { queue, key, wait: 0, wide: false });
+        slot.park(&mut state, owner, value, Target::Op { queue: QUEUE, key, wait: 0, wide: false });
     }
 }
 
@@ -31,7 +31,7 @@ fn promise(slot: &Arc<Slot>, value: u64, epoch: u64, agenda: &mut Agenda) -> (us
 #[test]
 fn signal_of_a_value_that_many_wait_for_releases_a_turn_of_them_at_a_time() {
     let (slot, mut agenda) = (slot(), Agenda::default());
-    park(&slot, HOST, 1, 2 * TURN);
+    park(&slot, Owner::HOST, 1, 2 * TURN);
     slot.signal(1, || (), &mut agenda).unwrap();
     assert_eq!((agenda.released.len(), agenda.drains.len()), (TURN, 1));
     agenda.drains.pop_front().unwrap().drain(&mut agenda);
@@ -45,7 +45,7 @@ fn signal_of_a_value_that_many_wait_for_releases_a_turn_of_them_at_a_time() {
 #[test]
 fn promise_that_covers_many_waits_of_its_queue_covers_a_turn_of_them_at_a_time() {
     let (slot, mut agenda) = (slot(), Agenda::default());
-    park(&slot, QUEUE, 1, TURN + 1);
+    park(&slot, Owner::queue(QUEUE), 1, TURN + 1);
     assert_eq!(promise(&slot, 1, 1, &mut agenda).0, TURN);
     assert_eq!(agenda.covers.len(), 1);
 }
@@ -54,8 +54,8 @@ fn promise_that_covers_many_waits_of_its_queue_covers_a_turn_of_them_at_a_time()
 fn timelines_with_more_to_release_have_their_turns_in_order() {
     let (slots, mut agenda) = ([slot(), slot()], Agenda::default());
     for slot in &slots {
-        park(slot, QUEUE, 1, TURN + 1);
-        park(slot, HOST, 2, TURN + 1);
+        park(slot, Owner::queue(QUEUE), 1, TURN + 1);
+        park(slot, Owner::HOST, 2, TURN + 1);
         promise(slot, 1, 1, &mut agenda);
         slot.signal(2, || (), &mut agenda).unwrap();
     }
@@ -73,17 +73,17 @@ impl PartialEq for Slot {
 #[test]
 fn only_waits_that_can_be_covered_are_listened_for_and_only_while_they_are_there() {
     let (slot, mut agenda) = (slot(), Agenda::default());
-    park(&slot, HOST, 1, 1);
+    park(&slot, Owner::HOST, 1, 1);
     assert!(!slot.has_listeners());
     slot.listen(&slot.lock());
     assert!(slot.has_listeners(), "one is about to look");
     slot.count_listeners(&slot.lock());
     assert!(!slot.has_listeners());
-    park(&slot, QUEUE, 2, 1);
+    park(&slot, Owner::queue(QUEUE), 2, 1);
     assert!(slot.has_listeners());
     promise(&slot, 2, 1, &mut agenda);
     assert!(!slot.has_listeners(), "covered");
-    park(&slot, QUEUE + 1, 2, 1);
+    park(&slot, Owner::queue(QUEUE + 1), 2, 1);
     assert!(slot.has_listeners());
     slot.signal(2, || (), &mut agenda).unwrap();
     assert!(!slot.has_listeners(), "released");
@@ -93,7 +93,7 @@ fn only_waits_that_can_be_covered_are_listened_for_and_only_while_they_are_there
 fn lists_that_a_signal_or_a_promise_has_emptied_are_put_away() {
     let (slot, mut agenda) = (slot(), Agenda::default());
     for queue in 0..100 {
-        park(&slot, queue, 1, 1);
+        park(&slot, Owner::queue(queue), 1, 1);
     }
     slot.signal(1, || (), &mut agenda).unwrap();
     while let Some(slot) = agenda.drains.pop_front() {
@@ -101,7 +101,7 @@ fn lists_that_a_signal_or_a_promise_has_emptied_are_put_away() {
     }
     assert!(slot.lock().lists.len() < 10, "{} lists after a signal", slot.lock().lists.len());
     for (queue, value) in (0..100).zip(2..) {
-        park(&slot, queue, value, 1);
+        park(&slot, Owner::queue(queue), value, 1);
         let promise = Promise { value, queue, epoch: 1, cover: 0, event: None };
         slot.promise(promise, &mut SmallVec::new(), &mut agenda);
     }
