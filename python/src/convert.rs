@@ -195,7 +195,13 @@ pub(crate) fn argument(
         Kind::I64 => Value::I64(object.extract()?),
         Kind::F32 => Value::F32(object.extract()?),
         Kind::F64 => Value::F64(object.extract()?),
-        Kind::Object if object.is_none() => Value::None,
+        Kind::Object if object.is_none() => match declared {
+            Declared::Array(element) => {
+                let message = format!("it takes an array of {} and was given None", element.name);
+                return Err(PyTypeError::new_err(message));
+            }
+            Declared::List | Declared::Unknown => Value::None,
+        },
         Kind::Object => match (object.cast::<Array>(), declared) {
             (Ok(array), _) => Value::Array(array.get().view().clone()),
             (Err(_), Declared::List) => list(object, device, depth)?,

@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::future::{Future, Pending, Work, single};
 use crate::runtime::{self, Element, Kind, Program, Started, Value};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError};
+use pyo3::exceptions::{PyAttributeError, PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::path::PathBuf;
@@ -145,8 +145,36 @@ impl Function {
             .iter()
             .zip(kinds)
             .zip(declared)
-            .map(|((object, kind), declared)| self.argument(&object, *kind, declared))
+            .enumerate()
+            .map(|(number, ((object, kind), declared))| {
+                self.argument(&object, *kind, declared)
+                    .map_err(|error| self.about_argument(objects.py(), number, error))
+            })
             .collect()
+    }
+
+    /// An error of an argument's type or value, with the argument's name. Others are the program's own.
+    fn about_argument(&self, py: Python<'_>, number: usize, error: PyErr) -> PyErr {
+        let kind = error.get_type(py);
+        let is_known = kind.is(py.get_type::<PyTypeError>())
+            || kind.is(py.get_type::<PyValueError>())
+            || kind.is(py.get_type::<PyOverflowError>());
+        if !is_known {
+            return error;
+        }
+        let text = format!("{}: {}", self.name_of_argument(number), error.value(py));
+        let named = PyErr::from_type(kind, text);
+        named.set_cause(py, Some(error));
+        named
+    }
+
+    /// What to call an argument in messages, as `argument %input0 of square`; by its number where the module does not name it.
+    fn name_of_argument(&self, number: usize) -> String {
+        let name = &self.plain.name;
+        match argument_texts(&self.plain.declaration).nth(number).and_then(|text| text.split_once(':')) {
+            Some((argument, _)) => format!("argument %{argument} of {name}"),
+            None => format!("argument {} of {name}", number + 1),
+        }
     }
 
     fn argument(&self, object: &Bound<'_, PyAny>, kind: Kind, declared: Declared) -> PyResult<Argument> {
@@ -315,9 +343,14 @@ fn files(parameters: &Bound<'_, PyDict>) -> PyResult<Vec<(String, String)>> {
 
 /// What a declaration says of its arguments: `sync func @f(%x: tensor<4xf32>, …)`.
 fn declared(declaration: &str) -> Vec<Declared> {
-    let Some((_, rest)) = declaration.split_once('(') else { return Vec::new() };
+    argument_texts(declaration).map(|argument| one(argument).unwrap_or_default()).collect()
+}
+
+/// The text of each argument of a declaration, as `x: tensor<4xf32>, `.
+fn argument_texts(declaration: &str) -> impl Iterator<Item = &str> {
+    let rest = declaration.split_once('(').map_or("", |(_, rest)| rest);
     let arguments = rest.split(" -> ").next().unwrap_or(rest);
-    arguments.split('%').skip(1).map(|argument| one(argument).unwrap_or_default()).collect()
+    arguments.split('%').skip(1)
 }
 
 /// What one argument's text says, as `x: tensor<?x4xf32>`.

@@ -24,13 +24,7 @@ HERE = pathlib.Path(__file__).parent
 LOCAL = ["--iree-hal-target-device=local"]
 LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
 # For the cores of a Tenstorrent card, which run no code of the host's (docs/tenstorrent.md).
-RISCV32 = [
-    "--iree-hal-local-target-device-backends=llvm-cpu",
-    "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
-    "--iree-llvmcpu-target-cpu=generic-rv32",
-    "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb",
-    "--iree-llvmcpu-target-abi=ilp32f",
-]
+RISCV32 = (ROOT / "xtask/demo/riscv32.flags").read_text().split()
 VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 
 # Our devices, and IREE's own through our package.

@@ -34,6 +34,33 @@ def test_number_that_does_not_fit_is_refused(module):
         module.numbers("one", 0, 0, 0)
 
 
+@pytest.mark.parametrize("call", ["__call__", "submit"])
+def test_none_in_place_of_an_array_names_the_argument(module, call):
+    with pytest.raises(TypeError, match="argument %input0 of scale: it takes an array of float32 and was given None"):
+        getattr(module.scale, call)(None, 0.5)
+
+
+@pytest.mark.parametrize(("kind", "arguments", "words"), [
+    (ValueError, ("text", 0.5), "argument %input0 of scale: .*text"),
+    (TypeError, ([1.0], "half"), "argument %input1 of scale: "),
+    (TypeError, ([1.0], None), "argument %input1 of scale: "),
+    (ValueError, ([[1.0], [1.0, 2.0]], 0.5), "argument %input0 of scale: "),
+], ids=["text", "no number", "none", "ragged"])
+def test_argument_that_cannot_be_taken_is_named(module, kind, arguments, words):
+    with pytest.raises(kind, match=words) as caught:
+        module.scale(*arguments)
+    assert caught.value.__cause__ is not None
+
+
+def test_error_of_an_argument_of_the_programs_own_comes_as_it_is(module):
+    class Broken:
+        def __array__(self, *_, **__):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        module.scale(Broken(), 0.5)
+
+
 def test_function_without_arguments_or_results_gives_none(module):
     assert module.nothing() is None
 

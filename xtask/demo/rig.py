@@ -25,13 +25,7 @@ LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-
 VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 LOCAL = ["--iree-hal-target-device=local"]
 # For the small cores of a Tensix tile, as docs/tenstorrent.md says.
-RISCV32 = [
-    "--iree-hal-local-target-device-backends=llvm-cpu",
-    "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
-    "--iree-llvmcpu-target-cpu=generic-rv32",
-    "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb",
-    "--iree-llvmcpu-target-abi=ilp32f",
-]
+RISCV32 = (pathlib.Path(__file__).parent / "riscv32.flags").read_text().split()
 # The same for a Wormhole's, which have neither floats nor bit operations: the driver replaces floats, and nothing else.
 RISCV32_PLAIN = [flag.replace("+m,+f,+zba,+zbb", "+m,+f") for flag in RISCV32]
 
