@@ -197,24 +197,30 @@ pub(crate) fn run(steps: Vec<Step>, keep_going: bool) -> Result<Vec<(&'static st
     Ok(outcomes)
 }
 
+/// How wide a column of names is: as wide as the longest, and never narrower than 12 letters.
+pub(crate) fn width_of<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    names.map(str::len).fold(12, usize::max)
+}
+
 /// The table at the end; its last line counts.
 pub(crate) fn summary(outcomes: &[(&'static str, Outcome)]) -> String {
     let mut text = String::new();
+    let width = width_of(outcomes.iter().map(|(name, _)| *name));
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (name, outcome) in outcomes {
         // Writing to a string cannot fail.
         let _ = match outcome {
             Outcome::Passed(took) => {
                 passed += 1;
-                writeln!(text, "  {name:<12} passed   {:>6.1} s", took.as_secs_f64())
+                writeln!(text, "  {name:<width$} passed   {:>6.1} s", took.as_secs_f64())
             }
             Outcome::Failed(took) => {
                 failed += 1;
-                writeln!(text, "  {name:<12} FAILED   {:>6.1} s", took.as_secs_f64())
+                writeln!(text, "  {name:<width$} FAILED   {:>6.1} s", took.as_secs_f64())
             }
             Outcome::NotRun(missing) => {
                 skipped += 1;
-                writeln!(text, "  {name:<12} not run  {missing}")
+                writeln!(text, "  {name:<width$} not run  {missing}")
             }
         };
     }
@@ -311,6 +317,22 @@ mod tests {
         let summary = summary(&outcomes);
         assert!(summary.ends_with("\n1 passed, 0 failed, 1 skipped"), "{summary}");
         assert!(summary.contains("not run  no tool"), "{summary}");
+    }
+
+    #[test]
+    fn summary_has_its_columns_below_each_other_whatever_the_names() {
+        let took = Duration::from_secs(1);
+        let outcomes = [
+            ("fmt", Outcome::Passed(took)),
+            ("rehearsal-tenstorrent", Outcome::Failed(took)),
+            ("third-party", Outcome::NotRun("no tool".into())),
+        ];
+        let summary = summary(&outcomes);
+        let columns: Vec<_> = summary
+            .lines()
+            .filter_map(|line| ["passed   ", "FAILED", "not run"].iter().find_map(|word| line.find(word)))
+            .collect();
+        assert_eq!(columns, [24; 3], "{summary}");
     }
 
     #[test]

@@ -29,8 +29,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let target = workspace::target()?;
     let mut stages = stages(&root, &target);
     if options.list {
+        let width = steps::width_of(names_of(&stages).into_iter());
         for step in stages.into_iter().flatten().flatten() {
-            println!("{:<12} {}", step.name, step.about);
+            println!("{:<width$} {}", step.name, step.about);
         }
         return Ok(true);
     }
