@@ -33,7 +33,7 @@ pub(crate) struct Blueprint {
     /// What each group of the plan is for.
     pub(crate) roles: Vec<Role>,
     /// How many bindings it takes.
-    pub(crate) bindings: usize,
+    pub(crate) bindings: u16,
     /// The groups whose objects are waited for: when they are complete, so is the run.
     pub(crate) waited: Vec<usize>,
 }
@@ -61,7 +61,11 @@ impl Blueprint {
         let network = Network::read(image)?;
         let plan = Plan::new(&network)?;
         let program = Program::read(image)?;
-        let bindings = program.as_ref().map_or(plan.buffers.len(), |program| program.capacities.len());
+        let buffers = program.as_ref().map_or(plan.buffers.len(), |program| program.capacities.len());
+        let bindings = u16::try_from(buffers).map_err(|_| {
+            let most = u16::MAX;
+            Fault::unsupported(format!("it has {buffers} buffers, and a dispatch binds {most} at most"))
+        })?;
         let role = |buffer: u16, length: u64| {
             let buffer = usize::from(buffer);
             match &program {
@@ -70,7 +74,7 @@ impl Blueprint {
                 Some(_) if buffer == 0 => Role::Call,
                 Some(program) if buffer == program.outcome_buffer() => Role::Outcome,
                 // First all that go in, then all that go out.
-                Some(_) => Role::Binding((buffer - 1) % bindings.max(1)),
+                Some(_) => Role::Binding((buffer - 1) % usize::from(bindings.max(1))),
             }
         };
         let roles = plan.groups.iter().map(|group| role(group.buffer, group.length)).collect();
@@ -178,6 +182,29 @@ mod tests {
         let blueprint = Blueprint::read(container.into()).unwrap();
         assert_eq!(blueprint.roles, [Role::Nothing, Role::Binding(0)]);
         assert!(blueprint.takes_buffers(1), "the only object of its buffer");
+    }
+
+    #[test]
+    fn network_with_more_buffers_than_a_dispatch_can_bind_is_refused() {
+        let read = |buffer| {
+            let request = Request {
+                buffer,
+                direction: Direction::Out,
+                host_offset: 0,
+                device_offset: 0,
+                size: 8,
+                space: Space::Ddr,
+                semaphores: Vec::new(),
+                doorbell: None,
+            };
+            let image =
+                Network { name: "net".to_owned(), requests: vec![request], ..Network::default() }.image();
+            let segments = vec![Segment { name: qpc::name::NETWORK, split: 0, bytes: image.as_slice() }];
+            Blueprint::read(Container { flavour: Flavour::Vendor, segments }.write().into())
+        };
+        assert!(read(u16::MAX - 1).is_ok());
+        let refused = read(u16::MAX).unwrap_err().to_string();
+        assert!(refused.contains("65536 buffers") && refused.contains("65535"), "{refused}");
     }
 
     #[test]

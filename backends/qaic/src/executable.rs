@@ -99,7 +99,7 @@ impl Executable {
         match &self.kind {
             Kind::Network(blueprint) => vec![Function {
                 name: blueprint.name.clone(),
-                bindings: u16::try_from(blueprint.bindings).unwrap_or(u16::MAX),
+                bindings: blueprint.bindings,
                 constants: blueprint.program.as_ref().map_or(0, |program| program.constants),
                 workgroup_size: [1; 3],
             }],
@@ -115,7 +115,7 @@ impl Executable {
     /// Fails for fewer bindings than a network has buffers. Programs of the host count theirs themselves.
     pub(crate) fn takes(&self, bindings: usize) -> Result<(), Failure> {
         match &self.kind {
-            Kind::Network(blueprint) if bindings < blueprint.bindings => {
+            Kind::Network(blueprint) if bindings < usize::from(blueprint.bindings) => {
                 let message = format!(
                     "network {:?} has {} bindings, and the dispatch {bindings}",
                     blueprint.name, blueprint.bindings

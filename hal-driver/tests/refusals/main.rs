@@ -127,12 +127,12 @@ fn table([sync, task]: &[Vec<String>; 2], ours: &[String]) -> String {
         "# Refusals\n\n\
          *For authors of programs whose call was refused, and for authors of drivers. At the end you know what each bad call\n\
          answers here and on IREE's own drivers, and what decides.* ([all pages](README.md))\n\n\
-         Bad and borderline calls, on IREE's own drivers and on every kind of device here, all of them software, and what\n\
-         in IREE's headers decides. Made by `hal-driver/tests/refusals`, which fails where it is no longer so;\n\
-         `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals` writes it anew.\n\n\
-         A code alone was the answer of the call. \"later\" was seen at the semaphores of a call that was accepted, \"recorded\"\n\
-         at the call that records into a command buffer. \"crashes\" ended the process of the program. Devices here that\n\
-         do not agree have their answers each.\n",
+         These tables list bad and borderline calls, what IREE's own drivers and the devices here answer (all of them\n\
+         software), and which text in IREE's headers decides who is right. The test `hal-driver/tests/refusals` makes the\n\
+         tables, and fails if an answer changes; `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals` writes them anew.\n\n\
+         A code alone means that the call itself answered so. With \"later\" the call was accepted and its semaphores failed with\n\
+         the code; with \"recorded\" the call that records into a command buffer answered so; \"crashes\" means that the program's\n\
+         process ended. If devices here answer differently, each answer is listed.\n",
     );
     let mut group = "";
     for ((case, ours), (sync, task)) in cases().zip(ours).zip(sync.iter().zip(task)) {

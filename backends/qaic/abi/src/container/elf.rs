@@ -77,7 +77,13 @@ pub fn section<'a>(file: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Fault
     Ok(None)
 }
 
-/// An ELF file of 32 bits that has nothing but these sections.
+/// A length or a place in a file that is written here.
+fn number(length: usize) -> u32 {
+    u32::try_from(length)
+        .unwrap_or_else(|_| unreachable!("sections of an ELF file of 32 bits have less than 4 GiB"))
+}
+
+/// An ELF file of 32 bits that has nothing but these sections, which have less than 4 GiB together.
 pub fn write(machine: u16, sections: &[(&str, &[u8])]) -> Vec<u8> {
     const HEADER: usize = 52;
     const ENTRY: usize = 40;
@@ -89,7 +95,7 @@ pub fn write(machine: u16, sections: &[(&str, &[u8])]) -> Vec<u8> {
         body.extend_from_slice(bytes);
         body.resize(body.len().next_multiple_of(8), 0);
         for word in [name, kind as usize, 0, 0, at, bytes.len(), 0, 0, 8, 0] {
-            headers.extend_from_slice(&u32::try_from(word).unwrap_or(u32::MAX).to_le_bytes());
+            headers.extend_from_slice(&number(word).to_le_bytes());
         }
     };
     for (name, bytes) in sections {
@@ -105,7 +111,7 @@ pub fn write(machine: u16, sections: &[(&str, &[u8])]) -> Vec<u8> {
     // An executable.
     file.extend_from_slice(&[2_u16.to_le_bytes(), machine.to_le_bytes()].concat());
     for word in [1, 0, 0, table, 0] {
-        file.extend_from_slice(&u32::try_from(word).unwrap_or(u32::MAX).to_le_bytes());
+        file.extend_from_slice(&number(word).to_le_bytes());
     }
     for number in [HEADER, 0, 0, ENTRY, count, count - 1] {
         file.extend_from_slice(&half(number));
