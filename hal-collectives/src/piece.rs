@@ -30,10 +30,21 @@ pub const WINDOW: u64 = 3;
 /// The settings that all ranks of a group agree on: timeouts, and the sizes of pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// How long an operation waits for ranks that do not come.
+    /// How long an operation waits for ranks that do not come. A century stands for everything longer.
     pub timeout: Duration,
     /// How many bytes a piece has at most, the same for all ranks.
     pub piece: u64,
+}
+
+/// The longest timeout, which every clock can add to the present time.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+impl Terms {
+    /// The same, with a timeout that can be added to the present time.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        Self { timeout: self.timeout.min(CENTURY), ..self }
+    }
 }
 
 impl From<Duration> for Terms {

@@ -48,9 +48,11 @@ macro_rules! scalars {
         impl Scalar for $type {
             const SIZE: usize = size_of::<$type>();
 
+            // Inlined, the length is known where it is called, and nothing is checked.
+            #[inline(always)]
             fn from_bytes(bytes: &[u8]) -> Self {
-                // The caller has as many bytes.
-                bytes.try_into().map(<$type>::from_ne_bytes).unwrap_or_default()
+                let Ok(bytes) = bytes.try_into() else { unreachable!("an element is cut out with its own size") };
+                <$type>::from_ne_bytes(bytes)
             }
 
             fn write(self, bytes: &mut [u8]) {
@@ -93,8 +95,11 @@ macro_rules! integers {
         fold!(Maximum for $type as $type: |v| v, |a, b| a.max(b), |r, _| r);
         // As many ranks as 31 bits count cannot overflow the wider type.
         fold!(Average for $type as $wide: |v| <$wide>::from(v), |a, b| a + b, |r, ranks| {
-            // The average of numbers of a type is one of the type.
-            <$type>::try_from(r / <$wide>::from(ranks)).unwrap_or_default()
+            let average = r / <$wide>::from(ranks);
+            debug_assert!(<$type>::try_from(average).is_ok(), "the average of numbers of a type is one of the type");
+            #[expect(clippy::cast_possible_truncation, reason = "the average of numbers of a type is one of the type")]
+            let average = average as $type;
+            average
         });
     )*};
 }

@@ -141,6 +141,7 @@ impl Group {
             None => (known.generation, known.state.clone()),
         };
         let id = Generation { number, generation };
+        let terms = terms.bounded();
         let group = Arc::new(Self { engine: engine.clone(), id, name, members, rank, terms, is_part, state });
         known.group = Arc::downgrade(&group);
         drop(groups);

@@ -146,6 +146,10 @@ impl Header {
         let (group, number, length) = (large()?, large()?, large()?);
         let mut small = || word(bytes).map(u32::from_le_bytes);
         let (piece, pieces, count, largest) = (small()?, small()?, small()?, small()?);
+        // What is sent to that rank, or received from it, has the number that MPI gave it.
+        let source = i32::try_from(source).ok()?.cast_unsigned();
+        // A group that has failed is known by the generation after it.
+        generation.checked_add(1)?;
         let asked = Operation::from_bytes(&word(bytes)?).map(|operation| Asked { operation, pieces });
         let content = match kind ^ MARK ^ (u32::from(VERSION) << 8) {
             0 => Content::Part { length },
@@ -227,6 +231,13 @@ mod tests {
             let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
             let content = Content::Messages { tag, messages };
             let header = Header { meeting, from: 1, source: 1, asked: None, content };
+            assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), None, "{header:?}");
+        }
+        // MPI's ranks are not negative: such a number would be taken for one that means any rank, or none. And no generation is the last.
+        for (source, generation) in [(1 << 31, 0), (u32::MAX - 1, 0), (u32::MAX, 0), (1, u32::MAX)] {
+            let group = Generation { number: 1, generation };
+            let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
+            let header = Header { meeting, from: 1, source, asked: None, content: Content::Presence };
             assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), None, "{header:?}");
         }
         assert_eq!(Header::from_bytes(&[7; HEADER]), None);

@@ -46,7 +46,7 @@ const IDLE: Duration = Duration::from_secs(2);
 
 impl Group {
     pub(super) fn new(name: String, count: u32, terms: Terms) -> Arc<Self> {
-        Arc::new(Self { name, count, terms, state: Mutex::default() })
+        Arc::new(Self { name, count, terms: terms.bounded(), state: Mutex::default() })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -224,6 +224,16 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn timeout_longer_than_any_clock_can_tell_never_comes() {
+        let group = Group::new("patient".into(), 2, Duration::MAX.into());
+        let operation = Operation { kind: crate::Kind::AllGather, element: crate::Element::U8, count: 1 };
+        group.enter((Line::Everyone, 0), (0, operation)).unwrap();
+        let now = Instant::now();
+        group.state.lock().meetings.values_mut().for_each(|meeting| meeting.since = Some(now));
+        assert!(group.look(now).is_some_and(|deadline| deadline > now + Duration::from_secs(1 << 30)));
+    }
 
     #[test]
     fn time_of_a_group_without_waits_is_kept_for_a_while_and_no_longer() {

@@ -332,8 +332,16 @@ fn asked(provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>) -> Result
             &raw mut count,
         ))?;
     }
-    let place = u32::try_from(rank).ok().zip(u32::try_from(count).ok());
-    Ok(place.map(|place| (provider, place)))
+    if (rank, count) == (DEFAULT, DEFAULT) {
+        return Ok(None);
+    }
+    match (u32::try_from(rank), u32::try_from(count)) {
+        (Ok(rank), Ok(count)) => Ok(Some((provider, (rank, count)))),
+        _ => Err(invalid(format!(
+            "the device's channel provider takes this process for rank {rank} of {count}; a provider answers with a rank from 0 and \
+             a count, or with -1 for both where it has none"
+        ))),
+    }
 }
 
 /// A channel of ours.

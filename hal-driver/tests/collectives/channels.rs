@@ -117,7 +117,7 @@ fn channel_is_split_by_color_and_key() {
 #[repr(C)]
 struct Provider {
     resource: sys::iree_hal_resource_t,
-    rank: i32,
+    place: (i32, i32),
     shared: Arc<(Barrier, Mutex<Vec<u8>>)>,
 }
 
@@ -136,10 +136,7 @@ unsafe extern "C" fn query(
     rank: *mut i32,
     count: *mut i32,
 ) -> sys::iree_status_t {
-    unsafe {
-        *rank = (*provider.cast::<Provider>()).rank;
-        *count = if *rank < 0 { -1 } else { 2 };
-    }
+    unsafe { (*rank, *count) = (*provider.cast::<Provider>()).place };
     null_mut()
 }
 
@@ -149,7 +146,7 @@ unsafe extern "C" fn exchange(
 ) -> sys::iree_status_t {
     let (provider, bytes) =
         unsafe { (&*provider.cast::<Provider>(), std::slice::from_raw_parts_mut(id.data, id.data_length)) };
-    if provider.rank == 0 {
+    if provider.place.0 == 0 {
         *provider.shared.1.lock().unwrap() = bytes.to_vec();
     }
     provider.shared.0.wait();
@@ -157,9 +154,9 @@ unsafe extern "C" fn exchange(
     null_mut()
 }
 
-fn provide(device: &Device, rank: i32, shared: &Arc<(Barrier, Mutex<Vec<u8>>)>) {
+fn provide(device: &Device, place: (i32, i32), shared: &Arc<(Barrier, Mutex<Vec<u8>>)>) {
     let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const TABLE).cast() };
-    let provider = Box::into_raw(Box::new(Provider { resource, rank, shared: shared.clone() })).cast();
+    let provider = Box::into_raw(Box::new(Provider { resource, place, shared: shared.clone() })).cast();
     unsafe {
         sys::iree_hal_device_replace_channel_provider(device.0, provider);
         sys::iree_hal_channel_provider_release(provider);
@@ -174,7 +171,7 @@ fn provider_says_which_rank_a_device_is_and_the_ids_are_exchanged_once() {
             let shared = shared.clone();
             scope.spawn(move || {
                 let device = Device::open("mock").unwrap();
-                provide(&device, rank, &shared);
+                provide(&device, (rank, 2), &shared);
                 // The second one needs no other rank: the other thread may be gone.
                 let (channel, again) = (device.default_channel().unwrap(), device.default_channel().unwrap());
                 assert_eq!(channel.place(), (rank, 2));
@@ -211,7 +208,7 @@ fn provider_that_takes_each_process_of_a_job_for_one_alone_is_refused() {
     }
     let device = Device::open("mock").unwrap();
     let shared = Arc::new((Barrier::new(1), Mutex::default()));
-    provide(&device, 0, &shared);
+    provide(&device, (0, 2), &shared);
     let Err(refused) = device.default_channel() else {
         panic!("a rank of a job of four is alone in a group")
     };
@@ -331,8 +328,20 @@ fn provider_that_makes_a_channel_while_it_exchanges_the_id_is_refused() {
 #[test]
 fn provider_that_says_nothing_leaves_the_device_alone() {
     let device = Device::open("mock").unwrap();
-    provide(&device, -1, &Arc::new((Barrier::new(2), Mutex::default())));
+    provide(&device, (-1, -1), &Arc::new((Barrier::new(2), Mutex::default())));
     assert_eq!(device.default_channel().unwrap().place(), (0, 1));
+}
+
+#[test]
+fn provider_that_says_what_is_no_place_is_refused() {
+    for place in [(-2, 4), (-1, 2), (0, -1), (0, -7), (i32::MIN, i32::MIN)] {
+        let device = Device::open("mock").unwrap();
+        provide(&device, place, &Arc::new((Barrier::new(1), Mutex::default())));
+        let refused = device.default_channel().map(|channel| channel.place()).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument, "{place:?}");
+        let said = format!("rank {} of {}", place.0, place.1);
+        assert!(refused.text.contains(&said) && refused.text.contains("provider"), "{}", refused.text);
+    }
 }
 
 /// Records one collective with anything wrong in it.

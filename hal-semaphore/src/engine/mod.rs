@@ -300,7 +300,7 @@ impl Device {
         peers.sort_unstable();
         Self {
             first_queue,
-            queues: u32::try_from(spec.queues).unwrap_or(64),
+            queues: queue_number(spec.queues),
             native_waits: spec.native_waits,
             completion: spec.completion,
             peers: if spec.native_waits == NativeWaits::None { Box::default() } else { peers.into() },
@@ -666,6 +666,12 @@ fn validate(specs: &[DeviceSpec]) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// A number of queues, or that of one.
+fn queue_number(number: usize) -> u32 {
+    u32::try_from(number)
+        .unwrap_or_else(|_| unreachable!("`validate` refuses more than 2¹⁶ devices of 64 queues"))
+}
+
 fn make_devices(specs: &[DeviceSpec]) -> Box<[Device]> {
     let mut first_queue = 0;
     (0..specs.len())
@@ -692,7 +698,7 @@ fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Box<[Queue<B>]> {
     for ((number, device), waited_for) in (0u16..).zip(&devices).zip(waited_for) {
         let watched = waited_for || (device.queues > 1 && device.native_waits != NativeWaits::None);
         for ordinal in (0u16..).take(device.queues as usize) {
-            let index = u32::try_from(queues.len()).unwrap_or(u32::MAX);
+            let index = queue_number(queues.len());
             queues.push(Queue::new(QueueId { index, device: number, ordinal }, watched));
         }
     }
@@ -713,7 +719,7 @@ impl<B: Backend> Shared<B> {
     }
 
     fn indices(&self) -> Range<u32> {
-        0..u32::try_from(self.queues.len()).unwrap_or(u32::MAX)
+        0..queue_number(self.queues.len())
     }
 
     fn device_of(&self, queue: u32) -> &Device {

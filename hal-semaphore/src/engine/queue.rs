@@ -175,8 +175,9 @@ impl<B: Backend> Op<B> {
     }
 
     /// The number of the wait that is put in next.
+    #[expect(clippy::cast_possible_truncation, reason = "2³² waits do not fit into memory")]
     pub(super) fn next_wait(&self) -> u32 {
-        u32::try_from(self.waits.len()).unwrap_or(u32::MAX)
+        self.waits.len() as u32
     }
 
     /// Puts in a wait that is not reached.

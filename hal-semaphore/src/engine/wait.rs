@@ -96,13 +96,16 @@ impl<B: Backend> Shared<B> {
     {
         let mut places = Places::new();
         for (index, (timeline, value)) in iter(values).enumerate() {
-            let number = u32::try_from(index).unwrap_or(u32::MAX);
-            let target = Target::Wait(wait.clone(), number);
-            let foreign = match self.own(timeline) {
-                Some(_) => None,
-                None => Some(self.stand_in()),
+            #[expect(clippy::cast_possible_truncation, reason = "2³² timelines do not fit into memory")]
+            let target = Target::Wait(wait.clone(), index as u32);
+            let stand_in;
+            let (slot, is_foreign) = match self.own(timeline) {
+                Some(slot) => (slot, false),
+                None => {
+                    stand_in = self.stand_in();
+                    (&stand_in, true)
+                }
             };
-            let Some(slot) = foreign.as_ref().or_else(|| self.own(timeline)) else { continue };
             match slot.wait_for(value, target) {
                 Ok((order, large)) => {
                     if large {
@@ -113,7 +116,7 @@ impl<B: Backend> Shared<B> {
                 Err(Ok(_)) => wait.reached(index),
                 Err(Err(failure)) => wait.failed(index, &failure),
             }
-            if let Some(slot) = &foreign {
+            if is_foreign {
                 self.watch(timeline, value, slot);
             }
         }

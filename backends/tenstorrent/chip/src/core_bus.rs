@@ -39,7 +39,7 @@ fn value(bytes: &[u8]) -> u32 {
         [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
         [a, b] => u16::from_le_bytes([a, b]).into(),
         [a] => a.into(),
-        _ => 0,
+        _ => unreachable!("an access has one, two or four bytes"),
     }
 }
 
