@@ -406,7 +406,7 @@ pub enum WaitClass {
     Reached,
     /// An earlier operation of the same queue reaches it: queue order, nothing.
     SameQueue {
-        /// Where.
+        /// Where. If several of the queue signal the same value, this is one of them.
         producer: Point,
     },
     /// The queue already waits natively for that point or a later one of the same queue, or for work of another queue of
@@ -450,7 +450,7 @@ pub enum Transition {
         /// Where.
         point: Point,
     },
-    /// The backend has it.
+    /// The backend has it. One whose device was lost while it was handed over may end without that.
     Issued {
         /// Which operation.
         ticket: Ticket,

@@ -8,11 +8,14 @@
 #![cfg(not(any(loom, shuttle)))]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+#[path = "common/mod.rs"]
+mod common;
 #[path = "common/counting.rs"]
 mod counting;
 #[path = "common/rig.rs"]
 mod rig;
 
+use common::Seeded;
 use counting::{Counting, counted};
 use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::*;
@@ -111,6 +114,60 @@ fn cancelled_operation_that_was_partly_covered_leaves_nothing_behind() {
     (0..1000).for_each(|_| submit_and_cancel());
     let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_cancel()));
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+}
+
+/// How many bytes rounds leave in which operations of every kind are submitted and cancelled, while one timeline waits for ever and
+/// another one is promised more and more and stands still. Without the operations, what is left is what the promises take.
+fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool) -> i64 {
+    let rig = Rig::new(2, native_waits);
+    let [never, coming] = rig.semaphores();
+    let mut dice = Seeded::new(seed);
+    let mut round = |value: u64| {
+        let mut tickets = Vec::new();
+        let promised_at = dice.below(5);
+        let producer = usize::from(dice.one_in(2));
+        for at in 0..5 {
+            if at == promised_at {
+                rig.job(producer, &[], &[(&coming, value)], 0);
+            }
+            let kind = dice.below(6);
+            let action = match kind {
+                0 => Action::Host(rig::Job::new(1)),
+                1 => Action::Early(rig::Job::new(1)),
+                2 => Action::Marker(rig::Job::new(1)),
+                3 => Action::Cleanup(rig::Job::new(1)),
+                4 => Action::Barrier,
+                _ => Action::Queue(rig::Job::new(1)),
+            };
+            let mut waits: Vec<_> =
+                (0..dice.below(3)).map(|_| (&coming, value - 1 + dice.below(3) as u64)).collect();
+            waits.insert(dice.below(waits.len() + 1), (&never, 1));
+            let queue = dice.below(2);
+            if with_operations {
+                tickets.push(rig.submit(queue, &waits, &[], action).ticket);
+            }
+        }
+        for ticket in tickets {
+            assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+        }
+        rig.take_host().into_iter().for_each(|(task, _)| task.finish(Ok(())));
+        rig.forget();
+    };
+    let ((), allocated) = counted(|| (1..=10_000).for_each(&mut round));
+    allocated.kept
+}
+
+/// Operations that are cancelled leave as little as if they had never been submitted, whatever had become of their waits by then:
+/// open, covered when they came, covered later by work of their own queue or of another one (S7).
+#[test]
+fn cancelled_operations_leave_as_little_as_if_they_had_never_been_there() {
+    for native_waits in rig::ALL_NATIVE_WAITS {
+        let [with, without] = [true, false].map(|is| kept_of_cancelled(native_waits, 1, is));
+        assert!(
+            with - without < SLACK,
+            "{native_waits:?}: {with} bytes are left, and {without} without them"
+        );
+    }
 }
 
 /// An operation waits natively and finds no room, again and again. It hears of failures of what it waits for meanwhile, for which

@@ -203,6 +203,31 @@ fn operations_with_several_signals_allocate_nothing() {
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (800, 800));
 }
 
+/// Callbacks signal the timelines that the next ones wait for, some calls deep inside each other. That costs no more than the same
+/// calls one behind the other: what a call needs is kept for the next at each depth (S4).
+#[test]
+fn calls_inside_calls_allocate_no_more_than_others() {
+    let engine = Engine::new(Noop::immediate(1)).unwrap();
+    let timelines: Vec<Semaphore> = (0..5).map(|_| semaphore(&engine)).collect();
+    let round = |value: u64, is_nested: bool| {
+        let _subscriptions: [_; 5] = std::array::from_fn(|at| {
+            let next = timelines.get(at + 1).filter(|_| is_nested).cloned();
+            let called = move |_| next.iter().for_each(|next| next.signal(value).unwrap());
+            timelines.get(at).map(|timeline| timeline.subscribe(value, called))
+        });
+        for timeline in timelines.iter().take(if is_nested { 1 } else { 5 }) {
+            timeline.signal(value).unwrap();
+        }
+        assert!(timelines.iter().all(|timeline| timeline.query().unwrap() == value));
+    };
+    let [nested, plain] = [true, false].map(|is_nested| {
+        let first = if is_nested { 1 } else { 101 };
+        (first..first + 3).for_each(|value| round(value, is_nested));
+        counted(|| (first + 3..first + 100).for_each(|value| round(value, is_nested))).1.allocations
+    });
+    assert_eq!(nested, plain);
+}
+
 /// A semaphore is one allocation, its handle; its place in the engine is recycled.
 #[test]
 fn short_lived_semaphores_cost_their_handle() {

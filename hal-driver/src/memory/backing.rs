@@ -30,7 +30,10 @@ pub(crate) trait Backing: Send + Sync {
     fn parent(&self) -> &Parent;
 }
 
-/// An allocation and the device that it is of, which goes last.
+/// An allocation and the device that it is of.
+///
+/// The fields go in their order: the handle on the allocation and the host's view of it before the handle on the device, so that an
+/// allocation that nothing else uses is freed while its device is there. Work that uses it belongs to a queue, which keeps the device.
 pub(crate) struct DeviceMemory<D: Device> {
     memory: Arc<D::Memory>,
     /// The host's view, once it was asked for. A backend may make a new one each time; what the host is shown is this one,

@@ -14,9 +14,10 @@
 //! | native, peer | work that another queue's device has accepted will signal enough | one native wait |
 //! | held | otherwise | an entry in a list; the host wakes |
 //!
-//! Of the signals that are enough the smallest counts. Waiting for a later one would be correct and would serialise what
-//! need not be. What covers a wait is written down with it and stays valid: the point was accepted by its device, and its
-//! event is held for the wait.
+//! Of the signals of a class that are enough the one of the smallest value counts. Waiting for a later one would be correct
+//! and would serialise what need not be. In the queue itself it is no matter which counts, since the operation comes behind
+//! all of them: of several that signal one value any may be named. What covers a wait is written down with it and stays
+//! valid: the point was accepted by its device, and its event is held for the wait.
 
 use super::agenda::{Agenda, Cover, Entry};
 use super::flow_window::BATCH;

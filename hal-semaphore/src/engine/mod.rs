@@ -771,6 +771,29 @@ impl<B: Backend> Shared<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{SoftBackend, device};
+
+    /// The handle of a timeline goes on one thread, which has kept its slot for the next one and not let go of it yet, when another
+    /// thread makes a timeline. And a slot that may have memory to give back is still known to those who would do that.
+    #[test]
+    fn spare_slot_with_another_owner_is_not_used_again() {
+        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let shared = engine.shared();
+        let slot = shared.new_slot(3);
+        for is_owned in [true, false] {
+            let (owner, known) = (is_owned.then(|| slot.clone()), Arc::downgrade(&slot));
+            shared.spare_slots.lock().push(slot.clone());
+            let next = shared.new_slot(7);
+            assert!(!Arc::ptr_eq(&slot, &next), "owned: {is_owned}");
+            assert_eq!((slot.value(), next.value()), (3, 7));
+            assert_ne!(slot.key(), next.key());
+            drop((owner, known));
+        }
+        shared.spare_slots.lock().push(slot);
+        let last = shared.new_slot(9);
+        assert_eq!(last.value(), 9);
+        assert!(shared.spare_slots.lock().is_empty());
+    }
 
     #[test]
     fn devices_are_limited_in_number_and_their_peers_have_to_exist() {

@@ -781,11 +781,12 @@ mod tests {
         // The queue has issued epoch zero, and nothing else.
         let promise = Promise { value: 1, queue: 0, epoch: 0, cover: 1, event: None };
         slot.promise(promise, &mut SmallVec::new(), &mut agenda);
-        agenda.covers.push_back(Covering { slot, promise });
+        agenda.covers.push_back(Covering { slot: slot.clone(), promise });
         for (covered, left) in [(TURN, 1), (2 * TURN, 1), (2 * TURN + 1, 0)] {
             let covering = agenda.covers.pop_front().unwrap();
             shared.cover(covering, &mut agenda);
             assert_eq!((agenda.released.len(), agenda.covers.len()), (covered, left));
         }
+        assert!(!slot.has_listeners(), "no wait is left to be covered");
     }
 }

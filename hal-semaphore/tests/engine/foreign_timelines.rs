@@ -248,6 +248,26 @@ fn elsewhere() -> (Either, Arc<Elsewhere>) {
     (Either::Elsewhere(elsewhere.clone()), elsewhere)
 }
 
+/// One signal sets a chain of barriers free, each of which signals what the next waits for. The timeline is shown each step, and
+/// what came of many steps is told once: its waiters are not woken for each link (S7).
+#[test]
+fn steps_of_a_chain_that_is_set_free_at_once_are_told_together() {
+    const LINKS: u64 = 256;
+    let setup = Setup::new();
+    let (chain, at) = setup.mirrored();
+    for link in 1..=LINKS {
+        setup.submit(&[(chain.clone(), link)], &[(chain.clone(), link + 1)], Action::Barrier);
+    }
+    at.signal(1).unwrap();
+    assert_eq!(
+        (at.value.load(Ordering::SeqCst), at.shown.lock().unwrap().len() as u64),
+        (LINKS + 1, LINKS + 1)
+    );
+    let told = at.recorded.lock().unwrap().len();
+    assert!(told <= 16, "{LINKS} steps were told {told} times");
+    assert!(matches!(at.notified.lock().unwrap().last(), Some(Ok(last)) if *last == LINKS + 1));
+}
+
 /// Two timelines of other drivers are both unknown to the engine, which is no reason to take them for one (S9).
 #[test]
 fn signals_of_two_foreign_timelines_are_both_delivered() {

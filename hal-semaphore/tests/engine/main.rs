@@ -31,6 +31,7 @@ mod ending;
 mod foreign_timelines;
 mod given_back;
 mod inside_submit;
+mod least_cost;
 mod many_waits;
 mod native_waits;
 mod nested;

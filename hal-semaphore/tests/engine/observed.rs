@@ -2,10 +2,11 @@
 
 //! What a backend that observes is told: each step in the life of an operation, in order, under the engine's own names.
 
-use crate::rig::{broken, device};
+use crate::rig::{broken, device, gone};
 use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, NativeWaits, Submitted, Transition};
 use hal_semaphore::backend::{HostTask, WaitClass};
 use hal_semaphore::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// A device with two queues and one with one, which can wait for the first. Nothing ends before it is reported.
@@ -14,6 +15,8 @@ struct Observing {
     told: Mutex<Vec<Transition>>,
     completer: OnceLock<Completer>,
     host: Mutex<Vec<HostTask>>,
+    /// Device 0 is lost while it takes the next batch, all of which it takes.
+    is_lost_inside: AtomicBool,
 }
 
 impl Backend for Observing {
@@ -34,6 +37,9 @@ impl Backend for Observing {
     }
 
     fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        if self.is_lost_inside.swap(false, Ordering::Relaxed) {
+            self.completer.get().unwrap().lose(0, gone()).unwrap();
+        }
         Submitted::all()
     }
 
@@ -183,6 +189,37 @@ fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
     it.submit((0, 0), &[(0, 1)], &[], JOB);
     let lines = ["3 waits 0=1 dominated 0.1@1", "3 ordered 0.0@2", "3 waits 0=1 dominated 0.1@1"];
     assert_eq!(it.told()[..3], lines);
+}
+
+/// The same of signals of the queue itself: a wait is behind an operation that makes the value, not behind later ones.
+#[test]
+fn wait_that_queue_order_covers_names_no_later_signal_than_it_needs() {
+    let mut it = Watched::new(1);
+    for value in 1..=3 {
+        it.submit((0, 0), &[], &[(0, value)], JOB);
+    }
+    it.told();
+    for value in 1..=3 {
+        it.submit((0, 0), &[(0, value)], &[], JOB);
+        let line = format!("{} waits 0={value} behind 0.0@{value}", it.tickets.len() - 1);
+        assert_eq!(it.told()[0], line);
+    }
+}
+
+/// A device takes a job and is lost before it has answered. The job ends with the loss, and whether its device ever had it is told
+/// neither of one that goes there straight from its call nor of one that was held.
+#[test]
+fn job_whose_device_is_lost_while_it_takes_it_ends_and_is_not_issued() {
+    for waits in [&[][..], &[(0, 1)]] {
+        let mut it = Watched::new(2);
+        it.engine.backend().is_lost_inside.store(true, Ordering::Relaxed);
+        it.submit((0, 0), waits, &[(1, 1)], JOB);
+        it.timelines[0].signal(1).unwrap();
+        let mut told = it.told();
+        told.retain(|line| !line.contains("waits"));
+        assert_eq!(told, ["0 ordered 0.0@1", "0 ended failed 0.0@1"], "{waits:?}");
+        assert!(it.timelines[1].query().is_err());
+    }
 }
 
 /// A wait for a timeline of another engine has no name here, at any look.

@@ -286,6 +286,10 @@ fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
             if spot == Spot::Show {
                 assert_eq!(*bad.0.recorded.lock().unwrap(), [false], "it is told that it has failed");
             }
+            if spot == Spot::RecordStep {
+                // Whether it has waiters is unknown: they are woken, in case.
+                eventually("its waiters are told", || bad.0.notified_by.lock().unwrap().len() == 1);
+            }
             eventually("both have come back", || setup.reclaimed() == [1, 2]);
             assert_eq!(setup.0.stats().panics, 1, "{spot:?}");
             setup.finish(&format!("{spot:?}"));

@@ -9,6 +9,7 @@ use crate::plan::Abort;
 use crate::world::{Place, World};
 use hal_semaphore::backend::{
     Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted, Transition,
+    WaitClass,
 };
 use hal_semaphore::{Cancel, Code, Deferred, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
@@ -259,7 +260,7 @@ impl Backend for Gpu {
                 _ => drop(self.unplug(device)),
             }
         }
-        let mut answer = Submitted::all();
+        let (mut answer, mut taken) = (Submitted::all(), 0);
         let mut state = self.hardware();
         let mut falsely = one_in(self.machine.falsely_full) && state.is_busy(device);
         for (accepted, submission) in batch.iter().enumerate() {
@@ -272,7 +273,7 @@ impl Backend for Gpu {
                 break;
             }
             match self.take(&mut state, queue, submission) {
-                Ok(true) => {}
+                Ok(true) => taken += 1,
                 Ok(false) => {
                     answer = Submitted::full(accepted);
                     break;
@@ -293,6 +294,7 @@ impl Backend for Gpu {
             self.unblock(device);
         }
         if one_in(self.machine.lost_inside) {
+            self.ledger.book().lost_while_taking += u64::from(taken == batch.len());
             self.lose(device);
         }
         self.meddle(Place::Submit);
@@ -449,6 +451,15 @@ impl Backend for Gpu {
     fn observe(&self, transition: Transition) {
         if let Transition::Ordered { ticket, .. } = transition {
             self.ledger.book().ordered.insert((self.engine, ticket));
+        }
+        if let Transition::Wait { ticket, timeline, value, class } = transition {
+            let wait = (self.engine, ticket, timeline, value);
+            let mut book = self.ledger.book();
+            match class {
+                WaitClass::Held => drop(book.held.insert(wait)),
+                WaitClass::SameQueue { .. } if book.held.remove(&wait) => book.covered_while_held += 1,
+                _ => {}
+            }
         }
         if let Transition::Ended { ticket, outcome, .. } = transition {
             let mut book = self.ledger.book();

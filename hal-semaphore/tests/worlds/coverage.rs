@@ -6,7 +6,7 @@ use crate::world::World;
 use hal_semaphore::Origin;
 use std::sync::Mutex;
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 19] = [
     "operations",
     "refused",
     "succeeded",
@@ -24,13 +24,15 @@ const NAMES: [&str; 17] = [
     "done ahead",
     "coalesced",
     "cleaned up",
+    "covered while held",
+    "devices lost while they took all",
 ];
 
-static TOTAL: Mutex<[u64; 17]> = Mutex::new([0; 17]);
+static TOTAL: Mutex<[u64; 19]> = Mutex::new([0; 19]);
 
 /// Adds a world that has ended.
 pub(crate) fn add(world: &World) {
-    let mut counts = [0; 17];
+    let mut counts = [0; 19];
     let book = world.ledger.book();
     for (op, operation) in book.operations.iter().enumerate() {
         counts[0] += 1;
@@ -52,6 +54,8 @@ pub(crate) fn add(world: &World) {
         };
         counts[at] += 1;
     }
+    counts[17] += book.covered_while_held;
+    counts[18] += book.lost_while_taking;
     drop(book);
     for engine in &world.engines {
         let stats = engine.stats();

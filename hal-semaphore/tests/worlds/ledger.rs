@@ -5,7 +5,7 @@
 //! A stamp is taken before the action that it stands for can have an effect, so that a cause always has a smaller
 //! stamp than its effect, whichever threads they happen on.
 
-use hal_semaphore::{Cancel, Failure, Point, Ticket};
+use hal_semaphore::{Cancel, Failure, Point, Ticket, TimelineKey};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -130,6 +130,12 @@ pub(crate) struct Book {
     pub(crate) losses: HashMap<(usize, usize), Loss>,
     /// When each engine was asked to shut down.
     pub(crate) closing: Vec<Option<u64>>,
+    /// Waits for which an operation was held when it was submitted.
+    pub(crate) held: HashSet<(usize, Ticket, Option<TimelineKey>, u64)>,
+    /// How many of those were left to the order of their queue when the operation went to it.
+    pub(crate) covered_while_held: u64,
+    /// How often a device took all that it was given, and was lost before it had answered.
+    pub(crate) lost_while_taking: u64,
     /// The last epoch of each queue whose report has begun.
     pub(crate) reported: HashMap<(usize, usize), u64>,
 }

@@ -138,6 +138,20 @@ fn operation_that_signals_the_value_that_is_reached_shows_nothing() {
     assert_eq!((slot.value(), shown), (2, 2));
 }
 
+#[test]
+fn slot_that_another_timeline_gets_has_nothing_of_the_one_before() {
+    let (slot, mut agenda) = (slot(), Agenda::default());
+    promise(&slot, 7, 1, &mut agenda);
+    assert!(slot.may_be_promised(7));
+    slot.fail(&Failure::new(Code::Aborted, "given up"), |_| None, &mut agenda);
+    let mut slot = Arc::into_inner(slot).unwrap();
+    let key = TimelineKey { engine: 1, number: 2 };
+    slot.reset(key, 3);
+    assert_eq!((slot.key(), slot.look(), slot.query().ok()), (key, (3, false), Some(3)));
+    assert!(slot.lock().failure().is_none());
+    assert!(!slot.may_be_promised(4), "nothing is promised yet, and nobody has to look for it");
+}
+
 /// Promises of any values, queues and epochs, in any order, while the timeline moves: they stay sorted, each once, and each is
 /// found, amended and gone when its value is reached.
 #[test]
