@@ -122,8 +122,13 @@ def case(number, name, source, given, expected):
         check(model, "mock by mpirun", np.stack(found), took, expected)
 
     attempt(model, "devices of one process", together)
+    attempt_job(model, "mock by mpirun", apart)
+
+
+def attempt_job(model, device, body):
+    """Does one thing that runs in several processes, unless no MPI is here."""
     if not ALONE:
-        attempt(model, "mock by mpirun", apart)
+        attempt(model, device, body)
 
 
 def job(command, folder=None, timeout=120):
@@ -158,5 +163,4 @@ def documentation():
 def run_all():
     for number, (name, source, given, expected) in enumerate(CASES):
         case(number, name, source, given, expected)
-    if not ALONE:
-        attempt("docs/collectives.md", "as a user types it", documentation)
+    attempt_job("docs/collectives.md", "as a user types it", documentation)

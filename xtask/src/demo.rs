@@ -5,7 +5,7 @@
 
 use crate::iree::{Flavour, Plugin, Tree};
 use crate::{setup, with, workspace};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
@@ -30,7 +30,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             println!("without jobs of several processes: {missing:#}");
             true
         }
-        Err(missing) => return Err(missing.context("--quick goes without jobs of several processes")),
+        Err(missing) => {
+            bail!("{missing:#}\n  without jobs of several processes: cargo xtask demo --quick");
+        }
     };
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     tree.build(&["iree-run-module", "embed", "overlap", "ranks"])?;
@@ -46,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         .status()
         .context("starting cargo")?;
     if !built.success() {
-        anyhow::bail!("the Rust program that embeds the runtime does not build");
+        bail!("the Rust program that embeds the runtime does not build");
     }
     let mut demo = script(&tree, "demo.py")?;
     if options.nodes {
@@ -300,6 +302,22 @@ mod tests {
     /// The number that a text begins with.
     fn begin(text: &str) -> f64 {
         text.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// On a machine without MPI `--quick` promises to go without them.
+    #[test]
+    fn every_job_of_several_processes_is_one_that_may_be_left_out() {
+        let folder = workspace::root().unwrap().join("xtask/demo");
+        let mut jobs = 0;
+        for file in ["collectives.py", "sharded.py", "training.py", "demo.py", "networks.py"] {
+            let text = std::fs::read_to_string(folder.join(file)).unwrap();
+            let is_job = |line: &&str| line.contains("attempt") && line.contains("by mpirun");
+            for line in text.lines().filter(is_job) {
+                assert!(line.trim_start().starts_with("attempt_job("), "{file}: {line}");
+                jobs += 1;
+            }
+        }
+        assert!(jobs >= 2, "the jobs are called something else now");
     }
 
     #[test]

@@ -300,14 +300,38 @@ fn has_libmpi() -> bool {
 /// Where the launcher of jobs of several processes is, with the MPI that they talk by. IREE's tools load that by the name
 /// that it has where its headers are installed too.
 pub(crate) fn mpi() -> Result<PathBuf> {
-    let launcher = program("mpirun", "openmpi-bin", "running collectives between processes")?;
-    let is_here = has_libmpi() || (debian(&["libopenmpi-dev"]) && has_libmpi());
-    if !is_here {
-        bail!("running IREE's tools under mpirun needs libmpi.so\n  {}", advice("libopenmpi-dev"));
+    ensure_all(
+        "running collectives between processes, with Open MPI and with MPICH,",
+        &[
+            Part { name: "mpirun", package: "openmpi-bin", is_here: || runs("mpirun") },
+            Part { name: "libmpi.so", package: "libopenmpi-dev", is_here: has_libmpi },
+            // The other MPI of clusters, for its own tests; what is called mpirun stays what it was.
+            Part { name: "mpiexec.mpich", package: "mpich", is_here: || runs("mpiexec.mpich") },
+        ],
+    )?;
+    Ok(PathBuf::from("mpirun"))
+}
+
+/// A part of something of the system's, and Debian's package with it.
+struct Part {
+    name: &'static str,
+    package: &'static str,
+    is_here: fn() -> bool,
+}
+
+/// Has all these parts here; they are installed if they are missing and we may. The message names all that are missing at once.
+fn ensure_all(purpose: &str, parts: &[Part]) -> Result<()> {
+    let gone = || parts.iter().filter(|part| !(part.is_here)()).collect::<Vec<_>>();
+    let packages = |gone: &[&Part]| gone.iter().map(|part| part.package).collect::<Vec<_>>();
+    let mut missing = gone();
+    if !missing.is_empty() && debian(&packages(&missing)) {
+        missing = gone();
     }
-    // The other MPI of clusters, for its own tests; what is called mpirun stays what it was.
-    program("mpiexec.mpich", "mpich", "testing collectives with MPICH")?;
-    Ok(launcher)
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|part| part.name).collect();
+    bail!("{purpose} needs {}\n  {}", names.join(", "), advice(&packages(&missing).join(" ")))
 }
 
 /// What the conformance suite is written with; installed if it is missing and we may.
@@ -401,7 +425,9 @@ pub(crate) fn run() -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{NETWORKS, PACKAGE, Package, Python, REQUIREMENTS, check_version, debian, missing};
+    use super::{
+        NETWORKS, PACKAGE, Package, Part, Python, REQUIREMENTS, check_version, debian, ensure_all, missing,
+    };
     use std::path::Path;
 
     /// What a lock has of a name: the version.
@@ -459,6 +485,20 @@ mod tests {
         let told = missing(&[package("gone", "libgone-dev"), package("lost", "lost")]);
         assert!(told.starts_with("not here: gone, for cargo xtask cts\nnot here: lost, for"), "{told}");
         assert!(told.contains("sudo apt-get install libgone-dev lost;"), "{told}");
+    }
+
+    #[test]
+    fn all_parts_that_are_missing_are_told_at_once_with_one_command() {
+        let part = |name, package, is_here| Part { name, package, is_here };
+        let parts: [Part; 3] = [
+            part("here", "libhere", || true),
+            part("gone", "libgone", || false),
+            part("lost", "liblost", || false),
+        ];
+        let told = ensure_all("a test", &parts).unwrap_err().to_string();
+        assert!(told.starts_with("a test needs gone, lost\n"), "{told}");
+        assert!(told.contains("sudo apt-get install libgone liblost;"), "{told}");
+        assert!(ensure_all("a test", &parts[..1]).is_ok());
     }
 
     #[test]
