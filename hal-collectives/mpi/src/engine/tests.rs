@@ -19,6 +19,8 @@ mod asleep;
 mod endings;
 mod leavings;
 mod meanwhile;
+mod refused;
+mod tags;
 mod versions;
 
 const TERMS: Duration = Duration::from_secs(30);
