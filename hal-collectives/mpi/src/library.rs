@@ -35,6 +35,8 @@ use std::time::Duration;
 
 #[cfg(any(test, feature = "loopback"))]
 pub(crate) mod loopback;
+#[cfg(test)]
+pub(crate) mod world;
 
 /// A communicator, a datatype, a request: see the module.
 type Handle = usize;

@@ -22,6 +22,7 @@ mod meanwhile;
 mod refused;
 mod tags;
 mod versions;
+mod worlds;
 
 const TERMS: Duration = Duration::from_secs(30);
 
