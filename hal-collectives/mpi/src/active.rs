@@ -3,11 +3,12 @@
 //! An operation under way: its schedule, its memory, and the messages that its step waits for.
 
 use crate::announced::{Announced, Messages, Totals};
-use crate::exchange::{Copying, Receive, Schedule, Scratch, Target, Work};
+use crate::exchange::{Copying, Receive, Schedule, Scratch, Target, Work, copy};
 use crate::group::Slot;
 use crate::library::{Library, Request};
 use crate::mail::{Letter, Mail};
 use crate::progress::Started;
+use crate::unclaimed::Unclaimed;
 use crate::wire::{CARRIED, Content, Header, Meeting};
 use hal_backend::HostRange;
 use hal_collectives::{Line, Result};
@@ -52,6 +53,9 @@ pub(crate) struct Active {
     /// The next rank of the group knows that this one is there.
     is_announced: bool,
 }
+
+/// What receives take: MPI, memory, and what was received before it was asked for.
+pub(crate) type Means<'a> = (&'a Library, &'a mut Scratch, &'a mut Unclaimed);
 
 /// Where the next of those messages stands that were announced to or by a rank, and its tag.
 fn next_of(announced: &[Announced], rank: u32) -> Option<(usize, i32)> {
@@ -122,7 +126,7 @@ impl Active {
                     Messages::of(behind.map(|(_, range)| range.length()))
                 };
                 let messages = of_rank(&mut self.steps.sends, to).unwrap_or_else(of_step);
-                let tag = mail.tags(peer, messages.count);
+                let tag = mail.tags(peer, messages.count)?;
                 mail.send(library, peer, &self.header(Content::Messages { tag, messages })?, None)?;
                 if messages.count > 1 {
                     mail.reserve(peer, tag, messages.count);
@@ -146,7 +150,7 @@ impl Active {
         &mut self,
         id: u64,
         early: &mut BTreeMap<(Meeting, u32), VecDeque<Letter>>,
-        (library, scratch): (&Library, &mut Scratch),
+        (library, scratch, unclaimed): Means,
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
         let Some(meeting) = self.started.incoming() else { return Ok(()) };
@@ -158,7 +162,7 @@ impl Active {
             let is_message = expected.length > CARRIED;
             if let Some((awaited, tag)) = next_of(&self.awaited, expected.from).filter(|_| is_message) {
                 let expected = self.expects.remove(at);
-                self.ask(id, expected, (awaited, tag), (library, scratch), in_flight)?;
+                self.ask(id, expected, (awaited, tag), (library, scratch, unclaimed), in_flight)?;
                 continue;
             }
             let Entry::Occupied(mut letters) = early.entry((meeting, expected.from)) else {
@@ -171,7 +175,7 @@ impl Active {
             }
             if let Some(letter) = letter {
                 let expected = self.expects.remove(at);
-                self.take(id, letter, expected, (library, scratch), in_flight)?;
+                self.take(id, letter, expected, (library, scratch, unclaimed), in_flight)?;
             }
         }
         Ok(())
@@ -182,7 +186,7 @@ impl Active {
         &mut self,
         id: u64,
         letter: Letter,
-        memory: (&Library, &mut Scratch),
+        means: Means,
         in_flight: &mut Vec<InFlight>,
     ) -> Result<Option<Letter>> {
         let from = letter.header.from;
@@ -190,7 +194,7 @@ impl Active {
             return Ok(Some(letter));
         };
         let expected = self.expects.remove(at);
-        self.take(id, letter, expected, memory, in_flight).map(|()| None)
+        self.take(id, letter, expected, means, in_flight).map(|()| None)
     }
 
     /// Takes an expected letter, and asks for what follows it, as far as that is expected now.
@@ -199,7 +203,7 @@ impl Active {
         id: u64,
         letter: Letter,
         expected: Receive,
-        (library, scratch): (&Library, &mut Scratch),
+        (library, scratch, unclaimed): Means,
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
         let (from, is_message) = (expected.from, expected.length > CARRIED);
@@ -216,7 +220,7 @@ impl Active {
                 let mut next = Some(expected);
                 while let Some(expected) = next {
                     let Some(awaited) = next_of(&self.awaited, from) else { break };
-                    self.ask(id, expected, awaited, (library, scratch), in_flight)?;
+                    self.ask(id, expected, awaited, (library, scratch, unclaimed), in_flight)?;
                     let is_next = |other: &Receive| other.from == from && other.length > CARRIED;
                     next = self.expects.iter().position(is_next).map(|at| self.expects.remove(at));
                 }
@@ -252,25 +256,43 @@ impl Active {
         id: u64,
         Receive { length, target, .. }: Receive,
         (awaited, tag): (usize, i32),
-        (library, scratch): (&Library, &mut Scratch),
+        (library, scratch, unclaimed): Means,
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
+        let meeting = self.started.incoming();
         let Some(announced) = self.awaited.get_mut(awaited) else { return Ok(()) };
-        let (into, fold) = match target {
-            Target::Memory(into) => (into, None),
-            Target::Folded(fold) => (scratch.take(length)?, Some(fold)),
+        let (mut request, then) = match unclaimed.claim(meeting, (announced.peer, tag), library)? {
+            Some(mut request) => {
+                request.expect(length);
+                let came = request.memory().slice(0, length);
+                let then = came.map(|came| -> Work {
+                    match target {
+                        Target::Memory(into) => Box::new(move || copy(&came, &into)),
+                        Target::Folded(fold) => Box::new(move || fold(&came)),
+                    }
+                });
+                (request, then)
+            }
+            None => {
+                let (into, fold) = match target {
+                    Target::Memory(into) => (into, None),
+                    Target::Folded(fold) => (scratch.take(length)?, Some(fold)),
+                };
+                let came = into.clone();
+                let request = library.receive(into, announced.peer, tag)?;
+                (request, fold.map(|fold| -> Work { Box::new(move || fold(&came)) }))
+            }
         };
-        let came = into.clone();
-        let mut request = library.receive(into, announced.peer, tag)?;
         announced.begin();
-        let then = fold.map(|fold| -> Work { Box::new(move || fold(&came)) });
-        if !library.has_ended(&mut request)? {
-            in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
-            self.in_flight += 1;
-        } else if request.is_short() {
-            self.is_given_up = true;
-        } else {
-            then.into_iter().for_each(|then| then());
+        match library.has_ended(&mut request) {
+            Ok(true) if request.is_short() => self.is_given_up = true,
+            Ok(true) => then.into_iter().for_each(|then| then()),
+            // Where it is unknown whether it has ended, its memory is kept as long as MPI may write there.
+            outcome => {
+                in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
+                self.in_flight += 1;
+                outcome?;
+            }
         }
         Ok(())
     }

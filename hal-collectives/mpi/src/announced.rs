@@ -62,9 +62,14 @@ pub(crate) struct Announced {
 }
 
 /// The tag that is so many behind another one.
-fn tag_behind(first: i32, by: u32) -> i32 {
+pub(crate) fn tag_behind(first: i32, by: u32) -> i32 {
     let at = (first - FIRST_TAG).cast_unsigned();
     FIRST_TAG + (at.wrapping_add(by) % TAGS).cast_signed()
+}
+
+/// How many tags another one is behind a tag.
+pub(crate) fn tags_between(first: i32, tag: i32) -> u32 {
+    (tag - first).rem_euclid(TAGS.cast_signed()).cast_unsigned()
 }
 
 impl Announced {

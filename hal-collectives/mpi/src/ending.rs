@@ -12,15 +12,12 @@
 //! that never happens. What a late message writes then it writes into memory that has no other user.
 //!
 //! A message that is not wanted any more, as its letter came to an operation that has failed or does not fit, is received all the same, into
-//! memory that is discarded, and one that was announced and is not sent any more is sent empty ([how](crate::announced)).
+//! memory that is discarded ([how](crate::unclaimed)), and one that was announced and is not sent any more is sent empty ([how](crate::announced)).
 
-use crate::active::{InFlight, Purpose};
-use crate::announced::Announced;
+use crate::active::InFlight;
 use crate::group::Generation;
-use crate::library::{Library, Request};
-use crate::mail::Letter;
+use crate::library::Library;
 use crate::progress::Told;
-use crate::wire::Content;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -44,7 +41,7 @@ pub(crate) struct Endings {
     groups: BTreeMap<Generation, Ending>,
     /// The groups of operations that have transfers under way.
     operations: BTreeMap<u64, Generation>,
-    /// Transfers whose ranks could not wait for them, and messages that are not wanted.
+    /// Transfers whose ranks could not wait for them.
     kept: Vec<InFlight>,
 }
 
@@ -75,30 +72,9 @@ impl Endings {
         self.groups.remove(&group).map(|ending| ending.told).unwrap_or_default()
     }
 
-    /// Receives and discards the messages that a letter announces, which no operation takes.
-    pub(crate) fn discard(&mut self, letter: &Letter, library: &Library) {
-        let header = &letter.header;
-        if let Content::Messages { tag, messages } = header.content {
-            self.discard_rest(&Announced::new((header.from, header.source), tag, messages), library);
-        }
-    }
-
-    /// The same for those that were not asked for so far.
-    pub(crate) fn discard_rest(&mut self, announced: &Announced, library: &Library) {
-        for tag in announced.left() {
-            let length = announced.messages.largest.into();
-            self.keep(library.receive_unwanted(length, announced.peer, tag));
-        }
-    }
-
-    /// A transfer has ended whose message may come later.
-    pub(crate) fn missed(&mut self, flight: &InFlight, library: &Library) {
-        self.keep(library.receive_missed(&flight.request));
-    }
-
-    fn keep(&mut self, request: Option<Request>) {
-        let purpose = Purpose::Receive(None);
-        self.kept.extend(request.map(|request| InFlight { request, owner: UNOWNED, purpose }));
+    /// MPI may use the memory of a transfer, and does not say whether it has ended.
+    pub(crate) fn keep(&mut self, flight: InFlight) {
+        self.kept.push(flight);
     }
 
     /// A transfer of an operation has ended: returns the callbacks that are due if it was the last one of its group.
@@ -130,10 +106,8 @@ impl Endings {
 
     /// Transfers that have ended after all.
     pub(crate) fn let_go(&mut self, library: &Library) -> Vec<InFlight> {
-        let has_ended = |flight: &mut InFlight| library.has_ended(&mut flight.request).unwrap_or(true);
-        let ended: Vec<InFlight> = self.kept.extract_if(.., has_ended).collect();
-        ended.iter().for_each(|flight| self.missed(flight, library));
-        ended
+        let has_ended = |flight: &mut InFlight| library.has_ended(&mut flight.request).unwrap_or(false);
+        self.kept.extract_if(.., has_ended).collect()
     }
 
     /// All that is kept, for the thread that finalises MPI.

@@ -171,7 +171,7 @@ fn segments(range: Option<HostRange>, mut each: impl FnMut(HostRange)) {
     }
 }
 
-fn copy(source: &HostRange, target: &HostRange) {
+pub(crate) fn copy(source: &HostRange, target: &HostRange) {
     let fits = target.copy_from(source);
     debug_assert!(fits, "both are as long as the operation says");
 }

@@ -28,6 +28,7 @@ mod library;
 mod mail;
 mod progress;
 mod table;
+mod unclaimed;
 mod wire;
 
 use hal_collectives::{Communicator, Result, Terms};

@@ -27,6 +27,7 @@ use crate::launcher::{Launcher, launched, launcher};
 use hal_backend::HostRange;
 use hal_collectives::Result;
 use hal_semaphore::{Code, Failure};
+use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::mpsc::channel;
@@ -34,6 +35,8 @@ use std::time::Duration;
 
 #[cfg(any(test, feature = "loopback"))]
 pub(crate) mod loopback;
+#[cfg(test)]
+pub(crate) mod world;
 
 /// A communicator, a datatype, a request: see the module.
 type Handle = usize;
@@ -95,6 +98,8 @@ pub(crate) struct Library {
     error_string: ErrorString,
     finalize: Plain,
     finalized: AskOne,
+    /// How it failed first with something that had begun. What is sent and received from then on may be something else than it should be.
+    failure: OnceCell<Failure>,
     /// Whether it was initialised here, and is to be finalised here.
     pub(crate) owned: bool,
     pub(crate) rank: u32,
@@ -112,8 +117,35 @@ pub(crate) struct Request {
     /// It was to be cancelled; and it has ended without its message.
     is_cancelled: bool,
     has_missed: bool,
-    /// It has ended with less than its memory has room for.
-    is_short: bool,
+    /// It has ended: MPI knows it no more.
+    is_over: bool,
+    /// How many bytes are expected, and how many have come.
+    wanted: u64,
+    came: u64,
+}
+
+/// Memory for messages and letters.
+pub(crate) fn allocate(length: u64) -> Result<HostRange> {
+    #[cfg(test)]
+    if IS_WITHOUT_MEMORY.get() {
+        return Err(Failure::new(Code::ResourceExhausted, "there is no memory in this test"));
+    }
+    HostRange::allocate(length, 64)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// This thread gets no more memory.
+    static IS_WITHOUT_MEMORY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Does something on this thread with no memory left.
+#[cfg(test)]
+pub(crate) fn without_memory<T>(work: impl FnOnce() -> T) -> T {
+    IS_WITHOUT_MEMORY.set(true);
+    let result = work();
+    IS_WITHOUT_MEMORY.set(false);
+    result
 }
 
 fn open(names: &[&str]) -> Option<*mut c_void> {
@@ -215,6 +247,7 @@ impl Library {
                 error_string: symbol(library, c"MPI_Error_string")?,
                 finalize: symbol(library, c"MPI_Finalize")?,
                 finalized: symbol(library, c"MPI_Finalized")?,
+                failure: OnceCell::new(),
                 owned,
                 rank,
                 size,
@@ -235,25 +268,19 @@ impl Library {
         self.transfer(self.send, request, length, to.cast_signed(), tag)
     }
 
+    /// Begins to send no bytes, which takes no memory of any size.
+    pub(crate) fn send_nothing(&self, to: u32, tag: i32) -> Result<Request> {
+        // SAFETY: no bytes are at any address.
+        self.send(unsafe { HostRange::from_raw(std::ptr::null_mut(), 0, None) }, to, tag)
+    }
+
     /// Begins to receive into all of some memory.
     pub(crate) fn receive(&self, memory: HostRange, from: u32, tag: i32) -> Result<Request> {
         let mut request = Request::idle(memory);
         let length = request.memory.length();
-        (request.is_expected, request.source) = (true, Some((from, tag)));
+        (request.is_expected, request.source, request.wanted) = (true, Some((from, tag)), length);
         self.transfer(self.receive, &mut request, length, from.cast_signed(), tag)?;
         Ok(request)
-    }
-
-    /// Begins to receive what a receive has missed that was cancelled, into memory of its own, which is discarded. Nothing where it has missed nothing.
-    pub(crate) fn receive_missed(&self, request: &Request) -> Option<Request> {
-        let (from, tag) = request.source.filter(|_| request.has_missed)?;
-        self.receive_unwanted(request.memory.length(), from, tag)
-    }
-
-    /// Begins to receive a message into memory of its own, which is discarded. What cannot be received stays with MPI.
-    pub(crate) fn receive_unwanted(&self, length: u64, from: u32, tag: i32) -> Option<Request> {
-        let memory = HostRange::allocate(length, 64).ok()?;
-        self.receive(memory, from, tag).ok()
     }
 
     /// Begins to receive at most as much as the memory of a request has that is idle, from any rank.
@@ -281,6 +308,7 @@ impl Library {
         })?;
         let (address, handle) = (request.memory.address().cast(), &raw mut *request.handle);
         let tag = self.last_tag - tag;
+        request.is_over = false;
         // SAFETY: the memory and the handle stay where they are until the request has ended, which its owner sees to.
         self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })
     }
@@ -290,8 +318,25 @@ impl Library {
         Ok(self.has_ended(request)?.then_some(!request.has_missed))
     }
 
-    /// Whether a transfer has ended. Makes progress with all of them.
+    /// How MPI has failed with something that had begun, if it has: nothing that it says is believed any more.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.failure.get()
+    }
+
+    /// Believes nothing that MPI says from now on.
+    pub(crate) fn distrust(&self, failure: &Failure) {
+        self.failure.get_or_init(|| failure.clone());
+    }
+
+    /// Whether a transfer has ended. Makes progress with all of them. Where that fails MPI may still use its memory, and is [distrusted](Self::failure).
     pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
+        if request.is_over {
+            return Ok(true);
+        }
+        self.ask_for_end(request).inspect_err(|failure| self.distrust(failure))
+    }
+
+    fn ask_for_end(&self, request: &mut Request) -> Result<bool> {
         // MPI writes a status where something has ended, which is read where that was to be cancelled, or has come from one rank.
         let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
         // SAFETY: the request is one of this library's; a status is not larger.
@@ -299,16 +344,18 @@ impl Library {
             (self.test)(&raw mut *request.handle, &raw mut flag, status.as_mut_ptr().cast())
         })?;
         request.is_expected &= flag == 0;
+        request.is_over = flag != 0;
         if flag != 0 && std::mem::take(&mut request.is_cancelled) {
             let mut cancelled = 0;
             // SAFETY: the status is one that this library has written, as the request has ended.
             self.check(unsafe { (self.was_cancelled)(status.as_ptr().cast(), &raw mut cancelled) })?;
             request.has_missed = cancelled != 0;
-        } else if flag != 0 && request.source.is_some() {
+        }
+        if flag != 0 && !request.has_missed && request.source.is_some() {
             let mut count = 0;
             // SAFETY: as above.
             self.check(unsafe { (self.count)(status.as_ptr().cast(), self.byte, &raw mut count) })?;
-            request.is_short = u64::try_from(count).is_ok_and(|count| count < request.memory.length());
+            request.came = u64::try_from(count).unwrap_or(u64::MAX);
         }
         Ok(flag != 0)
     }
@@ -419,17 +466,62 @@ pub(crate) fn in_forks(call: extern "C" fn()) {
     unsafe { libc::pthread_atfork(None, None, Some(call)) };
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many requests this thread has let go of that had begun and not ended.
+    static DROPPED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+pub(crate) fn dropped_under_way() -> usize {
+    DROPPED.get()
+}
+
+#[cfg(test)]
+impl Drop for Request {
+    fn drop(&mut self) {
+        if *self.handle != 0 {
+            DROPPED.set(DROPPED.get() + 1);
+        }
+    }
+}
+
 impl Request {
     /// A place for transfers of some memory.
     pub(crate) fn idle(memory: HostRange) -> Self {
         let handle = Box::new(0);
-        let (is_expected, is_cancelled, has_missed, is_short) = (false, false, false, false);
-        Self { handle, memory, is_expected, source: None, is_cancelled, has_missed, is_short }
+        let (is_expected, is_cancelled, has_missed, is_over) = (false, false, false, false);
+        Self {
+            handle,
+            memory,
+            is_expected,
+            source: None,
+            is_cancelled,
+            has_missed,
+            is_over,
+            wanted: 0,
+            came: 0,
+        }
     }
 
-    /// Whether less has come than it had room for: the sender has given up.
+    /// Where a receive of a message that is at most as long as its memory was begun before it was known how long it is: so many bytes are expected.
+    pub(crate) fn expect(&mut self, length: u64) {
+        self.wanted = length;
+    }
+
+    /// Whether less has come than was expected, now that it has ended: the sender has given up.
     pub(crate) fn is_short(&self) -> bool {
-        self.is_short
+        self.came < self.wanted
+    }
+
+    /// The message that it has missed, as it was cancelled: of whom, with which tag.
+    pub(crate) fn missed(&self) -> Option<(u32, i32)> {
+        self.source.filter(|_| self.has_missed)
+    }
+
+    /// From whom it receives, if it was to be cancelled and has not ended so far.
+    pub(crate) fn cancelled(&self) -> Option<u32> {
+        self.source.filter(|_| self.is_cancelled).map(|(from, _)| from)
     }
 
     #[cfg(test)]

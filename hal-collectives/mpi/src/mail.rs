@@ -3,7 +3,7 @@
 //! Letters, the small messages by which ranks announce operations: the receives that wait for them, and the sends.
 
 use crate::group::Generation;
-use crate::library::{Library, Request};
+use crate::library::{Library, Request, allocate};
 use crate::wire::{
     CARRIED, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS, TEXT, VERSION, text_of,
 };
@@ -11,7 +11,7 @@ use hal_backend::HostRange;
 use hal_collectives::{Line, Result};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 /// How many letters can come before a thread looks, without MPI having to keep them.
@@ -20,6 +20,9 @@ const PLACES: usize = 32;
 /// How many bytes a letter has at most.
 const LARGEST: u64 = HEADER as u64 + CARRIED;
 const _: () = assert!(TEXT as u64 <= CARRIED);
+
+/// How many bytes the header of version 0 had less at first.
+const SHIFT: usize = 8;
 
 /// A letter that has come.
 pub(crate) struct Letter {
@@ -48,7 +51,9 @@ impl Letter {
 #[derive(Default)]
 pub(crate) struct Mail {
     places: VecDeque<Request>,
-    /// Letters that came after the last group was let go of, kept until another is joined: they come before all later ones,
+    /// Places are filled up.
+    listens: bool,
+    /// Letters that came after the last group was let go of, kept until another is joined, and those that were put back: they come before all later ones,
     /// and are answered then.
     kept: VecDeque<Letter>,
     /// Each with memory for the largest letter.
@@ -58,8 +63,12 @@ pub(crate) struct Mail {
     tags: BTreeMap<u32, u32>,
     /// Tags of messages that were announced and may not have been sent: to whom, from which on, how many.
     reserved: Vec<(u32, u32, u32)>,
+    /// Messages that are to be sent empty and that MPI has refused: to whom, with which tag.
+    unsent: VecDeque<(u32, i32)>,
     /// A process of the job has another version: nothing that it says is understood, so that every operation fails from then on.
     misfit: Option<Failure>,
+    /// Processes of other versions that were told so.
+    answered: BTreeSet<u32>,
     /// Another version than it has, for tests.
     #[cfg(test)]
     pub(crate) pretended: Option<u8>,
@@ -76,8 +85,9 @@ impl Mail {
 
     /// Letters may come from now on.
     pub(crate) fn listen(&mut self, library: &Library) {
+        self.listens = true;
         while self.places.len() < PLACES {
-            let place = HostRange::allocate(LARGEST, 64).and_then(|memory| {
+            let place = allocate(LARGEST).and_then(|memory| {
                 let mut place = Request::idle(memory);
                 library.receive_from_any_source(&mut place, LETTER).map(|()| place)
             });
@@ -89,69 +99,123 @@ impl Mail {
         }
     }
 
+    /// Whether letters are listened for.
+    pub(crate) fn listens(&self) -> bool {
+        self.listens
+    }
+
+    /// Why nothing can be sent and received any more, if it cannot.
+    pub(crate) fn failure(&self, library: &Library) -> Option<Failure> {
+        self.misfit.as_ref().or(library.failure()).cloned()
+    }
+
+    /// A letter cannot be taken now: it is the next one again.
+    pub(crate) fn put_back(&mut self, letter: Letter) {
+        self.kept.push_front(letter);
+    }
+
     /// The next letter that has come, if any.
     pub(crate) fn next(&mut self, library: &Library) -> Result<Option<Letter>> {
         self.collect(library);
+        if self.listens && self.places.len() < PLACES {
+            self.listen(library);
+        }
         let version = self.version();
         loop {
-            if let Some(misfit) = &self.misfit {
-                return Err(misfit.clone());
+            // Letters are asked for also when one did not fit: others of its version may wait to hear of it.
+            let nothing = self.misfit.clone().map_or(Ok(None), Err);
+            if let Some(failure) = library.failure() {
+                return Err(failure.clone());
             }
-            let Some(place) = self.places.front_mut() else { return Ok(None) };
-            if let Some(letter) = self.kept.pop_front() {
+            let Some(place) = self.places.front_mut() else { return nothing };
+            if nothing.is_ok()
+                && let Some(letter) = self.kept.pop_front()
+            {
                 return Ok(Some(letter));
             }
             if !library.has_ended(place)? {
-                return Ok(None);
+                return nothing;
             }
             let letter = opened(place.memory(), version);
+            let origin = letter.is_err().then(|| origin_of(place.memory()));
             let received = library.receive_from_any_source(place, LETTER);
-            // The next letter comes to the place behind it. One that could not be given back is none any more.
+            // The next letter comes to the place behind it. One that could not be given back is none any more, and another one is asked for later.
             let place = self.places.pop_front();
-            received?;
-            self.places.extend(place);
+            match received {
+                Ok(()) => self.places.extend(place),
+                Err(failure) if self.places.is_empty() => {
+                    self.kept.extend(letter.ok().flatten());
+                    return Err(failure);
+                }
+                Err(_) => {}
+            }
             // What is no letter is from a program that is not this one.
             match letter {
-                Ok(None) => {}
-                Ok(letter) => return Ok(letter),
-                Err(failure) => self.misfit = Some(failure),
+                Ok(Some(letter)) if nothing.is_ok() => return Ok(Some(letter)),
+                Ok(_) => {}
+                Err(failure) => {
+                    self.answer(library, origin, &failure);
+                    self.misfit.get_or_insert(failure);
+                }
             }
         }
     }
 
     /// Lets go of what has been sent.
     fn collect(&mut self, library: &Library) {
+        while let Some(&(peer, tag)) = self.unsent.front() {
+            let Ok(request) = library.send_nothing(peer, tag) else { break };
+            self.sent.push_back(request);
+            self.unsent.pop_front();
+            self.give_back(peer, tag);
+        }
         while let Some(request) = self.sent.front_mut() {
-            if !library.has_ended(request).unwrap_or(true) {
+            let outcome = library.has_ended(request);
+            if let Ok(false) = outcome {
                 return;
             }
             let request = self.sent.pop_front();
-            if self.spare.len() < PLACES {
-                self.spare.extend(request);
+            if outcome.is_err() {
+                // MPI may read it still.
+                std::mem::forget(request);
+            } else if self.spare.len() < PLACES {
+                self.spare.extend(request.filter(|request| request.memory().length() == LARGEST));
             }
         }
     }
 
     /// Whether letters are on their way.
     pub(crate) fn is_sending(&self) -> bool {
-        !self.sent.is_empty()
+        !self.sent.is_empty() || !self.unsent.is_empty()
     }
 
     /// The first of so many tags for what follows a letter to a rank of the job. Those of messages that wait to be sent are passed over, as what is sent before
-    /// them would be taken for them; where more are asked for than that leaves, they are not.
-    pub(crate) fn tags(&mut self, peer: u32, count: u32) -> i32 {
+    /// them would be taken for them; where more are asked for than that leaves, nothing is sent.
+    pub(crate) fn tags(&mut self, peer: u32, count: u32) -> Result<i32> {
         let next = self.tags.entry(peer).or_default();
-        for _ in 0..self.reserved.len() {
+        let mut first = *next;
+        let is_met = |first: u32, &(of, from, many): &(u32, u32, u32)| {
             let behind = |from: u32, at: u32| (at + TAGS - from) % TAGS;
-            let is_met = |&&(of, first, many): &&(u32, u32, u32)| {
-                of == peer && (behind(*next, first) < count || behind(first, *next) < many)
+            of == peer && (behind(first, from) < count || behind(from, first) < many)
+        };
+        for _ in 0..=self.reserved.len() {
+            let Some(&(_, from, many)) = self.reserved.iter().find(|met| is_met(first, met)) else {
+                *next = (first + count % TAGS) % TAGS;
+                return Ok(FIRST_TAG + first.cast_signed());
             };
-            let Some(&(_, first, many)) = self.reserved.iter().find(is_met) else { break };
-            *next = (first + many % TAGS) % TAGS;
+            first = (from + many % TAGS) % TAGS;
         }
-        let tag = FIRST_TAG + next.cast_signed();
-        *next = (*next + count % TAGS) % TAGS;
-        tag
+        let message = format!(
+            "messages to process {peer} of this job that were announced and not sent have so many of the {TAGS} tags that {count}              more have no place; have fewer collectives under way at once"
+        );
+        Err(Failure::new(Code::ResourceExhausted, message))
+    }
+
+    /// Goes on as if so many messages had been sent.
+    #[cfg(test)]
+    pub(crate) fn skip_tags(&mut self, peer: u32, tags: u32) {
+        let next = self.tags.entry(peer).or_default();
+        *next = (*next + tags) % TAGS;
     }
 
     /// No other message to a rank gets these tags until they are given back.
@@ -169,9 +233,13 @@ impl Mail {
     /// Sends the messages with some tags that were announced, empty.
     pub(crate) fn send_empty(&mut self, library: &Library, peer: u32, tags: impl Iterator<Item = i32>) {
         for tag in tags {
-            let Some(mut request) = self.idle().ok() else { return };
-            if library.send_by(&mut request, 0, peer, tag).is_ok() {
-                self.sent.push_back(request);
+            match library.send_nothing(peer, tag) {
+                Ok(request) => self.sent.push_back(request),
+                // No other message gets its tag before it was sent, and it is tried again.
+                Err(_) => {
+                    self.reserve(peer, tag, 1);
+                    self.unsent.push_back((peer, tag));
+                }
             }
         }
     }
@@ -180,7 +248,7 @@ impl Mail {
     fn idle(&mut self) -> Result<Request> {
         match self.spare.pop() {
             Some(request) => Ok(request),
-            None => HostRange::allocate(LARGEST, 64).map(Request::idle),
+            None => allocate(LARGEST).map(Request::idle),
         }
     }
 
@@ -192,9 +260,20 @@ impl Mail {
         header: &Header,
         carried: Option<&HostRange>,
     ) -> Result {
+        let bytes = header.to_bytes(self.version());
+        self.send_bytes(library, peer, &bytes, carried)
+    }
+
+    fn send_bytes(
+        &mut self,
+        library: &Library,
+        peer: u32,
+        header: &[u8; HEADER],
+        carried: Option<&HostRange>,
+    ) -> Result {
         let mut request = self.idle()?;
         let length = carried.map_or(0, HostRange::length);
-        let mut fits = request.memory().write(0, &header.to_bytes(self.version()));
+        let mut fits = request.memory().write(0, header);
         if let Some(carried) = carried {
             let place = request.memory().part(HEADER as u64, length);
             fits &= place.is_some_and(|place| place.copy_from(carried.whole()));
@@ -213,22 +292,62 @@ impl Mail {
         failure: &Failure,
         peers: impl IntoIterator<Item = u32>,
     ) {
-        let text = text_of(failure);
-        let Ok(carried) = HostRange::allocate(text.len() as u64, 1) else { return };
-        let written = carried.write(0, &text);
+        self.notify_in(library, None, group, failure, peers);
+    }
+
+    /// The same in the words of a version: this one's, or 0. Of that there were two, of which the older one's text begins [`SHIFT`] bytes before the end of this header.
+    fn notify_in(
+        &mut self,
+        library: &Library,
+        version: Option<u8>,
+        group: Generation,
+        failure: &Failure,
+        peers: impl IntoIterator<Item = u32>,
+    ) {
+        let mut text = text_of(failure);
+        if version.is_some() {
+            text.truncate(TEXT - SHIFT);
+            text.extend([b' '; SHIFT]);
+        }
+        // Without memory they are told the code alone.
+        let carried = allocate(text.len() as u64).ok();
+        let written = carried.as_ref().is_none_or(|carried| carried.write(0, &text));
         debug_assert!(written, "it is as long as the text");
         let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
-        let content = Content::Ending { code: failure.code(), length: text.len() as u64 };
+        let length = carried.as_ref().map_or(0, HostRange::length);
+        let content = Content::Ending { code: failure.code(), length };
         let header = Header { meeting, from: 0, source: 0, asked: None, content };
-        for peer in peers {
-            let _ = self.send(library, peer, &header, Some(&carried));
+        let mut bytes = header.to_bytes(version.unwrap_or(self.version()));
+        if version.is_some() {
+            bytes.last_chunk_mut::<SHIFT>().into_iter().for_each(|end| end.fill(b' '));
         }
+        for peer in peers {
+            let _ = self.send_bytes(library, peer, &bytes, carried.as_ref());
+        }
+    }
+
+    /// Tells a process of another version which one this is: it may wait for one that is in no operation, or whose letters it does not open.
+    fn answer(&mut self, library: &Library, origin: Option<(u32, Generation, u8)>, failure: &Failure) {
+        let Some((peer, group, other)) = origin.filter(|&(peer, ..)| peer < library.size) else { return };
+        if !self.answered.insert(peer) {
+            return;
+        }
+        let message = format!(
+            "process {} of this job speaks version {} of the messages of collectives, and process {peer} version {other}; give all \
+             processes the same build of this driver",
+            library.rank,
+            self.version()
+        );
+        let failure = Failure::new(failure.code(), message);
+        let pretended = (other == 0).then_some(0);
+        self.notify_in(library, pretended, group, &failure, [peer]);
     }
 
     /// Nothing is listened to any more; what is sent gets until `end`. A letter that has come all the same is kept: its sender
     /// may be in an operation that this rank has yet to come to, in a group that it joins again.
     pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
         let version = self.version();
+        self.listens = false;
         for place in &mut self.places {
             library.cancel(place);
         }
@@ -236,12 +355,15 @@ impl Mail {
         while let Some(place) = self.places.front_mut() {
             match library.outcome(place) {
                 Ok(None) if Instant::now() < end => continue,
-                Ok(None) => break,
+                // MPI may write to it still.
+                Ok(None) | Err(_) => break,
                 Ok(Some(true)) => match opened(place.memory(), version) {
                     Ok(letter) => self.kept.extend(letter),
-                    Err(failure) => self.misfit = Some(failure),
+                    Err(failure) => {
+                        self.misfit.get_or_insert(failure);
+                    }
                 },
-                Ok(Some(false)) | Err(_) => {}
+                Ok(Some(false)) => {}
             }
             self.places.pop_front();
         }
@@ -251,6 +373,15 @@ impl Mail {
         // What is left belongs to ranks that are gone, and its memory stays where it is.
         std::mem::forget((std::mem::take(&mut self.places), std::mem::take(&mut self.sent)));
     }
+}
+
+/// Who sent a letter of any version, the group that it is about, and its version.
+fn origin_of(memory: &HostRange) -> (u32, Generation, u8) {
+    let mut bytes = [0; HEADER];
+    let read = memory.read(0, &mut bytes);
+    debug_assert!(read, "a place has room for a header");
+    let (source, group) = Header::origin_of(&bytes);
+    (source, group, Header::version_of(&bytes).unwrap_or_default())
 }
 
 /// The letter that some memory holds, if it is one. One of another version is a failure, whatever else it says.
@@ -285,11 +416,26 @@ mod tests {
     #[test]
     fn tags_of_messages_to_a_rank_are_different_until_all_were_used_and_begin_again() {
         let mut mail = Mail::default();
-        assert!((0..TAGS).map(|_| mail.tags(3, 1)).eq(FIRST_TAG..FIRST_TAG + TAGS.cast_signed()));
+        let tags = |mail: &mut Mail, peer, count| mail.tags(peer, count).map_err(|failure| failure.code());
+        assert!((0..TAGS).all(|at| tags(&mut mail, 3, 1) == Ok(FIRST_TAG + at.cast_signed())));
         assert_eq!(
-            [mail.tags(4, 1), mail.tags(3, 2), mail.tags(3, TAGS - 1)],
-            [FIRST_TAG, FIRST_TAG, FIRST_TAG + 2]
+            [tags(&mut mail, 4, 1), tags(&mut mail, 3, 2), tags(&mut mail, 3, TAGS - 1)],
+            [FIRST_TAG, FIRST_TAG, FIRST_TAG + 2].map(Ok)
         );
-        assert_eq!(mail.tags(3, 1), FIRST_TAG + 1);
+        assert_eq!(tags(&mut mail, 3, 1), Ok(FIRST_TAG + 1));
+        // Those that wait are passed over, as long as that leaves enough.
+        for (first, count) in
+            [(FIRST_TAG + 3, 2), (FIRST_TAG + 6, 1), (FIRST_TAG + TAGS.cast_signed() - 1, 2)]
+        {
+            mail.reserve(3, first, count);
+        }
+        assert_eq!(
+            [1, 1, 1, 2].map(|count| tags(&mut mail, 3, count)),
+            [2, 5, 7, 8].map(|at| Ok(FIRST_TAG + at))
+        );
+        assert_eq!(tags(&mut mail, 3, TAGS - 8), Ok(FIRST_TAG + 7));
+        assert_eq!(tags(&mut mail, 3, TAGS - 7), Err(Code::ResourceExhausted));
+        mail.give_back(3, FIRST_TAG + 6);
+        assert_eq!(tags(&mut mail, 3, TAGS - 6), Ok(FIRST_TAG + 5));
     }
 }

@@ -6,6 +6,7 @@
 //! the place that it names, a transfer knows whose it is, and times are in order.
 
 use crate::active::{Active, InFlight, Purpose};
+use crate::announced::Announced;
 use crate::ending::{Endings, GRACE, UNOWNED};
 use crate::engine::Command;
 use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
@@ -13,6 +14,7 @@ use crate::group::{Generation, Group, Slot};
 use crate::library::Library;
 use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
+use crate::unclaimed::Unclaimed;
 use crate::wire::{Asked, Content, Meeting};
 use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, let_go, tell};
 use hal_semaphore::{Code, Failure};
@@ -140,6 +142,8 @@ pub(crate) struct Progress {
     copying: VecDeque<u64>,
     /// Operations that have failed, and transfers that are left of such.
     endings: Endings,
+    /// Messages that were announced and that no operation receives now.
+    unclaimed: Unclaimed,
     deadlines: BTreeSet<(Instant, u64)>,
     ended: Ended,
     has_quit: bool,
@@ -161,6 +165,7 @@ impl Progress {
             in_flight: Vec::new(),
             copying: VecDeque::new(),
             endings: Endings::default(),
+            unclaimed: Unclaimed::default(),
             deadlines: BTreeSet::new(),
             ended: Ended::default(),
             has_quit: false,
@@ -177,7 +182,7 @@ impl Progress {
     /// Goes on with messages to a rank as if so many had been sent.
     #[cfg(test)]
     pub(crate) fn skip_tags(&mut self, peer: u32, tags: u32) {
-        let _ = self.mail.tags(peer, tags);
+        self.mail.skip_tags(peer, tags);
     }
 
     /// Goes on as a rank of another version.
@@ -204,7 +209,8 @@ impl Progress {
 
     /// Whether letters are on their way, or other transfers, of operations that may be over here: MPI may need this process to look for them to go.
     pub(crate) fn sends(&self) -> bool {
-        self.mail.is_sending() || self.endings.keeps()
+        let receives = self.mail.listens() && self.unclaimed.is_unfinished();
+        self.mail.is_sending() || self.endings.keeps() || receives
     }
 
     /// Takes what has ended since this was asked for, where there is nothing.
@@ -224,7 +230,10 @@ impl Progress {
         }
         for command in commands {
             match command {
-                Command::Listen => self.mail.listen(&self.library),
+                Command::Listen => {
+                    self.mail.listen(&self.library);
+                    self.unclaimed.look(&self.library);
+                }
                 Command::Start(started) => self.start(started),
                 Command::Fail { group, first } => self.end_failed(&group, first),
                 Command::Rest => self.rest(),
@@ -250,8 +259,15 @@ impl Progress {
             self.library.cancel(&mut flight.request);
         }
         while !left.is_empty() && Instant::now() < end {
-            left.retain_mut(|flight| !self.library.has_ended(&mut flight.request).unwrap_or(true));
+            left.retain_mut(|flight| {
+                let has_ended = self.library.has_ended(&mut flight.request).unwrap_or(false);
+                if has_ended {
+                    self.unclaimed.missed(&flight.request);
+                }
+                !has_ended
+            });
         }
+        self.unclaimed.rest(&self.library, end);
         // What is left belongs to ranks that are gone, and its memory stays where it is.
         std::mem::forget(left);
     }
@@ -265,7 +281,7 @@ impl Progress {
     }
 
     fn start(&mut self, started: Box<Started>) {
-        let memory = match started.group.failure() {
+        let memory = match started.group.failure().or_else(|| self.mail.failure(&self.library)) {
             Some(failure) => Err(failure),
             None => started.memory.clone(),
         };
@@ -302,7 +318,15 @@ impl Progress {
         let mut moved = false;
         loop {
             match self.mail.next(&self.library) {
-                Ok(Some(letter)) => self.deliver(letter),
+                Ok(Some(letter)) => {
+                    if let Err(failure) = self.receive_before(&letter) {
+                        self.mail.put_back(letter);
+                        moved |= !self.active.is_empty();
+                        self.fail_all(&failure);
+                        break;
+                    }
+                    self.deliver(letter);
+                }
                 Ok(None) => break,
                 // It may say so each time. What waits for it is told, and the next look asks again.
                 Err(failure) => {
@@ -328,10 +352,66 @@ impl Progress {
                 }
             }
         }
-        self.ended.let_go.extend(self.endings.let_go(&self.library));
+        self.let_go_of_kept();
+        if self.mail.listens() {
+            self.unclaimed.look(&self.library);
+        }
         self.look_at_time();
         moved = moved || self.copy_some();
         moved || !self.ended.is_empty()
+    }
+
+    /// Lets go of transfers that have ended after their operations.
+    fn let_go_of_kept(&mut self) {
+        let ended = self.endings.let_go(&self.library);
+        ended.iter().for_each(|flight| self.unclaimed.missed(&flight.request));
+        self.ended.let_go.extend(ended);
+    }
+
+    /// Before a letter is taken: messages that were announced before, with a tag of those that it announces, get the receives that come before those of its own
+    /// ([why](crate::unclaimed)).
+    fn receive_before(&mut self, letter: &Letter) -> Result {
+        let (peer, Content::Messages { tag, messages }) = (letter.header.source, letter.header.content)
+        else {
+            return Ok(());
+        };
+        if self.unclaimed.is_clear(peer, tag, messages.count) {
+            return Ok(());
+        }
+        // Those that were cancelled have missed their messages, or have them.
+        self.let_go_of_kept();
+        let mut at = 0;
+        while let Some(flight) = self.in_flight.get_mut(at) {
+            let is_cancelled = flight.request.cancelled() == Some(peer);
+            match is_cancelled.then(|| self.library.has_ended(&mut flight.request)) {
+                None | Some(Ok(false)) => at += 1,
+                Some(outcome) => {
+                    let flight = self.in_flight.swap_remove(at);
+                    self.landed(flight, outcome.map(drop));
+                }
+            }
+        }
+        let early = self.early.iter().flat_map(|(&(meeting, from), letters)| {
+            letters.iter().filter_map(move |letter| match letter.header.content {
+                Content::Messages { tag, messages } if letter.header.source == peer => {
+                    Some((meeting, Announced::new((from, peer), tag, messages)))
+                }
+                _ => None,
+            })
+        });
+        let early = early.flat_map(|(meeting, announced)| {
+            let length = announced.messages.largest.into();
+            announced.left().map(move |tag| (meeting, tag, length))
+        });
+        let awaited = self.active.values().filter_map(|active| Some((active.started.incoming()?, active)));
+        let awaited = awaited.flat_map(|(meeting, active)| {
+            active.awaited.iter().filter(move |awaited| awaited.peer == peer).flat_map(move |awaited| {
+                let length = awaited.messages.largest.into();
+                awaited.left().map(move |tag| (meeting, tag, length))
+            })
+        });
+        let announced = early.chain(awaited);
+        self.unclaimed.receive_before(peer, (tag, messages.count), announced, &self.library)
     }
 
     /// Goes on with a copy, if there is one: a part of it, as messages may come meanwhile.
@@ -387,7 +467,7 @@ impl Progress {
             Addressee::Member(group) => match group.hear(header.meeting, header.from, header.asked) {
                 Ok(()) => self.hand_over(letter),
                 Err(failure) => {
-                    self.endings.discard(&letter, &self.library);
+                    self.unclaimed.discard(&letter, &self.library);
                     self.end(&group, &failure);
                 }
             },
@@ -403,10 +483,10 @@ impl Progress {
                 }
             }
             Addressee::Failed(failure) => {
-                self.endings.discard(&letter, &self.library);
+                self.unclaimed.discard(&letter, &self.library);
                 self.mail.notify(&self.library, id, &failure, [header.source]);
             }
-            Addressee::Gone => self.endings.discard(&letter, &self.library),
+            Addressee::Gone => self.unclaimed.discard(&letter, &self.library),
         }
     }
 
@@ -426,7 +506,8 @@ impl Progress {
         };
         let active = self.active.get_mut(&id).expect("an operation that is expected is under way");
         // What it expects of a rank it has taken from the letters that came early, so none that came before is left there.
-        match active.receive(id, letter, (&self.library, &mut self.scratch), &mut self.in_flight) {
+        let means = (&self.library, &mut self.scratch, &mut self.unclaimed);
+        match active.receive(id, letter, means, &mut self.in_flight) {
             Ok(None) => self.advance(id),
             Ok(Some(letter)) => self.early.entry(place).or_default().push_back(letter),
             Err(failure) => {
@@ -440,14 +521,18 @@ impl Progress {
     fn landed(&mut self, flight: InFlight, outcome: Result) {
         let Some(active) = self.active.get_mut(&flight.owner) else {
             self.ended.told.extend(self.endings.landed(flight.owner));
-            self.endings.missed(&flight, &self.library);
+            if outcome.is_err() {
+                return self.endings.keep(flight);
+            }
+            self.unclaimed.missed(&flight.request);
             self.ended.let_go.push(flight);
             return;
         };
         active.in_flight -= 1;
         if let Err(failure) = outcome {
             let group = active.started.group.clone();
-            self.ended.let_go.push(flight);
+            // MPI may use its memory still.
+            self.endings.keep(flight);
             return self.end(&group, &failure);
         }
         if let Purpose::Receive(then) = flight.purpose {
@@ -478,8 +563,8 @@ impl Progress {
     fn try_advance(&mut self, id: u64) -> Result<bool> {
         loop {
             let Some(active) = self.active.get_mut(&id) else { return Ok(false) };
-            let memory = (&self.library, &mut self.scratch);
-            active.receive_early(id, &mut self.early, memory, &mut self.in_flight)?;
+            let means = (&self.library, &mut self.scratch, &mut self.unclaimed);
+            active.receive_early(id, &mut self.early, means, &mut self.in_flight)?;
             if active.in_flight > 0 || !active.expects.is_empty() || active.is_given_up {
                 return Ok(false);
             }
@@ -524,14 +609,15 @@ impl Progress {
             // Whatever is left is of no operation.
             while let Some((&place, _)) = self.early.range((meeting, 0)..=(meeting, u32::MAX)).next() {
                 for letter in self.early.remove(&place).into_iter().flatten() {
-                    self.endings.discard(&letter, &self.library);
+                    self.unclaimed.discard(&letter, &self.library);
                 }
             }
         }
+        let incoming = active.started.incoming();
         let Active { started, steps, after, expects, in_flight, refused, promised, awaited, .. } = *active;
-        refused.iter().for_each(|letter| self.endings.discard(letter, &self.library));
+        refused.iter().for_each(|letter| self.unclaimed.discard(letter, &self.library));
         // As was announced, also where the operation has failed.
-        awaited.iter().for_each(|announced| self.endings.discard_rest(announced, &self.library));
+        awaited.iter().for_each(|announced| self.unclaimed.discard_rest(incoming, announced, &self.library));
         for announced in &promised {
             self.mail.send_empty(&self.library, announced.peer, announced.left());
             if announced.messages.count > 1 {
@@ -570,6 +656,7 @@ impl Progress {
             if ended.binary_search(&flight.owner).is_ok() {
                 // Its rank is told when it has ended.
                 self.library.cancel(&mut flight.request);
+                self.unclaimed.are_cancelled();
             }
         }
         for id in ended {
@@ -584,7 +671,7 @@ impl Progress {
         self.early.retain(|(meeting, _), letters| {
             let stays = !is_over(meeting.group);
             if !stays {
-                letters.iter().for_each(|letter| self.endings.discard(letter, &self.library));
+                letters.iter().for_each(|letter| self.unclaimed.discard(letter, &self.library));
             }
             stays
         });

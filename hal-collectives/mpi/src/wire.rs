@@ -15,13 +15,14 @@ use hal_semaphore::{Code, Failure};
 /// The tag of letters. Tags are counted down from the highest that the MPI has.
 pub(crate) const LETTER: i32 = 1;
 
-/// The tags of what follows a letter. Every MPI has as many, and some hundreds more for programs. Two messages between two ranks have the same only if as many are
-/// under way in between.
+/// The tags of what follows a letter. Every MPI has as many, and some hundreds more for programs. They are used again when all were used, which no message is taken for
+/// another one by ([why](crate::unclaimed)).
 pub(crate) const FIRST_TAG: i32 = 16;
 pub(crate) const TAGS: u32 = 32_000;
 
 /// The version of this format, which goes up whenever ranks before and after a change do not understand each other. It stands in the first word of each letter, in
-/// all versions, beside a mark and the kind of letter. Before there were versions the word was the kind alone, which counts as version 0.
+/// all versions, beside a mark and the kind of letter. Before there were versions the word was the kind alone, which counts as version 0. The process that sent a letter and
+/// the group that it is about are where they are in all versions too, so that whoever does not understand the rest can answer.
 pub(crate) const VERSION: u8 = 1;
 const MARK: u32 = 0x484C_0000;
 
@@ -111,7 +112,7 @@ impl Header {
         let pieces = self.asked.map_or(0, |asked| asked.pieces);
         let mut bytes = [0; HEADER];
         let rest = &mut bytes.as_mut_slice();
-        let kind = MARK | u32::from(version) << 8 | kind;
+        let kind = if version == 0 { kind } else { MARK | u32::from(version) << 8 | kind };
         for small in [kind, pair, first, second, self.from, self.source, self.meeting.group.generation] {
             put(rest, small.to_le_bytes());
         }
@@ -133,6 +134,14 @@ impl Header {
             word if word & 0xFFFF_0000 == MARK => Some(word.to_le_bytes()[1]),
             _ => None,
         }
+    }
+
+    /// The process that sent a letter of any version, and the group that it is about.
+    pub(crate) fn origin_of(bytes: &[u8; HEADER]) -> (u32, Generation) {
+        let at = |at: usize| bytes.get(at..).and_then(|bytes| bytes.first_chunk()).copied();
+        let [source, generation] = [20, 24].map(|place| u32::from_le_bytes(at(place).unwrap_or_default()));
+        let rest = bytes.get(32..).and_then(|bytes| bytes.first_chunk()).copied();
+        (source, Generation { number: u64::from_le_bytes(rest.unwrap_or_default()), generation })
     }
 
     /// The header of some bytes; nothing if they are none of this version.
@@ -213,6 +222,7 @@ mod tests {
                 assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), Some(header));
                 let notice = Header { asked: None, ..header };
                 assert_eq!(Header::from_bytes(&notice.to_bytes(VERSION)), Some(notice));
+                assert_eq!(Header::origin_of(&header.to_bytes(7)), (2, group));
             }
         }
         let one = Messages::of([9_000]);

@@ -19,7 +19,10 @@ mod asleep;
 mod endings;
 mod leavings;
 mod meanwhile;
+mod refused;
+mod tags;
 mod versions;
+mod worlds;
 
 const TERMS: Duration = Duration::from_secs(30);
 

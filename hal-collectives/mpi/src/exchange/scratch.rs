@@ -2,6 +2,7 @@
 
 //! A pool of scratch memory for operations under way: fresh memory costs a page fault for each of its pages.
 
+use crate::library::allocate;
 use hal_backend::HostRange;
 use hal_collectives::Result;
 
@@ -23,7 +24,7 @@ impl Scratch {
         {
             return Ok(range);
         }
-        let range = HostRange::allocate(length.next_multiple_of(4 << 10), 64)?;
+        let range = allocate(length.next_multiple_of(4 << 10))?;
         if length <= LARGEST {
             if self.0.len() == KEPT {
                 self.0.remove(0);

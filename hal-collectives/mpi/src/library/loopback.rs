@@ -6,6 +6,7 @@
 use super::{Handle, Library};
 #[cfg(test)]
 use crate::wire::LETTER;
+use std::cell::OnceCell;
 #[cfg(test)]
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -216,6 +217,7 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
         error_string,
         finalize,
         finalized,
+        failure: OnceCell::new(),
         owned: true,
         rank,
         size: ranks,
@@ -360,4 +362,62 @@ unsafe extern "C" fn stuck_send(
 #[cfg(test)]
 pub(crate) fn stuck_network(ranks: u32) -> impl Iterator<Item = Library> {
     network(ranks).map(|library| Library { send: stuck_send, ..library })
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Messages with this tag are refused so many times more, on this thread.
+    static REFUSED: std::cell::Cell<(c_int, u32)> = const { std::cell::Cell::new((0, 0)) };
+}
+
+/// The next calls that begin to send messages with a tag, or ask about receives of them, fail, on this thread.
+#[cfg(test)]
+pub(crate) fn fail_next(tag: i32, times: u32) {
+    REFUSED.set((LAST_TAG - tag, times));
+}
+
+#[cfg(test)]
+fn is_refused(tag: c_int) -> bool {
+    let (refused, times) = REFUSED.get();
+    let is_refused = times > 0 && tag == refused;
+    REFUSED.set((refused, times - u32::from(is_refused)));
+    is_refused
+}
+
+#[cfg(test)]
+unsafe extern "C" fn failing_send(
+    address: *mut c_void,
+    count: c_int,
+    of: Handle,
+    peer: c_int,
+    tag: c_int,
+    world: Handle,
+    request: *mut Handle,
+) -> c_int {
+    if is_refused(tag) {
+        return 1;
+    }
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
+    unsafe { send(address, count, of, peer, tag, world, request) }
+}
+
+#[cfg(test)]
+unsafe extern "C" fn failing_test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
+    // SAFETY: `Library` passes a word of its own.
+    let handle = unsafe { *request };
+    let tag = networks().inboxes.values().flat_map(|inbox| &inbox.posted).find_map(|posted| {
+        let is_asked_for = posted.request == handle;
+        is_asked_for.then_some(posted.tag)
+    });
+    if tag.is_some_and(is_refused) {
+        return 1;
+    }
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
+    unsafe { test(request, flag, status) }
+}
+
+/// The libraries of a new [late network](late_network) in which calls can be told to [fail](fail_next).
+#[cfg(test)]
+pub(crate) fn failing_network(ranks: u32) -> impl Iterator<Item = Library> {
+    late_network(ranks).map(|library| Library { send: failing_send, test: failing_test, ..library })
 }

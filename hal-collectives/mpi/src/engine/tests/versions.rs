@@ -3,6 +3,8 @@
 //! Ranks that do not run the same version.
 
 use super::*;
+use crate::library::loopback::network;
+use crate::wire::{CARRIED, HEADER, Header, LETTER};
 
 /// A sum of some words, and with what message it fails.
 fn message_of(group: &dyn Communicator) -> Receiver<String> {
@@ -28,4 +30,52 @@ fn ranks_of_different_versions_fail_each_other_at_once_and_name_the_versions() {
         }
     }
     drop(groups);
+}
+
+#[test]
+fn rank_of_another_version_is_told_at_once_though_the_other_one_is_in_no_operation() {
+    let (ranks, groups) = pair();
+    ranks[1].0.with(TERMS, |progress| progress.pretend(7)).unwrap();
+    let told = message_of(&*groups[1]);
+    look_all(&ranks);
+    let told = told.try_recv().unwrap();
+    assert!(told.contains("version 1 ") && told.contains("this one version 7;"), "{told}");
+}
+
+/// It takes letters that have no version, of two lengths, for its own alone.
+#[test]
+fn rank_from_before_there_were_versions_is_told_in_its_own_words_once() {
+    let [library, old]: [Library; 2] = network(2).collect::<Vec<_>>().try_into().ok().unwrap();
+    let rank = Rank(Arc::new(Engine::new(library, Box::leak(Box::default()))));
+    let group = rank.join(b"old", TERMS);
+    let mut letter = [0; HEADER];
+    letter[20] = 1;
+    letter[24] = 5;
+    letter[32..40].copy_from_slice(&77_u64.to_le_bytes());
+    let send = || {
+        let bytes = HostRange::allocate(HEADER as u64, 64).unwrap();
+        assert!(bytes.write(0, &letter));
+        old.send(bytes, 0, LETTER).unwrap();
+        rank.look();
+    };
+    send();
+    send();
+    let answer = HostRange::allocate(HEADER as u64 + CARRIED, 64).unwrap();
+    let mut answered = old.receive(answer.clone(), 0, LETTER).unwrap();
+    assert!(old.has_ended(&mut answered).unwrap());
+    let mut bytes = [0; HEADER + 1024];
+    assert!(answer.read(0, &mut bytes));
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!((word(0), word(24), word(32), word(28)), (2, 5, 77, Code::FailedPrecondition as u32));
+    let length = word(48) as usize;
+    for header in [HEADER - 8, HEADER] {
+        let text = String::from_utf8(bytes[header..header + length].to_vec()).unwrap();
+        let expected = "process 0 of this job speaks version 1 of the messages of collectives, and process 1 version 0; give all \
+                        processes the same build of this driver";
+        assert_eq!(text.trim(), expected);
+    }
+    assert_eq!(Header::from_bytes(&bytes), None);
+    let mut again = old.receive(answer, 0, LETTER).unwrap();
+    assert!(!old.has_ended(&mut again).unwrap());
+    drop(group);
 }

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Messages that were announced and that no operation receives now: those that are not wanted any more, and those that have to be received before their
+//! operation asks for them, as their tag is used again.
+//!
+//! # A message is not taken for another one
+//!
+//! MPI gives a receive the first message of its rank that has its tag and that no other receive has. So the messages from one rank to another with one tag
+//! come to their receives if both are in the same order, and there are as many of both. They are, whenever a message is sent, by whichever way MPI
+//! brings it, and however late the receiver comes to its operation:
+//!
+//! 1. *A rank sends the messages of one tag in the order of the letters that announce them.* A message begins with its letter, or has its tag
+//!    [reserved](crate::mail::Mail::tags) from its letter on until it begins, so that no later letter names the tag before. A message that is not sent any more is sent
+//!    empty; one that MPI refuses to send keeps its tag reserved until it does.
+//! 2. *Letters between two ranks come in the order in which they were sent.* They have one tag, and their places are looked at in the order in which MPI fills them.
+//! 3. *A rank receives the messages of one tag in the order of their letters.* Before a letter is taken that announces messages with some tags
+//!    ([`Unclaimed::receive_before`]), each message with one of these tags that was announced before and for which there is no receive gets one here, with memory of its own.
+//!    Its operation [claims](Unclaimed::claim) it when it comes to it, or it is discarded. Where a receive cannot be begun, as there is no memory, the
+//!    letter is not taken, nor any behind it, until it can.
+//! 4. *Each announced message has one receive.* A receive that was cancelled before it had its message begins again, as the first of its tag. MPI takes
+//!    a receive out of its list when it is cancelled, or it has its message: so one that was cancelled and has not ended needs none. What is not wanted of a letter is
+//!    received here. Where MPI has failed with a receive that it had begun, it is not known whether the message has come, and nothing is believed any more
+//!    ([`Library::failure`]).
+//!
+//! Nothing of this needs a word from the receiver, so no message waits for one. To find messages that were announced before costs a look at all of them, which is done
+//! when the tags are used up of which it is known that they are *clear*: those behind the last ones that were announced, as far as the last such look has found none. That
+//! is once for each 32,000 messages, where no rank is behind.
+//!
+//! # Memory
+//!
+//! What is not wanted is received in its order, as much at once as [`AT_ONCE`] has, or one of each rank.
+
+use crate::announced::{Announced, tag_behind, tags_between};
+use crate::library::{Library, Request, allocate};
+use crate::mail::Letter;
+use crate::wire::{Content, Meeting, TAGS};
+use hal_collectives::Result;
+use hal_semaphore::{Code, Failure};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+/// How many bytes of what is not wanted are received at once.
+const AT_ONCE: u64 = 16 << 20;
+
+/// A message that was announced.
+struct Message {
+    /// The operation that may claim it; none if it is not wanted.
+    wanted: Option<Meeting>,
+    length: u64,
+    /// Unless its receive could not be begun so far.
+    request: Option<Request>,
+}
+
+impl Message {
+    fn receive(&mut self, (peer, tag): (u32, i32), library: &Library) -> Result {
+        if self.request.is_none() {
+            self.request = Some(library.receive(allocate(self.length)?, peer, tag)?);
+        }
+        Ok(())
+    }
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(crate) struct Unclaimed {
+    /// By their rank and tag, in the order of their letters.
+    messages: BTreeMap<(u32, i32), VecDeque<Message>>,
+    /// Any of them is not wanted, or has no receive.
+    is_unfinished: bool,
+    /// The tags of each rank, from one on, of which no message was announced that has no receive.
+    clear: BTreeMap<u32, (i32, u32)>,
+}
+
+impl Unclaimed {
+    /// Whether there is anything to look for.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.is_unfinished
+    }
+
+    /// Whether it is known that no message of a rank with one of so many tags waits for a receive; these tags are used then.
+    pub(crate) fn is_clear(&mut self, peer: u32, first: i32, count: u32) -> bool {
+        let Some((from, clear)) = self.clear.get_mut(&peer) else { return false };
+        let used = tags_between(*from, first) + count;
+        let is_clear = used <= *clear;
+        if is_clear {
+            (*from, *clear) = (tag_behind(*from, used), *clear - used);
+        }
+        is_clear
+    }
+
+    /// Receives all messages of a rank with some tags that were announced before, of those that operations have not asked for: the operation of each, its tag, and how
+    /// long it is at most.
+    pub(crate) fn receive_before(
+        &mut self,
+        peer: u32,
+        (first, count): (i32, u32),
+        announced: impl Iterator<Item = (Meeting, i32, u64)>,
+        library: &Library,
+    ) -> Result {
+        let mut clear = TAGS - count.min(TAGS);
+        let mut stands_at = |tag| {
+            let at = tags_between(first, tag);
+            clear = if at >= count { clear.min(at - count) } else { clear };
+            at < count
+        };
+        for (meeting, tag, length) in announced {
+            let known = self.messages.get(&(peer, tag));
+            let is_known = known.is_some_and(|all| all.iter().any(|of| of.wanted == Some(meeting)));
+            if !is_known && stands_at(tag) {
+                let message = Message { wanted: Some(meeting), length, request: None };
+                self.messages.entry((peer, tag)).or_default().push_back(message);
+            }
+        }
+        for (&(_, tag), messages) in self.messages.range_mut((peer, i32::MIN)..=(peer, i32::MAX)) {
+            if messages.iter().any(|message| message.request.is_none()) && stands_at(tag) {
+                self.is_unfinished = true;
+                messages.iter_mut().try_for_each(|message| message.receive((peer, tag), library))?;
+            }
+        }
+        self.clear.insert(peer, (tag_behind(first, count), clear));
+        Ok(())
+    }
+
+    /// The receive of a message that an operation asks for, if it has begun here.
+    pub(crate) fn claim(
+        &mut self,
+        meeting: Option<Meeting>,
+        (peer, tag): (u32, i32),
+        library: &Library,
+    ) -> Result<Option<Request>> {
+        let Some(messages) = self.messages.get_mut(&(peer, tag)) else { return Ok(None) };
+        let of_operation = |message: &Message| message.wanted.is_some() && message.wanted == meeting;
+        let Some(at) = messages.iter().position(of_operation) else { return Ok(None) };
+        messages.iter_mut().take(at + 1).try_for_each(|message| message.receive((peer, tag), library))?;
+        let request = messages.remove(at).and_then(|message| message.request);
+        if messages.is_empty() {
+            self.messages.remove(&(peer, tag));
+        }
+        Ok(request)
+    }
+
+    /// Receives and discards the messages that a letter announces, which no operation takes.
+    pub(crate) fn discard(&mut self, letter: &Letter, library: &Library) {
+        let header = &letter.header;
+        if let Content::Messages { tag, messages } = header.content {
+            let announced = Announced::new((header.from, header.source), tag, messages);
+            self.discard_rest(Some(header.meeting), &announced, library);
+        }
+    }
+
+    /// The same for those that their operation has not asked for.
+    pub(crate) fn discard_rest(&mut self, of: Option<Meeting>, announced: &Announced, library: &Library) {
+        for tag in announced.left() {
+            let messages = self.messages.entry((announced.peer, tag)).or_default();
+            match messages.iter_mut().find(|message| message.wanted.is_some() && message.wanted == of) {
+                Some(message) => message.wanted = None,
+                None => {
+                    let length = announced.messages.largest.into();
+                    messages.push_back(Message { wanted: None, length, request: None });
+                }
+            }
+            self.is_unfinished = true;
+        }
+        self.look(library);
+    }
+
+    /// A receive has ended: if it was cancelled before its message came, that may come later.
+    pub(crate) fn missed(&mut self, request: &Request) {
+        let Some(source) = request.missed() else { return };
+        let message = Message { wanted: None, length: request.memory().length(), request: None };
+        self.messages.entry(source).or_default().push_front(message);
+        (self.is_unfinished, self.clear) = (true, BTreeMap::new());
+    }
+
+    /// Receives were cancelled, which may miss their messages.
+    pub(crate) fn are_cancelled(&mut self) {
+        self.clear.clear();
+    }
+
+    /// Lets go of what has come and is not wanted, and receives more of it.
+    pub(crate) fn look(&mut self, library: &Library) {
+        if !self.is_unfinished {
+            return;
+        }
+        let mut under_way: BTreeMap<u32, u64> = BTreeMap::new();
+        self.messages.retain(|&(peer, _), messages| {
+            messages.retain_mut(|message| {
+                let Some(request) = message.request.as_mut().filter(|_| message.wanted.is_none()) else {
+                    return true;
+                };
+                // Memory is kept that MPI may write.
+                let has_ended = library.has_ended(request).unwrap_or(false);
+                *under_way.entry(peer).or_default() += if has_ended { 0 } else { message.length };
+                !has_ended
+            });
+            !messages.is_empty()
+        });
+        let mut all: u64 = under_way.values().sum();
+        let mut is_unfinished = false;
+        for (&(peer, tag), messages) in &mut self.messages {
+            let of_peer = under_way.entry(peer).or_default();
+            for message in messages {
+                let is_wanted = message.wanted.is_some();
+                is_unfinished |= !is_wanted || message.request.is_none();
+                if message.request.is_some() {
+                    continue;
+                }
+                let fits = *of_peer == 0 || all + message.length <= AT_ONCE;
+                if !is_wanted && !fits || message.receive((peer, tag), library).is_err() {
+                    break;
+                }
+                if !is_wanted {
+                    (*of_peer, all) = (*of_peer + message.length, all + message.length);
+                }
+            }
+        }
+        self.is_unfinished = is_unfinished;
+    }
+
+    /// Nothing is received any more. What has not come by `end` is received when it is listened for again; what MPI may write then stays where it is.
+    pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
+        self.clear.clear();
+        for message in self.messages.values_mut().flatten() {
+            message.request.iter_mut().for_each(|request| library.cancel(request));
+        }
+        self.messages.retain(|_, messages| {
+            messages.retain_mut(|message| {
+                let Some(mut request) = message.request.take() else { return true };
+                let outcome = loop {
+                    match library.outcome(&mut request) {
+                        Ok(None) if Instant::now() < end => {}
+                        outcome => break outcome,
+                    }
+                };
+                let is_wanted = message.wanted.is_some();
+                match outcome {
+                    Ok(Some(false)) => true,
+                    Ok(Some(true)) => {
+                        message.request = Some(request);
+                        is_wanted
+                    }
+                    Ok(None) | Err(_) => {
+                        std::mem::forget(request);
+                        if is_wanted {
+                            let message = "a message of a group had not come when MPI was left alone";
+                            library.distrust(&Failure::new(Code::Aborted, message));
+                        }
+                        false
+                    }
+                }
+            });
+            !messages.is_empty()
+        });
+        self.is_unfinished = !self.messages.is_empty();
+    }
+}
