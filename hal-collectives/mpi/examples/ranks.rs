@@ -351,6 +351,35 @@ fn leaves(group: &dyn Communicator, rank: u32) {
     }
 }
 
+/// A rank comes to a transfer when it has got as many others as there are tags, and one that has the first one's again.
+fn behind(rank: u32) {
+    const WORDS: usize = 3_000;
+    // Beside other programs so many transfers take a while.
+    let join =
+        |name: &str| hal_collectives_mpi::join(name.as_bytes(), name, Duration::from_secs(600)).unwrap();
+    let (first, second) = (join("first"), join("second"));
+    let operation = |kind| Operation { kind, element: Element::U32, count: WORDS as u64 };
+    let sends = operation(Kind::Send { to: 0 });
+    let none = memory(&[0]);
+    let words = memory(&[u32::MAX; WORDS]);
+    let told = (rank == 1).then(|| start(&*first, sends, &words, &none).unwrap());
+    for word in 0..32_100 {
+        if rank == 1 {
+            run(&*second, sends.kind, WORDS as u64, &[word; WORDS], 1).unwrap();
+        } else {
+            let got = run(&*second, Kind::Recv { from: 1 }, WORDS as u64, &[0], WORDS).unwrap();
+            assert!(got == [word; WORDS], "{} in place of {word}", got[0]);
+        }
+    }
+    match told {
+        Some(told) => told.recv_timeout(Duration::from_secs(600)).unwrap().unwrap(),
+        None => {
+            let got = run(&*first, Kind::Recv { from: 1 }, WORDS as u64, &[0], WORDS).unwrap();
+            assert!(got == [u32::MAX; WORDS], "{} in place of the first", got[0]);
+        }
+    }
+}
+
 fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
     let failure: Failure = outcome.unwrap_err();
     eprintln!("{failure}");
@@ -398,6 +427,7 @@ fn main() {
         "split" => split(&*group),
         "forks" => forks(&*group),
         "leaves" => leaves(&*group, rank),
+        "behind" => behind(rank),
         // The last rank asks for something else.
         "misfit" if rank == ranks - 1 => {
             let other = run(&*group, Kind::AllGather, 4, &[1; 4], 4 * ranks as usize);

@@ -120,8 +120,8 @@ pub(crate) struct Request {
     /// It has ended: MPI knows it no more.
     is_over: bool,
     /// How many bytes are expected, and how many have come.
-    wanted: u64,
-    came: u64,
+    wanted: u32,
+    came: u32,
 }
 
 /// Memory for messages and letters.
@@ -278,7 +278,8 @@ impl Library {
     pub(crate) fn receive(&self, memory: HostRange, from: u32, tag: i32) -> Result<Request> {
         let mut request = Request::idle(memory);
         let length = request.memory.length();
-        (request.is_expected, request.source, request.wanted) = (true, Some((from, tag)), length);
+        (request.is_expected, request.source) = (true, Some((from, tag)));
+        request.expect(length);
         self.transfer(self.receive, &mut request, length, from.cast_signed(), tag)?;
         Ok(request)
     }
@@ -333,9 +334,14 @@ impl Library {
         if request.is_over {
             return Ok(true);
         }
-        self.ask_for_end(request).inspect_err(|failure| self.distrust(failure))
+        let outcome = self.ask_for_end(request);
+        if let Err(failure) = &outcome {
+            self.distrust(failure);
+        }
+        outcome
     }
 
+    #[inline]
     fn ask_for_end(&self, request: &mut Request) -> Result<bool> {
         // MPI writes a status where something has ended, which is read where that was to be cancelled, or has come from one rank.
         let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
@@ -355,7 +361,7 @@ impl Library {
             let mut count = 0;
             // SAFETY: as above.
             self.check(unsafe { (self.count)(status.as_ptr().cast(), self.byte, &raw mut count) })?;
-            request.came = u64::try_from(count).unwrap_or(u64::MAX);
+            request.came = u32::try_from(count).unwrap_or(u32::MAX);
         }
         Ok(flag != 0)
     }
@@ -506,7 +512,8 @@ impl Request {
 
     /// Where a receive of a message that is at most as long as its memory was begun before it was known how long it is: so many bytes are expected.
     pub(crate) fn expect(&mut self, length: u64) {
-        self.wanted = length;
+        // MPI counts no more.
+        self.wanted = u32::try_from(length).unwrap_or(u32::MAX);
     }
 
     /// Whether less has come than was expected, now that it has ended: the sender has given up.

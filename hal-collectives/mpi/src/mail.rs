@@ -123,18 +123,17 @@ impl Mail {
         let version = self.version();
         loop {
             // Letters are asked for also when one did not fit: others of its version may wait to hear of it.
-            let nothing = self.misfit.clone().map_or(Ok(None), Err);
             if let Some(failure) = library.failure() {
                 return Err(failure.clone());
             }
-            let Some(place) = self.places.front_mut() else { return nothing };
-            if nothing.is_ok()
+            let Some(place) = self.places.front_mut() else { return self.nothing() };
+            if self.misfit.is_none()
                 && let Some(letter) = self.kept.pop_front()
             {
                 return Ok(Some(letter));
             }
             if !library.has_ended(place)? {
-                return nothing;
+                return self.nothing();
             }
             let letter = opened(place.memory(), version);
             let origin = letter.is_err().then(|| origin_of(place.memory()));
@@ -151,7 +150,7 @@ impl Mail {
             }
             // What is no letter is from a program that is not this one.
             match letter {
-                Ok(Some(letter)) if nothing.is_ok() => return Ok(Some(letter)),
+                Ok(Some(letter)) if self.misfit.is_none() => return Ok(Some(letter)),
                 Ok(_) => {}
                 Err(failure) => {
                     self.answer(library, origin, &failure);
@@ -159,6 +158,11 @@ impl Mail {
                 }
             }
         }
+    }
+
+    /// What there is where no letter has come.
+    fn nothing(&self) -> Result<Option<Letter>> {
+        self.misfit.clone().map_or(Ok(None), Err)
     }
 
     /// Lets go of what has been sent.

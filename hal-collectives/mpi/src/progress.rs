@@ -319,7 +319,8 @@ impl Progress {
         loop {
             match self.mail.next(&self.library) {
                 Ok(Some(letter)) => {
-                    if let Err(failure) = self.receive_before(&letter) {
+                    let announces = matches!(letter.header.content, Content::Messages { .. });
+                    if announces && let Err(failure) = self.receive_before(&letter) {
                         self.mail.put_back(letter);
                         moved |= !self.active.is_empty();
                         self.fail_all(&failure);
@@ -353,7 +354,7 @@ impl Progress {
             }
         }
         self.let_go_of_kept();
-        if self.mail.listens() {
+        if self.unclaimed.is_unfinished() && self.mail.listens() {
             self.unclaimed.look(&self.library);
         }
         self.look_at_time();
@@ -363,6 +364,9 @@ impl Progress {
 
     /// Lets go of transfers that have ended after their operations.
     fn let_go_of_kept(&mut self) {
+        if !self.endings.keeps() {
+            return;
+        }
         let ended = self.endings.let_go(&self.library);
         ended.iter().for_each(|flight| self.unclaimed.missed(&flight.request));
         self.ended.let_go.extend(ended);

@@ -176,6 +176,20 @@ fn messages_of_the_program_and_those_of_collectives_do_not_mix_whatever_tags_it_
     ends_well_by(MPICH, 3, "tags", &[]);
 }
 
+/// Through sockets, where a message is sent before it has its receive.
+#[test]
+fn rank_that_is_as_many_messages_behind_as_there_are_tags_gets_its_own() {
+    ends_well_by(MPI, 2, "behind", &["--mca", "btl", "self,tcp"]);
+}
+
+/// The same through shared memory, where a message waits for its receive, and by the other library.
+#[test]
+#[ignore = "takes a minute; run by hand"]
+fn rank_that_is_far_behind_gets_its_own_messages_whatever_carries_them() {
+    ends_well(2, "behind");
+    ends_well_by(MPICH, 2, "behind", &[]);
+}
+
 /// Where the library copies through shared memory in parts, as it does in a container that forbids more, the sender has to look as well.
 #[test]
 fn what_a_rank_sends_goes_on_its_way_though_the_rank_waits_for_nothing() {

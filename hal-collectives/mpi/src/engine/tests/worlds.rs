@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Random programs in [random worlds](crate::library::world): an operation that is told to have gone well has the bytes that it should, no memory is touched when its
-//! operation has been told, none is let go of that MPI may use, and where nothing fails all goes well.
+//! operation has been told, none is let go of that MPI may use, and where nothing fails all goes well, also behind what has failed before.
 
 use super::*;
 use crate::library::dropped_under_way;
@@ -115,11 +115,12 @@ impl Planned {
         self.kind < 6 || rank == self.root || rank == (self.root + 1) % ranks
     }
 
-    fn begin(self, group: &dyn Communicator, index: usize, turn: usize) -> Option<Part> {
+    /// With words that no other group and turn have.
+    fn begin(self, group: &dyn Communicator, of: usize, (index, turn): (usize, usize)) -> Option<Part> {
         let (rank, ranks) = group.place().unwrap();
         let (rank, ranks) = (rank as usize, ranks as usize);
         let words = self.words;
-        let value = |rank: usize, at: usize| value(index, turn, rank, at);
+        let value = |rank: usize, at: usize| value(of, turn, rank, at);
         let sum = |at: usize| (0..ranks).fold(0_u32, |sum, rank| sum.wrapping_add(value(rank, at)));
         // Words that are sent and received, and what comes.
         let (sends, expected): (usize, Vec<u32>) = match self.kind {
@@ -149,7 +150,7 @@ impl Planned {
         });
         // A group that has failed takes no more.
         assert!(group.enter(operation).ok()?.start(buffers, done).is_none());
-        let name = format!("{self:?} of rank {rank} of {ranks}, group {index}, turn {turn}");
+        let name = format!("{self:?} of rank {rank} of {ranks}, group {of}, turn {turn}");
         Some(Part { name, group: index, rank, send, recv, expected, told, outcome: None })
     }
 }
@@ -192,6 +193,8 @@ struct Run {
     /// How far each rank is in each program.
     turns: Vec<Vec<usize>>,
     parts: Vec<Part>,
+    /// What was told before all began again.
+    before: Vec<Part>,
     /// A rank that is far behind the others, if it is one.
     behind: usize,
 }
@@ -218,7 +221,8 @@ impl Run {
         let programs: Vec<_> = (0..groups.len()).map(|group| program(&mut random, group, count)).collect();
         let (turns, has_failed) = (vec![vec![0; count]; groups.len()], vec![false; groups.len()]);
         let (is_gone, behind) = (vec![false; count], random.below(count + 1));
-        let (what, dropped, parts) = (format!("seed {seed}, {faults:?}"), dropped_under_way(), Vec::new());
+        let (what, dropped) = (format!("seed {seed}, {faults:?}"), dropped_under_way());
+        let (parts, before) = (Vec::new(), Vec::new());
         Self {
             what,
             faults,
@@ -233,6 +237,7 @@ impl Run {
             programs,
             turns,
             parts,
+            before,
             behind,
         }
     }
@@ -246,7 +251,8 @@ impl Run {
             return;
         }
         let member = self.groups[group][rank].as_deref().unwrap();
-        let begin = || planned.begin(member, group, turn);
+        let of = if self.before.is_empty() { group } else { group + 10 };
+        let begin = || planned.begin(member, of, (group, turn));
         let is_without = self.random.one_in(self.faults.without_memory);
         self.parts.extend(if is_without { without_memory(begin) } else { begin() });
     }
@@ -313,33 +319,50 @@ impl Run {
     }
 
     /// How operations went.
-    fn judge(self) -> BTreeMap<String, usize> {
-        let Self { what, faults, .. } = &self;
+    fn outcomes(&self) -> BTreeMap<String, usize> {
         let mut outcomes = BTreeMap::new();
         for part in &self.parts {
             let Some(outcome) = part.outcome else { continue };
             *outcomes.entry(format!("{outcome:?}")).or_default() += 1;
             let may_fail = self.is_lossy || self.has_failed[part.group];
-            assert!(outcome.is_ok() || may_fail, "{what}: {} has {outcome:?}", part.name);
+            assert!(outcome.is_ok() || may_fail, "{}: {} has {outcome:?}", self.what, part.name);
+        }
+        outcomes
+    }
+
+    /// The same ranks begin other groups, and nothing fails any more.
+    fn begin_again(&mut self) {
+        let ranks = &self.ranks;
+        let join = |name: &str| ranks.iter().map(|rank| Some(rank.join(name.as_bytes(), TERMS))).collect();
+        self.groups = ["four", "five"].into_iter().map(join).collect();
+        let (count, random) = (self.ranks.len(), &mut self.random);
+        self.programs = (0..self.groups.len()).map(|group| program(random, group, count)).collect();
+        self.turns = vec![vec![0; count]; self.groups.len()];
+        self.has_failed = vec![false; self.groups.len()];
+        self.before = std::mem::take(&mut self.parts);
+        let weather = Weather { begins_fail: 0, asks_fail: 0, ..self.faults.weather };
+        (self.is_lossy, self.faults) = (false, Faults { weather, ..Faults::default() });
+    }
+
+    /// What has become of memory and messages.
+    fn end(self, may_last: bool) {
+        let what = &self.what;
+        for part in self.before.iter().chain(&self.parts).filter(|part| part.outcome.is_some()) {
             let is_left_alone =
                 [&part.send, &part.recv].map(|words| words.read().iter().all(|word| *word == CANARY));
-            assert!(
-                is_left_alone == [true; 2] || outcome.is_err() && faults.may_last(),
-                "{what}: {}",
-                part.name
-            );
+            let may_change = may_last && part.outcome != Some(Ok(()));
+            assert!(is_left_alone == [true; 2] || may_change, "{what}: {} is touched", part.name);
         }
         assert_eq!(dropped_under_way(), self.dropped, "{what}: memory was let go of that MPI uses");
-        if !faults.may_last() && faults.weather.begins_fail == 0 {
+        if !may_last {
             assert!(self.ranks.iter().all(|rank| !rank.0.look().sends), "{what}: something is kept");
             assert_eq!(unmet(self.world), 0, "{what}: something was not received");
         }
         let world = self.world;
         drop(self.groups);
         // MPI has memory of theirs.
-        std::mem::forget((self.ranks, self.parts));
+        std::mem::forget((self.ranks, self.parts, self.before));
         end(world);
-        outcomes
     }
 }
 
@@ -371,7 +394,14 @@ fn program(random: &mut Random, group: usize, ranks: usize) -> Vec<Planned> {
 fn run(seed: u64, faults: Faults) -> BTreeMap<String, usize> {
     let mut run = Run::new(seed, faults);
     run.go_on_until_all_are_told();
-    run.judge()
+    let outcomes = run.outcomes();
+    if faults.any() && !faults.may_last() {
+        run.begin_again();
+        run.go_on_until_all_are_told();
+        run.outcomes();
+    }
+    run.end(faults.may_last());
+    outcomes
 }
 
 fn weathers(random: &mut Random) -> Weather {
