@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! No operation is held on the host that need not be: random programs, beside a model that knows the rule alone (rule S6).
+//! No operation is held on the host that need not be: random programs, beside a model that knows the rule alone (rules S3, S6).
 //!
 //! A wait that is not reached is left to the order of its queue where work with a place there will signal enough, and to the
 //! device where work will that another queue's device has; else its operation is held. Which operations are with their devices
-//! follows from that, whatever the order in which signals and waits came. Nothing runs while the program goes on, so that the
-//! model has to know nothing else.
+//! follows from that, whatever the order in which signals and waits came. One that is held ends as soon as a wait of it can no
+//! longer be reached, covered or not. Nothing runs while the program goes on, so that the model has to know nothing else.
 
 use crate::common::Seeded;
-use crate::rig::{ALL_NATIVE_WAITS, Devices, Rig, device};
+use crate::rig::{ALL_NATIVE_WAITS, Devices, device};
 use hal_semaphore::Semaphore;
 use hal_semaphore::backend::NativeWaits;
 
@@ -18,156 +18,222 @@ const SIGNALS: usize = 12;
 /// Timelines of a program.
 const TIMELINES: usize = 3;
 
+/// The first device has three queues and the second one two. The first can wait for the second.
+const QUEUES: usize = 5;
+
 /// A timeline by its number, and a value.
 type Mark = (usize, u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Held,
+    /// It has its place in its queue, and is with its device.
+    Placed,
+    Failed,
+}
 
 struct Operation {
     queue: usize,
     waits: Vec<Mark>,
     signals: Vec<Mark>,
-    /// It has its place in its queue, and is with its device.
-    placed: bool,
+    state: State,
+}
+
+/// What programs had of the situations that this is about.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Held operations that work of their own queue let go.
+    let_go: usize,
+    /// Of those, the ones that a signal below another one under way let go.
+    let_go_out_of_order: usize,
+    /// Held operations that failed with a wait which was covered.
+    failed_where_covered: usize,
 }
 
 /// What the rule says.
 struct Model {
     native_waits: NativeWaits,
     values: [u64; TIMELINES],
+    failed: [bool; TIMELINES],
     operations: Vec<Operation>,
-    /// How often an operation was let go by work of its own queue, and how often by such whose signal was not the largest under way.
-    let_go: [usize; 2],
+    seen: Seen,
 }
-
-/// The first device has three queues and the second one two. The first can wait for the second.
-const QUEUES: usize = 5;
 
 fn device_of(queue: usize) -> usize {
     usize::from(queue >= 3)
 }
 
 impl Model {
+    fn new(native_waits: NativeWaits) -> Self {
+        let (values, failed) = ([0; TIMELINES], [false; TIMELINES]);
+        Self { native_waits, values, failed, operations: Vec::new(), seen: Seen::default() }
+    }
+
     fn reaches(&self, waiting: usize, producer: usize) -> bool {
         let (waiting, producer) = (device_of(waiting), device_of(producer));
         self.native_waits != NativeWaits::None && (waiting == producer || (waiting, producer) == (0, 1))
     }
 
-    /// Signals of work with a place that are enough for a wait of this queue.
-    fn covering(&self, queue: usize, (timeline, value): Mark) -> impl Iterator<Item = &Operation> {
-        let is_enough = move |&(signalled, enough): &Mark| signalled == timeline && enough >= value;
-        self.operations.iter().filter(move |operation| {
-            let other = operation.queue;
-            operation.placed
-                && operation.signals.iter().any(is_enough)
-                && (other == queue || self.reaches(queue, other))
-        })
+    /// The largest value that work with a place in one of these queues will signal.
+    fn under_way(&self, timeline: usize, is_meant: impl Fn(usize) -> bool) -> u64 {
+        let placed = self.operations.iter().filter(|it| it.state == State::Placed && is_meant(it.queue));
+        let signals = placed.flat_map(|it| &it.signals).filter(|&&(signalled, _)| signalled == timeline);
+        signals.map(|&(_, value)| value).max().unwrap_or(0)
+    }
+
+    fn is_open(&self, (timeline, value): Mark) -> bool {
+        self.values[timeline] < value
+    }
+
+    fn is_covered(&self, queue: usize, (timeline, value): Mark) -> bool {
+        self.under_way(timeline, |other| other == queue || self.reaches(queue, other)) >= value
     }
 
     fn may_go(&self, operation: &Operation) -> bool {
-        operation.waits.iter().all(|&(timeline, value)| {
-            self.values[timeline] >= value
-                || self.covering(operation.queue, (timeline, value)).next().is_some()
-        })
+        let is_cheap = |&wait: &Mark| !self.is_open(wait) || self.is_covered(operation.queue, wait);
+        operation.state == State::Held && operation.waits.iter().all(is_cheap)
+    }
+
+    fn submit(&mut self, queue: usize, waits: Vec<Mark>, signals: Vec<Mark>) {
+        let fails = waits.iter().any(|&(timeline, _)| self.failed[timeline]);
+        let state = if fails { State::Failed } else { State::Held };
+        let timelines: Vec<usize> = signals.iter().map(|&(timeline, _)| timeline).collect();
+        self.operations.push(Operation { queue, waits, signals, state });
+        if fails {
+            timelines.into_iter().for_each(|timeline| self.fail(timeline));
+        }
+    }
+
+    /// Fails a timeline, and what is held for it with the timelines that it was to signal.
+    fn fail(&mut self, timeline: usize) {
+        let mut failing = vec![timeline];
+        while let Some(timeline) = failing.pop() {
+            if std::mem::replace(&mut self.failed[timeline], true) {
+                continue;
+            }
+            for at in 0..self.operations.len() {
+                let operation = &self.operations[at];
+                let mut broken = operation
+                    .waits
+                    .iter()
+                    .filter(|&&wait| wait.0 == timeline && self.is_open(wait))
+                    .peekable();
+                if operation.state != State::Held || broken.peek().is_none() {
+                    continue;
+                }
+                failing.extend(operation.signals.iter().map(|&(timeline, _)| timeline));
+                let was_covered = broken.all(|&wait| self.is_covered(operation.queue, wait));
+                self.seen.failed_where_covered += usize::from(was_covered);
+                self.operations[at].state = State::Failed;
+            }
+        }
     }
 
     /// Gives operations their places until no more can have one.
     fn settle(&mut self) {
-        let last = self.operations.len() - 1;
-        while let Some(next) = (0..=last).find(|&at| {
-            let operation = &self.operations[at];
-            !operation.placed && self.may_go(operation)
-        }) {
-            if next != last {
-                self.count_let_go(next);
+        while let Some(next) = (0..self.operations.len()).find(|&at| self.may_go(&self.operations[at])) {
+            if next + 1 < self.operations.len() {
+                self.note_let_go(next);
             }
-            self.operations[next].placed = true;
+            self.operations[next].state = State::Placed;
         }
     }
 
-    fn count_let_go(&mut self, at: usize) {
+    fn note_let_go(&mut self, at: usize) {
         let Operation { queue, ref waits, .. } = self.operations[at];
-        let largest = |timeline| {
-            let signals = self.operations.iter().filter(|it| it.placed).flat_map(|it| &it.signals);
-            signals.filter(|&&(signalled, _)| signalled == timeline).map(|&(_, value)| value).max()
-        };
-        let own = |&(timeline, value): &Mark| {
-            let mut covering = self.covering(queue, (timeline, value)).peekable();
-            let first = covering.peek().map(|it| it.queue == queue);
-            let larger = largest(timeline)
-                > self.covering(queue, (timeline, value)).flat_map(|it| &it.signals).map(|it| it.1).max();
-            (first == Some(true) && covering.all(|it| it.queue == queue)).then_some(larger)
-        };
-        let owns: Vec<bool> = waits.iter().filter_map(own).collect();
-        self.let_go[0] += usize::from(!owns.is_empty());
-        self.let_go[1] += usize::from(owns.contains(&true));
+        let others =
+            |timeline| self.under_way(timeline, |other| other != queue && self.reaches(queue, other));
+        let own = |timeline| self.under_way(timeline, |other| other == queue);
+        let by_own: Vec<usize> = waits
+            .iter()
+            .filter(|&&(timeline, value)| {
+                self.is_open((timeline, value)) && own(timeline) >= value && others(timeline) < value
+            })
+            .map(|&(timeline, _)| timeline)
+            .collect();
+        let out_of_order = by_own.iter().any(|&timeline| self.under_way(timeline, |_| true) > own(timeline));
+        self.seen.let_go += usize::from(!by_own.is_empty());
+        self.seen.let_go_out_of_order += usize::from(out_of_order);
+    }
+
+    fn count(&self, state: State, is_meant: impl Fn(usize) -> bool) -> usize {
+        self.operations.iter().filter(|it| it.state == state && is_meant(it.queue)).count()
     }
 }
 
-fn run(native_waits: NativeWaits, seed: u64) -> [usize; 2] {
+/// Runs a program, in which the host fails timelines or not.
+fn run(native_waits: NativeWaits, seed: u64, fails: bool) -> Seen {
     let mut first = device(3, native_waits);
     first.peers.push(1);
     let rig = Devices::new(vec![first, device(2, native_waits)]).start();
     let timelines: [Semaphore; TIMELINES] = rig.semaphores();
-    let mut model = Model { native_waits, values: [0; TIMELINES], operations: Vec::new(), let_go: [0; 2] };
+    let mut model = Model::new(native_waits);
     let mut dice = Seeded::new(seed);
     let mut signals_of = [0; TIMELINES];
     for step in 0..40 {
-        if dice.one_in(10) {
-            let timeline = dice.below(TIMELINES);
-            model.values[timeline] += 1;
-            timelines[timeline].signal(model.values[timeline]).unwrap();
-        } else {
-            let mut mark = |model: &Model, farthest: usize| {
-                let timeline = dice.below(TIMELINES);
-                (timeline, model.values[timeline] + 1 + dice.below(farthest) as u64)
-            };
-            let waits: Vec<Mark> = (0..[0, 1, 1, 2, 3][step % 5]).map(|_| mark(&model, 6)).collect();
-            let mut signals: Vec<Mark> = (0..[1, 1, 2][step % 3]).map(|_| mark(&model, 8)).collect();
-            signals.retain(|&(timeline, _)| {
-                signals_of[timeline] += 1;
-                signals_of[timeline] <= SIGNALS
-            });
-            let queue = dice.below(QUEUES);
-            let of = |marks: &[Mark]| -> Vec<(&Semaphore, u64)> {
-                marks.iter().map(|&(timeline, value)| (&timelines[timeline], value)).collect()
-            };
-            rig.job(queue, &of(&waits), &of(&signals), step as u64);
-            model.operations.push(Operation { queue, waits, signals, placed: false });
+        let timeline = dice.below(TIMELINES);
+        match dice.below(30) {
+            0 if fails => {
+                let is_first = timelines[timeline].fail(crate::rig::broken("given up"));
+                assert_ne!(is_first, model.failed[timeline]);
+                model.fail(timeline);
+            }
+            1..=3 if !model.failed[timeline] => {
+                model.values[timeline] += 1;
+                timelines[timeline].signal(model.values[timeline]).unwrap();
+            }
+            _ => {
+                let mut mark = |farthest: usize| {
+                    let timeline = dice.below(TIMELINES);
+                    (timeline, model.values[timeline] + 1 + dice.below(farthest) as u64)
+                };
+                let waits: Vec<Mark> = (0..[0, 1, 1, 2, 3][step % 5]).map(|_| mark(6)).collect();
+                let mut signals: Vec<Mark> = (0..[1, 1, 2][step % 3]).map(|_| mark(8)).collect();
+                signals.retain(|&(timeline, _)| {
+                    signals_of[timeline] += 1;
+                    signals_of[timeline] <= SIGNALS
+                });
+                let queue = dice.below(QUEUES);
+                let of = |marks: &[Mark]| -> Vec<(&Semaphore, u64)> {
+                    marks.iter().map(|&(timeline, value)| (&timelines[timeline], value)).collect()
+                };
+                rig.job(queue, &of(&waits), &of(&signals), step as u64);
+                model.submit(queue, waits, signals);
+            }
         }
-        if !model.operations.is_empty() {
-            model.settle();
-        }
+        model.settle();
+        let place = format!("{native_waits:?}, seed {seed}, step {step}");
         for queue in 0..QUEUES {
-            let expected = model.operations.iter().filter(|it| it.placed && it.queue == queue).count();
             assert_eq!(
                 rig.queued(queue),
-                expected,
-                "{native_waits:?}, seed {seed}, step {step}, queue {queue}"
+                model.count(State::Placed, |it| it == queue),
+                "{place}, queue {queue}"
             );
         }
+        assert_eq!(rig.reclaimed().len(), model.count(State::Failed, |_| true), "{place}: what has failed");
     }
-    finish(&rig, &timelines);
-    assert_eq!(rig.ran().len(), model.operations.len(), "{native_waits:?}, seed {seed}");
-    model.let_go
-}
-
-/// The host signals all that anything may still wait for.
-fn finish(rig: &Rig, timelines: &[Semaphore]) {
-    for timeline in timelines {
-        timeline.signal(100).unwrap();
+    for timeline in &timelines {
+        // Refused where it has failed.
+        let _ = timeline.signal(100);
     }
     rig.run_until_idle();
     rig.assert_idle();
+    assert_eq!(rig.reclaimed().len(), model.operations.len(), "{native_waits:?}, seed {seed}");
+    model.seen
 }
 
 #[test]
-fn operations_are_held_only_where_nothing_covers_a_wait_of_theirs() {
+fn operations_are_held_only_where_nothing_covers_a_wait_and_end_where_one_fails() {
     for native_waits in ALL_NATIVE_WAITS {
-        let mut let_go = [0; 2];
-        for seed in 0..100 {
-            let more = run(native_waits, seed);
-            let_go.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        let mut all = Seen::default();
+        for seed in 0..300 {
+            let seen = run(native_waits, seed, seed % 2 == 0);
+            all.let_go += seen.let_go;
+            all.let_go_out_of_order += seen.let_go_out_of_order;
+            all.failed_where_covered += seen.failed_where_covered;
         }
         // A judge that never sees it says nothing about it.
-        assert!(let_go[0] > 100 && let_go[1] > 20, "{native_waits:?}: let go by their own queue {let_go:?}");
+        let is_enough = all.let_go > 100 && all.let_go_out_of_order > 20 && all.failed_where_covered > 20;
+        assert!(is_enough, "{native_waits:?}: {all:?}");
     }
 }
