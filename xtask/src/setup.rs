@@ -277,18 +277,11 @@ fn runs(name: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The same; installed if it is missing and we may.
-fn program(name: &str, package: &str, purpose: &str) -> Result<PathBuf> {
-    let is_here = runs(name) || (debian(&[package]) && runs(name));
-    if !is_here {
-        bail!("{purpose} needs {name}\n  {}", advice(package));
-    }
-    Ok(PathBuf::from(name))
-}
-
 /// Where valgrind is, which counts instructions.
 pub(crate) fn valgrind() -> Result<PathBuf> {
-    program("valgrind", "valgrind", "counting instructions")
+    let valgrind = Part { name: "valgrind", package: "valgrind", is_here: || runs("valgrind") };
+    ensure_all("counting instructions", &[valgrind])?;
+    Ok(PathBuf::from("valgrind"))
 }
 
 /// Whether IREE's tools find an MPI.
