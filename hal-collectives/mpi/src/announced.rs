@@ -52,6 +52,7 @@ impl Messages {
 pub(crate) type Totals = Vec<(u32, Messages)>;
 
 /// Messages that were announced, and how many of them are on their way.
+#[derive(Clone)]
 pub(crate) struct Announced {
     /// The other rank, in the group and in the job.
     pub(crate) rank: u32,

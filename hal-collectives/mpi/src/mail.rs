@@ -2,6 +2,7 @@
 
 //! Letters, the small messages by which ranks announce operations: the receives that wait for them, and the sends.
 
+use crate::announced::{tag_behind, tags_between};
 use crate::group::Generation;
 use crate::library::{Library, Request, allocate};
 use crate::wire::{
@@ -60,9 +61,10 @@ pub(crate) struct Mail {
     sent: VecDeque<Request>,
     /// The same, to be used again.
     spare: Vec<Request>,
-    tags: BTreeMap<u32, u32>,
+    /// The next tag for each rank.
+    tags: BTreeMap<u32, i32>,
     /// Tags of messages that were announced and may not have been sent: to whom, from which on, how many.
-    reserved: Vec<(u32, u32, u32)>,
+    reserved: Vec<(u32, i32, u32)>,
     /// Messages that are to be sent empty and that MPI has refused: to whom, with which tag.
     unsent: VecDeque<(u32, i32)>,
     /// A process of the job has another version: nothing that it says is understood, so that every operation fails from then on.
@@ -196,21 +198,21 @@ impl Mail {
     /// The first of so many tags for what follows a letter to a rank of the job. Those of messages that wait to be sent are passed over, as what is sent before
     /// them would be taken for them; where more are asked for than that leaves, nothing is sent.
     pub(crate) fn tags(&mut self, peer: u32, count: u32) -> Result<i32> {
-        let next = self.tags.entry(peer).or_default();
+        let next = self.tags.entry(peer).or_insert(FIRST_TAG);
         let mut first = *next;
-        let is_met = |first: u32, &(of, from, many): &(u32, u32, u32)| {
-            let behind = |from: u32, at: u32| (at + TAGS - from) % TAGS;
-            of == peer && (behind(first, from) < count || behind(from, first) < many)
+        let is_met = |first: i32, &(of, from, many): &(u32, i32, u32)| {
+            of == peer && (tags_between(first, from) < count || tags_between(from, first) < many)
         };
         for _ in 0..=self.reserved.len() {
             let Some(&(_, from, many)) = self.reserved.iter().find(|met| is_met(first, met)) else {
-                *next = (first + count % TAGS) % TAGS;
-                return Ok(FIRST_TAG + first.cast_signed());
+                *next = tag_behind(first, count);
+                return Ok(first);
             };
-            first = (from + many % TAGS) % TAGS;
+            first = tag_behind(from, many);
         }
         let message = format!(
-            "messages to process {peer} of this job that were announced and not sent have so many of the {TAGS} tags that {count}              more have no place; have fewer collectives under way at once"
+            "messages to process {peer} of this job that were announced and not sent have so many of the {TAGS} tags that {count} \
+             more have no place; have fewer collectives under way at once"
         );
         Err(Failure::new(Code::ResourceExhausted, message))
     }
@@ -218,19 +220,18 @@ impl Mail {
     /// Goes on as if so many messages had been sent.
     #[cfg(test)]
     pub(crate) fn skip_tags(&mut self, peer: u32, tags: u32) {
-        let next = self.tags.entry(peer).or_default();
-        *next = (*next + tags) % TAGS;
+        let next = self.tags.entry(peer).or_insert(FIRST_TAG);
+        *next = tag_behind(*next, tags);
     }
 
     /// No other message to a rank gets these tags until they are given back.
     pub(crate) fn reserve(&mut self, peer: u32, tag: i32, count: u32) {
-        self.reserved.push((peer, (tag - FIRST_TAG).cast_unsigned(), count));
+        self.reserved.push((peer, tag, count));
     }
 
     /// All messages have been sent that had the tags from this one on.
     pub(crate) fn give_back(&mut self, peer: u32, tag: i32) {
-        let first = (tag - FIRST_TAG).cast_unsigned();
-        let at = self.reserved.iter().position(|&(of, from, _)| (of, from) == (peer, first));
+        let at = self.reserved.iter().position(|&(of, from, _)| (of, from) == (peer, tag));
         at.map(|at| self.reserved.swap_remove(at));
     }
 

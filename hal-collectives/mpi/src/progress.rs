@@ -209,8 +209,12 @@ impl Progress {
 
     /// Whether letters are on their way, or other transfers, of operations that may be over here: MPI may need this process to look for them to go.
     pub(crate) fn sends(&self) -> bool {
-        let receives = self.mail.listens() && self.unclaimed.is_unfinished();
-        self.mail.is_sending() || self.endings.keeps() || receives
+        self.mail.is_sending() || self.endings.keeps() || self.receives_unclaimed()
+    }
+
+    /// Whether there are messages to look for that no operation receives.
+    fn receives_unclaimed(&self) -> bool {
+        self.unclaimed.is_unfinished() && self.mail.listens()
     }
 
     /// Takes what has ended since this was asked for, where there is nothing.
@@ -319,8 +323,9 @@ impl Progress {
         loop {
             match self.mail.next(&self.library) {
                 Ok(Some(letter)) => {
-                    let announces = matches!(letter.header.content, Content::Messages { .. });
-                    if announces && let Err(failure) = self.receive_before(&letter) {
+                    if let Content::Messages { tag, messages } = letter.header.content
+                        && let Err(failure) = self.receive_before(letter.header.source, (tag, messages.count))
+                    {
                         self.mail.put_back(letter);
                         moved |= !self.active.is_empty();
                         self.fail_all(&failure);
@@ -354,7 +359,7 @@ impl Progress {
             }
         }
         self.let_go_of_kept();
-        if self.unclaimed.is_unfinished() && self.mail.listens() {
+        if self.receives_unclaimed() {
             self.unclaimed.look(&self.library);
         }
         self.look_at_time();
@@ -372,14 +377,10 @@ impl Progress {
         self.ended.let_go.extend(ended);
     }
 
-    /// Before a letter is taken: messages that were announced before, with a tag of those that it announces, get the receives that come before those of its own
-    /// ([why](crate::unclaimed)).
-    fn receive_before(&mut self, letter: &Letter) -> Result {
-        let (peer, Content::Messages { tag, messages }) = (letter.header.source, letter.header.content)
-        else {
-            return Ok(());
-        };
-        if self.unclaimed.is_clear(peer, tag, messages.count) {
+    /// Before a letter of a rank is taken that announces messages with so many tags: those that were announced before with one of these get the receives that come
+    /// before those of its own ([why](crate::unclaimed)).
+    fn receive_before(&mut self, peer: u32, (tag, count): (i32, u32)) -> Result {
+        if self.unclaimed.is_clear(peer, tag, count) {
             return Ok(());
         }
         // Those that were cancelled have missed their messages, or have them.
@@ -403,19 +404,16 @@ impl Progress {
                 _ => None,
             })
         });
-        let early = early.flat_map(|(meeting, announced)| {
+        let awaited = self.active.values().filter_map(|active| Some((active.started.incoming()?, active)));
+        let awaited = awaited.flat_map(|(meeting, active)| {
+            let of_peer = active.awaited.iter().filter(move |awaited| awaited.peer == peer);
+            of_peer.map(move |awaited| (meeting, awaited.clone()))
+        });
+        let announced = early.chain(awaited).flat_map(|(meeting, announced)| {
             let length = announced.messages.largest.into();
             announced.left().map(move |tag| (meeting, tag, length))
         });
-        let awaited = self.active.values().filter_map(|active| Some((active.started.incoming()?, active)));
-        let awaited = awaited.flat_map(|(meeting, active)| {
-            active.awaited.iter().filter(move |awaited| awaited.peer == peer).flat_map(move |awaited| {
-                let length = awaited.messages.largest.into();
-                awaited.left().map(move |tag| (meeting, tag, length))
-            })
-        });
-        let announced = early.chain(awaited);
-        self.unclaimed.receive_before(peer, (tag, messages.count), announced, &self.library)
+        self.unclaimed.receive_before(peer, (tag, count), announced, &self.library)
     }
 
     /// Goes on with a copy, if there is one: a part of it, as messages may come meanwhile.
@@ -608,16 +606,16 @@ impl Progress {
     fn finish(&mut self, id: u64, outcome: Result) {
         let Some(active) = self.active.remove(&id) else { return };
         self.deadlines.remove(&(active.deadline, id));
-        if let Some(meeting) = active.started.incoming() {
+        let incoming = active.started.incoming();
+        if let Some(meeting) = incoming {
             self.expected.remove(&meeting);
-            // Whatever is left is of no operation.
+            // Letters that came early for it are discarded.
             while let Some((&place, _)) = self.early.range((meeting, 0)..=(meeting, u32::MAX)).next() {
                 for letter in self.early.remove(&place).into_iter().flatten() {
                     self.unclaimed.discard(&letter, &self.library);
                 }
             }
         }
-        let incoming = active.started.incoming();
         let Active { started, steps, after, expects, in_flight, refused, promised, awaited, .. } = *active;
         refused.iter().for_each(|letter| self.unclaimed.discard(letter, &self.library));
         // As was announced, also where the operation has failed.

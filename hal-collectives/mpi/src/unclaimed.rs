@@ -161,7 +161,9 @@ impl Unclaimed {
             }
             self.is_unfinished = true;
         }
-        self.look(library);
+        if self.is_unfinished {
+            self.look(library);
+        }
     }
 
     /// A receive has ended: if it was cancelled before its message came, that may come later.
@@ -179,9 +181,6 @@ impl Unclaimed {
 
     /// Lets go of what has come and is not wanted, and receives more of it.
     pub(crate) fn look(&mut self, library: &Library) {
-        if !self.is_unfinished {
-            return;
-        }
         let mut under_way: BTreeMap<u32, u64> = BTreeMap::new();
         self.messages.retain(|&(peer, _), messages| {
             messages.retain_mut(|message| {

@@ -50,7 +50,7 @@ struct Networks {
 static NETWORKS: Mutex<Networks> =
     Mutex::new(Networks { inboxes: BTreeMap::new(), ended: BTreeMap::new(), next: 1 });
 
-const ANY_SOURCE: c_int = -1;
+pub(super) const ANY_SOURCE: c_int = -1;
 const LAST_TAG: c_int = super::LEAST_TAGS;
 /// How many ranks a network has at most.
 const RANKS: usize = 1 << 16;
@@ -141,15 +141,32 @@ unsafe extern "C" fn receive(
     0
 }
 
-unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
-    // SAFETY: `Library` passes words of its own; a status begins with two here.
+/// What `MPI_Test` tells: whether a request has ended, whether that was by a message, and of how many bytes.
+///
+/// # Safety
+///
+/// The words are those of a call, and a status begins with two.
+pub(super) unsafe fn tell(
+    ended: Option<Option<usize>>,
+    request: *mut Handle,
+    flag: *mut c_int,
+    status: *mut c_void,
+) {
+    // SAFETY: as the caller promises.
     unsafe {
-        let ended = if *request == 0 { Some(Some(0)) } else { networks().ended.remove(&*request) };
         *flag = c_int::from(ended.is_some());
         if let Some(by_message) = ended {
             *request = 0;
             *status.cast::<[u64; 2]>() = [u64::from(by_message.is_none()), by_message.unwrap_or(0) as u64];
         }
+    }
+}
+
+unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
+    // SAFETY: `Library` passes words of its own.
+    unsafe {
+        let ended = if *request == 0 { Some(Some(0)) } else { networks().ended.remove(&*request) };
+        tell(ended, request, flag, status);
     }
     0
 }
@@ -198,13 +215,10 @@ unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
     0
 }
 
-/// The libraries of the ranks of a new network.
-pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
-    let mut networks = networks();
-    networks.next = (networks.next / RANKS + 1) * RANKS + 1;
-    let world = networks.next - 1;
-    (0..ranks).map(move |rank| Library {
-        world: world + rank as usize,
+/// The library of a rank of so many, with the functions of this module.
+pub(super) fn library(world: Handle, (rank, size): (u32, u32)) -> Library {
+    Library {
+        world,
         byte: 0,
         any_source: ANY_SOURCE,
         last_tag: LAST_TAG,
@@ -220,8 +234,16 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
         failure: OnceCell::new(),
         owned: true,
         rank,
-        size: ranks,
-    })
+        size,
+    }
+}
+
+/// The libraries of the ranks of a new network.
+pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
+    let mut networks = networks();
+    networks.next = (networks.next / RANKS + 1) * RANKS + 1;
+    let world = networks.next - 1;
+    (0..ranks).map(move |rank| library(world + rank as usize, (rank, ranks)))
 }
 
 /// How many messages a rank would receive now.

@@ -5,10 +5,10 @@
 //! fail, and ranks may go.
 #![allow(clippy::indexing_slicing, reason = "a test stops where something is not as it should be")]
 
+use super::loopback::{ANY_SOURCE, library, tell};
 use super::{Handle, Library};
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What happens in a world beside what has to.
@@ -60,7 +60,6 @@ struct World {
 static WORLDS: Mutex<BTreeMap<usize, World>> = Mutex::new(BTreeMap::new());
 
 const RANKS: usize = 1 << 8;
-const ANY_SOURCE: c_int = -1;
 
 fn worlds() -> MutexGuard<'static, BTreeMap<usize, World>> {
     WORLDS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -148,6 +147,29 @@ fn copy(sent: &Sent, posted: &Posted, length: usize) {
     unsafe { std::ptr::copy(from, posted.address as *mut u8, length) };
 }
 
+/// Begins something for a rank, unless that fails, and writes down its request.
+///
+/// # Safety
+///
+/// The request is a word of the caller's.
+unsafe fn begin(rank: Handle, request: *mut Handle, work: impl FnOnce(&mut World, Handle)) -> c_int {
+    with(rank, |of| {
+        if of.chance(of.weather.begins_fail) {
+            return 1;
+        }
+        let handle = of.request();
+        work(of, handle);
+        // SAFETY: as the caller promises.
+        unsafe { *request = rank / RANKS * RANKS + (handle << 32) };
+        0
+    })
+}
+
+/// The world of a request, and its number there.
+fn parts(request: Handle) -> (Handle, Handle) {
+    (request & 0xFFFF_FFFF, request >> 32)
+}
+
 unsafe extern "C" fn send(
     address: *mut c_void,
     count: c_int,
@@ -158,39 +180,19 @@ unsafe extern "C" fn send(
     request: *mut Handle,
 ) -> c_int {
     let length = usize::try_from(count).unwrap_or_default();
-    with(world, |of| {
-        if of.chance(of.weather.begins_fail) {
-            return 1;
-        }
-        let handle = of.request();
-        // SAFETY: the sender's memory is as long as it says, and its word is there.
-        let bytes = unsafe {
-            *request = world / RANKS * RANKS + (handle << 32);
-            (length <= of.weather.eager).then(|| {
-                if length == 0 {
-                    Vec::new()
-                } else {
-                    std::slice::from_raw_parts(address.cast::<u8>(), length).to_vec()
-                }
-            })
-        };
+    let sent = |of: &mut World, request: Handle| {
+        // SAFETY: the sender's memory is as long as it says.
+        let now = || unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec();
+        let bytes = (length <= of.weather.eager).then(now);
         if bytes.is_some() {
-            of.ended.insert(handle, Some(length));
+            of.ended.insert(request, Some(length));
         }
-        let address = address as usize;
-        let source = number(world % RANKS);
-        of.sent.push(Sent {
-            request: handle,
-            source,
-            target: peer,
-            tag,
-            address,
-            length,
-            bytes,
-            has_arrived: false,
-        });
-        0
-    })
+        let (source, address) = (number(world % RANKS), address as usize);
+        let has_arrived = false;
+        of.sent.push(Sent { request, source, target: peer, tag, address, length, bytes, has_arrived });
+    };
+    // SAFETY: `Library` passes a word of its own.
+    unsafe { begin(world, request, sent) }
 }
 
 unsafe extern "C" fn receive(
@@ -203,51 +205,37 @@ unsafe extern "C" fn receive(
     request: *mut Handle,
 ) -> c_int {
     let room = usize::try_from(count).unwrap_or_default();
-    with(world, |of| {
-        if of.chance(of.weather.begins_fail) {
-            return 1;
-        }
-        let handle = of.request();
+    let posted = |of: &mut World, request: Handle| {
         let (rank, address) = (number(world % RANKS), address as usize);
-        of.posted.push(Posted { request: handle, rank, source: peer, tag, address, room });
+        of.posted.push(Posted { request, rank, source: peer, tag, address, room });
         of.meet();
-        // SAFETY: the receiver's word.
-        unsafe { *request = world / RANKS * RANKS + (handle << 32) };
-        0
-    })
+    };
+    // SAFETY: `Library` passes a word of its own.
+    unsafe { begin(world, request, posted) }
 }
 
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
-    // SAFETY: `Library` passes words of its own; a status begins with two here.
+    // SAFETY: `Library` passes words of its own.
     unsafe {
-        let (world, handle) = (*request & 0xFFFF_FFFF, *request >> 32);
         let ended = if *request == 0 {
             Some(Some(0))
         } else {
-            let ended = with(world, |of| {
+            let (world, handle) = parts(*request);
+            let asked = with(world, |of| {
                 of.move_some();
-                if of.chance(of.weather.asks_fail) {
-                    return Err(());
-                }
-                Ok(of.ended.remove(&handle))
+                (!of.chance(of.weather.asks_fail)).then(|| of.ended.remove(&handle))
             });
-            match ended {
-                Ok(ended) => ended,
-                Err(()) => return 1,
-            }
+            let Some(ended) = asked else { return 1 };
+            ended
         };
-        *flag = c_int::from(ended.is_some());
-        if let Some(by_message) = ended {
-            *request = 0;
-            *status.cast::<[u64; 2]>() = [u64::from(by_message.is_none()), by_message.unwrap_or(0) as u64];
-        }
+        tell(ended, request, flag, status);
     }
     0
 }
 
 unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
     // SAFETY: `Library` passes a word of its own.
-    let (world, handle) = unsafe { (*request & 0xFFFF_FFFF, *request >> 32) };
+    let (world, handle) = parts(unsafe { *request });
     with(world, |of| {
         let posted = of.posted.len();
         of.posted.retain(|posted| posted.request != handle);
@@ -255,32 +243,6 @@ unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
             of.ended.insert(handle, None);
         }
     });
-    0
-}
-
-unsafe extern "C" fn was_cancelled(status: *const c_void, flag: *mut c_int) -> c_int {
-    // SAFETY: written by `test`.
-    unsafe { *flag = c_int::from(*status.cast::<u64>() != 0) };
-    0
-}
-
-unsafe extern "C" fn count(status: *const c_void, _type: Handle, count: *mut c_int) -> c_int {
-    // SAFETY: written by `test`.
-    unsafe { *count = c_int::try_from((*status.cast::<[u64; 2]>())[1]).unwrap_or(c_int::MAX) };
-    0
-}
-
-unsafe extern "C" fn error_string(_code: c_int, _text: *mut c_char, _length: *mut c_int) -> c_int {
-    0
-}
-
-unsafe extern "C" fn finalize() -> c_int {
-    0
-}
-
-unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
-    // SAFETY: `Library` passes a word of its own.
-    unsafe { *flag = 1 };
     0
 }
 
@@ -292,26 +254,11 @@ pub(crate) fn world(ranks: u32, weather: Weather, seed: u64) -> (usize, Vec<Libr
     let (sent, posted, under_way) = (Vec::new(), Vec::new(), Vec::new());
     let (ended, gone) = (BTreeMap::new(), BTreeSet::new());
     worlds.insert(at, World { weather, state, next: 0, sent, posted, under_way, ended, gone });
-    let library = |rank: u32| Library {
-        world: at * RANKS + rank as usize,
-        byte: 0,
-        any_source: ANY_SOURCE,
-        last_tag: super::LEAST_TAGS,
-        send,
-        receive,
-        test,
-        cancel,
-        was_cancelled,
-        count,
-        error_string,
-        finalize,
-        finalized,
-        failure: OnceCell::new(),
-        owned: true,
-        rank,
-        size: ranks,
+    let of_rank = |rank: u32| {
+        let library = library(at * RANKS + rank as usize, (rank, ranks));
+        Library { send, receive, test, cancel, ..library }
     };
-    (at, (0..ranks).map(library).collect())
+    (at, (0..ranks).map(of_rank).collect())
 }
 
 /// From now on nothing comes from or to a rank.
