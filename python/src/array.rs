@@ -4,7 +4,7 @@
 
 use crate::dlpack;
 use crate::runtime::{self, Element, HostView, Program, View};
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -113,6 +113,31 @@ impl Array {
         arguments.set_item("dtype", types.getattr(host.element.name)?)?;
         let flat = numpy.call_method("frombuffer", (PyBytes::new(py, bytes),), Some(&arguments))?;
         flat.call_method1("reshape", (slf.get().shape(py)?,))
+    }
+
+    /// The array as numpy asks for it where the buffer protocol fails, as for a type that has no letter there. Without this numpy
+    /// goes on without an error, and makes one object of the whole array.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let own = Self::numpy(slf)?;
+        let array = match dtype {
+            Some(dtype) => own.call_method1("astype", (dtype, "K", "unsafe", true, false))?,
+            None => own.clone(),
+        };
+        // A type that the buffer protocol has no letter for is copied already.
+        let is_copy = slf.get().element()?.format.is_none() || !array.is(&own);
+        match copy {
+            Some(false) if is_copy => {
+                Err(PyValueError::new_err("this array becomes numpy's of that type only by a copy"))
+            }
+            // What `numpy()` returns is read-only also where it is a copy.
+            Some(true) => array.call_method0("copy"),
+            _ => Ok(array),
+        }
     }
 
     /// The only element, as a Python number.

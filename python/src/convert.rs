@@ -99,7 +99,8 @@ impl Source {
         }
         let py = object.py();
         let is_array = object.hasattr("dtype")?;
-        if is_array && !object.hasattr("__array__")? && object.hasattr("__dlpack__")? {
+        let is_ours = object.cast::<Array>().is_ok();
+        if is_array && (is_ours || !object.hasattr("__array__")?) && object.hasattr("__dlpack__")? {
             return Self::of_dlpack(object);
         }
         let numpy = py.import("numpy")?;

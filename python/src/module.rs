@@ -7,7 +7,9 @@ use crate::device::Device;
 use crate::future::{Future, Pending, Work, single};
 use crate::runtime::{self, Element, Kind, Program, Started, Value};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyAttributeError, PyKeyError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyAttributeError, PyBufferError, PyKeyError, PyOverflowError, PyTypeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::path::PathBuf;
@@ -158,7 +160,8 @@ impl Function {
         let kind = error.get_type(py);
         let is_known = kind.is(py.get_type::<PyTypeError>())
             || kind.is(py.get_type::<PyValueError>())
-            || kind.is(py.get_type::<PyOverflowError>());
+            || kind.is(py.get_type::<PyOverflowError>())
+            || kind.is(py.get_type::<PyBufferError>());
         if !is_known {
             return error;
         }

@@ -247,6 +247,7 @@ if child == 0:
             lambda: future.result(),
             lambda: future.done(),
             lambda: result.numpy(),
+            lambda: np.asarray(result),
         ]
         for number, work in enumerate(works):
             try:

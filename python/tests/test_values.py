@@ -4,6 +4,7 @@
 
 import iree.runtime as rt
 import iree_hal
+import ml_dtypes
 import numpy as np
 import pytest
 from conftest import HERE, LOCAL, VMVX
@@ -50,6 +51,20 @@ def test_argument_that_cannot_be_taken_is_named(module, kind, arguments, words):
     with pytest.raises(kind, match=words) as caught:
         module.scale(*arguments)
     assert caught.value.__cause__ is not None
+
+
+def test_array_that_dlpack_cannot_give_is_named_as_an_argument(module):
+    class Strided:
+        dtype, given = np.dtype(np.float32), np.ones(6, np.float32)[::2]
+
+        def __dlpack__(self, **options):
+            return self.given.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.given.__dlpack_device__()
+
+    with pytest.raises(BufferError, match="argument %input0 of scale: the array is not contiguous"):
+        module.scale(Strided(), 0.5)
 
 
 def test_error_of_an_argument_of_the_programs_own_comes_as_it_is(module):
@@ -154,6 +169,32 @@ def test_view_of_a_device_is_read_only(device):
     array = device.array(np.arange(4, dtype=np.int32)).numpy()
     with pytest.raises(ValueError):
         array[0] = 1
+
+
+@pytest.mark.parametrize("name", ["mock", "gaudi://emulated"])
+def test_array_of_a_type_without_a_letter_in_the_buffer_protocol_becomes_numpys_by_asarray(name):
+    # numpy itself goes on without a word where that protocol fails, and would make one object of the whole array.
+    given = np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3)
+    array = iree_hal.Device(name).array(given)
+    for taken in (np.asarray(array), np.array(array)):
+        assert taken.dtype == given.dtype and taken.tolist() == given.tolist()
+    assert np.asarray(array, np.float32).tolist() == given.tolist()
+    with pytest.raises(ValueError, match="copy"):
+        array.__array__(copy=False)
+    again = array.__array__(copy=True)
+    again[0, 0] = 7
+    assert array.numpy().tolist() == given.tolist()
+
+
+def test_array_shows_itself_to_what_asks_by_array_and_copies_where_that_is_asked(device):
+    given = np.arange(6, dtype=np.int32).reshape(2, 3)
+    array = device.array(given)
+    assert np.shares_memory(array.__array__(), array.__array__(copy=False))
+    again = array.__array__(copy=True)
+    again[0, 0] = 7
+    assert array.__array__(np.dtype("int64")).tolist() == given.tolist()
+    with pytest.raises(ValueError, match="copy"):
+        array.__array__(np.dtype("int64"), copy=False)
 
 
 def test_module_comes_from_a_file_or_from_bytes(values):
