@@ -6,7 +6,7 @@
 //! the place that it names, a transfer knows whose it is, and times are in order.
 
 use crate::active::{Active, InFlight, Purpose};
-use crate::announced::Announced;
+use crate::announced::{Announced, tags_between};
 use crate::ending::{Endings, GRACE, UNOWNED};
 use crate::engine::Command;
 use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
@@ -319,12 +319,18 @@ impl Progress {
         loop {
             match self.mail.next(&self.library) {
                 Ok(Some(letter)) => {
-                    let announces = matches!(letter.header.content, Content::Messages { .. });
-                    if announces && let Err(failure) = self.receive_before(&letter) {
-                        self.mail.put_back(letter);
-                        moved |= !self.active.is_empty();
-                        self.fail_all(&failure);
-                        break;
+                    match self.receive_before(&letter) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            self.mail.put_back(letter);
+                            break;
+                        }
+                        Err(failure) => {
+                            self.mail.put_back(letter);
+                            moved |= !self.active.is_empty();
+                            self.fail_all(&failure);
+                            break;
+                        }
                     }
                     self.deliver(letter);
                 }
@@ -373,20 +379,21 @@ impl Progress {
     }
 
     /// Before a letter is taken: messages that were announced before, with a tag of those that it announces, get the receives that come before those of its own
-    /// ([why](crate::unclaimed)).
-    fn receive_before(&mut self, letter: &Letter) -> Result {
+    /// ([why](crate::unclaimed)). False if one of them was to be cancelled, and MPI has not said whether it has missed its message.
+    fn receive_before(&mut self, letter: &Letter) -> Result<bool> {
         let (peer, Content::Messages { tag, messages }) = (letter.header.source, letter.header.content)
         else {
-            return Ok(());
+            return Ok(true);
         };
         if self.unclaimed.is_clear(peer, tag, messages.count) {
-            return Ok(());
+            return Ok(true);
         }
         // Those that were cancelled have missed their messages, or have them.
         self.let_go_of_kept();
         let mut at = 0;
+        let of_peer = |flight: &InFlight| flight.request.source().filter(|&(from, _)| from == peer);
         while let Some(flight) = self.in_flight.get_mut(at) {
-            let is_cancelled = flight.request.cancelled() == Some(peer);
+            let is_cancelled = flight.request.is_cancelled() && of_peer(flight).is_some();
             match is_cancelled.then(|| self.library.has_ended(&mut flight.request)) {
                 None | Some(Ok(false)) => at += 1,
                 Some(outcome) => {
@@ -395,6 +402,17 @@ impl Progress {
                 }
             }
         }
+        // What would be missed from now on would be taken for one of the letter's.
+        for flight in self.in_flight.iter_mut().chain(self.endings.kept()) {
+            if of_peer(flight).is_some_and(|(_, of)| tags_between(tag, of) < messages.count) {
+                if flight.request.is_cancelled() {
+                    return Ok(false);
+                }
+                flight.request.stay();
+            }
+        }
+        let received = self.in_flight.iter().chain(self.endings.kept().iter());
+        let received = received.filter_map(of_peer).map(|(_, tag)| tag);
         let early = self.early.iter().flat_map(|(&(meeting, from), letters)| {
             letters.iter().filter_map(move |letter| match letter.header.content {
                 Content::Messages { tag, messages } if letter.header.source == peer => {
@@ -415,7 +433,8 @@ impl Progress {
             })
         });
         let announced = early.chain(awaited);
-        self.unclaimed.receive_before(peer, (tag, messages.count), announced, &self.library)
+        self.unclaimed.receive_before(peer, (tag, messages.count), (received, announced), &self.library)?;
+        Ok(true)
     }
 
     /// Goes on with a copy, if there is one: a part of it, as messages may come meanwhile.
