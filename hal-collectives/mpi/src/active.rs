@@ -25,6 +25,13 @@ pub(crate) struct InFlight {
     pub(crate) purpose: Purpose,
 }
 
+impl InFlight {
+    /// The tag of the message that it receives, if it is one of this rank.
+    pub(crate) fn tag_of(&self, peer: u32) -> Option<i32> {
+        self.request.source().and_then(|(from, tag)| (from == peer).then_some(tag))
+    }
+}
+
 pub(crate) enum Purpose {
     Send,
     /// And what is done then.

@@ -51,6 +51,11 @@ impl Endings {
         !self.kept.is_empty()
     }
 
+    /// Transfers whose ranks could not wait for them.
+    pub(crate) fn kept(&mut self) -> &mut [InFlight] {
+        &mut self.kept
+    }
+
     /// An operation of a group has failed that has so many transfers under way.
     pub(crate) fn add(&mut self, group: Generation, operation: u64, told: Told, transfers: usize) {
         let until = Instant::now() + GRACE;

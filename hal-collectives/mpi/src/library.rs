@@ -526,12 +526,17 @@ impl Request {
         self.source.filter(|_| self.has_missed)
     }
 
-    /// From whom it receives, if it was to be cancelled and has not ended so far.
-    pub(crate) fn cancelled(&self) -> Option<u32> {
-        self.source.filter(|_| self.is_cancelled).map(|(from, _)| from)
+    /// From whom it receives, and with which tag, if that is one rank.
+    pub(crate) fn source(&self) -> Option<(u32, i32)> {
+        self.source
     }
 
-    #[cfg(test)]
+    /// It is not cancelled any more, as later receives may get what it would miss.
+    pub(crate) fn stay(&mut self) {
+        self.is_expected = false;
+    }
+
+    /// Whether it was to be cancelled and has not ended so far.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled
     }

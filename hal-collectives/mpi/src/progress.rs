@@ -6,7 +6,7 @@
 //! the place that it names, a transfer knows whose it is, and times are in order.
 
 use crate::active::{Active, InFlight, Purpose};
-use crate::announced::Announced;
+use crate::announced::{Announced, tags_between};
 use crate::ending::{Endings, GRACE, UNOWNED};
 use crate::engine::Command;
 use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
@@ -323,12 +323,18 @@ impl Progress {
         loop {
             match self.mail.next(&self.library) {
                 Ok(Some(letter)) => {
-                    if let Content::Messages { tag, messages } = letter.header.content
-                        && let Err(failure) = self.receive_before(letter.header.source, (tag, messages.count))
-                    {
+                    let before = match letter.header.content {
+                        Content::Messages { tag, messages } => {
+                            self.receive_before(letter.header.source, (tag, messages.count))
+                        }
+                        _ => Ok(true),
+                    };
+                    if !matches!(before, Ok(true)) {
                         self.mail.put_back(letter);
-                        moved |= !self.active.is_empty();
-                        self.fail_all(&failure);
+                        if let Err(failure) = before {
+                            moved |= !self.active.is_empty();
+                            self.fail_all(&failure);
+                        }
                         break;
                     }
                     self.deliver(letter);
@@ -378,24 +384,24 @@ impl Progress {
     }
 
     /// Before a letter of a rank is taken that announces messages with so many tags: those that were announced before with one of these get the receives that come
-    /// before those of its own ([why](crate::unclaimed)).
-    fn receive_before(&mut self, peer: u32, (tag, count): (i32, u32)) -> Result {
+    /// before those of its own ([why](crate::unclaimed)). Whether it can be taken: it cannot while MPI does not say whether a receive with one of these tags, that was
+    /// cancelled, has missed its message.
+    fn receive_before(&mut self, peer: u32, (tag, count): (i32, u32)) -> Result<bool> {
         if self.unclaimed.is_clear(peer, tag, count) {
-            return Ok(());
+            return Ok(true);
         }
-        // Those that were cancelled have missed their messages, or have them.
-        self.let_go_of_kept();
-        let mut at = 0;
-        while let Some(flight) = self.in_flight.get_mut(at) {
-            let is_cancelled = flight.request.cancelled() == Some(peer);
-            match is_cancelled.then(|| self.library.has_ended(&mut flight.request)) {
-                None | Some(Ok(false)) => at += 1,
-                Some(outcome) => {
-                    let flight = self.in_flight.swap_remove(at);
-                    self.landed(flight, outcome.map(drop));
+        self.settle_cancelled(peer);
+        for flight in self.in_flight.iter_mut().chain(self.endings.kept()) {
+            if flight.tag_of(peer).is_some_and(|of| tags_between(tag, of) < count) {
+                if flight.request.is_cancelled() {
+                    return Ok(false);
                 }
+                // What it would miss from now on would be taken for one of the letter's.
+                flight.request.stay();
             }
         }
+        let received = self.in_flight.iter().chain(self.endings.kept().iter());
+        let received = received.filter_map(|flight| flight.tag_of(peer));
         let early = self.early.iter().flat_map(|(&(meeting, from), letters)| {
             letters.iter().filter_map(move |letter| match letter.header.content {
                 Content::Messages { tag, messages } if letter.header.source == peer => {
@@ -413,7 +419,24 @@ impl Progress {
             let length = announced.messages.largest.into();
             announced.left().map(move |tag| (meeting, tag, length))
         });
-        self.unclaimed.receive_before(peer, (tag, count), announced, &self.library)
+        self.unclaimed.receive_before(peer, (tag, count), (received, announced), &self.library)?;
+        Ok(true)
+    }
+
+    /// Asks of each receive of a rank that was cancelled whether it has missed its message.
+    fn settle_cancelled(&mut self, peer: u32) {
+        self.let_go_of_kept();
+        let mut at = 0;
+        while let Some(flight) = self.in_flight.get_mut(at) {
+            let is_cancelled = flight.request.is_cancelled() && flight.tag_of(peer).is_some();
+            match is_cancelled.then(|| self.library.has_ended(&mut flight.request)) {
+                None | Some(Ok(false)) => at += 1,
+                Some(outcome) => {
+                    let flight = self.in_flight.swap_remove(at);
+                    self.landed(flight, outcome.map(drop));
+                }
+            }
+        }
     }
 
     /// Goes on with a copy, if there is one: a part of it, as messages may come meanwhile.

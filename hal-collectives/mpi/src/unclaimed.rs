@@ -17,10 +17,10 @@
 //!    ([`Unclaimed::receive_before`]), each message with one of these tags that was announced before and for which there is no receive gets one here, with memory of its own.
 //!    Its operation [claims](Unclaimed::claim) it when it comes to it, or it is discarded. Where a receive cannot be begun, as there is no memory, the
 //!    letter is not taken, nor any behind it, until it can.
-//! 4. *Each announced message has one receive.* A receive that was cancelled before it had its message begins again, as the first of its tag. MPI takes
-//!    a receive out of its list when it is cancelled, or it has its message: so one that was cancelled and has not ended needs none. What is not wanted of a letter is
-//!    received here. Where MPI has failed with a receive that it had begun, it is not known whether the message has come, and nothing is believed any more
-//!    ([`Library::failure`]).
+//! 4. *Each announced message has one receive.* A receive that was cancelled before it had its message begins again, as the last one of its tag so far: no letter with its
+//!    tag is taken before MPI has said whether it has missed its message. A receive that another one stands behind is not cancelled any more ([`Request::stay`]), as the
+//!    other one would get its message; and when all are cancelled, the last one is the first. What is not wanted of a letter is received here. Where MPI has failed
+//!    with a receive that it had begun, it is not known whether the message has come, and nothing is believed any more ([`Library::failure`]).
 //!
 //! Nothing of this needs a word from the receiver, so no message waits for one. To find messages that were announced before costs a look at all of them, which is done
 //! when the tags are used up of which it is known that they are *clear*: those behind the last ones that were announced, as far as the last such look has found none. That
@@ -58,6 +58,34 @@ impl Message {
         }
         Ok(())
     }
+
+    /// Cancels its receive, and whether it is to be received or claimed when it is listened for again.
+    fn is_left(&mut self, library: &Library, end: Instant) -> bool {
+        let Some(mut request) = self.request.take() else { return true };
+        library.cancel(&mut request);
+        let outcome = loop {
+            match library.outcome(&mut request) {
+                Ok(None) if Instant::now() < end => {}
+                outcome => break outcome,
+            }
+        };
+        let is_wanted = self.wanted.is_some();
+        match outcome {
+            Ok(Some(false)) => true,
+            Ok(Some(true)) => {
+                self.request = Some(request);
+                is_wanted
+            }
+            Ok(None) | Err(_) => {
+                std::mem::forget(request);
+                if is_wanted {
+                    let message = "a message of a group had not come when MPI was left alone";
+                    library.distrust(&Failure::new(Code::Aborted, message));
+                }
+                false
+            }
+        }
+    }
 }
 
 /// See the [module documentation](self).
@@ -94,7 +122,7 @@ impl Unclaimed {
         &mut self,
         peer: u32,
         (first, count): (i32, u32),
-        announced: impl Iterator<Item = (Meeting, i32, u64)>,
+        (received, announced): (impl Iterator<Item = i32>, impl Iterator<Item = (Meeting, i32, u64)>),
         library: &Library,
     ) -> Result {
         let mut clear = TAGS - count.min(TAGS);
@@ -103,6 +131,7 @@ impl Unclaimed {
             clear = if at >= count { clear.min(at - count) } else { clear };
             at < count
         };
+        received.for_each(|tag| _ = stands_at(tag));
         for (meeting, tag, length) in announced {
             let known = self.messages.get(&(peer, tag));
             let is_known = known.is_some_and(|all| all.iter().any(|of| of.wanted == Some(meeting)));
@@ -130,9 +159,13 @@ impl Unclaimed {
     ) -> Result<Option<Request>> {
         let Some(messages) = self.messages.get_mut(&(peer, tag)) else { return Ok(None) };
         let of_operation = |message: &Message| message.wanted.is_some() && message.wanted == meeting;
-        let Some(at) = messages.iter().position(of_operation) else { return Ok(None) };
-        messages.iter_mut().take(at + 1).try_for_each(|message| message.receive((peer, tag), library))?;
-        let request = messages.remove(at).and_then(|message| message.request);
+        let at = messages.iter().position(of_operation);
+        // All of them come before one that is not here.
+        let before = at.map_or(messages.len(), |at| at + 1);
+        messages.iter_mut().take(before).try_for_each(|message| message.receive((peer, tag), library))?;
+        let mut request = at.and_then(|at| messages.remove(at)).and_then(|message| message.request);
+        // Later ones may have theirs.
+        request.iter_mut().for_each(Request::stay);
         if messages.is_empty() {
             self.messages.remove(&(peer, tag));
         }
@@ -170,7 +203,7 @@ impl Unclaimed {
     pub(crate) fn missed(&mut self, request: &Request) {
         let Some(source) = request.missed() else { return };
         let message = Message { wanted: None, length: request.memory().length(), request: None };
-        self.messages.entry(source).or_default().push_front(message);
+        self.messages.entry(source).or_default().push_back(message);
         (self.is_unfinished, self.clear) = (true, BTreeMap::new());
     }
 
@@ -219,35 +252,15 @@ impl Unclaimed {
     /// Nothing is received any more. What has not come by `end` is received when it is listened for again; what MPI may write then stays where it is.
     pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
         self.clear.clear();
-        for message in self.messages.values_mut().flatten() {
-            message.request.iter_mut().for_each(|request| library.cancel(request));
-        }
         self.messages.retain(|_, messages| {
-            messages.retain_mut(|message| {
-                let Some(mut request) = message.request.take() else { return true };
-                let outcome = loop {
-                    match library.outcome(&mut request) {
-                        Ok(None) if Instant::now() < end => {}
-                        outcome => break outcome,
-                    }
-                };
-                let is_wanted = message.wanted.is_some();
-                match outcome {
-                    Ok(Some(false)) => true,
-                    Ok(Some(true)) => {
-                        message.request = Some(request);
-                        is_wanted
-                    }
-                    Ok(None) | Err(_) => {
-                        std::mem::forget(request);
-                        if is_wanted {
-                            let message = "a message of a group had not come when MPI was left alone";
-                            library.distrust(&Failure::new(Code::Aborted, message));
-                        }
-                        false
-                    }
+            // The last ones first: a later receive would get the message of one that was cancelled.
+            let mut left = VecDeque::new();
+            while let Some(mut message) = messages.pop_back() {
+                if message.is_left(library, end) {
+                    left.push_front(message);
                 }
-            });
+            }
+            *messages = left;
             !messages.is_empty()
         });
         self.is_unfinished = !self.messages.is_empty();

@@ -19,6 +19,7 @@ mod asleep;
 mod endings;
 mod leavings;
 mod meanwhile;
+mod overtaken;
 mod refused;
 mod tags;
 mod versions;

@@ -21,7 +21,14 @@ pub(crate) struct Weather {
     /// One in so many calls that begin or ask for something fails; none if 0.
     pub(crate) begins_fail: u64,
     pub(crate) asks_fail: u64,
+    /// One in so many messages takes so much longer than others that many come before it; none if 0.
+    pub(crate) late: u64,
+    /// Whether what is cancelled may still get its message before it ends.
+    pub(crate) lingers: bool,
 }
+
+/// How many times as long a late message takes.
+const LATE: u64 = 400;
 
 struct Sent {
     request: Handle,
@@ -33,6 +40,7 @@ struct Sent {
     /// A copy of an eager message.
     bytes: Option<Vec<u8>>,
     has_arrived: bool,
+    is_late: bool,
 }
 
 struct Posted {
@@ -42,6 +50,7 @@ struct Posted {
     tag: c_int,
     address: usize,
     room: usize,
+    is_cancelled: bool,
 }
 
 struct World {
@@ -116,12 +125,21 @@ impl World {
     fn move_some(&mut self) {
         let slow = self.weather.slow;
         for at in 0..self.sent.len() {
-            let moves = self.chance(slow);
+            let moves = self.chance(if self.sent[at].is_late { LATE } else { slow });
             let gone = &self.gone;
             let sent = &mut self.sent[at];
             sent.has_arrived |= moves && !gone.contains(&sent.source) && !gone.contains(&sent.target);
         }
         self.meet();
+        let mut at = 0;
+        while at < self.posted.len() {
+            if self.posted[at].is_cancelled && self.chance(slow) {
+                let Posted { request, .. } = self.posted.remove(at);
+                self.ended.insert(request, None);
+            } else {
+                at += 1;
+            }
+        }
         let mut at = 0;
         while at < self.under_way.len() {
             let moves = self.chance(slow);
@@ -188,8 +206,19 @@ unsafe extern "C" fn send(
             of.ended.insert(request, Some(length));
         }
         let (source, address) = (number(world % RANKS), address as usize);
+        let is_late = of.chance(of.weather.late) && (length > 0 || of.chance(2));
         let has_arrived = false;
-        of.sent.push(Sent { request, source, target: peer, tag, address, length, bytes, has_arrived });
+        of.sent.push(Sent {
+            request,
+            source,
+            target: peer,
+            tag,
+            address,
+            length,
+            bytes,
+            has_arrived,
+            is_late,
+        });
     };
     // SAFETY: `Library` passes a word of its own.
     unsafe { begin(world, request, sent) }
@@ -207,7 +236,7 @@ unsafe extern "C" fn receive(
     let room = usize::try_from(count).unwrap_or_default();
     let posted = |of: &mut World, request: Handle| {
         let (rank, address) = (number(world % RANKS), address as usize);
-        of.posted.push(Posted { request, rank, source: peer, tag, address, room });
+        of.posted.push(Posted { request, rank, source: peer, tag, address, room, is_cancelled: false });
         of.meet();
     };
     // SAFETY: `Library` passes a word of its own.
@@ -237,6 +266,12 @@ unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
     // SAFETY: `Library` passes a word of its own.
     let (world, handle) = parts(unsafe { *request });
     with(world, |of| {
+        // MPI may go on with everything in any call.
+        of.move_some();
+        if of.weather.lingers {
+            let posted = of.posted.iter_mut().find(|posted| posted.request == handle);
+            return posted.into_iter().for_each(|posted| posted.is_cancelled = true);
+        }
         let posted = of.posted.len();
         of.posted.retain(|posted| posted.request != handle);
         if of.posted.len() < posted {

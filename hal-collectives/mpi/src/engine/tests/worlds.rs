@@ -34,11 +34,13 @@ struct Faults {
     gives_up: usize,
     without_memory: usize,
     goes: usize,
+    /// Or leaves MPI alone for a moment.
+    rests: usize,
 }
 
 impl Faults {
     fn any(&self) -> bool {
-        self.gives_up + self.without_memory + self.goes > 0
+        self.gives_up + self.without_memory + self.goes + self.rests > 0
             || self.weather.begins_fail + self.weather.asks_fail > 0
     }
 
@@ -189,6 +191,8 @@ struct Run {
     /// The groups, each rank's end of them, and whether a rank has given one up. All are of all ranks, but for parts of the first one.
     groups: Vec<Vec<Option<Box<dyn Communicator>>>>,
     has_failed: Vec<bool>,
+    names: Vec<&'static str>,
+    timeout: Duration,
     programs: Vec<Vec<Planned>>,
     /// How far each rank is in each program.
     turns: Vec<Vec<usize>>,
@@ -213,7 +217,8 @@ impl Run {
         let is_lossy = faults.may_last() || faults.without_memory > 0 || faults.weather.begins_fail > 0;
         let timeout = Duration::from_millis(if is_lossy { 150 } else { 60_000 });
         let join = |name: &str| ranks.iter().map(|rank| Some(rank.join(name.as_bytes(), timeout))).collect();
-        let mut groups: Vec<Vec<_>> = ["one", "two", "three"].into_iter().map(join).collect();
+        let names = vec!["one", "two", "three"];
+        let mut groups: Vec<Vec<_>> = names.iter().copied().map(join).collect();
         if !faults.any() {
             let parts = split(&ranks, &groups[0]);
             groups.push(parts);
@@ -234,6 +239,8 @@ impl Run {
             is_gone,
             groups,
             has_failed,
+            names,
+            timeout,
             programs,
             turns,
             parts,
@@ -265,12 +272,16 @@ impl Run {
         } else if self.random.one_in(8) {
             // As if so many messages had been sent meanwhile.
             let peer = u32::try_from(self.random.below(self.ranks.len())).unwrap();
-            let tags = TAGS - u32::try_from(self.random.below(4)).unwrap();
+            let most = [1, 2, 4, 12][self.random.below(4)];
+            let tags = TAGS - u32::try_from(self.random.below(most)).unwrap();
             self.ranks[rank].0.with(TERMS, |progress| progress.skip_tags(peer, tags)).unwrap();
         } else if self.random.one_in(self.faults.without_memory) {
             without_memory(|| self.ranks[rank].look());
         } else if !is_slow {
             self.ranks[rank].look();
+        }
+        if self.random.one_in(self.faults.rests) && self.groups.len() == WHOLE {
+            self.rest(rank);
         }
         if self.random.one_in(self.faults.gives_up) {
             self.has_failed[group] = true;
@@ -280,6 +291,21 @@ impl Run {
         if self.random.one_in(self.faults.goes) && !self.is_gone.contains(&true) {
             self.is_gone[rank] = true;
             go(self.world, rank);
+        }
+    }
+
+    /// A rank that is in no operation lets go of its groups, leaves MPI alone, and joins them again.
+    fn rest(&mut self, rank: usize) {
+        if self.parts.iter().any(|part| part.rank == rank && part.outcome.is_none()) {
+            return;
+        }
+        self.groups.iter_mut().for_each(|group| group[rank] = None);
+        self.ranks[rank].0.with(TERMS, Progress::rest).unwrap();
+        let timeout = self.timeout;
+        for (name, group) in self.names.iter().zip(&mut self.groups) {
+            let join = || self.ranks[rank].join(name.as_bytes(), timeout);
+            let is_without = self.random.one_in(self.faults.without_memory.min(4));
+            group[rank] = Some(if is_without { without_memory(join) } else { join() });
         }
     }
 
@@ -334,7 +360,8 @@ impl Run {
     fn begin_again(&mut self) {
         let ranks = &self.ranks;
         let join = |name: &str| ranks.iter().map(|rank| Some(rank.join(name.as_bytes(), TERMS))).collect();
-        self.groups = ["four", "five"].into_iter().map(join).collect();
+        (self.names, self.timeout) = (vec!["four", "five"], TERMS);
+        self.groups = self.names.iter().copied().map(join).collect();
         let (count, random) = (self.ranks.len(), &mut self.random);
         self.programs = (0..self.groups.len()).map(|group| program(random, group, count)).collect();
         self.turns = vec![vec![0; count]; self.groups.len()];
@@ -406,7 +433,9 @@ fn run(seed: u64, faults: Faults) -> BTreeMap<String, usize> {
 
 fn weathers(random: &mut Random) -> Weather {
     let eager = [0, 300, 11_000, 1 << 20][random.below(4)];
-    Weather { eager, slow: [1, 2, 6][random.below(3)], ..Weather::default() }
+    let (slow, late) = ([1, 2, 6][random.below(3)], [0, 0, 20, 6][random.below(4)]);
+    let lingers = random.one_in(3);
+    Weather { eager, slow, late, lingers, ..Weather::default() }
 }
 
 /// Runs of each kind of fault, and how their operations went.
@@ -419,8 +448,9 @@ fn runs(seeds: std::ops::Range<u64>) {
         let calm = Faults { weather: weathers(&mut random), ..Faults::default() };
         let which = usize::try_from(seed % 6).unwrap();
         let faults = match which {
-            0 | 1 => calm,
-            2 => Faults { gives_up: 400, ..calm },
+            0 => calm,
+            1 => Faults { rests: 60, ..calm },
+            2 => Faults { gives_up: 400, rests: if seed % 12 == 2 { 60 } else { 0 }, ..calm },
             3 => Faults { without_memory: 40, gives_up: 300, ..calm },
             4 => Faults { weather: Weather { begins_fail: 150, ..calm.weather }, ..calm },
             _ if seed % 4 == 1 => Faults { goes: 300, ..calm },

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Messages that come when others that were sent behind them, with other tags, have come: MPI keeps no order between tags.
+
+use super::*;
+use crate::announced::Messages;
+use crate::group::Generation;
+use crate::library::loopback::network;
+use crate::library::without_memory;
+use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, VERSION};
+use hal_collectives::Line;
+
+const LONG: Duration = Duration::from_secs(20);
+const WORDS: usize = 3_000;
+
+/// Two ranks, and two groups, of which rank 0 is in what it has joined; what rank 1 sends the tests say. The names are in the order of the groups.
+struct Job {
+    ranks: Vec<Rank>,
+    names: [&'static [u8]; 2],
+    ids: [u64; 2],
+}
+
+fn job_of_two() -> (Job, [Box<dyn Communicator>; 2]) {
+    let watchers = Box::leak(Box::default());
+    let ranks: Vec<Rank> = network(2).map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
+    let names: [&[u8]; 2] = [b"first", b"second"];
+    let mut ids = Vec::new();
+    let groups = names.map(|name| {
+        let group = ranks[0].join(name, TERMS);
+        let known: Vec<u64> = ranks[0].0.groups.lock().keys().copied().collect();
+        ids.extend(known.into_iter().find(|id| !ids.contains(id)));
+        group
+    });
+    (Job { ranks, names, ids: ids.try_into().unwrap() }, groups)
+}
+
+impl Job {
+    fn send(&self, bytes: HostRange, tag: i32) {
+        let sent = self.ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, tag));
+        std::mem::forget(sent.unwrap().unwrap());
+    }
+
+    /// The letter of a message, in a transfer of a group.
+    fn announce(&self, group: usize, number: u64, tag: i32) {
+        let operation = Operation { kind: Kind::Send { to: 0 }, element: Element::U32, count: WORDS as u64 };
+        let group = Generation { number: self.ids[group], generation: 0 };
+        let header = Header {
+            meeting: Meeting { group, line: Line::Pair { from: 1, to: 0 }, number, piece: 0 },
+            from: 1,
+            source: 1,
+            asked: Some(Asked { operation, pieces: 1 }),
+            content: Content::Messages { tag, messages: Messages::of([WORDS as u64 * 4]) },
+        };
+        let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
+        assert!(letter.write(0, &header.to_bytes(VERSION)));
+        self.send(letter, LETTER);
+        self.ranks[0].look();
+    }
+
+    fn message(&self, word: u32, tag: i32) {
+        self.send(memory(&[word; WORDS]), tag);
+    }
+}
+
+fn receive(group: &dyn Communicator) -> (HostRange, Receiver<Outcome>) {
+    let (tell, told) = channel();
+    let done = Box::new(move |end| {
+        let _ = tell.send(outcome(end));
+    });
+    let words = memory(&[0; WORDS]);
+    let operation = Operation { kind: Kind::Recv { from: 1 }, element: Element::U32, count: WORDS as u64 };
+    let buffers = Buffers { send: None, recv: Some(words.clone()) };
+    assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
+    (words, told)
+}
+
+/// A receive that a later one stands behind is not cancelled: the later one would get its message. Its operation may begin before or after the later letter.
+#[test]
+fn message_of_an_operation_that_fails_is_not_taken_for_one_whose_receive_has_begun() {
+    for is_late in [false, true] {
+        let (job, groups) = job_of_two();
+        let mut first = (!is_late).then(|| receive(&*groups[0]));
+        job.announce(0, 0, FIRST_TAG);
+        job.announce(1, 0, FIRST_TAG);
+        let first = first.take().unwrap_or_else(|| receive(&*groups[0]));
+        let (got, told) = receive(&*groups[1]);
+        groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+        job.ranks[0].look();
+        job.message(1, FIRST_TAG);
+        job.message(2, FIRST_TAG);
+        look_all(&job.ranks[..1]);
+        assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 2), "{is_late}");
+        assert_eq!(first.1.try_recv(), Ok(Err(Code::DataLoss)), "{is_late}");
+        assert!(!job.ranks[0].0.look().sends, "something is left");
+    }
+}
+
+/// The same when another letter has come meanwhile: what is known of clear tags then does not leave out receives that have begun.
+#[test]
+fn receive_that_has_begun_is_not_forgotten_when_letters_with_other_tags_come() {
+    let (job, groups) = job_of_two();
+    let first = receive(&*groups[0]);
+    // Those of the second group look at all tags, and at all again.
+    let tags = [5, 3, 0].map(|at| FIRST_TAG + at);
+    let others = tags.map(|_| receive(&*groups[1]));
+    job.announce(0, 0, FIRST_TAG);
+    (0..).zip(tags).for_each(|(number, tag)| job.announce(1, number, tag));
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    job.ranks[0].look();
+    job.message(1, FIRST_TAG);
+    (2..).zip(tags).for_each(|(word, tag)| job.message(word, tag));
+    look_all(&job.ranks[..1]);
+    let got = others.map(|(got, told)| (told.try_recv(), word(&got)));
+    assert_eq!(got, [2, 3, 4].map(|word| (Ok(Ok(())), word)));
+    assert_eq!(first.1.try_recv(), Ok(Err(Code::DataLoss)));
+}
+
+/// There is no memory for the first message when its receive is to begin again.
+#[test]
+fn message_is_not_taken_for_an_earlier_one_whose_receive_could_not_begin_again() {
+    let (job, groups) = job_of_two();
+    job.announce(0, 0, FIRST_TAG);
+    job.announce(1, 0, FIRST_TAG);
+    drop(groups);
+    job.ranks[0].0.with(LONG, Progress::rest).unwrap();
+    let groups = without_memory(|| job.names.map(|name| job.ranks[0].join(name, TERMS)));
+    let (got, told) = receive(&*groups[1]);
+    job.message(1, FIRST_TAG);
+    job.message(2, FIRST_TAG);
+    look_all(&job.ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 2));
+    let (got, told) = receive(&*groups[0]);
+    look_all(&job.ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
+}
