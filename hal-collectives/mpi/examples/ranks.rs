@@ -11,6 +11,7 @@
 use hal_backend::HostRange;
 use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result, Terms};
 use hal_semaphore::{Code, Failure};
+use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -380,6 +381,37 @@ fn behind(rank: u32) {
     }
 }
 
+/// The second rank is stopped while the first one sends it something, gives up, and changes what it sends.
+fn stopped(group: &dyn Communicator, rank: u32) {
+    const WORDS: usize = 1 << 20;
+    let operation = |kind| Operation { kind, element: Element::U32, count: WORDS as u64 };
+    let pids = run(group, Kind::AllGather, 1, &[std::process::id()], 2).unwrap();
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &pids[1].to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    if rank == 1 {
+        let got = memory(&[0; WORDS]);
+        let told = start(group, operation(Kind::Recv { from: 0 }), &memory(&[0]), &got).unwrap();
+        signal("-STOP");
+        let outcome = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let has_others = outcome.is_ok() && read(&got) != [7; WORDS];
+        return assert!(!has_others, "the first rank's next words were taken");
+    }
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", pids[1])).unwrap();
+    while !state().contains(") T ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let words = memory(&[7; WORDS]);
+    let told = start(group, operation(Kind::Send { to: 1 }), &words, &memory(&[0])).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    group.end(&Failure::new(Code::DataLoss, "given up"));
+    let failure = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
+    assert_eq!(failure.code(), Code::DataLoss);
+    assert!(words.fill(&9_u32.to_le_bytes()));
+    signal("-CONT");
+}
+
 fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
     let failure: Failure = outcome.unwrap_err();
     eprintln!("{failure}");
@@ -428,6 +460,7 @@ fn main() {
         "forks" => forks(&*group),
         "leaves" => leaves(&*group, rank),
         "behind" => behind(rank),
+        "stopped" => stopped(&*group, rank),
         // The last rank asks for something else.
         "misfit" if rank == ranks - 1 => {
             let other = run(&*group, Kind::AllGather, 4, &[1; 4], 4 * ranks as usize);

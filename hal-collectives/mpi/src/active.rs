@@ -53,6 +53,8 @@ pub(crate) struct Active {
     /// Messages that this rank has announced, and those that others have.
     pub(crate) promised: Vec<Announced>,
     pub(crate) awaited: Vec<Announced>,
+    /// A message has landed since the last letter was read.
+    pub(crate) is_landed: bool,
     /// A message came empty: the operation has failed elsewhere, and ends here when a notice says why.
     pub(crate) is_given_up: bool,
     /// A letter that it cannot take. In a box, as operations are moved and hardly any has one.
@@ -90,6 +92,7 @@ impl Active {
             after: None,
             promised: Vec::new(),
             awaited: Vec::new(),
+            is_landed: false,
             is_given_up: false,
             refused: None,
             is_announced,
@@ -292,8 +295,7 @@ impl Active {
         };
         announced.begin();
         match library.has_ended(&mut request) {
-            Ok(true) if request.is_short() => self.is_given_up = true,
-            Ok(true) => then.into_iter().for_each(|then| then()),
+            Ok(true) => self.landed(&request, then),
             // Where it is unknown whether it has ended, its memory is kept as long as MPI may write there.
             outcome => {
                 in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
@@ -302,6 +304,16 @@ impl Active {
             }
         }
         Ok(())
+    }
+
+    /// A message has come.
+    pub(crate) fn landed(&mut self, request: &Request, then: Option<Work>) {
+        self.is_landed = true;
+        if request.is_short() {
+            self.is_given_up = true;
+        } else {
+            then.into_iter().for_each(|then| then());
+        }
     }
 
     /// Ranks that are in the same operation divide it in the same way, unless they are not of one version.

@@ -11,6 +11,14 @@
 //! a peer, and the memory of the transfer is *kept*: it is not let go of before MPI says that it is done with it, and never if
 //! that never happens. What a late message writes then it writes into memory that has no other user.
 //!
+//! # What is sent of memory that the program has changed
+//!
+//! The program may change what is sent when it has been told, and a rank that stood still until then (its process was stopped, say) would receive that. It does
+//! not take it for good: the notice of the failure was on its way to it for as long as [`GRACE`] before the memory was changed, and an operation goes on with
+//! messages that have come, or ends well, only when all letters are read that have come until then ([`Active::is_landed`](crate::active::Active)). So what it
+//! got is sent no further either. That takes no letter more where nothing fails. It counts on MPI to have a letter ready that was sent so long before a
+//! message's bytes were read.
+//!
 //! A message that is not wanted any more, as its letter came to an operation that has failed or does not fit, is received all the same, into
 //! memory that is discarded ([how](crate::unclaimed)), and one that was announced and is not sent any more is sent empty ([how](crate::announced)).
 
@@ -46,6 +54,11 @@ pub(crate) struct Endings {
 }
 
 impl Endings {
+    /// Whether there is anyone to tell, in time.
+    pub(crate) fn waits(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
     /// Whether there is memory that MPI may use though its operation is over.
     pub(crate) fn keeps(&self) -> bool {
         !self.kept.is_empty()

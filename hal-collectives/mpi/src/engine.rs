@@ -20,6 +20,7 @@
 //! time on that it calls a callback, and takes its place if it has not come back within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for
 //! long. A thread that comes back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves, and the others are in callbacks.
 
+use crate::group::Failed;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
 use crate::library::{Library, at_exit, in_forks};
 use crate::progress::{Ended, Progress, Started, Told};
@@ -97,10 +98,10 @@ pub(crate) enum Command {
     /// Letters may come.
     Listen,
     Start(Box<Started>),
-    /// Everything of a group that has failed ends; the others are told if this rank is the first to say so.
+    /// Everything of a group that has failed ends; the others are told if it had not failed before.
     Fail {
         group: Arc<crate::group::Group>,
-        first: bool,
+        failed: Failed,
     },
     /// MPI is left alone until something starts.
     Rest,

@@ -43,6 +43,14 @@ pub(crate) struct Group {
     state: Arc<Mutex<State>>,
 }
 
+/// When a group has failed, as seen by who says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    Now,
+    /// The other ranks are told already.
+    Before,
+}
+
 /// An operation of a line, from this rank's end of it: which end that is goes without saying for a line of all ranks.
 type Place = (Line, bool, u64);
 
@@ -187,13 +195,15 @@ impl Group {
         self.state.lock().failed.clone()
     }
 
-    /// Remembers the first failure. Whether this is it.
-    pub(crate) fn set_failed(&self, failure: &Failure) -> bool {
+    /// Remembers the first failure.
+    pub(crate) fn set_failed(&self, failure: &Failure) -> Failed {
         self.engine.groups.remember_failure(self.id, failure);
         let mut state = self.state.lock();
-        let first = state.failed.is_none();
-        state.failed.get_or_insert_with(|| failure.clone());
-        first
+        if state.failed.is_some() {
+            return Failed::Before;
+        }
+        state.failed = Some(failure.clone());
+        Failed::Now
     }
 
     /// Takes the next place of one side of a line, and compares the operation with what others have asked for there.
@@ -261,8 +271,8 @@ impl Group {
 
     /// The group has failed: a rank that joins it from now on begins it anew. What is under way is ended by the thread that tells of it.
     fn fail(self: &Arc<Self>, failure: &Failure) {
-        let first = self.set_failed(failure);
-        self.engine.send(Command::Fail { group: self.clone(), first });
+        let failed = self.set_failed(failure);
+        self.engine.send(Command::Fail { group: self.clone(), failed });
     }
 }
 

@@ -10,7 +10,7 @@ use crate::announced::{Announced, tags_between};
 use crate::ending::{Endings, GRACE, UNOWNED};
 use crate::engine::Command;
 use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
-use crate::group::{Generation, Group, Slot};
+use crate::group::{Failed, Generation, Group, Slot};
 use crate::library::Library;
 use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
@@ -138,6 +138,8 @@ pub(crate) struct Progress {
     /// Letters of each rank to operations that this one has not started, or not come to the point where they are expected.
     early: BTreeMap<(Meeting, u32), VecDeque<Letter>>,
     in_flight: Vec<InFlight>,
+    /// Operations that go on when all letters are read that have come ([why](crate::ending)).
+    landed: Vec<u64>,
     /// Operations that copy while nothing moves, each once.
     copying: VecDeque<u64>,
     /// Operations that have failed, and transfers that are left of such.
@@ -163,6 +165,7 @@ impl Progress {
             expected: BTreeMap::new(),
             early: BTreeMap::new(),
             in_flight: Vec::new(),
+            landed: Vec::new(),
             copying: VecDeque::new(),
             endings: Endings::default(),
             unclaimed: Unclaimed::default(),
@@ -177,6 +180,16 @@ impl Progress {
     #[cfg(test)]
     pub(crate) fn early(&self) -> usize {
         self.early.values().map(VecDeque::len).sum()
+    }
+
+    /// How many messages they announce.
+    #[cfg(test)]
+    pub(crate) fn early_messages(&self) -> usize {
+        let count = |letter: &Letter| match letter.header.content {
+            Content::Messages { messages, .. } => messages.count as usize,
+            _ => 0,
+        };
+        self.early.values().flatten().map(count).sum()
     }
 
     /// Goes on with messages to a rank as if so many had been sent.
@@ -204,7 +217,8 @@ impl Progress {
 
     /// Whether anything is under way.
     pub(crate) fn waits(&self) -> bool {
-        !self.active.is_empty() || !self.in_flight.is_empty() || !self.ended.is_empty()
+        let is_any_under_way = !self.active.is_empty() || !self.in_flight.is_empty();
+        is_any_under_way || self.endings.waits() || !self.ended.is_empty()
     }
 
     /// Whether letters are on their way, or other transfers, of operations that may be over here: MPI may need this process to look for them to go.
@@ -239,7 +253,7 @@ impl Progress {
                     self.unclaimed.look(&self.library);
                 }
                 Command::Start(started) => self.start(started),
-                Command::Fail { group, first } => self.end_failed(&group, first),
+                Command::Fail { group, failed } => self.end_failed(&group, failed),
                 Command::Rest => self.rest(),
             }
         }
@@ -319,6 +333,35 @@ impl Progress {
         if self.has_quit {
             return false;
         }
+        let mut moved = self.look_at_transfers();
+        moved |= self.read_letters();
+        self.let_go_of_kept();
+        if self.receives_unclaimed() {
+            self.unclaimed.look(&self.library);
+        }
+        self.look_at_time();
+        moved = moved || self.copy_some();
+        moved || !self.ended.is_empty()
+    }
+
+    /// Whether a transfer has ended.
+    fn look_at_transfers(&mut self) -> bool {
+        let (mut moved, mut at) = (false, 0);
+        while let Some(flight) = self.in_flight.get_mut(at) {
+            match self.library.has_ended(&mut flight.request) {
+                Ok(false) => at += 1,
+                outcome => {
+                    moved = true;
+                    let flight = self.in_flight.swap_remove(at);
+                    self.landed(flight, outcome.map(drop));
+                }
+            }
+        }
+        moved
+    }
+
+    /// Takes the letters that have come; then operations go on whose messages came before the last look at letters. Whether anything has moved.
+    fn read_letters(&mut self) -> bool {
         let mut moved = false;
         loop {
             match self.mail.next(&self.library) {
@@ -335,7 +378,7 @@ impl Progress {
                             moved |= !self.active.is_empty();
                             self.fail_all(&failure);
                         }
-                        break;
+                        return moved;
                     }
                     self.deliver(letter);
                 }
@@ -344,33 +387,21 @@ impl Progress {
                 Err(failure) => {
                     moved |= !self.active.is_empty();
                     self.fail_all(&failure);
-                    break;
+                    return moved;
                 }
             }
             moved = true;
             if !self.ended.is_empty() {
                 // Told first: to ask for another letter takes a system call where letters come through sockets.
-                break;
+                return true;
             }
         }
-        let mut at = 0;
-        while let Some(flight) = self.in_flight.get_mut(at) {
-            match self.library.has_ended(&mut flight.request) {
-                Ok(false) => at += 1,
-                outcome => {
-                    moved = true;
-                    let flight = self.in_flight.swap_remove(at);
-                    self.landed(flight, outcome.map(drop));
-                }
-            }
+        for id in std::mem::take(&mut self.landed) {
+            moved = true;
+            self.active.get_mut(&id).into_iter().for_each(|active| active.is_landed = false);
+            self.advance(id);
         }
-        self.let_go_of_kept();
-        if self.receives_unclaimed() {
-            self.unclaimed.look(&self.library);
-        }
-        self.look_at_time();
-        moved = moved || self.copy_some();
-        moved || !self.ended.is_empty()
+        moved
     }
 
     /// Lets go of transfers that have ended after their operations.
@@ -379,7 +410,10 @@ impl Progress {
             return;
         }
         let ended = self.endings.let_go(&self.library);
-        ended.iter().for_each(|flight| self.unclaimed.missed(&flight.request));
+        for flight in &ended {
+            self.unclaimed.missed(&flight.request);
+            self.ended.told.extend(self.endings.landed(flight.owner));
+        }
         self.ended.let_go.extend(ended);
     }
 
@@ -545,29 +579,25 @@ impl Progress {
     /// A transfer has ended.
     fn landed(&mut self, flight: InFlight, outcome: Result) {
         let Some(active) = self.active.get_mut(&flight.owner) else {
-            self.ended.told.extend(self.endings.landed(flight.owner));
             if outcome.is_err() {
                 return self.endings.keep(flight);
             }
+            self.ended.told.extend(self.endings.landed(flight.owner));
             self.unclaimed.missed(&flight.request);
             self.ended.let_go.push(flight);
             return;
         };
-        active.in_flight -= 1;
         if let Err(failure) = outcome {
             let group = active.started.group.clone();
-            // MPI may use its memory still.
+            // It counts as under way, as MPI may use its memory still.
             self.endings.keep(flight);
             return self.end(&group, &failure);
         }
+        active.in_flight -= 1;
         if let Purpose::Receive(then) = flight.purpose {
-            if flight.request.is_short() {
-                active.is_given_up = true;
-            } else {
-                then.into_iter().for_each(|then| then());
-            }
+            active.landed(&flight.request, then);
         }
-        self.advance(flight.owner);
+        self.landed.push(flight.owner);
     }
 
     /// Takes an operation as far as it goes now.
@@ -590,6 +620,10 @@ impl Progress {
             let Some(active) = self.active.get_mut(&id) else { return Ok(false) };
             let means = (&self.library, &mut self.scratch, &mut self.unclaimed);
             active.receive_early(id, &mut self.early, means, &mut self.in_flight)?;
+            if active.is_landed {
+                self.landed.push(id);
+                return Ok(false);
+            }
             if active.in_flight > 0 || !active.expects.is_empty() || active.is_given_up {
                 return Ok(false);
             }
@@ -661,14 +695,14 @@ impl Progress {
 
     /// Ends everything of a group, and tells the others unless that was done.
     fn end(&mut self, group: &Arc<Group>, failure: &Failure) {
-        let first = group.set_failed(failure);
-        self.end_failed(group, first);
+        let failed = group.set_failed(failure);
+        self.end_failed(group, failed);
     }
 
-    fn end_failed(&mut self, group: &Arc<Group>, first: bool) {
+    fn end_failed(&mut self, group: &Arc<Group>, failed: Failed) {
         let Some(failure) = group.failure() else { return };
         self.is_any_missing |= matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable);
-        if first {
+        if failed == Failed::Now {
             self.mail.notify(&self.library, group.id, &failure, group.neighbours());
         }
         let ended: Vec<u64> = self
@@ -684,6 +718,11 @@ impl Progress {
                 self.unclaimed.are_cancelled();
             }
         }
+        let of_ended = ended.iter().filter_map(|id| self.active.get(id));
+        let promised = of_ended.flat_map(|active| active.promised.iter().map(|announced| announced.peer));
+        let mut receivers: BTreeSet<u32> = promised.collect();
+        group.neighbours().for_each(|neighbour| _ = receivers.remove(&neighbour));
+        self.mail.notify(&self.library, group.id, &failure, receivers);
         for id in ended {
             self.finish(id, Err(failure.clone()));
         }

@@ -190,6 +190,14 @@ fn rank_that_is_far_behind_gets_its_own_messages_whatever_carries_them() {
     ends_well_by(MPICH, 2, "behind", &[]);
 }
 
+/// By each way that a message's bytes are read when the receiver comes to them.
+#[test]
+fn rank_that_was_stopped_does_not_take_what_was_written_when_the_sender_had_given_up() {
+    ends_well(2, "stopped");
+    ends_well_by(MPI, 2, "stopped", &["--mca", "btl", "self,tcp"]);
+    ends_well_by(MPICH, 2, "stopped", &[]);
+}
+
 /// Where the library copies through shared memory in parts, as it does in a container that forbids more, the sender has to look as well.
 #[test]
 fn what_a_rank_sends_goes_on_its_way_though_the_rank_waits_for_nothing() {

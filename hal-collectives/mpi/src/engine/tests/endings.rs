@@ -140,12 +140,7 @@ fn message_that_does_not_come_holds_a_failure_up_for_a_bounded_time_and_its_memo
     let late = Announced::by(late_network(2));
     let begin = Instant::now();
     late.fail();
-    let told = std::iter::from_fn(|| {
-        assert!(begin.elapsed() < LONG);
-        late.ranks[0].look();
-        Some(late.told.try_recv())
-    });
-    assert_eq!(told.flatten().next(), Some(Err(Code::DataLoss)));
+    assert_eq!(told_in_time(&late.ranks[0], &late.told), Err(Code::DataLoss));
     assert!(begin.elapsed() >= GRACE);
     let look = late.ranks[0].0.look();
     assert!(!look.waits && look.sends, "no rank waits for it, and it is looked for now and then");
