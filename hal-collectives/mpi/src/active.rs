@@ -3,7 +3,7 @@
 //! An operation under way: its schedule, its memory, and the messages that its step waits for.
 
 use crate::announced::{Announced, Messages, Totals};
-use crate::exchange::{Copying, Receive, Schedule, Scratch, Target, Work, copy};
+use crate::exchange::{Copying, Receive, Schedule, Scratch, Step, Target, Work, copy};
 use crate::group::Slot;
 use crate::library::{Library, Request};
 use crate::mail::{Letter, Mail};
@@ -108,8 +108,27 @@ impl Active {
         Ok(Header { meeting, from: group.rank, source, asked: Some(self.started.asked), content })
     }
 
+    /// Begins the next step. Whether there is one.
+    pub(crate) fn begin_step(
+        &mut self,
+        id: u64,
+        library: &Library,
+        mail: &mut Mail,
+        in_flight: &mut Vec<InFlight>,
+    ) -> Result<bool> {
+        let Some(Step { sends, receives, meanwhile, after }) = self.steps.steps.next() else {
+            return Ok(false);
+        };
+        self.expects.extend(receives);
+        self.after = after;
+        self.send(id, &sends, library, mail, in_flight)?;
+        // No message comes back sooner than a part is copied.
+        self.copying = meanwhile.and_then(|mut copying| copying.go_on().then_some(copying));
+        Ok(true)
+    }
+
     /// Sends what a step sends, and the first time that this rank is there.
-    pub(crate) fn send(
+    fn send(
         &mut self,
         id: u64,
         sends: &[(u32, HostRange)],

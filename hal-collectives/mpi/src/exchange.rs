@@ -38,7 +38,7 @@ const STRAIGHT: u64 = 8 << 10;
 const SCATTERED: u64 = 256 << 10;
 
 /// How many bytes a message has at most. What has arrived is reduced while the next is under way.
-const SEGMENT: u64 = 2 << 20;
+pub(crate) const SEGMENT: u64 = 2 << 20;
 
 /// Local work.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;

@@ -9,13 +9,13 @@ use crate::active::{Active, InFlight, Purpose};
 use crate::announced::{Announced, tags_between};
 use crate::ending::{Endings, GRACE, UNOWNED};
 use crate::engine::Command;
-use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
+use crate::exchange::{Receive, Schedule, Scratch, Work, schedule};
 use crate::group::{Failed, Generation, Group, Slot};
 use crate::library::Library;
 use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
 use crate::unclaimed::Unclaimed;
-use crate::wire::{Asked, Content, Meeting};
+use crate::wire::{Asked, CARRIED, Content, Meeting};
 use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, let_go, tell};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
@@ -324,8 +324,20 @@ impl Progress {
         if let Some(meeting) = started.incoming() {
             self.expected.insert(meeting, id);
         }
-        self.active.insert(id, Box::new(Active::new(*started, steps, deadline)));
-        self.advance(id);
+        let mut active = Box::new(Active::new(*started, steps, deadline));
+        let begun = active.begin_step(id, &self.library, &mut self.mail, &mut self.in_flight);
+        if active.copying.is_some() {
+            self.copying.push_back(id);
+        }
+        // The thread is the program's: messages that have come already take their time, and are left to the next look.
+        let is_later =
+            !self.early.is_empty() && active.expects.iter().any(|receive| receive.length > CARRIED);
+        self.active.insert(id, active);
+        match begun {
+            Ok(_) if is_later => self.landed.push(id),
+            Ok(_) => self.advance(id),
+            Err(failure) => self.fail(id, &failure),
+        }
     }
 
     /// Looks at everything that may have moved, once. Whether anything has.
@@ -391,7 +403,7 @@ impl Progress {
                 }
             }
             moved = true;
-            if !self.ended.is_empty() {
+            if !self.ended.is_empty() && self.landed.is_empty() {
                 // Told first: to ask for another letter takes a system call where letters come through sockets.
                 return true;
             }
@@ -496,8 +508,8 @@ impl Progress {
         {
             self.deadlines.pop_first();
             if let Some(active) = self.active.get(&id) {
-                let (group, failure) = (active.started.group.clone(), active.too_late());
-                self.end(&group, &failure);
+                let failure = active.too_late();
+                self.fail(id, &failure);
             }
         }
         self.ended.told.extend(self.endings.overdue(&mut self.in_flight));
@@ -563,16 +575,16 @@ impl Progress {
         let Some(&id) = self.expected.get(&header.meeting) else {
             return self.early.entry(place).or_default().push_back(letter);
         };
+        // Behind those that came early and that it has not come to.
+        if let Some(early) = self.early.get_mut(&place) {
+            return early.push_back(letter);
+        }
         let active = self.active.get_mut(&id).expect("an operation that is expected is under way");
-        // What it expects of a rank it has taken from the letters that came early, so none that came before is left there.
         let means = (&self.library, &mut self.scratch, &mut self.unclaimed);
         match active.receive(id, letter, means, &mut self.in_flight) {
             Ok(None) => self.advance(id),
             Ok(Some(letter)) => self.early.entry(place).or_default().push_back(letter),
-            Err(failure) => {
-                let group = active.started.group.clone();
-                self.end(&group, &failure);
-            }
+            Err(failure) => self.fail(id, &failure),
         }
     }
 
@@ -588,10 +600,10 @@ impl Progress {
             return;
         };
         if let Err(failure) = outcome {
-            let group = active.started.group.clone();
             // It counts as under way, as MPI may use its memory still.
+            let owner = flight.owner;
             self.endings.keep(flight);
-            return self.end(&group, &failure);
+            return self.fail(owner, &failure);
         }
         active.in_flight -= 1;
         if let Purpose::Receive(then) = flight.purpose {
@@ -605,12 +617,7 @@ impl Progress {
         match self.try_advance(id) {
             Ok(false) => {}
             Ok(true) => self.finish(id, Ok(())),
-            Err(failure) => {
-                if let Some(active) = self.active.get(&id) {
-                    let group = active.started.group.clone();
-                    self.end(&group, &failure);
-                }
-            }
+            Err(failure) => self.fail(id, &failure),
         }
     }
 
@@ -633,30 +640,13 @@ impl Progress {
             if let Some(after) = active.after.take() {
                 after();
             }
-            let Some(step) = active.steps.steps.next() else { return Ok(true) };
-            Self::begin(id, active, step, &self.library, &mut self.mail, &mut self.in_flight)?;
+            if !active.begin_step(id, &self.library, &mut self.mail, &mut self.in_flight)? {
+                return Ok(true);
+            }
             if active.copying.is_some() && !self.copying.contains(&id) {
                 self.copying.push_back(id);
             }
         }
-    }
-
-    /// Begins a step.
-    fn begin(
-        id: u64,
-        active: &mut Active,
-        step: Step,
-        library: &Library,
-        mail: &mut Mail,
-        in_flight: &mut Vec<InFlight>,
-    ) -> Result {
-        let Step { sends, receives, meanwhile, after } = step;
-        active.expects.extend(receives);
-        active.after = after;
-        active.send(id, &sends, library, mail, in_flight)?;
-        // No message comes back sooner than a part is copied.
-        active.copying = meanwhile.and_then(|mut copying| copying.go_on().then_some(copying));
-        Ok(())
     }
 
     /// An operation is over.
@@ -690,6 +680,14 @@ impl Progress {
             self.endings.add(told.group.id, id, told, in_flight);
         } else {
             self.ended.told.push(told);
+        }
+    }
+
+    /// Ends everything of the group of an operation.
+    fn fail(&mut self, id: u64, failure: &Failure) {
+        if let Some(active) = self.active.get(&id) {
+            let group = active.started.group.clone();
+            self.end(&group, failure);
         }
     }
 

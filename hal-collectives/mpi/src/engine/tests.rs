@@ -68,6 +68,19 @@ fn sum(group: &dyn Communicator, word: u32) -> (HostRange, Receiver<Outcome>) {
     (recv, told)
 }
 
+/// A rank's end of a transfer of all words of some memory, and where it is told.
+fn transfer(group: &dyn Communicator, kind: Kind, words: HostRange) -> Receiver<Outcome> {
+    let (tell, told) = channel();
+    let done = Box::new(move |end| {
+        let _ = tell.send(outcome(end));
+    });
+    let operation = Operation { kind, element: Element::U32, count: words.length() / 4 };
+    let (send, recv) =
+        if matches!(kind, Kind::Send { .. }) { (Some(words), None) } else { (None, Some(words)) };
+    assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
+    told
+}
+
 /// Has all ranks look until nothing moves.
 fn look_all(ranks: &[Rank]) {
     for _ in 0..10 {
@@ -119,6 +132,20 @@ fn operation_that_a_letter_ends_is_told_before_the_next_letter_is_opened() {
         ranks[0].look();
         assert_eq!((told.try_recv(), word(got)), (Ok(Ok(())), 4 + 2 * at));
     }
+}
+
+/// Which may be long, and the thread is the program's.
+#[test]
+fn thread_that_starts_an_operation_does_not_take_in_what_has_come_for_it() {
+    const WORDS: usize = 50_000;
+    let (ranks, groups) = pair();
+    let sent = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5; WORDS]));
+    look_all(&ranks);
+    let got = memory(&[0; WORDS]);
+    let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
+    assert_eq!(word(&got), 0, "taken in by the thread that starts it");
+    look_all(&ranks);
+    assert_eq!((told.try_recv(), sent.try_recv(), word(&got)), (Ok(Ok(())), Ok(Ok(())), 5));
 }
 
 #[test]

@@ -105,9 +105,9 @@ fn failure_is_told_when_a_message_that_is_on_its_way_has_come_and_not_before() {
 fn failure_is_told_to_all_of_a_group_when_none_of_its_messages_is_on_its_way() {
     let late = Announced::by(late_network(2));
     let got = || memory(&[0; WORDS as usize]);
-    let second = transfer(&*late.groups[0], Kind::Recv { from: 1 }, &got());
+    let second = transfer(&*late.groups[0], Kind::Recv { from: 1 }, got());
     late.announce(1, Messages::of([u64::from(WORDS) * 4]));
-    let waits = transfer(&*late.groups[0], Kind::Recv { from: 1 }, &got());
+    let waits = transfer(&*late.groups[0], Kind::Recv { from: 1 }, got());
     let entered = late.groups[0].enter(receive()).unwrap();
     late.fail();
     let (tell, starts) = channel();
@@ -176,7 +176,7 @@ fn letter_that_announces_other_messages_than_are_expected_fails_the_group_before
         announced.ranks[0].look();
         assert_eq!(announced.told.try_recv(), Ok(Ok(())));
         let got = memory(&[0; WORDS as usize]);
-        let told = transfer(&*announced.groups[0], Kind::Recv { from: 1 }, &got);
+        let told = transfer(&*announced.groups[0], Kind::Recv { from: 1 }, got.clone());
         announced.announce(1, Messages::of(lengths.iter().copied()));
         assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)), "{lengths:?}");
         for (at, length) in (1..).zip(lengths) {
@@ -231,22 +231,6 @@ fn left_over(rank: &Rank) -> usize {
     rank.0.with(LONG, |progress| unexpected_by(progress.library())).unwrap()
 }
 
-/// A transfer of as many words as follow a letter.
-fn transfer(group: &dyn Communicator, kind: Kind, words: &HostRange) -> Receiver<Outcome> {
-    let (tell, told) = channel();
-    let done = Box::new(move |end| {
-        let _ = tell.send(outcome(end));
-    });
-    let (send, recv) = if matches!(kind, Kind::Send { .. }) {
-        (Some(words.clone()), None)
-    } else {
-        (None, Some(words.clone()))
-    };
-    let operation = Operation { kind, element: Element::U32, count: words.length() / 4 };
-    assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
-    told
-}
-
 fn gone(group: &dyn Communicator) {
     group.end(&Failure::new(Code::DataLoss, "gone"));
 }
@@ -257,13 +241,13 @@ fn message_of_a_group_that_has_failed_is_not_taken_for_a_later_one_with_the_same
     let (ranks, groups) = pair();
     let words = memory(&[1; 3_000]);
     gone(&*groups[0]);
-    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, &words);
+    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, words.clone());
     look_all(&ranks);
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
     ranks[1].0.with(LONG, |progress| progress.skip_tags(0, TAGS - 1)).unwrap();
     let (sent, got) = (memory(&[2; 3_000]), memory(&[0; 3_000]));
-    let sends = transfer(&*groups[1], Kind::Send { to: 0 }, &sent);
-    let told = [sends, transfer(&*groups[0], Kind::Recv { from: 1 }, &got)];
+    let sends = transfer(&*groups[1], Kind::Send { to: 0 }, sent.clone());
+    let told = [sends, transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone())];
     look_all(&ranks);
     assert_eq!(told.map(|told| told.try_recv()), [Ok(Ok(())); 2]);
     assert_eq!(word(&got), 2);
@@ -274,13 +258,13 @@ fn message_behind_a_letter_that_is_not_taken_is_received_all_the_same() {
     let words = || memory(&[1; 3_000]);
     // The letter does not fit.
     let (ranks, groups) = pair();
-    let _other = transfer(&*groups[0], Kind::Recv { from: 1 }, &memory(&[0; 2_999]));
-    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, &words());
+    let _other = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0; 2_999]));
+    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, words());
     look_all(&ranks);
     assert_eq!(left_over(&ranks[0]), 0, "what does not fit");
     // It came early, to a group that fails then, and to one that is joined when it has.
     let (ranks, groups) = pair();
-    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, &words());
+    let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, words());
     ranks[0].look();
     gone(&*groups[0]);
     look_all(&ranks);
@@ -288,7 +272,7 @@ fn message_behind_a_letter_that_is_not_taken_is_received_all_the_same() {
     let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
     let [there, here] = [1, 0].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
     drop(here);
-    let _lost = transfer(&*there, Kind::Send { to: 0 }, &words());
+    let _lost = transfer(&*there, Kind::Send { to: 0 }, words());
     ranks[0].look();
     gone(&*there);
     look_all(&ranks);

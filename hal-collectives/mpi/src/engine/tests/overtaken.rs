@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::announced::Messages;
+use crate::exchange::SEGMENT;
 use crate::group::Generation;
 use crate::library::loopback::network;
 use crate::library::without_memory;
@@ -42,19 +43,25 @@ impl Job {
 
     /// The letter of a message, in a transfer of a group.
     fn announce(&self, group: usize, number: u64, tag: i32) {
-        let operation = Operation { kind: Kind::Send { to: 0 }, element: Element::U32, count: WORDS as u64 };
+        let messages = Messages::of([WORDS as u64 * 4]);
+        self.letter((group, number, WORDS), Content::Messages { tag, messages }, &[]);
+        self.ranks[0].look();
+    }
+
+    /// A letter in a transfer of so many words.
+    fn letter(&self, (group, number, words): (usize, u64, usize), content: Content, carried: &[u8]) {
+        let operation = Operation { kind: Kind::Send { to: 0 }, element: Element::U32, count: words as u64 };
         let group = Generation { number: self.ids[group], generation: 0 };
         let header = Header {
             meeting: Meeting { group, line: Line::Pair { from: 1, to: 0 }, number, piece: 0 },
             from: 1,
             source: 1,
             asked: Some(Asked { operation, pieces: 1 }),
-            content: Content::Messages { tag, messages: Messages::of([WORDS as u64 * 4]) },
+            content,
         };
-        let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
-        assert!(letter.write(0, &header.to_bytes(VERSION)));
+        let letter = HostRange::allocate((HEADER + carried.len()) as u64, 64).unwrap();
+        assert!(letter.write(0, &header.to_bytes(VERSION)) && letter.write(HEADER as u64, carried));
         self.send(letter, LETTER);
-        self.ranks[0].look();
     }
 
     fn message(&self, word: u32, tag: i32) {
@@ -63,15 +70,26 @@ impl Job {
 }
 
 fn receive(group: &dyn Communicator) -> (HostRange, Receiver<Outcome>) {
-    let (tell, told) = channel();
-    let done = Box::new(move |end| {
-        let _ = tell.send(outcome(end));
-    });
     let words = memory(&[0; WORDS]);
-    let operation = Operation { kind: Kind::Recv { from: 1 }, element: Element::U32, count: WORDS as u64 };
-    let buffers = Buffers { send: None, recv: Some(words.clone()) };
-    assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
+    let told = transfer(group, Kind::Recv { from: 1 }, words.clone());
     (words, told)
+}
+
+/// The letter of its long message has come before the operation begins, and the one with the rest before the next look.
+#[test]
+fn letters_of_a_rank_are_taken_in_their_order_though_the_first_one_has_waited() {
+    let (job, groups) = job_of_two();
+    let words = usize::try_from(SEGMENT / 4).unwrap() + 1;
+    let messages = Messages::of([SEGMENT]);
+    job.letter((0, 0, words), Content::Messages { tag: FIRST_TAG, messages }, &[]);
+    job.ranks[0].look();
+    let got = memory(&vec![0; words]);
+    let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
+    job.letter((0, 0, words), Content::Part { length: 4 }, &6_u32.to_le_bytes());
+    job.send(memory(&vec![5; words - 1]), FIRST_TAG);
+    look_all(&job.ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
+    assert_eq!(word(&got.slice(SEGMENT, 4).unwrap()), 6);
 }
 
 /// A receive that a later one stands behind is not cancelled: the later one would get its message. Its operation may begin before or after the later letter.

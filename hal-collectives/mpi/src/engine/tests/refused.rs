@@ -23,18 +23,6 @@ fn ranks() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
     (ranks, groups)
 }
 
-fn transfer(group: &dyn Communicator, kind: Kind, words: HostRange) -> Receiver<Outcome> {
-    let (tell, told) = channel();
-    let done = Box::new(move |end| {
-        let _ = tell.send(outcome(end));
-    });
-    let operation = Operation { kind, element: Element::U32, count: words.length() / 4 };
-    let (send, recv) =
-        if matches!(kind, Kind::Send { .. }) { (Some(words), None) } else { (None, Some(words)) };
-    assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
-    told
-}
-
 /// The letter of some messages in the first transfer of a group.
 fn announce(ranks: &[Rank; 2], number: u64, messages: Messages) {
     let group = *ranks[0].0.groups.lock().keys().next().unwrap();
