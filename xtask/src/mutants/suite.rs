@@ -46,6 +46,8 @@ pub(super) struct Stage {
     pub(super) name: &'static str,
     /// What cargo is told to build.
     target: &'static [&'static str],
+    /// The tests may start the crate's examples.
+    starts_examples: bool,
     /// What the tests are told.
     environment: &'static [(&'static str, &'static str)],
     /// Parts of the names of the tests that are run; all, if there are none.
@@ -101,14 +103,28 @@ impl Stage {
 
 /// A stage with every test of a target, in the usual configuration.
 const fn stage(name: &'static str, target: &'static [&'static str]) -> Stage {
-    Stage { name, target, environment: &[], only: &[], skipped: &[], configuration: Configuration::Together }
+    Stage {
+        name,
+        target,
+        starts_examples: false,
+        environment: &[],
+        only: &[],
+        skipped: &[],
+        configuration: Configuration::Together,
+    }
 }
 
 /// What a mutant has to survive, in this order. The first notices nearly all that is noticed. Of another crate than the engine
-/// nothing is known: all of its tests are one stage.
+/// nothing is known but that a library's own tests are quicker than those that stand beside it, which may start its examples.
 pub(super) fn stages(subject: &Subject, loom: bool) -> Vec<Stage> {
     if !subject.is_engine() {
-        return vec![stage("tests", &["--tests"])];
+        return match subject.has_both {
+            true => vec![
+                stage("unit", &["--lib"]),
+                Stage { starts_examples: true, ..stage("tests", &["--test", "*"]) },
+            ],
+            false => vec![Stage { starts_examples: true, ..stage("tests", &["--tests"]) }],
+        };
     }
     let mut stages = vec![
         Stage { skipped: &QUICK_SKIPS, ..stage("quick", &["--test", TOGETHER]) },
@@ -148,18 +164,22 @@ pub(super) struct Subject {
     /// Its folder, from the repository's root.
     pub(super) folder: String,
     package: String,
+    /// A library, with tests beside it.
+    has_both: bool,
 }
 
 impl Subject {
     /// The crate in this folder of the repository.
     pub(super) fn new(folder: &str) -> Result<Self> {
         let folder = folder.trim_matches('/').to_owned();
-        let path = workspace::root()?.join(&folder).join("Cargo.toml");
+        let of_crate = workspace::root()?.join(&folder);
+        let path = of_crate.join("Cargo.toml");
         let manifest = std::fs::read_to_string(&path)
             .with_context(|| format!("reading {}; --crate wants a crate's folder", path.display()))?;
         let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
         let package = name.with_context(|| format!("{} names no package", path.display()))?.to_owned();
-        Ok(Self { folder, package })
+        let has_both = of_crate.join("src/lib.rs").is_file() && of_crate.join("tests").is_dir();
+        Ok(Self { folder, package, has_both })
     }
 
     fn is_engine(&self) -> bool {
@@ -307,6 +327,13 @@ impl Copy {
     }
 
     fn build(&self, stage: &Stage) -> Result<Built> {
+        if stage.starts_examples {
+            let output = self.cargo("build", stage.configuration).arg("--examples").output();
+            let output = output.context("starting cargo")?;
+            if !output.status.success() {
+                return Ok(Built::Not(String::from_utf8_lossy(&output.stderr).into_owned()));
+            }
+        }
         let output = self
             .cargo("test", stage.configuration)
             .arg("--no-run")
@@ -627,7 +654,7 @@ mod tests {
         };
         let before = read(&root);
         for name in ["other", "outer/inner", "outer", "outer/inner", "other", "outer"] {
-            let subject = Subject { folder: name.into(), package: name.into() };
+            let subject = Subject { folder: name.into(), package: name.into(), has_both: false };
             let made = Copy::of(&root, &subject, &copy, 1, &Files::new()).unwrap();
             made.write("src/lib.rs", "wrong").unwrap();
             assert_eq!(read(&root), before, "after a copy of {name}");
