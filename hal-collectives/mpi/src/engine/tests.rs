@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 mod announced;
 mod asleep;
+mod early;
 mod endings;
 mod leavings;
 mod meanwhile;
