@@ -261,4 +261,19 @@ mod tests {
         assert_eq!((Header::from_bytes(&[0; HEADER]), Header::version_of(&[0; HEADER])), (None, Some(0)));
         assert_eq!(Header::from_bytes(&[0; HEADER - 1]), None);
     }
+
+    #[test]
+    fn text_of_a_notice_is_as_much_of_the_message_as_it_carries() {
+        let text = |message: &str| {
+            let bytes = text_of(&Failure::new(Code::DataLoss, message));
+            String::from_utf8(bytes).unwrap_or_else(|_| panic!("a letter is cut in two"))
+        };
+        for message in ["", "gone", &"a".repeat(TEXT)] {
+            assert_eq!(text(message), message);
+        }
+        assert_eq!(text(&"a".repeat(TEXT + 1)), "a".repeat(TEXT));
+        assert_eq!(text(&"é".repeat(TEXT)), "é".repeat(TEXT / 2));
+        let odd = format!("a{}", "é".repeat(TEXT));
+        assert_eq!(text(&odd), format!("a{}", "é".repeat(TEXT / 2 - 1)));
+    }
 }
