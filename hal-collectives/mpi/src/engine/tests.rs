@@ -22,6 +22,7 @@ mod leavings;
 mod meanwhile;
 mod overtaken;
 mod refused;
+mod splits;
 mod tags;
 mod versions;
 mod worlds;

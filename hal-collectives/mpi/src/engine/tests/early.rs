@@ -23,3 +23,12 @@ fn operation_that_does_not_fit_what_was_heard_before_the_group_was_joined_is_ref
     look_all(&ranks);
     assert_eq!(waits.try_recv(), Ok(Err(Code::InvalidArgument)));
 }
+
+#[test]
+fn operation_that_no_group_can_do_is_refused_and_takes_no_place() {
+    let (ranks, groups) = pair();
+    assert_eq!(enter(&*groups[0], Kind::Broadcast { root: 2 }), Err(Code::OutOfRange));
+    let told = [0, 1].map(|rank: usize| sum(&*groups[rank], 1).1);
+    look_all(&ranks);
+    assert_eq!(told.map(|told| told.try_recv()), [Ok(Ok(())); 2]);
+}
