@@ -136,23 +136,28 @@ impl Group {
     ) -> Arc<Self> {
         // The end of a group looks at the table too, so that none ends under its lock: this is dropped behind the lock.
         let joined;
-        let mut groups = engine.groups.lock();
-        let known = groups.entry(number).or_default();
-        joined = known.group.upgrade();
-        if let Some(group) = joined.as_ref().filter(|group| group.id.generation == known.generation) {
-            return group.clone();
-        }
-        // A part is not begun anew: others were in the one that has failed.
-        let failed = known.failure.clone().filter(|_| is_part);
-        let (generation, state) = match failed {
-            Some(failure) => (0, Arc::new(Mutex::new(State { failed: Some(failure), ..State::default() }))),
-            None => (known.generation, known.state.clone()),
+        let group = {
+            let mut groups = engine.groups.lock();
+            let known = groups.entry(number).or_default();
+            joined = known.group.upgrade();
+            if let Some(group) = joined.as_ref().filter(|group| group.id.generation == known.generation) {
+                return group.clone();
+            }
+            // A part is not begun anew: others were in the one that has failed.
+            let failed = known.failure.clone().filter(|_| is_part);
+            let (generation, state) = match failed {
+                Some(failure) => {
+                    (0, Arc::new(Mutex::new(State { failed: Some(failure), ..State::default() })))
+                }
+                None => (known.generation, known.state.clone()),
+            };
+            let id = Generation { number, generation };
+            let terms = terms.bounded();
+            let engine = engine.clone();
+            let group = Arc::new(Self { engine, id, name, members, rank, terms, is_part, state });
+            known.group = Arc::downgrade(&group);
+            group
         };
-        let id = Generation { number, generation };
-        let terms = terms.bounded();
-        let group = Arc::new(Self { engine: engine.clone(), id, name, members, rank, terms, is_part, state });
-        known.group = Arc::downgrade(&group);
-        drop(groups);
         group.engine.send(Command::Listen);
         group
     }
@@ -464,5 +469,113 @@ impl Seat for Places {
 
     fn fail(&self, why: &Failure) {
         self.end(why);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+mod tests {
+    use super::*;
+    use crate::loopback::job;
+
+    /// The group of a job of so many ranks, as one of them has it.
+    fn group(rank: u32, ranks: u32) -> Arc<Group> {
+        let engine = job(ranks).swap_remove(rank as usize).0;
+        let members = ((0..ranks).collect(), rank);
+        Group::get(engine, 7, "seven".to_owned(), members, Duration::from_secs(30).into(), false)
+    }
+
+    fn asked(group: &Group, count: u64) -> Asked {
+        group.ask(Operation { kind: Kind::AllGather, element: Element::U8, count })
+    }
+
+    /// Another rank is in an operation of all.
+    fn heard(group: &Group, number: u64, asks: Option<Asked>) -> Result {
+        let meeting = Meeting { group: group.id, line: Line::Everyone, number, piece: 0 };
+        group.hear(meeting, 1, asks)
+    }
+
+    #[test]
+    fn neighbours_are_the_ranks_a_power_of_two_away() {
+        for (rank, ranks, neighbours) in [
+            (0, 1, &[][..]),
+            (1, 2, &[0, 0]),
+            (1, 3, &[2, 0, 0, 2]),
+            (0, 4, &[1, 3, 2, 2]),
+            (3, 5, &[4, 2, 0, 1, 2, 4]),
+            (3, 6, &[4, 2, 5, 1, 1, 5]),
+        ] {
+            assert!(group(rank, ranks).neighbours().eq(neighbours.iter().copied()), "rank {rank} of {ranks}");
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_is_remembered_for_ranks_that_are_so_many_operations_behind() {
+        let group = group(0, 2);
+        let (own, other) = (asked(&group, 5), asked(&group, 6));
+        for number in 0..REMEMBERED + 50 {
+            assert_eq!(group.enter((Line::Everyone, 0), own).unwrap().number, number);
+        }
+        assert_eq!(group.state.lock().asked.len() as u64, REMEMBERED);
+        for number in [50, REMEMBERED + 49] {
+            assert!(heard(&group, number, Some(own)).is_ok());
+            assert!(heard(&group, number, Some(other)).is_err() && heard(&group, number, None).is_err());
+        }
+        // What is over is not kept for an operation that is to come.
+        assert!(heard(&group, 49, Some(other)).is_ok());
+        assert!(group.state.lock().heard.is_empty());
+    }
+
+    #[test]
+    fn what_was_heard_is_kept_until_this_rank_asks_and_no_longer() {
+        let group = group(0, 4);
+        let (own, other) = (asked(&group, 5), asked(&group, 6));
+        let kept = || group.state.lock().heard.values().map(SmallVec::len).sum::<usize>();
+        for _ in 0..3 {
+            assert!(heard(&group, 0, Some(own)).is_ok());
+        }
+        // Of what is the same, once.
+        assert_eq!(kept(), 1);
+        assert!(heard(&group, 0, Some(other)).is_err());
+        assert!(group.enter((Line::Everyone, 0), own).is_ok());
+        assert_eq!(kept(), 0);
+        assert!(heard(&group, 1, Some(other)).is_ok());
+        let failure = group.enter((Line::Everyone, 0), own).err().unwrap();
+        assert_eq!(failure.code(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn transfer_of_another_rank_is_compared_with_what_the_receiver_asks_for() {
+        let group = group(2, 4);
+        let (own, other) = (asked(&group, 5), asked(&group, 6));
+        let line = Line::Pair { from: 1, to: 2 };
+        let hear = |number, asks| group.hear(Meeting { group: group.id, line, number, piece: 0 }, 1, asks);
+        for _ in 0..=REMEMBERED {
+            assert!(group.enter((line, RECEIVER), own).is_ok());
+        }
+        assert!(hear(1, Some(own)).is_ok() && hear(1, Some(other)).is_err());
+        // What is over is not kept, and what is to come is.
+        assert!(hear(0, Some(other)).is_ok());
+        assert!(group.state.lock().heard.is_empty());
+        assert!(hear(REMEMBERED + 1, Some(other)).is_ok());
+        assert!(group.enter((line, RECEIVER), own).is_err());
+    }
+
+    #[test]
+    fn ranks_that_do_not_fit_are_told_in_what() {
+        let group = group(0, 2);
+        let (own, other) = (asked(&group, 5), asked(&group, 6));
+        let slot = Slot { line: Line::Everyone, side: 0, number: 3 };
+        let message = |theirs| group.misfit(slot, (0, own), (1, theirs)).message().to_owned();
+        let said = message(Some(other));
+        assert!(said.contains(&format!("rank 0 asks for {}", own.operation)), "{said}");
+        assert!(said.contains(&format!("rank 1 for {};", other.operation)), "{said}");
+        let said = message(Some(Asked { pieces: 9, ..own }));
+        assert!(said.contains("rank 0 has 1 pieces") && said.contains("rank 1 has 9;"), "{said}");
+        let said = message(None);
+        assert!(said.contains("rank 1 for something unknown"), "{said}");
+        assert!(heard(&group, 0, Some(other)).is_ok());
+        let said = group.enter((Line::Everyone, 0), own).err().unwrap().message().to_owned();
+        assert!(said.contains(&format!("rank 1 for {};", other.operation)), "{said}");
     }
 }

@@ -61,8 +61,14 @@ pub(crate) fn ranks_on_this_machine() -> usize {
 /// of its own process here, which is their parent.
 pub(crate) fn processors_on_this_machine() -> usize {
     let allowed = |process| sched_getaffinity(process).map_or(0, |set| set.count() as usize);
-    let (own, launcher) = (allowed(None), getppid().map_or(0, |parent| allowed(Some(parent))));
-    if launcher > own { launcher } else { std::thread::available_parallelism().map_or(1, usize::from) }
+    let launcher = getppid().map_or(0, |parent| allowed(Some(parent)));
+    processors(allowed(None), launcher, std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// How many processors there are for all ranks, where so many are allowed to this one and to its launcher, and it can use so many at a time: that may be less
+/// than it is allowed.
+fn processors(own: usize, launcher: usize, usable: usize) -> usize {
+    if launcher > own { launcher } else { usable }
 }
 
 impl Environment<'_> {
@@ -99,7 +105,7 @@ impl Environment<'_> {
             Some(Launcher::OpenMpi) => self.number("OMPI_COMM_WORLD_LOCAL_SIZE"),
             Some(Launcher::Pmi) => self.number("MPI_LOCALNRANKS").or_else(|| self.tasks_of_slurm()),
             Some(Launcher::Pmix) => self.tasks_of_slurm(),
-            None => Some(1),
+            None => None,
         };
         here.or_else(|| self.launched()).and_then(|ranks| ranks.try_into().ok()).unwrap_or(1)
     }
@@ -139,6 +145,14 @@ mod tests {
         ("SLURM_STEP_TASKS_PER_NODE", "4(x2),3"),
     ];
     const PMIX: [(&str, &str); 2] = [("PMIX_RANK", "6"), ("PMIX_NAMESPACE", "slurm.pmix.17.0")];
+
+    #[test]
+    fn processors_are_the_launchers_where_it_has_bound_its_ranks_and_else_those_that_can_be_used() {
+        assert_eq!(processors(1, 8, 1), 8);
+        assert_eq!(processors(8, 8, 2), 2, "a container may use less than it is allowed");
+        assert_eq!(processors(8, 1, 8), 8, "the launcher is bound, and its ranks are not");
+        assert_eq!(processors(8, 0, 8), 8, "the launcher has gone");
+    }
 
     #[test]
     fn launcher_is_known_by_what_it_sets() {

@@ -137,7 +137,7 @@ impl Mail {
             if !library.has_ended(place)? {
                 return self.nothing();
             }
-            let letter = opened(place.memory(), version);
+            let letter = opened(place.memory(), version, library.size);
             let origin = letter.is_err().then(|| origin_of(place.memory()));
             let received = library.receive_from_any_source(place, LETTER);
             // The next letter comes to the place behind it. One that could not be given back is none any more, and another one is asked for later.
@@ -321,7 +321,8 @@ impl Mail {
         let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
         let length = carried.as_ref().map_or(0, HostRange::length);
         let content = Content::Ending { code: failure.code(), length };
-        let header = Header { meeting, from: 0, source: 0, asked: None, content };
+        // One version may have to answer another one's, so the process that sends it is named; which rank of the group that is does not matter.
+        let header = Header { meeting, from: 0, source: library.rank, asked: None, content };
         let mut bytes = header.to_bytes(version.unwrap_or(self.version()));
         if version.is_some() {
             bytes.last_chunk_mut::<SHIFT>().into_iter().for_each(|end| end.fill(b' '));
@@ -362,7 +363,7 @@ impl Mail {
                 Ok(None) if Instant::now() < end => continue,
                 // MPI may write to it still.
                 Ok(None) | Err(_) => break,
-                Ok(Some(true)) => match opened(place.memory(), version) {
+                Ok(Some(true)) => match opened(place.memory(), version, library.size) {
                     Ok(letter) => self.kept.extend(letter),
                     Err(failure) => {
                         self.misfit.get_or_insert(failure);
@@ -389,8 +390,8 @@ fn origin_of(memory: &HostRange) -> (u32, Generation, u8) {
     (source, group, Header::version_of(&bytes).unwrap_or_default())
 }
 
-/// The letter that some memory holds, if it is one. One of another version is a failure, whatever else it says.
-fn opened(memory: &HostRange, own: u8) -> Result<Option<Letter>> {
+/// The letter that some memory holds, if it is one of a process of this job, which has so many. One of another version is a failure, whatever else it says.
+fn opened(memory: &HostRange, own: u8, processes: u32) -> Result<Option<Letter>> {
     let mut bytes = [0; HEADER];
     let read = memory.read(0, &mut bytes);
     debug_assert!(read, "a place has room for a header");
@@ -401,7 +402,9 @@ fn opened(memory: &HostRange, own: u8) -> Result<Option<Letter>> {
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
-    let Some(header) = Header::from_bytes(&bytes) else { return Ok(None) };
+    let Some(header) = Header::from_bytes(&bytes).filter(|header| header.source < processes) else {
+        return Ok(None);
+    };
     let carried = match header.content {
         Content::Part { length } => length.min(CARRIED),
         Content::Messages { .. } | Content::Presence => 0,

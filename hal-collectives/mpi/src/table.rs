@@ -66,7 +66,7 @@ impl Groups {
     /// Forgets a part, which is never joined again.
     pub(crate) fn forget(&self, number: u64) {
         let mut groups = self.lock();
-        let Some(Known { failure, .. }) = groups.remove(&number) else { return };
+        let failure = groups.remove(&number).and_then(|known| known.failure);
         let mut gone = self.gone.lock();
         if gone.len() == REMEMBERED {
             gone.pop_front();
@@ -81,16 +81,18 @@ impl Groups {
 
     /// Who letters of a group are for.
     pub(crate) fn addressee(&self, id: Generation) -> Addressee {
-        let groups = self.lock();
-        let Some(known) = groups.get(&id.number) else {
-            return match self.gone.lock().iter().find(|gone| gone.number == id.number) {
-                Some(Gone { failure: Some(failure), .. }) => Addressee::Failed(failure.clone()),
-                Some(_) => Addressee::Gone,
-                None => Addressee::Later,
+        // In a block of its own, behind which the lock is let go of, as the group may end here.
+        let (group, generation, failure) = {
+            let groups = self.lock();
+            let Some(known) = groups.get(&id.number) else {
+                return match self.gone.lock().iter().find(|gone| gone.number == id.number) {
+                    Some(Gone { failure: Some(failure), .. }) => Addressee::Failed(failure.clone()),
+                    Some(_) => Addressee::Gone,
+                    None => Addressee::Later,
+                };
             };
+            (known.group.upgrade(), known.generation, known.failure.clone())
         };
-        let (group, generation, failure) = (known.group.upgrade(), known.generation, known.failure.clone());
-        drop(groups);
         match group.filter(|group| group.id == id) {
             Some(group) => Addressee::Member(group),
             None if id.generation >= generation => Addressee::Later,
@@ -98,21 +100,25 @@ impl Groups {
         }
     }
 
-    /// Others speak of a group. If there are too many that this process was not in, the one that they spoke of first is forgotten, which this returns.
-    fn meet(&self, number: u64) -> Option<u64> {
-        let mut groups = self.lock();
-        if groups.contains_key(&number) {
-            return None;
+    /// Others speak of a group, whose record this returns. If there are too many that this process was not in, the one that they spoke of first is forgotten,
+    /// which this returns too.
+    fn meet<'a>(&self, groups: &'a mut BTreeMap<u64, Known>, number: u64) -> (&'a mut Known, Option<u64>) {
+        let mut forgotten = None;
+        if !groups.contains_key(&number)
+            && let Some(first) = self.first_stranger_but(number)
+            && groups.get(&first).is_some_and(|known| known.group.ptr_eq(&Weak::new()))
+        {
+            groups.remove(&first);
+            forgotten = Some(first);
         }
-        groups.insert(number, Known::default());
+        (groups.entry(number).or_default(), forgotten)
+    }
+
+    /// Puts a group behind all others that were spoken of, and takes the first one away if those are too many.
+    fn first_stranger_but(&self, number: u64) -> Option<u64> {
         let mut strangers = self.strangers.lock();
         strangers.push_back(number);
-        if strangers.len() <= STRANGERS {
-            return None;
-        }
-        let first = strangers.pop_front()?;
-        let is_stranger = groups.get(&first).is_some_and(|known| known.group.ptr_eq(&Weak::new()));
-        is_stranger.then(|| groups.remove(&first)).map(|_| first)
+        if strangers.len() > STRANGERS { strangers.pop_front() } else { None }
     }
 
     /// Another rank is in an operation of a group that this one may come to be in. If that has begun anew, the generation before
@@ -124,33 +130,35 @@ impl Groups {
         theirs: Option<Asked>,
     ) -> (Option<(Arc<Group>, Failure)>, Option<u64>) {
         let (id, mut failed) = (meeting.group, None);
-        let forgotten = self.meet(id.number);
-        let before = id
-            .generation
-            .checked_sub(1)
-            .filter(|_| self.lock().get(&id.number).is_none_or(|known| known.generation < id.generation));
-        if let Some(generation) = before {
+        let mut groups = self.lock();
+        let (known, forgotten) = self.meet(&mut groups, id.number);
+        if known.generation < id.generation {
             let message = format!("the group has failed, and rank {peer} has begun it anew");
             let failure = Failure::new(Code::Aborted, message);
-            self.remember_failure(Generation { generation, ..id }, &failure);
-            failed = self.lock().get(&id.number).and_then(|known| known.group.upgrade()).zip(Some(failure));
+            known.fail(id.generation - 1, &failure);
+            failed = known.group.upgrade().zip(Some(failure));
         }
-        let state = self.lock().entry(id.number).or_default().state.clone();
-        state.lock().hear(meeting, peer, theirs);
+        known.state.lock().hear(meeting, peer, theirs);
         (failed, forgotten)
     }
 
     /// Records that a group has failed: it is not joined any more. Returns the group that is forgotten for it.
     pub(crate) fn remember_failure(&self, id: Generation, failure: &Failure) -> Option<u64> {
-        let forgotten = self.meet(id.number);
         let mut groups = self.lock();
-        let known = groups.entry(id.number).or_default();
-        if known.generation <= id.generation {
-            known.generation = id.generation + 1;
-            known.state = Arc::default();
-            known.failure = Some(failure.clone());
-        }
+        let (known, forgotten) = self.meet(&mut groups, id.number);
+        known.fail(id.generation, failure);
         forgotten
+    }
+}
+
+impl Known {
+    /// A generation has failed, and all before it.
+    fn fail(&mut self, generation: u32, failure: &Failure) {
+        if self.generation <= generation {
+            self.generation = generation + 1;
+            self.state = Arc::default();
+            self.failure = Some(failure.clone());
+        }
     }
 }
 
@@ -201,5 +209,49 @@ mod tests {
         let failed =
             |number| matches!(groups.addressee(Generation { number, generation: 0 }), Addressee::Failed(_));
         assert!(!failed(0) && failed(2));
+    }
+
+    #[test]
+    fn group_that_was_joined_and_let_go_of_meanwhile_is_not_forgotten_for_another_one() {
+        let groups = Groups::default();
+        let speak = |number| {
+            let meeting = Meeting {
+                group: Generation { number, generation: 0 },
+                line: Line::Everyone,
+                number: 0,
+                piece: 0,
+            };
+            groups.hear_early(meeting, 1, None).1
+        };
+        (0..STRANGERS as u64).for_each(|number| assert_eq!(speak(number), None));
+        groups.forget(0);
+        assert_eq!([5_000, 5_001].map(speak), [None, Some(1)]);
+    }
+
+    #[test]
+    fn letters_of_a_generation_that_failed_are_answered_and_those_of_a_later_one_kept() {
+        let (groups, failure) = (Groups::default(), Failure::new(Code::DataLoss, "gone"));
+        let addressee = |generation| groups.addressee(Generation { number: 7, generation });
+        groups.remember_failure(Generation { number: 7, generation: 2 }, &failure);
+        for generation in 0..=2 {
+            assert!(matches!(addressee(generation), Addressee::Failed(why) if why.code() == Code::DataLoss));
+        }
+        for generation in 3..=4 {
+            assert!(matches!(addressee(generation), Addressee::Later), "generation {generation}");
+        }
+        // An older failure that is told of late is no news.
+        groups
+            .remember_failure(Generation { number: 7, generation: 1 }, &Failure::new(Code::Aborted, "late"));
+        assert!(matches!(addressee(2), Addressee::Failed(why) if why.code() == Code::DataLoss));
+        // A rank in a later one has seen the one before fail.
+        let meeting = Meeting {
+            group: Generation { number: 7, generation: 5 },
+            line: Line::Everyone,
+            number: 0,
+            piece: 0,
+        };
+        assert!(groups.hear_early(meeting, 1, None).0.is_none(), "this process is not in the group");
+        assert!(matches!(addressee(4), Addressee::Failed(why) if why.code() == Code::Aborted));
+        assert!(matches!(addressee(5), Addressee::Later));
     }
 }

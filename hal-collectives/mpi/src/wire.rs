@@ -83,6 +83,13 @@ fn word<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*word)
 }
 
+/// The word at a place of a header.
+#[expect(clippy::indexing_slicing, reason = "the place is inside of the header")]
+fn word_at<const PLACE: usize, const N: usize>(bytes: &[u8; HEADER]) -> [u8; N] {
+    const { assert!(PLACE + N <= HEADER) };
+    std::array::from_fn(|at| bytes[PLACE + at])
+}
+
 /// Writes a word at the beginning of bytes, and leaves what is behind it.
 #[expect(clippy::expect_used, reason = "a word that is left out would shift all behind it")]
 fn put<const N: usize>(bytes: &mut &mut [u8], word: [u8; N]) {
@@ -138,10 +145,9 @@ impl Header {
 
     /// The process that sent a letter of any version, and the group that it is about.
     pub(crate) fn origin_of(bytes: &[u8; HEADER]) -> (u32, Generation) {
-        let at = |at: usize| bytes.get(at..).and_then(|bytes| bytes.first_chunk()).copied();
-        let [source, generation] = [20, 24].map(|place| u32::from_le_bytes(at(place).unwrap_or_default()));
-        let rest = bytes.get(32..).and_then(|bytes| bytes.first_chunk()).copied();
-        (source, Generation { number: u64::from_le_bytes(rest.unwrap_or_default()), generation })
+        let source = u32::from_le_bytes(word_at::<20, _>(bytes));
+        let generation = u32::from_le_bytes(word_at::<24, _>(bytes));
+        (source, Generation { number: u64::from_le_bytes(word_at::<32, _>(bytes)), generation })
     }
 
     /// The header of some bytes; nothing if they are none of this version.
@@ -254,5 +260,20 @@ mod tests {
         assert_eq!((Header::version_of(&[7; HEADER]), Header::version_of(&[])), (None, None));
         assert_eq!((Header::from_bytes(&[0; HEADER]), Header::version_of(&[0; HEADER])), (None, Some(0)));
         assert_eq!(Header::from_bytes(&[0; HEADER - 1]), None);
+    }
+
+    #[test]
+    fn text_of_a_notice_is_as_much_of_the_message_as_it_carries() {
+        let text = |message: &str| {
+            let bytes = text_of(&Failure::new(Code::DataLoss, message));
+            String::from_utf8(bytes).unwrap_or_else(|_| panic!("a letter is cut in two"))
+        };
+        for message in ["", "gone", &"a".repeat(TEXT)] {
+            assert_eq!(text(message), message);
+        }
+        assert_eq!(text(&"a".repeat(TEXT + 1)), "a".repeat(TEXT));
+        assert_eq!(text(&"é".repeat(TEXT)), "é".repeat(TEXT / 2));
+        let odd = format!("a{}", "é".repeat(TEXT));
+        assert_eq!(text(&odd), format!("a{}", "é".repeat(TEXT / 2 - 1)));
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Stage {
     pub(super) name: &'static str,
     /// What cargo is told to build.
     target: &'static [&'static str],
+    /// The tests may start the crate's examples.
+    starts_examples: bool,
     /// What the tests are told.
     environment: &'static [(&'static str, &'static str)],
     /// Parts of the names of the tests that are run; all, if there are none.
@@ -101,14 +103,28 @@ impl Stage {
 
 /// A stage with every test of a target, in the usual configuration.
 const fn stage(name: &'static str, target: &'static [&'static str]) -> Stage {
-    Stage { name, target, environment: &[], only: &[], skipped: &[], configuration: Configuration::Together }
+    Stage {
+        name,
+        target,
+        starts_examples: false,
+        environment: &[],
+        only: &[],
+        skipped: &[],
+        configuration: Configuration::Together,
+    }
 }
 
 /// What a mutant has to survive, in this order. The first notices nearly all that is noticed. Of another crate than the engine
-/// nothing is known: all of its tests are one stage.
+/// nothing is known but that a library's own tests are quicker than those that stand beside it, which may start its examples.
 pub(super) fn stages(subject: &Subject, loom: bool) -> Vec<Stage> {
     if !subject.is_engine() {
-        return vec![stage("tests", &["--tests"])];
+        return match subject.has_both {
+            true => vec![
+                stage("unit", &["--lib"]),
+                Stage { starts_examples: true, ..stage("tests", &["--test", "*"]) },
+            ],
+            false => vec![Stage { starts_examples: true, ..stage("tests", &["--tests"]) }],
+        };
     }
     let mut stages = vec![
         Stage { skipped: &QUICK_SKIPS, ..stage("quick", &["--test", TOGETHER]) },
@@ -148,18 +164,22 @@ pub(super) struct Subject {
     /// Its folder, from the repository's root.
     pub(super) folder: String,
     package: String,
+    /// A library, with tests beside it.
+    has_both: bool,
 }
 
 impl Subject {
     /// The crate in this folder of the repository.
     pub(super) fn new(folder: &str) -> Result<Self> {
         let folder = folder.trim_matches('/').to_owned();
-        let path = workspace::root()?.join(&folder).join("Cargo.toml");
+        let of_crate = workspace::root()?.join(&folder);
+        let path = of_crate.join("Cargo.toml");
         let manifest = std::fs::read_to_string(&path)
             .with_context(|| format!("reading {}; --crate wants a crate's folder", path.display()))?;
         let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
         let package = name.with_context(|| format!("{} names no package", path.display()))?.to_owned();
-        Ok(Self { folder, package })
+        let has_both = of_crate.join("src/lib.rs").is_file() && of_crate.join("tests").is_dir();
+        Ok(Self { folder, package, has_both })
     }
 
     fn is_engine(&self) -> bool {
@@ -198,7 +218,11 @@ impl Copy {
     /// Makes the copy, or brings it up to date, but for those files whose lines are made wrong: they are [written](Copy::write)
     /// when it is known what is in them, since cargo builds again what was written again.
     pub(super) fn new(subject: &Subject, folder: &Path, threads: usize, wrong: &Files) -> Result<Self> {
-        let root = workspace::root()?;
+        Self::of(&workspace::root()?, subject, folder, threads, wrong)
+    }
+
+    /// The same in some repository.
+    fn of(root: &Path, subject: &Subject, folder: &Path, threads: usize, wrong: &Files) -> Result<Self> {
         let name = Path::new(&subject.folder);
         let mut files = BTreeMap::new();
         read_folder(&root.join(name), name, &mut files)?;
@@ -221,8 +245,9 @@ impl Copy {
         if !folder.join("Cargo.lock").exists() {
             write(&folder.join("Cargo.lock"), &read("Cargo.lock")?)?;
         }
-        link_others(&root, folder, name)?;
+        unlink_way(folder, name)?;
         remove_others(&folder.join(name), name, &files)?;
+        link_others(root, folder, name)?;
         let comes_later = |path: &Path| {
             let path = path.strip_prefix(name).ok().and_then(Path::to_str);
             path.is_some_and(|path| wrong.contains_key(path))
@@ -302,6 +327,13 @@ impl Copy {
     }
 
     fn build(&self, stage: &Stage) -> Result<Built> {
+        if stage.starts_examples {
+            let output = self.cargo("build", stage.configuration).arg("--examples").output();
+            let output = output.context("starting cargo")?;
+            if !output.status.success() {
+                return Ok(Built::Not(String::from_utf8_lossy(&output.stderr).into_owned()));
+            }
+        }
         let output = self
             .cargo("test", stage.configuration)
             .arg("--no-run")
@@ -448,16 +480,29 @@ fn is_apart(folder: &Path) -> bool {
     folder.join("Cargo.toml").exists() || folder.join("CACHEDIR.TAG").exists()
 }
 
-/// Links to what lies beside the crate: in the folders that lead to it, and crates in its own.
+/// Has no link stand where the crate's folder goes: what is written behind one is written to the repository. A copy of another crate left it.
+fn unlink_way(copy: &Path, name: &Path) -> Result<()> {
+    let mut at = copy.to_owned();
+    for part in name {
+        at.push(part);
+        if at.is_symlink() {
+            std::fs::remove_file(&at).with_context(|| format!("removing {}", at.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Links to what lies beside the crate: in the folders that lead to it, which may be crates, and crates in its own.
 fn link_others(root: &Path, copy: &Path, name: &Path) -> Result<()> {
     let mut at = PathBuf::new();
     for part in name {
+        let is_root = at.as_os_str().is_empty();
         for entry in std::fs::read_dir(root.join(&at)).context("reading the repository")? {
             let entry = entry?;
             let (other, hidden) = (entry.file_name(), entry.file_name().to_string_lossy().starts_with('.'));
             if other != part
                 && !hidden
-                && entry.path().is_dir()
+                && (!is_root || entry.path().is_dir())
                 && !entry.path().join("CACHEDIR.TAG").exists()
             {
                 link(&entry.path(), &copy.join(&at).join(other))?;
@@ -483,7 +528,7 @@ fn link_apart(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A link to a folder, unless it is there.
+/// A link to a folder or file, unless it is there.
 fn link(to: &Path, at: &Path) -> Result<()> {
     if std::fs::read_link(at).is_ok_and(|there| there == to) {
         return Ok(());
@@ -492,7 +537,7 @@ fn link(to: &Path, at: &Path) -> Result<()> {
         std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     }
     // A copy of another crate left it there; what it has built stays.
-    if at.is_symlink() {
+    if at.is_symlink() || at.is_file() {
         std::fs::remove_file(at).with_context(|| format!("removing {}", at.display()))?;
     } else if at.is_dir() {
         std::fs::remove_dir_all(at).with_context(|| format!("removing {}", at.display()))?;
@@ -507,9 +552,11 @@ fn remove_others(folder: &Path, name: &Path, files: &BTreeMap<PathBuf, String>) 
         let entry = entry?;
         let (path, name) = (entry.path(), name.join(entry.file_name()));
         if path.is_symlink() {
-            continue;
-        }
-        if path.is_dir() {
+            // One to a crate stays.
+            if !path.join("Cargo.toml").exists() {
+                std::fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+            }
+        } else if path.is_dir() {
             remove_others(&path, &name, files)?;
         } else if !files.contains_key(&name) {
             std::fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
@@ -584,6 +631,45 @@ mod tests {
             let file = Path::new(TOGETHER).join(module.replace("::", ".rs"));
             assert!(files.contains_key(&file), "{} is not there", file.display());
         }
+    }
+
+    #[test]
+    fn copy_of_one_crate_after_another_leaves_the_repository_alone() {
+        let folder = std::env::temp_dir().join(format!("mutants-copies-{}", std::process::id()));
+        let (root, copy) = (folder.join("root"), folder.join("copy"));
+        let crates = ["other", "outer", "outer/inner"];
+        for name in crates {
+            let text = format!("[package]\nname = \"{name}\"\n[[bench]]\nname = \"x\"\n");
+            write(&root.join(name).join("Cargo.toml"), &text).unwrap();
+            write(&root.join(name).join("src/lib.rs"), name).unwrap();
+        }
+        write(&root.join("Cargo.toml"), "[workspace]\n").unwrap();
+        write(&root.join("Cargo.lock"), "").unwrap();
+        let read = |folder: &Path| {
+            let mut files = BTreeMap::new();
+            for name in crates {
+                read_folder(&folder.join(name), Path::new(name), &mut files).unwrap();
+            }
+            files
+        };
+        let before = read(&root);
+        for name in ["other", "outer/inner", "outer", "outer/inner", "other", "outer"] {
+            let subject = Subject { folder: name.into(), package: name.into(), has_both: false };
+            let made = Copy::of(&root, &subject, &copy, 1, &Files::new()).unwrap();
+            made.write("src/lib.rs", "wrong").unwrap();
+            assert_eq!(read(&root), before, "after a copy of {name}");
+            for (path, text) in read(&copy) {
+                let is_own = |file: &str| path == Path::new(name).join(file);
+                let expected = match () {
+                    () if is_own("src/lib.rs") => "wrong".to_owned(),
+                    () if is_own("Cargo.toml") => crate_manifest(&before[&path]),
+                    () => before[&path].clone(),
+                };
+                assert_eq!(text, expected, "{} in a copy of {name}", path.display());
+            }
+            assert_eq!(read(&copy).len(), before.len(), "a copy of {name} has all crates");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -16,11 +16,13 @@ use std::sync::mpsc::{Receiver, channel};
 
 mod announced;
 mod asleep;
+mod early;
 mod endings;
 mod leavings;
 mod meanwhile;
 mod overtaken;
 mod refused;
+mod splits;
 mod tags;
 mod versions;
 mod worlds;

@@ -195,6 +195,66 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     assert_eq!(left, Some(0), "its message was not received");
 }
 
+/// No program that is this one sends it, and MPI refuses to receive from such a rank.
+#[test]
+fn letter_that_names_a_rank_that_is_not_in_the_job_is_none() {
+    let (ranks, groups) = pair();
+    let words = || memory(&[3; 3_000]);
+    let (got, (tell, told)) = (words(), channel());
+    let buffers = Buffers { send: Some(words()), recv: Some(got.clone()) };
+    sum_with(&*groups[0], buffers, Box::new(move |end| tell.send(outcome(end)).unwrap()));
+    let number = *ranks[0].0.groups.lock().keys().next().unwrap();
+    let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 3_000 };
+    for source in [2, 3, 1 << 30] {
+        let meeting = Meeting {
+            group: Generation { number, generation: 0 },
+            line: Line::Everyone,
+            number: 0,
+            piece: 0,
+        };
+        let content = Content::Messages { tag: FIRST_TAG, messages: Messages::of([12_000]) };
+        let header =
+            Header { meeting, from: 1, source, asked: Some(Asked { operation, pieces: 1 }), content };
+        let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
+        assert!(letter.write(0, &header.to_bytes(VERSION)));
+        let sent = ranks[1].0.with(LONG, |progress| progress.library().send(letter, 0, LETTER).is_ok());
+        assert_eq!(sent, Some(true));
+    }
+    look_all(&ranks[..1]);
+    let buffers = Buffers { send: Some(words()), recv: Some(words()) };
+    sum_with(&*groups[1], buffers, Box::new(|_| {}));
+    look_all(&ranks);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 6));
+}
+
+/// They are three ranks apart, so that each would be told of a failure of the other one by ranks between them, which do not look.
+#[test]
+fn letter_of_a_group_that_was_begun_anew_ends_the_one_before_it() {
+    let ranks = job(6);
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"six", TERMS)).collect();
+    let waits = sum(&*groups[0], 5).1;
+    groups[3].end(&Failure::new(Code::DataLoss, "gone"));
+    let transfer = |group: &dyn Communicator, kind, buffers| {
+        let (tell, told) = channel();
+        let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+        let operation = Operation { kind, element: Element::U32, count: 1 };
+        assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
+        told
+    };
+    let again = ranks[3].join(b"six", TERMS);
+    let buffers = Buffers { send: Some(memory(&[7])), recv: None };
+    let sent = transfer(&*again, Kind::Send { to: 0 }, buffers);
+    ranks[3].look();
+    assert_eq!(sent.try_recv(), Ok(Ok(())));
+    ranks[0].look();
+    assert_eq!(waits.try_recv(), Ok(Err(Code::Aborted)));
+    let (again, got) = (ranks[0].join(b"six", TERMS), memory(&[0]));
+    let buffers = Buffers { send: None, recv: Some(got.clone()) };
+    let told = transfer(&*again, Kind::Recv { from: 3 }, buffers);
+    ranks[0].look();
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 7));
+}
+
 /// A rank that hears of it tells others once.
 #[test]
 fn ranks_that_were_told_of_a_failure_come_to_rest() {

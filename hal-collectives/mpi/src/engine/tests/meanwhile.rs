@@ -48,6 +48,30 @@ fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
 }
 
+#[test]
+fn mpi_is_not_left_alone_where_others_speak_of_a_group_that_this_rank_is_not_in_beside_one_that_it_is_in() {
+    let (ranks, groups) = pair();
+    let another = ranks[1].join(b"another", TERMS);
+    let _ahead = sum(&*another, 5);
+    look_all(&ranks);
+    ranks[0].0.with(LONG, Progress::rest).unwrap();
+    let (got, told) = sum(&*groups[0], 2);
+    let _other = sum(&*groups[1], 3);
+    look_all(&ranks);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
+}
+
+#[test]
+fn mpi_is_left_alone_when_the_last_group_is_let_go_of() {
+    let ranks = lent(job(2).try_into().ok().unwrap());
+    let groups = [b"one", b"two"].map(|id| ranks[0].join(id, TERMS));
+    let [one, two] = groups;
+    drop(one);
+    assert!(listens(&ranks[0]) > 0);
+    drop(two);
+    assert_eq!(listens(&ranks[0]), 0);
+}
+
 /// The thread that delivers a letter has the group for a moment, which is no reason to go on listening.
 #[test]
 fn mpi_is_left_alone_when_the_last_group_is_let_go_of_while_a_letter_is_delivered() {

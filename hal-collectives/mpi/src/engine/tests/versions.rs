@@ -42,6 +42,23 @@ fn rank_of_another_version_is_told_at_once_though_the_other_one_is_in_no_operati
     assert!(told.contains("version 1 ") && told.contains("this one version 7;"), "{told}");
 }
 
+/// The first that another one hears of it is that its group has failed.
+#[test]
+fn rank_of_another_version_that_tells_of_a_failure_is_answered_and_no_other() {
+    let ranks = job(6);
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"six", TERMS)).collect();
+    let waits = message_of(&*groups[0]);
+    ranks[3].0.with(TERMS, |progress| progress.pretend(7)).unwrap();
+    groups[3].end(&Failure::new(Code::DataLoss, "gone"));
+    // It does not tell rank 0 itself.
+    [3, 1, 0, 3].into_iter().for_each(|rank: usize| ranks[rank].look());
+    assert!(waits.try_recv().is_err(), "rank 0 was answered");
+    let told = message_of(&*ranks[3].join(b"another", TERMS));
+    ranks[3].look();
+    let told = told.try_recv().unwrap();
+    assert!(told.contains("version 1 ") && told.contains("this one version 7;"), "{told}");
+}
+
 /// It takes letters that have no version, of two lengths, for its own alone.
 #[test]
 fn rank_from_before_there_were_versions_is_told_in_its_own_words_once() {

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What others say before a rank is in the group, or in the operation, that they speak of.
+
+use super::*;
+
+const BROADCAST: Kind = Kind::Broadcast { root: 0 };
+
+/// Whether a rank may enter an operation on one word.
+fn enter(group: &dyn Communicator, kind: Kind) -> Outcome {
+    outcome(group.enter(Operation { kind, element: Element::U32, count: 1 }).map(drop))
+}
+
+#[test]
+fn operation_that_does_not_fit_what_was_heard_before_the_group_was_joined_is_refused() {
+    // In another group, so that they hear each other.
+    let (ranks, _groups) = pair();
+    let ahead = ranks[1].join(b"later", TERMS);
+    let waits = sum(&*ahead, 5).1;
+    look_all(&ranks);
+    let group = ranks[0].join(b"later", TERMS);
+    assert_eq!(enter(&*group, BROADCAST), Err(Code::InvalidArgument));
+    look_all(&ranks);
+    assert_eq!(waits.try_recv(), Ok(Err(Code::InvalidArgument)));
+}
+
+#[test]
+fn operation_that_no_group_can_do_is_refused_and_takes_no_place() {
+    let (ranks, groups) = pair();
+    assert_eq!(enter(&*groups[0], Kind::Broadcast { root: 2 }), Err(Code::OutOfRange));
+    let told = [0, 1].map(|rank: usize| sum(&*groups[rank], 1).1);
+    look_all(&ranks);
+    assert_eq!(told.map(|told| told.try_recv()), [Ok(Ok(())); 2]);
+}
