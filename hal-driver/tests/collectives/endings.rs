@@ -2,9 +2,13 @@
 
 //! Ranks that go, do not come, or ask for something else: everybody hears of it in time.
 
-use crate::common::{Buffer, Commands, Device, Error, List, Semaphore};
+use crate::common::{Buffer, Commands, Device, Error, List, Semaphore, params};
 use crate::rig::*;
 use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::sync::mpsc;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// So soon that it does not count as hanging, with a machine that is busy with other things.
@@ -267,4 +271,41 @@ fn execution_whose_commands_find_no_memory_fails_and_tells_the_others() {
     let later = ranks[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
     let refused = ranks[1].execute(&later, 1).unwrap_err().text;
     assert!(refused.contains("rank 0") && refused.contains("neither has any"), "{refused}");
+}
+
+/// Memory of the program's own, in whole pages, which says on which thread the device has given it back.
+fn imported(device: &Device) -> (Buffer, mpsc::Receiver<ThreadId>) {
+    struct Memory {
+        pages: Vec<u8>,
+        back: mpsc::Sender<ThreadId>,
+    }
+    unsafe extern "C" fn is_back(memory: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
+        let memory = unsafe { Box::from_raw(memory.cast::<Memory>()) };
+        let _ = memory.back.send(std::thread::current().id());
+    }
+    const PAGE: usize = 4096;
+    let (back, told) = mpsc::channel();
+    let mut memory = Box::new(Memory { pages: vec![0; 2 * PAGE], back });
+    let begin = memory.pages.as_ptr().align_offset(PAGE);
+    let begin = memory.pages[begin..].as_mut_ptr();
+    let user_data: *mut c_void = Box::into_raw(memory).cast();
+    let release = sys::iree_hal_buffer_release_callback_t { fn_: Some(is_back), user_data };
+    (device.import_until(params(), begin, PAGE, release).unwrap(), told)
+}
+
+/// The operation has the last reference to memory of the program's when another rank ends the group. That rank's thread may hold what the
+/// callback takes which gives the memory back.
+#[test]
+fn memory_of_what_another_rank_ends_is_given_back_on_no_thread_that_submits() {
+    let ranks = mocks(2);
+    let (buffer, back) = imported(&ranks[0].device);
+    let commands = ranks[0].commands(ALL_REDUCE, 0, (&buffer, &buffer), 4).unwrap();
+    ranks[0].execute(&commands, 1).unwrap();
+    drop((commands, buffer));
+    let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
+    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&misfit, 1).unwrap_err();
+    let thread = back.recv_timeout(SOON).unwrap();
+    assert_ne!(thread, std::thread::current().id());
+    fails(&ranks[0].done);
 }
