@@ -211,8 +211,16 @@ impl<D: Device> State<D> {
         bindings: &[Option<BufferRange>],
         entries: &mut Entries,
     ) -> Result<Chain<'a>> {
-        for record in steps.iter().flat_map(|step| &step.collectives) {
-            entries.whole.push_back(record.communicator.enter(record.operation)?);
+        let mut records = steps.iter().flat_map(|step| &step.collectives);
+        while let Some(record) = records.next() {
+            match record.communicator.enter(record.operation) {
+                Ok(entry) => entries.whole.push_back(entry),
+                Err(why) => {
+                    // The rank has no place there, and what it enters next would be taken for this.
+                    records.for_each(|other| other.communicator.end(&why));
+                    return Err(why);
+                }
+            }
         }
         let mut entered = entries.whole.iter();
         let mut routed = Vec::with_capacity(steps.len());

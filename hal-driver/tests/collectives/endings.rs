@@ -379,6 +379,32 @@ fn failure_of_a_collective_ends_those_beside_it_in_other_groups() {
     assert!(refused.contains(cause), "{refused}");
 }
 
+/// What the rank submits is refused for the sake of one group, and its place in the other one is lost: the next operation there would be taken
+/// for it.
+#[test]
+fn refused_submission_ends_the_groups_that_it_has_not_come_to() {
+    let ranks = mocks(2);
+    let id = fresh_id();
+    let others = [0, 1].map(|number| {
+        let device = ranks[number].device.again();
+        let channel = device.channel(&id, "", (i32::try_from(number).unwrap(), 2)).unwrap();
+        Rank { channel, done: device.semaphore(0), device }
+    });
+    let waits = sums(&ranks[1]);
+    let [send, one, two] = [(); 3].map(|()| ranks[0].words(&[1; 4]));
+    let both = ranks[0].device.record(0, |commands| {
+        collective(commands, &ranks[0].channel, BROADCAST, 0, (&send, &one), 4)?;
+        collective(commands, &others[0].channel, ALL_REDUCE, 0, (&send, &two), 4)
+    });
+    let refused = ranks[0].execute(&both.unwrap(), 1).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArgument);
+    assert_eq!(fails(&waits).code, Code::InvalidArgument);
+    let [send, recv] = [(); 2].map(|()| others[1].words(&[1; 4]));
+    let later = others[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
+    let refused = others[1].execute(&later, 1).unwrap_err().text;
+    assert!(refused.contains("rank 0") && refused.contains("is not the same for all"), "{refused}");
+}
+
 /// A group whose collective is through goes on where one beside it in another group fails.
 #[test]
 fn failure_of_a_collective_ends_no_group_whose_own_is_through() {
