@@ -157,6 +157,14 @@ pub struct Portions {
     pub recv: Option<Parts>,
 }
 
+impl Portions {
+    /// Lets go of the memory, and with it has it written back where it has to be.
+    pub(crate) fn let_go(self) {
+        let_go(self.send);
+        let_go(self.recv);
+    }
+}
+
 impl Piece {
     /// How many bytes it has of each part.
     pub fn part(&self, ranks: u32) -> u64 {

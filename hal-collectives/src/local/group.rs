@@ -123,7 +123,7 @@ impl Group {
         let mut state = self.state.lock();
         if let Some(failure) = state.failed.clone() {
             drop(state);
-            watch::tell(vec![arrival.part], &failure);
+            watch::tell_arrivals(vec![arrival], &failure);
             return None;
         }
         let group = arrival.group.clone();
@@ -176,8 +176,8 @@ impl Group {
         for split in splits.into_values() {
             split.fail(failure);
         }
-        let parts: Vec<_> = meetings.into_values().flat_map(Meeting::into_parts).collect();
-        watch::tell(parts, failure);
+        let arrivals = meetings.into_values().flat_map(Meeting::into_arrivals).collect();
+        watch::tell_arrivals(arrivals, failure);
     }
 
     /// Fails if a rank has waited too long by `now`. When to look again, if any rank waits; otherwise the time need not be

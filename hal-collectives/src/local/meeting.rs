@@ -5,7 +5,7 @@
 use super::group::Group;
 use super::perform::perform;
 use crate::operation::{Line, SENDER, Side};
-use crate::{Done, Job, Operation, Piece, Portions, Result, let_go, tell};
+use crate::{Done, Job, Operation, Piece, Portions, Result, tell};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -74,6 +74,16 @@ pub(super) struct Arrival {
     pub(super) part: Part,
 }
 
+impl Arrival {
+    /// Its part of the operation has ended: lets go of its memory, which may call the program back, and then tells the rank.
+    pub(super) fn end(self, outcome: Result) {
+        let Self { memory, part, group, .. } = self;
+        memory.let_go();
+        drop(group);
+        part.end(outcome);
+    }
+}
+
 /// How far one side is.
 enum End {
     Absent,
@@ -130,14 +140,10 @@ impl Meeting {
         self.here == self.ends.len()
     }
 
-    fn into_arrivals(self) -> Vec<Arrival> {
+    /// The ranks that are there.
+    pub(super) fn into_arrivals(self) -> Vec<Arrival> {
         let here = |end| if let End::Here(arrival) = end { Some(arrival) } else { None };
         self.ends.into_iter().filter_map(here).collect()
-    }
-
-    /// The parts of the ranks that are there.
-    pub(super) fn into_parts(self) -> Vec<Part> {
-        self.into_arrivals().into_iter().map(|arrival| arrival.part).collect()
     }
 
     /// The job that is due once all ranks are there.
@@ -145,14 +151,7 @@ impl Meeting {
         let arrivals = self.into_arrivals();
         Box::new(move || {
             let arrivals = perform(line, arrivals);
-            for Arrival { memory, part, group, .. } in arrivals {
-                // Memory is let go, and with it written back where it has to be, before any rank is told.
-                let Portions { send, recv } = memory;
-                let_go(send);
-                let_go(recv);
-                drop(group);
-                part.end(Ok(()));
-            }
+            arrivals.into_iter().for_each(|arrival| arrival.end(Ok(())));
         })
     }
 

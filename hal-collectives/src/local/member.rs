@@ -106,7 +106,7 @@ impl Seat for Place {
             Err(failure) => {
                 let failure = self.end(&failure);
                 let parts = std::iter::repeat_n(part, self.slots.len() + usize::from(alone));
-                watch::tell(parts.collect(), &failure);
+                watch::tell(parts, &failure);
                 return None;
             }
         };
@@ -122,9 +122,7 @@ impl Seat for Place {
                     let filled = recv.whole().fill(&[0]);
                     debug_assert!(filled, "one byte divides everything");
                 }
-                let Arrival { memory, part, .. } = arrival;
-                drop(memory);
-                part.end(Ok(()));
+                arrival.end(Ok(()));
             }));
         }
         match jobs.len() {

@@ -6,7 +6,7 @@
 //! threads for callbacks that the engine keeps: what is told may take its time, and wait for what another rank or group is told.
 
 use super::group::Group;
-use super::meeting::Part;
+use super::meeting::{Arrival, Part};
 use hal_semaphore::Failure;
 use hal_semaphore::backend::Deferred;
 use parking_lot::{Condvar, Mutex};
@@ -24,8 +24,17 @@ struct Watch {
     runs: bool,
 }
 
-/// Has ranks told that their operations failed, soon and by other threads, none of which waits for another.
-pub(super) fn tell(parts: Vec<Part>, failure: &Failure) {
+/// Has ranks told that their operations failed, soon and by other threads, none of which waits for another. Their memory is let go of there
+/// too, as its owner may call the program back.
+pub(super) fn tell_arrivals(arrivals: Vec<Arrival>, failure: &Failure) {
+    for arrival in arrivals {
+        let failure = failure.clone();
+        Deferred::new(move || arrival.end(Err(failure))).run_elsewhere();
+    }
+}
+
+/// The same where there is no memory.
+pub(super) fn tell(parts: impl Iterator<Item = Part>, failure: &Failure) {
     for part in parts {
         let failure = failure.clone();
         Deferred::new(move || part.end(Err(failure))).run_elsewhere();

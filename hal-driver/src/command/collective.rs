@@ -262,7 +262,8 @@ impl Entered {
         lengths.into_iter().flatten().sum()
     }
 
-    fn give_up(self, why: &Failure) {
+    /// Tells the group that this rank does not take part.
+    pub(crate) fn give_up(self, why: &Failure) {
         match self {
             Entered::Whole { entry, .. } => entry.give_up(why),
             Entered::Piece { entry, .. } => entry.give_up(why),
@@ -325,8 +326,8 @@ impl Collectives {
         waiting: &Arc<Waiting>,
         done: impl FnOnce(Result) + Send + 'static,
     ) {
-        let groups = self.entered.iter().map(|(group, _)| group.clone()).collect();
-        let number = match waiting.enter(groups, &self.part) {
+        let open = Open::new(self.entered.iter().map(|(group, _)| group.clone()));
+        let number = match waiting.enter(&open, &self.part) {
             Ok(number) => number,
             Err(why) => {
                 self.give_up(&why);
@@ -341,9 +342,13 @@ impl Collectives {
                 waiting.leave(number);
             })
         };
-        for (_, entered) in self.entered {
-            let told = over.clone();
-            match entered.start(Box::new(move |outcome| told.end(outcome))) {
+        for (place, (_, entered)) in self.entered.into_iter().enumerate() {
+            let (told, open) = (over.clone(), open.clone());
+            let done = move |outcome: Result| {
+                open.end_one(place, &outcome);
+                told.end(outcome);
+            };
+            match entered.start(Box::new(done)) {
                 Ok(Some(job)) => pool.run(job),
                 Ok(None) => {}
                 Err((failure, done)) => done(Err(failure)),
@@ -355,6 +360,32 @@ impl Collectives {
     pub(crate) fn give_up(self, why: &Failure) {
         for (_, entered) in self.entered {
             entered.give_up(why);
+        }
+    }
+}
+
+/// The groups of collectives that were started together, each until its own has ended.
+struct Open(Mutex<Vec<Option<Arc<dyn Communicator>>>>);
+
+impl Open {
+    fn new(groups: impl Iterator<Item = Arc<dyn Communicator>>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(groups.map(Some).collect())))
+    }
+
+    /// One has ended. Where it has failed, the others end with it, as their rank fails in any case.
+    fn end_one(&self, place: usize, outcome: &Result) {
+        let group = self.0.lock().get_mut(place).and_then(Option::take);
+        drop(group);
+        if let Err(why) = outcome {
+            self.end(why);
+        }
+    }
+
+    /// Ends what has not ended.
+    fn end(&self, why: &Failure) {
+        let groups = std::mem::take(&mut *self.0.lock());
+        for group in groups.into_iter().flatten() {
+            group.end(why);
         }
     }
 }
@@ -397,8 +428,8 @@ pub(crate) struct Waiting {
     idle: Condvar,
 }
 
-/// The groups of what has started, and the execution that it is a part of.
-type Started = (Vec<Arc<dyn Communicator>>, Option<Part>);
+/// What has started, and the execution that it is a part of; nothing when it has ended and is let go of.
+type Started = Option<(Arc<Open>, Part)>;
 
 #[derive(Default)]
 struct InProgress {
@@ -409,14 +440,14 @@ struct InProgress {
 }
 
 impl Waiting {
-    fn enter(&self, communicators: Vec<Arc<dyn Communicator>>, part: &Part) -> Result<u64> {
+    fn enter(&self, open: &Arc<Open>, part: &Part) -> Result<u64> {
         let mut progress = self.progress.lock();
         if let Some(why) = progress.ended.clone().or_else(|| part.failed()) {
             return Err(why);
         }
         let number = progress.next;
         progress.next += 1;
-        progress.started.insert(number, (communicators, Some(part.clone())));
+        progress.started.insert(number, Some((open.clone(), part.clone())));
         Ok(number)
     }
 
@@ -436,12 +467,11 @@ impl Waiting {
         let Some(part) = of.part() else { return task.finish(Ok(())) };
         let progress = self.progress.lock();
         part.fail(why, task);
-        let is_of = |other: &Option<Part>| other.as_ref().is_some_and(|other| other.is_of(&part));
-        let started = progress.started.values().filter(|(_, other)| is_of(other));
-        let communicators: Vec<_> = started.flat_map(|(communicators, _)| communicators).cloned().collect();
+        let started = progress.started.values().flatten().filter(|(_, other)| other.is_of(&part));
+        let started: Vec<_> = started.map(|(open, _)| open.clone()).collect();
         drop(progress);
-        for communicator in communicators {
-            communicator.end(why);
+        for open in started {
+            open.end(why);
         }
     }
 
@@ -452,11 +482,10 @@ impl Waiting {
         self.rest(&mut progress, grace);
         let why = Failure::new(Code::Cancelled, "its device was released");
         progress.ended = Some(why.clone());
-        let communicators: Vec<_> =
-            progress.started.values().flat_map(|(communicators, _)| communicators).cloned().collect();
+        let started: Vec<_> = progress.started.values().flatten().map(|(open, _)| open.clone()).collect();
         drop(progress);
-        for communicator in communicators {
-            communicator.end(&why);
+        for open in started {
+            open.end(&why);
         }
         self.rest(&mut self.progress.lock(), grace);
     }
@@ -476,7 +505,7 @@ mod tests {
     fn collective_that_comes_when_its_device_goes_does_not_start() {
         let waiting = Waiting::default();
         waiting.finish(Duration::ZERO);
-        let refused = waiting.enter(Vec::new(), &Part::default()).unwrap_err();
+        let refused = waiting.enter(&Open::new(std::iter::empty()), &Part::default()).unwrap_err();
         assert_eq!(refused.code(), Code::Cancelled);
     }
 

@@ -156,6 +156,10 @@ fn name_of(device: Lent<'_, sys::iree_hal_device_t>) -> &str {
 pub(super) struct Bounces(Vec<Arc<Bounce>>);
 
 impl Bounces {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What stands for what.
     pub(super) fn stand_ins(&self) -> StandIns {
         let pair = |buffer: &BounceBuffer| (buffer.original.clone(), buffer.staging.clone());
@@ -291,7 +295,7 @@ impl<D: Device> State<D> {
         bounces: &Bounces,
         operation: impl FnOnce(&SemaphoreLists<'_>) -> Result,
     ) -> Result {
-        if bounces.0.is_empty() {
+        if bounces.is_empty() {
             return operation(lists);
         }
         let done = self.timeline()?;

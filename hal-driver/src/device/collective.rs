@@ -21,15 +21,15 @@ use crate::command::collective::{CollectiveRecord, Collectives, Entered, Mapped,
 use crate::command::command_buffer::{Recorded, Step};
 use crate::command::execution::Part;
 use crate::command::record::{Reference, Use};
-use crate::device::work::Operation;
+use crate::device::work::{Operation, Work};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::status::{Result, bug};
 use crate::memory::bounce_buffer::{Owner, copy_all_by};
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;
-use hal_collectives::{Entry, Piece, PieceEntry, Pieces, WINDOW};
-use hal_semaphore::{Affinity, Failure};
+use hal_collectives::{Communicator, Entry, Piece, PieceEntry, Pieces, WINDOW};
+use hal_semaphore::{Action, Affinity, Failure};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -132,7 +132,37 @@ impl Chain<'_> {
     }
 }
 
-type Entries = VecDeque<Box<dyn Entry>>;
+/// What the rank has entered and not started, for whatever may go wrong before that.
+#[derive(Default)]
+struct Entries {
+    /// Of the steps that come.
+    whole: VecDeque<Box<dyn Entry>>,
+    /// Of this step, where the memory is here.
+    here: Vec<(Arc<dyn Communicator>, Entered)>,
+    /// Of the collective that is divided now.
+    pieces: VecDeque<Box<dyn PieceEntry>>,
+}
+
+impl Entries {
+    fn next(&mut self) -> Result<Box<dyn Entry>> {
+        self.whole.pop_front().ok_or_else(|| bug("a collective was not entered"))
+    }
+
+    /// Tells the groups that this rank does not take part.
+    fn give_up(self, why: &Failure) {
+        self.pieces.into_iter().for_each(|piece| piece.give_up(why));
+        self.here.into_iter().for_each(|(_, entered)| entered.give_up(why));
+        self.whole.into_iter().for_each(|entry| entry.give_up(why));
+    }
+}
+
+/// The engine has refused an action: if it is a rank's part of collectives, their groups are told why.
+#[cold]
+pub(super) fn give_up<D: Device>(refused: Action<Work<D>>, why: &Failure) {
+    if let Action::Host(Work { operation: Operation::Collectives(collectives), .. }) = refused {
+        collectives.give_up(why);
+    }
+}
 
 impl<D: Device> State<D> {
     /// Executes commands that have collectives.
@@ -144,7 +174,7 @@ impl<D: Device> State<D> {
         bindings: &[Option<BufferRange>],
     ) -> Result {
         let steps = commands.steps();
-        let mut entries = Entries::new();
+        let mut entries = Entries::default();
         let outcome = self.enter_steps(steps, bindings, &mut entries).and_then(|chain| {
             let over = chain.end_of(chain.steps.last().ok_or_else(|| bug("collectives without a step"))?);
             let last = SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() };
@@ -154,7 +184,7 @@ impl<D: Device> State<D> {
         let (chain, over) = match outcome {
             Ok(entered) => entered,
             Err(failure) => {
-                give_up(entries, &failure);
+                entries.give_up(&failure);
                 return Err(failure);
             }
         };
@@ -165,7 +195,7 @@ impl<D: Device> State<D> {
                 .step_commands(affinity, &waits, &chain, routed, (commands, bindings))
                 .and_then(|()| self.step_collectives(affinity, &waits, &chain, routed, &mut entries));
             if let Err(failure) = step {
-                give_up(entries, &failure);
+                entries.give_up(&failure);
                 self.pool.run(move || over.signal_or_fail(Err(&failure)));
                 return Ok(());
             }
@@ -181,10 +211,18 @@ impl<D: Device> State<D> {
         bindings: &[Option<BufferRange>],
         entries: &mut Entries,
     ) -> Result<Chain<'a>> {
-        for record in steps.iter().flat_map(|step| &step.collectives) {
-            entries.push_back(record.communicator.enter(record.operation)?);
+        let mut records = steps.iter().flat_map(|step| &step.collectives);
+        while let Some(record) = records.next() {
+            match record.communicator.enter(record.operation) {
+                Ok(entry) => entries.whole.push_back(entry),
+                Err(why) => {
+                    // The rank has no place there, and what it enters next would be taken for this.
+                    records.for_each(|other| other.communicator.end(&why));
+                    return Err(why);
+                }
+            }
         }
-        let mut entered = entries.iter();
+        let mut entered = entries.whole.iter();
         let mut routed = Vec::with_capacity(steps.len());
         for (number, step) in steps.iter().enumerate() {
             let entered = step.collectives.iter().zip(entered.by_ref());
@@ -267,10 +305,19 @@ impl<D: Device> State<D> {
             stand_ins: bounces.stand_ins(),
             part: Some(chain.part.clone()),
         };
+        // What goes back to other devices is a part of the execution too, behind the commands.
+        let mut ended = None;
+        if !bounces.is_empty() {
+            signals.push(ended.insert(self.timeline()?).clone(), 1);
+        }
         let lists = SemaphoreLists { waits: waits.borrow(), signals: signals.borrow() };
         self.with_bounces(affinity, &lists, &bounces, |lists| {
             self.submit(affinity, lists, Side::Queue, operation)
-        })
+        })?;
+        if let Some(ended) = ended {
+            ended.keep_until(1, chain.part.clone());
+        }
+        Ok(())
     }
 
     /// Submits a step's collectives: together those whose memory is here, and the others by themselves.
@@ -282,24 +329,25 @@ impl<D: Device> State<D> {
         routed: &Routed<'_>,
         entries: &mut Entries,
     ) -> Result {
-        let (mut here, mut begun) = (Vec::new(), None);
+        let mut begun = None;
         for (record, route) in routed.step.collectives.iter().zip(&routed.routes) {
-            let entry = entries.pop_front().ok_or_else(|| bug("a collective was not entered"))?;
             if !route.lanes.is_empty() {
                 let waits = match &begun {
                     Some(begun) => begun,
                     None => begun.insert(self.own_waits(affinity, waits, routed.number)?),
                 };
-                self.pieces(affinity, waits, (record, &chain.part), route, entry.divide())?;
+                entries.pieces = entries.next()?.divide().into();
+                self.pieces(affinity, waits, (record, &chain.part), route, &mut entries.pieces)?;
                 continue;
             }
             let range = |place: &Option<Place>| match place {
                 Some(Place::Here(range)) => Some(range.clone()),
                 _ => None,
             };
-            let (send, recv) = (range(&route.send), range(&route.recv));
-            here.push((record.communicator.clone(), Entered::Whole { entry, send, recv }));
+            let (send, recv, entry) = (range(&route.send), range(&route.recv), entries.next()?);
+            entries.here.push((record.communicator.clone(), Entered::Whole { entry, send, recv }));
         }
+        let here = std::mem::take(&mut entries.here);
         if here.is_empty() {
             return Ok(());
         }
@@ -345,7 +393,7 @@ impl<D: Device> State<D> {
         waits: &OwnedList,
         (record, part): (&CollectiveRecord, &Part),
         route: &Route,
-        pieces: Vec<Box<dyn PieceEntry>>,
+        pieces: &mut VecDeque<Box<dyn PieceEntry>>,
     ) -> Result {
         let (rank, ranks) = record.communicator.place()?;
         let mapped = |place: &Option<Place>, access| match place {
@@ -354,8 +402,8 @@ impl<D: Device> State<D> {
         };
         let (send_here, recv_here) = (mapped(&route.send, ACCESS_READ), mapped(&route.recv, ACCESS_WRITE));
         let turns = (0..).flat_map(|turn: u64| route.lanes.iter().map(move |lane| (turn, lane)));
-        for (entry, (turn, lane)) in pieces.into_iter().zip(turns) {
-            let piece = entry.piece();
+        for (turn, lane) in turns {
+            let Some(piece) = pieces.front().map(|entry| entry.piece()) else { break };
             let places = piece.operation.places(rank, ranks);
             let at = |step: u64| {
                 let mut list = OwnedList::default();
@@ -388,6 +436,7 @@ impl<D: Device> State<D> {
             let moved = at(if returning.is_some() { MOVED } else { RETURNED });
             let got = returning.as_ref().map(|(_, _, alone)| alone.clone());
             let (send, recv) = (near(&send_here, sent, places.send)?, near(&recv_here, got, places.recv)?);
+            let Some(entry) = pieces.pop_front() else { break };
             let entered = vec![(record.communicator.clone(), Entered::Piece { entry, send, recv })];
             let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
             let collectives = Operation::Collectives(Collectives::new(entered, part.clone()));
@@ -404,11 +453,4 @@ impl<D: Device> State<D> {
 /// An operation has memory on a side where it moves no bytes.
 fn unnamed() -> Failure {
     bug("a collective has memory that it does not use")
-}
-
-/// Tells the groups that this rank does not take part in what it has entered.
-fn give_up(entries: Entries, why: &Failure) {
-    for entry in entries {
-        entry.give_up(why);
-    }
 }

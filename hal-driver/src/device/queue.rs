@@ -2,6 +2,7 @@
 
 //! The queue operations of the device.
 
+use super::collective::give_up;
 use super::{HalDevice, Raw, State, Table};
 use crate::command::command_buffer::{Recorded, bindings};
 use crate::command::execution::Ending;
@@ -157,7 +158,11 @@ impl<D: Device> State<D> {
     #[inline(always)]
     fn hand_over(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, action: Action<Work<D>>) -> Result {
         let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);
-        submitted.map(drop).map_err(|refusal| refused(&refusal.error))
+        submitted.map(drop).map_err(|refusal| {
+            let why = refused(&refusal.error);
+            give_up(refusal.action, &why);
+            why
+        })
     }
 
     pub(super) fn barrier(&self, affinity: Affinity, lists: &SemaphoreLists<'_>) -> Result {

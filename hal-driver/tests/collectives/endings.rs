@@ -2,9 +2,13 @@
 
 //! Ranks that go, do not come, or ask for something else: everybody hears of it in time.
 
-use crate::common::{Buffer, Commands, Device, Error, List, Semaphore};
+use crate::common::{Buffer, Commands, Device, Error, List, Semaphore, params};
 use crate::rig::*;
 use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::sync::mpsc;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// So soon that it does not count as hanging, with a machine that is busy with other things.
@@ -267,4 +271,161 @@ fn execution_whose_commands_find_no_memory_fails_and_tells_the_others() {
     let later = ranks[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
     let refused = ranks[1].execute(&later, 1).unwrap_err().text;
     assert!(refused.contains("rank 0") && refused.contains("neither has any"), "{refused}");
+}
+
+/// Memory of the program's own, in whole pages, which says on which thread the device has given it back.
+fn imported(device: &Device) -> (Buffer, mpsc::Receiver<ThreadId>) {
+    struct Memory {
+        pages: Vec<u8>,
+        back: mpsc::Sender<ThreadId>,
+    }
+    unsafe extern "C" fn is_back(memory: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
+        let memory = unsafe { Box::from_raw(memory.cast::<Memory>()) };
+        let _ = memory.back.send(std::thread::current().id());
+    }
+    const PAGE: usize = 4096;
+    let (back, told) = mpsc::channel();
+    let mut memory = Box::new(Memory { pages: vec![0; 2 * PAGE], back });
+    let begin = memory.pages.as_ptr().align_offset(PAGE);
+    let begin = memory.pages[begin..].as_mut_ptr();
+    let user_data: *mut c_void = Box::into_raw(memory).cast();
+    let release = sys::iree_hal_buffer_release_callback_t { fn_: Some(is_back), user_data };
+    (device.import_until(params(), begin, PAGE, release).unwrap(), told)
+}
+
+/// The operation has the last reference to memory of the program's when another rank ends the group. That rank's thread may hold what the
+/// callback takes which gives the memory back.
+#[test]
+fn memory_of_what_another_rank_ends_is_given_back_on_no_thread_that_submits() {
+    let ranks = mocks(2);
+    let (buffer, back) = imported(&ranks[0].device);
+    let commands = ranks[0].commands(ALL_REDUCE, 0, (&buffer, &buffer), 4).unwrap();
+    ranks[0].execute(&commands, 1).unwrap();
+    drop((commands, buffer));
+    let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
+    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&misfit, 1).unwrap_err();
+    let thread = back.recv_timeout(SOON).unwrap();
+    assert_ne!(thread, std::thread::current().id());
+    fails(&ranks[0].done);
+}
+
+/// The device that owns what is sent was lost before.
+#[test]
+fn rank_whose_copies_fail_tells_the_others_why() {
+    let ranks = mocks(2);
+    let owner = Device::open("mock://?heaps=2&queues=1&fault=lose:2").unwrap();
+    let owner = Rank { channel: ranks[0].channel.clone(), done: owner.semaphore(0), device: owner };
+    let send = owner.words(&[1; 4]);
+    owner.device.fill(&List::none(), &owner.done.at(1), &send, (0, 16), &[0; 4]).unwrap();
+    assert_eq!(fails(&owner.done).code, Code::Unavailable);
+    let waits = sums(&ranks[1]);
+    let recv = ranks[0].words(&[0; 4]);
+    let commands = ranks[0].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
+    let own = match ranks[0].execute(&commands, 1) {
+        Err(refused) => refused,
+        Ok(()) => fails(&ranks[0].done),
+    };
+    let told = fails(&waits);
+    for error in [own, told] {
+        assert_eq!(error.code, Code::Unavailable, "{}", error.text);
+        assert!(error.text.contains("as fault=lose asked"), "{}", error.text);
+    }
+}
+
+/// Commands write memory of another device, which takes back what they have written in its own time.
+#[test]
+fn failure_of_a_collective_is_told_when_what_was_written_beside_it_is_back_at_its_owner() {
+    const LATENCY: Duration = Duration::from_millis(300);
+    let ranks = mocks(2);
+    let owner = Device::open("mock://?heaps=2&queues=1&latency=300ms").unwrap();
+    let far = owner.local_buffer(16);
+    let begin = Instant::now();
+    ranks[0].execute(&fill_beside_a_sum(&ranks[0], &far), 1).unwrap();
+    let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
+    // The commands are through, and what they have written is on its way.
+    std::thread::sleep(LATENCY / 6);
+    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&misfit, 1).unwrap_err();
+    assert_eq!(fails(&ranks[0].done).code, Code::InvalidArgument);
+    assert!(begin.elapsed() >= LATENCY, "{:?}", begin.elapsed());
+}
+
+/// The other collective of the step waits for a rank that does not come for a long time.
+#[test]
+fn failure_of_a_collective_ends_those_beside_it_in_other_groups() {
+    let ranks = mocks(3);
+    let id = fresh_id();
+    let pairs = [(0, 0), (2, 1)].map(|(device, rank): (usize, i32)| {
+        let channel = ranks[device].device.channel(&id, "", (rank, 2)).unwrap();
+        let device = ranks[device].device.again();
+        Rank { channel, done: device.semaphore(0), device }
+    });
+    let [send, one, two] = [(); 3].map(|()| ranks[0].words(&[1; 4]));
+    let both = ranks[0].device.record(0, |commands| {
+        collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &one), 4)?;
+        collective(commands, &pairs[0].channel, ALL_REDUCE, 0, (&send, &two), 4)
+    });
+    ranks[0].execute(&both.unwrap(), 1).unwrap();
+    let [send, recv] = [(); 2].map(|()| ranks[1].words(&[1; 4]));
+    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&misfit, 1).unwrap_err();
+    let cause = "rank 1 asks for broadcast";
+    assert!(fails(&ranks[0].done).text.contains(cause));
+    // Whoever comes later hears of it.
+    let [send, recv] = [(); 2].map(|()| pairs[1].words(&[1; 4]));
+    let later = pairs[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
+    let refused = pairs[1].execute(&later, 1).unwrap_err().text;
+    assert!(refused.contains(cause), "{refused}");
+}
+
+/// What the rank submits is refused for the sake of one group, and its place in the other one is lost: the next operation there would be taken
+/// for it.
+#[test]
+fn refused_submission_ends_the_groups_that_it_has_not_come_to() {
+    let ranks = mocks(2);
+    let id = fresh_id();
+    let others = [0, 1].map(|number| {
+        let device = ranks[number].device.again();
+        let channel = device.channel(&id, "", (i32::try_from(number).unwrap(), 2)).unwrap();
+        Rank { channel, done: device.semaphore(0), device }
+    });
+    let waits = sums(&ranks[1]);
+    let [send, one, two] = [(); 3].map(|()| ranks[0].words(&[1; 4]));
+    let both = ranks[0].device.record(0, |commands| {
+        collective(commands, &ranks[0].channel, BROADCAST, 0, (&send, &one), 4)?;
+        collective(commands, &others[0].channel, ALL_REDUCE, 0, (&send, &two), 4)
+    });
+    let refused = ranks[0].execute(&both.unwrap(), 1).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArgument);
+    assert_eq!(fails(&waits).code, Code::InvalidArgument);
+    let [send, recv] = [(); 2].map(|()| others[1].words(&[1; 4]));
+    let later = others[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
+    let refused = others[1].execute(&later, 1).unwrap_err().text;
+    assert!(refused.contains("rank 0") && refused.contains("is not the same for all"), "{refused}");
+}
+
+/// A group whose collective is through goes on where one beside it in another group fails.
+#[test]
+fn failure_of_a_collective_ends_no_group_whose_own_is_through() {
+    let ranks = mocks(2);
+    let id = fresh_id();
+    let others = [0, 1].map(|number| {
+        let device = ranks[number].device.again();
+        let channel = device.channel(&id, "", (i32::try_from(number).unwrap(), 2)).unwrap();
+        Rank { channel, done: device.semaphore(0), device }
+    });
+    let [send, one, two] = [(); 3].map(|()| ranks[0].words(&[1; 4]));
+    let both = ranks[0].device.record(0, |commands| {
+        collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &one), 4)?;
+        collective(commands, &others[0].channel, ALL_REDUCE, 0, (&send, &two), 4)
+    });
+    ranks[0].execute(&both.unwrap(), 1).unwrap();
+    sums(&others[1]).wait(1).unwrap();
+    let [send, recv] = [(); 2].map(|()| ranks[1].words(&[1; 4]));
+    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&misfit, 1).unwrap_err();
+    fails(&ranks[0].done);
+    let again = others.each_ref().map(sums);
+    again.iter().for_each(|done| done.wait(1).unwrap());
 }

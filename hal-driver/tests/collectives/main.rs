@@ -13,6 +13,7 @@ mod common;
 
 mod channels;
 mod endings;
+mod exhaustion;
 mod kinds;
 mod pieces;
 mod profiles;

@@ -9,6 +9,7 @@ pub(crate) mod chain;
 pub(crate) mod dice;
 pub(crate) mod pool;
 pub(crate) mod properties;
+pub(crate) mod scarce;
 pub(crate) mod sink;
 
 use hal_semaphore::Code;

@@ -2,97 +2,16 @@
 
 //! A host allocator that runs out: each call says so, and nothing is left half done or left behind.
 
+use crate::common::scarce::Scarce;
 use crate::common::{
     Buffer, Commands, Device, Executable, List, Result, Semaphore, Tracker, check, params, view,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-/// All that were made: drivers keep theirs as long as the process, and a leak checker finds them here.
-static MADE: Mutex<Vec<&'static Scarce>> = Mutex::new(Vec::new());
-
-/// A host allocator with so much in it and no more.
-struct Scarce {
-    /// How many were asked for.
-    asked: AtomicUsize,
-    /// Which one fails, or from which one on all of them.
-    fails_at: usize,
-    then_all: bool,
-    /// What is out, and the how many-th each was.
-    out: Mutex<BTreeMap<usize, usize>>,
-}
-
-impl Scarce {
-    fn new(fails_at: usize, then_all: bool) -> &'static Self {
-        let out = Mutex::default();
-        let made: &'static Self =
-            Box::leak(Box::new(Self { asked: AtomicUsize::new(0), fails_at, then_all, out }));
-        MADE.lock().unwrap().push(made);
-        made
-    }
-
-    fn raw(&'static self) -> sys::iree_allocator_t {
-        sys::iree_allocator_t { self_: std::ptr::from_ref(self).cast_mut().cast(), ctl: Some(control) }
-    }
-
-    fn has_failed(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) > self.fails_at
-    }
-
-    /// Waits until everything is back; what is still out, if that takes too long.
-    fn left(&self) -> Vec<usize> {
-        let until = Instant::now() + Duration::from_secs(5);
-        loop {
-            let out: Vec<usize> = self.out.lock().unwrap().values().copied().collect();
-            if out.is_empty() || Instant::now() > until {
-                return out;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-unsafe extern "C" fn control(
-    this: *mut c_void,
-    command: sys::iree_allocator_command_t,
-    parameters: *const c_void,
-    pointer: *mut *mut c_void,
-) -> sys::iree_status_t {
-    let scarce = unsafe { &*this.cast::<Scarce>() };
-    let system = unsafe { sys::iree_allocator_system() };
-    let before = unsafe { *pointer } as usize;
-    let (mut number, mut made) = (0, false);
-    match command {
-        sys::IREE_ALLOCATOR_COMMAND_MALLOC
-        | sys::IREE_ALLOCATOR_COMMAND_CALLOC
-        | sys::IREE_ALLOCATOR_COMMAND_REALLOC => {
-            number = scarce.asked.fetch_add(1, Ordering::Relaxed);
-            if number == scarce.fails_at || (scarce.then_all && number > scarce.fails_at) {
-                return crate::common::failure(Code::ResourceExhausted, "there is no more");
-            }
-            made = true;
-            if command == sys::IREE_ALLOCATOR_COMMAND_REALLOC {
-                scarce.out.lock().unwrap().remove(&before);
-            }
-        }
-        sys::IREE_ALLOCATOR_COMMAND_FREE if before != 0 => {
-            let known = scarce.out.lock().unwrap().remove(&before);
-            assert!(known.is_some(), "what is freed was allocated");
-        }
-        _ => {}
-    }
-    let status = unsafe { system.ctl.unwrap()(system.self_, command, parameters, pointer) };
-    if made {
-        scarce.out.lock().unwrap().insert(unsafe { *pointer } as usize, number);
-    }
-    status
-}
 
 /// A device, and operations one behind the other.
 struct Program {
@@ -451,7 +370,7 @@ fn host_allocator_that_runs_out_leaves_nothing_behind() {
         let plenty = Scarce::new(usize::MAX, false);
         run(uri, &lender, plenty.raw()).unwrap_or_else(|error| panic!("{uri}: {}", error.text));
         assert_eq!(plenty.left(), [0; 0], "{uri}");
-        let needed = plenty.asked.load(Ordering::Relaxed);
+        let needed = plenty.asked();
         eprintln!("{uri}: {needed} allocations");
         for then_all in [false, true] {
             for fails_at in 0.. {
