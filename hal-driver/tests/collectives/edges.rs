@@ -252,3 +252,96 @@ fn one_recording_may_be_executed_by_many_threads_at_once() {
 struct SendCommands(crate::common::Commands);
 unsafe impl Send for SendCommands {}
 unsafe impl Sync for SendCommands {}
+
+#[test]
+fn split_that_not_every_rank_calls_ends_in_time_and_names_those_that_do_not() {
+    let ranks = ranks(&["mock://?collective_timeout=0.3", "mock://?collective_timeout=0.3"]);
+    let rank = &ranks[0];
+    let part = rank.channel.split(1, 0).unwrap().unwrap();
+    // This waits, and has no way to say why it failed.
+    assert_eq!(part.place(), (-1, -1));
+    let (send, recv) = (rank.words(&[1; 4]), rank.words(&[0; 4]));
+    let refused = rank
+        .device
+        .record(0, |commands| collective(commands, &part, ALL_REDUCE, 0, (&send, &recv), 4))
+        .err()
+        .expect("half of a group splits it");
+    assert_eq!(refused.code, Code::DeadlineExceeded, "{}", refused.text);
+    assert!(refused.text.contains("rank 1 has not split it"), "{}", refused.text);
+    // The other one comes too late.
+    assert_eq!(ranks[1].channel.split(1, 0).err().unwrap().code, Code::DeadlineExceeded);
+}
+
+#[test]
+fn memory_that_a_rank_does_not_use_may_be_left_out() {
+    for uris in [["mock", "mock"], ["gaudi://emulated", "mock://?heaps=2"]] {
+        let ranks = ranks(&uris);
+        let mut results = Vec::new();
+        for (number, rank) in (0..).zip(&ranks) {
+            let [send, one, two, three] = [3 + number, 0, 0, 9].map(|word| rank.words(&[word; 5]));
+            let is_root = number == 0;
+            let pick = |buffer: &Buffer, is_used| if is_used { reference(buffer) } else { NOWHERE() };
+            let commands = rank.device.record(0, |commands| {
+                let channel = &rank.channel;
+                put(commands, channel, op(BROADCAST), 0, (pick(&send, is_root), pick(&one, !is_root)), 5)?;
+                put(commands, channel, op(REDUCE), 0, (reference(&send), pick(&two, is_root)), 5)?;
+                let param = if is_root { 0xFFFF_0001 } else { 0x0000_FFFF };
+                put(commands, channel, op(SEND_RECV), param, (pick(&send, is_root), reference(&three)), 5)
+            });
+            rank.execute(&commands.unwrap(), 1).unwrap();
+            results.push((one, two, three));
+        }
+        let expected = [[[0; 5], [7; 5], [0; 5]], [[3; 5], [0; 5], [3; 5]]];
+        for ((rank, (one, two, three)), expected) in ranks.iter().zip(&results).zip(expected) {
+            rank.done.wait(1).unwrap();
+            assert_eq!([one, two, three].map(|got| rank.read(got)), expected.map(Vec::from), "{uris:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_of_slots_may_come_to_be_when_its_turn_comes() {
+    for uris in [["mock", "mock"], ["gaudi://emulated", "mock://?heaps=2"]] {
+        let ranks = ranks(&uris);
+        let mut results = Vec::new();
+        for Rank { channel, device, .. } in &ranks {
+            let (order, gate) = (device.semaphore(0), device.semaphore(0));
+            let send = device.alloca(&gate.at(1), &order.at(1), 64).unwrap();
+            let recv = device.alloca(&order.at(1), &order.at(2), 64).unwrap();
+            device.fill(&order.at(2), &order.at(3), &send, (0, 64), &[1, 0, 0, 0]).unwrap();
+            let commands = device.record(2, |commands| {
+                let [send, recv] =
+                    [0, 1].map(|slot| unsafe { sys::iree_hal_make_indirect_buffer_ref(slot, 4, 60) });
+                put(commands, channel, op(ALL_REDUCE), 0, (send, recv), 15)
+            });
+            let slots = [&send, &recv];
+            device.execute(u64::MAX, &order.at(3), &order.at(4), &commands.unwrap(), &slots).unwrap();
+            let got = device.buffer(64);
+            device.copy(&order.at(4), &order.at(5), &recv, &got, 64).unwrap();
+            device.dealloca(&order.at(5), &order.at(6), &send).unwrap();
+            device.dealloca(&order.at(6), &order.at(7), &recv).unwrap();
+            gate.signal(1).unwrap();
+            results.push((order, got));
+        }
+        for (order, got) in &results {
+            order.wait(7).unwrap();
+            assert_eq!(got.read()[4..], [2_u32; 15].map(u32::to_le_bytes).concat(), "{uris:?}");
+        }
+    }
+}
+
+/// A crowd that no process has: the places for it would take all memory.
+#[test]
+fn group_of_more_ranks_than_a_process_can_have_is_refused() {
+    let device = Device::open("mock").unwrap();
+    for count in [65_537, i32::MAX] {
+        let refused = device.channel(&fresh_id(), "crowd", (0, count)).err().expect("a crowd is taken");
+        assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
+        let says = format!("the group \"crowd\" of {count} ranks");
+        assert!(refused.text.contains(&says) && refused.text.contains("65536"), "{}", refused.text);
+    }
+    let most = device.channel(&fresh_id(), "crowd", (65_535, 65_536)).unwrap();
+    let rank = Rank { channel: most, done: device.semaphore(0), device };
+    let (send, recv) = (rank.words(&[4; 9]), rank.words(&[0; 9]));
+    rank.execute(&rank.commands(ALL_REDUCE, 0, (&send, &recv), 9).unwrap(), 1).unwrap();
+}
