@@ -37,6 +37,9 @@ pub fn is_busy() -> bool {
 /// The groups that there are, by what their members call them.
 static GROUPS: Mutex<BTreeMap<Vec<u8>, Weak<Group>>> = Mutex::new(BTreeMap::new());
 
+/// How many ranks a group has at most: each operation has a place for each of them. A process has not as many devices.
+pub const RANKS: u32 = 1 << 16;
+
 /// A rank's request to join a group.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -60,6 +63,13 @@ pub fn join(request: &Request<'_>) -> Result<Box<dyn Communicator>> {
     let Request { rank, count, name, .. } = *request;
     if rank >= count {
         let message = format!("there is no rank {rank} in a group of {count}; ranks are numbered from 0");
+        return Err(Failure::new(Code::InvalidArgument, message));
+    }
+    if count > RANKS {
+        let message = format!(
+            "the group {name:?} of {count} ranks is within one process, where a group has {RANKS} ranks at most; more ranks are those of a \
+             job of MPI"
+        );
         return Err(Failure::new(Code::InvalidArgument, message));
     }
     let mut groups = GROUPS.lock();

@@ -72,6 +72,12 @@ fn join_neighbours(mut values: Vec<f64>, join: &dyn Fn(f64, f64) -> f64) -> f64 
     values[0]
 }
 
+/// The smaller one, -0 before +0, and not a number if one of them is not.
+fn least(a: f64, b: f64) -> f64 {
+    let smaller = if a.total_cmp(&b).is_lt() { a } else { b };
+    if a.is_nan() || b.is_nan() { f64::NAN } else { smaller }
+}
+
 /// The steps are those of the type that `round` rounds to.
 fn fold_floats(reduction: Reduction, values: &[f64], round: fn(f64) -> f64) -> f64 {
     let count = values.len() as f64;
@@ -79,8 +85,8 @@ fn fold_floats(reduction: Reduction, values: &[f64], round: fn(f64) -> f64) -> f
     match reduction {
         Reduction::Sum => join_neighbours(values, &|a, b| round(a + b)),
         Reduction::Product => join_neighbours(values, &|a, b| round(a * b)),
-        Reduction::Minimum => join_neighbours(values, &f64::min),
-        Reduction::Maximum => join_neighbours(values, &f64::max),
+        Reduction::Minimum => join_neighbours(values, &least),
+        Reduction::Maximum => join_neighbours(values, &|a, b| -least(-a, -b)),
         Reduction::Average => round(join_neighbours(values, &|a, b| round(a + b)) / count),
     }
 }
@@ -117,6 +123,27 @@ fn numbers_of(element: Element) -> &'static [f64] {
     NUMBERS[usize::from(element == Element::F16)].get_or_init(all)
 }
 
+/// A number of a type as it is in memory. What is not a number has one form.
+fn encode(element: Element, value: f64) -> Vec<u8> {
+    match element {
+        Element::F16 | Element::Bf16 => {
+            let bits = if value.is_nan() { u16::MAX } else { nearest(value, numbers_of(element)) };
+            bits.to_le_bytes().to_vec()
+        }
+        Element::F32 => (value as f32).to_le_bytes().to_vec(),
+        _ => value.to_le_bytes().to_vec(),
+    }
+}
+
+fn decode(element: Element, bytes: &[u8]) -> f64 {
+    match element {
+        Element::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+        Element::Bf16 => bf16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+        Element::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        _ => f64::from_le_bytes(bytes.try_into().unwrap()),
+    }
+}
+
 fn single(value: f64) -> f64 {
     f64::from(value as f32)
 }
@@ -135,20 +162,9 @@ fn folded(element: Element, reduction: Reduction, ranks: &[&[u8]]) -> Vec<u8> {
             let values: Vec<i128> = column(at).map(value).collect();
             return fold_integers(reduction, &values, kind).to_le_bytes()[..size].to_vec();
         }
-        let value = |bytes: &[u8]| match element {
-            Element::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
-            Element::Bf16 => bf16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
-            Element::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
-            _ => f64::from_le_bytes(bytes.try_into().unwrap()),
-        };
-        let values: Vec<f64> = column(at).map(value).collect();
+        let values: Vec<f64> = column(at).map(|bytes| decode(element, bytes)).collect();
         let round = if element == Element::F64 { |value| value } else { single };
-        let value = fold_floats(reduction, &values, round);
-        match element {
-            Element::F16 | Element::Bf16 => nearest(value, numbers_of(element)).to_le_bytes().to_vec(),
-            Element::F32 => (value as f32).to_le_bytes().to_vec(),
-            _ => value.to_le_bytes().to_vec(),
-        }
+        encode(element, fold_floats(reduction, &values, round))
     };
     (0..ranks.first().map_or(0, |first| first.len() / size)).flat_map(one).collect()
 }
@@ -266,6 +282,104 @@ fn reductions_are_right_for_every_type_and_number_of_ranks() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Where numbers of a type end, and anything that its bits can say: numbers that are too small to be normal, infinite ones, and none at all.
+fn edges(dice: &mut Dice, element: Element, count: u64) -> Vec<u8> {
+    let any = |dice: &mut Dice| match element {
+        // One in six is none, and as many are infinite.
+        Element::F16 => f64::from(f16::from_bits(dice.roll(1 << 16) as u16)),
+        Element::Bf16 => f64::from(bf16::from_bits(dice.roll(1 << 16) as u16)),
+        Element::F32 => f64::from(f32::from_bits(dice.roll(1 << 32) as u32)),
+        _ => f64::from_bits(dice.roll(1 << 53) << 11 | dice.roll(1 << 11)),
+    };
+    let (largest, smallest) = match element {
+        Element::F16 => (f16::MAX.to_f64(), 2_f64.powi(-24)),
+        Element::Bf16 => (bf16::MAX.to_f64(), 2_f64.powi(-133)),
+        Element::F32 => (f64::from(f32::MAX), 2_f64.powi(-149)),
+        _ => (f64::MAX, f64::from_bits(1)),
+    };
+    let known = [largest, smallest, 0.0, f64::INFINITY, 1.0, f64::NAN];
+    (0..count)
+        .flat_map(|_| {
+            let value = match known.get(usize::try_from(dice.roll(12)).unwrap()) {
+                Some(&value) => value.copysign(dice.roll(2) as f64 - 0.5),
+                None => any(dice),
+            };
+            encode(element, value)
+        })
+        .collect()
+}
+
+#[test]
+fn reductions_are_right_where_numbers_end() {
+    let mut dice = Dice::new(4);
+    for ranks in [1, 2, 3, 8] {
+        let members = group(ranks, LONG);
+        for element in [Element::F16, Element::Bf16, Element::F32, Element::F64] {
+            for reduction in Reduction::ALL {
+                let send: Vec<Vec<u8>> = (0..ranks).map(|_| edges(&mut dice, element, 4099)).collect();
+                let operation = Operation { kind: Kind::AllReduce(reduction), element, count: 4099 };
+                let recv: Vec<_> = send.iter().map(|bytes| memory(&vec![0; bytes.len()])).collect();
+                let started: Vec<Started> = members
+                    .iter()
+                    .zip(send.iter().zip(&recv))
+                    .map(|(member, (send, recv))| {
+                        let buffers = Buffers { send: Some(memory(send)), recv: Some(recv.clone()) };
+                        start(member, operation, buffers).unwrap()
+                    })
+                    .collect();
+                started.iter().for_each(|started| started.outcome().unwrap());
+                let got: Vec<Vec<u8>> = recv.iter().map(read).collect();
+                assert!(got.iter().all(|other| *other == got[0]), "{operation} differs among {ranks} ranks");
+                let size = usize::try_from(element.size()).unwrap();
+                let borrowed: Vec<&[u8]> = send.iter().map(Vec::as_slice).collect();
+                let expected = folded(element, reduction, &borrowed);
+                for (at, (got, expected)) in got[0].chunks(size).zip(expected.chunks(size)).enumerate() {
+                    let [number, right] = [got, expected].map(|bytes| decode(element, bytes));
+                    let folded: Vec<f64> =
+                        send.iter().map(|bytes| decode(element, &bytes[at * size..][..size])).collect();
+                    let is_right = got == expected || number.is_nan() && right.is_nan();
+                    assert!(is_right, "{operation}: {folded:?} came to {number} and not {right}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn averages_of_integers_are_those_of_the_exact_sum() {
+    let average = |element: Element, values: [i128; 3]| {
+        let members = group(3, LONG);
+        let size = usize::try_from(element.size()).unwrap();
+        let recv: Vec<_> = (0..3).map(|_| memory(&vec![0; size])).collect();
+        let operation = Operation { kind: Kind::AllReduce(Reduction::Average), element, count: 1 };
+        let started: Vec<Started> = members
+            .iter()
+            .zip(values.iter().zip(&recv))
+            .map(|(member, (value, recv))| {
+                let send = Some(memory(&value.to_le_bytes()[..size]));
+                start(member, operation, Buffers { send, recv: Some(recv.clone()) }).unwrap()
+            })
+            .collect();
+        started.iter().for_each(|started| started.outcome().unwrap());
+        let mut wide = [0; 16];
+        wide[..size].copy_from_slice(&read(&recv[2]));
+        wrapped(i128::from_le_bytes(wide), integer(element).unwrap())
+    };
+    for element in Element::ALL {
+        let Some((bits, signed)) = integer(element) else { continue };
+        let (least, most) =
+            if signed { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+        assert_eq!(average(element, [most; 3]), most, "{element}");
+        assert_eq!(average(element, [least; 3]), least, "{element}");
+        assert_eq!(average(element, [most, most, most - 1]), most - 1, "{element}");
+        if signed {
+            assert_eq!(average(element, [-1, -1, 0]), 0, "{element}");
+            assert_eq!(average(element, [-3, -3, 1]), -1, "{element}");
+            assert_eq!(average(element, [least, most, 0]), 0, "{element}");
         }
     }
 }

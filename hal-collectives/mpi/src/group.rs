@@ -41,6 +41,14 @@ pub(crate) struct Group {
     /// A part of a split group, which cannot be joined again when it is gone.
     is_part: bool,
     state: Arc<Mutex<State>>,
+    speaker: Mutex<Speaker>,
+}
+
+/// Who speaks for this rank, and how often: one at a time, as the operations of two would be taken for those of one.
+#[derive(Default)]
+struct Speaker {
+    owner: usize,
+    members: usize,
 }
 
 /// When a group has failed, as seen by who says so.
@@ -100,17 +108,27 @@ fn fits(one: Asked, other: Asked, line: Line) -> bool {
     one.operation.fits(&other.operation, line) && one.pieces == other.pieces
 }
 
-/// The whole job as a group.
-pub(crate) fn join(id: &[u8], name: &str, terms: Terms) -> Result<Box<dyn Communicator>> {
-    Ok(join_of(engine()?, id, name, terms))
+/// The whole job as a group, of which `owner` is this process's rank.
+pub(crate) fn join(owner: usize, id: &[u8], name: &str, terms: Terms) -> Result<Box<dyn Communicator>> {
+    Ok(Box::new(Member::claim(whole_job(engine()?, id, name, terms), owner)?))
 }
 
-/// The same by an engine.
+/// The same by an engine that nothing else speaks for.
+#[cfg(any(test, feature = "loopback"))]
 pub(crate) fn join_of(engine: Arc<Engine>, id: &[u8], name: &str, terms: Terms) -> Box<dyn Communicator> {
+    let member = Member::claim(whole_job(engine, id, name, terms), ALONE);
+    #[expect(clippy::expect_used, reason = "a test that has two speakers for a rank is wrong")]
+    Box::new(member.expect("one speaker for each rank"))
+}
+
+/// The speaker for a rank that only one can speak for.
+const ALONE: usize = 0;
+
+fn whole_job(engine: Arc<Engine>, id: &[u8], name: &str, terms: Terms) -> Arc<Group> {
     let members = (0..engine.size).collect();
     let rank = engine.rank;
     let number = hash(id.iter().copied());
-    Box::new(Member(Group::get(engine, number, name.to_owned(), (members, rank), terms, false)))
+    Group::get(engine, number, name.to_owned(), (members, rank), terms, false)
 }
 
 impl State {
@@ -153,8 +171,8 @@ impl Group {
             };
             let id = Generation { number, generation };
             let terms = terms.bounded();
-            let engine = engine.clone();
-            let group = Arc::new(Self { engine, id, name, members, rank, terms, is_part, state });
+            let (engine, speaker) = (engine.clone(), Mutex::default());
+            let group = Arc::new(Self { engine, id, name, members, rank, terms, is_part, state, speaker });
             known.group = Arc::downgrade(&group);
             group
         };
@@ -293,6 +311,30 @@ impl Drop for Group {
 /// One rank of a group.
 struct Member(Arc<Group>);
 
+impl Member {
+    /// Speaks for this rank, unless another owner does.
+    fn claim(group: Arc<Group>, owner: usize) -> Result<Self> {
+        let mut speaker = group.speaker.lock();
+        if speaker.members > 0 && speaker.owner != owner {
+            let message = format!(
+                "rank {} of the group {:?} is another device of this process already; in a job each process is one rank of \
+                 a group, with one device",
+                group.rank, group.name
+            );
+            return Err(Failure::new(Code::AlreadyExists, message));
+        }
+        *speaker = Speaker { owner, members: speaker.members + 1 };
+        drop(speaker);
+        Ok(Self(group))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.speaker.lock().members -= 1;
+    }
+}
+
 impl Communicator for Member {
     fn place(&self) -> Result<(u32, u32)> {
         Ok((self.0.rank, self.0.count()))
@@ -336,9 +378,8 @@ impl Communicator for Member {
         self.enter(operation)?.start(
             buffers,
             Box::new(move |outcome| {
-                let part =
-                    outcome.and_then(|()| part_of(&group, split, color, &all).map(Member).map(Arc::new));
-                *told.outcome.lock() = Some(part);
+                let part = outcome.and_then(|()| Member::claim(part_of(&group, split, color, &all), ALONE));
+                *told.outcome.lock() = Some(part.map(Arc::new));
                 told.known.notify_all();
             }),
         );
@@ -351,7 +392,7 @@ const CALL: u64 = 12;
 
 /// The part of a group with a color, when all ranks have said theirs.
 #[expect(clippy::expect_used, reason = "a rank that takes another one's place would answer for it")]
-fn part_of(group: &Arc<Group>, split: u32, color: Option<u32>, all: &HostRange) -> Result<Arc<Group>> {
+fn part_of(group: &Arc<Group>, split: u32, color: Option<u32>, all: &HostRange) -> Arc<Group> {
     let color = color.map_or(-1, i64::from);
     let mut members = Vec::new();
     for (rank, &member) in (0..).zip(&group.members) {
@@ -371,7 +412,7 @@ fn part_of(group: &Arc<Group>, split: u32, color: Option<u32>, all: &HostRange) 
     let words = number.to_le_bytes().into_iter().chain(color.to_le_bytes());
     let words = words.chain([generation, split].map(u32::to_le_bytes).into_iter().flatten());
     let members = members.into_iter().map(|(_, _, member)| member).collect();
-    Ok(Group::get(group.engine.clone(), hash(words), name, (members, rank), group.terms, true))
+    Group::get(group.engine.clone(), hash(words), name, (members, rank), group.terms, true)
 }
 
 /// A rank's end of a group that is being agreed on.

@@ -52,7 +52,17 @@ pub fn place() -> Result<(u32, u32)> {
 
 /// The whole job as a group: the same `id` and terms on all ranks. Does not wait for the others.
 pub fn join(id: &[u8], name: &str, terms: impl Into<Terms>) -> Result<Box<dyn Communicator>> {
-    group::join(id, name, terms.into())
+    join_as(0, id, name, terms)
+}
+
+/// The same for one of several speakers that this process may have, told apart by a number: only one of them is its rank of a group at a time.
+pub fn join_as(
+    owner: usize,
+    id: &[u8],
+    name: &str,
+    terms: impl Into<Terms>,
+) -> Result<Box<dyn Communicator>> {
+    group::join(owner, id, name, terms.into())
 }
 
 /// Whether an operation of this process is under way, so that a thread which has to wait does well to [watch].

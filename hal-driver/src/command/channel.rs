@@ -21,7 +21,7 @@
 
 use crate::command::executable::{DeviceIdentity, is_same_device};
 use crate::command::launch;
-use crate::ffi::object::{Header, HostAllocator, Lent, Out, allocate, free, named, resource, slice};
+use crate::ffi::object::{Header, HostAllocator, Lent, Out, allocate, free, resource, slice};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::Parameters;
 use hal_collectives::local::{Request, join};
@@ -185,27 +185,33 @@ impl Ranks {
             return Err(invalid(format!("a channel does not know the flags {:#x}", params.flags)));
         }
         // SAFETY: valid for the call, as the caller promises.
-        let (id, name) = unsafe {
-            let name = named(params.group, "the name of a channel's group")?;
-            (slice(params.id.data, params.id.data_length)?, name)
+        let (id, group) = unsafe {
+            let group = slice(params.group.data.cast::<u8>(), params.group.size)?;
+            (slice(params.id.data, params.id.data_length)?, group)
         };
         let mut place = self.place(provider, device, id, (params.rank, params.count))?;
-        place.id.extend_from_slice(name.as_bytes());
+        place.id.extend_from_slice(group);
+        // The program's key for the group may be any bytes.
+        let name = &String::from_utf8_lossy(group);
         let terms = self.membership.terms;
         // A group of another size is within this process, and needs no MPI.
-        let is_job = place.is_job && hal_collectives_mpi::can_be_job(place.count);
-        if is_job && hal_collectives_mpi::place()? == (place.rank, place.count) {
-            let communicator = hal_collectives_mpi::join(&place.id, name, terms)?;
-            return Channel::create(Arc::from(communicator), device.clone(), allocator);
+        let Place { rank, count, id, is_job } = &place;
+        let (rank, count, owner) = (*rank, *count, Arc::as_ptr(device).addr());
+        if *is_job && hal_collectives_mpi::can_be_job(count) && rank < count {
+            let (own, all) = hal_collectives_mpi::place()?;
+            if (own, all) == (rank, count) {
+                let communicator = hal_collectives_mpi::join_as(owner, id, name, terms)?;
+                return Channel::create(Arc::from(communicator), device.clone(), allocator);
+            }
+            if all == count {
+                return Err(invalid(format!(
+                    "rank {rank} of the group {name:?} is another process's: a group of {count} ranks is the whole job, of which this \
+                     process is rank {own} of {count}; name the ranks of a group of its devices in their URIs (collective_rank and \
+                     collective_count)"
+                )));
+            }
         }
-        let request = Request {
-            id: &place.id,
-            name,
-            rank: place.rank,
-            count: place.count,
-            owner: Arc::as_ptr(device).addr(),
-            terms,
-        };
+        let request = Request { id, name, rank, count, owner, terms };
         Channel::create(Arc::from(join(&request)?), device.clone(), allocator)
     }
 

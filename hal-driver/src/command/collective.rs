@@ -7,6 +7,7 @@
 //! Then it is an operation of the host that occupies no thread: it starts, and ends when the group has done it.
 
 use crate::command::channel::Channel;
+use crate::command::command_buffer::Recorded;
 use crate::command::executable::DeviceIdentity;
 use crate::command::execution::{Ending, Part};
 use crate::command::record::{Reference, Use};
@@ -300,13 +301,23 @@ impl Entered {
 
 /// Collectives of one step, which nothing orders against each other: they start together and end together.
 pub(crate) struct Collectives {
+    commands: Recorded,
     entered: Vec<(Arc<dyn Communicator>, Entered)>,
     part: Part,
 }
 
 impl Collectives {
-    pub(crate) fn new(entered: Vec<(Arc<dyn Communicator>, Entered)>, part: Part) -> Box<Self> {
-        Box::new(Self { entered, part })
+    pub(crate) fn new(
+        commands: Recorded,
+        entered: Vec<(Arc<dyn Communicator>, Entered)>,
+        part: Part,
+    ) -> Box<Self> {
+        Box::new(Self { commands, entered, part })
+    }
+
+    /// The command buffer that they are of.
+    pub(crate) fn commands(&self) -> &Recorded {
+        &self.commands
     }
 
     /// How many.
@@ -326,23 +337,27 @@ impl Collectives {
         waiting: &Arc<Waiting>,
         done: impl FnOnce(Result) + Send + 'static,
     ) {
-        let open = Open::new(self.entered.iter().map(|(group, _)| group.clone()));
-        let number = match waiting.enter(&open, &self.part) {
+        // The command buffer is not kept for longer: the program may be told of the end, and let go of all that it has, before this returns.
+        let Self { commands, entered, part } = self;
+        drop(commands);
+        let open = Open::new(entered.iter().map(|(group, _)| group.clone()));
+        let number = match waiting.enter(&open, &part) {
             Ok(number) => number,
             Err(why) => {
-                self.give_up(&why);
+                give_up(entered, &why);
+                drop(part);
                 return done(Err(why));
             }
         };
         let over = {
             let waiting = waiting.clone();
             // What is in progress keeps its execution until then.
-            Countdown::new(self.entered.len(), move |outcome| {
+            Countdown::new(entered.len(), move |outcome| {
                 done(outcome);
                 waiting.leave(number);
             })
         };
-        for (place, (_, entered)) in self.entered.into_iter().enumerate() {
+        for (place, (_, entered)) in entered.into_iter().enumerate() {
             let (told, open) = (over.clone(), open.clone());
             let done = move |outcome: Result| {
                 open.end_one(place, &outcome);
@@ -358,9 +373,13 @@ impl Collectives {
 
     /// Tells the groups that this rank does not take part.
     pub(crate) fn give_up(self, why: &Failure) {
-        for (_, entered) in self.entered {
-            entered.give_up(why);
-        }
+        give_up(self.entered, why);
+    }
+}
+
+fn give_up(entered: Vec<(Arc<dyn Communicator>, Entered)>, why: &Failure) {
+    for (_, entered) in entered {
+        entered.give_up(why);
     }
 }
 

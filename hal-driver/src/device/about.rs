@@ -18,7 +18,7 @@ impl About {
             Record::Copy { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY,
             Record::Update { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_UPDATE,
             Record::Dispatch(dispatch) => {
-                about.dispatches.push(Dispatched::new(0, dispatch));
+                about.dispatches.push(Dispatched::new(0, 0, dispatch));
                 about.executables.push(dispatch.executable.clone());
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DISPATCH
             }
@@ -39,9 +39,10 @@ impl About {
                 about.command_buffer = commands.profile_id();
                 let records = &commands.step(*step).records;
                 about.operations = records.len();
+                let before: usize = commands.steps().iter().take(*step).map(|step| step.records.len()).sum();
                 for (number, record) in records.iter().enumerate() {
                     if let Record::Dispatch(dispatch) = record {
-                        about.dispatches.push(Dispatched::new(number, dispatch));
+                        about.dispatches.push(Dispatched::new(number, before + number, dispatch));
                         about.executables.push(dispatch.executable.clone());
                     }
                 }
@@ -50,8 +51,11 @@ impl About {
             }
             // IREE's profiles have no kind of their own for it: it is that part of an execution that is not the device's.
             Operation::Collectives(collectives) => {
+                let commands = collectives.commands();
+                about.command_buffer = commands.profile_id();
                 about.operations = collectives.count();
                 about.payload = collectives.payload();
+                about.layout = Some(Layout::new(commands));
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
             }
             Operation::Dealloca(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DEALLOCA,
@@ -82,9 +86,10 @@ impl About {
 }
 
 impl Dispatched {
-    fn new(number: usize, dispatch: &DispatchRecord) -> Self {
+    fn new(number: usize, index: usize, dispatch: &DispatchRecord) -> Self {
         Self {
             number,
+            index,
             executable: dispatch.executable.profile_id(),
             function: dispatch.function.index,
             name: dispatch.executable.name(&dispatch.function).to_owned(),

@@ -111,7 +111,8 @@ struct Chain<'a> {
     /// Each at the [end](Routed::end) of a step when that part of it has ended.
     commands: IreeTimeline,
     collectives: IreeTimeline,
-    /// All that is submitted for it.
+    /// What is executed, and all that is submitted for it.
+    recorded: &'a Recorded,
     part: Part,
 }
 
@@ -173,9 +174,8 @@ impl<D: Device> State<D> {
         commands: &Recorded,
         bindings: &[Option<BufferRange>],
     ) -> Result {
-        let steps = commands.steps();
         let mut entries = Entries::default();
-        let outcome = self.enter_steps(steps, bindings, &mut entries).and_then(|chain| {
+        let outcome = self.enter_steps(commands, bindings, &mut entries).and_then(|chain| {
             let over = chain.end_of(chain.steps.last().ok_or_else(|| bug("collectives without a step"))?);
             let last = SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() };
             self.ending(affinity, &last, chain.part.ending())?;
@@ -192,7 +192,7 @@ impl<D: Device> State<D> {
         let mut waits = lists.waits.to_owned();
         for routed in &chain.steps {
             let step = self
-                .step_commands(affinity, &waits, &chain, routed, (commands, bindings))
+                .step_commands(affinity, &waits, &chain, routed, bindings)
                 .and_then(|()| self.step_collectives(affinity, &waits, &chain, routed, &mut entries));
             if let Err(failure) = step {
                 entries.give_up(&failure);
@@ -207,10 +207,11 @@ impl<D: Device> State<D> {
     /// Enters all collectives in their order, and finds their memory.
     fn enter_steps<'a>(
         &self,
-        steps: &'a [Step],
+        recorded: &'a Recorded,
         bindings: &[Option<BufferRange>],
         entries: &mut Entries,
     ) -> Result<Chain<'a>> {
+        let steps = recorded.steps();
         let mut records = steps.iter().flat_map(|step| &step.collectives);
         while let Some(record) = records.next() {
             match record.communicator.enter(record.operation) {
@@ -230,7 +231,7 @@ impl<D: Device> State<D> {
             routed.push(Routed { number, step, routes: routes.collect::<Result<_>>()? });
         }
         let (commands, collectives) = (self.timeline()?, self.timeline()?);
-        Ok(Chain { steps: routed, commands, collectives, part: Part::default() })
+        Ok(Chain { steps: routed, commands, collectives, recorded, part: Part::default() })
     }
 
     /// Where the bytes of a collective are, and what stands for them.
@@ -289,7 +290,7 @@ impl<D: Device> State<D> {
         waits: &OwnedList,
         chain: &Chain<'_>,
         routed: &Routed<'_>,
-        (commands, bindings): (&Recorded, &[Option<BufferRange>]),
+        bindings: &[Option<BufferRange>],
     ) -> Result {
         let step = routed.step;
         if step.records.is_empty() {
@@ -297,9 +298,9 @@ impl<D: Device> State<D> {
         }
         let mut signals = OwnedList::default();
         signals.push(chain.commands.clone(), routed.end());
-        let bounces = self.bounce_commands(commands, step, bindings)?;
+        let bounces = self.bounce_commands(chain.recorded, step, bindings)?;
         let operation = Operation::Execute {
-            commands: commands.clone(),
+            commands: chain.recorded.clone(),
             step: routed.number,
             bindings: bindings.into(),
             stand_ins: bounces.stand_ins(),
@@ -337,7 +338,7 @@ impl<D: Device> State<D> {
                     None => begun.insert(self.own_waits(affinity, waits, routed.number)?),
                 };
                 entries.pieces = entries.next()?.divide().into();
-                self.pieces(affinity, waits, (record, &chain.part), route, &mut entries.pieces)?;
+                self.pieces(affinity, waits, (record, chain), route, &mut entries.pieces)?;
                 continue;
             }
             let range = |place: &Option<Place>| match place {
@@ -354,7 +355,8 @@ impl<D: Device> State<D> {
         let mut moved = OwnedList::default();
         moved.push(chain.collectives.clone(), routed.end());
         let lists = SemaphoreLists { waits: waits.borrow(), signals: moved.borrow() };
-        let collectives = Operation::Collectives(Collectives::new(here, chain.part.clone()));
+        let collectives =
+            Operation::Collectives(Collectives::new(chain.recorded.clone(), here, chain.part.clone()));
         self.submit(affinity, &lists, Side::Host, collectives)
     }
 
@@ -391,7 +393,7 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         waits: &OwnedList,
-        (record, part): (&CollectiveRecord, &Part),
+        (record, Chain { recorded, part, .. }): (&CollectiveRecord, &Chain<'_>),
         route: &Route,
         pieces: &mut VecDeque<Box<dyn PieceEntry>>,
     ) -> Result {
@@ -439,7 +441,8 @@ impl<D: Device> State<D> {
             let Some(entry) = pieces.pop_front() else { break };
             let entered = vec![(record.communicator.clone(), Entered::Piece { entry, send, recv })];
             let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
-            let collectives = Operation::Collectives(Collectives::new(entered, part.clone()));
+            let collectives =
+                Operation::Collectives(Collectives::new((*recorded).clone(), entered, part.clone()));
             self.submit(affinity, &lists, Side::Host, collectives)?;
             if let Some((owner, pairs, _)) = returning {
                 let pairs: Vec<_> = pairs.into_iter().map(|(all, alone)| (alone, all)).collect();

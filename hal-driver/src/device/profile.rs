@@ -392,9 +392,12 @@ pub(crate) struct About {
     pub(crate) layout: Option<Layout>,
 }
 
-/// A dispatch of an operation, by its command's number.
+/// A dispatch of an operation.
 pub(crate) struct Dispatched {
+    /// Its command's number among those that the device has got.
     pub(super) number: usize,
+    /// And in the whole command buffer, which may be several lists for the device.
+    pub(super) index: usize,
     pub(super) executable: u64,
     pub(super) function: usize,
     pub(super) name: String,
@@ -565,7 +568,7 @@ impl Trace {
             sys::iree_hal_profile_capture_filter_matches_location(
                 filter,
                 self.about.command_buffer,
-                Self::count(dispatch.number),
+                Self::count(dispatch.index),
                 scope.physical_device_ordinal,
                 scope.queue_ordinal,
             ) && (filter.flags & pattern == 0
@@ -596,7 +599,7 @@ impl Observer for Trace {
             event.command_buffer_id = self.about.command_buffer;
             if self.about.command_buffer != 0 {
                 event.flags = sys::IREE_HAL_PROFILE_DISPATCH_EVENT_FLAG_COMMAND_BUFFER;
-                event.command_index = Self::count(number);
+                event.command_index = Self::count(dispatch.index);
             }
             if dispatch.indirect {
                 event.flags |= sys::IREE_HAL_PROFILE_DISPATCH_EVENT_FLAG_INDIRECT_PARAMETERS;

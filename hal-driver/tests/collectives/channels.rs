@@ -266,6 +266,78 @@ fn job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_ot
     assert!(says.iter().all(|text| refused.text.contains(text)), "{refused:?}");
 }
 
+/// Whether this process is a rank of a job of two. Otherwise starts one, each rank of which runs the test with this name, and sees that all pass.
+fn is_rank_of_two(name: &str) -> bool {
+    const RANK: &str = "CHANNELS_OF_TWO_RANKS";
+    if std::env::var_os(RANK).is_some() {
+        return true;
+    }
+    let mut job = std::process::Command::new("mpirun");
+    job.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]);
+    job.arg(std::env::current_exe().unwrap()).args([name, "--exact"]).env(RANK, "1");
+    let output = job.output().unwrap_or_else(|error| {
+        panic!("mpirun cannot be started: {error}; install it (on Debian and Ubuntu: apt-get install openmpi-bin)")
+    });
+    let text =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches("1 passed").count(), 2, "{text}");
+    false
+}
+
+/// What every rank of the job does.
+fn sums_to_two(rank: &Rank) {
+    let (send, recv) = (rank.words(&[1; 3]), rank.words(&[0; 3]));
+    rank.execute(&rank.commands(ALL_REDUCE, 0, (&send, &recv), 3).unwrap(), 1).unwrap();
+    rank.done.wait(1).unwrap();
+    assert_eq!(rank.read(&recv), [2; 3]);
+}
+
+#[test]
+fn two_devices_of_a_process_are_not_one_rank_of_its_job() {
+    if !is_rank_of_two("channels::two_devices_of_a_process_are_not_one_rank_of_its_job") {
+        return;
+    }
+    let (one, two) = (Device::open("mock").unwrap(), Device::open("mock").unwrap());
+    let (first, again) = (one.default_channel().unwrap(), one.default_channel().unwrap());
+    assert_eq!(first.place().1, 2);
+    let refused = two.default_channel().err().expect("a rank is two devices");
+    assert_eq!(refused.code, Code::AlreadyExists, "{}", refused.text);
+    let says = format!("rank {} of the group", first.place().0);
+    assert!(refused.text.contains(&says), "{}", refused.text);
+    // In another group it may be one, and in this one when the other is none any more.
+    let other = two.channel(&[], "other", (-1, -1)).unwrap();
+    sums_to_two(&Rank { channel: other, done: two.semaphore(0), device: two.again() });
+    sums_to_two(&Rank { channel: again, done: one.semaphore(0), device: one.again() });
+    drop(first);
+    sums_to_two(&Rank { channel: two.default_channel().unwrap(), done: two.semaphore(0), device: two });
+}
+
+/// A group of as many ranks as the job has is the job, and this process is one rank of it. As another one it would wait for itself.
+#[test]
+fn device_is_no_other_rank_of_a_job_than_its_process() {
+    if !is_rank_of_two("channels::device_is_no_other_rank_of_a_job_than_its_process") {
+        return;
+    }
+    let device = Device::open("mock").unwrap();
+    let own = device.default_channel().unwrap().place().0;
+    let refused = device.channel(b"id", "named", (1 - own, 2)).err().expect("the rank of another process");
+    assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
+    for says in [format!("rank {own} of 2"), format!("rank {} of the group", 1 - own), "named".to_owned()] {
+        assert!(refused.text.contains(&says), "{}", refused.text);
+    }
+    // Groups of another size are within the process.
+    let ranks: Vec<Channel> = (0..3)
+        .map(|rank| Device::open("mock").unwrap().channel(b"id", "named", (rank, 3)).unwrap())
+        .collect();
+    assert_eq!(ranks[2].place(), (2, 3));
+    sums_to_two(&Rank {
+        channel: device.channel(b"id", "named", (own, 2)).unwrap(),
+        done: device.semaphore(0),
+        device,
+    });
+}
+
 /// A provider that makes a channel of its device while it exchanges the id.
 #[repr(C)]
 struct Curious {

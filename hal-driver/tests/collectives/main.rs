@@ -12,6 +12,7 @@
 mod common;
 
 mod channels;
+mod edges;
 mod endings;
 mod exhaustion;
 mod kinds;

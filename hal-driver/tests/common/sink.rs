@@ -7,11 +7,17 @@ use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// A sink that keeps the kind, the number of operations and the bytes of every event of a queue.
+/// A sink that keeps the kind, the number of operations and the bytes of every event of a queue, and what it says of command buffers.
 #[repr(C)]
 pub(crate) struct Sink {
     resource: sys::iree_hal_resource_t,
     events: Mutex<Vec<(u32, u32, u64)>>,
+    /// The command buffer of every execution.
+    pub(crate) executions: Mutex<Vec<u64>>,
+    /// Of every command, its command buffer, its number there, and its kind.
+    pub(crate) commands: Mutex<Vec<(u64, u32, u32)>>,
+    /// Of every dispatch that has ended, its command buffer and its number there.
+    pub(crate) dispatches: Mutex<Vec<(u64, u32)>>,
 }
 
 impl Sink {
@@ -23,7 +29,9 @@ impl Sink {
     /// Begins a profile of these families of data. The sink stays where it is until the profile [ends](Sink::end).
     pub(crate) fn begin_with(device: &Device, families: u32) -> Result<Box<Self>> {
         let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() };
-        let mut sink = Box::new(Self { resource, events: Mutex::default() });
+        let (events, executions) = (Mutex::default(), Mutex::default());
+        let (commands, dispatches) = (Mutex::default(), Mutex::default());
+        let mut sink = Box::new(Self { resource, events, executions, commands, dispatches });
         let options = sys::iree_hal_device_profiling_options_t {
             data_families: families.into(),
             sink: (&raw mut *sink).cast(),
@@ -64,19 +72,42 @@ unsafe extern "C" fn write(
 ) -> sys::iree_status_t {
     let (sink, kind) = unsafe { (&*sink.cast::<Sink>(), (*about).content_type) };
     let kind = unsafe { std::slice::from_raw_parts(kind.data.cast::<u8>(), kind.size) };
-    if !kind.ends_with(b".queue-events") || kind.ends_with(b"device-queue-events") {
-        return null_mut();
-    }
-    for span in unsafe { std::slice::from_raw_parts(spans, count) } {
-        let mut at = 0;
-        while at < span.data_length {
-            let event: sys::iree_hal_profile_queue_event_t =
-                unsafe { span.data.add(at).cast::<sys::iree_hal_profile_queue_event_t>().read_unaligned() };
-            at += event.record_length as usize;
+    let spans = unsafe { std::slice::from_raw_parts(spans, count) };
+    if kind.ends_with(b".queue-events") {
+        for event in records::<sys::iree_hal_profile_queue_event_t>(spans) {
             sink.events.lock().unwrap().push((event.type_, event.operation_count, event.payload_length));
+            if event.type_ == sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE {
+                sink.executions.lock().unwrap().push(event.command_buffer_id);
+            }
+        }
+    } else if kind.ends_with(b".command-operations") {
+        for command in records::<sys::iree_hal_profile_command_operation_record_t>(spans) {
+            let number = (command.command_buffer_id, command.command_index, command.type_);
+            sink.commands.lock().unwrap().push(number);
+        }
+    } else if kind.ends_with(b".dispatch-events") {
+        for event in records::<sys::iree_hal_profile_dispatch_event_t>(spans) {
+            sink.dispatches.lock().unwrap().push((event.command_buffer_id, event.command_index));
         }
     }
     null_mut()
+}
+
+/// The records of a chunk, each of which begins with how long it is.
+fn records<T>(spans: &[sys::iree_const_byte_span_t]) -> Vec<T> {
+    let mut records = Vec::new();
+    for span in spans {
+        let mut at = 0;
+        while at < span.data_length {
+            let (record, length) = unsafe {
+                let start = span.data.add(at);
+                (start.cast::<T>().read_unaligned(), start.cast::<u32>().read_unaligned())
+            };
+            at += length as usize;
+            records.push(record);
+        }
+    }
+    records
 }
 
 unsafe extern "C" fn end_session(
