@@ -216,7 +216,8 @@ fn serve() {
         pool.idle += 1;
         let timed_out = NEWS.wait_until(&mut pool, until).timed_out();
         pool.idle -= 1;
-        if timed_out && pool.open.is_empty() {
+        // Unless it was called just then.
+        if timed_out && (pool.open.is_empty() || room() == 0) {
             pool.threads -= 1;
             return;
         }
@@ -264,10 +265,14 @@ mod tests {
         }
     }
 
-    /// Where as many threads wait as there are processors, no other helper comes.
+    /// Where as many threads wait as there are processors, no other helper comes, also none whose time is over just then.
     #[test]
     fn threads_that_wait_help_in_place_of_others() {
         let _alone = COUNTED.lock();
+        if room() > 0 {
+            spread(Barrier::new(2), 2, |both, _| _ = both.wait());
+            std::thread::sleep(IDLE - Duration::from_millis(100));
+        }
         let waiting: Vec<Helper> = (0..=MOST).map(|_| Helper::begin()).collect();
         assert_eq!(room(), 0);
         let begun = Arc::new(Barrier::new(2));
@@ -280,6 +285,7 @@ mod tests {
             })
             .into_inner()
         });
+        std::thread::sleep(Duration::from_millis(300));
         let end = Instant::now() + Duration::from_secs(20);
         while !waiting.iter().any(Helper::help) {
             assert!(Instant::now() < end, "there was nothing to help with");
