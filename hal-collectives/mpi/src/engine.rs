@@ -7,8 +7,9 @@
 //!
 //! # Who looks
 //!
-//! A thread that starts an operation looks, so that its first messages go at once. A thread that [watches](watch) looks, and as long as any does, the
-//! engine's own thread sleeps: two that look are in each other's way. That thread looks when no other does.
+//! A thread that starts an operation sends its first messages at once, unless another one looks just then; messages that have come for it are taken in by the
+//! next look. A thread that [watches](watch) looks, and as long as any does, the engine's own thread sleeps: two that look are in each other's way. That thread
+//! looks when no other does.
 //!
 //! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if anything is under way; a thread that leaves a
 //! command behind wakes it unless another one watches. Both look at the other's word behind their own, so one of them sees it. Where a thread has
