@@ -378,18 +378,10 @@ impl Progress {
         loop {
             match self.mail.next(&self.library) {
                 Ok(Some(letter)) => {
-                    let before = match letter.header.content {
-                        Content::Messages { tag, messages } => {
-                            self.receive_before(letter.header.source, (tag, messages.count))
-                        }
-                        _ => Ok(true),
-                    };
-                    if !matches!(before, Ok(true)) {
+                    if let Content::Messages { tag, messages } = letter.header.content
+                        && !self.remember_before(letter.header.source, (tag, messages.count))
+                    {
                         self.mail.put_back(letter);
-                        if let Err(failure) = before {
-                            moved |= !self.active.is_empty();
-                            self.fail_all(&failure);
-                        }
                         return moved;
                     }
                     self.deliver(letter);
@@ -429,18 +421,18 @@ impl Progress {
         self.ended.let_go.extend(ended);
     }
 
-    /// Before a letter of a rank is taken that announces messages with so many tags: those that were announced before with one of these get the receives that come
-    /// before those of its own ([why](crate::unclaimed)). Whether it can be taken: it cannot while MPI does not say whether a receive with one of these tags, that was
+    /// Before a letter of a rank is taken that announces messages with so many tags: those that were announced before with one of these are remembered, as they come
+    /// before its own ([why](crate::unclaimed)). Whether it can be taken: it cannot while MPI does not say whether a receive with one of these tags, that was
     /// cancelled, has missed its message.
-    fn receive_before(&mut self, peer: u32, (tag, count): (i32, u32)) -> Result<bool> {
+    fn remember_before(&mut self, peer: u32, (tag, count): (i32, u32)) -> bool {
         if self.unclaimed.is_clear(peer, tag, count) {
-            return Ok(true);
+            return true;
         }
         self.settle_cancelled(peer);
         for flight in self.in_flight.iter_mut().chain(self.endings.kept()) {
             if flight.tag_of(peer).is_some_and(|of| tags_between(tag, of) < count) {
                 if flight.request.is_cancelled() {
-                    return Ok(false);
+                    return false;
                 }
                 // What it would miss from now on would be taken for one of the letter's.
                 flight.request.stay();
@@ -465,8 +457,8 @@ impl Progress {
             let length = announced.messages.largest.into();
             announced.left().map(move |tag| (meeting, tag, length))
         });
-        self.unclaimed.receive_before(peer, (tag, count), (received, announced), &self.library)?;
-        Ok(true)
+        self.unclaimed.remember(peer, (tag, count), (received, announced));
+        true
     }
 
     /// Asks of each receive of a rank that was cancelled whether it has missed its message.

@@ -13,10 +13,10 @@
 //!    [reserved](crate::mail::Mail::tags) from its letter on until it begins, so that no later letter names the tag before. A message that is not sent any more is sent
 //!    empty; one that MPI refuses to send keeps its tag reserved until it does.
 //! 2. *Letters between two ranks come in the order in which they were sent.* They have one tag, and their places are looked at in the order in which MPI fills them.
-//! 3. *A rank receives the messages of one tag in the order of their letters.* Before a letter is taken that announces messages with some tags
-//!    ([`Unclaimed::receive_before`]), each message with one of these tags that was announced before and for which there is no receive gets one here, with memory of its own.
-//!    Its operation [claims](Unclaimed::claim) it when it comes to it, or it is discarded. Where a receive cannot be begun, as there is no memory, the
-//!    letter is not taken, nor any behind it, until it can.
+//! 3. *A rank receives the messages of one tag in the order of their letters.* Before a letter is taken that announces messages with some tags, each message with
+//!    one of these that was announced before and that no operation has asked for is remembered here ([`Unclaimed::remember`]). Where an operation asks for a message
+//!    of a tag ([`Unclaimed::claim`]), those that were remembered before it get receives with memory of their own, which their operations claim when they come to them, or
+//!    which are discarded. Where there is no memory for that, the operation that asks fails.
 //! 4. *Each announced message has one receive.* A receive that was cancelled before it had its message begins again, as the last one of its tag so far: no letter with its
 //!    tag is taken before MPI has said whether it has missed its message. A receive that another one stands behind is not cancelled any more ([`Request::stay`]), as the
 //!    other one would get its message; and when all are cancelled, the last one is the first. What is not wanted of a letter is received here. Where MPI has failed
@@ -93,9 +93,9 @@ impl Message {
 pub(crate) struct Unclaimed {
     /// By their rank and tag, in the order of their letters.
     messages: BTreeMap<(u32, i32), VecDeque<Message>>,
-    /// Any of them is not wanted, or has no receive.
+    /// Any of them is not wanted.
     is_unfinished: bool,
-    /// The tags of each rank, from one on, of which no message was announced that has no receive.
+    /// The tags of each rank, from one on, of which no message was announced that has not come or is not remembered here.
     clear: BTreeMap<u32, (i32, u32)>,
 }
 
@@ -105,7 +105,7 @@ impl Unclaimed {
         self.is_unfinished
     }
 
-    /// Whether it is known that no message of a rank with one of so many tags waits for a receive; these tags are used then.
+    /// Whether it is known that all messages of a rank that had one of so many tags have come or are remembered; these tags are used then.
     pub(crate) fn is_clear(&mut self, peer: u32, first: i32, count: u32) -> bool {
         let Some((from, clear)) = self.clear.get_mut(&peer) else { return false };
         let used = tags_between(*from, first) + count;
@@ -116,15 +116,14 @@ impl Unclaimed {
         is_clear
     }
 
-    /// Receives all messages of a rank with some tags that were announced before, of those that operations have not asked for: the operation of each, its tag, and how
-    /// long it is at most.
-    pub(crate) fn receive_before(
+    /// Remembers all messages of a rank with some tags that were announced before, of those that operations have not asked for: the operation of each, its tag, and how
+    /// long it is at most. Of those that are received, the tags alone matter.
+    pub(crate) fn remember(
         &mut self,
         peer: u32,
         (first, count): (i32, u32),
         (received, announced): (impl Iterator<Item = i32>, impl Iterator<Item = (Meeting, i32, u64)>),
-        library: &Library,
-    ) -> Result {
+    ) {
         let mut clear = TAGS - count.min(TAGS);
         let mut stands_at = |tag| {
             let at = tags_between(first, tag);
@@ -140,17 +139,10 @@ impl Unclaimed {
                 self.messages.entry((peer, tag)).or_default().push_back(message);
             }
         }
-        for (&(_, tag), messages) in self.messages.range_mut((peer, i32::MIN)..=(peer, i32::MAX)) {
-            if messages.iter().any(|message| message.request.is_none()) && stands_at(tag) {
-                self.is_unfinished = true;
-                messages.iter_mut().try_for_each(|message| message.receive((peer, tag), library))?;
-            }
-        }
         self.clear.insert(peer, (tag_behind(first, count), clear));
-        Ok(())
     }
 
-    /// The receive of a message that an operation asks for, if it has begun here.
+    /// The receive of a message that an operation asks for, if it was remembered. Receives of those before it begin here.
     pub(crate) fn claim(
         &mut self,
         meeting: Option<Meeting>,
@@ -160,7 +152,7 @@ impl Unclaimed {
         let Some(messages) = self.messages.get_mut(&(peer, tag)) else { return Ok(None) };
         let of_operation = |message: &Message| message.wanted.is_some() && message.wanted == meeting;
         let at = messages.iter().position(of_operation);
-        // All of them come before one that is not here.
+        // All of them come before one that was not.
         let before = at.map_or(messages.len(), |at| at + 1);
         messages.iter_mut().take(before).try_for_each(|message| message.receive((peer, tag), library))?;
         let mut request = at.and_then(|at| messages.remove(at)).and_then(|message| message.request);
@@ -204,7 +196,7 @@ impl Unclaimed {
         let Some(source) = request.missed() else { return };
         let message = Message { wanted: None, length: request.memory().length(), request: None };
         self.messages.entry(source).or_default().push_back(message);
-        (self.is_unfinished, self.clear) = (true, BTreeMap::new());
+        self.is_unfinished = true;
     }
 
     /// Receives were cancelled, which may miss their messages.
@@ -231,12 +223,11 @@ impl Unclaimed {
         let mut is_unfinished = false;
         for (&(peer, tag), messages) in &mut self.messages {
             let of_peer = under_way.entry(peer).or_default();
-            for message in messages {
+            let Some(last) = messages.iter().rposition(|message| message.wanted.is_none()) else { continue };
+            is_unfinished = true;
+            // Also those before it that are wanted.
+            for message in messages.iter_mut().take(last + 1).filter(|message| message.request.is_none()) {
                 let is_wanted = message.wanted.is_some();
-                is_unfinished |= !is_wanted || message.request.is_none();
-                if message.request.is_some() {
-                    continue;
-                }
                 let fits = *of_peer == 0 || all + message.length <= AT_ONCE;
                 if !is_wanted && !fits || message.receive((peer, tag), library).is_err() {
                     break;
@@ -263,6 +254,6 @@ impl Unclaimed {
             *messages = left;
             !messages.is_empty()
         });
-        self.is_unfinished = !self.messages.is_empty();
+        self.is_unfinished = self.messages.values().flatten().any(|message| message.wanted.is_none());
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::announced::Messages;
 use crate::exchange::SEGMENT;
 use crate::group::Generation;
-use crate::library::loopback::network;
+use crate::library::loopback::{expected_by, network};
 use crate::library::without_memory;
 use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, VERSION};
 use hal_collectives::Line;
@@ -92,23 +92,28 @@ fn letters_of_a_rank_are_taken_in_their_order_though_the_first_one_has_waited() 
     assert_eq!(word(&got.slice(SEGMENT, 4).unwrap()), 6);
 }
 
-/// A receive that a later one stands behind is not cancelled: the later one would get its message. Its operation may begin before or after the later letter.
+/// A receive that a later one stands behind is not cancelled: the later one would get its message. Its operation may begin before both letters, behind them, or behind
+/// the later operation.
 #[test]
 fn message_of_an_operation_that_fails_is_not_taken_for_one_whose_receive_has_begun() {
-    for is_late in [false, true] {
+    for begins in 0..3 {
         let (job, groups) = job_of_two();
-        let mut first = (!is_late).then(|| receive(&*groups[0]));
+        let mut first = (begins == 0).then(|| receive(&*groups[0]));
         job.announce(0, 0, FIRST_TAG);
         job.announce(1, 0, FIRST_TAG);
-        let first = first.take().unwrap_or_else(|| receive(&*groups[0]));
+        first = first.or_else(|| (begins == 1).then(|| receive(&*groups[0])));
+        job.ranks[0].look();
         let (got, told) = receive(&*groups[1]);
+        job.ranks[0].look();
+        let first = first.unwrap_or_else(|| receive(&*groups[0]));
+        job.ranks[0].look();
         groups[0].end(&Failure::new(Code::DataLoss, "gone"));
         job.ranks[0].look();
         job.message(1, FIRST_TAG);
         job.message(2, FIRST_TAG);
         look_all(&job.ranks[..1]);
-        assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 2), "{is_late}");
-        assert_eq!(first.1.try_recv(), Ok(Err(Code::DataLoss)), "{is_late}");
+        assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 2), "{begins}");
+        assert_eq!(first.1.try_recv(), Ok(Err(Code::DataLoss)), "{begins}");
         assert!(!job.ranks[0].0.look().sends, "something is left");
     }
 }
@@ -150,4 +155,29 @@ fn message_is_not_taken_for_an_earlier_one_whose_receive_could_not_begin_again()
     let (got, told) = receive(&*groups[0]);
     look_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
+}
+
+/// A program that began MPI itself may end it then.
+#[test]
+fn mpi_has_no_receive_of_ours_when_it_is_left_alone() {
+    let (job, groups) = job_of_two();
+    job.announce(0, 0, FIRST_TAG);
+    job.announce(1, 0, FIRST_TAG);
+    // The first one's receive begins beside its own, which is not wanted any more then.
+    let (_, told) = receive(&*groups[1]);
+    job.ranks[0].look();
+    groups[1].end(&Failure::new(Code::DataLoss, "gone"));
+    assert_eq!(told_in_time(&job.ranks[0], &told), Err(Code::DataLoss));
+    drop(groups);
+    let expected = || job.ranks[0].0.with(LONG, |progress| expected_by(progress.library())).unwrap();
+    assert!(expected() >= 2);
+    job.ranks[0].0.with(LONG, Progress::rest).unwrap();
+    assert_eq!(expected(), 0);
+    let first = job.ranks[0].join(job.names[0], TERMS);
+    job.message(1, FIRST_TAG);
+    job.message(2, FIRST_TAG);
+    let (got, told) = receive(&*first);
+    look_all(&job.ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
+    assert!(!job.ranks[0].0.look().sends, "something is left");
 }
