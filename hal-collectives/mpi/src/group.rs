@@ -567,6 +567,18 @@ mod tests {
         assert!(group.state.lock().heard.is_empty());
     }
 
+    /// However often they say it.
+    #[test]
+    fn what_others_ask_for_in_a_group_that_is_not_joined_is_kept_once() {
+        let (group, mut state) = (group(0, 4), State::default());
+        let meeting = Meeting { group: group.id, line: Line::Everyone, number: 0, piece: 0 };
+        for (peer, count) in [(1, 5), (2, 5), (3, 6), (1, 5), (3, 6)] {
+            state.hear(meeting, peer, Some(asked(&group, count)));
+        }
+        let heard = state.heard.values().flatten().map(|(peer, _)| *peer);
+        assert!(heard.eq([1, 3]));
+    }
+
     #[test]
     fn what_was_heard_is_kept_until_this_rank_asks_and_no_longer() {
         let group = group(0, 4);

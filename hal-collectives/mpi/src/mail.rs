@@ -418,8 +418,227 @@ fn opened(memory: &HostRange, own: u8, processes: u32) -> Result<Option<Letter>>
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 mod tests {
     use super::*;
+    use crate::library::loopback::{
+        broken_network, expected_by, fail_next, fail_next_receives, failing_network, linger,
+        lingering_network, network, unexpected_by,
+    };
+    use crate::library::{dropped_under_way, without_memory};
+    use std::time::Duration;
+
+    /// The libraries of two ranks.
+    fn pair() -> [Library; 2] {
+        network(2).collect::<Vec<_>>().try_into().ok().unwrap()
+    }
+
+    /// The header of a letter that carries nothing, about an operation with a number.
+    fn header(number: u64) -> Header {
+        let group = Generation { number: 7, generation: 0 };
+        let meeting = Meeting { group, line: Line::Everyone, number, piece: 0 };
+        Header { meeting, from: 1, source: 1, asked: None, content: Content::Presence }
+    }
+
+    fn next(mail: &mut Mail, library: &Library) -> Option<u64> {
+        mail.next(library).unwrap().map(|letter| letter.header.meeting.number)
+    }
+
+    /// Sends letters from one rank to another.
+    fn post(from: &Library, to: u32, numbers: std::ops::Range<u64>) {
+        let mut mail = Mail::default();
+        numbers.for_each(|number| mail.send(from, to, &header(number), None).unwrap());
+        mail.collect(from);
+    }
+
+    #[test]
+    fn letters_are_listened_for_as_soon_as_there_is_memory() {
+        let ([library, other], mut mail) = (pair(), Mail::default());
+        without_memory(|| mail.listen(&library));
+        post(&other, 0, 0..1);
+        assert!(without_memory(|| next(&mut mail, &library)).is_none());
+        assert_eq!((next(&mut mail, &library), mail.places.len()), (Some(0), PLACES));
+    }
+
+    #[test]
+    fn letter_is_taken_though_its_place_cannot_be_used_again() {
+        let [library, other]: [Library; 2] = failing_network(2).collect::<Vec<_>>().try_into().ok().unwrap();
+        let mut mail = Mail::default();
+        mail.listen(&library);
+        post(&other, 0, 0..PLACES as u64 + 1);
+        fail_next_receives(1);
+        assert_eq!((next(&mut mail, &library), mail.places.len()), (Some(0), PLACES - 1));
+        // And where that was the last place it is told, and the letter is taken afterwards.
+        fail_next_receives(1_000);
+        for number in 1..PLACES as u64 - 1 {
+            assert_eq!(next(&mut mail, &library), Some(number));
+        }
+        assert_eq!(mail.places.len(), 1);
+        assert!(mail.next(&library).is_err());
+        fail_next_receives(0);
+        let last = PLACES as u64 - 1;
+        assert_eq!([(); 3].map(|()| next(&mut mail, &library)), [Some(last), Some(last + 1), None]);
+    }
+
+    #[test]
+    fn no_letter_is_taken_behind_one_of_another_version() {
+        let ([library, other], mut mail) = (pair(), Mail::default());
+        mail.listen(&library);
+        let mut stranger = Mail { pretended: Some(7), ..Mail::default() };
+        stranger.send(&other, 0, &header(0), None).unwrap();
+        post(&other, 0, 1..3);
+        for _ in 0..2 {
+            assert_eq!(mail.next(&library).err().unwrap().code(), Code::FailedPrecondition);
+        }
+    }
+
+    #[test]
+    fn messages_that_are_sent_empty_and_were_refused_are_each_sent_once() {
+        let ranks: Vec<Library> = failing_network(3).collect();
+        let (library, others) = ranks.split_first().unwrap();
+        let mut mail = Mail::default();
+        let before = dropped_under_way();
+        fail_next(FIRST_TAG, 2);
+        for peer in [1, 2] {
+            mail.send_empty(library, peer, std::iter::once(FIRST_TAG));
+        }
+        assert_eq!((mail.unsent.len(), mail.reserved.len()), (2, 2));
+        mail.collect(library);
+        assert!(others.iter().all(|other| unexpected_by(other) == 1));
+        assert!(!mail.is_sending() && mail.reserved.is_empty());
+        assert_eq!(dropped_under_way(), before);
+    }
+
+    #[test]
+    fn memory_of_a_letter_that_mpi_fails_to_ask_about_is_not_used_again() {
+        let (library, mut mail) = (broken_network().unwrap(), Mail::default());
+        let before = dropped_under_way();
+        mail.send(&library, 0, &header(0), None).unwrap();
+        mail.collect(&library);
+        assert!(!mail.is_sending() && mail.spare.is_empty());
+        assert_eq!(dropped_under_way(), before);
+    }
+
+    #[test]
+    fn notice_says_as_much_as_it_carries_and_nothing_behind_it() {
+        let ([library, other], mut mail) = (pair(), Mail::default());
+        mail.listen(&library);
+        for message in ["gone", &"a".repeat(TEXT), &"a".repeat(TEXT + 100)] {
+            let (group, failure) = (header(0).meeting.group, Failure::new(Code::DataLoss, message));
+            Mail::default().notify(&other, group, &failure, [0]);
+            let letter = mail.next(&library).unwrap().unwrap();
+            assert_eq!(letter.text(), message[..message.len().min(TEXT)]);
+            assert_eq!((letter.header.source, letter.header.meeting.group), (1, group));
+            // In the words of version 0 it is no longer.
+            Mail::default().notify_in(&library, Some(0), group, &failure, [1]);
+            let memory = allocate(LARGEST).unwrap();
+            let mut request = other.receive(memory.clone(), 0, LETTER).unwrap();
+            assert!(other.has_ended(&mut request).unwrap());
+            let mut length = [0; 8];
+            assert!(memory.read(48, &mut length));
+            let most = (message.len() + SHIFT).min(TEXT);
+            assert_eq!(u64::from_le_bytes(length), most as u64);
+        }
+    }
+
+    #[test]
+    fn letter_of_another_version_of_a_rank_that_is_not_in_the_job_is_not_answered() {
+        let ([library, other], mut mail) = (pair(), Mail::default());
+        mail.listen(&library);
+        let mut stranger = Mail { pretended: Some(7), ..Mail::default() };
+        for source in [2, 1, 1] {
+            stranger.send(&other, 0, &Header { source, ..header(0) }, None).unwrap();
+            assert!(mail.next(&library).is_err());
+        }
+        assert_eq!(mail.answered, BTreeSet::from([1]));
+        assert_eq!(unexpected_by(&other), 1);
+    }
+
+    #[test]
+    fn letters_that_are_cancelled_are_waited_for_until_the_time_is_over() {
+        let (mut libraries, before) = (lingering_network(2), dropped_under_way());
+        let (library, mut mail) = (libraries.next().unwrap(), Mail::default());
+        mail.listen(&library);
+        linger(10);
+        mail.rest(&library, Instant::now() + Duration::from_secs(20));
+        assert_eq!((mail.places.len(), expected_by(&library)), (0, 0));
+        let (library, mut mail) = (libraries.next().unwrap(), Mail::default());
+        mail.listen(&library);
+        linger(u32::MAX);
+        mail.rest(&library, Instant::now());
+        // MPI may write to them still.
+        assert_eq!((mail.places.len(), expected_by(&library)), (0, PLACES));
+        assert_eq!(dropped_under_way(), before);
+    }
+
+    #[test]
+    fn letters_that_are_on_their_way_when_mpi_is_left_alone_are_waited_for() {
+        let ([library, _other], mut mail) = (pair(), Mail::default());
+        mail.send(&library, 1, &header(0), None).unwrap();
+        let begin = Instant::now();
+        mail.rest(&library, begin + Duration::from_secs(2));
+        assert!(begin.elapsed() < Duration::from_secs(1));
+        assert_eq!((mail.is_sending(), mail.spare.len()), (false, 1));
+    }
+
+    #[test]
+    fn letter_of_another_version_that_came_before_mpi_is_left_alone_is_not_forgotten() {
+        let ([library, other], mut mail) = (pair(), Mail::default());
+        mail.listen(&library);
+        let mut stranger = Mail { pretended: Some(7), ..Mail::default() };
+        stranger.send(&other, 0, &header(0), None).unwrap();
+        mail.rest(&library, Instant::now() + Duration::from_secs(2));
+        mail.listen(&library);
+        assert!(mail.next(&library).is_err());
+    }
+
+    #[test]
+    fn letters_that_were_put_back_come_before_all_others_and_in_their_order() {
+        let ([library, other], mut mail) = (pair(), Mail::default());
+        mail.listen(&library);
+        let mut others = Mail::default();
+        for number in 0..3 {
+            others.send(&other, 0, &header(number), None).unwrap();
+        }
+        let [first, second] = [(), ()].map(|()| mail.next(&library).unwrap().unwrap());
+        mail.put_back(second);
+        mail.put_back(first);
+        assert_eq!([(); 4].map(|()| next(&mut mail, &library)), [Some(0), Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn memory_of_letters_that_have_gone_is_used_again_and_no_more_is_kept_than_comes_at_once() {
+        let ([library, _other], mut mail) = (pair(), Mail::default());
+        for number in 0..PLACES as u64 + 8 {
+            mail.send(&library, 1, &header(number), None).unwrap();
+        }
+        mail.send_empty(&library, 1, std::iter::once(FIRST_TAG));
+        assert!(mail.is_sending() && mail.spare.is_empty());
+        mail.collect(&library);
+        assert!(!mail.is_sending());
+        assert_eq!(mail.spare.len(), PLACES);
+        assert!(mail.spare.iter().all(|request| request.memory().length() == LARGEST));
+        mail.send(&library, 1, &header(0), None).unwrap();
+        assert_eq!(mail.spare.len(), PLACES - 1);
+    }
+
+    #[test]
+    fn letters_that_came_before_mpi_is_left_alone_are_kept_in_their_order_and_no_others_come() {
+        let ([library, other], mut mail) = (pair(), Mail::default());
+        mail.listen(&library);
+        let mut others = Mail::default();
+        for number in 0..3 {
+            others.send(&other, 0, &header(number), None).unwrap();
+        }
+        let begin = Instant::now();
+        mail.rest(&library, begin + Duration::from_secs(20));
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert_eq!((mail.listens(), mail.kept.len(), mail.places.len()), (false, 3, 0));
+        others.send(&other, 0, &header(3), None).unwrap();
+        assert_eq!(next(&mut mail, &library), None, "MPI is left alone");
+        mail.listen(&library);
+        assert_eq!([(); 5].map(|()| next(&mut mail, &library)), [Some(0), Some(1), Some(2), Some(3), None]);
+    }
 
     #[test]
     fn tags_of_messages_to_a_rank_are_different_until_all_were_used_and_begin_again() {

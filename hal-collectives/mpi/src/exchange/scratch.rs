@@ -54,4 +54,21 @@ mod tests {
         }
         assert!(scratch.0.len() <= KEPT);
     }
+
+    #[test]
+    fn memory_of_the_same_size_is_used_again_and_memory_that_is_much_larger_is_not() {
+        for length in [4 << 10, 100_000, 1 << 20] {
+            let mut scratch = Scratch::default();
+            for _ in 0..2 {
+                drop(scratch.take(length).unwrap());
+                assert_eq!(scratch.0.len(), 1, "{length} bytes");
+            }
+            let is_much = length / 8 > 4 << 10;
+            drop(scratch.take(length / 8).unwrap());
+            assert_eq!(scratch.0.len(), 1 + usize::from(is_much), "{length} bytes");
+        }
+        let mut scratch = Scratch::default();
+        drop(scratch.take(LARGEST + 1).unwrap());
+        assert!(scratch.0.is_empty(), "so much is not kept");
+    }
 }

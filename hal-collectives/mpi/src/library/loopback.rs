@@ -438,8 +438,82 @@ unsafe extern "C" fn failing_test(request: *mut Handle, flag: *mut c_int, status
     unsafe { test(request, flag, status) }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// So many receives more are refused, on this thread.
+    static REFUSED_RECEIVES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// So many of the next calls that begin to receive something fail, on this thread.
+#[cfg(test)]
+pub(crate) fn fail_next_receives(times: u32) {
+    REFUSED_RECEIVES.set(times);
+}
+
+#[cfg(test)]
+unsafe extern "C" fn failing_receive(
+    address: *mut c_void,
+    count: c_int,
+    of: Handle,
+    peer: c_int,
+    tag: c_int,
+    world: Handle,
+    request: *mut Handle,
+) -> c_int {
+    if let Some(left) = REFUSED_RECEIVES.get().checked_sub(1) {
+        REFUSED_RECEIVES.set(left);
+        return 1;
+    }
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
+    unsafe { receive(address, count, of, peer, tag, world, request) }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// So many questions more about what is cancelled are answered before it ends, on this thread; and what was cancelled.
+    static LINGERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    static CANCELLED: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is cancelled on this thread ends when so many questions were asked about it or others.
+#[cfg(test)]
+pub(crate) fn linger(questions: u32) {
+    LINGERS.set(questions);
+}
+
+#[cfg(test)]
+unsafe extern "C" fn lingering_cancel(request: *mut Handle) -> c_int {
+    // SAFETY: `Library` passes a word of its own.
+    CANCELLED.with_borrow_mut(|cancelled| cancelled.push(unsafe { *request }));
+    0
+}
+
+#[cfg(test)]
+unsafe extern "C" fn lingering_test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
+    match LINGERS.get().checked_sub(1) {
+        Some(left) => LINGERS.set(left),
+        None => CANCELLED.take().into_iter().for_each(|mut cancelled| {
+            // SAFETY: a word of this function's.
+            unsafe { cancel(&raw mut cancelled) };
+        }),
+    }
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
+    unsafe { test(request, flag, status) }
+}
+
+/// The libraries of a new network in which what is cancelled [lingers](linger).
+#[cfg(test)]
+pub(crate) fn lingering_network(ranks: u32) -> impl Iterator<Item = Library> {
+    network(ranks).map(|library| Library { cancel: lingering_cancel, test: lingering_test, ..library })
+}
+
 /// The libraries of a new [late network](late_network) in which calls can be told to [fail](fail_next).
 #[cfg(test)]
 pub(crate) fn failing_network(ranks: u32) -> impl Iterator<Item = Library> {
-    late_network(ranks).map(|library| Library { send: failing_send, test: failing_test, ..library })
+    late_network(ranks).map(|library| Library {
+        send: failing_send,
+        receive: failing_receive,
+        test: failing_test,
+        ..library
+    })
 }

@@ -255,6 +255,26 @@ fn letter_of_a_group_that_was_begun_anew_ends_the_one_before_it() {
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 7));
 }
 
+#[test]
+fn operation_that_a_rank_gives_up_or_drops_ends_the_group_for_all() {
+    for gives_up in [true, false] {
+        let (ranks, groups) = pair();
+        let waits = sum(&*groups[1], 5).1;
+        let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 1 };
+        let entry = groups[0].enter(operation).unwrap();
+        if gives_up {
+            entry.give_up(&Failure::new(Code::DataLoss, "gone"));
+        } else {
+            drop(entry);
+        }
+        look_all(&ranks);
+        let code = if gives_up { Code::DataLoss } else { Code::Cancelled };
+        assert_eq!(waits.try_recv(), Ok(Err(code)));
+        let again = groups[0].enter(operation).map(drop);
+        assert_eq!(outcome(again), Err(code));
+    }
+}
+
 /// A rank that hears of it tells others once.
 #[test]
 fn ranks_that_were_told_of_a_failure_come_to_rest() {

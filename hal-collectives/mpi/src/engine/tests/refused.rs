@@ -118,3 +118,24 @@ fn messages_that_mpi_refuses_to_send_empty_are_sent_later_and_hold_up_no_other()
         assert!(!rank.0.look().sends);
     }
 }
+
+#[test]
+fn what_is_not_wanted_is_received_when_mpi_is_used_again_and_not_before() {
+    let (ranks, [group, _other]) = pair();
+    let expected = || ranks[0].0.with(LONG, |progress| expected_by(progress.library())).unwrap();
+    let places = expected();
+    announce(&ranks, 0, Messages::of([WORDS * 4]));
+    ranks[0].look();
+    group.end(&Failure::new(Code::DataLoss, "gone"));
+    ranks[0].look();
+    assert_eq!(expected(), places + 1);
+    drop(group);
+    ranks[0].0.with(LONG, Progress::rest).unwrap();
+    look_all(&ranks[..1]);
+    assert_eq!(expected(), 0, "MPI may have been ended by the program");
+    let _again = ranks[0].join(b"again", TERMS);
+    assert_eq!(expected(), places + 1);
+    message(&ranks, memory(&[1; 3_000]), FIRST_TAG);
+    ranks[0].look();
+    assert_eq!(expected(), places);
+}
