@@ -529,6 +529,49 @@ mod tests {
     }
 
     #[test]
+    fn device_that_goes_waits_no_longer_than_its_collectives_take() {
+        let waiting = Arc::<Waiting>::default();
+        let number = waiting.enter(&Open::new(std::iter::empty()), &Part::default()).unwrap();
+        let begin = Instant::now();
+        let leaves = waiting.clone();
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            leaves.leave(number);
+        });
+        waiting.finish(Duration::from_secs(30));
+        assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+        ends.join().unwrap();
+    }
+
+    /// Alone in its group, so that nothing holds it up.
+    #[test]
+    fn collective_is_in_progress_until_its_end_was_told() {
+        let request = hal_collectives::local::Request {
+            id: b"until its end was told",
+            name: "alone",
+            rank: 0,
+            count: 1,
+            owner: 1,
+            terms: Duration::from_secs(60).into(),
+        };
+        let group: Arc<dyn Communicator> = hal_collectives::local::join(&request).unwrap().into();
+        let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: 0 };
+        let entry = group.enter(operation).unwrap();
+        let entered = vec![(group, Entered::Whole { entry, send: None, recv: None })];
+        let (pool, waiting) = (Arc::<HostPool>::default(), Arc::<Waiting>::default());
+        let (tell, told) = std::sync::mpsc::channel();
+        let in_progress = waiting.clone();
+        Collectives::new(entered, Part::default()).start(&pool, &waiting, move |outcome| {
+            let count = in_progress.progress.lock().started.len();
+            tell.send((count, outcome.is_ok())).unwrap();
+        });
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), (1, true));
+        waiting.finish(Duration::from_secs(20));
+        assert!(waiting.progress.lock().started.is_empty());
+        assert!(pool.stop(Duration::from_secs(20)));
+    }
+
+    #[test]
     fn first_failure_of_several_is_told_when_the_last_has_ended() {
         let told = Arc::new(Mutex::new(None));
         let of = told.clone();

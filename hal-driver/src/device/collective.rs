@@ -29,7 +29,7 @@ use crate::memory::buffer_range::BufferRange;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;
 use hal_collectives::{Communicator, Entry, Piece, PieceEntry, Pieces, WINDOW};
-use hal_semaphore::{Action, Affinity, Failure};
+use hal_semaphore::{Action, Affinity, Failure, WithoutCallbacks};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -99,6 +99,12 @@ struct Routed<'a> {
 }
 
 impl Routed<'_> {
+    /// How many timelines the queues of this device may move for it, each for itself.
+    fn works_of_queues(&self) -> usize {
+        let lanes: usize = self.routes.iter().map(|route| route.lanes.len()).sum();
+        lanes + usize::from(!self.step.records.is_empty())
+    }
+
     /// What the timelines of a chain have when this step has ended.
     fn end(&self) -> u64 {
         self.number as u64 + 1
@@ -130,6 +136,20 @@ impl Chain<'_> {
             list.push(order.clone(), end);
         }
         list
+    }
+}
+
+/// A timeline that the host signals when the last timeline of a step has ended, and this is dropped. What waits for it has no place in a queue
+/// before that: there it would fail with the first of them, without having been cleaned up.
+struct Told(IreeTimeline);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // The thread may be inside of a call of the program's.
+        let _quiet = WithoutCallbacks::begin();
+        let mut signals = OwnedList::default();
+        signals.push(self.0.clone(), 1);
+        signals.signal_or_fail(Ok(()));
     }
 }
 
@@ -176,9 +196,19 @@ impl<D: Device> State<D> {
     ) -> Result {
         let mut entries = Entries::default();
         let outcome = self.enter_steps(commands, bindings, &mut entries).and_then(|chain| {
-            let over = chain.end_of(chain.steps.last().ok_or_else(|| bug("collectives without a step"))?);
-            let last = SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() };
+            let last = chain.steps.last().ok_or_else(|| bug("collectives without a step"))?;
+            let over = chain.end_of(last);
+            let mut waits = over.borrow().to_owned();
+            let mut told = None;
+            if last.works_of_queues() > 1 {
+                let all = told.insert(Arc::new(Told(self.timeline()?)));
+                waits.push(all.0.clone(), 1);
+            }
+            let last = SemaphoreLists { waits: waits.borrow(), signals: lists.signals.borrow() };
             self.ending(affinity, &last, chain.part.ending())?;
+            if let Some(told) = told {
+                over.keep_until(&told);
+            }
             Ok((chain, over))
         });
         let (chain, over) = match outcome {

@@ -265,8 +265,13 @@ fn execution_whose_commands_find_no_memory_fails_and_tells_the_others() {
         collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), 4)
     });
     let _taken = [&ranks[0].device, &owner].map(|device| take_memory(device, LENGTH / 4));
+    // The thread that submits may hold what a callback takes.
+    let (tell, told) = mpsc::channel();
+    ranks[0].done.when_known(1, move |outcome| tell.send((std::thread::current().id(), outcome)).unwrap());
     ranks[0].execute(&commands.unwrap(), 1).unwrap();
     assert_eq!(fails(&ranks[0].done).code, Code::ResourceExhausted);
+    let (thread, outcome) = told.recv_timeout(SOON).unwrap();
+    assert!(thread != std::thread::current().id() && outcome.is_err());
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
     let later = ranks[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
     let refused = ranks[1].execute(&later, 1).unwrap_err().text;

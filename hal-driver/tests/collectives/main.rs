@@ -6,7 +6,14 @@
 //! one where they are made, in `hal-collectives`; here it is each kind once, and everything around them: buffers and slots,
 //! parts of command buffers, queues, semaphores, channels, failures and ends.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object here is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test stops where something is wrong")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "a test stops where something is wrong"
+)]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,3 +28,4 @@ mod profiles;
 mod programs;
 mod rig;
 mod steps;
+mod worlds;

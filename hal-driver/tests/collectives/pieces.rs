@@ -106,6 +106,29 @@ fn failure_of_a_copy_is_told_when_the_copies_of_other_pieces_have_ended() {
     assert_eq!(done.value().unwrap_err().code, Code::DataLoss);
 }
 
+/// The same for what was received. All of it has come, and the end of the execution has its place behind the copies in a queue that has no
+/// room for more.
+#[test]
+fn failure_of_a_copy_of_what_was_received_is_told_when_the_others_have_ended() {
+    // The buffer is filled by a job.
+    for late in [1 + 2, 1 + 3] {
+        for queues in 1..=3 {
+            let more = format!("&depth=1&fault=fail:copy:1&fault=late:{late}");
+            let uri = card(WORDS * 4, &more).replace("queues=1", &format!("queues={queues}"));
+            let ranks = ranks(&[&uri, &format!("mock://?collective_piece={}", WORDS * 4)]);
+            let [got, sent] = [0, 1].map(|rank| ranks[rank].words(&vec![rank as u32; WORDS * WINDOW]));
+            let begin = Instant::now();
+            for (rank, buffer) in ranks.iter().zip([&got, &sent]) {
+                let commands = rank.commands(BROADCAST, 1, (buffer, buffer), WORDS * WINDOW).unwrap();
+                rank.execute(&commands, 1).unwrap();
+            }
+            assert!(ranks[0].done.wait(1).is_err());
+            assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: told after {:?}", begin.elapsed());
+            assert_eq!(ranks[0].done.value().unwrap_err().code, Code::DataLoss);
+        }
+    }
+}
+
 /// A fill in the same step fails while the only piece is copied. That does not begin when its copy has ended: the failure is told then, and
 /// the other rank hears of it.
 #[test]

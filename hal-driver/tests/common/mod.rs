@@ -967,18 +967,25 @@ impl Semaphore {
 
     /// Makes a call when a value is reached, on whatever thread that is found out.
     pub(crate) fn when(&self, value: u64, call: impl FnOnce() + Send + 'static) {
+        self.when_known(value, |outcome| {
+            outcome.unwrap();
+            call();
+        });
+    }
+
+    /// The same, also when the value can no longer be reached.
+    pub(crate) fn when_known(&self, value: u64, call: impl FnOnce(Result) + Send + 'static) {
         struct Call {
             timepoint: sys::iree_async_semaphore_timepoint_t,
-            call: Box<dyn FnOnce() + Send>,
+            call: Box<dyn FnOnce(Result) + Send>,
         }
         unsafe extern "C" fn trampoline(
             user_data: *mut c_void,
             _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
             status: sys::iree_status_t,
         ) {
-            check(status).unwrap();
             let call = unsafe { Box::from_raw(user_data.cast::<Call>()) };
-            (call.call)();
+            (call.call)(check(status));
         }
         let (timepoint, call) = (sys::iree_async_semaphore_timepoint_t::default(), Box::new(call));
         let call = Box::into_raw(Box::new(Call { timepoint, call }));

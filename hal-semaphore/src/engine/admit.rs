@@ -625,15 +625,20 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Ends an operation that has failed, or has the host clean up for it first, which ends it then.
     fn end_or_clean_up(&mut self, key: Key, failure: Failure) {
+        let all_end = self.state.closing || self.state.lost.is_some();
         let op = self.live(key);
         if op.is_cleaning_up() {
             return;
         }
-        if !op.cleans_up() {
+        if !op.cleans_up(all_end) {
             return self.end(key, Some(failure), None);
         }
+        let had_place = op.state == OpState::Ordered;
         if let Some(work) = self.start_on_host(key) {
             self.state.effects.runs.push((key, work, Some(failure)));
+        }
+        if had_place {
+            self.state.leave_gap();
         }
     }
 

@@ -184,7 +184,9 @@ impl<B: Backend> Turn<'_, B> {
                 break;
             }
             let Some(key) = take_first(&mut self.state.ready) else { break };
-            self.leave_ready(key);
+            if !self.leave_ready(key) {
+                continue;
+            }
             match self.op(key).map(|op| op.failure.clone()) {
                 None => {}
                 // It ends before what comes after it in the queue and may count on its signals.
@@ -499,8 +501,9 @@ impl<B: Backend> Turn<'_, B> {
                 Origin::Operation,
                 format!("{id} has no room for the operation although nothing is in flight on its device"),
             );
-            self.leave_ready(key);
-            self.end(key, Some(failure), None);
+            if self.leave_ready(key) {
+                self.end(key, Some(failure), None);
+            }
         }
     }
 

@@ -101,8 +101,8 @@ pub enum Action<W> {
     Marker(W),
     /// Nothing: signals when its waits are reached.
     Barrier,
-    /// The same, and where it fails before it has its place in its queue the host [cleans up](crate::Backend::clean_up) first: its signals
-    /// fail when that has ended. For callers that begin several things that end at one barrier, of which one fails while others go on.
+    /// The same, and where it fails before it has its place in its queue, or all of its queue ends before the device has it, the host
+    /// [cleans up](crate::Backend::clean_up) first: its signals fail when that has ended. For callers that begin several things that end at one barrier, of which one fails while others go on.
     Cleanup(W),
 }
 

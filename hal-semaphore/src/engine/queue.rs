@@ -203,11 +203,13 @@ impl<B: Backend> Op<B> {
         self.remaining == 0 && self.failure.is_none()
     }
 
-    /// Whether the host has something to do before it fails. What was done early has its work only to be reclaimed; and what has its
-    /// place in its queue has nothing left that the host could wait for.
-    pub(super) fn cleans_up(&self) -> bool {
+    /// Whether the host has something to do before it fails. What was done early has its work only to be reclaimed. What has its place in
+    /// its queue fails at once, as those behind it may count on its signals; unless all of them end (`all_end`), while the device
+    /// is still at what it waits for.
+    pub(super) fn cleans_up(&self, all_end: bool) -> bool {
         let is_barrier = self.kind == ActionKind::Barrier && !self.done;
-        is_barrier && self.state == OpState::Unplaced && self.work.is_some()
+        let begins = self.state == OpState::Unplaced || (all_end && self.state == OpState::Ordered);
+        is_barrier && begins && self.work.is_some()
     }
 
     /// Whether the host is at that.
@@ -396,9 +398,9 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) ops: Slab<Op<B>>,
     /// Operations with nothing left to wait for, and those that are to end.
     pub(super) runnable: VecDeque<Key>,
-    /// Ordered, not yet issued. Some of them may have ended.
+    /// Ordered, not yet issued. Some of them may have ended, or be cleaned up for.
     pub(super) ready: VecDeque<Key>,
-    /// How many of those have.
+    /// How many of those are.
     pub(super) ready_ended: usize,
     pub(super) in_flight: VecDeque<InFlight>,
     /// The last epoch given out.

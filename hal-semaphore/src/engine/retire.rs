@@ -52,13 +52,13 @@ impl<B: Backend> QueueState<B> {
         Ok(())
     }
 
-    /// An operation that had its place in the queue has ended without being issued.
-    fn leave_gap(&mut self) {
+    /// An operation that had its place in the queue has ended without being issued, or the host cleans up for it.
+    pub(super) fn leave_gap(&mut self) {
         self.ready_ended += 1;
         if self.ready_ended >= SWEEP_AT && self.ready_ended * 2 > self.ready.len() {
             self.ready_ended = 0;
             let ops = &self.ops;
-            self.ready.retain(|&key| ops.get(key).is_some());
+            self.ready.retain(|&key| ops.get(key).is_some_and(|op| op.state == OpState::Ordered));
         }
     }
 }
@@ -272,12 +272,16 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// What was taken off the ready ones is like one that has no place in the queue yet.
-    pub(super) fn leave_ready(&mut self, key: Key) {
-        match self.op(key) {
+    /// What was taken off the ready ones is like one that has no place in the queue yet. False where it has left its place before.
+    pub(super) fn leave_ready(&mut self, key: Key) -> bool {
+        match self.op(key).filter(|op| op.state == OpState::Ordered) {
             Some(op) => op.state = OpState::Unplaced,
-            None => self.state.ready_ended = self.state.ready_ended.saturating_sub(1),
+            None => {
+                self.state.ready_ended = self.state.ready_ended.saturating_sub(1);
+                return false;
+            }
         }
+        true
     }
 
     /// Makes all signals of an operation, in their order, or fails them. Returns whether another driver is to be told of

@@ -3,7 +3,7 @@
 //! Barriers that clean up where they fail: their signals wait for that (rules S3, S5, S10).
 
 use crate::callbacks::deep_inside;
-use crate::rig::{Job, LIMIT, Rig, broken, gone, within};
+use crate::rig::{Devices, Job, LIMIT, Rig, broken, device, gone, within};
 use hal_semaphore::backend::{HostTask, NativeWaits};
 use hal_semaphore::*;
 use std::time::Duration;
@@ -128,6 +128,46 @@ fn barrier_that_has_its_place_in_its_queue_fails_without_being_cleaned_up() {
     assert!(end.query().unwrap_err().same_root(&cause), "end: {end:?}");
     assert!(rig.take_host().is_empty());
     assert_eq!(rig.reclaimed(), [1, 2]);
+    rig.assert_idle();
+}
+
+/// A job on the device, another one for which that has no room, and behind them a barrier that waits for the first.
+fn behind_a_full_queue() -> (Rig, Semaphore) {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let [x, y, end] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(0, &[], &[(&y, 1)], 2);
+    rig.submit(0, &[(&x, 1)], &[(&end, 1)], Action::Cleanup(Job::new(3)));
+    assert_eq!((rig.queued(0), rig.take_host().len()), (1, 0));
+    (rig, end)
+}
+
+/// It has its place in its queue and is not issued, and what it waits for is still the device's.
+#[test]
+fn barrier_that_a_shutdown_takes_out_of_its_queue_is_cleaned_up_before_its_signals_fail() {
+    let (rig, end) = behind_a_full_queue();
+    within(LIMIT, move || {
+        let shut_down = |clock: &VirtualClock| rig.engine.shut_down(clock, Duration::ZERO, Duration::ZERO);
+        let unfinished = shut_down(&VirtualClock::new()).unwrap_err();
+        assert_eq!((unfinished.in_flight, unfinished.host), (1, 1));
+        let (task, _) = rig.take_host().pop().unwrap();
+        rig.run_until_idle();
+        task.finish(Ok(()));
+        shut_down(&VirtualClock::new()).unwrap();
+        assert_eq!(end.query().unwrap_err().code(), Code::Cancelled);
+        rig.assert_idle();
+    });
+}
+
+#[test]
+fn barrier_that_a_loss_takes_out_of_its_queue_is_cleaned_up_before_its_signals_fail() {
+    let (rig, end) = behind_a_full_queue();
+    let cause = gone();
+    rig.lose(0, &cause);
+    let (task, _) = rig.take_host().pop().unwrap();
+    assert_eq!(end.query().unwrap(), 0, "its signals failed before it was cleaned up");
+    task.finish(Ok(()));
+    assert!(end.query().unwrap_err().same_root(&cause));
     rig.assert_idle();
 }
 

@@ -186,14 +186,18 @@ impl Judge<'_> {
         }
     }
 
-    /// S5: what fails before it has its place in its queue is cleaned up for its failure, and nothing else is.
+    /// S5: what fails before it has its place in its queue is cleaned up for its failure. What has its place may be where all of its queue
+    /// ends, and nothing else is.
     fn cleaning(&self, op: usize, operation: &Operation, outcome: &Result<(), Failure>) {
         let ordered = self.book.was_ordered(op);
+        let all_end = self.book.closing[operation.engine].is_some()
+            || self.book.lost_at(operation.engine, operation.device).is_some();
+        let may = !ordered || all_end;
         let is_right = match (&operation.cleaning, outcome) {
             (None, Ok(())) => true,
             (None, Err(_)) => ordered,
             (Some(_), Ok(())) => false,
-            (Some(cleaning), Err(failure)) => cleaning.is_over && !ordered && cleaning.why.same_root(failure),
+            (Some(cleaning), Err(failure)) => cleaning.is_over && may && cleaning.why.same_root(failure),
         };
         if !is_right {
             self.alarm("cleaned", || {

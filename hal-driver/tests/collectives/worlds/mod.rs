@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Random worlds of devices, groups, splits and command buffers, submitted by several threads, judged by plain arithmetic and by IREE's rules
+//! alone.
+//!
+//! A *world* is drawn from a seed ([`plan`]): 2 to 5 devices of any drivers, groups of them and parts of those, buffers of their own and of
+//! each other, and *events*, in which some of the devices execute a command buffer each. What it comes to is worked out on lists of bytes
+//! ([`model`]). In half of the worlds something goes wrong once. Whatever does ([`play`]):
+//!
+//! - All that was submitted ends, within a bound.
+//! - What has succeeded has the right bytes, on every rank.
+//! - Memory of what has failed is not written any more: the program writes there at once, and finds it so at the end.
+//! - A failure says its cause. Groups that have nothing to do with it go on.
+//! - All can be released in any order, also while work is under way, and nothing is left behind.
+
+mod model;
+mod plan;
+mod play;
+
+use plan::World;
+use play::{Tally, play};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A number that the environment says.
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Seeds from `HAL_SEED` on, in so many worlds at once.
+fn worlds(faulty: bool, at_once: usize, is_enough: impl Fn(u64) -> bool + Sync) {
+    let first = number("HAL_SEED", 0);
+    let next = AtomicU64::new(first);
+    let one_after_the_other = || {
+        let mut tally = Tally::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if is_enough(seed - first) {
+                return eprintln!("{tally:?}");
+            }
+            play(&World::new(seed, faulty), &mut tally);
+        }
+    };
+    std::thread::scope(|scope| (0..at_once).for_each(|_| drop(scope.spawn(one_after_the_other))));
+}
+
+#[test]
+fn random_worlds_come_to_what_they_say() {
+    worlds(false, 1, |count| count >= 40);
+}
+
+#[test]
+fn random_worlds_in_which_something_fails_end_and_say_why() {
+    worlds(true, 2, |count| count >= 40);
+}
+
+/// One of those in which something fails, `HAL_SEED`, again and again.
+#[test]
+#[ignore = "for a seed that was found"]
+fn one_world() {
+    let end = Instant::now() + Duration::from_secs(60);
+    let (world, mut tally) = (World::new(number("HAL_SEED", 0), true), Tally::default());
+    while Instant::now() < end {
+        play(&world, &mut tally);
+    }
+    eprintln!("{tally:?}");
+}
+
+/// As many as there is time for: `HAL_WORLDS_SECONDS`, from the seed `HAL_SEED` on.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn many_random_worlds() {
+    let half = Duration::from_secs(number("HAL_WORLDS_SECONDS", 60)) / 2;
+    for (faulty, at_once) in [(false, 2), (true, 4)] {
+        let end = Instant::now() + half;
+        worlds(faulty, at_once, |_| Instant::now() > end);
+    }
+}
