@@ -72,7 +72,8 @@ impl fmt::Display for Element {
 /// How the elements of several ranks become one.
 ///
 /// The ranks are folded along [a tree](crate::Tree) that their number alone decides, whichever thread computes it and however it is
-/// divided. So every rank gets the same bits, and gets them again.
+/// divided. So every rank gets the same bits, and gets them again; but which ones stand for a sum, a product or an average that is not a number
+/// is left open, as processors take those of either operand.
 ///
 /// - Integers: sum and product wrap around. The average is that of the exact sum, rounded towards zero.
 /// - `f32` and `f64`: each step is rounded to the type. The average is the sum divided by the number of ranks.

@@ -99,5 +99,5 @@ pub fn join(request: &Request<'_>) -> Result<Box<dyn Communicator>> {
             group
         }
     };
-    Ok(Box::new(Member::claim(&group, rank, request.owner)?))
+    Ok(Box::new(Member::claim(&group, rank, request.owner, request.terms.bounded().timeout)?))
 }

@@ -65,6 +65,42 @@ def all_to_all(shape, result, groups):
 """
 
 
+def all_gather(shape, dimension, groups):
+    result = [size * len(groups[0]) if number == dimension else size for number, size in enumerate(shape)]
+    one, two = tensor(shape), tensor(result)
+    return f"""func.func @main(%x: {one}) -> {two} {{
+  %y = "stablehlo.all_gather"(%x) {{all_gather_dim = {dimension} : i64, {attributes(groups)},
+    use_global_device_ids}} : ({one}) -> {two}
+  return %y : {two}
+}}
+"""
+
+
+def reduce_scatter(shape, dimension, groups):
+    result = [size // len(groups[0]) if number == dimension else size for number, size in enumerate(shape)]
+    one, two = tensor(shape), tensor(result)
+    return f"""func.func @main(%x: {one}) -> {two} {{
+  %y = "stablehlo.reduce_scatter"(%x) ({{
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %c : tensor<f32>
+  }}) {{scatter_dimension = {dimension} : i64, {attributes(groups)}, use_global_device_ids}} : ({one}) -> {two}
+  return %y : {two}
+}}
+"""
+
+
+def permute(shape, pairs):
+    """A rank that is no target gets zeros."""
+    kind = tensor(shape)
+    return f"""func.func @main(%x: {kind}) -> {kind} {{
+  %y = "stablehlo.collective_permute"(%x) {{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+    source_target_pairs = dense<{pairs}> : tensor<{len(pairs)}x2xi64>}} : ({kind}) -> {kind}
+  return %y : {kind}
+}}
+"""
+
+
 # No MPI is here: nothing runs in several processes.
 ALONE = "HAL_DEMO_ALONE" in os.environ
 
@@ -72,6 +108,7 @@ FOUR = [[1, 2], [3, 4], [5, 6], [7, 8]]
 HALVES = [[[1], [2]], [[3], [4]], [[5], [6]], [[7], [8]]]
 TWO = [[1, 2, 3, 4], [5, 6, 7, 8]]
 SQUARE = [[1, 2], [3, 4]]
+NEXT = [[5, 6], [7, 8]]
 # What each is called, the program, what each rank has, and what each gets.
 CASES = [
     ("one rank, all-reduce", all_reduce((4,), [[0]]), TWO[:1], TWO[:1]),
@@ -82,6 +119,12 @@ CASES = [
     ("four ranks, all-reduce across", all_reduce((2,), [[0, 2], [1, 3]]), FOUR, [[6, 8], [10, 12], [6, 8], [10, 12]]),
     ("four ranks, all-to-all across", all_to_all((2, 1), (1, 2), [[0, 2], [1, 3]]), HALVES,
      [[[1, 5]], [[3, 7]], [[2, 6]], [[4, 8]]]),
+    ("two ranks, all-gather of columns", all_gather((2, 2), 1, [[0, 1]]), [SQUARE, NEXT], [[[1, 2, 5, 6], [3, 4, 7, 8]]] * 2),
+    ("four ranks, all-gather across, the last first", all_gather((1, 2), 0, [[2, 0], [3, 1]]), [[row] for row in FOUR],
+     [[FOUR[2], FOUR[0]], [FOUR[3], FOUR[1]]] * 2),
+    ("two ranks, reduce-scatter of columns", reduce_scatter((2, 2), 1, [[0, 1]]), [SQUARE, NEXT], [[[6], [10]], [[8], [12]]]),
+    ("four ranks, in a circle", permute((2,), [[0, 1], [1, 2], [2, 3], [3, 0]]), FOUR, [FOUR[3], *FOUR[:3]]),
+    ("four ranks, some to others", permute((2,), [[0, 3], [2, 2]]), FOUR, [[0, 0], [0, 0], FOUR[2], FOUR[0]]),
 ]
 
 

@@ -2,7 +2,7 @@
 
 //! A group: its meetings, and how all of them end at once.
 
-use super::meeting::{Arrival, Meeting, Slot, ranks};
+use super::meeting::{Arrival, Meeting, Slot, Wait, ranks};
 use super::split::Split;
 use super::watch;
 use crate::operation::{Line, Side};
@@ -39,6 +39,8 @@ pub(super) struct State {
     /// A thread keeps the time of this group; and a rank has waited since it was looked at.
     watched: bool,
     waited: bool,
+    /// When the thread looks again, once it has looked.
+    look: Option<Instant>,
 }
 
 /// How long the time of a group without waiting ranks is kept.
@@ -126,7 +128,7 @@ impl Group {
             watch::tell_arrivals(vec![arrival], &failure);
             return None;
         }
-        let group = arrival.group.clone();
+        let (group, timeout) = (arrival.group.clone(), arrival.timeout);
         let key = (slot, arrival.piece.number);
         let meeting = state.meetings.entry(key).or_insert_with(|| Meeting::new(slot.line, self.count));
         meeting.arrive(side, arrival);
@@ -135,16 +137,20 @@ impl Group {
             drop(state);
             return meeting.map(|meeting| meeting.into_job(slot.line));
         }
-        meeting.since.get_or_insert_with(Instant::now);
-        group.keep_time(&mut state);
+        let wait = meeting.wait(timeout);
+        group.keep_time(&mut state, wait);
         None
     }
 
     /// Has the watch keep the time, since a rank waits.
-    pub(super) fn keep_time(self: &Arc<Self>, state: &mut State) {
+    pub(super) fn keep_time(self: &Arc<Self>, state: &mut State, wait: Wait) {
         state.waited = true;
         if !std::mem::replace(&mut state.watched, true) {
             watch::keep_time(self);
+        } else if state.look.is_some_and(|look| wait.end < look) {
+            // Others have more patience.
+            state.look = Some(wait.end);
+            watch::look_again();
         }
     }
 
@@ -184,16 +190,17 @@ impl Group {
     /// kept any more.
     pub(super) fn look(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state.lock();
-        let meetings = state.meetings.iter().filter_map(|(key, meeting)| Some((meeting.since?, Some(key))));
-        let splits = state.splits.values().map(|split| (split.since, None));
-        let Some((since, key)) = meetings.chain(splits).min_by_key(|(since, _)| *since) else {
-            // A wait that begins from now on has longer than that, and need not wake a thread.
+        let meetings = state.meetings.iter().filter_map(|(key, meeting)| Some((meeting.wait?, Some(key))));
+        let splits = state.splits.values().map(|split| (split.wait, None));
+        let Some((wait, key)) = meetings.chain(splits).min_by_key(|(wait, _)| wait.end) else {
+            // A wait that begins from now on mostly has longer than that, and need not wake a thread.
             state.watched = std::mem::take(&mut state.waited);
-            return state.watched.then(|| now + self.terms.timeout.min(IDLE));
+            state.look = state.watched.then(|| now + self.terms.timeout.min(IDLE));
+            return state.look;
         };
-        let deadline = since + self.terms.timeout;
-        if deadline > now {
-            return Some(deadline);
+        if wait.end > now {
+            state.look = Some(wait.end);
+            return state.look;
         }
         let what = match key.and_then(|key| Some((key.0, state.meetings.get(key)?))) {
             Some((slot, meeting)) => {
@@ -205,9 +212,8 @@ impl Group {
             }
             None => format!("a split of the group {:?}: {}", self.name, state.who_has_split(self.count)),
         };
-        let message =
-            format!("{what}; that is how it is after {:?} (collective_timeout)", self.terms.timeout);
-        state.watched = false;
+        let message = format!("{what}; that is how it is after {:?} (collective_timeout)", wait.timeout);
+        (state.watched, state.look) = (false, None);
         self.end(state, &Failure::new(Code::DeadlineExceeded, message));
         None
     }
@@ -215,7 +221,9 @@ impl Group {
 
 impl State {
     fn who_has_split(&self, count: u32) -> String {
-        let Some(split) = self.splits.values().min_by_key(|split| split.since) else { return String::new() };
+        let Some(split) = self.splits.values().min_by_key(|split| split.wait.end) else {
+            return String::new();
+        };
         let missing: Vec<u32> = (0..count).filter(|rank| !split.has(*rank)).collect();
         format!("{} not split it", ranks(&missing, "has", "have"))
     }
@@ -231,7 +239,9 @@ mod tests {
         let operation = Operation { kind: crate::Kind::AllGather, element: crate::Element::U8, count: 1 };
         group.enter((Line::Everyone, 0), (0, operation)).unwrap();
         let now = Instant::now();
-        group.state.lock().meetings.values_mut().for_each(|meeting| meeting.since = Some(now));
+        for meeting in group.state.lock().meetings.values_mut() {
+            meeting.wait(group.terms().timeout);
+        }
         assert!(group.look(now).is_some_and(|deadline| deadline > now + Duration::from_secs(1 << 30)));
     }
 

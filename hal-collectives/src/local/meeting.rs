@@ -9,7 +9,7 @@ use crate::{Done, Job, Operation, Piece, Portions, Result, tell};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Which operation of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +24,25 @@ impl fmt::Display for Slot {
             Line::Everyone => write!(f, "operation {}", self.number),
             Line::Pair { from, to } => write!(f, "transfer {} from rank {from} to rank {to}", self.number),
         }
+    }
+}
+
+/// The wait of a rank for others: how long it has patience, and when that ends.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    pub(super) timeout: Duration,
+    pub(super) end: Instant,
+}
+
+impl Wait {
+    /// A rank begins to wait now.
+    pub(super) fn begin(timeout: Duration) -> Self {
+        Self { timeout, end: Instant::now() + timeout }
+    }
+
+    /// The one that ends first.
+    pub(super) fn sooner(self, other: Self) -> Self {
+        if other.end < self.end { other } else { self }
     }
 }
 
@@ -72,6 +91,8 @@ pub(super) struct Arrival {
     pub(super) piece: Piece,
     pub(super) memory: Portions,
     pub(super) part: Part,
+    /// How long the rank waits for the others.
+    pub(super) timeout: Duration,
 }
 
 impl Arrival {
@@ -107,14 +128,14 @@ pub(super) struct Meeting {
     /// What the first rank asks for that entered. All of those that are there fit each other.
     asked: Option<(u32, Operation)>,
     here: usize,
-    /// When the first one was there.
-    pub(super) since: Option<Instant>,
+    /// Of the ranks that are there, the wait that ends first.
+    pub(super) wait: Option<Wait>,
 }
 
 impl Meeting {
     pub(super) fn new(line: Line, ranks: u32) -> Self {
         let sides = if line == Line::Everyone { ranks } else { 2 };
-        Self { ends: (0..sides).map(|_| End::Absent).collect(), asked: None, here: 0, since: None }
+        Self { ends: (0..sides).map(|_| End::Absent).collect(), asked: None, here: 0, wait: None }
     }
 
     /// Another rank's operation that does not fit.
@@ -127,6 +148,18 @@ impl Meeting {
         if let Some(end) = self.ends.get_mut(side as usize) {
             *end = End::Entered(operation);
         }
+    }
+
+    /// One that is there waits from now on. Returns the wait that ends first.
+    pub(super) fn wait(&mut self, timeout: Duration) -> Wait {
+        let wait = match self.wait {
+            // It began before, and is as short.
+            Some(other) if other.timeout <= timeout => return other,
+            Some(other) => other.sooner(Wait::begin(timeout)),
+            None => Wait::begin(timeout),
+        };
+        self.wait = Some(wait);
+        wait
     }
 
     pub(super) fn arrive(&mut self, side: Side, arrival: Arrival) {

@@ -11,18 +11,21 @@ use crate::{Communicator, Done, Entered, Entry, Job, Operation, Piece, Portions,
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One rank of a group.
 pub(super) struct Member {
     group: Arc<Group>,
     rank: u32,
+    /// How long it waits for the others.
+    timeout: Duration,
 }
 
 impl Member {
     /// Speaks for a rank, unless another member does.
-    pub(super) fn claim(group: &Arc<Group>, rank: u32, owner: usize) -> Result<Self> {
+    pub(super) fn claim(group: &Arc<Group>, rank: u32, owner: usize, timeout: Duration) -> Result<Self> {
         group.claim(rank, owner)?;
-        Ok(Self { group: group.clone(), rank })
+        Ok(Self { group: group.clone(), rank, timeout })
     }
 }
 
@@ -39,12 +42,12 @@ impl Communicator for Member {
 
     fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
         operation.check(self.group.count())?;
-        let rank = self.rank;
+        let (rank, timeout) = (self.rank, self.timeout);
         let mut slots = SmallVec::new();
         for (line, side) in operation.lines(rank) {
             slots.push((self.group.enter((line, side), (rank, operation))?, side));
         }
-        Ok(Box::new(Entered::new(Place { group: self.group.clone(), rank, operation, slots })))
+        Ok(Box::new(Entered::new(Place { group: self.group.clone(), rank, operation, slots, timeout })))
     }
 
     fn end(&self, why: &Failure) {
@@ -54,7 +57,7 @@ impl Communicator for Member {
     }
 
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
-        let pending = Pending::new();
+        let pending = Pending::new(self.timeout);
         super::split::call(&self.group, self.rank, (color, key), &pending)?;
         Ok(color.map(|_| Box::new(pending) as Box<dyn Communicator>))
     }
@@ -67,6 +70,7 @@ struct Place {
     rank: u32,
     operation: Operation,
     slots: SmallVec<[(Slot, Side); 2]>,
+    timeout: Duration,
 }
 
 impl Place {
@@ -111,8 +115,8 @@ impl Seat for Place {
             }
         };
         let mut jobs: SmallVec<[Job; 2]> = SmallVec::new();
-        let (group, operation) = (self.group.clone(), self.operation);
-        let arrival = Arrival { group, operation, piece, memory, part };
+        let (group, operation, timeout) = (self.group.clone(), self.operation, self.timeout);
+        let arrival = Arrival { group, operation, piece, memory, part, timeout };
         for (slot, side) in &self.slots {
             jobs.extend(self.group.arrive(*slot, *side, arrival.clone()));
         }

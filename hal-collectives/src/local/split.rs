@@ -3,6 +3,7 @@
 //! Splitting a group. Each rank calls it for itself and goes on; the parts are known when all ranks have called.
 
 use super::group::Group;
+use super::meeting::Wait;
 use super::member::Member;
 use crate::{Communicator, Entry, Operation, Result};
 use hal_semaphore::{Code, Failure};
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 /// What ranks have said so far: the color and the key of each, and where to put its part.
 pub(super) struct Split {
     calls: BTreeMap<u32, (Option<u32>, i32, Arc<Pending>)>,
-    pub(super) since: Instant,
+    /// Of the ranks that have called, the wait that ends first.
+    pub(super) wait: Wait,
     /// The group is there for ranks that have not called, also when all others have let go of it.
     _group: Arc<Group>,
 }
@@ -46,7 +48,7 @@ impl Split {
             let part = Group::new(name, count, group.terms());
             for (rank, (_, _, pending)) in (0..).zip(members) {
                 // No one else knows of it, so no one else is that rank.
-                pending.set(Member::claim(&part, rank, rank as usize));
+                pending.set(Member::claim(&part, rank, rank as usize, pending.timeout));
             }
         }
     }
@@ -60,15 +62,16 @@ pub(super) fn call(
     pending: &Arc<Pending>,
 ) -> Result {
     let (mut state, number) = group.next_split(rank)?;
-    pending.patience(group.terms().timeout);
+    let wait = Wait::begin(pending.timeout);
     let split = state.splits.entry(number).or_insert_with(|| Split {
         calls: BTreeMap::new(),
-        since: Instant::now(),
+        wait,
         _group: group.clone(),
     });
+    split.wait = split.wait.sooner(wait);
     split.calls.insert(rank, (color, key, pending.clone()));
     if split.calls.len() < group.count() as usize {
-        group.keep_time(&mut state);
+        group.keep_time(&mut state, wait);
         return Ok(());
     }
     let split = state.splits.remove(&number);
@@ -80,37 +83,34 @@ pub(super) fn call(
 }
 
 /// A rank's end of a group that is being agreed on.
-#[derive(Default)]
 pub(super) struct Pending {
-    outcome: Mutex<(Option<Result<Arc<Member>>>, Duration)>,
+    outcome: Mutex<Option<Result<Arc<Member>>>>,
     known: Condvar,
+    /// How long the rank waits for the others.
+    timeout: Duration,
 }
 
 impl Pending {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    fn patience(&self, timeout: Duration) {
-        self.outcome.lock().1 = timeout;
+    pub(super) fn new(timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { outcome: Mutex::default(), known: Condvar::new(), timeout })
     }
 
     fn set(&self, outcome: Result<Member>) {
-        self.outcome.lock().0 = Some(outcome.map(Arc::new));
+        *self.outcome.lock() = Some(outcome.map(Arc::new));
         self.known.notify_all();
     }
 
     fn member(&self) -> Result<Arc<Member>> {
         let mut outcome = self.outcome.lock();
         // The thread that keeps the time ends it; twice as long is for one that was not woken in time.
-        let end = Instant::now() + outcome.1 * 2 + Duration::from_secs(1);
-        while outcome.0.is_none() {
+        let end = Instant::now() + self.timeout * 2 + Duration::from_secs(1);
+        while outcome.is_none() {
             if self.known.wait_until(&mut outcome, end).timed_out() {
                 let message = "not every rank has split the group that this one is a part of";
                 return Err(Failure::new(Code::DeadlineExceeded, message));
             }
         }
-        match &outcome.0 {
+        match &*outcome {
             Some(outcome) => outcome.clone(),
             None => Err(Failure::new(Code::Internal, "a split ended without an outcome")),
         }
@@ -127,7 +127,7 @@ impl Communicator for Arc<Pending> {
     }
 
     fn end(&self, why: &Failure) {
-        let known = self.outcome.lock().0.clone();
+        let known = self.outcome.lock().clone();
         if let Some(Ok(member)) = known {
             member.end(why);
         }

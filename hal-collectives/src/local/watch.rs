@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 /// How long the thread stays without work.
 const IDLE: Duration = Duration::from_secs(2);
 
-static WATCH: Mutex<Watch> = Mutex::new(Watch { groups: Vec::new(), runs: false });
+static WATCH: Mutex<Watch> = Mutex::new(Watch { groups: Vec::new(), sooner: false, runs: false });
 static NEWS: Condvar = Condvar::new();
 
 struct Watch {
     groups: Vec<Weak<Group>>,
+    /// A group is to be looked at sooner than it was said.
+    sooner: bool,
     runs: bool,
 }
 
@@ -45,6 +47,13 @@ pub(super) fn tell(parts: impl Iterator<Item = Part>, failure: &Failure) {
 pub(super) fn keep_time(group: &Arc<Group>) {
     let mut watch = WATCH.lock();
     watch.groups.push(Arc::downgrade(group));
+    watch.wake();
+}
+
+/// Has all groups looked at, one of which is to be sooner than it said.
+pub(super) fn look_again() {
+    let mut watch = WATCH.lock();
+    watch.sooner = true;
     watch.wake();
 }
 
@@ -74,7 +83,7 @@ fn serve() {
             deadline.is_some()
         });
         watch = WATCH.lock();
-        if !watch.groups.is_empty() {
+        if std::mem::take(&mut watch.sooner) || !watch.groups.is_empty() {
             continue;
         }
         let timed_out = NEWS.wait_until(&mut watch, next.unwrap_or(now + IDLE)).timed_out();

@@ -64,6 +64,23 @@ fn rank_that_does_not_come_is_named_in_time() {
     assert!(begin.elapsed() >= Duration::from_millis(300));
 }
 
+/// Each rank has a timeout of its own, whichever of them was first in the group.
+#[test]
+fn rank_waits_as_long_as_it_says_itself() {
+    const IMPATIENT: &str = "mock://?collective_timeout=0.3";
+    for uris in [["mock", IMPATIENT], [IMPATIENT, "mock"]] {
+        let ranks = ranks(&uris);
+        let (impatient, patient) = if uris[0] == IMPATIENT { (0, 1) } else { (1, 0) };
+        let waits = sums(&ranks[patient]);
+        std::thread::sleep(Duration::from_millis(900));
+        sums(&ranks[impatient]).wait(1).unwrap();
+        waits.wait(1).unwrap();
+        let error = fails(&sums(&ranks[impatient]));
+        assert_eq!(error.code, Code::DeadlineExceeded);
+        assert!(error.text.contains("after 300ms"), "{}", error.text);
+    }
+}
+
 #[test]
 fn rank_whose_wait_fails_tells_the_others() {
     let ranks = mocks(2);
