@@ -340,40 +340,49 @@ impl Collectives {
         // The command buffer is not kept for longer: the program may be told of the end, and let go of all that it has, before this returns.
         let Self { commands, entered, part } = self;
         drop(commands);
-        let open = Open::new(entered.iter().map(|(group, _)| group.clone()));
-        let number = match waiting.enter(&open, &part) {
-            Ok(number) => number,
-            Err(why) => {
-                give_up(entered, &why);
-                drop(part);
-                return done(Err(why));
-            }
-        };
-        let over = {
-            let waiting = waiting.clone();
-            // What is in progress keeps its execution until then.
-            Countdown::new(entered.len(), move |outcome| {
-                done(outcome);
-                waiting.leave(number);
-            })
-        };
-        for (place, (_, entered)) in entered.into_iter().enumerate() {
-            let (told, open) = (over.clone(), open.clone());
-            let done = move |outcome: Result| {
-                open.end_one(place, &outcome);
-                told.end(outcome);
-            };
-            match entered.start(Box::new(done)) {
-                Ok(Some(job)) => pool.run(job),
-                Ok(None) => {}
-                Err((failure, done)) => done(Err(failure)),
-            }
-        }
+        start(entered, part, (pool, waiting), done);
     }
 
     /// Tells the groups that this rank does not take part.
     pub(crate) fn give_up(self, why: &Failure) {
         give_up(self.entered, why);
+    }
+}
+
+fn start(
+    entered: Vec<(Arc<dyn Communicator>, Entered)>,
+    part: Part,
+    (pool, waiting): (&Arc<HostPool>, &Arc<Waiting>),
+    done: impl FnOnce(Result) + Send + 'static,
+) {
+    let open = Open::new(entered.iter().map(|(group, _)| group.clone()));
+    let number = match waiting.enter(&open, &part) {
+        Ok(number) => number,
+        Err(why) => {
+            give_up(entered, &why);
+            drop(part);
+            return done(Err(why));
+        }
+    };
+    let over = {
+        let waiting = waiting.clone();
+        // What is in progress keeps its execution until then.
+        Countdown::new(entered.len(), move |outcome| {
+            done(outcome);
+            waiting.leave(number);
+        })
+    };
+    for (place, (_, entered)) in entered.into_iter().enumerate() {
+        let (told, open) = (over.clone(), open.clone());
+        let done = move |outcome: Result| {
+            open.end_one(place, &outcome);
+            told.end(outcome);
+        };
+        match entered.start(Box::new(done)) {
+            Ok(Some(job)) => pool.run(job),
+            Ok(None) => {}
+            Err((failure, done)) => done(Err(failure)),
+        }
     }
 }
 
@@ -561,7 +570,7 @@ mod tests {
         let (pool, waiting) = (Arc::<HostPool>::default(), Arc::<Waiting>::default());
         let (tell, told) = std::sync::mpsc::channel();
         let in_progress = waiting.clone();
-        Collectives::new(entered, Part::default()).start(&pool, &waiting, move |outcome| {
+        start(entered, Part::default(), (&pool, &waiting), move |outcome| {
             let count = in_progress.progress.lock().started.len();
             tell.send((count, outcome.is_ok())).unwrap();
         });
