@@ -236,6 +236,16 @@ impl Active {
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
         let (from, is_message) = (expected.from, expected.length > CARRIED);
+        let group = &self.started.group;
+        let (source, process) = (letter.header.source, group.member(from));
+        if source != process {
+            let message = format!(
+                "{} of the group {:?}: process {source} sends for rank {from}, which is process {process}",
+                self.started.asked.operation, group.name
+            );
+            self.refused = Some(Box::new(letter));
+            return Err(Failure::new(Code::DataLoss, message));
+        }
         match letter.header.content {
             Content::Messages { tag, messages } if is_message => {
                 let others = self.expects.iter().filter(|other| other.from == from);

@@ -705,7 +705,6 @@ impl Progress {
             if ended.binary_search(&flight.owner).is_ok() {
                 // Its rank is told when it has ended.
                 self.library.cancel(&mut flight.request);
-                self.unclaimed.are_cancelled();
             }
         }
         let of_ended = ended.iter().filter_map(|id| self.active.get(id));

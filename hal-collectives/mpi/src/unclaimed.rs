@@ -124,7 +124,7 @@ impl Unclaimed {
         (first, count): (i32, u32),
         (received, announced): (impl Iterator<Item = i32>, impl Iterator<Item = (Meeting, i32, u64)>),
     ) {
-        let mut clear = TAGS - count.min(TAGS);
+        let mut clear = TAGS - count;
         let mut stands_at = |tag| {
             let at = tags_between(first, tag);
             clear = if at >= count { clear.min(at - count) } else { clear };
@@ -199,11 +199,6 @@ impl Unclaimed {
         self.is_unfinished = true;
     }
 
-    /// Receives were cancelled, which may miss their messages.
-    pub(crate) fn are_cancelled(&mut self) {
-        self.clear.clear();
-    }
-
     /// Lets go of what has come and is not wanted, and receives more of it.
     pub(crate) fn look(&mut self, library: &Library) {
         let mut under_way: BTreeMap<u32, u64> = BTreeMap::new();
@@ -242,7 +237,6 @@ impl Unclaimed {
 
     /// Nothing is received any more. What has not come by `end` is received when it is listened for again; what MPI may write then stays where it is.
     pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
-        self.clear.clear();
         self.messages.retain(|_, messages| {
             // The last ones first: a later receive would get the message of one that was cancelled.
             let mut left = VecDeque::new();
@@ -254,6 +248,5 @@ impl Unclaimed {
             *messages = left;
             !messages.is_empty()
         });
-        self.is_unfinished = self.messages.values().flatten().any(|message| message.wanted.is_none());
     }
 }

@@ -4,10 +4,11 @@
 
 use super::*;
 use crate::announced::Messages;
+use crate::ending::GRACE;
 use crate::exchange::SEGMENT;
 use crate::group::Generation;
-use crate::library::loopback::{expected_by, network};
-use crate::library::without_memory;
+use crate::library::loopback::{expected_by, late_network, network};
+use crate::library::{dropped_under_way, without_memory};
 use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, VERSION};
 use hal_collectives::Line;
 
@@ -22,8 +23,12 @@ struct Job {
 }
 
 fn job_of_two() -> (Job, [Box<dyn Communicator>; 2]) {
+    job_of(network(2))
+}
+
+fn job_of(network: impl Iterator<Item = Library>) -> (Job, [Box<dyn Communicator>; 2]) {
     let watchers = Box::leak(Box::default());
-    let ranks: Vec<Rank> = network(2).map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
+    let ranks: Vec<Rank> = network.map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
     let names: [&[u8]; 2] = [b"first", b"second"];
     let mut ids = Vec::new();
     let groups = names.map(|name| {
@@ -44,21 +49,24 @@ impl Job {
     /// The letter of a message, in a transfer of a group.
     fn announce(&self, group: usize, number: u64, tag: i32) {
         let messages = Messages::of([WORDS as u64 * 4]);
-        self.letter((group, number, WORDS), Content::Messages { tag, messages }, &[]);
+        self.letter(self.header((group, number, WORDS), Content::Messages { tag, messages }), &[]);
         self.ranks[0].look();
     }
 
-    /// A letter in a transfer of so many words.
-    fn letter(&self, (group, number, words): (usize, u64, usize), content: Content, carried: &[u8]) {
+    /// That of a letter in a transfer of so many words.
+    fn header(&self, (group, number, words): (usize, u64, usize), content: Content) -> Header {
         let operation = Operation { kind: Kind::Send { to: 0 }, element: Element::U32, count: words as u64 };
         let group = Generation { number: self.ids[group], generation: 0 };
-        let header = Header {
+        Header {
             meeting: Meeting { group, line: Line::Pair { from: 1, to: 0 }, number, piece: 0 },
             from: 1,
             source: 1,
             asked: Some(Asked { operation, pieces: 1 }),
             content,
-        };
+        }
+    }
+
+    fn letter(&self, header: Header, carried: &[u8]) {
         let letter = HostRange::allocate((HEADER + carried.len()) as u64, 64).unwrap();
         assert!(letter.write(0, &header.to_bytes(VERSION)) && letter.write(HEADER as u64, carried));
         self.send(letter, LETTER);
@@ -81,11 +89,11 @@ fn letters_of_a_rank_are_taken_in_their_order_though_the_first_one_has_waited() 
     let (job, groups) = job_of_two();
     let words = usize::try_from(SEGMENT / 4).unwrap() + 1;
     let messages = Messages::of([SEGMENT]);
-    job.letter((0, 0, words), Content::Messages { tag: FIRST_TAG, messages }, &[]);
+    job.letter(job.header((0, 0, words), Content::Messages { tag: FIRST_TAG, messages }), &[]);
     job.ranks[0].look();
     let got = memory(&vec![0; words]);
     let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
-    job.letter((0, 0, words), Content::Part { length: 4 }, &6_u32.to_le_bytes());
+    job.letter(job.header((0, 0, words), Content::Part { length: 4 }), &6_u32.to_le_bytes());
     job.send(memory(&vec![5; words - 1]), FIRST_TAG);
     look_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
@@ -180,4 +188,55 @@ fn mpi_has_no_receive_of_ours_when_it_is_left_alone() {
     look_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
     assert!(!job.ranks[0].0.look().sends, "something is left");
+}
+
+/// Four letters, each of which has those before it remembered.
+#[test]
+fn message_is_remembered_once_however_many_letters_come_with_its_tag() {
+    let (job, groups) = job_of_two();
+    for number in 0..2 {
+        job.announce(0, number, FIRST_TAG);
+        job.announce(1, number, FIRST_TAG);
+    }
+    (1..5).for_each(|word| job.message(word, FIRST_TAG));
+    // The last one first, beside which the others are received.
+    let operations = [(1, 2), (1, 4), (0, 1), (0, 3)].map(|(group, sent)| (receive(&*groups[group]), sent));
+    look_all(&job.ranks[..1]);
+    for ((got, told), sent) in operations {
+        assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), sent));
+    }
+}
+
+/// A message that is on its way when MPI is left alone, and does not come in time: MPI may write its memory later, and what comes behind it is not believed.
+#[test]
+fn message_that_does_not_come_when_mpi_is_left_alone_keeps_its_memory_and_is_taken_for_no_other() {
+    let before = dropped_under_way();
+    let (job, groups) = job_of(late_network(2));
+    job.announce(0, 0, FIRST_TAG);
+    job.announce(1, 0, FIRST_TAG);
+    let (_, told) = receive(&*groups[1]);
+    job.ranks[0].look();
+    groups[1].end(&Failure::new(Code::DataLoss, "gone"));
+    assert_eq!(told_in_time(&job.ranks[0], &told), Err(Code::DataLoss));
+    drop(groups);
+    let begin = Instant::now();
+    job.ranks[0].0.with(LONG, Progress::rest).unwrap();
+    assert!((GRACE..LONG).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    job.message(1, FIRST_TAG);
+    assert_eq!(dropped_under_way(), before, "memory was let go of that MPI may write");
+    let first = job.ranks[0].join(job.names[0], TERMS);
+    let (got, told) = receive(&*first);
+    look_all(&job.ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Err(Code::Aborted)), 0));
+}
+
+#[test]
+fn letter_of_a_process_that_is_not_the_rank_that_it_names_fails_the_operation() {
+    let (job, groups) = job_of_two();
+    let (got, told) = receive(&*groups[0]);
+    let messages = Messages::of([WORDS as u64 * 4]);
+    let header = job.header((0, 0, WORDS), Content::Messages { tag: FIRST_TAG, messages });
+    job.letter(Header { source: 0, ..header }, &[]);
+    look_all(&job.ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Err(Code::DataLoss)), 0));
 }

@@ -70,6 +70,32 @@ fn memory_of_a_message_that_mpi_fails_to_ask_about_is_kept() {
 }
 
 #[test]
+fn memory_of_a_message_that_is_not_wanted_is_kept_when_mpi_fails_to_ask_about_it() {
+    let (ranks, groups) = ranks();
+    let before = dropped_under_way();
+    announce(&ranks, 0, Messages::of([WORDS * 4]));
+    ranks[0].look();
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    ranks[0].look();
+    fail_next(FIRST_TAG, 1);
+    ranks[0].look();
+    assert_eq!(dropped_under_way(), before, "memory was let go of that MPI may write");
+}
+
+/// Even if it is larger than what is received at once.
+#[test]
+fn message_that_is_not_wanted_is_received_however_large_it_is() {
+    let (ranks, groups) = ranks();
+    announce(&ranks, 0, Messages::of([40 << 20]));
+    ranks[0].look();
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    ranks[0].look();
+    message(&ranks, memory(&[1; 3_000]), FIRST_TAG);
+    ranks[0].look();
+    assert!(!ranks[0].0.look().sends, "it is not received");
+}
+
+#[test]
 fn what_is_not_wanted_is_received_some_at_a_time() {
     let (ranks, groups) = ranks();
     let places = ranks[0].0.with(LONG, |progress| expected_by(progress.library())).unwrap();
