@@ -71,7 +71,7 @@ fn message_of_a_group_that_fails_before_it_is_received_is_not_taken_for_a_later_
 }
 
 #[test]
-fn later_message_waits_as_long_as_there_is_no_memory_for_one_with_its_tag_that_is_not_received() {
+fn later_message_is_not_received_where_there_is_no_memory_for_one_with_its_tag_before_it() {
     let (ranks, groups) = behind();
     without_memory(|| ranks[0].look());
     let (got, told) = begin(&*groups[1][0], Kind::Recv { from: 1 }, 0);
