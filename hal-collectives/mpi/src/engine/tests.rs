@@ -18,6 +18,7 @@ mod announced;
 mod asleep;
 mod early;
 mod endings;
+mod kinds;
 mod leavings;
 mod meanwhile;
 mod overtaken;

@@ -240,3 +240,35 @@ fn letter_of_a_process_that_is_not_the_rank_that_it_names_fails_the_operation() 
     look_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Err(Code::DataLoss)), 0));
 }
+
+#[test]
+fn letter_that_carries_more_or_less_than_is_expected_fails_the_operation() {
+    for carried in [[6; 3].as_slice(), &[6; 5], &[6; 8]] {
+        let (job, groups) = job_of_two();
+        let got = memory(&[0; 2]);
+        let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.slice(0, 4).unwrap());
+        job.letter(job.header((0, 0, 1), Content::Part { length: carried.len() as u64 }), carried);
+        look_all(&job.ranks[..1]);
+        assert_eq!((told.try_recv(), word(&got)), (Ok(Err(Code::DataLoss)), 0));
+    }
+}
+
+/// The last message of each group's operation ends the wait for it.
+#[test]
+fn failures_of_two_groups_are_told_each_when_its_own_message_has_come() {
+    let (job, groups) = job_of(late_network(2));
+    let begun = [0, 1].map(|group| receive(&*groups[group]));
+    job.announce(0, 0, FIRST_TAG);
+    job.announce(1, 0, FIRST_TAG + 1);
+    let begin = Instant::now();
+    for group in &groups {
+        group.end(&Failure::new(Code::DataLoss, "gone"));
+    }
+    job.ranks[0].look();
+    for (group, (_, told)) in begun.iter().enumerate() {
+        assert!(told.try_recv().is_err());
+        job.message(1, FIRST_TAG + i32::try_from(group).unwrap());
+        job.ranks[0].look();
+        assert!(told.try_recv() == Ok(Err(Code::DataLoss)) || begin.elapsed() >= GRACE);
+    }
+}

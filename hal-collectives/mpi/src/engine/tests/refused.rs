@@ -53,8 +53,10 @@ fn memory_of_a_message_that_mpi_fails_to_ask_about_is_kept() {
     let address: *const u32 = recv.address().cast_const().cast();
     let told = transfer(&*groups[0], Kind::Recv { from: 1 }, recv);
     announce(&ranks, 0, Messages::of([WORDS * 4]));
-    fail_next(FIRST_TAG, 2);
+    fail_next(FIRST_TAG, 5);
     let begin = Instant::now();
+    look_all(&ranks[..1]);
+    assert!(ranks[0].0.look().waits, "someone is to be told");
     assert_eq!(told_in_time(&ranks[0], &told), Err(Code::Unavailable));
     assert!(begin.elapsed() >= GRACE, "told while MPI may still write");
     assert!(goes.try_recv().is_err(), "memory was let go of that MPI may write");
