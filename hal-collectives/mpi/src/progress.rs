@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// that, as does every other thread that would look meanwhile; and the MPI is the program's, which goes on with them.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
+/// How many letters a look takes in: others may send them as fast as they are read, and operations are begun, told and over in time between two looks.
+pub(crate) const LETTERS: usize = 256;
+
 /// A callback that is due, its outcome, and what the rank may let go of then.
 pub(crate) struct Told {
     done: Done,
@@ -374,8 +377,13 @@ impl Progress {
 
     /// Takes the letters that have come; then operations go on whose messages came before the last look at letters. Whether anything has moved.
     fn read_letters(&mut self) -> bool {
-        let mut moved = false;
+        let (mut moved, mut letters) = (false, 0);
         loop {
+            if letters == LETTERS {
+                // The next look goes on with them.
+                return true;
+            }
+            letters += 1;
             match self.mail.next(&self.library) {
                 Ok(Some(letter)) => {
                     let before = match letter.header.content {
@@ -408,10 +416,20 @@ impl Progress {
                 return true;
             }
         }
-        for id in std::mem::take(&mut self.landed) {
-            moved = true;
-            self.active.get_mut(&id).into_iter().for_each(|active| active.is_landed = false);
-            self.advance(id);
+        let is_landed = |id: &u64| self.active.get(id).is_some_and(|active| active.is_landed);
+        if self.landed.iter().any(is_landed) && !self.mail.is_read(&self.library) {
+            return moved;
+        }
+        let landed = std::mem::take(&mut self.landed);
+        moved |= !landed.is_empty();
+        for id in &landed {
+            self.active.get_mut(id).into_iter().for_each(|active| active.is_landed = false);
+        }
+        for id in landed {
+            // What has landed by going on with it once waits for the next letters, however many of its transfers had ended before.
+            if self.active.get(&id).is_some_and(|active| !active.is_landed) {
+                self.advance(id);
+            }
         }
         moved
     }
