@@ -72,7 +72,7 @@ pub(crate) struct Mail {
     /// The next tag for each rank.
     tags: BTreeMap<u32, i32>,
     /// Tags of messages that were announced and may not have been sent: to whom, from which on, how many.
-    reserved: Vec<(u32, i32, u32)>,
+    pub(crate) reserved: Vec<(u32, i32, u32)>,
     /// Messages that are to be sent empty and that MPI has refused: to whom, with which tag.
     unsent: VecDeque<(u32, i32)>,
     /// A process of the job has another version: nothing that it says is understood, so that every operation fails from then on.

@@ -29,6 +29,7 @@ struct Posted {
     tag: c_int,
     address: usize,
     room: usize,
+    is_cancelled: bool,
 }
 
 /// What is done as a call of some rank to receive with some tag begins.
@@ -41,6 +42,8 @@ pub(crate) struct Way {
     pub(crate) eager: usize,
     /// Others are read as soon as they have met their receives, and not when a test says so.
     pub(crate) is_prompt: bool,
+    /// What is cancelled gets no message any more, and has ended when a test [says so](settle).
+    pub(crate) lingers: bool,
 }
 
 #[derive(Default)]
@@ -94,6 +97,12 @@ impl Net {
         }
     }
 
+    fn settle(&mut self) {
+        let ended =
+            self.posted.iter_mut().flat_map(|posted| posted.extract_if(.., |posted| posted.is_cancelled));
+        self.ended.extend(ended.map(|posted| (posted.request, None)));
+    }
+
     fn finish(&mut self, of: (usize, Id)) {
         let Some((message, posted)) = self.met.remove(&of) else { return };
         copy(&message, &posted);
@@ -104,7 +113,7 @@ impl Net {
 
 fn fits(message: &Message, posted: &Posted) -> bool {
     let is_from = posted.source == ANY_SOURCE || usize::try_from(posted.source) == Ok(message.id.0);
-    message.tag == posted.tag && is_from
+    message.tag == posted.tag && is_from && !posted.is_cancelled
 }
 
 unsafe extern "C" fn send(
@@ -156,7 +165,8 @@ unsafe extern "C" fn receive(
     let room = usize::try_from(count).unwrap_or_default();
     NET.with_borrow_mut(|net| {
         let handle = net.request(rank);
-        let posted = Posted { request: handle, source, tag, address: address as usize, room };
+        let is_cancelled = false;
+        let posted = Posted { request: handle, source, tag, address: address as usize, room, is_cancelled };
         match net.unexpected[rank].iter().position(|message| fits(message, &posted)) {
             Some(at) => {
                 let message = net.unexpected[rank].remove(at);
@@ -189,8 +199,10 @@ unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
     NET.with_borrow_mut(|net| {
         let posted = &mut net.posted[rank_of(handle)];
         if let Some(at) = posted.iter().position(|posted| posted.request == handle) {
-            posted.remove(at);
-            net.ended.insert(handle, None);
+            posted[at].is_cancelled = true;
+            if !net.way.lingers {
+                net.settle();
+            }
         }
     });
     0
@@ -245,6 +257,11 @@ pub(crate) fn met() -> Vec<(usize, Id)> {
 /// One of those is read.
 pub(crate) fn finish(of: (usize, Id)) {
     NET.with_borrow_mut(|net| net.finish(of));
+}
+
+/// What was cancelled has ended.
+pub(crate) fn settle() {
+    NET.with_borrow_mut(Net::settle);
 }
 
 /// How many messages no receive has met.

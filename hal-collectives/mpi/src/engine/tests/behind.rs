@@ -4,9 +4,15 @@
 
 use super::worlds::{Part, Planned};
 use super::*;
-use crate::library::stepped::{Way, arrive, before_receive, finish, met, network, on_their_way};
-use crate::wire::FIRST_TAG;
+use crate::ending::GRACE;
+use crate::library::stepped::{
+    Way, arrive, before_receive, finish, met, network, on_their_way, settle, unmet,
+};
+use crate::wire::{FIRST_TAG, TAGS};
 use hal_collectives::Tree;
+
+/// Letters have gone at once.
+const EAGER: Way = Way { eager: 8_400, is_prompt: false, lingers: false };
 
 /// The ranks of a network, and their ends of a group.
 fn joined(ranks: usize, way: Way) -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
@@ -37,7 +43,7 @@ fn rank_that_stands_still_between_two_steps_reads_what_has_come_meanwhile() {
     let tree = Tree::new(3);
     let both = (0..tree.leaves()).map(|leaf| tree.ranks_of(leaf)).find(|ranks| ranks.len() == 2).unwrap();
     let [leader, follower] = [both.start, both.start + 1].map(|rank| rank as usize);
-    let (ranks, groups) = joined(3, Way { eager: 8_400, is_prompt: true });
+    let (ranks, groups) = joined(3, Way { is_prompt: true, ..EAGER });
     // More than a message.
     let planned = Planned { kind: 0, words: 600_000, root: 0 };
     let begin = |rank: usize| planned.begin(&*groups[rank], 0, (0, 0)).unwrap();
@@ -121,4 +127,86 @@ fn letters_that_were_on_their_way_when_mpi_was_left_alone_are_read_when_the_grou
     look_all(&ranks[..1]);
     let got = received.map(|(told, words)| (told.try_recv(), word(&words)));
     assert_eq!(got, [(Ok(Ok(())), 1), (Ok(Ok(())), 2)]);
+}
+
+/// Two ranks, of which the first one's receive was cancelled, and MPI does not say whether it has missed its message, which is on its way.
+fn cancelled() -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
+    let (ranks, groups) = joined(2, Way { lingers: true, is_prompt: true, ..EAGER });
+    let _told = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5; 3_000]));
+    arrive(1, 0);
+    let received = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0; 3_000]));
+    ranks[0].look();
+    groups[0].end(&Failure::new(Code::DataLoss, "given up"));
+    assert!(received.try_recv().is_err(), "told while MPI may write");
+    (ranks, groups)
+}
+
+#[test]
+fn letter_waits_until_mpi_says_whether_a_cancelled_receive_has_missed_a_message_with_its_tag() {
+    let (ranks, _groups) = cancelled();
+    let others = [0, 1].map(|rank: usize| ranks[rank].join(b"two", TERMS));
+    ranks[1].0.with(TERMS, |progress| progress.skip_tags(0, TAGS - 1)).unwrap();
+    let _sent = transfer(&*others[1], Kind::Send { to: 0 }, memory(&[6; 3_000]));
+    let got = memory(&[0; 3_000]);
+    let told = transfer(&*others[0], Kind::Recv { from: 1 }, got.clone());
+    arrive_all();
+    look_all(&ranks[..1]);
+    assert_eq!((told.try_recv().is_err(), word(&got)), (true, 0));
+    settle();
+    look_all(&ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got), unmet()), (Ok(Ok(())), 6, 0));
+}
+
+/// Its operation did not wait for that, and its group may be let go of meanwhile, with letters that take all the time which there is then.
+#[test]
+fn message_that_a_cancelled_receive_has_missed_is_received_however_late_mpi_says_so() {
+    for is_left_alone in [false, true] {
+        let (ranks, mut groups) = cancelled();
+        std::thread::sleep(GRACE);
+        ranks[0].look();
+        let look = ranks[0].0.look();
+        assert!(look.sends && !look.waits, "{look:?}");
+        settle();
+        if is_left_alone {
+            drop(groups.remove(0));
+            ranks[0].0.with(TERMS, Progress::rest).unwrap();
+            groups.push(ranks[0].join(b"one", TERMS));
+            settle();
+        }
+        arrive_all();
+        look_all(&ranks[..1]);
+        assert_eq!(unmet(), 0, "{is_left_alone}");
+        assert!(!ranks[0].0.look().sends);
+    }
+}
+
+/// It is none of those that are told first.
+#[test]
+fn rank_that_was_announced_a_message_is_told_of_a_failure_at_once() {
+    let (ranks, groups) = joined(8, EAGER);
+    let _told = transfer(&*groups[0], Kind::Send { to: 3 }, memory(&[5; 3_000]));
+    groups[0].end(&Failure::new(Code::DataLoss, "given up"));
+    arrive_all();
+    ranks[3].look();
+    let operation = Operation { kind: Kind::Recv { from: 0 }, element: Element::U32, count: 3_000 };
+    assert_eq!(outcome(groups[3].enter(operation).map(drop)), Err(Code::DataLoss));
+}
+
+#[test]
+fn tags_of_messages_that_were_sent_are_free_again() {
+    let (ranks, groups) = joined(2, Way { is_prompt: true, ..EAGER });
+    for is_given_up in [false, true] {
+        let told = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&vec![5; 1 << 20]));
+        let reserved = || ranks[1].0.with(TERMS, |progress| progress.reserved()).unwrap();
+        assert_eq!(reserved(), 1);
+        let _received = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&vec![0; 1 << 20]));
+        if is_given_up {
+            groups[1].end(&Failure::new(Code::DataLoss, "given up"));
+        }
+        for _ in 0..5 {
+            arrive_all();
+            look_all(&ranks);
+        }
+        assert_eq!((told.try_recv().unwrap().is_err(), reserved()), (is_given_up, 0));
+    }
 }

@@ -276,7 +276,7 @@ fn programs() -> Vec<Program> {
                     (None, Some(1)),
                     (Some((0, 0)), Some(1)),
                 ] {
-                    let way = Way { eager, is_prompt };
+                    let way = Way { eager, is_prompt, lingers: false };
                     // A letter that has not ended is waited for when MPI is left alone.
                     if eager == 0 && rests.is_some() {
                         continue;
