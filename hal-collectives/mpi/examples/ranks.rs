@@ -17,6 +17,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 #[path = "ranks/program.rs"]
 mod program;
+#[path = "ranks/random.rs"]
+mod random;
 
 const SUM: Reduction = Reduction::Sum;
 
@@ -458,6 +460,7 @@ fn main() {
         "misfits" => misfits(&*group),
         "split" => split(&*group),
         "forks" => forks(&*group),
+        "random" => random::random(),
         "leaves" => leaves(&*group, rank),
         "behind" => behind(rank),
         "stopped" => stopped(&*group, rank),

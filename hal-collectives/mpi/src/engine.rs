@@ -184,7 +184,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
 }
 
 /// The result of a look.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Look {
     moved: bool,
     /// Something is under way.

@@ -364,6 +364,7 @@ impl Communicator for Member {
         };
         let pending = Arc::new(Pending {
             outcome: Mutex::new(None),
+            given_up: Mutex::new(None),
             known: Condvar::new(),
             timeout: self.0.terms.timeout,
         });
@@ -381,6 +382,7 @@ impl Communicator for Member {
                 let part = outcome.and_then(|()| Member::claim(part_of(&group, split, color, &all), ALONE));
                 *told.outcome.lock() = Some(part.map(Arc::new));
                 told.known.notify_all();
+                told.pass_on();
             }),
         );
         Ok(color.map(|_| Box::new(Part(pending)) as Box<dyn Communicator>))
@@ -419,10 +421,22 @@ fn part_of(group: &Arc<Group>, split: u32, color: Option<u32>, all: &HostRange) 
 struct Pending {
     outcome: Mutex<Option<Result<Arc<Member>>>>,
     known: Condvar,
+    /// Why the rank has given it up, until the group knows.
+    given_up: Mutex<Option<Failure>>,
     timeout: Duration,
 }
 
 impl Pending {
+    /// Ends the group if the rank has given it up and it is there: for both to call, behind what they have done.
+    fn pass_on(&self) {
+        let known = self.outcome.lock().clone();
+        if let Some(Ok(member)) = known
+            && let Some(why) = self.given_up.lock().take()
+        {
+            member.end(&why);
+        }
+    }
+
     fn member(&self) -> Result<Arc<Member>> {
         let mut outcome = self.outcome.lock();
         // The thread that keeps the time ends it; twice as long is for one that was not woken in time.
@@ -452,10 +466,8 @@ impl Communicator for Part {
     }
 
     fn end(&self, why: &Failure) {
-        let known = self.0.outcome.lock().clone();
-        if let Some(Ok(member)) = known {
-            member.end(why);
-        }
+        self.0.given_up.lock().get_or_insert_with(|| why.clone());
+        self.0.pass_on();
     }
 
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {

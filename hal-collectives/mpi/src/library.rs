@@ -36,6 +36,8 @@ use std::time::Duration;
 #[cfg(any(test, feature = "loopback"))]
 pub(crate) mod loopback;
 #[cfg(test)]
+pub(crate) mod stepped;
+#[cfg(test)]
 pub(crate) mod world;
 
 /// A communicator, a datatype, a request: see the module.

@@ -3,6 +3,7 @@
 //! Letters, the small messages by which ranks announce operations: the receives that wait for them, and the sends.
 
 use crate::announced::{tag_behind, tags_between};
+use crate::ending::GRACE;
 use crate::group::Generation;
 use crate::library::{Library, Request, allocate};
 use crate::wire::{
@@ -13,7 +14,7 @@ use hal_collectives::{Line, Result};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many letters can come before a thread looks, without MPI having to keep them.
 const PLACES: usize = 32;
@@ -21,6 +22,10 @@ const PLACES: usize = 32;
 /// How many bytes a letter has at most.
 const LARGEST: u64 = HEADER as u64 + CARRIED;
 const _: () = assert!(TEXT as u64 <= CARRIED);
+
+/// How long it is counted on that no letter has come behind one that has not ended: less than what is sent stays as it is behind a [notice](crate::ending).
+const TRUST: Duration = Duration::from_millis(100);
+const _: () = assert!(TRUST.as_millis() * 2 < GRACE.as_millis());
 
 /// How many bytes the header of version 0 had less at first.
 const SHIFT: usize = 8;
@@ -48,10 +53,13 @@ impl Letter {
 ///
 /// # Invariants
 ///
-/// The places are in the order in which MPI fills them, so only the first one is looked at.
+/// The places are in the order in which MPI fills them, so only the first one is looked at. A letter that is too large for MPI to send it at once may come to its end behind
+/// later ones, if its sender stands still meanwhile: those wait for it.
 #[derive(Default)]
 pub(crate) struct Mail {
     places: VecDeque<Request>,
+    /// When no letter had come behind one that has not ended.
+    ordered: Option<Instant>,
     /// Places are filled up.
     listens: bool,
     /// Letters that came after the last group was let go of, kept until another is joined, and those that were put back: they come before all later ones,
@@ -64,7 +72,7 @@ pub(crate) struct Mail {
     /// The next tag for each rank.
     tags: BTreeMap<u32, i32>,
     /// Tags of messages that were announced and may not have been sent: to whom, from which on, how many.
-    reserved: Vec<(u32, i32, u32)>,
+    pub(crate) reserved: Vec<(u32, i32, u32)>,
     /// Messages that are to be sent empty and that MPI has refused: to whom, with which tag.
     unsent: VecDeque<(u32, i32)>,
     /// A process of the job has another version: nothing that it says is understood, so that every operation fails from then on.
@@ -111,6 +119,19 @@ impl Mail {
         self.misfit.as_ref().or(library.failure()).cloned()
     }
 
+    /// Whether all letters are read that have come, also from other ranks than the one whose letter is the next, now that this one has not ended: of those that came longer ago than
+    /// [`TRUST`]. To ask more often would cost as much as a message.
+    pub(crate) fn is_read(&mut self, library: &Library) -> bool {
+        let now = Instant::now();
+        if self.ordered.is_some_and(|ordered| now - ordered < TRUST) {
+            return true;
+        }
+        let is_any_behind =
+            self.places.iter_mut().skip(1).any(|place| library.has_ended(place).unwrap_or(true));
+        self.ordered = (!is_any_behind).then_some(now);
+        !is_any_behind
+    }
+
     /// A letter cannot be taken now: it is the next one again.
     pub(crate) fn put_back(&mut self, letter: Letter) {
         self.kept.push_front(letter);
@@ -128,16 +149,15 @@ impl Mail {
             if let Some(failure) = library.failure() {
                 return Err(failure.clone());
             }
-            let Some(place) = self.places.front_mut() else { return self.nothing() };
+            let Some(place) = self.places.front_mut().filter(|_| self.listens) else { return self.nothing() };
             if self.misfit.is_none()
                 && let Some(letter) = self.kept.pop_front()
             {
                 return Ok(Some(letter));
             }
-            if !library.has_ended(place)? {
-                return self.nothing();
-            }
-            let letter = opened(place.memory(), version, library.size);
+            let Some(has_come) = library.outcome(place)? else { return self.nothing() };
+            // Where MPI was left alone the place was to be cancelled.
+            let letter = if has_come { opened(place.memory(), version, library.size) } else { Ok(None) };
             let origin = letter.is_err().then(|| origin_of(place.memory()));
             let received = library.receive_from_any_source(place, LETTER);
             // The next letter comes to the place behind it. One that could not be given back is none any more, and another one is asked for later.
@@ -357,27 +377,34 @@ impl Mail {
         for place in &mut self.places {
             library.cancel(place);
         }
-        // In their order: one that has not ended is waited for before those behind it are opened.
-        while let Some(place) = self.places.front_mut() {
-            match library.outcome(place) {
-                Ok(None) if Instant::now() < end => continue,
-                // MPI may write to it still.
-                Ok(None) | Err(_) => break,
-                Ok(Some(true)) => match opened(place.memory(), version, library.size) {
-                    Ok(letter) => self.kept.extend(letter),
-                    Err(failure) => {
-                        self.misfit.get_or_insert(failure);
-                    }
-                },
+        // In their order: one that has not ended is waited for before those behind it are opened, and stays before them where it does not end in time.
+        for mut place in std::mem::take(&mut self.places) {
+            let outcome = loop {
+                match library.outcome(&mut place) {
+                    Ok(None) if Instant::now() < end => {}
+                    outcome => break outcome,
+                }
+            };
+            match outcome {
                 Ok(Some(false)) => {}
+                Ok(Some(true)) if self.places.is_empty() => {
+                    match opened(place.memory(), version, library.size) {
+                        Ok(letter) => self.kept.extend(letter),
+                        Err(failure) => {
+                            self.misfit.get_or_insert(failure);
+                        }
+                    }
+                }
+                Ok(_) => self.places.push_back(place),
+                // MPI may write to it still.
+                Err(_) => std::mem::forget(place),
             }
-            self.places.pop_front();
         }
         while !self.sent.is_empty() && Instant::now() < end {
             self.collect(library);
         }
         // What is left belongs to ranks that are gone, and its memory stays where it is.
-        std::mem::forget((std::mem::take(&mut self.places), std::mem::take(&mut self.sent)));
+        std::mem::forget(std::mem::take(&mut self.sent));
     }
 }
 
@@ -566,8 +593,9 @@ mod tests {
         mail.listen(&library);
         linger(u32::MAX);
         mail.rest(&library, Instant::now());
-        // MPI may write to them still.
-        assert_eq!((mail.places.len(), expected_by(&library)), (0, PLACES));
+        // MPI may write to them still, and what has come to one stands before what comes later.
+        assert_eq!((mail.places.len(), expected_by(&library)), (PLACES, PLACES));
+        std::mem::forget(mail);
         assert_eq!(dropped_under_way(), before);
     }
 

@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// that, as does every other thread that would look meanwhile; and the MPI is the program's, which goes on with them.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
+/// How many letters a look takes in: others may send them as fast as they are read, and operations are begun, told and over in time between two looks.
+pub(crate) const LETTERS: usize = 256;
+
 /// A callback that is due, its outcome, and what the rank may let go of then.
 pub(crate) struct Told {
     done: Done,
@@ -192,6 +195,12 @@ impl Progress {
         self.early.values().flatten().map(count).sum()
     }
 
+    /// How many operations have tags for messages that they have yet to send.
+    #[cfg(test)]
+    pub(crate) fn reserved(&self) -> usize {
+        self.mail.reserved.len()
+    }
+
     /// Goes on with messages to a rank as if so many had been sent.
     #[cfg(test)]
     pub(crate) fn skip_tags(&mut self, peer: u32, tags: u32) {
@@ -276,7 +285,8 @@ impl Progress {
         for flight in &mut left {
             self.library.cancel(&mut flight.request);
         }
-        while !left.is_empty() && Instant::now() < end {
+        // Once in any case, as the letters may have taken all the time.
+        loop {
             left.retain_mut(|flight| {
                 let has_ended = self.library.has_ended(&mut flight.request).unwrap_or(false);
                 if has_ended {
@@ -284,6 +294,9 @@ impl Progress {
                 }
                 !has_ended
             });
+            if left.is_empty() || Instant::now() >= end {
+                break;
+            }
         }
         self.unclaimed.rest(&self.library, end);
         // What is left belongs to ranks that are gone, and its memory stays where it is.
@@ -374,8 +387,13 @@ impl Progress {
 
     /// Takes the letters that have come; then operations go on whose messages came before the last look at letters. Whether anything has moved.
     fn read_letters(&mut self) -> bool {
-        let mut moved = false;
+        let (mut moved, mut letters) = (false, 0);
         loop {
+            if letters == LETTERS {
+                // The next look goes on with them.
+                return true;
+            }
+            letters += 1;
             match self.mail.next(&self.library) {
                 Ok(Some(letter)) => {
                     if let Content::Messages { tag, messages } = letter.header.content
@@ -400,10 +418,20 @@ impl Progress {
                 return true;
             }
         }
-        for id in std::mem::take(&mut self.landed) {
-            moved = true;
-            self.active.get_mut(&id).into_iter().for_each(|active| active.is_landed = false);
-            self.advance(id);
+        let is_landed = |id: &u64| self.active.get(id).is_some_and(|active| active.is_landed);
+        if self.landed.iter().any(is_landed) && !self.mail.is_read(&self.library) {
+            return moved;
+        }
+        let landed = std::mem::take(&mut self.landed);
+        moved |= !landed.is_empty();
+        for id in &landed {
+            self.active.get_mut(id).into_iter().for_each(|active| active.is_landed = false);
+        }
+        for id in landed {
+            // What has landed by going on with it once waits for the next letters, however many of its transfers had ended before.
+            if self.active.get(&id).is_some_and(|active| !active.is_landed) {
+                self.advance(id);
+            }
         }
         moved
     }

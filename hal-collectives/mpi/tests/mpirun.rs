@@ -205,6 +205,14 @@ fn what_a_rank_sends_goes_on_its_way_though_the_rank_waits_for_nothing() {
     ends_well_by(MPICH, 2, "leaves", &[]);
 }
 
+/// Whatever stops and goes on meanwhile, for who sends signals to the ranks.
+#[test]
+#[ignore = "takes a minute; run by hand"]
+fn random_programs_have_the_right_bytes() {
+    ends_well(3, "random");
+    ends_well_by(MPICH, 3, "random", &[]);
+}
+
 #[test]
 fn process_forked_from_a_rank_ends_without_ending_mpi_and_is_refused() {
     ends_well(2, "forks");

@@ -16,8 +16,10 @@ use std::sync::mpsc::{Receiver, channel};
 
 mod announced;
 mod asleep;
+mod behind;
 mod early;
 mod endings;
+mod every;
 mod kinds;
 mod leavings;
 mod meanwhile;

@@ -3,6 +3,7 @@
 //! What others say before a rank is in the group, or in the operation, that they speak of.
 
 use super::*;
+use crate::progress::LETTERS;
 
 const BROADCAST: Kind = Kind::Broadcast { root: 0 };
 
@@ -31,4 +32,19 @@ fn operation_that_no_group_can_do_is_refused_and_takes_no_place() {
     let told = [0, 1].map(|rank: usize| sum(&*groups[rank], 1).1);
     look_all(&ranks);
     assert_eq!(told.map(|told| told.try_recv()), [Ok(Ok(())); 2]);
+}
+
+/// The thread that looks has the lock, and others have begun something meanwhile.
+#[test]
+fn look_takes_only_so_many_letters_as_others_may_write_them_as_fast_as_they_are_read() {
+    const SENT: usize = 3_000;
+    let (ranks, groups) = pair();
+    for word in 0..SENT {
+        drop(transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[u32::try_from(word).unwrap()])));
+    }
+    let early = || ranks[0].0.with(TERMS, |progress| progress.early()).unwrap();
+    ranks[0].look();
+    assert!((1..=LETTERS).contains(&early()), "{}", early());
+    (0..SENT).for_each(|_| ranks[0].look());
+    assert_eq!(early(), SENT);
 }

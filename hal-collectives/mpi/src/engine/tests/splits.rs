@@ -85,3 +85,15 @@ fn part_that_fails_before_a_rank_is_in_it_has_failed_when_it_is() {
     assert_eq!(parts[0].place().ok(), Some((0, 3)));
     assert_eq!(enters(&*parts[0]), Err(Code::DataLoss));
 }
+
+/// A device that is lost gives up all of its groups, also the one that is only agreed on.
+#[test]
+fn part_that_a_rank_gave_up_before_it_was_there_fails_for_the_others() {
+    let ranks = job(2);
+    let groups = joined(&ranks, TERMS);
+    let first = groups[0].split(Some(1), 0).unwrap().unwrap();
+    first.end(&Failure::new(Code::DataLoss, "gone"));
+    let second = groups[1].split(Some(1), 0).unwrap().unwrap();
+    look_all(&ranks);
+    assert_eq!([enters(&*first), enters(&*second)], [Err(Code::DataLoss); 2]);
+}

@@ -77,23 +77,23 @@ impl Words {
 }
 
 /// One rank's part in an operation.
-struct Part {
+pub(super) struct Part {
     name: String,
     group: usize,
-    rank: usize,
+    pub(super) rank: usize,
     send: Words,
     recv: Words,
     expected: Vec<u32>,
     told: Receiver<Outcome>,
-    outcome: Option<Outcome>,
+    pub(super) outcome: Option<Outcome>,
 }
 
 /// An operation of a group's program.
 #[derive(Clone, Copy, Debug)]
-struct Planned {
-    kind: usize,
-    words: usize,
-    root: usize,
+pub(super) struct Planned {
+    pub(super) kind: usize,
+    pub(super) words: usize,
+    pub(super) root: usize,
 }
 
 impl Planned {
@@ -113,12 +113,17 @@ impl Planned {
     }
 
     /// Whether a rank has a part in it.
-    fn has(self, rank: usize, ranks: usize) -> bool {
+    pub(super) fn has(self, rank: usize, ranks: usize) -> bool {
         self.kind < 6 || rank == self.root || rank == (self.root + 1) % ranks
     }
 
     /// With words that no other group and turn have.
-    fn begin(self, group: &dyn Communicator, of: usize, (index, turn): (usize, usize)) -> Option<Part> {
+    pub(super) fn begin(
+        self,
+        group: &dyn Communicator,
+        of: usize,
+        (index, turn): (usize, usize),
+    ) -> Option<Part> {
         let (rank, ranks) = group.place().unwrap();
         let (rank, ranks) = (rank as usize, ranks as usize);
         let words = self.words;
@@ -158,8 +163,21 @@ impl Planned {
 }
 
 impl Part {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn recv(&mut self) -> HostRange {
+        self.recv.range()
+    }
+
+    /// Whether its memory is as it was when it was told.
+    pub(super) fn is_left_alone(&self) -> bool {
+        [&self.send, &self.recv].iter().all(|words| words.read().iter().all(|word| *word == CANARY))
+    }
+
     /// Looks whether it has been told, and what it has got.
-    fn look(&mut self, seed: &str) {
+    pub(super) fn look(&mut self, seed: &str) {
         if self.outcome.is_some() {
             return;
         }
@@ -380,10 +398,8 @@ impl Run {
     fn end(self, may_last: bool) {
         let what = &self.what;
         for part in self.before.iter().chain(&self.parts).filter(|part| part.outcome.is_some()) {
-            let is_left_alone =
-                [&part.send, &part.recv].map(|words| words.read().iter().all(|word| *word == CANARY));
             let may_change = may_last && part.outcome != Some(Ok(()));
-            assert!(is_left_alone == [true; 2] || may_change, "{what}: {} is touched", part.name);
+            assert!(part.is_left_alone() || may_change, "{what}: {} is touched", part.name);
         }
         assert_eq!(dropped_under_way(), self.dropped, "{what}: memory was let go of that MPI uses");
         if !may_last {

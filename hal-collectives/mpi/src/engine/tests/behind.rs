@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a rank that has stood still finds, step by step: letters that have come behind others, and messages whose memory has other bytes by now.
+
+use super::worlds::{Part, Planned};
+use super::*;
+use crate::ending::GRACE;
+use crate::library::stepped::{
+    Way, arrive, before_receive, finish, met, network, on_their_way, settle, unmet,
+};
+use crate::wire::{FIRST_TAG, TAGS};
+use hal_collectives::Tree;
+
+/// Letters have gone at once.
+const EAGER: Way = Way { eager: 8_400, is_prompt: false, lingers: false };
+
+/// The ranks of a network, and their ends of a group.
+fn joined(ranks: usize, way: Way) -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
+    let watchers = Box::leak(Box::default());
+    let rank_of = |library| Rank(Arc::new(Engine::new(library, watchers)));
+    let ranks: Vec<Rank> = network(ranks, way).map(rank_of).collect();
+    let groups = ranks.iter().map(|rank| rank.join(b"one", TERMS)).collect();
+    (ranks, groups)
+}
+
+/// All that is on its way arrives.
+fn arrive_all() {
+    while let Some((from, to)) = on_their_way().pop() {
+        arrive(from, to);
+    }
+}
+
+/// Messages to a rank that have met their receives are read.
+fn finish_those_to(rank: usize) {
+    met().into_iter().filter(|(to, _)| *to == rank).for_each(finish);
+}
+
+const TRANSFER: Planned = Planned { kind: 6, words: 2_100, root: 1 };
+
+/// Two of its messages have gone in one look, and that is reason to go on once: what comes in by going on once is not gone on with before letters are read.
+#[test]
+fn rank_that_stands_still_between_two_steps_reads_what_has_come_meanwhile() {
+    let tree = Tree::new(3);
+    let both = (0..tree.leaves()).map(|leaf| tree.ranks_of(leaf)).find(|ranks| ranks.len() == 2).unwrap();
+    let [leader, follower] = [both.start, both.start + 1].map(|rank| rank as usize);
+    let (ranks, groups) = joined(3, Way { is_prompt: true, ..EAGER });
+    // More than a message.
+    let planned = Planned { kind: 0, words: 600_000, root: 0 };
+    let begin = |rank: usize| planned.begin(&*groups[rank], 0, (0, 0)).unwrap();
+    let mut parts: Vec<Part> = (0..3).map(begin).collect();
+    for _ in 0..10 {
+        arrive_all();
+        (0..3).filter(|rank| *rank != follower).for_each(|rank| ranks[rank].look());
+    }
+    // It has the result, which it sends.
+    groups[leader].end(&Failure::new(Code::DataLoss, "given up"));
+    let words = parts[leader].recv();
+    before_receive(follower, FIRST_TAG, move || {
+        // It was told so long behind its notice that this one has come.
+        arrive_all();
+        assert!(words.fill(&[0xEE]));
+    });
+    for _ in 0..10 {
+        ranks[follower].look();
+        parts[follower].look("the rank that stood still");
+    }
+    assert_eq!(parts[follower].outcome, Some(Err(Code::DataLoss)));
+}
+
+/// MPI has given it to a place in front of the one with the notice.
+#[test]
+fn notice_is_heeded_though_a_letter_of_a_rank_that_stands_still_is_in_front_of_it() {
+    let (ranks, groups) = joined(3, Way::default());
+    let others = [0, 2].map(|rank: usize| ranks[rank].join(b"two", TERMS));
+    let mut sent = TRANSFER.begin(&*groups[1], 0, (0, 0)).unwrap();
+    arrive_all();
+    finish_those_to(2);
+    ranks[2].look();
+    // The letter of the rank that stands still.
+    let _stuck = transfer(&*others[0], Kind::Send { to: 2 }, memory(&[7]));
+    arrive_all();
+    let stuck = met();
+    groups[1].end(&Failure::new(Code::DataLoss, "given up"));
+    while sent.outcome.is_none() {
+        ranks[1].look();
+        arrive_all();
+        met().into_iter().filter(|of| !stuck.contains(of)).for_each(finish);
+        // Writes other words.
+        sent.look("the sender");
+    }
+    let mut received = TRANSFER.begin(&*groups[2], 0, (0, 0)).unwrap();
+    for _ in 0..10 {
+        ranks[2].look();
+        met().into_iter().filter(|of| !stuck.contains(of)).for_each(finish);
+        received.look("the receiver");
+    }
+    assert_eq!(received.outcome, None);
+    stuck.into_iter().for_each(finish);
+    for _ in 0..10 {
+        ranks[2].look();
+        received.look("the receiver");
+    }
+    assert_eq!(received.outcome, Some(Err(Code::DataLoss)));
+}
+
+/// The first one has met its receive, and its rank stands still.
+#[test]
+fn letters_that_were_on_their_way_when_mpi_was_left_alone_are_read_when_the_group_is_joined_again() {
+    let (ranks, mut groups) = joined(3, Way::default());
+    let _sent = [1, 2].map(|rank: usize| {
+        let told = transfer(&*groups[rank], Kind::Send { to: 0 }, memory(&[u32::try_from(rank).unwrap()]));
+        arrive(rank, 0);
+        told
+    });
+    let all = met();
+    finish(*all.last().unwrap());
+    drop(groups.remove(0));
+    ranks[0].0.with(TERMS, Progress::rest).unwrap();
+    ranks[0].look();
+    let group = ranks[0].join(b"one", TERMS);
+    let received = [1, 2].map(|from| {
+        let words = memory(&[0]);
+        (transfer(&*group, Kind::Recv { from }, words.clone()), words)
+    });
+    ranks[0].look();
+    finish(all[0]);
+    look_all(&ranks[..1]);
+    let got = received.map(|(told, words)| (told.try_recv(), word(&words)));
+    assert_eq!(got, [(Ok(Ok(())), 1), (Ok(Ok(())), 2)]);
+}
+
+/// Two ranks, of which the first one's receive was cancelled, and MPI does not say whether it has missed its message, which is on its way.
+fn cancelled() -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
+    let (ranks, groups) = joined(2, Way { lingers: true, is_prompt: true, ..EAGER });
+    let _told = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5; 3_000]));
+    arrive(1, 0);
+    let received = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0; 3_000]));
+    ranks[0].look();
+    groups[0].end(&Failure::new(Code::DataLoss, "given up"));
+    assert!(received.try_recv().is_err(), "told while MPI may write");
+    (ranks, groups)
+}
+
+#[test]
+fn letter_waits_until_mpi_says_whether_a_cancelled_receive_has_missed_a_message_with_its_tag() {
+    let (ranks, _groups) = cancelled();
+    let others = [0, 1].map(|rank: usize| ranks[rank].join(b"two", TERMS));
+    ranks[1].0.with(TERMS, |progress| progress.skip_tags(0, TAGS - 1)).unwrap();
+    let _sent = transfer(&*others[1], Kind::Send { to: 0 }, memory(&[6; 3_000]));
+    let got = memory(&[0; 3_000]);
+    let told = transfer(&*others[0], Kind::Recv { from: 1 }, got.clone());
+    arrive_all();
+    look_all(&ranks[..1]);
+    assert_eq!((told.try_recv().is_err(), word(&got)), (true, 0));
+    settle();
+    look_all(&ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got), unmet()), (Ok(Ok(())), 6, 0));
+}
+
+/// Its operation did not wait for that, and its group may be let go of meanwhile, with letters that take all the time which there is then.
+#[test]
+fn message_that_a_cancelled_receive_has_missed_is_received_however_late_mpi_says_so() {
+    for is_left_alone in [false, true] {
+        let (ranks, mut groups) = cancelled();
+        std::thread::sleep(GRACE);
+        ranks[0].look();
+        let look = ranks[0].0.look();
+        assert!(look.sends && !look.waits, "{look:?}");
+        settle();
+        if is_left_alone {
+            drop(groups.remove(0));
+            ranks[0].0.with(TERMS, Progress::rest).unwrap();
+            groups.push(ranks[0].join(b"one", TERMS));
+            settle();
+        }
+        arrive_all();
+        look_all(&ranks[..1]);
+        assert_eq!(unmet(), 0, "{is_left_alone}");
+        assert!(!ranks[0].0.look().sends);
+    }
+}
+
+/// It is none of those that are told first.
+#[test]
+fn rank_that_was_announced_a_message_is_told_of_a_failure_at_once() {
+    let (ranks, groups) = joined(8, EAGER);
+    let _told = transfer(&*groups[0], Kind::Send { to: 3 }, memory(&[5; 3_000]));
+    groups[0].end(&Failure::new(Code::DataLoss, "given up"));
+    arrive_all();
+    ranks[3].look();
+    let operation = Operation { kind: Kind::Recv { from: 0 }, element: Element::U32, count: 3_000 };
+    assert_eq!(outcome(groups[3].enter(operation).map(drop)), Err(Code::DataLoss));
+}
+
+#[test]
+fn tags_of_messages_that_were_sent_are_free_again() {
+    let (ranks, groups) = joined(2, Way { is_prompt: true, ..EAGER });
+    for is_given_up in [false, true] {
+        let told = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&vec![5; 1 << 20]));
+        let reserved = || ranks[1].0.with(TERMS, |progress| progress.reserved()).unwrap();
+        assert_eq!(reserved(), 1);
+        let _received = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&vec![0; 1 << 20]));
+        if is_given_up {
+            groups[1].end(&Failure::new(Code::DataLoss, "given up"));
+        }
+        for _ in 0..5 {
+            arrive_all();
+            look_all(&ranks);
+        }
+        assert_eq!((told.try_recv().unwrap().is_err(), reserved()), (is_given_up, 0));
+    }
+}
