@@ -92,13 +92,13 @@ fn operation_that_does_not_fit_is_noticed_whichever_rank_asks_for_it() {
                 let begun: Vec<_> =
                     groups.iter().zip(kinds).map(|(group, kind)| begin(&**group, kind, words)).collect();
                 look_all(&engines);
-                let failed = |group: &Box<dyn Communicator>| {
+                let failed = |group: &dyn Communicator| {
                     let operation = Operation { kind: sum, element: Element::U32, count: 1 };
                     group.enter(operation).err().map(|failure| failure.code())
                 };
                 for group in &groups {
                     assert_eq!(
-                        failed(group),
+                        failed(&**group),
                         Some(Code::InvalidArgument),
                         "{most:?}, and {odd:?} of rank {who}"
                     );
