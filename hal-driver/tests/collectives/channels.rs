@@ -19,6 +19,17 @@ fn channel_is_what_it_is_asked_for() {
     assert_eq!(device.default_channel().unwrap().place(), (0, 1));
 }
 
+/// Names that would be the same if they had to be text.
+#[test]
+fn name_of_a_group_is_any_bytes() {
+    let (id, devices) = (fresh_id(), [(); 2].map(|()| Device::open("mock").unwrap()));
+    let names = [b"\xfe", b"\xff"];
+    let channels = [0, 1].map(|at| devices[at].channel(&id, names[at], (0, 2)).unwrap());
+    assert_eq!(channels.each_ref().map(Channel::place), [(0, 2); 2]);
+    let taken = devices[1].channel(&id, names[0], (0, 2)).err().unwrap();
+    assert_eq!(taken.code, Code::AlreadyExists, "{taken:?}");
+}
+
 #[test]
 fn uri_says_which_rank_a_device_is() {
     let device = Device::open("mock://?collective_rank=2&collective_count=5").unwrap();

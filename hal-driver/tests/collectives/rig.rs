@@ -2,7 +2,7 @@
 
 //! Devices that are the ranks of a group.
 
-use crate::common::{Buffer, Commands, Device, List, Result, Semaphore, check, reference, view};
+use crate::common::{Buffer, Commands, Device, List, Result, Semaphore, check, reference};
 use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,11 +42,12 @@ impl Drop for Channel {
 }
 
 impl Device {
-    pub(crate) fn channel(&self, id: &[u8], group: &str, place: (i32, i32)) -> Result<Channel> {
+    pub(crate) fn channel(&self, id: &[u8], group: impl AsRef<[u8]>, place: (i32, i32)) -> Result<Channel> {
+        let group = group.as_ref();
         let params = sys::iree_hal_channel_params_t {
             flags: 0,
             id: sys::iree_const_byte_span_t { data: id.as_ptr(), data_length: id.len() },
-            group: view(group),
+            group: sys::iree_string_view_t { data: group.as_ptr().cast(), size: group.len() },
             rank: place.0,
             count: place.1,
         };
