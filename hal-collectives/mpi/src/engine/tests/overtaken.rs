@@ -272,3 +272,42 @@ fn failures_of_two_groups_are_told_each_when_its_own_message_has_come() {
         assert!(told.try_recv() == Ok(Err(Code::DataLoss)) || begin.elapsed() >= GRACE);
     }
 }
+
+/// Its receive has begun beside that of a later one. The sender has failed, and says why in a notice, which may come later.
+#[test]
+fn message_that_was_received_before_it_was_asked_for_and_came_empty_is_not_taken_for_what_was_announced() {
+    let (job, groups) = job_of_two();
+    job.announce(0, 0, FIRST_TAG);
+    job.announce(1, 0, FIRST_TAG);
+    let later = receive(&*groups[1]);
+    job.ranks[0].look();
+    let (_, told) = receive(&*groups[0]);
+    job.ranks[0].look();
+    job.send(HostRange::allocate(0, 1).unwrap(), FIRST_TAG);
+    job.message(2, FIRST_TAG);
+    look_all(&job.ranks[..1]);
+    assert_eq!((later.1.try_recv(), word(&later.0)), (Ok(Ok(())), 2));
+    assert!(told.try_recv().is_err(), "told before it is known why");
+}
+
+/// The letter says how long the longest of its messages is.
+#[test]
+fn message_that_was_received_before_it_was_asked_for_may_be_shorter_than_others_of_its_letter() {
+    let (job, groups) = job_of_two();
+    let words = usize::try_from(SEGMENT / 4).unwrap() + WORDS;
+    let messages = Messages::of([SEGMENT, WORDS as u64 * 4]);
+    job.letter(job.header((0, 0, words), Content::Messages { tag: FIRST_TAG, messages }), &[]);
+    job.announce(1, 0, FIRST_TAG + 1);
+    let later = receive(&*groups[1]);
+    job.ranks[0].look();
+    let got = memory(&vec![0; words]);
+    let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
+    job.ranks[0].look();
+    job.send(memory(&vec![5; words - WORDS]), FIRST_TAG);
+    job.message(6, FIRST_TAG + 1);
+    job.message(7, FIRST_TAG + 1);
+    look_all(&job.ranks[..1]);
+    assert_eq!((later.1.try_recv(), word(&later.0)), (Ok(Ok(())), 7));
+    let rest = got.slice(SEGMENT, 4).unwrap();
+    assert_eq!((told.try_recv(), word(&got), word(&rest)), (Ok(Ok(())), 5, 6));
+}
