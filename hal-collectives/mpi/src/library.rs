@@ -31,7 +31,7 @@ use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[cfg(any(test, feature = "loopback"))]
 pub(crate) mod loopback;
@@ -319,6 +319,16 @@ impl Library {
     /// How a transfer has ended, if it has: true if a message came or went, and false if it was cancelled.
     pub(crate) fn outcome(&self, request: &mut Request) -> Result<Option<bool>> {
         Ok(self.has_ended(request)?.then_some(!request.has_missed))
+    }
+
+    /// The same, asked again and again until `end` where it has not ended.
+    pub(crate) fn outcome_by(&self, request: &mut Request, end: Instant) -> Result<Option<bool>> {
+        loop {
+            match self.outcome(request) {
+                Ok(None) if Instant::now() < end => {}
+                outcome => return outcome,
+            }
+        }
     }
 
     /// How MPI has failed with something that had begun, if it has: nothing that it says is believed any more.

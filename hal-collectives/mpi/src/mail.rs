@@ -379,13 +379,7 @@ impl Mail {
         }
         // In their order: one that has not ended is waited for before those behind it are opened, and stays before them where it does not end in time.
         for mut place in std::mem::take(&mut self.places) {
-            let outcome = loop {
-                match library.outcome(&mut place) {
-                    Ok(None) if Instant::now() < end => {}
-                    outcome => break outcome,
-                }
-            };
-            match outcome {
+            match library.outcome_by(&mut place, end) {
                 Ok(Some(false)) => {}
                 Ok(Some(true)) if self.places.is_empty() => {
                     match opened(place.memory(), version, library.size) {

@@ -63,12 +63,7 @@ impl Message {
     fn is_left(&mut self, library: &Library, end: Instant) -> bool {
         let Some(mut request) = self.request.take() else { return true };
         library.cancel(&mut request);
-        let outcome = loop {
-            match library.outcome(&mut request) {
-                Ok(None) if Instant::now() < end => {}
-                outcome => break outcome,
-            }
-        };
+        let outcome = library.outcome_by(&mut request, end);
         let is_wanted = self.wanted.is_some();
         match outcome {
             Ok(Some(false)) => true,
