@@ -14,7 +14,7 @@
 //! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if anything is under way; a thread that leaves a
 //! command behind wakes it unless another one watches. Both look at the other's word behind their own, so one of them sees it. Where a thread has
 //! watched just before, it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up by itself
-//! then, every [`NAP`] at first, and less often as long as there was always a watcher. It also looks where no thread has since its last nap
+//! then, every [`NAP`] at first, and less often the longer there was always a watcher. It also looks where no thread has since its last nap
 //! though threads watch: they may be held up by what they have found, such as a callback of the program's.
 //!
 //! So may the engine's thread, and what it tells may be just what the callback waits for. Therefore another one stands by from the first
@@ -43,10 +43,8 @@ const EAGER: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_millis(20);
 
-/// How long it sleeps at most while a program's threads watch again and again, and for how long it does not trust them to after one operation
-/// that no thread watched.
+/// How long it sleeps at most while a program's threads watch again and again.
 const LONG_NAP: Duration = Duration::from_micros(3200);
-const DISTRUST: Duration = Duration::from_secs(1);
 
 /// For how long it is taken for granted that a thread which has watched will watch again.
 const WATCHED: Duration = Duration::from_micros(100);
@@ -429,20 +427,19 @@ impl Engine {
     /// Whether MPI has ended. Otherwise another thread serves.
     fn serve_until_replaced(self: &Arc<Self>, idle: Duration) -> bool {
         let mut moved = Instant::now();
-        let (mut nap, mut distrusted) = (NAP, None);
+        let mut trusted = moved;
         loop {
             if self.is_watched() {
                 let looks = self.looks.load(Ordering::Relaxed);
                 let mut commands = self.commands.lock();
                 // A watcher that goes wakes this thread behind its last look if anything is left.
-                let slept = self.is_watched() && self.news.wait_for(&mut commands, nap).timed_out();
+                let pause = nap(trusted.elapsed());
+                let slept = self.is_watched() && self.news.wait_for(&mut commands, pause).timed_out();
                 let left = !commands.is_empty() || self.under_way.load(Ordering::SeqCst);
                 drop(commands);
                 if slept && left && !self.is_watched() {
                     // It was begun by a thread that had watched, and did not again.
-                    (nap, distrusted) = (NAP, Some(Instant::now()));
-                } else if distrusted.is_none_or(|since: Instant| since.elapsed() >= DISTRUST) {
-                    nap = (nap * 2).min(LONG_NAP);
+                    trusted = Instant::now();
                 }
                 // Unless they are all busy with what they have found.
                 if self.looks.load(Ordering::Relaxed) == looks {
@@ -494,6 +491,12 @@ impl Engine {
             self.watched.store(self.nanoseconds(), Ordering::Relaxed);
         }
     }
+}
+
+/// How long the engine's thread naps when there was always a watcher for so long: a sixteenth of that, which is what an operation loses at most that
+/// none watches. With each nap it takes a processor from a thread that watches, and that holds up the other ranks, too.
+fn nap(watched: Duration) -> Duration {
+    (watched / 16).clamp(NAP, LONG_NAP)
 }
 
 /// Says which engine there is, if there is one by now.
