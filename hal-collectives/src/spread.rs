@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -33,10 +33,47 @@ struct Work {
     /// Gone when the owner has taken it back. A helper holds it only while it is counted.
     each: Mutex<Option<Each>>,
     grains: u32,
-    next: AtomicU32,
+    /// The first grain of the owner.
+    first: u32,
+    /// How many grains the owner has taken, and the helpers, in the upper half: in one word, as no grain is left where both together have all.
+    taken: AtomicU64,
     helpers: Mutex<Helpers>,
     /// A helper has gone.
     gone: Condvar,
+}
+
+/// Who takes a grain.
+#[derive(Clone, Copy)]
+enum By {
+    Owner,
+    Helper,
+}
+
+impl Work {
+    /// Takes a grain, if one is left: the owner from its first one upwards, the helpers from the one below it downwards.
+    fn next(&self, by: By) -> Option<u32> {
+        let one = match by {
+            By::Owner => 1,
+            By::Helper => 1 << u32::BITS,
+        };
+        let (own, others) = split(self.taken.fetch_add(one, Ordering::Relaxed));
+        let (grains, first) = (u64::from(self.grains), u64::from(self.first));
+        let grain = match by {
+            By::Owner => first + own,
+            By::Helper => first + grains - 1 - others.min(grains - 1),
+        };
+        u32::try_from(grain % grains).ok().filter(|_| own + others < grains)
+    }
+
+    fn is_any_left(&self) -> bool {
+        let (own, others) = split(self.taken.load(Ordering::Relaxed));
+        own + others < u64::from(self.grains)
+    }
+}
+
+/// How many grains the owner has taken, and the helpers.
+fn split(taken: u64) -> (u64, u64) {
+    (taken & u64::from(u32::MAX), taken >> u32::BITS)
 }
 
 #[derive(Default)]
@@ -90,7 +127,7 @@ impl Drop for Helper {
 }
 
 /// Work in which this thread is counted.
-struct Taken(Arc<Work>);
+struct Taken(Arc<Work>, By);
 
 /// The first work with grains left. A thread that takes it is counted before the lock is let go, and so before its owner can have it back.
 fn take() -> Option<Taken> {
@@ -100,9 +137,9 @@ fn take() -> Option<Taken> {
 
 fn take_from(pool: &mut Pool) -> Option<Taken> {
     while let Some(work) = pool.open.front() {
-        if work.next.load(Ordering::Relaxed) < work.grains {
+        if work.is_any_left() {
             work.helpers.lock().count += 1;
-            return Some(Taken(work.clone()));
+            return Some(Taken(work.clone(), By::Helper));
         }
         pool.open.pop_front();
     }
@@ -112,10 +149,7 @@ fn take_from(pool: &mut Pool) -> Option<Taken> {
 impl Taken {
     /// Does one grain; false if there was none left.
     fn one(&self) -> bool {
-        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        if number >= self.0.grains {
-            return false;
-        }
+        let Some(number) = self.0.next(self.1) else { return false };
         let each = self.0.each.lock().clone();
         if let Some(each) = each
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| each(number)))
@@ -143,9 +177,13 @@ fn room() -> usize {
 }
 
 /// Does a number of grains of some work, with any helpers. Returns the work, of which they have nothing any more.
+///
+/// This thread begins with the grain `first` and goes on behind it, around to those before it; the others come to those from there downwards. So if each
+/// thread that does work of a kind has a first grain of its own, it does much the same of it each time, and finds it near its processor.
 pub fn spread<W: Send + Sync + 'static>(
     work: W,
     grains: u32,
+    first: u32,
     each: impl Fn(&W, u32) + Send + Sync + 'static,
 ) -> W {
     let shared = Arc::new(work);
@@ -153,13 +191,14 @@ pub fn spread<W: Send + Sync + 'static>(
     let open = Arc::new(Work {
         each: Mutex::new(Some(Arc::new(move |number| each(&theirs, number)))),
         grains,
-        next: AtomicU32::new(0),
+        first,
+        taken: AtomicU64::new(0),
         helpers: Mutex::default(),
         gone: Condvar::new(),
     });
     BUSY.fetch_add(1, Ordering::Relaxed);
     call(&open);
-    let own = Taken(open.clone());
+    let own = Taken(open.clone(), By::Owner);
     open.helpers.lock().count += 1;
     while own.one() {}
     drop(own);
@@ -228,7 +267,7 @@ fn serve() {
 mod tests {
     use super::*;
     use std::sync::Barrier;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
 
     /// Held by tests that count the threads that come.
     static COUNTED: Mutex<()> = Mutex::new(());
@@ -237,11 +276,23 @@ mod tests {
     fn each_grain_is_done_once_and_the_work_comes_back() {
         for grains in [1, 2, 7, 100] {
             let counts: Vec<AtomicU32> = (0..grains).map(|_| AtomicU32::new(0)).collect();
-            let counts = spread(counts, grains, |counts, number| {
+            let counts = spread(counts, grains, 0, |counts, number| {
                 counts[number as usize].fetch_add(1, Ordering::Relaxed);
             });
             assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
         }
+    }
+
+    #[test]
+    fn owner_goes_up_from_its_first_grain_and_helpers_go_down_from_there_until_each_is_taken() {
+        let (each, helpers, gone) = (Mutex::new(None), Mutex::default(), Condvar::new());
+        let work = Work { each, grains: 5, first: 3, taken: AtomicU64::new(0), helpers, gone };
+        let takers =
+            [By::Owner, By::Helper, By::Helper, By::Owner, By::Owner, By::Owner, By::Helper, By::Owner];
+        let taken = takers.map(|by| (work.next(by), work.is_any_left()));
+        let numbers = [Some(3), Some(2), Some(1), Some(4), Some(0), None, None, None];
+        assert_eq!(taken.map(|(number, _)| number), numbers);
+        assert_eq!(taken.map(|(_, left)| left), [true, true, true, true, false, false, false, false]);
     }
 
     /// Two grains that wait for each other need two threads: the second time the one that is idle.
@@ -251,12 +302,12 @@ mod tests {
         if room() == 0 {
             // One processor: no helper comes, and the owner does everything.
             let owner = std::thread::current().id();
-            spread((), 9, move |(), _| assert_eq!(std::thread::current().id(), owner));
+            spread((), 9, 0, move |(), _| assert_eq!(std::thread::current().id(), owner));
             return;
         }
         for _ in 0..3 {
             let begin = Instant::now();
-            spread(Barrier::new(2), 2, |both, _| {
+            spread(Barrier::new(2), 2, 0, |both, _| {
                 both.wait();
             });
             // Otherwise it comes when it would have gone.
@@ -270,7 +321,7 @@ mod tests {
     fn threads_that_wait_help_in_place_of_others() {
         let _alone = COUNTED.lock();
         if room() > 0 {
-            spread(Barrier::new(2), 2, |both, _| _ = both.wait());
+            spread(Barrier::new(2), 2, 0, |both, _| _ = both.wait());
             std::thread::sleep(IDLE - Duration::from_millis(100));
         }
         let waiting: Vec<Helper> = (0..=MOST).map(|_| Helper::begin()).collect();
@@ -278,7 +329,7 @@ mod tests {
         let begun = Arc::new(Barrier::new(2));
         let theirs = begun.clone();
         let owner = std::thread::spawn(move || {
-            spread(Mutex::new(Vec::new()), 2, move |done, _| {
+            spread(Mutex::new(Vec::new()), 2, 0, move |done, _| {
                 done.lock().push(std::thread::current().id());
                 // Two grains that wait for each other: one for the owner, and one for a helper.
                 theirs.wait();
@@ -307,7 +358,7 @@ mod tests {
         let gone = Arc::new(AtomicBool::new(false));
         let held = Held(gone.clone());
         let caught = catch_unwind(AssertUnwindSafe(|| {
-            spread(held, 8, |_, number| assert!(number != 5, "grain 5"));
+            spread(held, 8, 0, |_, number| assert!(number != 5, "grain 5"));
         }));
         assert!(caught.is_err() && gone.load(Ordering::Relaxed));
         assert!(!POOL.lock().open.iter().any(|work| work.grains == 8));

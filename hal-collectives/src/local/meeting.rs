@@ -128,6 +128,8 @@ pub(super) struct Meeting {
     /// What the first rank asks for that entered. All of those that are there fit each other.
     asked: Option<(u32, Operation)>,
     here: usize,
+    /// Who came last.
+    last: Side,
     /// Of the ranks that are there, the wait that ends first.
     pub(super) wait: Option<Wait>,
 }
@@ -135,7 +137,7 @@ pub(super) struct Meeting {
 impl Meeting {
     pub(super) fn new(line: Line, ranks: u32) -> Self {
         let sides = if line == Line::Everyone { ranks } else { 2 };
-        Self { ends: (0..sides).map(|_| End::Absent).collect(), asked: None, here: 0, wait: None }
+        Self { ends: (0..sides).map(|_| End::Absent).collect(), asked: None, here: 0, last: 0, wait: None }
     }
 
     /// Another rank's operation that does not fit.
@@ -166,6 +168,7 @@ impl Meeting {
         if let Some(end) = self.ends.get_mut(side as usize) {
             *end = End::Here(arrival);
             self.here += 1;
+            self.last = side;
         }
     }
 
@@ -179,11 +182,12 @@ impl Meeting {
         self.ends.into_iter().filter_map(here).collect()
     }
 
-    /// The job that is due once all ranks are there.
+    /// The job that is due once all ranks are there, for the one that came last.
     pub(super) fn into_job(self, line: Line) -> Job {
+        let last = self.last;
         let arrivals = self.into_arrivals();
         Box::new(move || {
-            let arrivals = perform(line, arrivals);
+            let arrivals = perform(line, arrivals, last);
             arrivals.into_iter().for_each(|arrival| arrival.end(Ok(())));
         })
     }

@@ -6,7 +6,7 @@
 //! the places of bytes. Each element is folded by one thread, in the order that is the same for all.
 
 use super::meeting::Arrival;
-use crate::operation::{Kind, Line};
+use crate::operation::{Kind, Line, Side};
 use crate::spread::spread;
 use crate::{Element, Parts, Reduction, reduce};
 use hal_backend::HostRange;
@@ -19,8 +19,8 @@ const GRAIN: u64 = 128 << 10;
 /// The memory of all ranks for one operation, in the order of the ranks; of a transfer the sender's and the receiver's.
 struct Everyone(Vec<Arrival>);
 
-/// Does what all have come for. Returns them, alone in having their memory.
-pub(super) fn perform(line: Line, arrivals: Vec<Arrival>) -> Vec<Arrival> {
+/// Does what all have come for, on the thread of one of them, whose side is `own`. Returns them, alone in having their memory.
+pub(super) fn perform(line: Line, arrivals: Vec<Arrival>, own: Side) -> Vec<Arrival> {
     #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
     let ranks = if line == Line::Everyone { arrivals.len() as u32 } else { 2 };
     let everyone = Everyone(arrivals);
@@ -31,7 +31,10 @@ pub(super) fn perform(line: Line, arrivals: Vec<Arrival>) -> Vec<Arrival> {
     }
     let grains = u32::try_from(length.div_ceil(GRAIN)).unwrap_or(u32::MAX);
     let grain = length.div_ceil(u64::from(grains)).next_multiple_of(GRAIN);
-    spread(everyone, grains, move |everyone, number| {
+    // A rank's share is the same in each operation, whichever comes last: what it wrote the last time is near its processor.
+    let first = u64::from(grains) * u64::from(own) / u64::from(ranks);
+    let first = u32::try_from(first).unwrap_or_default();
+    spread(everyone, grains, first, move |everyone, number| {
         let from = u64::from(number) * grain;
         everyone.perform(line, &(from..length.min(from + grain)));
     })

@@ -248,7 +248,7 @@ fn thread_that_waits_for_a_semaphore_helps_to_move_bytes() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Two grains that wait for each other: one for this thread, and one for a helper.
-            spread((Barrier::new(2), Mutex::new(begin)), 2, |(both, begin), _| {
+            spread((Barrier::new(2), Mutex::new(begin)), 2, 0, |(both, begin), _| {
                 begin.lock().unwrap().send(()).unwrap();
                 both.wait();
             });

@@ -153,7 +153,7 @@ fn thread_that_watches_helps_with_what_is_done_within_the_process() {
     let (begin, begun) = channel();
     let owner = std::thread::spawn(move || {
         // Two grains that wait for each other: one for this thread, and one for a helper.
-        spread((Barrier::new(2), Mutex::new(begin)), 2, |(both, begin), _| {
+        spread((Barrier::new(2), Mutex::new(begin)), 2, 0, |(both, begin), _| {
             begin.lock().send(()).unwrap();
             both.wait();
         });
