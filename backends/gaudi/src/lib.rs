@@ -76,7 +76,7 @@ use hal_emulation::programs::Programs;
 use hal_emulation::remote::{self, Remote};
 use kmd::{Kernel, Key, Linux, Node, nodes};
 use shared::Shared;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -152,9 +152,7 @@ impl Driver for Gaudi {
             return GaudiDevice::new(&card, programs(emulator)?, &settings);
         }
         let (node, emulator) = locate(path, parameters)?;
-        let digits = node.to_string_lossy();
-        let digits = digits.trim_start_matches(|letter: char| !letter.is_ascii_digit());
-        settings.number = digits.parse().unwrap_or(0);
+        settings.number = number_of(&node);
         let key = match &emulator {
             Some(emulator) => Key::emulated(emulator, &node),
             None => Key::of_node(&node),
@@ -286,9 +284,22 @@ fn adopt(number: &str) -> Result<(Arc<Shared>, Option<Arc<Emulator>>), Failure> 
     Ok((card, emulator))
 }
 
+/// The number at the end of a node's name.
+fn number_of(node: &Path) -> usize {
+    let name = node.to_string_lossy();
+    let number = name.rsplit(|letter: char| !letter.is_ascii_digit()).next();
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn card_has_the_number_at_the_end_of_its_node() {
+        let numbers = ["/dev/accel/accel12", "/dev/hl0", "/dev/host2/accel/accel3", "/dev/accel"];
+        assert_eq!(numbers.map(|node| number_of(Path::new(node))), [12, 0, 3, 0]);
+    }
     use generation::Generation;
     use hal_testbench::cases;
     use proptest::prelude::*;
