@@ -290,7 +290,8 @@ impl Library {
     pub(crate) fn receive_from_any_source(&self, request: &mut Request, tag: i32) -> Result {
         let length = request.memory.length();
         self.transfer(self.receive, request, length, self.any_source, tag)?;
-        request.is_expected = true;
+        // It may have ended without a message before.
+        (request.is_expected, request.has_missed) = (true, false);
         Ok(())
     }
 
