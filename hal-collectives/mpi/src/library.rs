@@ -129,7 +129,7 @@ pub(crate) struct Request {
 /// Memory for messages and letters.
 pub(crate) fn allocate(length: u64) -> Result<HostRange> {
     #[cfg(test)]
-    if IS_WITHOUT_MEMORY.get() {
+    if IS_WITHOUT_MEMORY.get() || is_failing_allocation() {
         return Err(Failure::new(Code::ResourceExhausted, "there is no memory in this test"));
     }
     HostRange::allocate(length, 64)
@@ -139,6 +139,25 @@ pub(crate) fn allocate(length: u64) -> Result<HostRange> {
 thread_local! {
     /// This thread gets no more memory.
     static IS_WITHOUT_MEMORY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+#[cfg(test)]
+thread_local! {
+    /// So many allocations of this thread from now one fails.
+    static FAILING: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+}
+
+/// There is no memory for the one that comes so many allocations from now, on this thread. Returns whether there was none so far.
+#[cfg(test)]
+pub(crate) fn fail_allocation(after: Option<usize>) -> bool {
+    FAILING.replace(after).is_some()
+}
+
+#[cfg(test)]
+fn is_failing_allocation() -> bool {
+    let left = FAILING.get();
+    FAILING.set(left.and_then(|left| left.checked_sub(1)));
+    left == Some(0)
 }
 
 /// Does something on this thread with no memory left.
@@ -290,7 +309,8 @@ impl Library {
     pub(crate) fn receive_from_any_source(&self, request: &mut Request, tag: i32) -> Result {
         let length = request.memory.length();
         self.transfer(self.receive, request, length, self.any_source, tag)?;
-        request.is_expected = true;
+        // It may have ended without a message before.
+        (request.is_expected, request.has_missed) = (true, false);
         Ok(())
     }
 

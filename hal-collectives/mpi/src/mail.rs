@@ -75,6 +75,8 @@ pub(crate) struct Mail {
     pub(crate) reserved: Vec<(u32, i32, u32)>,
     /// Messages that are to be sent empty and that MPI has refused: to whom, with which tag.
     unsent: VecDeque<(u32, i32)>,
+    /// Notices that could not be sent so far: to whom, and what they say.
+    untold: VecDeque<(u32, [u8; HEADER], Option<HostRange>)>,
     /// A process of the job has another version: nothing that it says is understood, so that every operation fails from then on.
     misfit: Option<Failure>,
     /// Processes of other versions that were told so.
@@ -120,8 +122,11 @@ impl Mail {
     }
 
     /// Whether all letters are read that have come, also from other ranks than the one whose letter is the next, now that this one has not ended: of those that came longer ago than
-    /// [`TRUST`]. To ask more often would cost as much as a message.
+    /// [`TRUST`]. To ask more often would cost as much as a message. It is unknown where there is no memory for places: letters may be kept, or come to no place.
     pub(crate) fn is_read(&mut self, library: &Library) -> bool {
+        if self.places.len() < 2 || !self.kept.is_empty() {
+            return false;
+        }
         let now = Instant::now();
         if self.ordered.is_some_and(|ordered| now - ordered < TRUST) {
             return true;
@@ -139,8 +144,12 @@ impl Mail {
 
     /// The next letter that has come, if any.
     pub(crate) fn next(&mut self, library: &Library) -> Result<Option<Letter>> {
+        // Where MPI is left alone nothing is asked of it.
+        if !self.listens {
+            return self.nothing();
+        }
         self.collect(library);
-        if self.listens && self.places.len() < PLACES {
+        if self.places.len() < PLACES {
             self.listen(library);
         }
         let version = self.version();
@@ -149,7 +158,7 @@ impl Mail {
             if let Some(failure) = library.failure() {
                 return Err(failure.clone());
             }
-            let Some(place) = self.places.front_mut().filter(|_| self.listens) else { return self.nothing() };
+            let Some(place) = self.places.front_mut() else { return self.nothing() };
             if self.misfit.is_none()
                 && let Some(letter) = self.kept.pop_front()
             {
@@ -195,6 +204,9 @@ impl Mail {
             self.unsent.pop_front();
             self.give_back(peer, tag);
         }
+        if !self.untold.is_empty() {
+            self.tell_untold(library);
+        }
         while let Some(request) = self.sent.front_mut() {
             let outcome = library.has_ended(request);
             if let Ok(false) = outcome {
@@ -210,9 +222,23 @@ impl Mail {
         }
     }
 
+    #[cold]
+    fn tell_untold(&mut self, library: &Library) {
+        while let Some((peer, bytes, carried)) = self.untold.pop_front() {
+            if self.send_bytes(library, peer, &bytes, carried.as_ref()).is_err() {
+                return self.untold.push_front((peer, bytes, carried));
+            }
+        }
+    }
+
     /// Whether letters are on their way.
     pub(crate) fn is_sending(&self) -> bool {
-        !self.sent.is_empty() || !self.unsent.is_empty()
+        !self.sent.is_empty() || self.listens && self.has_refused()
+    }
+
+    /// Whether anything is left that could not be sent so far.
+    fn has_refused(&self) -> bool {
+        !self.unsent.is_empty() || !self.untold.is_empty()
     }
 
     /// The first of so many tags for what follows a letter to a rank of the job. Those of messages that wait to be sent are passed over, as what is sent before
@@ -309,7 +335,8 @@ impl Mail {
         Ok(())
     }
 
-    /// Tells ranks of the job that a group has failed. A rank that cannot be told finds out when its time is over.
+    /// Tells ranks of the job that a group has failed. One that cannot be told now, as MPI refuses that or there is no memory, is told later: it may not have come to its end of a transfer
+    /// whose memory has other bytes [soon](crate::ending).
     pub(crate) fn notify(
         &mut self,
         library: &Library,
@@ -348,7 +375,9 @@ impl Mail {
             bytes.last_chunk_mut::<SHIFT>().into_iter().for_each(|end| end.fill(b' '));
         }
         for peer in peers {
-            let _ = self.send_bytes(library, peer, &bytes, carried.as_ref());
+            if self.send_bytes(library, peer, &bytes, carried.as_ref()).is_err() {
+                self.untold.push_back((peer, bytes, carried.clone()));
+            }
         }
     }
 
@@ -385,6 +414,7 @@ impl Mail {
                     match opened(place.memory(), version, library.size) {
                         Ok(letter) => self.kept.extend(letter),
                         Err(failure) => {
+                            self.answer(library, Some(origin_of(place.memory())), &failure);
                             self.misfit.get_or_insert(failure);
                         }
                     }
@@ -394,7 +424,7 @@ impl Mail {
                 Err(_) => std::mem::forget(place),
             }
         }
-        while !self.sent.is_empty() && Instant::now() < end {
+        while (!self.sent.is_empty() || self.has_refused()) && Instant::now() < end {
             self.collect(library);
         }
         // What is left belongs to ranks that are gone, and its memory stays where it is.
@@ -612,6 +642,23 @@ mod tests {
         mail.rest(&library, Instant::now() + Duration::from_secs(2));
         mail.listen(&library);
         assert!(mail.next(&library).is_err());
+        assert_eq!(unexpected_by(&other), 1, "its sender is not told");
+    }
+
+    #[test]
+    fn messages_that_were_refused_are_not_sent_while_mpi_is_left_alone() {
+        let [library, other]: [Library; 2] = failing_network(2).collect::<Vec<_>>().try_into().ok().unwrap();
+        let mut mail = Mail::default();
+        mail.listen(&library);
+        fail_next(FIRST_TAG, u32::MAX);
+        mail.send_empty(&library, 1, std::iter::once(FIRST_TAG));
+        mail.rest(&library, Instant::now() + Duration::from_millis(10));
+        fail_next(FIRST_TAG, 0);
+        assert!(mail.next(&library).unwrap().is_none());
+        assert_eq!(unexpected_by(&other), 0, "the program may have ended MPI");
+        mail.listen(&library);
+        assert!(mail.next(&library).unwrap().is_none());
+        assert_eq!(unexpected_by(&other), 1);
     }
 
     #[test]

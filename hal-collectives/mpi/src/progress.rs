@@ -299,8 +299,15 @@ impl Progress {
             }
         }
         self.unclaimed.rest(&self.library, end);
-        // What is left belongs to ranks that are gone, and its memory stays where it is.
-        std::mem::forget(left);
+        for InFlight { request, purpose, .. } in left {
+            std::mem::forget(purpose);
+            if request.is_cancelled() {
+                self.unclaimed.decide_later(request);
+            } else {
+                // It belongs to a rank that is gone, and its memory stays where it is.
+                std::mem::forget(request);
+            }
+        }
     }
 
     /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends before MPI does;
@@ -418,11 +425,12 @@ impl Progress {
                 return true;
             }
         }
+        let mut landed = std::mem::take(&mut self.landed);
         let is_landed = |id: &u64| self.active.get(id).is_some_and(|active| active.is_landed);
-        if self.landed.iter().any(is_landed) && !self.mail.is_read(&self.library) {
-            return moved;
+        if landed.iter().any(is_landed) && !self.mail.is_read(&self.library) {
+            // What has sent all goes on.
+            (self.landed, landed) = landed.into_iter().partition(is_landed);
         }
-        let landed = std::mem::take(&mut self.landed);
         moved |= !landed.is_empty();
         for id in &landed {
             self.active.get_mut(id).into_iter().for_each(|active| active.is_landed = false);
@@ -457,6 +465,9 @@ impl Progress {
             return true;
         }
         self.settle_cancelled(peer);
+        if self.unclaimed.is_undecided(peer, (tag, count)) {
+            return false;
+        }
         for flight in self.in_flight.iter_mut().chain(self.endings.kept()) {
             if flight.tag_of(peer).is_some_and(|of| tags_between(tag, of) < count) {
                 if flight.request.is_cancelled() {
@@ -545,11 +556,14 @@ impl Progress {
                 Addressee::Member(group) => self.end(&group, &failure),
                 Addressee::Gone | Addressee::Failed(_) => {}
                 Addressee::Later => {
-                    let forgotten = self.groups.remember_failure(id, &failure);
+                    let (before, forgotten) = self.groups.hear_failure(id, &failure);
                     self.forget_early(|group| {
                         group.number == id.number && group.generation <= id.generation
                             || Some(group.number) == forgotten
                     });
+                    if let Some(before) = before {
+                        self.end(&before, &failure);
+                    }
                 }
             }
             return;
@@ -559,7 +573,12 @@ impl Progress {
                 Ok(()) => self.hand_over(letter),
                 Err(failure) => {
                     self.unclaimed.discard(&letter, &self.library);
-                    self.end(&group, &failure);
+                    let failed = group.set_failed(&failure);
+                    self.end_failed(&group, failed);
+                    if failed == Failed::Before {
+                        // Those who would tell it may not be in the group.
+                        self.mail.notify(&self.library, id, &failure, [header.source]);
+                    }
                 }
             },
             Addressee::Later => {

@@ -142,12 +142,21 @@ impl Groups {
         (failed, forgotten)
     }
 
-    /// Records that a group has failed: it is not joined any more. Returns the group that is forgotten for it.
-    pub(crate) fn remember_failure(&self, id: Generation, failure: &Failure) -> Option<u64> {
+    /// Records that a group has failed: it is not joined any more.
+    pub(crate) fn remember_failure(&self, id: Generation, failure: &Failure) {
+        self.hear_failure(id, failure);
+    }
+
+    /// The same of a group that this process may come to be in. Returns the one that it is in, which is a generation before, and has failed too; and the group that is forgotten for it.
+    pub(crate) fn hear_failure(
+        &self,
+        id: Generation,
+        failure: &Failure,
+    ) -> (Option<Arc<Group>>, Option<u64>) {
         let mut groups = self.lock();
         let (known, forgotten) = self.meet(&mut groups, id.number);
         known.fail(id.generation, failure);
-        forgotten
+        (known.group.upgrade(), forgotten)
     }
 }
 
@@ -195,7 +204,7 @@ mod tests {
         let most = STRANGERS as u64;
         let speak = |number: u64| {
             if number.is_multiple_of(2) {
-                return groups.remember_failure(Generation { number, generation: 0 }, &failure);
+                return groups.hear_failure(Generation { number, generation: 0 }, &failure).1;
             }
             let group = Generation { number, generation: 0 };
             let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };

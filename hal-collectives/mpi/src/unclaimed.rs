@@ -18,7 +18,7 @@
 //!    of a tag ([`Unclaimed::claim`]), those that were remembered before it get receives with memory of their own, which their operations claim when they come to them, or
 //!    which are discarded. Where there is no memory for that, the operation that asks fails.
 //! 4. *Each announced message has one receive.* A receive that was cancelled before it had its message begins again, as the last one of its tag so far: no letter with its
-//!    tag is taken before MPI has said whether it has missed its message. A receive that another one stands behind is not cancelled any more ([`Request::stay`]), as the
+//!    tag is taken before MPI has said whether it has missed its message, which may be when it is used again. A receive that another one stands behind is not cancelled any more ([`Request::stay`]), as the
 //!    other one would get its message; and when all are cancelled, the last one is the first. What is not wanted of a letter is received here. Where MPI has failed
 //!    with a receive that it had begun, it is not known whether the message has come, and nothing is believed any more ([`Library::failure`]).
 //!
@@ -37,6 +37,7 @@ use crate::wire::{Content, Meeting, TAGS};
 use hal_collectives::Result;
 use hal_semaphore::{Code, Failure};
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::ManuallyDrop;
 use std::time::Instant;
 
 /// How many bytes of what is not wanted are received at once.
@@ -59,8 +60,14 @@ impl Message {
         Ok(())
     }
 
-    /// Cancels its receive, and whether it is to be received or claimed when it is listened for again.
-    fn is_left(&mut self, library: &Library, end: Instant) -> bool {
+    /// Cancels its receive, and whether it is to be received or claimed when it is listened for again. Where MPI does not say in time whether it has come the receive is
+    /// undecided, if it is not wanted and the last one of its tag.
+    fn is_left(
+        &mut self,
+        library: &Library,
+        end: Instant,
+        (is_last, undecided): (bool, &mut Vec<Request>),
+    ) -> bool {
         let Some(mut request) = self.request.take() else { return true };
         library.cancel(&mut request);
         let outcome = library.outcome_by(&mut request, end);
@@ -71,9 +78,13 @@ impl Message {
                 self.request = Some(request);
                 is_wanted
             }
+            Ok(None) if is_last && !is_wanted => {
+                undecided.push(request);
+                false
+            }
             Ok(None) | Err(_) => {
                 std::mem::forget(request);
-                if is_wanted {
+                if is_wanted || !is_last {
                     let message = "a message of a group had not come when MPI was left alone";
                     library.distrust(&Failure::new(Code::Aborted, message));
                 }
@@ -88,7 +99,9 @@ impl Message {
 pub(crate) struct Unclaimed {
     /// By their rank and tag, in the order of their letters.
     messages: BTreeMap<(u32, i32), VecDeque<Message>>,
-    /// Any of them is not wanted.
+    /// Receives that were cancelled when MPI was left alone, which has not said so far whether they have missed their messages. Their memory stays where it is, also behind that.
+    undecided: Vec<ManuallyDrop<Request>>,
+    /// Any of them is not wanted, or undecided.
     is_unfinished: bool,
     /// The tags of each rank, from one on, of which no message was announced that has not come or is not remembered here.
     clear: BTreeMap<u32, (i32, u32)>,
@@ -126,6 +139,8 @@ impl Unclaimed {
             at < count
         };
         received.for_each(|tag| _ = stands_at(tag));
+        let undecided = self.undecided.iter().filter_map(|request| request.source());
+        undecided.filter(|(from, _)| *from == peer).for_each(|(_, tag)| _ = stands_at(tag));
         for (meeting, tag, length) in announced {
             let known = self.messages.get(&(peer, tag));
             let is_known = known.is_some_and(|all| all.iter().any(|of| of.wanted == Some(meeting)));
@@ -194,8 +209,28 @@ impl Unclaimed {
         self.is_unfinished = true;
     }
 
+    /// MPI is left alone, and has not said whether a receive that was cancelled has missed its message.
+    pub(crate) fn decide_later(&mut self, request: Request) {
+        if let Some((peer, _)) = request.source() {
+            // Its tag was taken for clear, if it was remembered here.
+            self.clear.remove(&peer);
+        }
+        self.undecided.push(ManuallyDrop::new(request));
+        self.is_unfinished = true;
+    }
+
+    /// Whether there is such a receive of a rank with one of so many tags.
+    pub(crate) fn is_undecided(&self, peer: u32, (first, count): (i32, u32)) -> bool {
+        let mut sources = self.undecided.iter().filter_map(|request| request.source());
+        sources.any(|(from, tag)| from == peer && tags_between(first, tag) < count)
+    }
+
     /// Lets go of what has come and is not wanted, and receives more of it.
     pub(crate) fn look(&mut self, library: &Library) {
+        let has_ended = |request: &mut ManuallyDrop<Request>| library.has_ended(request).unwrap_or(false);
+        for request in self.undecided.extract_if(.., has_ended).collect::<Vec<_>>() {
+            self.missed(&request);
+        }
         let mut under_way: BTreeMap<u32, u64> = BTreeMap::new();
         self.messages.retain(|&(peer, _), messages| {
             messages.retain_mut(|message| {
@@ -210,7 +245,7 @@ impl Unclaimed {
             !messages.is_empty()
         });
         let mut all: u64 = under_way.values().sum();
-        let mut is_unfinished = false;
+        let mut is_unfinished = !self.undecided.is_empty();
         for (&(peer, tag), messages) in &mut self.messages {
             let of_peer = under_way.entry(peer).or_default();
             let Some(last) = messages.iter().rposition(|message| message.wanted.is_none()) else { continue };
@@ -232,16 +267,18 @@ impl Unclaimed {
 
     /// Nothing is received any more. What has not come by `end` is received when it is listened for again; what MPI may write then stays where it is.
     pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
+        let mut undecided = Vec::new();
         self.messages.retain(|_, messages| {
             // The last ones first: a later receive would get the message of one that was cancelled.
             let mut left = VecDeque::new();
             while let Some(mut message) = messages.pop_back() {
-                if message.is_left(library, end) {
+                if message.is_left(library, end, (left.is_empty(), &mut undecided)) {
                     left.push_front(message);
                 }
             }
             *messages = left;
             !messages.is_empty()
         });
+        undecided.into_iter().for_each(|request| self.decide_later(request));
     }
 }

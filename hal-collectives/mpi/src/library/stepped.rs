@@ -35,6 +35,9 @@ struct Posted {
 /// What is done as a call of some rank to receive with some tag begins.
 type Hook = (usize, c_int, Box<dyn FnOnce()>);
 
+/// What is done as a call of some rank begins, so many calls from now, and says whether that one fails.
+type AtCall = (usize, usize, Box<dyn FnOnce() -> bool>);
+
 /// How messages go.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Way {
@@ -63,12 +66,25 @@ struct Net {
 thread_local! {
     static NET: RefCell<Net> = RefCell::default();
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    static AT_CALL: RefCell<Option<AtCall>> = const { RefCell::new(None) };
 }
 
 const RANK_BITS: u32 = 40;
 
 fn rank_of(request: Handle) -> usize {
     request >> RANK_BITS
+}
+
+/// A call of a rank begins: whether it fails.
+fn fails(rank: usize) -> bool {
+    let due = AT_CALL.with_borrow_mut(|at| {
+        at.take_if(|(of, left, _)| {
+            let is_due = (*of, *left) == (rank, 0);
+            *left -= usize::from(*of == rank && !is_due);
+            is_due
+        })
+    });
+    due.is_some_and(|(_, _, work)| work())
 }
 
 fn copy(message: &Message, posted: &Posted) {
@@ -125,6 +141,9 @@ unsafe extern "C" fn send(
     rank: Handle,
     request: *mut Handle,
 ) -> c_int {
+    if fails(rank) {
+        return 1;
+    }
     let (length, peer) =
         (usize::try_from(count).unwrap_or_default(), usize::try_from(peer).unwrap_or_default());
     NET.with_borrow_mut(|net| {
@@ -157,6 +176,9 @@ unsafe extern "C" fn receive(
     rank: Handle,
     request: *mut Handle,
 ) -> c_int {
+    if fails(rank) {
+        return 1;
+    }
     if let Some((_, _, hook)) =
         HOOK.with_borrow_mut(|hook| hook.take_if(|hook| (hook.0, hook.1) == (rank, tag)))
     {
@@ -183,6 +205,9 @@ unsafe extern "C" fn receive(
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
     // SAFETY: `Library` passes words of its own.
     unsafe {
+        if *request != 0 && fails(rank_of(*request)) {
+            return 1;
+        }
         let ended = if *request == 0 {
             Some(Some(0))
         } else {
@@ -196,6 +221,9 @@ unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c
 unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
     // SAFETY: `Library` passes a word of its own.
     let handle = unsafe { *request };
+    if fails(rank_of(handle)) {
+        return 1;
+    }
     NET.with_borrow_mut(|net| {
         let posted = &mut net.posted[rank_of(handle)];
         if let Some(at) = posted.iter().position(|posted| posted.request == handle) {
@@ -228,6 +256,16 @@ pub(crate) fn network(ranks: usize, way: Way) -> impl Iterator<Item = Library> {
 /// Does something as a rank's next receive of a message with some tag begins.
 pub(crate) fn before_receive(rank: usize, tag: i32, work: impl FnOnce() + 'static) {
     HOOK.set(Some((rank, super::LEAST_TAGS - tag, Box::new(work))));
+}
+
+/// Does something at a rank's call that comes so many calls from now, which says whether that one fails.
+pub(crate) fn at_call(rank: usize, calls: usize, work: impl FnOnce() -> bool + 'static) {
+    AT_CALL.set(Some((rank, calls, Box::new(work))));
+}
+
+/// Whether there was no such call so far. There will be none any more.
+pub(crate) fn take_call() -> bool {
+    AT_CALL.take().is_some()
 }
 
 /// Between which ranks messages are on their way.

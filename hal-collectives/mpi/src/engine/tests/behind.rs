@@ -8,6 +8,7 @@ use crate::ending::GRACE;
 use crate::library::stepped::{
     Way, arrive, before_receive, finish, met, network, on_their_way, settle, unmet,
 };
+use crate::library::without_memory;
 use crate::wire::{FIRST_TAG, TAGS};
 use hal_collectives::Tree;
 
@@ -209,4 +210,127 @@ fn tags_of_messages_that_were_sent_are_free_again() {
         }
         assert_eq!((told.try_recv().unwrap().is_err(), reserved()), (is_given_up, 0));
     }
+}
+
+/// MPI took longer to say so than it was left alone.
+#[test]
+fn letters_come_to_places_that_were_cancelled_when_mpi_was_left_alone() {
+    let (ranks, mut groups) = joined(2, Way { lingers: true, ..EAGER });
+    drop(groups.remove(0));
+    ranks[0].0.with(TERMS, Progress::rest).unwrap();
+    groups.insert(0, ranks[0].join(b"one", TERMS));
+    settle();
+    // As many as there are places, and as many again.
+    for sent in 1..70 {
+        let _told = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[sent]));
+        arrive_all();
+        let got = memory(&[0]);
+        let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
+        look_all(&ranks);
+        assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), sent));
+    }
+}
+
+/// MPI says so when it is used again.
+#[test]
+fn message_that_a_receive_has_missed_which_was_cancelled_when_mpi_was_left_alone_is_taken_for_no_other() {
+    let (ranks, mut groups) = cancelled();
+    std::thread::sleep(GRACE);
+    ranks[0].look();
+    drop(groups.remove(0));
+    ranks[0].0.with(TERMS, Progress::rest).unwrap();
+    settle();
+    let others = [0, 1].map(|rank: usize| ranks[rank].join(b"two", TERMS));
+    arrive_all();
+    ranks[1].0.with(TERMS, |progress| progress.skip_tags(0, TAGS - 1)).unwrap();
+    let _sent = transfer(&*others[1], Kind::Send { to: 0 }, memory(&[6; 3_000]));
+    arrive_all();
+    let got = memory(&[0; 3_000]);
+    let told = transfer(&*others[0], Kind::Recv { from: 1 }, got.clone());
+    look_all(&ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got), unmet()), (Ok(Ok(())), 6, 0));
+}
+
+/// A transfer of more than goes at once, which its sender gives up. It has no memory for a notice then, if it is to have none.
+fn changed(is_without_memory: bool) -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
+    let (ranks, groups) = joined(2, EAGER);
+    let mut sent = LONGER.begin(&*groups[1], 0, (0, 0)).unwrap();
+    let give_up = || groups[1].end(&Failure::new(Code::DataLoss, "given up"));
+    if is_without_memory {
+        without_memory(give_up);
+    } else {
+        arrive_all();
+        ranks[0].look();
+        give_up();
+    }
+    while sent.outcome.is_none() {
+        ranks[1].look();
+        sent.look("the sender");
+    }
+    arrive_all();
+    // It is read later.
+    std::mem::forget(sent);
+    (ranks, groups)
+}
+
+const LONGER: Planned = Planned { words: 3_000, ..TRANSFER };
+
+/// Has a rank receive what was changed meanwhile.
+fn receive_changed(group: &dyn Communicator, look: impl Fn()) -> Option<Outcome> {
+    let mut received = LONGER.begin(group, 0, (0, 0))?;
+    for _ in 0..5 {
+        look();
+        finish_those_to(0);
+        received.look("the receiver");
+    }
+    received.outcome
+}
+
+#[test]
+fn rank_that_had_no_memory_for_a_notice_sends_it_later() {
+    let (ranks, groups) = changed(true);
+    assert_eq!(receive_changed(&*groups[0], || ranks[0].look()), Some(Err(Code::DataLoss)));
+}
+
+/// The notice was read when MPI was left alone, and is taken when there are places for letters again.
+#[test]
+fn operation_does_not_end_well_where_letters_cannot_be_read() {
+    let (ranks, mut groups) = changed(false);
+    drop(groups.remove(0));
+    ranks[0].0.with(TERMS, Progress::rest).unwrap();
+    let group = without_memory(|| ranks[0].join(b"one", TERMS));
+    let outcome = receive_changed(&*group, || without_memory(|| ranks[0].look()));
+    assert_eq!(outcome, None);
+}
+
+/// Which would have to wait for a rank that stands still.
+#[test]
+fn operation_that_has_sent_all_ends_though_letters_are_behind_one_that_has_not_come() {
+    let (ranks, groups) = joined(3, Way::default());
+    let others: Vec<_> = ranks.iter().map(|rank| rank.join(b"two", TERMS)).collect();
+    let go_on = |but: &[(usize, (usize, usize))]| {
+        arrive_all();
+        met().into_iter().filter(|of| !but.contains(of)).for_each(finish);
+    };
+    let (got, gotten) = (memory(&[0; 3_000]), memory(&[0; 3_000]));
+    let comes = transfer(&*groups[0], Kind::Recv { from: 1 }, got);
+    let _sends = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5; 3_000]));
+    let goes = transfer(&*groups[0], Kind::Send { to: 1 }, memory(&[6; 3_000]));
+    let _comes = transfer(&*groups[1], Kind::Recv { from: 0 }, gotten);
+    // The letters.
+    on_their_way().into_iter().for_each(|(from, to)| arrive(from, to));
+    met().into_iter().for_each(finish);
+    look_all(&ranks[..2]);
+    // A letter that has not come to its end, and another one behind it.
+    let _stuck = transfer(&*others[2], Kind::Send { to: 0 }, memory(&[7]));
+    arrive(2, 0);
+    let stuck: Vec<_> = met().into_iter().filter(|(to, (from, _))| (*to, *from) == (0, 2)).collect();
+    let _behind = transfer(&*others[1], Kind::Send { to: 0 }, memory(&[7]));
+    go_on(&stuck);
+    look_all(&ranks[..1]);
+    assert!(comes.try_recv().is_err());
+    assert_eq!(goes.try_recv(), Ok(Ok(())));
+    go_on(&[]);
+    look_all(&ranks[..1]);
+    assert_eq!(comes.try_recv(), Ok(Ok(())));
 }

@@ -255,6 +255,37 @@ fn letter_of_a_group_that_was_begun_anew_ends_the_one_before_it() {
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 7));
 }
 
+/// It was told so by a rank that was in no generation before, as those between them are not in the group.
+#[test]
+fn notice_of_a_group_that_was_begun_anew_ends_the_one_before_it() {
+    let ranks = job(6);
+    let groups = [0, 3].map(|rank: usize| ranks[rank].join(b"six", TERMS));
+    let _another = ranks[1].join(b"another", TERMS);
+    let waits = sum(&*groups[0], 5).1;
+    groups[1].end(&Failure::new(Code::DataLoss, "gone"));
+    ranks[1].look();
+    let again = ranks[1].join(b"six", TERMS);
+    again.end(&Failure::new(Code::DataLoss, "gone again"));
+    ranks[0].look();
+    assert_eq!(waits.try_recv(), Ok(Err(Code::DataLoss)));
+}
+
+/// The others, which would tell it, are not in the group.
+#[test]
+fn rank_that_sends_to_one_whose_group_has_failed_is_told_so() {
+    let ranks = job(6);
+    let groups = [0, 3].map(|rank: usize| ranks[rank].join(b"six", TERMS));
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    let (tell, told) = channel();
+    let operation =
+        Operation { kind: Kind::SendRecv { to: Some(0), from: Some(0) }, element: Element::U32, count: 1 };
+    let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+    let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+    assert!(groups[1].enter(operation).unwrap().start(buffers, done).is_none());
+    look_all(&ranks);
+    assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)));
+}
+
 #[test]
 fn operation_that_a_rank_gives_up_or_drops_ends_the_group_for_all() {
     for gives_up in [true, false] {

@@ -11,17 +11,17 @@ use crate::wire::TAGS;
 use std::collections::BTreeMap;
 
 /// Random numbers from a seed, below another one each.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, below: usize) -> usize {
+    pub(super) fn below(&mut self, below: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         usize::try_from((self.0 >> 4) % below as u64).unwrap()
     }
 
-    fn one_in(&mut self, many: usize) -> bool {
+    pub(super) fn one_in(&mut self, many: usize) -> bool {
         many > 0 && self.below(many) == 0
     }
 }
@@ -163,6 +163,10 @@ impl Planned {
 }
 
 impl Part {
+    pub(super) fn group(&self) -> usize {
+        self.group
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }
