@@ -311,7 +311,8 @@ impl Library {
         })?;
         let (address, handle) = (request.memory.address().cast(), &raw mut *request.handle);
         let tag = self.last_tag - tag;
-        request.is_over = false;
+        // Also of a place whose receive was cancelled before.
+        (request.is_over, request.has_missed) = (false, false);
         // SAFETY: the memory and the handle stay where they are until the request has ended, which its owner sees to.
         self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })
     }

@@ -603,6 +603,25 @@ mod tests {
         assert_eq!(dropped_under_way(), before);
     }
 
+    /// What came to the place before is in its memory still.
+    #[test]
+    fn place_that_was_cancelled_and_ends_late_brings_no_letter_then_and_the_next_one_all_the_same() {
+        let ([library, other], mut mail) = (all(lingering_network(2)), Mail::default());
+        linger(0);
+        mail.listen(&library);
+        let many = PLACES as u64;
+        post(&other, 0, 0..many);
+        assert!((0..many).all(|number| next(&mut mail, &library) == Some(number)));
+        linger(u32::MAX);
+        mail.rest(&library, Instant::now());
+        assert_eq!(mail.places.len(), PLACES);
+        linger(0);
+        mail.listen(&library);
+        assert_eq!((next(&mut mail, &library), expected_by(&library)), (None, PLACES));
+        post(&other, 0, many..many + 2);
+        assert_eq!([(); 3].map(|()| next(&mut mail, &library)), [Some(many), Some(many + 1), None]);
+    }
+
     #[test]
     fn letter_that_is_kept_is_not_taken_while_mpi_is_left_alone_though_places_are_left() {
         let ([library, other], mut mail) = (all(lingering_network(2)), Mail::default());
