@@ -293,6 +293,8 @@ impl Progress {
             let has_ended = |flight: &mut InFlight| library.has_ended(&mut flight.request).unwrap_or(false);
             for flight in left.extract_if(.., has_ended) {
                 self.unclaimed.missed(&flight.request);
+                // The next look lets go of its memory, without the lock.
+                self.ended.let_go.push(flight);
             }
             if left.is_empty() || Instant::now() >= end {
                 break;

@@ -196,6 +196,26 @@ fn memory_that_mpi_may_write_stays_where_it_is_when_mpi_is_left_alone() {
     assert_eq!(late.goes.try_recv(), Err(TryRecvError::Empty));
 }
 
+#[test]
+fn memory_of_a_message_that_comes_while_mpi_is_being_left_alone_is_let_go_of_without_the_lock() {
+    let late = Announced::by(interrupted_late_network(2));
+    late.fail();
+    assert_eq!(told_in_time(&late.ranks[0], &late.told), Err(Code::DataLoss));
+    drop(late.groups);
+    let sender = late.ranks[1].0.clone();
+    behind(Call::Test, tag_of(0), || {
+        // By another thread, as this one looks.
+        let sends = std::thread::spawn(move || {
+            let words = memory(&vec![5; WORDS as usize]);
+            sender.with(LONG, |progress| progress.library().send(words, 0, tag_of(0)).is_ok())
+        });
+        assert_eq!(sends.join().unwrap(), Some(true));
+    });
+    late.ranks[0].0.with(LONG, Progress::rest).unwrap();
+    late.ranks[0].look();
+    assert_eq!(late.goes.try_recv(), Ok(true));
+}
+
 /// As the process ends, others wait for it.
 #[test]
 fn receives_of_operations_that_wait_are_cancelled_when_mpi_ends() {
