@@ -406,6 +406,12 @@ mod tests {
                     let places = piece.operation.places(0, ranks);
                     let bytes = places.send.max(places.recv).unwrap_or_default();
                     assert!(bytes <= most.max(2 * u64::from(ranks)), "{operation} in {most}");
+                    // Another element of each part has no room in any but the last.
+                    let is_last = number + 1 == pieces.count();
+                    assert!(
+                        is_last || bytes + 2 * (bytes / piece.part(ranks)) > most,
+                        "{operation} in {most}"
+                    );
                     assert!(piece.operation.check(ranks).is_ok());
                     at += piece.part(ranks);
                 }
@@ -420,5 +426,22 @@ mod tests {
         let pieces = Pieces::new(operation, 2, 1);
         let last = pieces.get(pieces.count() - 1);
         assert_eq!(last.offset_of(0) + last.part(2), 1 << 40);
+    }
+
+    #[test]
+    fn memory_that_is_too_short_for_the_last_part_of_a_piece_is_refused() {
+        const RANKS: u32 = 3;
+        let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: 100 };
+        let pieces = Pieces::new(operation, RANKS, 60);
+        let memory = |length| HostRange::allocate(length, 64).unwrap_or_else(|failure| panic!("{failure}"));
+        for piece in [0, pieces.count() - 1].map(|number| pieces.get(number)) {
+            let part = piece.part(RANKS);
+            let send = Some(Memory::Alone(memory(part)));
+            let fits =
+                |recv| piece.cut(&PieceBuffers { send: send.clone(), recv: Some(recv) }, (0, RANKS)).is_ok();
+            let (whole, alone) = (piece.offset_of(RANKS - 1) + part, part * u64::from(RANKS));
+            assert!(fits(Memory::Whole(memory(whole))) && !fits(Memory::Whole(memory(whole - 1))));
+            assert!(fits(Memory::Alone(memory(alone))) && !fits(Memory::Alone(memory(alone - 1))));
+        }
     }
 }

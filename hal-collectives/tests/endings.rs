@@ -10,10 +10,10 @@
 
 mod common;
 
-use common::{LONG, Started, begin, group, memory, start};
+use common::{LONG, Started, begin, group, group_in_pieces, memory, start};
 use hal_backend::HostRange;
 use hal_collectives::local::{Request, join};
-use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction};
+use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, PIECE, Reduction};
 use hal_semaphore::{Code, Failure};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -162,6 +162,43 @@ fn memory_of_a_large_operation_is_the_callers_alone_when_it_is_told() {
             assert!(told.recv_timeout(LONG).unwrap().is_ok());
             assert!(!own.send.as_ref().unwrap().is_shared() && !own.recv.as_ref().unwrap().is_shared());
         }
+    }
+}
+
+/// Memory of some elements, whose owner has a mark as long as it is there.
+fn marked_memory(elements: usize, mark: &Arc<()>) -> HostRange {
+    struct Owner(Vec<f32>, #[expect(dead_code, reason = "it is counted")] Arc<()>);
+    let mut owner = Arc::new(Owner(vec![1.0; elements], mark.clone()));
+    let start = Arc::get_mut(&mut owner).unwrap().0.as_mut_ptr();
+    // SAFETY: elements that live as long as their owner, which does not look at them.
+    unsafe { HostRange::from_raw(start.cast(), elements * 4, Some(owner)) }
+}
+
+#[test]
+fn memory_is_let_go_of_before_its_rank_is_told_in_pieces_too() {
+    const ELEMENTS: usize = 1 << 10;
+    for (piece, fails) in [(PIECE, false), (PIECE, true), (1 << 9, false), (1 << 9, true)] {
+        let members = group_in_pieces(2, LONG, piece);
+        let (tell, told) = std::sync::mpsc::channel();
+        let start = |rank: usize| {
+            let (mark, tell) = (Arc::new(()), tell.clone());
+            let [send, recv] = [(); 2].map(|()| Some(marked_memory(ELEMENTS, &mark)));
+            let done = move |end: hal_collectives::Result| {
+                tell.send((end.is_ok(), Arc::strong_count(&mark))).unwrap()
+            };
+            let entry = members[rank].enter(operation(SUM, ELEMENTS as u64)).unwrap();
+            let job = entry.start(Buffers { send, recv }, Box::new(done));
+            job.into_iter().for_each(|job| job());
+        };
+        start(0);
+        if fails {
+            members[1].end(&Failure::new(Code::DataLoss, "gone"));
+            assert_eq!(told.recv_timeout(LONG), Ok((false, 1)), "in pieces of {piece}");
+            continue;
+        }
+        start(1);
+        let both = [(); 2].map(|()| told.recv_timeout(LONG));
+        assert_eq!(both, [Ok((true, 1)); 2], "in pieces of {piece}");
     }
 }
 

@@ -101,9 +101,9 @@ impl Active {
 
     fn header(&self, content: Content) -> Result<Header> {
         let group = &self.started.group;
-        let meeting = self.started.outgoing().or(self.started.incoming());
-        let meeting =
-            meeting.ok_or_else(|| Failure::new(Code::Internal, "an operation with messages has no place"))?;
+        let meeting = self.started.outgoing().ok_or_else(|| {
+            Failure::new(Code::Internal, "an operation that sends nothing has a message to send")
+        })?;
         let source = group.engine.rank;
         Ok(Header { meeting, from: group.rank, source, asked: Some(self.started.asked), content })
     }

@@ -89,6 +89,7 @@ pub fn rest() {
 #[cfg(any(test, feature = "loopback"))]
 pub mod loopback {
     use crate::engine::Engine;
+    use crate::library::Library;
     use hal_collectives::{Communicator, Terms};
     use std::sync::Arc;
 
@@ -97,9 +98,13 @@ pub mod loopback {
 
     /// A job of so many ranks.
     pub fn job(ranks: u32) -> Vec<Rank> {
+        job_of(crate::library::loopback::network(ranks))
+    }
+
+    /// A job whose ranks have some libraries.
+    pub(crate) fn job_of(libraries: impl IntoIterator<Item = Library>) -> Vec<Rank> {
         let watchers = Box::leak(Box::default());
-        let rank = |library| Rank(Arc::new(Engine::new(library, watchers)));
-        crate::library::loopback::network(ranks).map(rank).collect()
+        libraries.into_iter().map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect()
     }
 
     impl Rank {

@@ -309,8 +309,7 @@ impl Library {
     pub(crate) fn receive_from_any_source(&self, request: &mut Request, tag: i32) -> Result {
         let length = request.memory.length();
         self.transfer(self.receive, request, length, self.any_source, tag)?;
-        // It may have ended without a message before.
-        (request.is_expected, request.has_missed) = (true, false);
+        request.is_expected = true;
         Ok(())
     }
 
@@ -331,7 +330,8 @@ impl Library {
         })?;
         let (address, handle) = (request.memory.address().cast(), &raw mut *request.handle);
         let tag = self.last_tag - tag;
-        request.is_over = false;
+        // Also of a place whose receive was cancelled before.
+        (request.is_over, request.has_missed) = (false, false);
         // SAFETY: the memory and the handle stay where they are until the request has ended, which its owner sees to.
         self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })
     }

@@ -72,7 +72,7 @@ pub(crate) struct Mail {
     /// The next tag for each rank.
     tags: BTreeMap<u32, i32>,
     /// Tags of messages that were announced and may not have been sent: to whom, from which on, how many.
-    pub(crate) reserved: Vec<(u32, i32, u32)>,
+    reserved: Vec<(u32, i32, u32)>,
     /// Messages that are to be sent empty and that MPI has refused: to whom, with which tag.
     unsent: VecDeque<(u32, i32)>,
     /// Notices that could not be sent so far: to whom, and what they say.
@@ -123,11 +123,10 @@ impl Mail {
 
     /// Whether all letters are read that have come, also from other ranks than the one whose letter is the next, now that this one has not ended: of those that came longer ago than
     /// [`TRUST`]. To ask more often would cost as much as a message. It is unknown where there is no memory for places: letters may be kept, or come to no place.
-    pub(crate) fn is_read(&mut self, library: &Library) -> bool {
+    pub(crate) fn is_read(&mut self, library: &Library, now: Instant) -> bool {
         if self.places.len() < 2 || !self.kept.is_empty() {
             return false;
         }
-        let now = Instant::now();
         if self.ordered.is_some_and(|ordered| now - ordered < TRUST) {
             return true;
         }
@@ -476,12 +475,23 @@ mod tests {
         broken_network, expected_by, fail_next, fail_next_receives, failing_network, linger,
         lingering_network, network, unexpected_by,
     };
+    use crate::library::stepped::{self, Way, arrive, finish, met};
     use crate::library::{dropped_under_way, without_memory};
     use std::time::Duration;
 
-    /// The libraries of two ranks.
+    /// The libraries of the ranks of a network.
+    fn all<const RANKS: usize>(network: impl Iterator<Item = Library>) -> [Library; RANKS] {
+        network.collect::<Vec<_>>().try_into().ok().unwrap()
+    }
+
+    /// Those of two ranks.
     fn pair() -> [Library; 2] {
-        network(2).collect::<Vec<_>>().try_into().ok().unwrap()
+        all(network(2))
+    }
+
+    /// The mail of a process of another version.
+    fn stranger() -> Mail {
+        Mail { pretended: Some(7), ..Mail::default() }
     }
 
     /// The header of a letter that carries nothing, about an operation with a number.
@@ -495,11 +505,12 @@ mod tests {
         mail.next(library).unwrap().map(|letter| letter.header.meeting.number)
     }
 
-    /// Sends letters from one rank to another.
-    fn post(from: &Library, to: u32, numbers: std::ops::Range<u64>) {
+    /// Sends letters from one rank to another. What is returned has those that are on their way.
+    fn post(from: &Library, to: u32, numbers: std::ops::Range<u64>) -> Mail {
         let mut mail = Mail::default();
         numbers.for_each(|number| mail.send(from, to, &header(number), None).unwrap());
         mail.collect(from);
+        mail
     }
 
     #[test]
@@ -513,7 +524,7 @@ mod tests {
 
     #[test]
     fn letter_is_taken_though_its_place_cannot_be_used_again() {
-        let [library, other]: [Library; 2] = failing_network(2).collect::<Vec<_>>().try_into().ok().unwrap();
+        let [library, other] = all(failing_network(2));
         let mut mail = Mail::default();
         mail.listen(&library);
         post(&other, 0, 0..PLACES as u64 + 1);
@@ -535,8 +546,7 @@ mod tests {
     fn no_letter_is_taken_behind_one_of_another_version() {
         let ([library, other], mut mail) = (pair(), Mail::default());
         mail.listen(&library);
-        let mut stranger = Mail { pretended: Some(7), ..Mail::default() };
-        stranger.send(&other, 0, &header(0), None).unwrap();
+        stranger().send(&other, 0, &header(0), None).unwrap();
         post(&other, 0, 1..3);
         for _ in 0..2 {
             assert_eq!(mail.next(&library).err().unwrap().code(), Code::FailedPrecondition);
@@ -596,7 +606,7 @@ mod tests {
     fn letter_of_another_version_of_a_rank_that_is_not_in_the_job_is_not_answered() {
         let ([library, other], mut mail) = (pair(), Mail::default());
         mail.listen(&library);
-        let mut stranger = Mail { pretended: Some(7), ..Mail::default() };
+        let mut stranger = stranger();
         for source in [2, 1, 1] {
             stranger.send(&other, 0, &Header { source, ..header(0) }, None).unwrap();
             assert!(mail.next(&library).is_err());
@@ -623,6 +633,67 @@ mod tests {
         assert_eq!(dropped_under_way(), before);
     }
 
+    /// What came to the place before is in its memory still.
+    #[test]
+    fn place_that_was_cancelled_and_ends_late_brings_no_letter_then_and_the_next_one_all_the_same() {
+        let ([library, other], mut mail) = (all(lingering_network(2)), Mail::default());
+        linger(0);
+        mail.listen(&library);
+        let many = PLACES as u64;
+        post(&other, 0, 0..many);
+        assert!((0..many).all(|number| next(&mut mail, &library) == Some(number)));
+        linger(u32::MAX);
+        mail.rest(&library, Instant::now());
+        assert_eq!(mail.places.len(), PLACES);
+        linger(0);
+        mail.listen(&library);
+        assert_eq!((next(&mut mail, &library), expected_by(&library)), (None, PLACES));
+        post(&other, 0, many..many + 2);
+        assert_eq!([(); 3].map(|()| next(&mut mail, &library)), [Some(many), Some(many + 1), None]);
+    }
+
+    #[test]
+    fn letter_that_is_kept_is_not_taken_while_mpi_is_left_alone_though_places_are_left() {
+        let ([library, other], mut mail) = (all(lingering_network(2)), Mail::default());
+        linger(0);
+        mail.listen(&library);
+        post(&other, 0, 0..1);
+        linger(u32::MAX);
+        mail.rest(&library, Instant::now());
+        assert_eq!((mail.kept.len(), mail.places.len()), (1, PLACES - 1));
+        assert_eq!(next(&mut mail, &library), None, "MPI is left alone");
+        linger(0);
+        mail.listen(&library);
+        assert_eq!([(); 2].map(|()| next(&mut mail, &library)), [Some(0), None]);
+    }
+
+    #[test]
+    fn it_is_asked_whether_a_letter_has_come_behind_one_that_has_not_ended_when_trust_is_over() {
+        let ([library, first, second], mut mail) =
+            (all(stepped::network(3, Way::default())), Mail::default());
+        mail.listen(&library);
+        let begun = Instant::now();
+        assert!(mail.is_read(&library, begun));
+        let _sending = [post(&first, 0, 0..1), post(&second, 0, 1..2)];
+        arrive(1, 0);
+        arrive(2, 0);
+        let [stuck, behind] = met().try_into().unwrap();
+        finish(behind);
+        let over = begun + TRUST;
+        assert!(mail.is_read(&library, over - Duration::from_nanos(1)), "it takes as long as a message");
+        assert_eq!([(); 2].map(|()| mail.is_read(&library, over)), [false; 2]);
+        finish(stuck);
+        assert_eq!([(); 3].map(|()| next(&mut mail, &library)), [Some(0), Some(1), None]);
+        assert!(mail.is_read(&library, over));
+    }
+
+    #[test]
+    fn letters_are_not_taken_for_read_where_mpi_fails_to_say_whether_they_have_come() {
+        let (library, mut mail) = (broken_network().unwrap(), Mail::default());
+        mail.listen(&library);
+        assert!(!mail.is_read(&library, Instant::now()));
+    }
+
     #[test]
     fn letters_that_are_on_their_way_when_mpi_is_left_alone_are_waited_for() {
         let ([library, _other], mut mail) = (pair(), Mail::default());
@@ -637,8 +708,7 @@ mod tests {
     fn letter_of_another_version_that_came_before_mpi_is_left_alone_is_not_forgotten() {
         let ([library, other], mut mail) = (pair(), Mail::default());
         mail.listen(&library);
-        let mut stranger = Mail { pretended: Some(7), ..Mail::default() };
-        stranger.send(&other, 0, &header(0), None).unwrap();
+        stranger().send(&other, 0, &header(0), None).unwrap();
         mail.rest(&library, Instant::now() + Duration::from_secs(2));
         mail.listen(&library);
         assert!(mail.next(&library).is_err());
@@ -665,10 +735,7 @@ mod tests {
     fn letters_that_were_put_back_come_before_all_others_and_in_their_order() {
         let ([library, other], mut mail) = (pair(), Mail::default());
         mail.listen(&library);
-        let mut others = Mail::default();
-        for number in 0..3 {
-            others.send(&other, 0, &header(number), None).unwrap();
-        }
+        post(&other, 0, 0..3);
         let [first, second] = [(), ()].map(|()| mail.next(&library).unwrap().unwrap());
         mail.put_back(second);
         mail.put_back(first);
@@ -695,15 +762,12 @@ mod tests {
     fn letters_that_came_before_mpi_is_left_alone_are_kept_in_their_order_and_no_others_come() {
         let ([library, other], mut mail) = (pair(), Mail::default());
         mail.listen(&library);
-        let mut others = Mail::default();
-        for number in 0..3 {
-            others.send(&other, 0, &header(number), None).unwrap();
-        }
+        post(&other, 0, 0..3);
         let begin = Instant::now();
         mail.rest(&library, begin + Duration::from_secs(20));
         assert!(begin.elapsed() < Duration::from_secs(10));
         assert_eq!((mail.listens(), mail.kept.len(), mail.places.len()), (false, 3, 0));
-        others.send(&other, 0, &header(3), None).unwrap();
+        post(&other, 0, 3..4);
         assert_eq!(next(&mut mail, &library), None, "MPI is left alone");
         mail.listen(&library);
         assert_eq!([(); 5].map(|()| next(&mut mail, &library)), [Some(0), Some(1), Some(2), Some(3), None]);

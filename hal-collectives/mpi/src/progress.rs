@@ -15,6 +15,8 @@ use crate::library::Library;
 use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
 use crate::unclaimed::Unclaimed;
+#[cfg(test)]
+use crate::wire::TAGS;
 use crate::wire::{Asked, CARRIED, Content, Meeting};
 use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, let_go, tell};
 use hal_semaphore::{Code, Failure};
@@ -195,10 +197,10 @@ impl Progress {
         self.early.values().flatten().map(count).sum()
     }
 
-    /// How many operations have tags for messages that they have yet to send.
+    /// Whether no message to a rank is announced and not sent, so that it has all tags.
     #[cfg(test)]
-    pub(crate) fn reserved(&self) -> usize {
-        self.mail.reserved.len()
+    pub(crate) fn are_tags_free(&mut self, peer: u32) -> bool {
+        self.mail.tags(peer, TAGS).is_ok()
     }
 
     /// Goes on with messages to a rank as if so many had been sent.
@@ -287,13 +289,13 @@ impl Progress {
         }
         // Once in any case, as the letters may have taken all the time.
         loop {
-            left.retain_mut(|flight| {
-                let has_ended = self.library.has_ended(&mut flight.request).unwrap_or(false);
-                if has_ended {
-                    self.unclaimed.missed(&flight.request);
-                }
-                !has_ended
-            });
+            let library = &self.library;
+            let has_ended = |flight: &mut InFlight| library.has_ended(&mut flight.request).unwrap_or(false);
+            for flight in left.extract_if(.., has_ended) {
+                self.unclaimed.missed(&flight.request);
+                // The next look lets go of its memory, without the lock.
+                self.ended.let_go.push(flight);
+            }
             if left.is_empty() || Instant::now() >= end {
                 break;
             }
@@ -365,8 +367,8 @@ impl Progress {
         if self.has_quit {
             return false;
         }
-        let mut moved = self.look_at_transfers();
-        moved |= self.read_letters();
+        self.look_at_transfers();
+        let mut moved = self.read_letters();
         self.let_go_of_kept();
         if self.receives_unclaimed() {
             self.unclaimed.look(&self.library);
@@ -376,20 +378,18 @@ impl Progress {
         moved || !self.ended.is_empty()
     }
 
-    /// Whether a transfer has ended.
-    fn look_at_transfers(&mut self) -> bool {
-        let (mut moved, mut at) = (false, 0);
+    /// Takes the transfers that have ended.
+    fn look_at_transfers(&mut self) {
+        let mut at = 0;
         while let Some(flight) = self.in_flight.get_mut(at) {
             match self.library.has_ended(&mut flight.request) {
                 Ok(false) => at += 1,
                 outcome => {
-                    moved = true;
                     let flight = self.in_flight.swap_remove(at);
                     self.landed(flight, outcome.map(drop));
                 }
             }
         }
-        moved
     }
 
     /// Takes the letters that have come; then operations go on whose messages came before the last look at letters. Whether anything has moved.
@@ -414,7 +414,6 @@ impl Progress {
                 Ok(None) => break,
                 // It may say so each time. What waits for it is told, and the next look asks again.
                 Err(failure) => {
-                    moved |= !self.active.is_empty();
                     self.fail_all(&failure);
                     return moved;
                 }
@@ -422,12 +421,12 @@ impl Progress {
             moved = true;
             if !self.ended.is_empty() && self.landed.is_empty() {
                 // Told first: to ask for another letter takes a system call where letters come through sockets.
-                return true;
+                return moved;
             }
         }
         let mut landed = std::mem::take(&mut self.landed);
         let is_landed = |id: &u64| self.active.get(id).is_some_and(|active| active.is_landed);
-        if landed.iter().any(is_landed) && !self.mail.is_read(&self.library) {
+        if landed.iter().any(is_landed) && !self.mail.is_read(&self.library, Instant::now()) {
             // What has sent all goes on.
             (self.landed, landed) = landed.into_iter().partition(is_landed);
         }
@@ -437,9 +436,7 @@ impl Progress {
         }
         for id in landed {
             // What has landed by going on with it once waits for the next letters, however many of its transfers had ended before.
-            if self.active.get(&id).is_some_and(|active| !active.is_landed) {
-                self.advance(id);
-            }
+            self.advance(id);
         }
         moved
     }
@@ -464,7 +461,6 @@ impl Progress {
         if self.unclaimed.is_clear(peer, tag, count) {
             return true;
         }
-        self.settle_cancelled(peer);
         if self.unclaimed.is_undecided(peer, (tag, count)) {
             return false;
         }
@@ -500,22 +496,6 @@ impl Progress {
         true
     }
 
-    /// Asks of each receive of a rank that was cancelled whether it has missed its message.
-    fn settle_cancelled(&mut self, peer: u32) {
-        self.let_go_of_kept();
-        let mut at = 0;
-        while let Some(flight) = self.in_flight.get_mut(at) {
-            let is_cancelled = flight.request.is_cancelled() && flight.tag_of(peer).is_some();
-            match is_cancelled.then(|| self.library.has_ended(&mut flight.request)) {
-                None | Some(Ok(false)) => at += 1,
-                Some(outcome) => {
-                    let flight = self.in_flight.swap_remove(at);
-                    self.landed(flight, outcome.map(drop));
-                }
-            }
-        }
-    }
-
     /// Goes on with a copy, if there is one: a part of it, as messages may come meanwhile.
     fn copy_some(&mut self) -> bool {
         while let Some(id) = self.copying.pop_front() {
@@ -523,9 +503,6 @@ impl Progress {
             let Some(copying) = &mut active.copying else { continue };
             if copying.go_on() {
                 self.copying.push_back(id);
-            } else {
-                active.copying = None;
-                self.advance(id);
             }
             return true;
         }

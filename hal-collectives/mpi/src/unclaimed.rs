@@ -201,7 +201,7 @@ impl Unclaimed {
         }
     }
 
-    /// A receive has ended: if it was cancelled before its message came, that may come later.
+    /// Where a receive has ended as it was cancelled before its message came, that may come later.
     pub(crate) fn missed(&mut self, request: &Request) {
         let Some(source) = request.missed() else { return };
         let message = Message { wanted: None, length: request.memory().length(), request: None };
@@ -280,5 +280,44 @@ impl Unclaimed {
             !messages.is_empty()
         });
         undecided.into_iter().for_each(|request| self.decide_later(request));
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+mod tests {
+    use super::*;
+    use crate::announced::Messages;
+    use crate::library::loopback::{expected_by, network, unexpected_by};
+    use crate::wire::FIRST_TAG;
+
+    #[test]
+    fn as_much_as_fits_is_received_of_what_is_not_wanted_and_one_message_of_each_rank_in_any_case() {
+        let ranks: Vec<Library> = network(4).collect();
+        let (library, mut unclaimed) = (&ranks[0], Unclaimed::default());
+        let largest = u32::try_from(AT_ONCE / 2).unwrap();
+        for (peer, count, expected) in [(1, 3, 2), (2, 2, 3), (3, 1, 4)] {
+            let messages = Messages { count, largest, bytes: u64::from(count) * u64::from(largest) };
+            unclaimed.discard_rest(None, &Announced::new((peer, peer), FIRST_TAG, messages), library);
+            assert_eq!(expected_by(library), expected, "rank {peer}");
+        }
+        let send = |peer: usize, at: i32| {
+            std::mem::forget(ranks[peer].send(allocate(4).unwrap(), 0, FIRST_TAG + at).unwrap());
+        };
+        // The first rank's do not come.
+        for (peer, at, expected) in [(2, 0, 4), (2, 1, 3), (3, 0, 2)] {
+            send(peer, at);
+            unclaimed.look(library);
+            assert_eq!((expected_by(library), unexpected_by(library)), (expected, 0), "rank {peer}");
+        }
+        (0..3).for_each(|at| send(1, at));
+        unclaimed.look(library);
+        unclaimed.look(library);
+        assert!(!unclaimed.is_unfinished());
+        assert_eq!((expected_by(library), unexpected_by(library)), (0, 0));
     }
 }

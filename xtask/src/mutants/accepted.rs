@@ -4,7 +4,7 @@
 //!
 //! The list is a TOML file of `[[accepted]]` tables, one `key = "text"` a line. It names a line by its text and not by
 //! its number, so that it stays right while lines move. `"*"` stands for every line, or every operator; several operators,
-//! or ids, are separated by commas.
+//! or ids, are separated by commas. An entry whose line has changed is an [error](check): nobody has looked at the line as it is now.
 
 use super::catalog::Mutant;
 use anyhow::{Context, Result, bail};
@@ -39,6 +39,27 @@ impl Accepted {
             && is_one_of(&self.operator, &mutant.operator)
             && (self.id.is_empty() || is_one_of(&self.id, &mutant.id))
     }
+
+    /// The same with each of its operators alone, and with each of its ids.
+    fn parts(&self) -> impl Iterator<Item = Self> {
+        let operators = self.operator.split(", ");
+        let by_operator = operators.map(|operator| Self { operator: operator.into(), ..self.clone() });
+        by_operator.chain(self.id.split(", ").map(|id| Self { id: id.into(), ..self.clone() }))
+    }
+}
+
+/// Refuses a list with entries that no mutant is like, also by one of their operators or ids, and names them.
+pub(super) fn check(list: &[Accepted], mutants: &[Mutant]) -> Result<()> {
+    let is_stale = |part: &Accepted| !mutants.iter().any(|mutant| part.covers(mutant));
+    let stale: Vec<String> = list
+        .iter()
+        .filter_map(|entry| entry.parts().find(is_stale))
+        .map(|Accepted { file, line, operator, id, .. }| format!("{file} `{line}` [{operator}] {id}"))
+        .collect();
+    if stale.is_empty() {
+        return Ok(());
+    }
+    bail!("no line can be wrong in this way any more; look at it as it is now: {}", stale.join("; "))
 }
 
 /// Reads the list; an absent file is an empty one.
@@ -162,6 +183,29 @@ mod tests {
         assert!(list[0].covers(&mutant()));
         assert!(list[0].covers(&Mutant { operator: "if true".into(), ..mutant() }));
         assert!(!list[0].covers(&Mutant { operator: "if false".into(), ..mutant() }));
+    }
+
+    #[test]
+    fn entry_whose_line_has_changed_is_refused_by_name() {
+        let entry = |operator: &str, id: &str| Accepted {
+            file: "src/a.rs".into(),
+            line: mutant().original,
+            operator: operator.into(),
+            id: id.into(),
+            reason: "r".into(),
+        };
+        let mutants = [mutant(), Mutant { operator: "if true".into(), id: "1e47".into(), ..mutant() }];
+        for (operator, id) in [("< to <=", ""), ("if true", "1e47"), ("< to <=, if true", ""), ("*", "")] {
+            check(&[entry(operator, id)], &mutants).unwrap();
+        }
+        for (operator, id) in
+            [("< to >", ""), ("if true", "8c11"), ("if true, if false", ""), ("*", "1e47, 8c11")]
+        {
+            let message = check(&[entry(operator, id)], &mutants).unwrap_err().to_string();
+            assert!(message.contains("src/a.rs `if a < 'b' && c == \"d\\n\" {`"), "{message}");
+            let changed = Mutant { original: "if a < 'c' {".into(), ..mutant() };
+            assert!(check(&[entry("< to <=", "")], &[changed]).is_err());
+        }
     }
 
     #[test]

@@ -113,8 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let files = catalog::read(&folder)?;
     let every = catalog::mutants(&files);
     let accepted = accepted::read(&folder.join("mutants.toml"))?;
-    let stale: Vec<_> =
-        accepted.iter().filter(|entry| !every.iter().any(|mutant| entry.covers(mutant))).collect();
+    accepted::check(&accepted, &every).with_context(|| format!("in {}/mutants.toml", subject.folder))?;
     let is_accepted = |mutant: &Mutant| accepted.iter().any(|entry| entry.covers(mutant));
     let chosen = choose(
         every.into_iter().filter(|mutant| options.accepted || !is_accepted(mutant)).collect(),
@@ -125,14 +124,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     if options.list {
         chosen.iter().for_each(|mutant| println!("{}", report::line(mutant)));
-        report::stale(&stale);
         println!("{} mutants", chosen.len());
-        return Ok(stale.is_empty());
+        return Ok(true);
     }
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
     let tried = try_all(&subject, &files, chosen, options)?;
-    report::end(&subject.folder, &tried, &accepted, &stale)
+    report::end(&subject.folder, &tried, &accepted)
 }
 
 /// The mutants that the options ask for, by place.
@@ -536,6 +534,20 @@ impl<'a> Worker<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A line that is changed takes its reason with it, or has none any more.
+    #[test]
+    fn each_entry_of_each_list_is_about_a_line_that_is_there() {
+        let (mut files, mut lists) = (Vec::new(), 0);
+        workspace::files_below(&workspace::root().unwrap(), &mut files);
+        for list in files.iter().filter(|file| file.ends_with("mutants.toml")) {
+            let every = catalog::mutants(&catalog::read(list.parent().unwrap()).unwrap());
+            let checked = accepted::check(&accepted::read(list).unwrap(), &every);
+            assert!(checked.is_ok(), "{}: {:#}", list.display(), checked.unwrap_err());
+            lists += 1;
+        }
+        assert!(lists > 0, "there is no list");
+    }
 
     #[test]
     fn tests_that_noticed_neighbours_or_most_come_first() {

@@ -129,21 +129,13 @@ fn clock(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }
 
-/// Names the accepted survivors that there are no more.
-pub(super) fn stale(entries: &[&Accepted]) {
-    for Accepted { file, line, operator, .. } in entries {
-        println!("stale: nothing is like this any more: {file} `{line}` [{operator}]");
-    }
-}
-
 /// Says how all went; whether every survivor is accepted.
-pub(super) fn end(folder: &str, tried: &[Tried], accepted: &[Accepted], stale: &[&Accepted]) -> Result<bool> {
+pub(super) fn end(folder: &str, tried: &[Tried], accepted: &[Accepted]) -> Result<bool> {
     let survivors = || tried.iter().filter(|tried| tried.fate == Fate::Survived).map(|tried| &tried.mutant);
     let reason =
         |mutant: &Mutant| accepted.iter().find(|entry| entry.covers(mutant)).map(|entry| &entry.reason);
     let unexplained: Vec<_> = survivors().filter(|mutant| reason(mutant).is_none()).collect();
     println!();
-    self::stale(stale);
     for mutant in survivors() {
         match reason(mutant) {
             Some(reason) => println!("accepted: {}: {reason}", line(mutant)),
@@ -276,7 +268,7 @@ mod tests {
             reason: "both are right".into(),
             ..Accepted::default()
         };
-        assert!(!end("a", std::slice::from_ref(&survivor), &[], &[]).unwrap());
-        assert!(end("a", &[survivor], std::slice::from_ref(&entry), &[&entry]).unwrap());
+        assert!(!end("a", std::slice::from_ref(&survivor), &[]).unwrap());
+        assert!(end("a", &[survivor], &[entry]).unwrap());
     }
 }

@@ -9,9 +9,12 @@
 #![allow(unsafe_code, reason = "memory whose end is seen")]
 
 use super::*;
-use crate::loopback::{Rank, job};
+use crate::announced::Messages;
+use crate::group::Generation;
+use crate::loopback::{Rank, job, job_of};
+use crate::wire::{Asked, Content, HEADER, Header, Meeting, VERSION};
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Communicator, Done, Element, Kind, Operation, Reduction};
+use hal_collectives::{Buffers, Communicator, Done, Element, Kind, Line, Operation, Reduction};
 use std::sync::mpsc::{Receiver, channel};
 
 mod announced;
@@ -88,6 +91,31 @@ fn transfer(group: &dyn Communicator, kind: Kind, words: HostRange) -> Receiver<
     told
 }
 
+/// The number of a group that a rank is in, where that is its only one.
+fn number_of(rank: &Rank) -> u64 {
+    *rank.0.groups.lock().keys().next().unwrap()
+}
+
+/// The header of a letter of rank 1 to rank 0, in a transfer of so many words in a group.
+fn header_of((number, transfer): (u64, u64), words: u64, content: Content) -> Header {
+    let (group, line) = (Generation { number, generation: 0 }, Line::Pair { from: 1, to: 0 });
+    let operation = Operation { kind: Kind::Send { to: 0 }, element: Element::U32, count: words };
+    Header {
+        meeting: Meeting { group, line, number: transfer, piece: 0 },
+        from: 1,
+        source: 1,
+        asked: Some(Asked { operation, pieces: 1 }),
+        content,
+    }
+}
+
+/// A letter, with what it carries.
+fn letter(header: Header, carried: &[u8]) -> HostRange {
+    let letter = HostRange::allocate((HEADER + carried.len()) as u64, 64).unwrap();
+    assert!(letter.write(0, &header.to_bytes(VERSION)) && letter.write(HEADER as u64, carried));
+    letter
+}
+
 /// Has all ranks look until nothing moves.
 fn look_all(ranks: &[Rank]) {
     for _ in 0..10 {
@@ -153,6 +181,18 @@ fn thread_that_starts_an_operation_does_not_take_in_what_has_come_for_it() {
     assert_eq!(word(&got), 0, "taken in by the thread that starts it");
     look_all(&ranks);
     assert_eq!((told.try_recv(), sent.try_recv(), word(&got)), (Ok(Ok(())), Ok(Ok(())), 5));
+}
+
+#[test]
+fn thread_that_starts_an_operation_takes_in_letters_that_have_come_for_it() {
+    let (ranks, groups) = pair();
+    let _sent = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5]));
+    look_all(&ranks);
+    let got = memory(&[0]);
+    let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
+    assert_eq!((word(&got), told.try_recv().is_err()), (5, true));
+    ranks[0].look();
+    assert_eq!(told.try_recv(), Ok(Ok(())));
 }
 
 #[test]

@@ -3,12 +3,14 @@
 //! An MPI between ranks of one process, for tests and for counting instructions: what a message costs here is what this crate does for
 //! it. Messages arrive at once and in their order; nothing is ever late or lost.
 
+#[cfg(test)]
+use super::Transfer;
 use super::{Handle, Library};
 #[cfg(test)]
 use crate::wire::LETTER;
 use std::cell::OnceCell;
 #[cfg(test)]
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 #[cfg(test)]
@@ -141,34 +143,37 @@ unsafe extern "C" fn receive(
     0
 }
 
-/// What `MPI_Test` tells: whether a request has ended, whether that was by a message, and of how many bytes.
+/// Answers `MPI_Test` by what is said of a request: whether it has ended, whether that was by a message, and of how many bytes; or the error of the call.
 ///
 /// # Safety
 ///
-/// The words are those of a call, and a status begins with two.
+/// The words are those of the call, and a status begins with two.
 pub(super) unsafe fn tell(
-    ended: Option<Option<usize>>,
     request: *mut Handle,
     flag: *mut c_int,
     status: *mut c_void,
-) {
+    ended: impl FnOnce(Handle) -> Result<Option<Option<usize>>, c_int>,
+) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
+        // What is none any more has ended.
+        let ended = if *request == 0 { Ok(Some(Some(0))) } else { ended(*request) };
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(code) => return code,
+        };
         *flag = c_int::from(ended.is_some());
         if let Some(by_message) = ended {
             *request = 0;
             *status.cast::<[u64; 2]>() = [u64::from(by_message.is_none()), by_message.unwrap_or(0) as u64];
         }
     }
+    0
 }
 
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
     // SAFETY: `Library` passes words of its own.
-    unsafe {
-        let ended = if *request == 0 { Some(Some(0)) } else { networks().ended.remove(&*request) };
-        tell(ended, request, flag, status);
-    }
-    0
+    unsafe { tell(request, flag, status, |handle| Ok(networks().ended.remove(&handle))) }
 }
 
 unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
@@ -195,7 +200,21 @@ unsafe extern "C" fn was_cancelled(status: *const c_void, flag: *mut c_int) -> c
     0
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has asked how long a message is.
+    static COUNTED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How often this thread has asked how long a message is, which MPI says of one that has come.
+#[cfg(test)]
+pub(crate) fn counted() -> usize {
+    COUNTED.get()
+}
+
 unsafe extern "C" fn count(status: *const c_void, _type: Handle, count: *mut c_int) -> c_int {
+    #[cfg(test)]
+    COUNTED.set(COUNTED.get() + 1);
     // SAFETY: written by `test`.
     unsafe { *count = c_int::try_from((*status.cast::<[u64; 2]>())[1]).unwrap_or(c_int::MAX) };
     0
@@ -258,13 +277,52 @@ pub(crate) fn unexpected_by(rank: &Library) -> usize {
     networks().inboxes.get(&rank.world).map_or(0, |inbox| inbox.unexpected.len())
 }
 
+/// What a network does beside what it has to, where messages and receives begin.
+#[cfg(test)]
+trait Twist {
+    const BEGINS: Transfer = send;
+
+    /// Whether it fails.
+    fn fails(_tag: c_int) -> bool {
+        false
+    }
+
+    fn has_begun(_request: Handle) {}
+}
+
+#[cfg(test)]
+unsafe extern "C" fn twisted<T: Twist>(
+    address: *mut c_void,
+    count: c_int,
+    of: Handle,
+    peer: c_int,
+    tag: c_int,
+    world: Handle,
+    request: *mut Handle,
+) -> c_int {
+    if T::fails(tag) {
+        return 1;
+    }
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
+    let code = unsafe { (T::BEGINS)(address, count, of, peer, tag, world, request) };
+    // SAFETY: `Library` passes a word of its own.
+    T::has_begun(unsafe { *request });
+    code
+}
+
+/// The tag of a receive that waits for its message.
+#[cfg(test)]
+fn tag_of(request: Handle) -> Option<c_int> {
+    let networks = networks();
+    let mut posted = networks.inboxes.values().flat_map(|inbox| &inbox.posted);
+    posted.find(|posted| posted.request == request).map(|posted| posted.tag)
+}
+
 /// What a letter has announced is on its way, and is not cancelled any more.
 #[cfg(test)]
 unsafe extern "C" fn cancel_letters(request: *mut Handle) -> c_int {
     // SAFETY: `Library` passes a word of its own.
-    let handle = unsafe { *request };
-    let is_letter = |posted: &Posted| posted.request == handle && posted.tag == LAST_TAG - LETTER;
-    if networks().inboxes.values().flat_map(|inbox| &inbox.posted).any(is_letter) {
+    if tag_of(unsafe { *request }) == Some(LAST_TAG - LETTER) {
         // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
         return unsafe { cancel(request) };
     }
@@ -323,18 +381,14 @@ impl Gate {
 }
 
 #[cfg(test)]
-unsafe extern "C" fn held_send(
-    address: *mut c_void,
-    count: c_int,
-    of: Handle,
-    peer: c_int,
-    tag: c_int,
-    world: Handle,
-    request: *mut Handle,
-) -> c_int {
-    Gate::pass();
-    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
-    unsafe { send(address, count, of, peer, tag, world, request) }
+struct Held;
+
+#[cfg(test)]
+impl Twist for Held {
+    fn fails(_tag: c_int) -> bool {
+        Gate::pass();
+        false
+    }
 }
 
 #[cfg(test)]
@@ -347,7 +401,7 @@ unsafe extern "C" fn held_test(request: *mut Handle, flag: *mut c_int, status: *
 /// The libraries of a new network in which threads that have a [`Gate`] can be held up.
 #[cfg(test)]
 pub(crate) fn held_network(ranks: u32) -> impl Iterator<Item = Library> {
-    network(ranks).map(|library| Library { send: held_send, test: held_test, ..library })
+    network(ranks).map(|library| Library { send: twisted::<Held>, test: held_test, ..library })
 }
 
 #[cfg(test)]
@@ -363,33 +417,25 @@ pub(crate) fn broken_network() -> Option<Library> {
 
 /// What is sent comes, and MPI does not say so.
 #[cfg(test)]
-unsafe extern "C" fn stuck_send(
-    address: *mut c_void,
-    count: c_int,
-    of: Handle,
-    peer: c_int,
-    tag: c_int,
-    world: Handle,
-    request: *mut Handle,
-) -> c_int {
-    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
-    unsafe {
-        let code = send(address, count, of, peer, tag, world, request);
-        networks().ended.remove(&*request);
-        code
+struct Stuck;
+
+#[cfg(test)]
+impl Twist for Stuck {
+    fn has_begun(request: Handle) {
+        networks().ended.remove(&request);
     }
 }
 
 /// The libraries of a new network in which nothing that is sent ever ends.
 #[cfg(test)]
 pub(crate) fn stuck_network(ranks: u32) -> impl Iterator<Item = Library> {
-    network(ranks).map(|library| Library { send: stuck_send, ..library })
+    network(ranks).map(|library| Library { send: twisted::<Stuck>, ..library })
 }
 
 #[cfg(test)]
 thread_local! {
     /// Messages with this tag are refused so many times more, on this thread.
-    static REFUSED: std::cell::Cell<(c_int, u32)> = const { std::cell::Cell::new((0, 0)) };
+    static REFUSED: Cell<(c_int, u32)> = const { Cell::new((0, 0)) };
 }
 
 /// The next calls that begin to send messages with a tag, or ask about receives of them, fail, on this thread.
@@ -407,31 +453,19 @@ fn is_refused(tag: c_int) -> bool {
 }
 
 #[cfg(test)]
-unsafe extern "C" fn failing_send(
-    address: *mut c_void,
-    count: c_int,
-    of: Handle,
-    peer: c_int,
-    tag: c_int,
-    world: Handle,
-    request: *mut Handle,
-) -> c_int {
-    if is_refused(tag) {
-        return 1;
+struct FailingSends;
+
+#[cfg(test)]
+impl Twist for FailingSends {
+    fn fails(tag: c_int) -> bool {
+        is_refused(tag)
     }
-    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
-    unsafe { send(address, count, of, peer, tag, world, request) }
 }
 
 #[cfg(test)]
 unsafe extern "C" fn failing_test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
     // SAFETY: `Library` passes a word of its own.
-    let handle = unsafe { *request };
-    let tag = networks().inboxes.values().flat_map(|inbox| &inbox.posted).find_map(|posted| {
-        let is_asked_for = posted.request == handle;
-        is_asked_for.then_some(posted.tag)
-    });
-    if tag.is_some_and(is_refused) {
+    if tag_of(unsafe { *request }).is_some_and(is_refused) {
         return 1;
     }
     // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
@@ -441,7 +475,7 @@ unsafe extern "C" fn failing_test(request: *mut Handle, flag: *mut c_int, status
 #[cfg(test)]
 thread_local! {
     /// So many receives more are refused, on this thread.
-    static REFUSED_RECEIVES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    static REFUSED_RECEIVES: Cell<u32> = const { Cell::new(0) };
 }
 
 /// So many of the next calls that begin to receive something fail, on this thread.
@@ -451,27 +485,22 @@ pub(crate) fn fail_next_receives(times: u32) {
 }
 
 #[cfg(test)]
-unsafe extern "C" fn failing_receive(
-    address: *mut c_void,
-    count: c_int,
-    of: Handle,
-    peer: c_int,
-    tag: c_int,
-    world: Handle,
-    request: *mut Handle,
-) -> c_int {
-    if let Some(left) = REFUSED_RECEIVES.get().checked_sub(1) {
-        REFUSED_RECEIVES.set(left);
-        return 1;
+struct FailingReceives;
+
+#[cfg(test)]
+impl Twist for FailingReceives {
+    const BEGINS: Transfer = receive;
+
+    fn fails(_tag: c_int) -> bool {
+        let left = REFUSED_RECEIVES.get().checked_sub(1);
+        left.inspect(|&left| REFUSED_RECEIVES.set(left)).is_some()
     }
-    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
-    unsafe { receive(address, count, of, peer, tag, world, request) }
 }
 
 #[cfg(test)]
 thread_local! {
     /// So many questions more about what is cancelled are answered before it ends, on this thread; and what was cancelled.
-    static LINGERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    static LINGERS: Cell<u32> = const { Cell::new(0) };
     static CANCELLED: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -511,9 +540,110 @@ pub(crate) fn lingering_network(ranks: u32) -> impl Iterator<Item = Library> {
 #[cfg(test)]
 pub(crate) fn failing_network(ranks: u32) -> impl Iterator<Item = Library> {
     late_network(ranks).map(|library| Library {
-        send: failing_send,
-        receive: failing_receive,
+        send: twisted::<FailingSends>,
+        receive: twisted::<FailingReceives>,
         test: failing_test,
         ..library
     })
+}
+
+/// Something that happens once, behind a call about a receive with some tag: one to cancel it, or a question.
+#[cfg(test)]
+type Interruption = (Call, c_int, Box<dyn FnOnce()>);
+
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    Cancel,
+    Test,
+}
+
+#[cfg(test)]
+thread_local! {
+    static BEHIND: RefCell<Option<Interruption>> = const { RefCell::new(None) };
+}
+
+/// Has something happen behind the next such call of this thread about a receive with a tag, in an [interrupted network](interrupted_network).
+#[cfg(test)]
+pub(crate) fn behind(call: Call, tag: i32, work: impl FnOnce() + 'static) {
+    BEHIND.set(Some((call, LAST_TAG - tag, Box::new(work))));
+}
+
+#[cfg(test)]
+fn interrupt(call: Call, tag: Option<c_int>) {
+    let is_due = |due: &mut Interruption| due.0 == call && Some(due.1) == tag;
+    let due = BEHIND.with_borrow_mut(|due| due.take_if(is_due));
+    due.into_iter().for_each(|(_, _, work)| work());
+}
+
+#[cfg(test)]
+unsafe extern "C" fn interrupted_cancel(request: *mut Handle) -> c_int {
+    // SAFETY: `Library` passes a word of its own.
+    let tag = tag_of(unsafe { *request });
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
+    let code = unsafe { cancel(request) };
+    interrupt(Call::Cancel, tag);
+    code
+}
+
+#[cfg(test)]
+unsafe extern "C" fn interrupted_test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
+    // SAFETY: `Library` passes a word of its own.
+    let tag = tag_of(unsafe { *request });
+    // SAFETY: what is passed on is what MPI's function of that name takes, which `Library` calls this as.
+    let code = unsafe { test(request, flag, status) };
+    interrupt(Call::Test, tag);
+    code
+}
+
+/// The libraries of a new network in which things happen [while receives are cancelled](behind).
+#[cfg(test)]
+pub(crate) fn interrupted_network(ranks: u32) -> impl Iterator<Item = Library> {
+    network(ranks).map(|library| Library { cancel: interrupted_cancel, ..library })
+}
+
+/// Those of a new [late network](late_network) in which they happen while it is asked for receives.
+#[cfg(test)]
+pub(crate) fn interrupted_late_network(ranks: u32) -> impl Iterator<Item = Library> {
+    late_network(ranks).map(|library| Library { test: interrupted_test, ..library })
+}
+
+/// Held for as long as no MPI is to end; and whether one has been told to.
+#[cfg(test)]
+static ENDING: Mutex<()> = Mutex::new(());
+#[cfg(test)]
+static HAS_BEGUN_TO_END: AtomicBool = AtomicBool::new(false);
+
+/// MPIs of [ending networks](ending_network) do not end as long as what this returns is there.
+#[cfg(test)]
+pub(crate) fn hold_up_ends() -> Closed<'static> {
+    HAS_BEGUN_TO_END.store(false, Ordering::SeqCst);
+    ENDING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether one has been told to end since.
+#[cfg(test)]
+pub(crate) fn has_begun_to_end() -> bool {
+    HAS_BEGUN_TO_END.load(Ordering::SeqCst)
+}
+
+#[cfg(test)]
+unsafe extern "C" fn held_finalize() -> c_int {
+    HAS_BEGUN_TO_END.store(true, Ordering::SeqCst);
+    drop(ENDING.lock());
+    0
+}
+
+#[cfg(test)]
+unsafe extern "C" fn not_finalized(flag: *mut c_int) -> c_int {
+    // SAFETY: `Library` passes a word of its own.
+    unsafe { *flag = 0 };
+    0
+}
+
+/// The libraries of a new network whose MPI is to be ended, and [takes its time](hold_up_ends). They are for one test.
+#[cfg(test)]
+pub(crate) fn ending_network(ranks: u32) -> impl Iterator<Item = Library> {
+    let ending = |library| Library { finalize: held_finalize, finalized: not_finalized, ..library };
+    network(ranks).map(ending)
 }

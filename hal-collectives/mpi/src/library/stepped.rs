@@ -148,11 +148,8 @@ unsafe extern "C" fn send(
         (usize::try_from(count).unwrap_or_default(), usize::try_from(peer).unwrap_or_default());
     NET.with_borrow_mut(|net| {
         let handle = net.request(rank);
-        let now = || match length {
-            0 => Vec::new(),
-            // SAFETY: the sender's memory is as long as it says.
-            _ => unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec(),
-        };
+        // SAFETY: the sender's memory is as long as it says.
+        let now = || unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec();
         let bytes = (length <= net.way.eager).then(now);
         if bytes.is_some() {
             net.ended.insert(handle, Some(length));
@@ -205,17 +202,14 @@ unsafe extern "C" fn receive(
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
     // SAFETY: `Library` passes words of its own.
     unsafe {
-        if *request != 0 && fails(rank_of(*request)) {
-            return 1;
-        }
-        let ended = if *request == 0 {
-            Some(Some(0))
-        } else {
-            NET.with_borrow_mut(|net| net.ended.remove(&*request))
-        };
-        tell(ended, request, flag, status);
+        tell(request, flag, status, |handle| {
+            if fails(rank_of(handle)) {
+                Err(1)
+            } else {
+                Ok(NET.with_borrow_mut(|net| net.ended.remove(&handle)))
+            }
+        })
     }
-    0
 }
 
 unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {

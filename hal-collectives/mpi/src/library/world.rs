@@ -244,22 +244,15 @@ unsafe extern "C" fn receive(
 }
 
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
+    let ended = |request: Handle| {
+        let (world, handle) = parts(request);
+        with(world, |of| {
+            of.move_some();
+            if of.chance(of.weather.asks_fail) { Err(1) } else { Ok(of.ended.remove(&handle)) }
+        })
+    };
     // SAFETY: `Library` passes words of its own.
-    unsafe {
-        let ended = if *request == 0 {
-            Some(Some(0))
-        } else {
-            let (world, handle) = parts(*request);
-            let asked = with(world, |of| {
-                of.move_some();
-                (!of.chance(of.weather.asks_fail)).then(|| of.ended.remove(&handle))
-            });
-            let Some(ended) = asked else { return 1 };
-            ended
-        };
-        tell(ended, request, flag, status);
-    }
-    0
+    unsafe { tell(request, flag, status, ended) }
 }
 
 unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {

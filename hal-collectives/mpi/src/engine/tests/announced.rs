@@ -3,8 +3,10 @@
 //! Operations that fail when messages have been announced and not sent: whatever rank fails at whatever step, and in whatever order ranks look.
 
 use super::*;
+use crate::exchange::SEGMENT;
 use crate::library::loopback::{expected_by, late_network, network, unexpected_by};
 use crate::wire::TAGS;
+use hal_collectives::Terms;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -51,11 +53,6 @@ fn begin(group: &dyn Communicator, (kind, count): (Kind, u64), word: u32) -> Beg
     let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
     assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
     (got, told)
-}
-
-fn jobs(libraries: impl Iterator<Item = Library>) -> Vec<Rank> {
-    let watchers = Box::leak(Box::default());
-    libraries.map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect()
 }
 
 /// Receives that wait for messages, and messages that no receive has met.
@@ -116,7 +113,53 @@ fn what_was_announced_is_sent_and_received_whatever_rank_fails_at_whatever_step(
     for (ranks, kind) in [2, 3, 4].into_iter().flat_map(|ranks| kinds().map(|kind| (ranks, kind))) {
         for (fails, looks) in (0..ranks).flat_map(|fails| (0..10).map(move |looks| (fails, looks * 2))) {
             let seed = u64::try_from(looks + 100 * fails).unwrap();
-            fails_at(kind, &jobs(network(u32::try_from(ranks).unwrap())), fails, looks, seed);
+            fails_at(kind, &job_of(network(u32::try_from(ranks).unwrap())), fails, looks, seed);
+        }
+    }
+}
+
+/// Two messages and a letter in a part, which are announced step by step, and a message and a letter in each half of a sum, which are announced at once.
+#[test]
+fn messages_and_letters_of_one_rank_come_to_their_places_where_a_part_is_both() {
+    let segment = SEGMENT / 4;
+    let words = 2 * segment + 6;
+    let ranks = job(2);
+    let terms = Terms { piece: u64::MAX, ..TERMS.into() };
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"both", terms)).collect();
+    // Of both ranks' parts: where a segment, a half or a part ends or begins.
+    let places = [0, segment - 1, segment, segment + 3, 2 * segment + 2, 2 * segment + 3, words - 1];
+    let value = |rank: u32, at: u64| (rank + 1) * 1_000_000_000 + u32::try_from(at).unwrap();
+    for kind in [Kind::AllToAll, Kind::AllReduce(Reduction::Sum), Kind::AllGather] {
+        let begun = [0, 1].map(|rank| {
+            let count = if kind == Kind::AllToAll { 2 * words } else { words };
+            let operation = Operation { kind, element: Element::U32, count };
+            let at = operation.places(rank, 2);
+            let [send, recv] =
+                [at.send, at.recv].map(|bytes| HostRange::allocate(bytes.unwrap(), 64).unwrap());
+            for place in places.into_iter().chain(places.map(|place| words + place)) {
+                if place * 4 < send.length() {
+                    assert!(send.write(place * 4, &value(rank, place).to_le_bytes()));
+                }
+            }
+            let (tell, told) = channel();
+            let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+            let buffers = Buffers { send: Some(send), recv: Some(recv.clone()) };
+            assert!(groups[rank as usize].enter(operation).unwrap().start(buffers, done).is_none());
+            (recv, told)
+        });
+        look_all(&ranks);
+        let parts = if kind == Kind::AllReduce(Reduction::Sum) { 1 } else { 2 };
+        for (rank, (got, told)) in (0_u32..).zip(&begun) {
+            assert_eq!(told.try_recv(), Ok(Ok(())), "{kind:?}");
+            for (from, place) in (0..parts).flat_map(|from| places.map(|place| (from, place))) {
+                let got = word(&got.slice((u64::from(from) * words + place) * 4, 4).unwrap());
+                let expected = match kind {
+                    Kind::AllToAll => value(from, u64::from(rank) * words + place),
+                    Kind::AllGather => value(from, place),
+                    _ => value(0, place).wrapping_add(value(1, place)),
+                };
+                assert_eq!(got, expected, "{kind:?}, rank {rank}, {place} of rank {from}");
+            }
         }
     }
 }
@@ -126,7 +169,7 @@ fn what_was_announced_is_sent_and_received_whatever_rank_fails_at_whatever_step(
 fn failure_does_not_wait_for_messages_that_are_not_sent_any_more() {
     for (ranks, kind) in [2, 4].into_iter().flat_map(|ranks| kinds().map(|kind| (ranks, kind))) {
         for looks in 0..14 {
-            let ranks = jobs(late_network(ranks));
+            let ranks = job_of(late_network(ranks));
             fails_at(kind, &ranks, looks % ranks.len(), looks, u64::try_from(looks).unwrap() + 7_000);
         }
     }
@@ -135,7 +178,7 @@ fn failure_does_not_wait_for_messages_that_are_not_sent_any_more() {
 /// Rank 2 comes late to an all-gather around a ring, so that rank 0 has announced a message to rank 1 that it cannot send before; it sends rank 1 many others meanwhile.
 #[test]
 fn message_that_waits_to_be_sent_keeps_its_tag_however_many_others_are_sent_meanwhile() {
-    let ranks = jobs(network(3));
+    let ranks = job_of(network(3));
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"ring", TERMS)).collect();
     let gather = (Kind::AllGather, 3_000);
     let mut begun: Vec<Begun> =

@@ -24,7 +24,7 @@ fn left_behind(rank: &Rank, group: &dyn Communicator, word: u32) -> Begun {
 }
 
 /// Waits until something is so.
-fn until(otherwise: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn until(otherwise: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;
     while !is_so() {
         assert!(Instant::now() < end, "{otherwise}");
@@ -59,10 +59,7 @@ fn command_that_comes_behind_the_last_look_of_a_watch_is_done_by_a_thread_that_s
 
 /// Two ranks. Threads that have a gate can be held up in them.
 fn held() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
-    let watchers = Box::leak(Box::default());
-    let ranks: Vec<Rank> =
-        held_network(2).map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
-    let ranks: [Rank; 2] = ranks.try_into().ok().unwrap();
+    let ranks: [Rank; 2] = job_of(held_network(2)).try_into().ok().unwrap();
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"held", TERMS));
     (ranks, groups)
 }

@@ -17,9 +17,7 @@ const EAGER: Way = Way { eager: 8_400, is_prompt: false, lingers: false };
 
 /// The ranks of a network, and their ends of a group.
 fn joined(ranks: usize, way: Way) -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
-    let watchers = Box::leak(Box::default());
-    let rank_of = |library| Rank(Arc::new(Engine::new(library, watchers)));
-    let ranks: Vec<Rank> = network(ranks, way).map(rank_of).collect();
+    let ranks = job_of(network(ranks, way));
     let groups = ranks.iter().map(|rank| rank.join(b"one", TERMS)).collect();
     (ranks, groups)
 }
@@ -71,8 +69,19 @@ fn rank_that_stands_still_between_two_steps_reads_what_has_come_meanwhile() {
 /// MPI has given it to a place in front of the one with the notice.
 #[test]
 fn notice_is_heeded_though_a_letter_of_a_rank_that_stands_still_is_in_front_of_it() {
+    notice_is_heeded(false);
+}
+
+/// Messages of another operation, which has begun just before a look, have not come.
+#[test]
+fn notice_is_heeded_also_where_another_operation_begins_that_has_no_messages_so_far() {
+    notice_is_heeded(true);
+}
+
+fn notice_is_heeded(others_begin: bool) {
     let (ranks, groups) = joined(3, Way::default());
-    let others = [0, 2].map(|rank: usize| ranks[rank].join(b"two", TERMS));
+    let others = [0, 1, 2].map(|rank: usize| ranks[rank].join(b"two", TERMS));
+    let _early = transfer(&*others[1], Kind::Send { to: 2 }, memory(&[9]));
     let mut sent = TRANSFER.begin(&*groups[1], 0, (0, 0)).unwrap();
     arrive_all();
     finish_those_to(2);
@@ -91,6 +100,8 @@ fn notice_is_heeded_though_a_letter_of_a_rank_that_stands_still_is_in_front_of_i
     }
     let mut received = TRANSFER.begin(&*groups[2], 0, (0, 0)).unwrap();
     for _ in 0..10 {
+        let words = || memory(&[0; 3_000]);
+        let _begun = others_begin.then(|| transfer(&*others[2], Kind::Recv { from: 0 }, words()));
         ranks[2].look();
         met().into_iter().filter(|of| !stuck.contains(of)).for_each(finish);
         received.look("the receiver");
@@ -198,8 +209,8 @@ fn tags_of_messages_that_were_sent_are_free_again() {
     let (ranks, groups) = joined(2, Way { is_prompt: true, ..EAGER });
     for is_given_up in [false, true] {
         let told = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&vec![5; 1 << 20]));
-        let reserved = || ranks[1].0.with(TERMS, |progress| progress.reserved()).unwrap();
-        assert_eq!(reserved(), 1);
+        let are_free = || ranks[1].0.with(TERMS, |progress| progress.are_tags_free(0)).unwrap();
+        assert!(!are_free());
         let _received = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&vec![0; 1 << 20]));
         if is_given_up {
             groups[1].end(&Failure::new(Code::DataLoss, "given up"));
@@ -208,7 +219,7 @@ fn tags_of_messages_that_were_sent_are_free_again() {
             arrive_all();
             look_all(&ranks);
         }
-        assert_eq!((told.try_recv().unwrap().is_err(), reserved()), (is_given_up, 0));
+        assert_eq!((told.try_recv().unwrap().is_err(), are_free()), (is_given_up, true));
     }
 }
 

@@ -3,12 +3,11 @@
 //! Operations that fail while messages are on their way: who is told when, and what becomes of the memory.
 
 use super::*;
-use crate::announced::Messages;
 use crate::ending::GRACE;
-use crate::group::Generation;
-use crate::library::loopback::{late_network, network, unexpected_by};
-use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS, VERSION};
-use hal_collectives::Line;
+use crate::library::loopback::{
+    Call, behind, expected_by, interrupted_late_network, late_network, network, unexpected_by,
+};
+use crate::wire::{FIRST_TAG, LETTER, TAGS};
 use std::sync::mpsc::TryRecvError;
 
 /// A limit that nothing here comes near.
@@ -38,12 +37,16 @@ fn receive() -> Operation {
 
 impl Announced {
     fn by(network: impl Iterator<Item = Library>) -> Self {
-        let watchers = Box::leak(Box::default());
-        let ranks: Vec<Rank> =
-            network.map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
-        let ranks: [Rank; 2] = ranks.try_into().ok().unwrap();
+        Self::into_memory(network, |engine| memory_that_asks(engine, WORDS as usize))
+    }
+
+    fn into_memory(
+        network: impl Iterator<Item = Library>,
+        memory: impl FnOnce(&Arc<Engine>) -> (HostRange, Receiver<bool>),
+    ) -> Self {
+        let ranks: [Rank; 2] = job_of(network).try_into().ok().unwrap();
         let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"late", TERMS));
-        let (recv, goes) = memory_that_asks(&ranks[0].0, WORDS as usize);
+        let (recv, goes) = memory(&ranks[0].0);
         let address = recv.address().cast_const().cast();
         let (tell, told) = channel();
         let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
@@ -57,19 +60,9 @@ impl Announced {
 
     /// Sends the letter of messages.
     fn announce(&self, transfer: u64, messages: Messages) {
-        let number = *self.ranks[0].0.groups.lock().keys().next().unwrap();
-        let (group, line) = (Generation { number, generation: 0 }, Line::Pair { from: 1, to: 0 });
-        let sends = Operation { kind: Kind::Send { to: 0 }, ..receive() };
-        let header = Header {
-            meeting: Meeting { group, line, number: transfer, piece: 0 },
-            from: 1,
-            source: 1,
-            asked: Some(Asked { operation: sends, pieces: 1 }),
-            content: Content::Messages { tag: tag_of(transfer), messages },
-        };
-        let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
-        assert!(letter.write(0, &header.to_bytes(VERSION)));
-        self.message(letter, LETTER);
+        let content = Content::Messages { tag: tag_of(transfer), messages };
+        let header = header_of((number_of(&self.ranks[0]), transfer), WORDS.into(), content);
+        self.message(letter(header, &[]), LETTER);
         self.ranks[0].look();
     }
 
@@ -204,6 +197,36 @@ fn memory_that_mpi_may_write_stays_where_it_is_when_mpi_is_left_alone() {
 }
 
 #[test]
+fn memory_of_a_message_that_comes_while_mpi_is_being_left_alone_is_let_go_of_without_the_lock() {
+    let late = Announced::by(interrupted_late_network(2));
+    late.fail();
+    assert_eq!(told_in_time(&late.ranks[0], &late.told), Err(Code::DataLoss));
+    drop(late.groups);
+    let sender = late.ranks[1].0.clone();
+    behind(Call::Test, tag_of(0), || {
+        // By another thread, as this one looks.
+        let sends = std::thread::spawn(move || {
+            let words = memory(&vec![5; WORDS as usize]);
+            sender.with(LONG, |progress| progress.library().send(words, 0, tag_of(0)).is_ok())
+        });
+        assert_eq!(sends.join().unwrap(), Some(true));
+    });
+    late.ranks[0].0.with(LONG, Progress::rest).unwrap();
+    late.ranks[0].look();
+    assert_eq!(late.goes.try_recv(), Ok(true));
+}
+
+/// As the process ends, others wait for it.
+#[test]
+fn receives_of_operations_that_wait_are_cancelled_when_mpi_ends() {
+    let announced = Announced::by(network(2));
+    let expected = || announced.ranks[0].0.with(LONG, |progress| expected_by(progress.library())).unwrap();
+    assert!(expected() > 0);
+    announced.ranks[0].0.quit();
+    assert_eq!(expected(), 0);
+}
+
+#[test]
 fn receive_of_another_group_goes_on_when_a_group_fails() {
     let late = Announced::by(network(2));
     let other = late.ranks[0].join(b"another", TERMS);
@@ -294,24 +317,43 @@ impl Drop for Panics {
     }
 }
 
-fn memory_that_panics() -> HostRange {
-    let mut owner = Arc::new(Panics(vec![1]));
+fn memory_that_panics(words: usize) -> HostRange {
+    let mut owner = Arc::new(Panics(vec![1; words]));
     let start = Arc::get_mut(&mut owner).unwrap().0.as_mut_ptr();
-    // SAFETY: a word that lives as long as its owner.
-    unsafe { HostRange::from_raw(start.cast(), 4, Some(owner)) }
+    // SAFETY: words that live as long as their owner, which does not look at them.
+    unsafe { HostRange::from_raw(start.cast(), words * 4, Some(owner)) }
 }
 
 #[test]
 fn owners_of_memory_that_panic_when_it_is_let_go_of_leave_all_told() {
-    let (ranks, groups) = pair();
-    let (tell, told) = channel();
-    let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
-    let buffers = Buffers { send: Some(memory_that_panics()), recv: Some(memory_that_panics()) };
-    sum_with(&*groups[0], buffers, done);
-    let behind = sum(&*groups[0], 3).1;
-    let [other, other_behind] = [1, 4].map(|word| sum(&*groups[1], word).1);
-    look_all(&ranks);
-    for told in [told, behind, other, other_behind] {
-        assert_eq!(told.try_recv(), Ok(Ok(())));
+    for fails in [false, true] {
+        let (ranks, groups) = pair();
+        let (tell, told) = channel();
+        let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+        let buffers = Buffers { send: Some(memory_that_panics(1)), recv: Some(memory_that_panics(1)) };
+        sum_with(&*groups[0], buffers, done);
+        let behind = sum(&*groups[0], 3).1;
+        let others = [1, 4].map(|word| (!fails).then(|| sum(&*groups[1], word).1));
+        if fails {
+            // Its steps have its memory then.
+            gone(&*groups[1]);
+        }
+        look_all(&ranks);
+        let expected = if fails { Err(Code::DataLoss) } else { Ok(()) };
+        for told in [told, behind].into_iter().chain(others.into_iter().flatten()) {
+            assert_eq!(told.try_recv(), Ok(expected));
+        }
     }
+}
+
+/// No rank waits for it any more.
+#[test]
+fn owner_of_memory_that_panics_when_a_late_message_has_come_leaves_the_engine_at_work() {
+    let panics = |_: &Arc<Engine>| (memory_that_panics(WORDS as usize), channel().1);
+    let late = Announced::into_memory(late_network(2), panics);
+    late.fail();
+    assert_eq!(told_in_time(&late.ranks[0], &late.told), Err(Code::DataLoss));
+    late.deliver(0);
+    late.ranks[0].look();
+    assert!(!late.ranks[0].0.look().sends);
 }

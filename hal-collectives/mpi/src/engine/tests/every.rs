@@ -71,10 +71,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(program: &'a Program) -> Self {
-        let watchers = Box::leak(Box::default());
-        let ranks: Vec<Rank> = network(program.ranks, program.way)
-            .map(|library| Rank(Arc::new(Engine::new(library, watchers))))
-            .collect();
+        let ranks = job_of(network(program.ranks, program.way));
         let groups = ranks.iter().map(join).collect();
         Self {
             program,

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What ranks say of an operation to each other: letters, messages of several segments, and that a rank is there which sends nothing.
+//! What ranks say of an operation to each other: letters, messages, and that a rank is there which sends nothing.
 
 use super::*;
-use crate::exchange::SEGMENT;
 use crate::wire::CARRIED;
 
 fn value(rank: usize, at: usize) -> u32 {
@@ -36,9 +35,9 @@ fn begin(group: &dyn Communicator, kind: Kind, words: usize) -> (HostRange, Rece
 }
 
 #[test]
-fn kinds_have_the_right_bytes_where_letters_end_and_messages_have_several_segments() {
-    let (letter, segment) = (usize::try_from(CARRIED / 4).unwrap(), usize::try_from(SEGMENT / 4).unwrap());
-    for (ranks, sizes) in [(2, &[letter, segment + 3][..]), (3, &[letter - 1, letter, letter + 1])] {
+fn kinds_have_the_right_bytes_where_letters_end() {
+    let letter = usize::try_from(CARRIED / 4).unwrap();
+    for (ranks, sizes) in [(2, &[letter][..]), (3, &[letter - 1, letter, letter + 1])] {
         let engines = job(u32::try_from(ranks).unwrap());
         let groups: Vec<_> = engines.iter().map(|rank| rank.join(b"sizes", TERMS)).collect();
         for &words in sizes {
@@ -49,9 +48,7 @@ fn kinds_have_the_right_bytes_where_letters_end_and_messages_have_several_segmen
                 Kind::ReduceScatter(Reduction::Sum),
                 Kind::Broadcast { root: 1 },
             ];
-            // Those that are announced step by step. A part of a sum has several segments in none.
-            let kinds = if words > segment { &kinds[..2] } else { &kinds };
-            for &kind in kinds {
+            for kind in kinds {
                 let begun: Vec<_> = groups.iter().map(|group| begin(&**group, kind, words)).collect();
                 look_all(&engines);
                 for (rank, (got, told)) in begun.iter().enumerate() {

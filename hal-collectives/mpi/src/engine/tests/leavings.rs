@@ -3,11 +3,8 @@
 //! What is left when an operation, a group or the use of MPI has ended: nothing, and no thread waits for it for long.
 
 use super::*;
-use crate::announced::Messages;
-use crate::group::Generation;
-use crate::library::loopback::{network, stuck_network, unexpected_by};
-use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, VERSION};
-use hal_collectives::Line;
+use crate::library::loopback::{counted, network, stuck_network, unexpected_by};
+use crate::wire::{FIRST_TAG, LETTER};
 
 /// A limit that nothing here comes near.
 const LONG: Duration = Duration::from_secs(20);
@@ -126,8 +123,7 @@ fn letters_that_are_not_taken_do_not_keep_mpi_busy_for_longer_than_a_device_may_
 }
 
 fn stuck(ranks: u32) -> Vec<Rank> {
-    let watchers = Box::leak(Box::default());
-    stuck_network(ranks).map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect()
+    job_of(stuck_network(ranks))
 }
 
 /// What is sent may need this process to look for it to go.
@@ -163,7 +159,7 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     let words = || memory(&[1; 3_000]);
     let buffers = Buffers { send: Some(words()), recv: Some(words()) };
     sum_with(&*groups[0], buffers, Box::new(|_| {}));
-    let number = *ranks[0].0.groups.lock().keys().next().unwrap();
+    let number = number_of(&ranks[0]);
     let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 3_000 };
     let group = Generation { number, generation: 0 };
     let extra = |tag| Header {
@@ -179,9 +175,7 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     };
     // The first is taken, and the second is not.
     for tag in [FIRST_TAG + 100, FIRST_TAG + 101] {
-        let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
-        assert!(letter.write(0, &extra(tag).to_bytes(VERSION)));
-        send(letter, LETTER);
+        send(letter(extra(tag), &[]), LETTER);
         ranks[0].look();
     }
     let early = || ranks[0].0.with(LONG, |progress| progress.early());
@@ -203,7 +197,7 @@ fn letter_that_names_a_rank_that_is_not_in_the_job_is_none() {
     let (got, (tell, told)) = (words(), channel());
     let buffers = Buffers { send: Some(words()), recv: Some(got.clone()) };
     sum_with(&*groups[0], buffers, Box::new(move |end| tell.send(outcome(end)).unwrap()));
-    let number = *ranks[0].0.groups.lock().keys().next().unwrap();
+    let number = number_of(&ranks[0]);
     let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 3_000 };
     for source in [2, 3, 1 << 30] {
         let meeting = Meeting {
@@ -215,9 +209,8 @@ fn letter_that_names_a_rank_that_is_not_in_the_job_is_none() {
         let content = Content::Messages { tag: FIRST_TAG, messages: Messages::of([12_000]) };
         let header =
             Header { meeting, from: 1, source, asked: Some(Asked { operation, pieces: 1 }), content };
-        let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
-        assert!(letter.write(0, &header.to_bytes(VERSION)));
-        let sent = ranks[1].0.with(LONG, |progress| progress.library().send(letter, 0, LETTER).is_ok());
+        let bytes = letter(header, &[]);
+        let sent = ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, LETTER).is_ok());
         assert_eq!(sent, Some(true));
     }
     look_all(&ranks[..1]);
@@ -234,23 +227,14 @@ fn letter_of_a_group_that_was_begun_anew_ends_the_one_before_it() {
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"six", TERMS)).collect();
     let waits = sum(&*groups[0], 5).1;
     groups[3].end(&Failure::new(Code::DataLoss, "gone"));
-    let transfer = |group: &dyn Communicator, kind, buffers| {
-        let (tell, told) = channel();
-        let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
-        let operation = Operation { kind, element: Element::U32, count: 1 };
-        assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
-        told
-    };
     let again = ranks[3].join(b"six", TERMS);
-    let buffers = Buffers { send: Some(memory(&[7])), recv: None };
-    let sent = transfer(&*again, Kind::Send { to: 0 }, buffers);
+    let sent = transfer(&*again, Kind::Send { to: 0 }, memory(&[7]));
     ranks[3].look();
     assert_eq!(sent.try_recv(), Ok(Ok(())));
     ranks[0].look();
     assert_eq!(waits.try_recv(), Ok(Err(Code::Aborted)));
     let (again, got) = (ranks[0].join(b"six", TERMS), memory(&[0]));
-    let buffers = Buffers { send: None, recv: Some(got.clone()) };
-    let told = transfer(&*again, Kind::Recv { from: 3 }, buffers);
+    let told = transfer(&*again, Kind::Recv { from: 3 }, got.clone());
     ranks[0].look();
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 7));
 }
@@ -327,6 +311,19 @@ fn receive_that_has_ended_is_not_cancelled_any_more() {
     assert!(first.has_ended(&mut request).unwrap());
     first.cancel(&mut request);
     assert!(!request.is_cancelled(), "MPI was asked to cancel what it has forgotten");
+}
+
+/// Before that MPI has written no status that could be read.
+#[test]
+fn length_of_a_message_is_asked_for_once_and_when_it_has_come() {
+    let [first, second]: [Library; 2] = network(2).collect::<Vec<_>>().try_into().ok().unwrap();
+    let mut request = first.receive(memory(&[0]), 1, FIRST_TAG).unwrap();
+    let before = counted();
+    assert!(!first.has_ended(&mut request).unwrap());
+    assert_eq!(counted(), before);
+    let _sent = second.send(memory(&[1]), 0, FIRST_TAG).unwrap();
+    assert_eq!([(); 2].map(|()| first.has_ended(&mut request).unwrap()), [true; 2]);
+    assert_eq!(counted(), before + 1);
 }
 
 /// A rank may find that its operation fits no other's, and end, while another thread is at the progress for a moment.

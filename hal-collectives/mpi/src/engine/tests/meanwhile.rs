@@ -2,8 +2,9 @@
 
 //! What others do while a thread looks, or has looked.
 
+use super::asleep::until;
 use super::*;
-use crate::library::loopback::{broken_network, expected_by};
+use crate::library::loopback::{broken_network, ending_network, expected_by, has_begun_to_end, hold_up_ends};
 
 /// A limit that nothing here comes near.
 const LONG: Duration = Duration::from_secs(20);
@@ -70,6 +71,25 @@ fn mpi_is_left_alone_when_the_last_group_is_let_go_of() {
     assert!(listens(&ranks[0]) > 0);
     drop(two);
     assert_eq!(listens(&ranks[0]), 0);
+}
+
+/// The rank that is told has the last reference to the group.
+#[test]
+fn mpi_is_left_alone_when_a_callback_lets_go_of_the_last_group() {
+    let ranks = lent(job(2).try_into().ok().unwrap());
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
+    let [first, second] = groups.map(|group| Arc::new(Mutex::new(Some(group))));
+    let (tell, told) = channel();
+    let (rank, last) = (Rank(ranks[0].0.clone()), first.clone());
+    let done = Box::new(move |end| {
+        drop(last.lock().take());
+        tell.send((outcome(end), listens(&rank))).unwrap();
+    });
+    let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+    sum_with(&**first.lock().as_ref().unwrap(), buffers, done);
+    let _other = sum(&**second.lock().as_ref().unwrap(), 1);
+    look_all(&ranks);
+    assert_eq!(told.try_recv(), Ok((Ok(()), 0)));
 }
 
 /// The thread that delivers a letter has the group for a moment, which is no reason to go on listening.
@@ -256,6 +276,24 @@ fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_return
     assert_eq!(answered.recv(), Ok(Ok(Ok(()))));
 }
 
+/// They are told together.
+#[test]
+fn callback_that_waits_for_an_operation_which_failed_together_with_its_own_returns() {
+    let (ranks, groups) = pair();
+    let (tell, told) = channel::<Outcome>();
+    let (answer, answered) = channel();
+    let slow = move |_| answer.send(told.recv_timeout(LONG)).unwrap();
+    let done = move |end| tell.send(outcome(end)).unwrap();
+    let both: [Done; 2] = [Box::new(slow), Box::new(done)];
+    for done in both {
+        let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+        sum_with(&*groups[0], buffers, done);
+    }
+    groups[1].end(&Failure::new(Code::DataLoss, "gone"));
+    served(&ranks[..1]);
+    assert_eq!(answered.recv(), Ok(Ok(Err(Code::DataLoss))));
+}
+
 /// References to an engine whose thread has called a callback: its rank, a group, the thread that serves, and the one that stands by.
 const AT_REST: usize = 4;
 
@@ -277,6 +315,70 @@ fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_returns() {
     let looks = has_looked.recv_timeout(LONG).expect("a look ends");
     assert_eq!(told.try_recv(), Ok(Err(Code::Unavailable)));
     assert!(!looks[1].moved, "the thread that looks may rest");
+}
+
+/// Other threads may go on until the process has ended.
+#[test]
+fn mpi_that_has_ended_is_called_no_more_and_its_thread_goes() {
+    let ranks = job(2);
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", Duration::from_millis(1)));
+    let (engine, (tell, told)) = (ranks[0].0.clone(), channel());
+    let _waits = sum(&*groups[0], 1);
+    engine.quit();
+    // Its time is over.
+    std::thread::sleep(Duration::from_millis(2));
+    let places = listens(&ranks[1]);
+    std::thread::spawn(move || {
+        engine.serve(IDLE);
+        tell.send(()).unwrap();
+    });
+    assert_eq!(told.recv_timeout(LONG), Ok(()));
+    let _sum = sum(&*groups[0], 2);
+    let end = Instant::now() + LONG;
+    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || Instant::now() > end));
+    assert_eq!(listens(&ranks[1]), places, "something was sent");
+}
+
+/// A launcher ends all ranks with one that ends without MPI, and some MPIs wait for all ranks.
+#[test]
+fn end_of_mpi_is_waited_for_however_long_it_takes_unless_a_rank_has_not_come() {
+    for is_missing in [false, true] {
+        let ranks = job_of(ending_network(2));
+        let group = ranks[0].join(b"pair", if is_missing { Duration::from_millis(1) } else { TERMS });
+        if is_missing {
+            let (_, told) = sum(&*group, 1);
+            assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DeadlineExceeded));
+        }
+        let (held, (tell, told)) = (hold_up_ends(), channel());
+        let engine = ranks[0].0.clone();
+        std::thread::spawn(move || {
+            engine.with(LONG, |progress| progress.quit(Duration::from_millis(1))).unwrap();
+            tell.send(()).unwrap();
+        });
+        until("MPI is not told to end", has_begun_to_end);
+        if is_missing {
+            assert_eq!(told.recv_timeout(LONG), Ok(()));
+        } else {
+            assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "MPI has not ended");
+        }
+        drop(held);
+        assert!(is_missing || told.recv_timeout(LONG) == Ok(()));
+    }
+}
+
+#[test]
+fn own_part_of_what_is_gathered_is_copied_in_parts_while_others_are_waited_for() {
+    const WORDS: usize = 1 << 18;
+    let (ranks, groups) = pair();
+    let got = memory(&[0; 2 * WORDS]);
+    let buffers = Buffers { send: Some(memory(&[7; WORDS])), recv: Some(got.clone()) };
+    let operation = Operation { kind: Kind::AllGather, element: Element::U32, count: WORDS as u64 };
+    assert!(groups[0].enter(operation).unwrap().start(buffers, Box::new(|_| {})).is_none());
+    let last = got.slice(WORDS as u64 * 4 - 4, 4).unwrap();
+    ranks[0].look();
+    assert_eq!(word(&last), 0, "all is copied at once, and messages may have come");
+    (0..20).for_each(|_| ranks[0].look());
+    assert_eq!(word(&last), 7);
 }
 
 /// A process that was forked has the connections of the one that MPI knows.

@@ -3,14 +3,11 @@
 //! Messages that come when others that were sent behind them, with other tags, have come: MPI keeps no order between tags.
 
 use super::*;
-use crate::announced::Messages;
 use crate::ending::GRACE;
 use crate::exchange::SEGMENT;
-use crate::group::Generation;
-use crate::library::loopback::{expected_by, late_network, network};
+use crate::library::loopback::{Call, behind, expected_by, interrupted_network, late_network, network};
 use crate::library::{dropped_under_way, without_memory};
-use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, VERSION};
-use hal_collectives::Line;
+use crate::wire::{FIRST_TAG, LETTER};
 
 const LONG: Duration = Duration::from_secs(20);
 const WORDS: usize = 3_000;
@@ -23,12 +20,11 @@ struct Job {
 }
 
 fn job_of_two() -> (Job, [Box<dyn Communicator>; 2]) {
-    job_of(network(2))
+    job_in(network(2))
 }
 
-fn job_of(network: impl Iterator<Item = Library>) -> (Job, [Box<dyn Communicator>; 2]) {
-    let watchers = Box::leak(Box::default());
-    let ranks: Vec<Rank> = network.map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
+fn job_in(network: impl Iterator<Item = Library>) -> (Job, [Box<dyn Communicator>; 2]) {
+    let ranks = job_of(network);
     let names: [&[u8]; 2] = [b"first", b"second"];
     let mut ids = Vec::new();
     let groups = names.map(|name| {
@@ -42,8 +38,7 @@ fn job_of(network: impl Iterator<Item = Library>) -> (Job, [Box<dyn Communicator
 
 impl Job {
     fn send(&self, bytes: HostRange, tag: i32) {
-        let sent = self.ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, tag));
-        std::mem::forget(sent.unwrap().unwrap());
+        send_by(&self.ranks[1].0, bytes, tag);
     }
 
     /// The letter of a message, in a transfer of a group.
@@ -55,26 +50,22 @@ impl Job {
 
     /// That of a letter in a transfer of so many words.
     fn header(&self, (group, number, words): (usize, u64, usize), content: Content) -> Header {
-        let operation = Operation { kind: Kind::Send { to: 0 }, element: Element::U32, count: words as u64 };
-        let group = Generation { number: self.ids[group], generation: 0 };
-        Header {
-            meeting: Meeting { group, line: Line::Pair { from: 1, to: 0 }, number, piece: 0 },
-            from: 1,
-            source: 1,
-            asked: Some(Asked { operation, pieces: 1 }),
-            content,
-        }
+        header_of((self.ids[group], number), words as u64, content)
     }
 
     fn letter(&self, header: Header, carried: &[u8]) {
-        let letter = HostRange::allocate((HEADER + carried.len()) as u64, 64).unwrap();
-        assert!(letter.write(0, &header.to_bytes(VERSION)) && letter.write(HEADER as u64, carried));
-        self.send(letter, LETTER);
+        self.send(letter(header, carried), LETTER);
     }
 
     fn message(&self, word: u32, tag: i32) {
         self.send(memory(&[word; WORDS]), tag);
     }
+}
+
+/// A rank sends rank 0 a message.
+fn send_by(engine: &Engine, bytes: HostRange, tag: i32) {
+    let sent = engine.with(LONG, |progress| progress.library().send(bytes, 0, tag));
+    std::mem::forget(sent.unwrap().unwrap());
 }
 
 fn receive(group: &dyn Communicator) -> (HostRange, Receiver<Outcome>) {
@@ -146,6 +137,38 @@ fn receive_that_has_begun_is_not_forgotten_when_letters_with_other_tags_come() {
     assert_eq!(first.1.try_recv(), Ok(Err(Code::DataLoss)));
 }
 
+/// Or with the same, of other ranks.
+#[test]
+fn receive_is_cancelled_at_once_though_letters_with_other_tags_have_come() {
+    for (from, tag) in [(1, FIRST_TAG + 1), (2, FIRST_TAG)] {
+        let (job, groups) = job_in(network(3));
+        let told = transfer(&*groups[0], Kind::Recv { from }, memory(&[0; WORDS]));
+        let header =
+            job.header((0, 0, WORDS), Content::Messages { tag, messages: Messages::of([WORDS as u64 * 4]) });
+        let meeting = Meeting { line: Line::Pair { from, to: 0 }, ..header.meeting };
+        job.letter(Header { meeting, from, source: from, ..header }, &[]);
+        // All tags are looked at for the second one.
+        (0..2).for_each(|number| job.announce(1, number, FIRST_TAG));
+        groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+        job.ranks[0].look();
+        assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)), "from rank {from}");
+    }
+}
+
+#[test]
+fn letters_behind_one_with_the_tag_of_a_message_that_is_waited_for_are_taken() {
+    let (job, groups) = job_of_two();
+    let _first = receive(&*groups[0]);
+    job.announce(0, 0, FIRST_TAG);
+    job.announce(1, 0, FIRST_TAG);
+    let _second = receive(&*groups[1]);
+    let got = memory(&[0]);
+    let told = transfer(&*groups[1], Kind::Recv { from: 1 }, got.clone());
+    job.letter(job.header((1, 1, 1), Content::Part { length: 4 }), &6_u32.to_le_bytes());
+    look_all(&job.ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 6));
+}
+
 /// There is no memory for the first message when its receive is to begin again.
 #[test]
 fn message_is_not_taken_for_an_earlier_one_whose_receive_could_not_begin_again() {
@@ -165,24 +188,48 @@ fn message_is_not_taken_for_an_earlier_one_whose_receive_could_not_begin_again()
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
 }
 
-/// A program that began MPI itself may end it then.
-#[test]
-fn mpi_has_no_receive_of_ours_when_it_is_left_alone() {
-    let (job, groups) = job_of_two();
+/// Two messages with one tag, and the operation of the second one has begun and fails: its receive is not wanted any more, and the first one's has begun beside it. The
+/// groups are let go of.
+fn let_go_of_two(job: &Job, groups: [Box<dyn Communicator>; 2]) {
     job.announce(0, 0, FIRST_TAG);
     job.announce(1, 0, FIRST_TAG);
-    // The first one's receive begins beside its own, which is not wanted any more then.
     let (_, told) = receive(&*groups[1]);
     job.ranks[0].look();
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
     assert_eq!(told_in_time(&job.ranks[0], &told), Err(Code::DataLoss));
-    drop(groups);
+}
+
+/// A program that began MPI itself may end it then.
+#[test]
+fn mpi_has_no_receive_of_ours_when_it_is_left_alone() {
+    let (job, groups) = job_of_two();
+    let_go_of_two(&job, groups);
     let expected = || job.ranks[0].0.with(LONG, |progress| expected_by(progress.library())).unwrap();
     assert!(expected() >= 2);
     job.ranks[0].0.with(LONG, Progress::rest).unwrap();
     assert_eq!(expected(), 0);
     let first = job.ranks[0].join(job.names[0], TERMS);
     job.message(1, FIRST_TAG);
+    job.message(2, FIRST_TAG);
+    let (got, told) = receive(&*first);
+    look_all(&job.ranks[..1]);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
+    assert!(!job.ranks[0].0.look().sends, "something is left");
+}
+
+/// The later ones end first: an earlier message would come to a later one's receive.
+#[test]
+fn message_that_comes_while_receives_are_cancelled_is_not_taken_for_a_later_one() {
+    let (job, groups) = job_in(interrupted_network(2));
+    let_go_of_two(&job, groups);
+    let sender = job.ranks[1].0.clone();
+    behind(Call::Cancel, FIRST_TAG, || {
+        // Another thread, as this one looks.
+        let sends = std::thread::spawn(move || send_by(&sender, memory(&[1; WORDS]), FIRST_TAG));
+        sends.join().unwrap();
+    });
+    job.ranks[0].0.with(LONG, Progress::rest).unwrap();
+    let first = job.ranks[0].join(job.names[0], TERMS);
     job.message(2, FIRST_TAG);
     let (got, told) = receive(&*first);
     look_all(&job.ranks[..1]);
@@ -211,14 +258,8 @@ fn message_is_remembered_once_however_many_letters_come_with_its_tag() {
 #[test]
 fn message_that_does_not_come_when_mpi_is_left_alone_keeps_its_memory_and_is_taken_for_no_other() {
     let before = dropped_under_way();
-    let (job, groups) = job_of(late_network(2));
-    job.announce(0, 0, FIRST_TAG);
-    job.announce(1, 0, FIRST_TAG);
-    let (_, told) = receive(&*groups[1]);
-    job.ranks[0].look();
-    groups[1].end(&Failure::new(Code::DataLoss, "gone"));
-    assert_eq!(told_in_time(&job.ranks[0], &told), Err(Code::DataLoss));
-    drop(groups);
+    let (job, groups) = job_in(late_network(2));
+    let_go_of_two(&job, groups);
     let begin = Instant::now();
     job.ranks[0].0.with(LONG, Progress::rest).unwrap();
     assert!((GRACE..LONG).contains(&begin.elapsed()), "{:?}", begin.elapsed());
@@ -256,7 +297,7 @@ fn letter_that_carries_more_or_less_than_is_expected_fails_the_operation() {
 /// The last message of each group's operation ends the wait for it.
 #[test]
 fn failures_of_two_groups_are_told_each_when_its_own_message_has_come() {
-    let (job, groups) = job_of(late_network(2));
+    let (job, groups) = job_in(late_network(2));
     let begun = [0, 1].map(|group| receive(&*groups[group]));
     job.announce(0, 0, FIRST_TAG);
     job.announce(1, 0, FIRST_TAG + 1);

@@ -3,41 +3,25 @@
 //! An MPI whose calls fail, and what is received that nothing wants.
 
 use super::*;
-use crate::announced::Messages;
 use crate::ending::GRACE;
-use crate::group::Generation;
-use crate::library::dropped_under_way;
 use crate::library::loopback::{expected_by, fail_next, failing_network};
-use crate::wire::{Asked, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, VERSION};
-use hal_collectives::Line;
+use crate::library::{dropped_under_way, without_memory};
+use crate::wire::{FIRST_TAG, LETTER};
 
 const LONG: Duration = Duration::from_secs(20);
 const WORDS: u64 = 3_000;
 
 fn ranks() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
-    let watchers = Box::leak(Box::default());
-    let ranks: Vec<Rank> =
-        failing_network(2).map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
-    let ranks: [Rank; 2] = ranks.try_into().ok().unwrap();
+    let ranks: [Rank; 2] = job_of(failing_network(2)).try_into().ok().unwrap();
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"refused", TERMS));
     (ranks, groups)
 }
 
 /// The letter of some messages in the first transfer of a group.
 fn announce(ranks: &[Rank; 2], number: u64, messages: Messages) {
-    let group = *ranks[0].0.groups.lock().keys().next().unwrap();
-    let group = Generation { number: group, generation: 0 };
-    let operation = Operation { kind: Kind::Send { to: 0 }, element: Element::U32, count: WORDS };
-    let header = Header {
-        meeting: Meeting { group, line: Line::Pair { from: 1, to: 0 }, number, piece: 0 },
-        from: 1,
-        source: 1,
-        asked: Some(Asked { operation, pieces: 1 }),
-        content: Content::Messages { tag: FIRST_TAG, messages },
-    };
-    let letter = HostRange::allocate(HEADER as u64, 64).unwrap();
-    assert!(letter.write(0, &header.to_bytes(VERSION)));
-    message(ranks, letter, LETTER);
+    let content = Content::Messages { tag: FIRST_TAG, messages };
+    let header = header_of((number_of(&ranks[0]), number), WORDS, content);
+    message(ranks, letter(header, &[]), LETTER);
 }
 
 fn message(ranks: &[Rank; 2], bytes: HostRange, tag: i32) {
@@ -72,6 +56,22 @@ fn memory_of_a_message_that_mpi_fails_to_ask_about_is_kept() {
 }
 
 #[test]
+fn failure_is_told_as_soon_as_a_message_has_come_that_mpi_failed_to_ask_about() {
+    let (ranks, groups) = ranks();
+    let told = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0; 3_000]));
+    announce(&ranks, 0, Messages::of([WORDS * 4]));
+    ranks[0].look();
+    fail_next(FIRST_TAG, 1);
+    let begin = Instant::now();
+    look_all(&ranks[..1]);
+    assert!(told.try_recv().is_err() || begin.elapsed() >= GRACE, "told while MPI may write");
+    message(&ranks, memory(&[5; 3_000]), FIRST_TAG);
+    ranks[0].look();
+    let is_told = told.try_recv() == Ok(Err(Code::Unavailable));
+    assert!(is_told || begin.elapsed() >= GRACE);
+}
+
+#[test]
 fn memory_of_a_message_that_is_not_wanted_is_kept_when_mpi_fails_to_ask_about_it() {
     let (ranks, groups) = ranks();
     let before = dropped_under_way();
@@ -82,6 +82,48 @@ fn memory_of_a_message_that_is_not_wanted_is_kept_when_mpi_fails_to_ask_about_it
     fail_next(FIRST_TAG, 1);
     ranks[0].look();
     assert_eq!(dropped_under_way(), before, "memory was let go of that MPI may write");
+}
+
+/// No rank waits for it any more.
+#[test]
+fn memory_of_a_message_that_mpi_fails_to_ask_about_stays_where_it_is_when_mpi_is_left_alone() {
+    let (ranks, groups) = ranks();
+    let before = dropped_under_way();
+    let (recv, goes) = memory_that_asks(&ranks[0].0, usize::try_from(WORDS).unwrap());
+    let told = transfer(&*groups[0], Kind::Recv { from: 1 }, recv);
+    announce(&ranks, 0, Messages::of([WORDS * 4]));
+    ranks[0].look();
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DataLoss));
+    drop(groups);
+    fail_next(FIRST_TAG, u32::MAX);
+    ranks[0].0.with(LONG, Progress::rest).unwrap();
+    fail_next(FIRST_TAG, 0);
+    ranks[0].look();
+    assert!(goes.try_recv().is_err(), "memory was let go of that MPI may write");
+    assert_eq!(dropped_under_way(), before);
+}
+
+/// They are told with memory of letters that have gone.
+#[test]
+fn operation_that_has_no_memory_to_begin_with_fails_its_group_for_all() {
+    let (ranks, groups) = pair();
+    let _before = [0, 1].map(|rank: usize| sum(&*groups[rank], 1));
+    look_all(&ranks);
+    let [told, waits] = [0, 1].map(|rank: usize| {
+        let (tell, told) = channel();
+        let [send, recv] = [(); 2].map(|()| Some(memory(&[1; 2_000])));
+        let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+        let begin = || sum_with(&*groups[rank], Buffers { send, recv }, done);
+        if rank == 0 {
+            without_memory(begin)
+        } else {
+            begin()
+        }
+        told
+    });
+    look_all(&ranks);
+    assert_eq!([told, waits].map(|told| told.try_recv()), [Ok(Err(Code::ResourceExhausted)); 2]);
 }
 
 /// Even if it is larger than what is received at once.
@@ -119,9 +161,7 @@ fn what_is_not_wanted_is_received_some_at_a_time() {
 /// Three ranks, of which the first has announced messages to the second that it has yet to get from the third, which does not come.
 #[test]
 fn messages_that_mpi_refuses_to_send_empty_are_sent_later_and_hold_up_no_other() {
-    let watchers = Box::leak(Box::default());
-    let ranks: Vec<Rank> =
-        failing_network(4).map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
+    let ranks = job_of(failing_network(4));
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"ring", TERMS)).collect();
     let gather = |rank: usize| {
         let operation = Operation { kind: Kind::AllGather, element: Element::U32, count: WORDS };

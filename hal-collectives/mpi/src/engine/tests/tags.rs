@@ -11,25 +11,14 @@ const LONG: Duration = Duration::from_secs(20);
 const WORDS: usize = 3_000;
 
 fn begin(group: &dyn Communicator, kind: Kind, word: u32) -> (HostRange, Receiver<Outcome>) {
-    let (tell, told) = channel();
-    let done = Box::new(move |end| {
-        let _ = tell.send(outcome(end));
-    });
     let words = memory(&[word; WORDS]);
-    let (send, recv) = match kind {
-        Kind::Send { .. } => (Some(words.clone()), None),
-        _ => (None, Some(words.clone())),
-    };
-    let operation = Operation { kind, element: Element::U32, count: WORDS as u64 };
-    assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
-    (words, told)
+    (words.clone(), transfer(group, kind, words))
 }
 
 /// Two ranks in two groups. Rank 1 has sent rank 0 a message of the first one, which rank 0 does not receive so far, and then as many others as there are
 /// tags: the last one is of the second group.
 fn behind() -> (Vec<Rank>, [[Box<dyn Communicator>; 2]; 2]) {
-    let watchers = Box::leak(Box::default());
-    let ranks: Vec<Rank> = network(2).map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect();
+    let ranks = job_of(network(2));
     let groups =
         ["first", "second"].map(|name| [0, 1].map(|rank: usize| ranks[rank].join(name.as_bytes(), TERMS)));
     let (_, told) = begin(&*groups[0][1], Kind::Send { to: 0 }, 1);

@@ -228,9 +228,7 @@ struct Run {
 /// The ranks of a new world.
 fn ranks(count: usize, weather: Weather, seed: u64) -> (usize, Vec<Rank>) {
     let (world, libraries) = world(u32::try_from(count).unwrap(), weather, seed);
-    let watchers = Box::leak(Box::default());
-    let rank_of = |library| Rank(Arc::new(Engine::new(library, watchers)));
-    (world, libraries.into_iter().map(rank_of).collect())
+    (world, job_of(libraries))
 }
 
 /// How many groups are of all ranks.
