@@ -398,3 +398,63 @@ fn failure_that_is_told_slowly_holds_up_no_other_group_and_no_time() {
         assert_eq!(answered.recv().unwrap(), Ok(Err(code)), "by time: {by_time}");
     }
 }
+
+/// Three ranks, of which the second has no patience and the third does not come.
+fn patient_and_impatient(id: &[u8]) -> Vec<Box<dyn Communicator>> {
+    let terms = [LONG, Duration::from_millis(300), LONG];
+    (0..)
+        .zip(terms)
+        .map(|(rank, timeout)| {
+            let terms = timeout.into();
+            let request = Request { id, name: "patience", rank, count: 3, owner: rank as usize, terms };
+            join(&request).unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn rank_that_comes_later_and_waits_for_less_is_heeded() {
+    let ranks = patient_and_impatient(b"rank that comes later and waits for less");
+    let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: 0 };
+    let started: Vec<Started> = ranks[..2]
+        .iter()
+        .map(|rank| {
+            let started = begin(rank.enter(operation).unwrap(), Buffers::default()).0;
+            // The time of the first is kept already.
+            std::thread::sleep(Duration::from_millis(50));
+            started
+        })
+        .collect();
+    for started in started {
+        let failure = started.outcome().unwrap_err();
+        assert_eq!(failure.code(), Code::DeadlineExceeded);
+        assert!(failure.message().contains("after 300ms"), "{failure}");
+    }
+}
+
+#[test]
+fn rank_that_splits_later_and_waits_for_less_is_heeded() {
+    let ranks = patient_and_impatient(b"rank that splits later and waits for less");
+    let parts = [0, 1].map(|rank: usize| {
+        let part = ranks[rank].split(Some(1), 0).unwrap().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        part
+    });
+    for part in parts {
+        let failure = part.place().unwrap_err();
+        assert_eq!(failure.code(), Code::DeadlineExceeded);
+        assert!(failure.message().contains("after 300ms"), "{failure}");
+    }
+}
+
+/// The group is there as long as others are in it.
+#[test]
+fn rank_may_be_another_owner_when_the_first_has_let_go_of_it() {
+    let id = b"rank that is another owner";
+    let join = |rank, owner| join(&Request { id, name: "owners", rank, count: 2, owner, terms: LONG.into() });
+    let _other = join(1, 1).unwrap();
+    let first = join(0, 2).unwrap();
+    assert_eq!(join(0, 3).err().unwrap().code(), Code::AlreadyExists);
+    drop(first);
+    join(0, 3).unwrap();
+}

@@ -171,6 +171,14 @@ impl Group {
         self.end(self.state.lock(), failure);
     }
 
+    /// Ends everything for the sake of an operation. Returns what its ranks are told.
+    pub(super) fn fail_in(&self, operation: &Operation, why: &Failure) -> Failure {
+        let message = format!("{operation} of the group {:?} cannot go on: {}", self.name, why.message());
+        let failure = Failure::new(why.code(), message);
+        self.fail(&failure);
+        failure
+    }
+
     fn end(&self, mut state: parking_lot::MutexGuard<'_, State>, failure: &Failure) {
         if state.failed.is_some() {
             return;

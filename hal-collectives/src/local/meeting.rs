@@ -187,8 +187,12 @@ impl Meeting {
         let last = self.last;
         let arrivals = self.into_arrivals();
         Box::new(move || {
-            let arrivals = perform(line, arrivals, last);
-            arrivals.into_iter().for_each(|arrival| arrival.end(Ok(())));
+            let (arrivals, performed) = perform(line, arrivals, last);
+            let outcome = match (performed, arrivals.first()) {
+                (Err(why), Some(first)) => Err(first.group.fail_in(&first.operation, &why)),
+                (outcome, _) => outcome,
+            };
+            arrivals.into_iter().for_each(|arrival| arrival.end(outcome.clone()));
         })
     }
 
@@ -236,5 +240,49 @@ pub(super) fn ranks(ranks: &[u32], one: &str, several: &str) -> String {
         [rank] => format!("rank {rank} {one}"),
         ranks if ranks.len() <= NAMED => format!("ranks {} {several}", names.join(", ")),
         ranks => format!("ranks {} and {} others {several}", names.join(", "), ranks.len() - NAMED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Element, Kind, Memory, PieceBuffers, Pieces};
+    use hal_backend::HostRange;
+    use hal_semaphore::Code;
+    use std::sync::mpsc;
+
+    /// Memory that is shorter than its operation, which none is that has come in the ordinary way. The thread that moves the bytes goes on.
+    #[test]
+    fn panic_of_who_moves_the_bytes_is_told_to_all_ranks() {
+        for count in [8, 1 << 20] {
+            let group = Group::new("panics".into(), 2, Duration::from_secs(60).into());
+            let operation = |count| Operation { kind: Kind::AllGather, element: Element::U8, count };
+            let piece = |count| Pieces::new(operation(count), 2, u64::MAX).get(0);
+            let (tell, told) = mpsc::channel();
+            let mut job = None;
+            for rank in 0..2 {
+                let slot = group.enter((Line::Everyone, rank), (rank, operation(count))).unwrap();
+                let tell = tell.clone();
+                let part = Parts::new(1, Box::new(move |outcome| tell.send((rank, outcome)).unwrap()));
+                let host = |length| Memory::Alone(HostRange::allocate(length, 1).unwrap());
+                let buffers = PieceBuffers { send: Some(host(count / 2)), recv: Some(host(count)) };
+                let memory = piece(count / 2).cut(&buffers, (rank, 2)).unwrap();
+                let (operation, piece, timeout) = (operation(count), piece(count), Duration::from_secs(60));
+                let arrival = Arrival { group: group.clone(), operation, piece, memory, part, timeout };
+                job = group.arrive(slot, rank, arrival);
+            }
+            job.unwrap()();
+            for _ in 0..2 {
+                let (_, outcome) = told.recv_timeout(Duration::from_secs(20)).unwrap();
+                let failure = outcome.unwrap_err();
+                assert_eq!(failure.code(), Code::Internal);
+                let says = "all-gather of";
+                assert!(
+                    failure.message().contains(says) && failure.message().contains("panicked"),
+                    "{failure}"
+                );
+            }
+            assert!(group.has_failed(), "what it has in progress waits for ever");
+        }
     }
 }

@@ -8,9 +8,12 @@
 use super::meeting::Arrival;
 use crate::operation::{Kind, Line, Side};
 use crate::spread::spread;
-use crate::{Element, Parts, Reduction, reduce};
+use crate::{Element, Parts, Reduction, Result, reduce};
 use hal_backend::HostRange;
+use hal_semaphore::Failure;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 /// How many bytes of a part one thread moves at a time. Every element's size divides it. What is smaller costs less than to have another
 /// thread help.
@@ -19,26 +22,29 @@ const GRAIN: u64 = 128 << 10;
 /// The memory of all ranks for one operation, in the order of the ranks; of a transfer the sender's and the receiver's.
 struct Everyone(Vec<Arrival>);
 
-/// Does what all have come for, on the thread of one of them, whose side is `own`. Returns them, alone in having their memory.
-pub(super) fn perform(line: Line, arrivals: Vec<Arrival>, own: Side) -> Vec<Arrival> {
+/// Does what all have come for, on the thread of one of them, whose side is `own`. Returns them, alone in having their memory, and whether a thread has panicked.
+pub(super) fn perform(line: Line, arrivals: Vec<Arrival>, own: Side) -> (Vec<Arrival>, Result) {
     #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
     let ranks = if line == Line::Everyone { arrivals.len() as u32 } else { 2 };
     let everyone = Everyone(arrivals);
     let length = everyone.first().piece.part(ranks);
     if length <= GRAIN {
-        everyone.perform(line, &(0..length));
-        return everyone.0;
+        let outcome = everyone.try_to_perform(line, &(0..length));
+        return (everyone.0, outcome);
     }
     let grains = u32::try_from(length.div_ceil(GRAIN)).unwrap_or(u32::MAX);
     let grain = length.div_ceil(u64::from(grains)).next_multiple_of(GRAIN);
     // A rank's share is the same in each operation, whichever comes last: what it wrote the last time is near its processor.
     let first = u64::from(grains) * u64::from(own) / u64::from(ranks);
     let first = u32::try_from(first).unwrap_or_default();
-    spread(everyone, grains, first, move |everyone, number| {
-        let from = u64::from(number) * grain;
-        everyone.perform(line, &(from..length.min(from + grain)));
-    })
-    .0
+    let (everyone, failed) =
+        spread((everyone, OnceLock::new()), grains, first, move |(everyone, failed), number| {
+            let from = u64::from(number) * grain;
+            if let Err(failure) = everyone.try_to_perform(line, &(from..length.min(from + grain))) {
+                let _ = failed.set(failure);
+            }
+        });
+    (everyone.0, failed.into_inner().map_or(Ok(()), Err))
 }
 
 /// Some bytes of a part.
@@ -66,6 +72,12 @@ impl Everyone {
     #[expect(clippy::indexing_slicing, reason = "a group has a rank, and a transfer two ends")]
     fn first(&self) -> &Arrival {
         &self.0[0]
+    }
+
+    /// Does some bytes of each part. A panic is of concern to all ranks, and they are told; the thread goes on.
+    fn try_to_perform(&self, line: Line, span: &Range<u64>) -> Result {
+        let performed = catch_unwind(AssertUnwindSafe(|| self.perform(line, span)));
+        performed.map_err(|payload| Failure::panicked("the thread that moves its bytes", payload))
     }
 
     /// Does some bytes of each part.

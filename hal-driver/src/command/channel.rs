@@ -29,8 +29,9 @@ use hal_collectives::{Communicator, Terms};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -90,12 +91,39 @@ impl Membership {
 }
 
 /// A group of several devices, and the place of one in it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct DeviceGroup {
-    /// Where the group's topology and tracker are: no two groups that devices are in have both in common.
-    name: [usize; 2],
+    name: Arc<Name>,
     rank: u32,
     count: u32,
+}
+
+/// What the devices of a group have in common: a number that no other group has. IREE's group has none, and where it is another one may be
+/// when its devices have gone, while there are channels to it.
+struct Name {
+    number: u64,
+    /// Those that have joined.
+    ranks: Mutex<BTreeSet<u32>>,
+}
+
+/// Where a group's topology and tracker are: no two groups that devices are in have both in common.
+type Whereabouts = [usize; 2];
+
+/// The groups that devices are in.
+static NAMES: Mutex<BTreeMap<Whereabouts, Weak<Name>>> = Mutex::new(BTreeMap::new());
+
+/// The name of the group that is there. A rank joins it once, so one that is known already is of the next group there.
+fn name_of(place: Whereabouts, rank: u32) -> Arc<Name> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut names = NAMES.lock();
+    names.retain(|_, name| name.strong_count() > 0);
+    let known = names.get(&place).and_then(Weak::upgrade).filter(|name| name.ranks.lock().insert(rank));
+    known.unwrap_or_else(|| {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = Arc::new(Name { number, ranks: Mutex::new(BTreeSet::from([rank])) });
+        names.insert(place, Arc::downgrade(&name));
+        name
+    })
 }
 
 /// The groups that a device is a rank of.
@@ -148,20 +176,20 @@ impl Ranks {
     /// The topology of the information is alive for the call, or null.
     pub(crate) unsafe fn join(&self, info: &sys::iree_hal_device_topology_info_t) {
         let mut groups = self.groups.lock();
-        groups.before = groups.current;
+        groups.before = groups.current.clone();
         // SAFETY: the topology is alive for the call or null, as the function asks.
         let topology = unsafe { info.topology.as_ref() };
         if let Some(topology) = topology.filter(|topology| topology.device_count > 1) {
-            let name = [std::ptr::from_ref(topology).addr(), info.frontier.tracker.addr()];
+            let place = [std::ptr::from_ref(topology).addr(), info.frontier.tracker.addr()];
             let (rank, count) = (info.topology_index, topology.device_count);
-            groups.current = Some(DeviceGroup { name, rank, count });
+            groups.current = Some(DeviceGroup { name: name_of(place, rank), rank, count });
         }
     }
 
     /// The group that was joined last could not be built: what was before it counts again.
     pub(crate) fn leave(&self) {
         let mut groups = self.groups.lock();
-        groups.current = groups.before;
+        groups.current = groups.before.clone();
     }
 
     /// The provider of the program is another one.
@@ -237,7 +265,7 @@ impl Ranks {
         if let (Some(rank), Some(count), Some(id)) = (rank, count, &named) {
             return Ok(Place { rank, count, id: id.clone(), is_job: launched });
         }
-        let group = self.groups.lock().current;
+        let group = self.groups.lock().current.clone();
         let mut place = if let Some((rank, count)) = self.membership.place {
             Place { rank, count, id: key(b'u', &[]), is_job: false }
         } else if let Some((provider, (rank, count))) = asked(provider)? {
@@ -251,7 +279,7 @@ impl Ranks {
             let (rank, count) = hal_collectives_mpi::place()?;
             Place { rank, count, id: key(b'j', &[]), is_job: true }
         } else if let Some(DeviceGroup { name, rank, count }) = group {
-            Place { rank, count, id: key(b'g', name.map(usize::to_ne_bytes).as_flattened()), is_job: false }
+            Place { rank, count, id: key(b'g', &name.number.to_ne_bytes()), is_job: false }
         } else {
             let id = key(b'd', &Arc::as_ptr(device).addr().to_ne_bytes());
             Place { rank: 0, count: 1, id, is_job: false }

@@ -21,7 +21,7 @@ use hal_collectives::{
     Buffers, Communicator, Done, Element, Entry, Job, Kind, Memory, Operation, PieceBuffers, PieceEntry,
     Reduction,
 };
-use hal_semaphore::backend::HostTask;
+use hal_semaphore::backend::{Deferred, HostTask};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -271,31 +271,44 @@ impl Entered {
         }
     }
 
-    fn start(self, done: Done) -> std::result::Result<Option<Job>, (Failure, Done)> {
-        match self {
-            Entered::Whole { entry, send, recv } => {
-                let map = |range: &Option<BufferRange>, access| {
-                    range.as_ref().map(|range: &BufferRange| range.map(access)).transpose()
-                };
-                match (map(&send, ACCESS_READ), map(&recv, ACCESS_WRITE)) {
-                    (Ok(send), Ok(recv)) => Ok(entry.start(Buffers { send, recv }, done)),
-                    (Err(failure), _) | (_, Err(failure)) => {
-                        entry.give_up(&failure);
-                        Err((failure, done))
-                    }
+    fn start(self, done: Done) -> Option<Job> {
+        let (failure, memory) = match self {
+            Entered::Whole { entry, send, recv } => match map_both([send, recv], BufferRange::map) {
+                Ok([send, recv]) => return entry.start(Buffers { send, recv }, done),
+                Err(failed) => {
+                    entry.give_up(&failed.0);
+                    failed
                 }
-            }
-            Entered::Piece { entry, send, recv } => {
-                let map = |near: Option<Near>, access| near.map(|near| near.map(access)).transpose();
-                match (map(send, ACCESS_READ), map(recv, ACCESS_WRITE)) {
-                    (Ok(send), Ok(recv)) => Ok(entry.start(PieceBuffers { send, recv }, done)),
-                    (Err(failure), _) | (_, Err(failure)) => {
-                        entry.give_up(&failure);
-                        Err((failure, done))
-                    }
+            },
+            Entered::Piece { entry, send, recv } => match map_both([send, recv], Near::map) {
+                Ok([send, recv]) => return entry.start(PieceBuffers { send, recv }, done),
+                Err(failed) => {
+                    entry.give_up(&failed.0);
+                    failed
                 }
-            }
-        }
+            },
+        };
+        drop(Deferred::new(move || {
+            drop(memory);
+            done(Err(failure));
+        }));
+        None
+    }
+}
+
+/// Why memory could not be mapped, and what is to be let go of.
+type Unmapped = (Failure, Box<dyn Send>);
+
+/// Maps what is sent and what is received. What is mapped keeps its memory. Where one cannot be mapped, both are to be let go of, which may call
+/// the program back.
+fn map_both<T: Send + 'static, M: Send + 'static>(
+    [send, recv]: [Option<T>; 2],
+    map: impl Fn(&T, Access) -> Result<M>,
+) -> std::result::Result<[Option<M>; 2], Unmapped> {
+    let one = |memory: &Option<T>, access| memory.as_ref().map(|memory| map(memory, access)).transpose();
+    match (one(&send, ACCESS_READ), one(&recv, ACCESS_WRITE)) {
+        (Ok(send), Ok(recv)) => Ok([send, recv]),
+        (Err(failure), other) | (other, Err(failure)) => Err((failure, Box::new((send, recv, other)))),
     }
 }
 
@@ -359,9 +372,11 @@ fn start(
     let number = match waiting.enter(&open, &part) {
         Ok(number) => number,
         Err(why) => {
-            give_up(entered, &why);
-            drop(part);
-            return done(Err(why));
+            return drop(Deferred::new(move || {
+                give_up(entered, &why);
+                drop(part);
+                done(Err(why));
+            }));
         }
     };
     let over = {
@@ -378,10 +393,8 @@ fn start(
             open.end_one(place, &outcome);
             told.end(outcome);
         };
-        match entered.start(Box::new(done)) {
-            Ok(Some(job)) => pool.run(job),
-            Ok(None) => {}
-            Err((failure, done)) => done(Err(failure)),
+        if let Some(job) = entered.start(Box::new(done)) {
+            pool.run(job);
         }
     }
 }

@@ -8,6 +8,7 @@
 //! gone. Collectives that others do not come to are ended with it, so that this takes no longer than their groups need to cancel what is
 //! on its way.
 
+use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_semaphore::backend::HostTask;
 use hal_semaphore::{Failure, WithoutCallbacks};
 use parking_lot::Mutex;
@@ -28,6 +29,8 @@ struct State {
     failed: Option<Failure>,
     /// The task that has the program's signals, and fails them.
     task: Option<HostTask>,
+    /// Is signalled with the end of the last part, for what waits for all of them however they end.
+    over: Option<IreeTimeline>,
 }
 
 impl Part {
@@ -38,6 +41,11 @@ impl Part {
     /// Whether both are of the same execution.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The timeline is at 1 when no part is left.
+    pub(crate) fn tells(&self, over: IreeTimeline) {
+        self.0.0.lock().over = Some(over);
     }
 
     /// Why no part of it begins any more, if none does.
@@ -62,9 +70,15 @@ impl Ending {
 
 impl Drop for Execution {
     fn drop(&mut self) {
-        if let Some(task) = self.0.get_mut().task.take() {
-            // The thread may be inside of a call of the program's, which holds what a callback takes.
-            let _quiet = WithoutCallbacks::begin();
+        let State { task, over, .. } = self.0.get_mut();
+        // The thread may be inside of a call of the program's, which holds what a callback takes.
+        let _quiet = WithoutCallbacks::begin();
+        if let Some(over) = over.take() {
+            let mut signals = OwnedList::default();
+            signals.push(over, 1);
+            signals.signal_or_fail(Ok(()));
+        }
+        if let Some(task) = task.take() {
             // Its operation has its failure.
             task.finish(Ok(()));
         }

@@ -29,7 +29,7 @@ use crate::memory::buffer_range::BufferRange;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;
 use hal_collectives::{Communicator, Entry, Piece, PieceEntry, Pieces, WINDOW};
-use hal_semaphore::{Action, Affinity, Failure, WithoutCallbacks};
+use hal_semaphore::{Action, Affinity, Failure};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -139,20 +139,6 @@ impl Chain<'_> {
     }
 }
 
-/// A timeline that the host signals when the last timeline of a step has ended, and this is dropped. What waits for it has no place in a queue
-/// before that: there it would fail with the first of them, without having been cleaned up.
-struct Told(IreeTimeline);
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        // The thread may be inside of a call of the program's.
-        let _quiet = WithoutCallbacks::begin();
-        let mut signals = OwnedList::default();
-        signals.push(self.0.clone(), 1);
-        signals.signal_or_fail(Ok(()));
-    }
-}
-
 /// What the rank has entered and not started, for whatever may go wrong before that.
 #[derive(Default)]
 struct Entries {
@@ -199,16 +185,15 @@ impl<D: Device> State<D> {
             let last = chain.steps.last().ok_or_else(|| bug("collectives without a step"))?;
             let over = chain.end_of(last);
             let mut waits = over.borrow().to_owned();
-            let mut told = None;
-            if last.works_of_queues() > 1 {
-                let all = told.insert(Arc::new(Told(self.timeline()?)));
-                waits.push(all.0.clone(), 1);
+            // What its queues work on side by side may go on where one of them has failed. A barrier behind them in a queue would fail with the
+            // first, without having been cleaned up: so it has no place before the host has seen the end of all.
+            if chain.steps.iter().any(|step| step.works_of_queues() > 1) {
+                let all = self.timeline()?;
+                waits.push(all.clone(), 1);
+                chain.part.tells(all);
             }
             let last = SemaphoreLists { waits: waits.borrow(), signals: lists.signals.borrow() };
             self.ending(affinity, &last, chain.part.ending())?;
-            if let Some(told) = told {
-                over.keep_until(&told);
-            }
             Ok((chain, over))
         });
         let (chain, over) = match outcome {

@@ -512,6 +512,59 @@ fn collective_that_cannot_be_done_is_refused_when_it_is_recorded() {
     ranks.iter().for_each(|rank| rank.done.wait(1).unwrap());
 }
 
+/// Another group may be where one was that is gone, but for a channel to it.
+#[test]
+fn groups_of_devices_are_told_apart_however_they_follow_each_other() {
+    let mut channels = Vec::new();
+    for _ in 0..20 {
+        let tracker = Tracker::new();
+        let devices = [(); 2].map(|()| Device::open("mock").unwrap());
+        let group = tracker.group_of(&devices.each_ref()).unwrap();
+        let ranks = devices.map(|device| Rank {
+            channel: device.default_channel().unwrap(),
+            done: device.semaphore(0),
+            device,
+        });
+        assert_eq!(ranks.each_ref().map(|rank| rank.channel.place()), [(0, 2), (1, 2)]);
+        let recvs = ranks.each_ref().map(|rank| {
+            let (send, recv) = (rank.words(&[1; 3]), rank.words(&[0; 3]));
+            rank.execute(&rank.commands(ALL_REDUCE, 0, (&send, &recv), 3).unwrap(), 1).unwrap();
+            recv
+        });
+        ranks.iter().for_each(|rank| rank.done.wait(1).unwrap());
+        drop(recvs);
+        channels.push(ranks[0].channel.clone());
+        drop(ranks);
+        unsafe { sys::iree_hal_device_group_release(group) };
+    }
+    assert!(channels.iter().all(|channel| channel.place() == (0, 2)));
+}
+
+/// What the program says of a rank and a count comes before what the device's URI says, and where an id ends and a group's name begins is
+/// of the group.
+#[test]
+fn rank_and_count_of_the_program_make_groups_of_their_own() {
+    let devices = [0, 1]
+        .map(|rank| Device::open(&format!("mock://?collective_rank={rank}&collective_count=2")).unwrap());
+    let own = devices[0].channel(&[], "its own", (-1, -1)).unwrap();
+    let larger = devices[1].channel(&[], "its own", (-1, 3)).unwrap();
+    let other = devices[1].channel(&[], "another", (0, -1)).unwrap();
+    assert_eq!([own.place(), larger.place(), other.place()], [(0, 2), (1, 3), (0, 2)]);
+    let named = [devices[0].channel(b"ab", "c", (0, 1)), devices[1].channel(b"a", "bc", (0, 1))];
+    assert!(named.iter().all(Result::is_ok));
+}
+
+#[test]
+fn another_provider_exchanges_another_id() {
+    let device = Device::open("mock").unwrap();
+    for _ in 0..2 {
+        let shared = Arc::new((Barrier::new(1), Mutex::default()));
+        provide(&device, (0, 1), &shared);
+        assert_eq!(device.default_channel().unwrap().place(), (0, 1));
+        assert!(!shared.1.lock().unwrap().is_empty(), "it was not asked");
+    }
+}
+
 /// When it is recorded, or when the table comes that has the buffer.
 #[test]
 fn collective_reads_and_writes_only_what_the_program_allowed() {

@@ -332,6 +332,26 @@ fn memory_of_what_another_rank_ends_is_given_back_on_no_thread_that_submits() {
     fails(&ranks[0].done);
 }
 
+/// Another operation's submission has the collective's turn come, and there is no memory to receive into.
+#[test]
+fn memory_of_what_cannot_start_is_given_back_on_no_thread_that_submits() {
+    let ranks = mocks(2);
+    let waits = sums(&ranks[1]);
+    let Rank { device, done, .. } = &ranks[0];
+    let (buffer, back) = imported(device);
+    let (gate, never) = (device.semaphore(0), device.semaphore(0));
+    let recv = device.alloca(&never.at(1), &never.at(2), 16).unwrap();
+    let commands = ranks[0].commands(ALL_REDUCE, 0, (&buffer, &recv), 4).unwrap();
+    device.execute(u64::MAX, &gate.at(1), &done.at(1), &commands, &[]).unwrap();
+    drop((commands, buffer));
+    device.barrier(&List::none(), &gate.at(1)).unwrap();
+    assert_ne!(back.recv_timeout(SOON).unwrap(), std::thread::current().id());
+    for error in [fails(done), fails(&waits)] {
+        assert_eq!(error.code, Code::FailedPrecondition, "{}", error.text);
+        assert!(error.text.contains("has no memory"), "{}", error.text);
+    }
+}
+
 /// The device that owns what is sent was lost before.
 #[test]
 fn rank_whose_copies_fail_tells_the_others_why() {

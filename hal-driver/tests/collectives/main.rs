@@ -19,6 +19,7 @@
 mod common;
 
 mod channels;
+mod departures;
 mod edges;
 mod endings;
 mod exhaustion;
@@ -28,4 +29,5 @@ mod profiles;
 mod programs;
 mod rig;
 mod steps;
+mod streams;
 mod worlds;

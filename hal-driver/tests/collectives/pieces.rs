@@ -2,7 +2,7 @@
 
 //! Memory that the host cannot see: pieces of it are copied while others are on their way.
 
-use crate::common::{Buffer, Device, List, Result, Semaphore, check, reference};
+use crate::common::{Buffer, Device, List, Result, Semaphore, barrier, check, reference};
 use crate::rig::*;
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -121,6 +121,35 @@ fn failure_of_a_copy_of_what_was_received_is_told_when_the_others_have_ended() {
             for (rank, buffer) in ranks.iter().zip([&got, &sent]) {
                 let commands = rank.commands(BROADCAST, 1, (buffer, buffer), WORDS * WINDOW).unwrap();
                 rank.execute(&commands, 1).unwrap();
+            }
+            assert!(ranks[0].done.wait(1).is_err());
+            assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: told after {:?}", begin.elapsed());
+            assert_eq!(ranks[0].done.value().unwrap_err().code, Code::DataLoss);
+        }
+    }
+}
+
+/// The same where a step comes behind, which waits for all of them in its queue and fails with the first.
+#[test]
+fn failure_of_a_copy_is_told_when_the_others_have_ended_also_if_another_step_comes_behind() {
+    for late in [1 + 2, 1 + 3] {
+        for queues in 1..=3 {
+            let more = format!("&depth=1&latency=2ms&fault=fail:copy:1&fault=late:{late}");
+            let uri = card(WORDS * 4, &more).replace("queues=1", &format!("queues={queues}"));
+            let ranks = ranks(&[&uri, &format!("mock://?collective_piece={}", WORDS * 4)]);
+            let [got, sent] = [0, 1].map(|rank| ranks[rank].words(&vec![rank as u32; WORDS * WINDOW]));
+            let behind = ranks[0].device.buffer(16);
+            let begin = Instant::now();
+            for (number, (rank, buffer)) in ranks.iter().zip([&got, &sent]).enumerate() {
+                let commands = rank.device.record(0, |commands| {
+                    collective(commands, &rank.channel, BROADCAST, 1, (buffer, buffer), WORDS * WINDOW)?;
+                    if number == 0 {
+                        barrier(commands)?;
+                        fill(commands, &behind, 1)?;
+                    }
+                    Ok(())
+                });
+                rank.execute(&commands.unwrap(), 1).unwrap();
             }
             assert!(ranks[0].done.wait(1).is_err());
             assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: told after {:?}", begin.elapsed());

@@ -111,13 +111,6 @@ impl OwnedList {
         List { semaphores: &self.semaphores, values: &self.values }
     }
 
-    /// Keeps something until each value is reached, or can no longer be, as [`IreeTimeline::keep_until`].
-    pub(crate) fn keep_until<T: Send + Sync + Clone>(&self, kept: &T) {
-        for (semaphore, &value) in self.semaphores.iter().zip(&self.values) {
-            semaphore.keep_until(value, kept.clone());
-        }
-    }
-
     /// Signals or fails all of it.
     pub(crate) fn signal_or_fail(mut self, outcome: std::result::Result<(), &Failure>) {
         let _inside = teardown::enter();

@@ -12,7 +12,7 @@ pub(super) const LENGTH: usize = 1000;
 pub(super) const BUFFERS: usize = 6;
 
 /// Devices that differ in whose memory the host can map, how they wait, how they report, and in what order they end work.
-const DEVICES: [&str; 13] = [
+const DEVICES: [&str; 14] = [
     "mock://?queues=3",
     "mock://?queues=2&fault=jitter&schedule=seeded",
     "mock://?queues=2&heaps=2",
@@ -26,6 +26,7 @@ const DEVICES: [&str; 13] = [
     "gaudi://emulated?",
     "gaudi://emulated?generation=gaudi2",
     "qaic://emulated?",
+    "tenstorrent://emulated?",
 ];
 
 /// The ranks, each a device, in their order.
@@ -271,8 +272,10 @@ impl World {
                         dice.between(8, 40),
                         dice.pick(&["lose", "lose", "fail:copy", "fail:fill", "panic"]),
                     );
-                    uris[device] =
-                        format!("mock://?queues=2&heaps={}&fault={kind}:{job}", dice.between(1, 2));
+                    let room =
+                        dice.pick(&["", "&depth=1", "&depth=1&latency=300us", "&depth=1&fault=jitter"]);
+                    let (queues, heaps) = (dice.between(1, 3), dice.between(1, 2));
+                    uris[device] = format!("mock://?queues={queues}&heaps={heaps}{room}&fault={kind}:{job}");
                 }
                 Fault::Absent { .. } | Fault::Released { .. } => timeout = "0.5",
                 _ => {}
