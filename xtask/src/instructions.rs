@@ -26,7 +26,7 @@ const PROGRAMS: [Program; 2] = [
 
 /// Of one of two ranks, with messages that arrive at once: without what MPI itself costs.
 const COLLECTIVES: [(&str, u64); 2] =
-    [("gate_all_reduce_8_bytes", 11_900), ("gate_all_gather_8_bytes", 10_850)];
+    [("gate_all_reduce_8_bytes", 12_100), ("gate_all_gather_8_bytes", 11_050)];
 
 /// What an operation may cost. Lowered when a change makes it cheaper; raised only with a reason in the commit.
 const BUDGETS: [(&str, u64); 18] = [

@@ -414,6 +414,42 @@ fn stopped(group: &dyn Communicator, rank: u32) {
     signal("-CONT");
 }
 
+/// The second rank is stopped while the first one sends it a message, and then so many letters that MPI has no room for a notice behind them before some are taken. The first one gives up
+/// then, and changes what it sends when it has been told so.
+fn flooded(group: &dyn Communicator, rank: u32) {
+    const WORDS: usize = 512 << 10;
+    let operation = |kind, words: usize| Operation { kind, element: Element::U32, count: words as u64 };
+    let pids = run(group, Kind::AllGather, 1, &[std::process::id()], 2).unwrap();
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &pids[1].to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    let none = memory(&[0]);
+    if rank == 1 {
+        let got = memory(&[0; WORDS]);
+        let told = start(group, operation(Kind::Recv { from: 0 }, WORDS), &none, &got).unwrap();
+        signal("-STOP");
+        let outcome = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let has_others = outcome.is_ok() && read(&got) != [7; WORDS];
+        return assert!(!has_others, "the first rank's next words were taken");
+    }
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", pids[1])).unwrap();
+    while !state().contains(") T ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let words = memory(&[7; WORDS]);
+    let told = start(group, operation(Kind::Send { to: 1 }, WORDS), &words, &none).unwrap();
+    for _ in 0..5_000 {
+        drop(start(group, operation(Kind::Send { to: 1 }, 1), &none, &none).unwrap());
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    group.end(&Failure::new(Code::DataLoss, "given up"));
+    let failure = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
+    assert_eq!(failure.code(), Code::DataLoss);
+    assert!(words.fill(&9_u32.to_le_bytes()));
+    signal("-CONT");
+}
+
 fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
     let failure: Failure = outcome.unwrap_err();
     eprintln!("{failure}");
@@ -464,6 +500,7 @@ fn main() {
         "leaves" => leaves(&*group, rank),
         "behind" => behind(rank),
         "stopped" => stopped(&*group, rank),
+        "flooded" => flooded(&*group, rank),
         // The last rank asks for something else.
         "misfit" if rank == ranks - 1 => {
             let other = run(&*group, Kind::AllGather, 4, &[1; 4], 4 * ranks as usize);

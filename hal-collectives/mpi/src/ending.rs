@@ -17,7 +17,8 @@
 //! not take it for good: the notice of the failure was on its way to it for as long as [`GRACE`] before the memory was changed, and an operation goes on with
 //! messages that have come, or ends well, only when all letters are read that have come until then ([`Active::is_landed`](crate::active::Active)). So what it
 //! got is sent no further either. That takes no letter more where nothing fails. It counts on MPI to have a letter ready that was sent so long before a
-//! message's bytes were read.
+//! message's bytes were read. Where the process stood still that is not so: MPI has room for some letters alone, and the sender's has the others, which
+//! come when there is room again. So operations wait there until no letter has come for a while ([`Mail::looks_after`](crate::mail::Mail::looks_after)).
 //!
 //! A message that is not wanted any more, as its letter came to an operation that has failed or does not fit, is received all the same, into
 //! memory that is discarded ([how](crate::unclaimed)), and one that was announced and is not sent any more is sent empty ([how](crate::announced)).

@@ -27,6 +27,11 @@ const _: () = assert!(TEXT as u64 <= CARRIED);
 const TRUST: Duration = Duration::from_millis(100);
 const _: () = assert!(TRUST.as_millis() * 2 < GRACE.as_millis());
 
+/// Where the process stood still, letters are counted as read when none has come for so long, or after so much time altogether: MPI may have had no room for all of them, and
+/// their senders go on with those that were left as soon as they look.
+const QUIET: Duration = Duration::from_millis(50);
+const BEHIND: Duration = Duration::from_secs(1);
+
 /// How many bytes the header of version 0 had less at first.
 const SHIFT: usize = 8;
 
@@ -60,6 +65,8 @@ pub(crate) struct Mail {
     places: VecDeque<Request>,
     /// When no letter had come behind one that has not ended.
     ordered: Option<Instant>,
+    /// When this process went on that had stood still, and when it read the last letter since.
+    behind: Option<(Instant, Instant)>,
     /// Places are filled up.
     listens: bool,
     /// Letters that came after the last group was let go of, kept until another is joined, and those that were put back: they come before all later ones,
@@ -127,6 +134,12 @@ impl Mail {
         if self.places.len() < 2 || !self.kept.is_empty() {
             return false;
         }
+        if let Some((since, last)) = self.behind {
+            if now - last < QUIET && now - since < BEHIND {
+                return false;
+            }
+            self.behind = None;
+        }
         if self.ordered.is_some_and(|ordered| now - ordered < TRUST) {
             return true;
         }
@@ -134,6 +147,13 @@ impl Mail {
             self.places.iter_mut().skip(1).any(|place| library.has_ended(place).unwrap_or(true));
         self.ordered = (!is_any_behind).then_some(now);
         !is_any_behind
+    }
+
+    /// How long it has been since the process looked last: where that is long, it stood still, and letters have been left to come.
+    pub(crate) fn looks_after(&mut self, pause: Duration, now: Instant) {
+        if pause >= TRUST {
+            self.behind = Some((now, now));
+        }
     }
 
     /// A letter cannot be taken now: it is the next one again.
@@ -180,7 +200,10 @@ impl Mail {
             }
             // What is no letter is from a program that is not this one.
             match letter {
-                Ok(Some(letter)) if self.misfit.is_none() => return Ok(Some(letter)),
+                Ok(Some(letter)) if self.misfit.is_none() => {
+                    self.behind.iter_mut().for_each(|(_, last)| *last = Instant::now());
+                    return Ok(Some(letter));
+                }
                 Ok(_) => {}
                 Err(failure) => {
                     self.answer(library, origin, &failure);
@@ -685,6 +708,27 @@ mod tests {
         finish(stuck);
         assert_eq!([(); 3].map(|()| next(&mut mail, &library)), [Some(0), Some(1), None]);
         assert!(mail.is_read(&library, over));
+    }
+
+    /// MPI has no room for all that come meanwhile.
+    #[test]
+    fn letters_are_taken_for_read_behind_a_pause_when_none_has_come_for_a_while_or_for_long_enough() {
+        let ([library, other], mut mail) = (pair(), Mail::default());
+        mail.listen(&library);
+        let begun = Instant::now();
+        mail.looks_after(TRUST - Duration::from_nanos(1), begun);
+        assert!(mail.is_read(&library, begun));
+        mail.looks_after(TRUST, begun);
+        assert!(!mail.is_read(&library, begun + QUIET - Duration::from_nanos(1)));
+        std::thread::sleep(Duration::from_millis(1));
+        post(&other, 0, 0..1);
+        assert_eq!(next(&mut mail, &library), Some(0));
+        assert!(!mail.is_read(&library, begun + QUIET));
+        assert!(mail.is_read(&library, Instant::now() + QUIET));
+        mail.looks_after(TRUST, begun);
+        mail.behind.iter_mut().for_each(|(_, last)| *last = begun + BEHIND);
+        assert!(!mail.is_read(&library, begun + BEHIND - Duration::from_nanos(1)));
+        assert!(mail.is_read(&library, begun + BEHIND));
     }
 
     #[test]

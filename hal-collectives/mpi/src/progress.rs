@@ -152,6 +152,8 @@ pub(crate) struct Progress {
     /// Messages that were announced and that no operation receives now.
     unclaimed: Unclaimed,
     deadlines: BTreeSet<(Instant, u64)>,
+    /// When this process looked last.
+    looked: Instant,
     ended: Ended,
     has_quit: bool,
     /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end as well.
@@ -175,6 +177,7 @@ impl Progress {
             endings: Endings::default(),
             unclaimed: Unclaimed::default(),
             deadlines: BTreeSet::new(),
+            looked: Instant::now(),
             ended: Ended::default(),
             has_quit: false,
             is_any_missing: false,
@@ -367,15 +370,23 @@ impl Progress {
         if self.has_quit {
             return false;
         }
+        let now = self.look_at_clock();
         self.look_at_transfers();
         let mut moved = self.read_letters();
         self.let_go_of_kept();
         if self.receives_unclaimed() {
             self.unclaimed.look(&self.library);
         }
-        self.look_at_time();
+        self.look_at_time(now);
         moved = moved || self.copy_some();
         moved || !self.ended.is_empty()
+    }
+
+    /// Finds out whether this process stood still.
+    fn look_at_clock(&mut self) -> Instant {
+        let now = Instant::now();
+        self.mail.looks_after(now - std::mem::replace(&mut self.looked, now), now);
+        now
     }
 
     /// Takes the transfers that have ended.
@@ -425,8 +436,12 @@ impl Progress {
             }
         }
         let mut landed = std::mem::take(&mut self.landed);
+        let is_any_landed =
+            landed.iter().any(|id| self.active.get(id).is_some_and(|active| active.is_landed));
+        // Also where it stood still since this look began.
+        let now = if is_any_landed { self.look_at_clock() } else { self.looked };
         let is_landed = |id: &u64| self.active.get(id).is_some_and(|active| active.is_landed);
-        if landed.iter().any(is_landed) && !self.mail.is_read(&self.library, Instant::now()) {
+        if is_any_landed && !self.mail.is_read(&self.library, now) {
             // What has sent all goes on.
             (self.landed, landed) = landed.into_iter().partition(is_landed);
         }
@@ -510,9 +525,9 @@ impl Progress {
     }
 
     /// Ends what was not done in time.
-    fn look_at_time(&mut self) {
+    fn look_at_time(&mut self, now: Instant) {
         while let Some(&(deadline, id)) = self.deadlines.first()
-            && deadline <= Instant::now()
+            && deadline <= now
         {
             self.deadlines.pop_first();
             if let Some(active) = self.active.get(&id) {

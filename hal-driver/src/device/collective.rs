@@ -171,6 +171,13 @@ pub(super) fn give_up<D: Device>(refused: Action<Work<D>>, why: &Failure) {
     }
 }
 
+/// An execution is refused before the rank has a place in any of its collectives: what it enters next would be taken for them.
+#[cold]
+pub(super) fn end_groups(commands: &Recorded, why: &Failure) {
+    let steps = if commands.has_collectives() { commands.steps() } else { &[] };
+    steps.iter().flat_map(|step| &step.collectives).for_each(|record| record.communicator.end(why));
+}
+
 impl<D: Device> State<D> {
     /// Executes commands that have collectives.
     pub(super) fn execute_steps(

@@ -2,7 +2,7 @@
 
 //! The queue operations of the device.
 
-use super::collective::give_up;
+use super::collective::{end_groups, give_up};
 use super::{HalDevice, Raw, State, Table};
 use crate::command::command_buffer::{Recorded, bindings};
 use crate::command::execution::Ending;
@@ -684,7 +684,7 @@ impl<D: Device> Table<D> {
                 }
                 let command_buffer = Lent::required(command_buffer, "there is no command buffer to execute")?;
                 let commands = Recorded::new(command_buffer, &state.identity)?;
-                let bindings = bindings(&commands, &table)?;
+                let bindings = bindings(&commands, &table).inspect_err(|why| end_groups(&commands, why))?;
                 if commands.has_collectives() {
                     return state.execute_steps(affinity, &lists, &commands, &bindings);
                 }

@@ -568,32 +568,37 @@ fn another_provider_exchanges_another_id() {
 /// When it is recorded, or when the table comes that has the buffer.
 #[test]
 fn collective_reads_and_writes_only_what_the_program_allowed() {
-    let ranks = mocks(1);
-    let rank = &ranks[0];
-    let allowing = |access| rank.device.local_buffer_for(access, 16);
-    let any = rank.words(&[0; 4]);
-    let unread = allowing(sys::IREE_HAL_MEMORY_ACCESS_WRITE);
-    let unwritten = allowing(sys::IREE_HAL_MEMORY_ACCESS_READ);
-    for (buffers, says) in [((&unread, &any), "ACCESS_READ"), ((&any, &unwritten), "ACCESS_WRITE")] {
+    for (is_sent, says) in [(true, "ACCESS_READ"), (false, "ACCESS_WRITE")] {
+        let ranks = mocks(1);
+        let rank = &ranks[0];
+        let allowing = |access| rank.device.local_buffer_for(access, 16);
+        let any = rank.words(&[0; 4]);
+        let unread = allowing(sys::IREE_HAL_MEMORY_ACCESS_WRITE);
+        let unwritten = allowing(sys::IREE_HAL_MEMORY_ACCESS_READ);
+        let buffers = if is_sent { (&unread, &any) } else { (&any, &unwritten) };
         let slots = rank.device.record(2, |commands| {
             let [send, recv] =
                 [0, 1].map(|slot| unsafe { sys::iree_hal_make_indirect_buffer_ref(slot, 0, 16) });
             let (channel, op) = (rank.channel.0, op(ALL_REDUCE));
             unsafe { check(sys::iree_hal_command_buffer_collective(commands, channel, op, 0, send, recv, 4)) }
         });
-        let signals = rank.done.at(1);
-        let executed =
-            rank.device.execute(u64::MAX, &List::none(), &signals, &slots.unwrap(), &[buffers.0, buffers.1]);
-        for refused in [rank.commands(ALL_REDUCE, 0, buffers, 4).map(drop), executed] {
-            let refused = refused.unwrap_err();
+        let is_refused = |outcome: Result| {
+            let refused = outcome.unwrap_err();
             assert_eq!(refused.code, Code::PermissionDenied, "{}", refused.text);
             assert!(refused.text.contains(says), "{}", refused.text);
-        }
-        assert_eq!(rank.done.value().unwrap(), 0);
+        };
+        is_refused(rank.commands(ALL_REDUCE, 0, buffers, 4).map(drop));
+        // Nothing was to be submitted: the group works.
+        let allowed = rank.commands(ALL_REDUCE, 0, (&unwritten, &unread), 4).unwrap();
+        rank.execute(&allowed, 1).unwrap();
+        rank.done.wait(1).unwrap();
+        let signals = rank.done.at(2);
+        let slots = (slots.unwrap(), [buffers.0, buffers.1]);
+        is_refused(rank.device.execute(u64::MAX, &List::none(), &signals, &slots.0, &slots.1));
+        assert_eq!(rank.done.value().unwrap(), 1);
+        // What comes next would be taken for what was refused.
+        is_refused(rank.execute(&allowed, 2));
     }
-    // Nothing was entered: the group works.
-    rank.execute(&rank.commands(ALL_REDUCE, 0, (&unwritten, &unread), 4).unwrap(), 1).unwrap();
-    rank.done.wait(1).unwrap();
 }
 
 /// Its rank is the other device's.

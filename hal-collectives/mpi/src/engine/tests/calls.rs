@@ -236,7 +236,8 @@ fn again(stage: &Stage) {
         let begun = (0..count).filter(|rank| planned.has(*rank, count));
         parts.extend(begun.filter_map(|rank| planned.begin(&*groups[rank], 7, (7, turn))));
     }
-    for _ in 0..60 {
+    let begun = Instant::now();
+    while parts.iter().any(|part| part.outcome.is_none()) && begun.elapsed() < Duration::from_secs(5) {
         while let Some((from, to)) = on_their_way().pop() {
             arrive(from, to);
         }
