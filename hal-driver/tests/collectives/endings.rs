@@ -53,7 +53,8 @@ fn another_operation_at_the_same_place_fails_everybody() {
 
 #[test]
 fn rank_that_does_not_come_is_named_in_time() {
-    let ranks = ranks(&["mock://?collective_timeout=0.3", "gaudi://emulated?collective_timeout=0.3", "mock"]);
+    // As long as both need to come at the least, on a busy machine.
+    let ranks = ranks(&["mock://?collective_timeout=2", "gaudi://emulated?collective_timeout=2", "mock"]);
     let begin = Instant::now();
     let waits = [sums(&ranks[0]), sums(&ranks[1])];
     for done in &waits {
@@ -61,7 +62,7 @@ fn rank_that_does_not_come_is_named_in_time() {
         assert_eq!(error.code, Code::DeadlineExceeded);
         assert!(error.text.contains("ranks 0, 1 wait in it; rank 2 has not asked for it"), "{}", error.text);
     }
-    assert!(begin.elapsed() >= Duration::from_millis(300));
+    assert!(begin.elapsed() >= Duration::from_secs(2));
 }
 
 /// Each rank has a timeout of its own, whichever of them was first in the group.
