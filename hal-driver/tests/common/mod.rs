@@ -18,7 +18,7 @@ use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, Once, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 unsafe extern "C" {
@@ -28,6 +28,15 @@ unsafe extern "C" {
     fn iree_hal_local_sync_driver_module_register(
         registry: *mut sys::iree_hal_driver_registry_t,
     ) -> sys::iree_status_t;
+}
+
+/// The names of the types of IREE's virtual machine, which are the process's. Each instance that is made clears them for a moment, and what runs in another one then takes
+/// its buffers for something else, and ends the process.
+static TYPES: RwLock<()> = RwLock::new(());
+
+/// No instance is made meanwhile by a device of IREE's own.
+pub(crate) fn keep_types() -> RwLockReadGuard<'static, ()> {
+    TYPES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What went wrong, as a C program would read it.
@@ -149,6 +158,14 @@ impl Device {
         pool: *mut sys::iree_async_proactor_pool_t,
         allocator: sys::iree_allocator_t,
     ) -> Result<Self> {
+        // IREE's own drivers make an instance of its virtual machine each time.
+        let name = if uri.size > 0 {
+            unsafe { std::slice::from_raw_parts(uri.data.cast::<u8>(), uri.size) }
+        } else {
+            &[]
+        };
+        let is_own = name.starts_with(b"local-");
+        let _alone = is_own.then(|| TYPES.write().unwrap_or_else(PoisonError::into_inner));
         let params = sys::iree_hal_device_create_params_t { next: std::ptr::null(), proactor_pool: pool };
         let (mut device, params) = (null_mut(), &raw const params);
         unsafe {

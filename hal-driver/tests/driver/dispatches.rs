@@ -336,6 +336,7 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
 /// Making an instance of IREE's virtual machine clears the names of its types for a moment, for every thread.
 #[test]
 fn device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
+    let _types = crate::common::keep_types();
     let device = Device::open("mock").unwrap();
     let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     let executable = device.load("vmvx-bytecode-fb", &bytes).unwrap();
