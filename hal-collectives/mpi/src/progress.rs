@@ -218,6 +218,12 @@ impl Progress {
         self.mail.pretended = Some(version);
     }
 
+    /// Goes on as a process that stood still whenever it has not looked for so long.
+    #[cfg(test)]
+    pub(crate) fn stand_still_after(&mut self, pause: Duration) {
+        self.mail.pause = Some(pause);
+    }
+
     /// How many operations have a deadline.
     #[cfg(test)]
     pub(crate) fn deadlines(&self) -> usize {

@@ -357,3 +357,35 @@ fn operation_that_has_sent_all_ends_though_letters_are_behind_one_that_has_not_c
     look_all(&ranks[..1]);
     assert_eq!(comes.try_recv(), Ok(Ok(())));
 }
+
+/// MPI has no room for all that comes while a process stands still: the notice comes when the process has read some letters, and behind the message.
+#[test]
+fn rank_that_stood_still_waits_for_letters_that_mpi_had_no_room_for() {
+    let (ranks, groups) = joined(2, Way::default());
+    let mut sent = LONGER.begin(&*groups[1], 0, (0, 0)).unwrap();
+    arrive_all();
+    ranks[1].look();
+    groups[1].end(&Failure::new(Code::DataLoss, "given up"));
+    while sent.outcome.is_none() {
+        ranks[1].look();
+        sent.look("the sender");
+    }
+    std::mem::forget(sent);
+    let mut received = LONGER.begin(&*groups[0], 0, (0, 0)).unwrap();
+    ranks[0].0.with(TERMS, |progress| progress.stand_still_after(Duration::from_millis(1))).unwrap();
+    std::thread::sleep(Duration::from_millis(1));
+    for _ in 0..5 {
+        ranks[0].look();
+        finish_those_to(0);
+        received.look("the receiver");
+    }
+    assert_eq!(received.outcome, None);
+    arrive_all();
+    let begun = Instant::now();
+    while received.outcome.is_none() && begun.elapsed() < TERMS {
+        ranks[0].look();
+        finish_those_to(0);
+        received.look("the receiver");
+    }
+    assert_eq!(received.outcome, Some(Err(Code::DataLoss)));
+}
