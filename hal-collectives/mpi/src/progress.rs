@@ -288,7 +288,7 @@ impl Progress {
     }
 
     /// Cancels everything that is under way, and stops listening to other ranks.
-    fn leave_alone(&mut self, patience: Duration) {
+    pub(crate) fn leave_alone(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         self.mail.rest(&self.library, end);
         let mut left: Vec<InFlight> = std::mem::take(&mut self.in_flight);

@@ -211,7 +211,7 @@ fn memory_of_a_message_that_comes_while_mpi_is_being_left_alone_is_let_go_of_wit
         });
         assert_eq!(sends.join().unwrap(), Some(true));
     });
-    late.ranks[0].0.with(LONG, Progress::rest).unwrap();
+    late.ranks[0].0.with(LONG, |progress| progress.leave_alone(LONG)).unwrap();
     late.ranks[0].look();
     assert_eq!(late.goes.try_recv(), Ok(true));
 }
