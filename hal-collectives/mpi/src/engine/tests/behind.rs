@@ -59,8 +59,7 @@ fn rank_that_stands_still_between_two_steps_reads_what_has_come_meanwhile() {
     let planned = Planned { kind: 0, words: 600_000, root: 0 };
     let begin = |rank: usize| planned.begin(&*groups[rank], 0, (0, 0)).unwrap();
     let mut parts: Vec<Part> = (0..3).map(begin).collect();
-    let begun = Instant::now();
-    while begun.elapsed() < GRACE {
+    for _ in 0..10 {
         arrive_all();
         (0..3).filter(|rank| *rank != follower).for_each(|rank| ranks[rank].look());
     }
@@ -72,8 +71,7 @@ fn rank_that_stands_still_between_two_steps_reads_what_has_come_meanwhile() {
         arrive_all();
         assert!(words.fill(&[0xEE]));
     });
-    let begun = Instant::now();
-    while parts[follower].outcome.is_none() && begun.elapsed() < TERMS {
+    for _ in 0..10 {
         ranks[follower].look();
         parts[follower].look("the rank that stood still");
     }
