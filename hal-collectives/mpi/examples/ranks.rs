@@ -383,41 +383,9 @@ fn behind(rank: u32) {
     }
 }
 
-/// The second rank is stopped while the first one sends it something, gives up, and changes what it sends.
-fn stopped(group: &dyn Communicator, rank: u32) {
-    const WORDS: usize = 1 << 20;
-    let operation = |kind| Operation { kind, element: Element::U32, count: WORDS as u64 };
-    let pids = run(group, Kind::AllGather, 1, &[std::process::id()], 2).unwrap();
-    let signal = |name: &str| {
-        let sent = Command::new("kill").args([name, &pids[1].to_string()]).status().unwrap();
-        assert!(sent.success());
-    };
-    if rank == 1 {
-        let got = memory(&[0; WORDS]);
-        let told = start(group, operation(Kind::Recv { from: 0 }), &memory(&[0]), &got).unwrap();
-        signal("-STOP");
-        let outcome = told.recv_timeout(Duration::from_secs(60)).unwrap();
-        let has_others = outcome.is_ok() && read(&got) != [7; WORDS];
-        return assert!(!has_others, "the first rank's next words were taken");
-    }
-    let state = || std::fs::read_to_string(format!("/proc/{}/stat", pids[1])).unwrap();
-    while !state().contains(") T ") {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let words = memory(&[7; WORDS]);
-    let told = start(group, operation(Kind::Send { to: 1 }), &words, &memory(&[0])).unwrap();
-    std::thread::sleep(Duration::from_millis(50));
-    group.end(&Failure::new(Code::DataLoss, "given up"));
-    let failure = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
-    assert_eq!(failure.code(), Code::DataLoss);
-    assert!(words.fill(&9_u32.to_le_bytes()));
-    signal("-CONT");
-}
-
-/// The second rank is stopped while the first one sends it a message, and then so many letters that MPI has no room for a notice behind them before some are taken. The first one gives up
-/// then, and changes what it sends when it has been told so.
-fn flooded(group: &dyn Communicator, rank: u32) {
-    const WORDS: usize = 512 << 10;
+/// The second rank is stopped while the first one sends it a message of so many words, and then so many letters: of many, MPI has no room for a notice behind them before some are taken. The first
+/// one gives up then, and changes what it sends when it has been told so.
+fn stopped(group: &dyn Communicator, rank: u32, words: usize, letters: u32) {
     let operation = |kind, words: usize| Operation { kind, element: Element::U32, count: words as u64 };
     let pids = run(group, Kind::AllGather, 1, &[std::process::id()], 2).unwrap();
     let signal = |name: &str| {
@@ -426,27 +394,27 @@ fn flooded(group: &dyn Communicator, rank: u32) {
     };
     let none = memory(&[0]);
     if rank == 1 {
-        let got = memory(&[0; WORDS]);
-        let told = start(group, operation(Kind::Recv { from: 0 }, WORDS), &none, &got).unwrap();
+        let got = memory(&vec![0; words]);
+        let told = start(group, operation(Kind::Recv { from: 0 }, words), &none, &got).unwrap();
         signal("-STOP");
         let outcome = told.recv_timeout(Duration::from_secs(60)).unwrap();
-        let has_others = outcome.is_ok() && read(&got) != [7; WORDS];
+        let has_others = outcome.is_ok() && read(&got) != vec![7; words];
         return assert!(!has_others, "the first rank's next words were taken");
     }
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", pids[1])).unwrap();
     while !state().contains(") T ") {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let words = memory(&[7; WORDS]);
-    let told = start(group, operation(Kind::Send { to: 1 }, WORDS), &words, &none).unwrap();
-    for _ in 0..5_000 {
+    let sent = memory(&vec![7; words]);
+    let told = start(group, operation(Kind::Send { to: 1 }, words), &sent, &none).unwrap();
+    for _ in 0..letters {
         drop(start(group, operation(Kind::Send { to: 1 }, 1), &none, &none).unwrap());
     }
     std::thread::sleep(Duration::from_millis(50));
     group.end(&Failure::new(Code::DataLoss, "given up"));
     let failure = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
     assert_eq!(failure.code(), Code::DataLoss);
-    assert!(words.fill(&9_u32.to_le_bytes()));
+    assert!(sent.fill(&9_u32.to_le_bytes()));
     signal("-CONT");
 }
 
@@ -499,8 +467,8 @@ fn main() {
         "random" => random::random(),
         "leaves" => leaves(&*group, rank),
         "behind" => behind(rank),
-        "stopped" => stopped(&*group, rank),
-        "flooded" => flooded(&*group, rank),
+        "stopped" => stopped(&*group, rank, 1 << 20, 0),
+        "flooded" => stopped(&*group, rank, 512 << 10, 5_000),
         // The last rank asks for something else.
         "misfit" if rank == ranks - 1 => {
             let other = run(&*group, Kind::AllGather, 4, &[1; 4], 4 * ranks as usize);

@@ -5,6 +5,7 @@
 use super::asleep::until;
 use super::*;
 use crate::library::loopback::{broken_network, ending_network, expected_by, has_begun_to_end, hold_up_ends};
+use std::sync::mpsc::RecvTimeoutError;
 
 /// A limit that nothing here comes near.
 const LONG: Duration = Duration::from_secs(20);
@@ -257,20 +258,28 @@ fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_e
     }
 }
 
-/// Both have ended when a thread looks.
-#[test]
-fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_returns() {
-    let (ranks, groups) = pair();
+/// Begins two sums, of which the first one's callback waits for the second one's outcome, and answers with that.
+fn two_of_which_one_waits(
+    group: &dyn Communicator,
+) -> Receiver<std::result::Result<Outcome, RecvTimeoutError>> {
     let (tell, told) = channel::<Outcome>();
     let (answer, answered) = channel();
     let slow = move |_| answer.send(told.recv_timeout(LONG)).unwrap();
     let done = move |end| tell.send(outcome(end)).unwrap();
     let both: [Done; 2] = [Box::new(slow), Box::new(done)];
     for done in both {
-        let _other = sum(&*groups[1], 2);
         let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
-        sum_with(&*groups[0], buffers, done);
+        sum_with(group, buffers, done);
     }
+    answered
+}
+
+/// Both have ended when a thread looks.
+#[test]
+fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_returns() {
+    let (ranks, groups) = pair();
+    let _others = [(); 2].map(|()| sum(&*groups[1], 2));
+    let answered = two_of_which_one_waits(&*groups[0]);
     ranks[1].look();
     served(&ranks[..1]);
     assert_eq!(answered.recv(), Ok(Ok(Ok(()))));
@@ -280,15 +289,7 @@ fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_return
 #[test]
 fn callback_that_waits_for_an_operation_which_failed_together_with_its_own_returns() {
     let (ranks, groups) = pair();
-    let (tell, told) = channel::<Outcome>();
-    let (answer, answered) = channel();
-    let slow = move |_| answer.send(told.recv_timeout(LONG)).unwrap();
-    let done = move |end| tell.send(outcome(end)).unwrap();
-    let both: [Done; 2] = [Box::new(slow), Box::new(done)];
-    for done in both {
-        let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
-        sum_with(&*groups[0], buffers, done);
-    }
+    let answered = two_of_which_one_waits(&*groups[0]);
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
     served(&ranks[..1]);
     assert_eq!(answered.recv(), Ok(Ok(Err(Code::DataLoss))));
