@@ -576,12 +576,6 @@ fn collective_reads_and_writes_only_what_the_program_allowed() {
         let unread = allowing(sys::IREE_HAL_MEMORY_ACCESS_WRITE);
         let unwritten = allowing(sys::IREE_HAL_MEMORY_ACCESS_READ);
         let buffers = if is_sent { (&unread, &any) } else { (&any, &unwritten) };
-        let slots = rank.device.record(2, |commands| {
-            let [send, recv] =
-                [0, 1].map(|slot| unsafe { sys::iree_hal_make_indirect_buffer_ref(slot, 0, 16) });
-            let (channel, op) = (rank.channel.0, op(ALL_REDUCE));
-            unsafe { check(sys::iree_hal_command_buffer_collective(commands, channel, op, 0, send, recv, 4)) }
-        });
         let is_refused = |outcome: Result| {
             let refused = outcome.unwrap_err();
             assert_eq!(refused.code, Code::PermissionDenied, "{}", refused.text);
@@ -593,8 +587,8 @@ fn collective_reads_and_writes_only_what_the_program_allowed() {
         rank.execute(&allowed, 1).unwrap();
         rank.done.wait(1).unwrap();
         let signals = rank.done.at(2);
-        let slots = (slots.unwrap(), [buffers.0, buffers.1]);
-        is_refused(rank.device.execute(u64::MAX, &List::none(), &signals, &slots.0, &slots.1));
+        let (slots, commands) = ([buffers.0, buffers.1], rank.sum_of_slots(4));
+        is_refused(rank.device.execute(u64::MAX, &List::none(), &signals, &commands, &slots));
         assert_eq!(rank.done.value().unwrap(), 1);
         // What comes next would be taken for what was refused.
         is_refused(rank.execute(&allowed, 2));

@@ -341,18 +341,10 @@ fn execution_that_is_refused_for_its_binding_table_tells_the_others() {
         let ranks = mocks(2);
         let waits = sums(&ranks[0]);
         let rank = &ranks[1];
-        let in_slots = rank.device.record(2, |commands| {
-            let [send, recv] =
-                [0, 1].map(|slot| unsafe { sys::iree_hal_make_indirect_buffer_ref(slot, 0, 16) });
-            let (channel, op) = (rank.channel.0, op(ALL_REDUCE));
-            let recorded =
-                unsafe { sys::iree_hal_command_buffer_collective(commands, channel, op, 0, send, recv, 4) };
-            crate::common::check(recorded)
-        });
         let (any, short) = (rank.words(&[1; 4]), rank.words(&[0; 3]));
         let unwritten = rank.device.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_READ, 16);
         let slots = [[&any, &short], [&short, &any], [&any, &unwritten]][way];
-        let (signals, commands) = (rank.done.at(1), in_slots.unwrap());
+        let (signals, commands) = (rank.done.at(1), rank.sum_of_slots(4));
         let refused = rank.device.execute(u64::MAX, &List::none(), &signals, &commands, &slots).unwrap_err();
         let told = fails(&waits);
         assert!(told.text.contains("rank 1") && told.code == refused.code, "{way}: {}", told.text);

@@ -178,6 +178,16 @@ impl Rank {
         self.device.record(0, |commands| collective(commands, &self.channel, kind, param, buffers, count))
     }
 
+    /// An all-reduce of so many words, of what the first slot holds into what the second one does.
+    pub(crate) fn sum_of_slots(&self, words: usize) -> Commands {
+        let recorded = self.device.record(2, |commands| unsafe {
+            let [send, recv] = [0, 1].map(|slot| sys::iree_hal_make_indirect_buffer_ref(slot, 0, words * 4));
+            let (channel, op) = (self.channel.0, op(ALL_REDUCE));
+            check(sys::iree_hal_command_buffer_collective(commands, channel, op, 0, send, recv, words))
+        });
+        recorded.unwrap()
+    }
+
     /// Executes commands, and signals `done`.
     pub(crate) fn execute(&self, commands: &Commands, value: u64) -> Result {
         self.device.execute(u64::MAX, &List::none(), &self.done.at(value), commands, &[])

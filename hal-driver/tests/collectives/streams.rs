@@ -3,7 +3,7 @@
 //! Collectives among other operations of queues: memory that is allocated and given back in their order, files, calls, and semaphores of other
 //! devices, on devices of any drivers.
 
-use crate::common::{Buffer, Commands, Device, File, List, Result, Semaphore, check};
+use crate::common::{Buffer, Device, File, List, Result, Semaphore};
 use crate::rig::*;
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -31,24 +31,6 @@ fn mixture(uris: &[&str], piece: usize) -> Vec<Rank> {
 const WORDS: usize = 150;
 const BYTES: usize = WORDS * 4;
 
-/// An all-reduce of what two slots hold.
-fn sum_of_slots(rank: &Rank) -> Commands {
-    let recorded = rank.device.record(2, |commands| unsafe {
-        let [send, recv] = [0, 1].map(|slot| sys::iree_hal_make_indirect_buffer_ref(slot, 0, BYTES));
-        let channel = rank.channel.0;
-        check(sys::iree_hal_command_buffer_collective(
-            commands,
-            channel,
-            op(ALL_REDUCE),
-            0,
-            send,
-            recv,
-            WORDS,
-        ))
-    });
-    recorded.unwrap()
-}
-
 fn sum_of(words: impl Iterator<Item = u32>) -> Vec<u8> {
     words.sum::<u32>().to_le_bytes().repeat(WORDS)
 }
@@ -66,7 +48,7 @@ fn memory_that_queues_allocate_around_collectives_is_that_of_one_of_them_at_a_ti
         let ranks = mixture(uris, 256);
         let mut results = Vec::new();
         for (number, rank) in (1..).zip(&ranks) {
-            let (device, gate, commands) = (&rank.device, rank.device.semaphore(0), sum_of_slots(rank));
+            let (device, gate, commands) = (&rank.device, rank.device.semaphore(0), rank.sum_of_slots(WORDS));
             for round in 0..ROUNDS {
                 let order = device.semaphore(0);
                 let send = device.alloca_of(&gate.at(1), &order.at(1), local(), BYTES).unwrap();
@@ -107,7 +89,9 @@ fn what_a_file_has_is_reduced_and_written_to_another_one() {
                 let (gate, order) = (device.semaphore(0), device.semaphore(0));
                 device.read_file(&gate.at(1), &order.at(1), &source, 0, &send, BYTES).unwrap();
                 let slots = [&send, &recv];
-                device.execute(u64::MAX, &order.at(1), &order.at(2), &sum_of_slots(rank), &slots).unwrap();
+                device
+                    .execute(u64::MAX, &order.at(1), &order.at(2), &rank.sum_of_slots(WORDS), &slots)
+                    .unwrap();
                 device.write_file(&order.at(2), &order.at(3), &recv, &target, 0, BYTES).unwrap();
                 gate.signal(1).unwrap();
                 (order, source, target)
@@ -130,7 +114,7 @@ fn one_recording_is_under_way_several_times_at_once() {
         let mut results = Vec::new();
         let gates: Vec<Semaphore> = ranks.iter().map(|rank| rank.device.semaphore(0)).collect();
         for (number, rank) in (1..).zip(&ranks) {
-            let commands = sum_of_slots(rank);
+            let commands = rank.sum_of_slots(WORDS);
             for time in 0..TIMES {
                 let send = rank.words(&[number * 10 + time; WORDS]);
                 let (recv, done) = (rank.words(&[9; WORDS]), rank.device.semaphore(0));
@@ -170,7 +154,7 @@ fn collective_closes_a_ring_of_devices_that_wait_for_each_other() {
             let send = rank.words(&[0; WORDS]);
             let (recv, last) = (rank.words(&[0; WORDS]), rank.device.semaphore(0));
             let slots = [&send, &recv];
-            let commands = sum_of_slots(rank);
+            let commands = rank.sum_of_slots(WORDS);
             let waits = List::of(&[(&before[next], 1), (&before[at], 1)]);
             rank.device.execute(u64::MAX, &waits, &after[at].at(1), &commands, &slots).unwrap();
             let word = (at as u32 + 1).to_le_bytes();
@@ -204,7 +188,9 @@ fn deallocation_that_nothing_orders_leaves_collectives_with_memory_or_fails_them
             });
             let slots = [&send, &recv];
             let done = &ranks[0].done;
-            device.execute(u64::MAX, &order.at(2), &done.at(1), &sum_of_slots(&ranks[0]), &slots).unwrap();
+            device
+                .execute(u64::MAX, &order.at(2), &done.at(1), &ranks[0].sum_of_slots(WORDS), &slots)
+                .unwrap();
             let gone = device.semaphore(0);
             let other = &ranks[1];
             let [theirs, got] = [5, 0].map(|word| other.words(&[word; WORDS]));
@@ -219,7 +205,7 @@ fn deallocation_that_nothing_orders_leaves_collectives_with_memory_or_fails_them
                     u64::MAX,
                     &List::none(),
                     &other.done.at(1),
-                    &sum_of_slots(other),
+                    &other.sum_of_slots(WORDS),
                     &slots,
                 );
                 for outcome in [begun.and_then(|()| other.done.wait(1)), done.wait(1)] {
@@ -255,7 +241,9 @@ fn calls_that_wait_for_a_collective_do_not_hold_it_up() {
     }
     for (rank, [send, recv]) in ranks.iter().zip(&memory) {
         let slots = [send, recv];
-        rank.device.execute(u64::MAX, &List::none(), &rank.done.at(1), &sum_of_slots(rank), &slots).unwrap();
+        rank.device
+            .execute(u64::MAX, &List::none(), &rank.done.at(1), &rank.sum_of_slots(WORDS), &slots)
+            .unwrap();
     }
     for _ in 0..2 * CALLS {
         let waited: Result = told.recv_timeout(Duration::from_secs(20)).unwrap();
