@@ -17,14 +17,14 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMPILER = os.environ.get("HAL_IREE_COMPILE", ROOT / "target/python/bin/iree-compile")
-MODELS = ROOT / "xtask/demo/models"
+MODELS = ROOT / "demo/models"
 EXAMPLES = ROOT / "hal-driver/examples"
 HERE = pathlib.Path(__file__).parent
 
 LOCAL = ["--iree-hal-target-device=local"]
 LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
 # For the cores of a Tenstorrent card, which run no code of the host's (docs/tenstorrent.md).
-RISCV32 = (ROOT / "xtask/demo/riscv32.flags").read_text().split()
+RISCV32 = (ROOT / "demo/riscv32.flags").read_text().split()
 VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 
 # Our devices, and IREE's own through our package.

@@ -110,7 +110,7 @@ const FLOORS: [&str; 4] = ["wake", "handover", "ownership", "pool"];
 
 /// The models of the `invoke` cases: where they are and what they are called.
 const MODELS: [(&str, &str); 4] =
-    [("demo", "elementwise"), ("bench", "mlp"), ("demo", "convolution"), ("demo", "transformer")];
+    [("demo", "elementwise"), ("xtask/bench", "mlp"), ("demo", "convolution"), ("demo", "transformer")];
 
 fn devices(options: &Options) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
@@ -119,11 +119,7 @@ fn devices(options: &Options) -> Result<bool> {
     let folder = tree.folder().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     for (place, name) in MODELS {
-        compile(
-            &tree,
-            &workspace::root()?.join("xtask").join(place).join("models").join(name),
-            &folder.join(name),
-        )?;
+        compile(&tree, &workspace::root()?.join(place).join("models").join(name), &folder.join(name))?;
     }
     let machine = machine();
     let mut text = String::new();

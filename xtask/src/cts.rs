@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn flags_for_tensix_cores_are_those_of_the_demo_and_of_the_documentation() {
-        let flags: Vec<&str> = include_str!("../demo/riscv32.flags").lines().collect();
+        let flags: Vec<&str> = include_str!("../../demo/riscv32.flags").lines().collect();
         let (_, own) = FORMATS.iter().find(|(format, _)| *format == "riscv32_bits").unwrap();
         assert_eq!(*own, flags);
         let page = include_str!("../../docs/tenstorrent.md");

@@ -81,7 +81,7 @@ fn script(tree: &Tree, name: &str) -> Result<Command> {
     let root = workspace::root()?;
     let mut command = Command::new(tree.python().program("python"));
     command
-        .arg(root.join("xtask/demo").join(name))
+        .arg(root.join("demo").join(name))
         .env("HAL_TOOLS", tree.folder().join("tools"))
         .env("HAL_DEMO_DIR", tree.folder().join("demo"))
         .env("HAL_IREE_COMPILE", tree.python().program("iree-compile"))
@@ -137,7 +137,7 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         }),
         ("the drawing", {
             let mut command = Command::new(tree.python().program("python"));
-            command.arg(root.join("xtask/demo/timeline.py")).args([&lines, &picture, &trace]);
+            command.arg(root.join("demo/timeline.py")).args([&lines, &picture, &trace]);
             command.arg(if options.arguments.is_empty() {
                 format!("a transformer block on {device}")
             } else {
@@ -175,7 +175,7 @@ fn transformer(tree: &Tree, folder: &Path, device: &str) -> Result<Option<Vec<St
     let compiled = Command::new(tree.python().program("iree-compile"))
         .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
         .arg("--iree-llvmcpu-target-cpu=host")
-        .arg(workspace::root()?.join("xtask/demo/models/transformer.mlir"))
+        .arg(workspace::root()?.join("demo/models/transformer.mlir"))
         .arg("-o")
         .arg(&module)
         .status()
@@ -226,7 +226,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let (lines, picture, trace) = (folder.join("p.jsonl"), folder.join("p.svg"), folder.join("p.json"));
         std::fs::write(&lines, text).unwrap();
-        let script = workspace::root().unwrap().join("xtask/demo/timeline.py");
+        let script = workspace::root().unwrap().join("demo/timeline.py");
         let output = Command::new("python3")
             .arg(script)
             .args([&lines, &picture, &trace])
@@ -307,7 +307,7 @@ mod tests {
     /// On a machine without MPI `--quick` promises to go without them.
     #[test]
     fn every_job_of_several_processes_is_one_that_may_be_left_out() {
-        let folder = workspace::root().unwrap().join("xtask/demo");
+        let folder = workspace::root().unwrap().join("demo");
         let mut jobs = 0;
         for file in ["collectives.py", "sharded.py", "training.py", "demo.py", "networks.py"] {
             let text = std::fs::read_to_string(folder.join(file)).unwrap();
@@ -382,7 +382,7 @@ mod tests {
     fn broken_rules(name: &str, trace: &str) -> String {
         let path = std::env::temp_dir().join(format!("rules-{name}-{}.json", std::process::id()));
         std::fs::write(&path, trace).unwrap();
-        let script = workspace::root().unwrap().join("xtask/demo/trace_rules.py");
+        let script = workspace::root().unwrap().join("demo/trace_rules.py");
         let output = Command::new("python3").arg(script).arg(&path).output().unwrap();
         std::fs::remove_file(&path).unwrap();
         assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -87,8 +87,8 @@ const TARGETS: [Target; 28] = [
         "ipc::tests::any_bytes::exporters_of_any_kind_are_refused_or_believed",
     ),
     target("gaudi/uri", "hal-gaudi", "", "tests::uris_of_any_kind_open_or_are_refused"),
-    target("gaudi/commands", "hal-gaudi-emulator", "emulator", "fuzz::commands_of_any_kind_end"),
-    target("gaudi/requests", "hal-gaudi-emulator", "emulator", "fuzz::requests_of_any_kind_are_answered"),
+    target("gaudi/commands", "emulator-gaudi", "emulator", "fuzz::commands_of_any_kind_end"),
+    target("gaudi/requests", "emulator-gaudi", "emulator", "fuzz::requests_of_any_kind_are_answered"),
     target("qaic/container", "hal-qaic-abi", "", "container::qpc::tests::no_change_makes_it_panic"),
     target("qaic/container-noise", "hal-qaic-abi", "", "container::qpc::tests::no_bytes_make_it_panic"),
     target(
@@ -108,9 +108,9 @@ const TARGETS: [Target; 28] = [
         "",
         "nnc::user::tests::no_change_of_a_message_makes_it_panic",
     ),
-    target("qaic/messages", "hal-qaic-emulator", "emulator", "fuzz::any_message_has_an_answer"),
-    target("qaic/commands", "hal-qaic-emulator", "emulator", "fuzz::any_command_has_an_answer"),
-    target("qaic/requests", "hal-qaic-emulator", "emulator", "fuzz::any_request_has_an_answer"),
+    target("qaic/messages", "emulator-qaic", "emulator", "fuzz::any_message_has_an_answer"),
+    target("qaic/commands", "emulator-qaic", "emulator", "fuzz::any_command_has_an_answer"),
+    target("qaic/requests", "emulator-qaic", "emulator", "fuzz::any_request_has_an_answer"),
     target(
         "tenstorrent/container",
         "hal-tenstorrent",
@@ -120,13 +120,13 @@ const TARGETS: [Target; 28] = [
     target("tenstorrent/container-noise", "hal-tenstorrent", "", "container::tests::noise_is_refused"),
     target(
         "tenstorrent/attributes",
-        "tenstorrent-loader",
+        "hal-tenstorrent-loader",
         "",
         "attributes::tests::damaged_attributes_are_read_or_refused",
     ),
-    target("tenstorrent/elf", "tenstorrent-loader", "files", "damaged_files_are_loaded_or_refused"),
-    target("tenstorrent/elf-noise", "tenstorrent-loader", "files", "noise_is_refused"),
-    target("tenstorrent/library", "tenstorrent-loader", "library", "damaged_memory_is_read_or_refused"),
+    target("tenstorrent/elf", "hal-tenstorrent-loader", "files", "damaged_files_are_loaded_or_refused"),
+    target("tenstorrent/elf-noise", "hal-tenstorrent-loader", "files", "noise_is_refused"),
+    target("tenstorrent/library", "hal-tenstorrent-loader", "library", "damaged_memory_is_read_or_refused"),
 ];
 
 /// How many cases the first round has: few enough for the slowest target.
@@ -307,10 +307,10 @@ mod tests {
                 r#"{{"reason":"compiler-artifact","package_id":"path+file:///x/{package}#{package}@0.1.0","manifest_path":"/x/{package}/Cargo.toml","target":{{"name":"{file}"}},"executable":"/t/{file}-0123"}}"#
             )
         };
-        let said = [line("hal-qaic-emulator", "emulator"), line("hal-gaudi-emulator", "emulator")].join("\n");
-        let found = program(&said, &target("a", "hal-gaudi-emulator", "emulator", "b")).unwrap();
-        assert_eq!(found.folder, Path::new("/x/hal-gaudi-emulator"));
-        assert_eq!(program(&said, &target("a", "hal-gaudi-emulator", "", "b")), None);
+        let said = [line("emulator-qaic", "emulator"), line("emulator-gaudi", "emulator")].join("\n");
+        let found = program(&said, &target("a", "emulator-gaudi", "emulator", "b")).unwrap();
+        assert_eq!(found.folder, Path::new("/x/emulator-gaudi"));
+        assert_eq!(program(&said, &target("a", "emulator-gaudi", "", "b")), None);
     }
 
     #[test]

@@ -205,7 +205,7 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
         step(
             "rules",
             "the kernel driver's rules: each request, and the error that it must give",
-            bench.rules("hal-gaudi-emulator"),
+            bench.rules("emulator-gaudi"),
         ),
         step(
             "transfers",
@@ -243,7 +243,7 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
         step(
             "rules",
             "the kernel driver's rules: each request, and the error that it must give",
-            bench.rules("hal-qaic-emulator"),
+            bench.rules("emulator-qaic"),
         ),
         step(
             "queues",
@@ -286,8 +286,8 @@ mod tests {
             ("hal-driver/tests/driver/gaudi.rs", GAUDI_QUEUES.as_slice()),
             ("hal-driver/tests/driver/qaic.rs", QAIC_QUEUES.as_slice()),
             ("backends/tenstorrent/tests/transfers.rs", [LARGE_TRANSFERS].as_slice()),
-            ("backends/gaudi/emulator/tests/emulator/validation.rs", [RULES].as_slice()),
-            ("backends/qaic/emulator/tests/emulator/table.rs", [RULES].as_slice()),
+            ("emulators/gaudi/tests/emulator/validation.rs", [RULES].as_slice()),
+            ("emulators/qaic/tests/emulator/table.rs", [RULES].as_slice()),
         ];
         for (file, names) in chosen {
             let text = std::fs::read_to_string(root.join(file)).unwrap();

@@ -11,7 +11,7 @@ const FILES: [&str; 10] = [".rs", ".md", ".toml", ".py", ".pyi", ".cmake", ".h",
 
 /// Whether a page means a file of a kernel's by this: the pages of an emulated driver's rules cite its sources.
 fn is_a_kernels(page: &str, name: &str) -> bool {
-    page.ends_with("-rules.md") && (name.ends_with(".c") || name.ends_with(".h"))
+    page.ends_with("/rules.md") && (name.ends_with(".c") || name.ends_with(".h"))
 }
 
 /// The repository as far as pages name it.

@@ -62,7 +62,7 @@ fn small_model(tree: &Tree, ours: &str) -> Result<Vec<String>> {
     let folder = tree.folder().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let module = folder.join("elementwise");
-    bench::compile(tree, &workspace::root()?.join("xtask/demo/models/elementwise"), &module)?;
+    bench::compile(tree, &workspace::root()?.join("demo/models/elementwise"), &module)?;
     let mut arguments = vec![
         format!("--device={ours}"),
         "--device=local-task".into(),

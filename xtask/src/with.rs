@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 pub(crate) fn supervisor() -> Result<PathBuf> {
     // Optimised: it moves the bytes that the cards move.
     let status = workspace::cargo_with_bar()
-        .args(["build", "--quiet", "--locked", "--release", "--package", "hal-supervisor"])
+        .args(["build", "--quiet", "--locked", "--release", "--package", "emulator-supervisor"])
         .current_dir(workspace::root()?)
         .status()
         .context("starting cargo")?;

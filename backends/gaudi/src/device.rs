@@ -12,12 +12,12 @@ use crate::plan::Planner;
 use crate::queue::Queues;
 use crate::shared::Shared;
 use crate::submit::Submitter;
+use emulator_core::programs::Programs;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Function, Heap as HeapInfo, HostCall,
     HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits,
     Properties, Rejected,
 };
-use hal_emulation::programs::Programs;
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;

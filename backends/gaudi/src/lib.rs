@@ -65,15 +65,15 @@ mod shared;
 mod submit;
 
 pub use device::{Executable, GaudiDevice};
-pub use hal_gaudi_emulator as emulator;
+pub use emulator_gaudi as emulator;
 pub use info::Info;
 
 use device::Settings;
 use emulator::{Emulator, Options};
+use emulator_core::options::check_card;
+use emulator_core::programs::Programs;
+use emulator_core::remote::{self, Remote};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
-use hal_emulation::options::check_card;
-use hal_emulation::programs::Programs;
-use hal_emulation::remote::{self, Remote};
 use kmd::{Kernel, Key, Linux, Node, nodes};
 use shared::Shared;
 use std::path::{Path, PathBuf};
@@ -300,8 +300,8 @@ mod tests {
         let numbers = ["/dev/accel/accel12", "/dev/hl0", "/dev/host2/accel/accel3", "/dev/accel"];
         assert_eq!(numbers.map(|node| number_of(Path::new(node))), [12, 0, 3, 0]);
     }
+    use emulator_testbench::cases;
     use generation::Generation;
-    use hal_testbench::cases;
     use proptest::prelude::*;
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
             ("gaudi://emulated?fault=open:EAGAIN:100000&open_timeout=0", &["longer open_timeout="]),
             ("gaudi:///dev/accel/accel250", &["ask for gaudi://emulated"]),
         ];
-        hal_testbench::assert_refused(Gaudi::open_uri, cases);
+        emulator_testbench::assert_refused(Gaudi::open_uri, cases);
         let listed = [Node {
             number: 0,
             address: "0000:19:00.0".to_owned(),
@@ -433,7 +433,7 @@ mod tests {
             let uri = format!("gaudi://{path}?open_timeout=0&{}", pairs.join("&"));
             if let Err(failure) = Gaudi::open_uri(&uri) {
                 prop_assert!(!failure.message().is_empty());
-                let advice = hal_testbench::circular_advice(&uri, failure.message());
+                let advice = emulator_testbench::circular_advice(&uri, failure.message());
                 prop_assert_eq!(advice, None, "{}: {}", uri, failure);
                 prop_assert_ne!(failure.code(), Code::Internal, "{}: {}", uri, failure);
             }

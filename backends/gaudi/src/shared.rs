@@ -8,8 +8,8 @@
 
 use crate::kmd::{Card, Kernel, Key};
 use crate::memory::Heap;
+use emulator_core::registry::Registry;
 use hal_backend::Failure;
-use hal_emulation::registry::Registry;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;

@@ -344,7 +344,7 @@ fn refusing(state: &'static str, errno: Errno) -> &'static str {
 mod tests {
     use super::*;
     use crate::emulator::{Emulator, Options};
-    use hal_emulation::Kernel;
+    use emulator_core::Kernel;
     use std::os::fd::AsFd;
     use std::path::Path;
 

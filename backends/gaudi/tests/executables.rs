@@ -6,6 +6,7 @@
 
 mod support;
 
+use emulator_testbench::Testbench;
 use hal_backend::{
     Code, Command, Device, Dispatch, Failure, Function, HostCall, HostLoader, HostProgram, LoadRequest,
     Loaded, Workgroups,
@@ -15,7 +16,6 @@ use hal_gaudi::executable::{Container, FORMAT, Patch, PatchKind};
 use hal_gaudi::generation::Generation;
 use hal_gaudi::packet::dispatch;
 use hal_gaudi::{Executable, GaudiDevice};
-use hal_testbench::Testbench;
 use std::ops::Range;
 use std::sync::Arc;
 use support::{machine, open};

@@ -5,9 +5,9 @@
 
 mod support;
 
+use emulator_testbench::{Testbench, Told, assert_panic_loses, until_known};
 use hal_backend::{Command, Device, Failure, MemoryRequest, Observer, Pattern, Place, Span};
 use hal_gaudi::GaudiDevice;
-use hal_testbench::{Testbench, Told, assert_panic_loses, until_known};
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::Duration;
 use support::{both, open};
@@ -78,7 +78,7 @@ fn observer_of_a_job_may_submit_another_one() {
 fn thread_that_panics_loses_the_card() {
     for uri in both() {
         for told in [Told::Command, Told::Job] {
-            assert_panic_loses(open(&uri), told, "gaudi-", hal_testbench::fill);
+            assert_panic_loses(open(&uri), told, "gaudi-", emulator_testbench::fill);
         }
     }
 }

@@ -168,7 +168,7 @@ impl Desk {
     }
 }
 
-impl hal_emulation::programs::Programs for Desk {
+impl emulator_core::programs::Programs for Desk {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;

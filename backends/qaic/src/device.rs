@@ -7,12 +7,12 @@ use crate::kmd::Device as Client;
 use crate::memory::Memory;
 use crate::networks::{Networks, Settings};
 use crate::queue::{Completions, QUEUES, Queues, Submissions};
+use emulator_core::clock;
+use emulator_core::programs::Programs;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest,
     Loaded, MemoryRequest, NativeWaits, Properties, Rejected, Reporter,
 };
-use hal_emulation::clock;
-use hal_emulation::programs::Programs;
 use hal_qaic_abi::uapi::PAGE;
 use std::fmt;
 use std::sync::Arc;

@@ -72,12 +72,12 @@ pub use info::Info;
 pub use memory::Memory;
 
 use emulator::{Emulator, Options};
+use emulator_core::options::check_card;
+use emulator_core::programs::Programs;
+use emulator_core::remote::{self, Remote};
+pub use emulator_qaic as emulator;
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
-use hal_emulation::options::check_card;
-use hal_emulation::programs::Programs;
-use hal_emulation::remote::{self, Remote};
 use hal_qaic_abi::sysfs;
-pub use hal_qaic_emulator as emulator;
 use kmd::{Card, Device as Client, Kernel, Linux, ModuleSettings, Node, Selector, find, nodes};
 use networks::Settings;
 use std::path::{Path, PathBuf};
@@ -376,6 +376,6 @@ mod tests {
             ("qaic://emulated?fault=boot:100000&open_timeout=0", &["longer open_timeout="]),
             ("qaic:///dev/accel/accel250", &["ask for qaic://emulated"]),
         ];
-        hal_testbench::assert_refused(Qaic::open_uri, cases);
+        emulator_testbench::assert_refused(Qaic::open_uri, cases);
     }
 }

@@ -3,6 +3,7 @@
 //! The device below the engine that orders work for it: what is reported, in which order, and what a loss does.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+use emulator_testbench::{Testbench, Told, assert_panic_loses, until_known};
 use hal_backend::{
     Command, Device, Dispatch, Driver, Failure, Function, HostCall, HostLoader, HostProgram, LoadRequest,
     MemoryRequest, Parameters, Pattern, Place, Span, Workgroups,
@@ -10,7 +11,6 @@ use hal_backend::{
 use hal_qaic::emulator::{Emulator, Options};
 use hal_qaic::{Executable, FORMAT, Memory, Qaic, QaicDevice};
 use hal_semaphore::Code;
-use hal_testbench::{Testbench, Told, assert_panic_loses, until_known};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -194,7 +194,7 @@ fn whatever_goes_wrong_at_any_moment_is_told_once_and_in_time() {
 #[test]
 fn thread_that_begins_jobs_loses_the_card_when_it_panics() {
     for told in [Told::Command, Told::Job] {
-        assert_panic_loses(open(&[]), told, "qaic\"", hal_testbench::fill);
+        assert_panic_loses(open(&[]), told, "qaic\"", emulator_testbench::fill);
     }
 }
 

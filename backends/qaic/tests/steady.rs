@@ -3,6 +3,7 @@
 //! What a dispatch costs once everything is in its place: two system calls, and nothing from the heap.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+use emulator_testbench::Testbench;
 use hal_backend::{
     Command, Device, Dispatch, Failure, Function, HostCall, HostLoader, HostProgram, HostRange, LoadRequest,
     MemoryRequest, Parameters, Pattern, Place, Span, Workgroups,
@@ -11,7 +12,6 @@ use hal_qaic::emulator::{Emulator, Options};
 use hal_qaic::kmd::{Errno, Kernel, uapi::Call};
 use hal_qaic::{Executable, Memory, Qaic, QaicDevice};
 use hal_semaphore::Semaphore;
-use hal_testbench::Testbench;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;

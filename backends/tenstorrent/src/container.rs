@@ -28,9 +28,9 @@ mod tests;
 
 use hal_backend::Failure;
 use hal_containers::{Fault, Name};
+use hal_tenstorrent_loader::{Cores, Extensions, extensions, is_extension};
 use std::collections::BTreeSet;
 use std::fmt;
-use tenstorrent_loader::{Cores, Extensions, extensions, is_extension};
 
 /// The format of containers.
 pub const FORMAT: &str = "tenstorrent-htt1";

@@ -9,11 +9,11 @@ use crate::executable::{Executable, FORMAT, infer};
 use crate::kmd::Card;
 use crate::memory::{Memory, PAGE, allocate};
 use crate::queue::{Queue, Shared};
+use emulator_core::clock;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
     LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
-use hal_emulation::clock;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;

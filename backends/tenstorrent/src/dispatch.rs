@@ -12,12 +12,12 @@ use crate::memory::Pool;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, STATE, common, core_block, workgroup_state};
 use crate::tile::{Common, Patience, Tile, Watch, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
+use hal_tenstorrent_loader::library::{self, Workgroup};
+use hal_tenstorrent_loader::paging::{ABSENT, ENTRY, PAGE, first_address};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use tenstorrent_loader::library::{self, Workgroup};
-use tenstorrent_loader::paging::{ABSENT, ENTRY, PAGE, first_address};
 
 /// How dispatches are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

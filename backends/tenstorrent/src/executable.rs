@@ -8,9 +8,9 @@ use crate::kmd::Error;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, Stub, common};
 use crate::tile::{Common, Patience, Tile, wait};
 use hal_backend::{Code, Failure, Function, Inferred, LoadRequest};
+use hal_tenstorrent_loader::library::{self, VERSION};
+use hal_tenstorrent_loader::{Image, LoadError, Target, load};
 use std::sync::OnceLock;
-use tenstorrent_loader::library::{self, VERSION};
-use tenstorrent_loader::{Image, LoadError, Target, load};
 
 /// The format that a card runs.
 pub const FORMAT: &str = "embedded-elf-riscv_32";

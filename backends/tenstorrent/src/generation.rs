@@ -3,10 +3,10 @@
 //! What the driver has to know of each kind of chip: sizes, addresses and registers. Everything else is the same for all of them.
 
 use crate::kmd::Place;
+use hal_tenstorrent_abi::uapi::device;
+use hal_tenstorrent_loader::Cores;
+use hal_tenstorrent_loader::paging::{ENTRY, PAGE};
 use std::fmt;
-use tenstorrent_abi::uapi::device;
-use tenstorrent_loader::Cores;
-use tenstorrent_loader::paging::{ENTRY, PAGE};
 
 /// A kind of chip.
 #[derive(PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //!
 //! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
 //! (`embedded-elf-riscv_32`, or several of these in a [container]) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
-//! its compiler. `tenstorrent://emulated` drives an [emulator](hal_tenstorrent_emulator) of that kernel driver with a simulated chip
+//! its compiler. `tenstorrent://emulated` drives an [emulator](emulator_tenstorrent) of that kernel driver with a simulated chip
 //! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
 //!
 //! # Devices
@@ -32,7 +32,7 @@
 //! | `l1=KIB`, `l1=KIB:DIVISION` | 64:height | how much of each tile's memory is for buffers that dispatches work on and that fit: up to 512, in whole pages of 4, and none with 0; and how they are divided over the tiles: `interleaved`, `height`, `width` or `block`, of which the last three may end in `-columns`. Dispatches have the rest |
 //! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
 //!
-//! An emulated card takes those of the [emulator](hal_tenstorrent_emulator) as well.
+//! An emulated card takes those of the [emulator](emulator_tenstorrent) as well.
 //!
 //! # A simulator's library
 //!
@@ -71,15 +71,15 @@ pub use memory::{CardRange, Memory};
 
 use board::Board;
 use dispatch::Settings;
+use emulator_core::options::check_card;
+use emulator_tenstorrent::{Emulator, Options};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
-use hal_emulation::options::check_card;
-use hal_tenstorrent_emulator::{Emulator, Options};
+use hal_tenstorrent_abi::paths;
 use kmd::{Kernel, Linux, Node, Selector, find, nodes};
 use memory::{Division, Share};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tenstorrent_abi::paths;
 use tile::Watch;
 
 /// The driver behind `tenstorrent://`.
@@ -382,6 +382,6 @@ mod tests {
             ("tenstorrent://emulated/x", &["emulated/0, emulated/1"]),
             ("tenstorrent:///dev/tenstorrent/250", &["ask for tenstorrent://emulated"]),
         ];
-        hal_testbench::assert_refused(open_uri, cases);
+        emulator_testbench::assert_refused(open_uri, cases);
     }
 }

@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// How many bytes of an allocation are together in one bank.
-pub(crate) const PAGE: u64 = tenstorrent_loader::paging::PAGE as u64;
+pub(crate) const PAGE: u64 = hal_tenstorrent_loader::paging::PAGE as u64;
 /// How much is transferred at once.
 pub(crate) const CHUNK: usize = 256 << 10;
 

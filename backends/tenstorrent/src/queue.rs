@@ -12,10 +12,10 @@ use crate::device::TenstorrentDevice;
 use crate::dispatch::Settings;
 use crate::kmd::Error;
 use crate::memory::{Bytes, Memory, copy, fill};
+use emulator_core::clock;
 use hal_backend::{
     Code, Command, Dispatch, Failure, Job, Observer, Place, Rejected, Reporter, Span, Workgroups,
 };
-use hal_emulation::clock;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

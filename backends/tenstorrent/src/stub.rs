@@ -12,10 +12,10 @@
 //! [`core`](mod@core), for each.
 
 use crate::generation::{Generation, Network, Starts};
-use tenstorrent_loader::encode::{
+use hal_tenstorrent_loader::encode::{
     Assembler, Label, Reg, When, add, addi, andi, divu, jalr, lbu, lui, lw, remu, sub, sw,
 };
-use tenstorrent_loader::paging::Bringers;
+use hal_tenstorrent_loader::paging::Bringers;
 
 mod paging;
 

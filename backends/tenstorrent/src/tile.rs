@@ -8,14 +8,14 @@
 use crate::generation::Generation;
 use crate::kmd::{ALL_HELD, Card, Error, Place, SOFT_RESET};
 use crate::stub::{self, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
+use emulator_core::clock;
 use hal_backend::{Code, Failure};
-use hal_emulation::clock;
+use hal_tenstorrent_loader::encode::{Reg, jal};
+use hal_tenstorrent_loader::library::ENVIRONMENT_LENGTH;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tenstorrent_loader::encode::{Reg, jal};
-use tenstorrent_loader::library::ENVIRONMENT_LENGTH;
 
 /// How long the host looks for the end of a call without a pause, and how long its pauses are.
 const EAGER: Duration = Duration::from_micros(100);

@@ -149,7 +149,7 @@ fn container_that_a_card_cannot_run_is_refused_with_what_is_there() {
         extensions: extensions.iter().map(|&name| name.to_owned()).collect(),
         elf,
     };
-    let wormhole = Some(tenstorrent_loader::Cores::Wormhole);
+    let wormhole = Some(hal_tenstorrent_loader::Cores::Wormhole);
     let container =
         Container { variants: vec![variant(wormhole, &["m"], bytes), variant(None, &["m", "c"], bytes)] };
     let refused = load(&bench, &container.write()).unwrap_err();

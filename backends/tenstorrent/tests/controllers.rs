@@ -7,10 +7,10 @@
     reason = "a test stops where something is not as it should be"
 )]
 
+use emulator_core::DeviceRange;
+use emulator_tenstorrent::{Emulator, Options};
 use hal_backend::{Code, Failure, HostRange, Parameters};
-use hal_emulation::DeviceRange;
 use hal_tenstorrent::kmd::{Card, Errno, Kernel};
-use hal_tenstorrent_emulator::{Emulator, Options};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -9,10 +9,10 @@
 
 mod support;
 
+use emulator_core::{Errno, Kernel};
+use emulator_tenstorrent::{Emulator, Options};
+use emulator_testbench::{Told, assert_panic_loses, until_known};
 use hal_backend::{Code, Command, Device, Failure, MemoryRequest, Parameters, Pattern, Purpose};
-use hal_emulation::{Errno, Kernel};
-use hal_tenstorrent_emulator::{Emulator, Options};
-use hal_testbench::{Told, assert_panic_loses, until_known};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -350,6 +350,6 @@ fn every_fault_of_an_n150_is_the_same() {
 #[test]
 fn thread_that_panics_loses_the_card() {
     for (told, seed) in [(Told::Command, "990001"), (Told::Job, "990002")] {
-        assert_panic_loses(open(&[("seed", seed)]).unwrap(), told, "tt-", hal_testbench::fill);
+        assert_panic_loses(open(&[("seed", seed)]).unwrap(), told, "tt-", emulator_testbench::fill);
     }
 }

@@ -5,11 +5,11 @@
 
 use hal_backend::{Code, HostRange};
 use hal_tenstorrent::kmd::{Card, Errno, Kernel, Node, nodes};
+use hal_tenstorrent_abi::uapi::{Request, VENDOR, device};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tenstorrent_abi::uapi::{Request, VENDOR, device};
 
 /// A kernel with one card, which answers who it is and remembers what else it was asked.
 #[derive(Default)]

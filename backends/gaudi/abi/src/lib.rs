@@ -3,7 +3,7 @@
 //! The bytes of the habanalabs kernel driver and of Gaudi's command queues.
 //!
 //! This is what a client of the driver and an emulator of it have in common, and nothing else: numbers, layouts, the
-//! encoding of packets. What either does with them is its own. `hal-gaudi` and `hal-gaudi-emulator` both depend on this
+//! encoding of packets. What either does with them is its own. `hal-gaudi` and `emulator-gaudi` both depend on this
 //! crate, and the emulator does not depend on the backend, so that the compiler keeps their logic apart.
 //!
 //! | module | what |

@@ -10,9 +10,9 @@ mod nodes;
 mod notices;
 
 pub use card::{Card, Progress};
+pub use emulator_core::{Errno, Kernel, Linux, borrow};
+pub(crate) use emulator_core::{clock, identity, map_shared};
 pub(crate) use error::OPERATIONAL;
-pub use hal_emulation::{Errno, Kernel, Linux, borrow};
-pub(crate) use hal_emulation::{clock, identity, map_shared};
 pub use hal_gaudi_abi::uapi;
 pub(crate) use holders::Holder;
 pub(crate) use key::Key;

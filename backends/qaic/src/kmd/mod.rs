@@ -23,8 +23,8 @@ pub(crate) mod scripted;
 
 pub use card::{Batch, Card, Object, Performance};
 pub use control::Control;
+pub use emulator_core::{Errno, Kernel, Linux, borrow};
 pub use error::Error;
-pub use hal_emulation::{Errno, Kernel, Linux, borrow};
 pub use hal_qaic_abi::uapi;
 pub use network::{Activation, ConstantsId, Device, NetworkId};
 pub use nodes::{ModuleSettings, Node, Selector, find, nodes};

@@ -10,11 +10,11 @@ use crate::kmd::uapi::Call as Asked;
 use crate::kmd::{Card, Device as Client, Errno, Kernel};
 use crate::memory::Memory;
 use crate::networks::{Networks, Settings};
+use emulator_core::programs::Programs;
 use hal_backend::{
     Command, Commands, Completion, DeviceSpec, Dispatch, Function, HostCall, HostProgram, HostRange,
     NativeWaits, Pattern, Place, Span, Workgroups,
 };
-use hal_emulation::programs::Programs;
 use hal_qaic_abi::container::metadata::{Direction, Request, Space};
 use hal_qaic_abi::container::{Container, Flavour, Network, Segment, qpc};
 use std::ops::Range;

@@ -4,13 +4,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use tenstorrent_abi::uapi::{self, Request};
-use tenstorrent_abi::{
+use hal_tenstorrent_abi::uapi::{self, Request};
+use hal_tenstorrent_abi::{
     CallError, Calls, DmaBuffer, Errno, Feature, Ioctl, Lock, Mapping, NocCleanup, Ordering, Pinned, Pinning,
     Power, Reset, Target, Tlb, Version, Window,
 };
+use std::cell::RefCell;
+use std::collections::VecDeque;
 
 /// One request: its number, the argument's words as they must be, and the words that become of them or a refusal.
 struct Exchange {

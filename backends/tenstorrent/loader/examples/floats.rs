@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! How many instructions a core without floats executes for each instruction that has them. How fast it executes
-//! those is what the example `speed` of `tenstorrent-riscv` says.
+//! those is what the example `speed` of `emulator-riscv` says.
 
 #![allow(
     clippy::unwrap_used,

@@ -180,7 +180,7 @@ fn without_version(word: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hal_testbench::cases;
+    use emulator_testbench::cases;
     use proptest::prelude::*;
 
     fn of(architecture: &str) -> Option<String> {

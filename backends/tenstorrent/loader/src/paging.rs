@@ -215,8 +215,8 @@ impl Image {
 mod tests {
     use super::*;
     use crate::encode::sw;
+    use emulator_riscv::{Instruction, Isa, decode};
     use proptest::prelude::*;
-    use tenstorrent_riscv::{Instruction, Isa, decode};
 
     proptest! {
         #[test]

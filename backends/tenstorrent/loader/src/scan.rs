@@ -303,8 +303,8 @@ fn float_operation(word: u32) -> Result<Replacement, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use emulator_riscv::{Isa, Refusal, decode};
     use proptest::prelude::*;
-    use tenstorrent_riscv::{Isa, Refusal, decode};
 
     /// The interpreter's decoder was written apart from this, and judged by other implementations: both must agree on what a core executes.
     fn agree(word: u32) {

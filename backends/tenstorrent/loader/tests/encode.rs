@@ -4,9 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+use emulator_riscv::{Instruction, Isa, Op, decode};
+use hal_tenstorrent_loader::encode::*;
 use proptest::prelude::*;
-use tenstorrent_loader::encode::*;
-use tenstorrent_riscv::{Instruction, Isa, Op, decode};
 
 fn read(word: u32) -> Instruction {
     decode(word, Isa::Blackhole).unwrap()

@@ -11,10 +11,10 @@
 
 mod support;
 
-use hal_testbench::cases;
+use emulator_testbench::cases;
+use hal_tenstorrent_loader::{Cores, ElfError, Image, LoadError, Target, Unfit, load};
 use proptest::prelude::*;
 use support::{CODE, DATA, DYNAMIC, Parts, QUERY};
-use tenstorrent_loader::{Cores, ElfError, Image, LoadError, Target, Unfit, load};
 
 const NOP: u32 = 0x0000_0013;
 const TARGET: Target = Target { cores: Cores::Blackhole, base: 0x8000, room: 0x1_0000 };

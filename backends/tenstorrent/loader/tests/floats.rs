@@ -9,14 +9,14 @@
     reason = "a test stops where something is not as it should be"
 )]
 
-#[path = "../../riscv/tests/support/mod.rs"]
+#[path = "../../../../emulators/riscv/tests/support/mod.rs"]
 #[expect(dead_code, reason = "the interpreter's tests use the rest")]
 mod random;
 mod support;
 
+use hal_tenstorrent_loader::Cores;
 use support::forms::{FORMS, Form, run};
 use support::machine::{Left, Machine, STACK};
-use tenstorrent_loader::Cores;
 
 /// How many instructions are executed for one.
 const COSTS: [(&str, u64); 13] = [

@@ -17,12 +17,12 @@ mod compiler;
 mod memory;
 
 use compiler::{FLOATS, INTEGERS, ONE_WORKGROUP, PLAIN_FLOATS, compile};
-use memory::Memory;
-use tenstorrent_loader::library::{
+use emulator_riscv::{Bus, Class, Hart, Isa, Outcome, Width};
+use hal_tenstorrent_loader::library::{
     Dispatch, ENVIRONMENT_LENGTH, Function, VERSION, WORKGROUP_STATE_LENGTH, Workgroup, functions,
 };
-use tenstorrent_loader::{Cores, Image, LoadError, Target, load};
-use tenstorrent_riscv::{Bus, Class, Hart, Isa, Outcome, Width};
+use hal_tenstorrent_loader::{Cores, Image, LoadError, Target, load};
+use memory::Memory;
 
 const ENVIRONMENT: u32 = 0x1000;
 const STATE: u32 = 0x2000;

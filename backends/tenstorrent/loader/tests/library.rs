@@ -4,8 +4,8 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test stops where something is not as it should be")]
 
+use hal_tenstorrent_loader::library::{Dispatch, Function, LibraryError, Workgroup, functions};
 use proptest::prelude::*;
-use tenstorrent_loader::library::{Dispatch, Function, LibraryError, Workgroup, functions};
 
 const BASE: u32 = 0x1000;
 const LIBRARY: u32 = BASE + 0x40;

@@ -11,10 +11,10 @@
 
 mod support;
 
+use hal_tenstorrent_loader::{Cores, ElfError, LoadError, Target, load};
 use proptest::prelude::*;
 use support::Parts;
 use support::machine::{BASE, STACK};
-use tenstorrent_loader::{Cores, ElfError, LoadError, Target, load};
 
 const NAN: u32 = 0x7fc0_0000;
 const SIGN: u32 = 1 << 31;

@@ -3,9 +3,9 @@
 //! Packs executables that IREE's compiler made for Tenstorrent's cores into one container, of which each card runs what it can.
 
 use hal_tenstorrent::container::{Container, Variant};
+use hal_tenstorrent_loader::{Cores, Extensions, extensions};
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use tenstorrent_loader::{Cores, Extensions, extensions};
 
 const USAGE: &str = "\
 usage: tenstorrent-pack -o FILE CORES[:EXTENSIONS]=EXECUTABLE...

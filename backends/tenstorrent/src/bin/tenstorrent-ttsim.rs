@@ -2,9 +2,9 @@
 
 //! Loads a simulator's library (`libttsim.so`), and does with it what it is asked over its standard input, which is a socket.
 //!
-//! It is a program of its own since such a library ends its process where a rule is broken. See [`hal_tenstorrent_emulator::protocol`].
+//! It is a program of its own since such a library ends its process where a rule is broken. See [`emulator_tenstorrent::protocol`].
 
-use hal_tenstorrent_emulator::protocol::{Regions, Request};
+use emulator_tenstorrent::protocol::{Regions, Request};
 use libloading::Library;
 use std::ffi::{OsString, c_void};
 use std::io::{BufReader, Read, Result, Write, stdin};

@@ -5,7 +5,7 @@
 use super::{Container, IDENTIFIER, VERSION, Variant};
 use flatbuffers::FlatBufferBuilder;
 use hal_containers::{Fault, Table, required, slot};
-use tenstorrent_loader::Cores;
+use hal_tenstorrent_loader::Cores;
 
 // The fields' numbers, which are their order in the schema.
 const EXECUTABLE_VERSION: u16 = 0;

@@ -3,9 +3,9 @@
 //! Containers: bytes that stay as they are, each refusal, which variant is chosen, and bytes of any kind.
 
 use super::*;
+use emulator_testbench::cases;
 use flatbuffers::FlatBufferBuilder;
 use hal_backend::Code;
-use hal_testbench::cases;
 use proptest::prelude::*;
 
 /// A file with no more than its header, and attributes that name an architecture.

@@ -15,14 +15,14 @@ use super::error::Error;
 use super::grid::{Grid, Place};
 use super::window::{File, Windows};
 use crate::generation::{Controller, Generation, Harvest, Messages};
+use emulator_core::{Errno, Kernel, clock};
 use hal_backend::{Code, Failure};
-use hal_emulation::{Errno, Kernel, clock};
+use hal_tenstorrent_abi::uapi::{VENDOR, power};
+use hal_tenstorrent_abi::{Calls, Feature, NocCleanup, Power};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tenstorrent_abi::uapi::{VENDOR, power};
-use tenstorrent_abi::{Calls, Feature, NocCleanup, Power};
 
 /// The register of a tile with a bit for each core that is held, and all five of them held.
 pub(crate) const SOFT_RESET: u64 = 0xffb1_21b0;

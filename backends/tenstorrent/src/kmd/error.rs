@@ -2,9 +2,9 @@
 
 //! What may go wrong with a card, as the driver above is told.
 
+use emulator_core::Errno;
 use hal_backend::{Code, Failure};
-use hal_emulation::Errno;
-use tenstorrent_abi::CallError;
+use hal_tenstorrent_abi::CallError;
 
 /// Why something of a card failed.
 #[derive(Clone, Debug)]

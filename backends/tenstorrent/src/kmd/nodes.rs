@@ -4,9 +4,9 @@
 
 use super::{Errno, Kernel};
 use hal_backend::{Code, Failure};
+use hal_tenstorrent_abi::paths;
+use hal_tenstorrent_abi::uapi::{VENDOR, device};
 use std::path::{Path, PathBuf};
-use tenstorrent_abi::paths;
-use tenstorrent_abi::uapi::{VENDOR, device};
 
 /// A card that is listed, not opened.
 #[derive(Clone, Debug, PartialEq, Eq)]

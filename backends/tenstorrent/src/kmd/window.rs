@@ -9,12 +9,12 @@
 
 use super::error::Error;
 use super::grid::Place;
+use emulator_core::{DeviceRange, Errno, Kernel};
 use hal_backend::{Code, Failure};
-use hal_emulation::{DeviceRange, Errno, Kernel};
+use hal_tenstorrent_abi::{CallError, Calls, Ioctl, Ordering, Target, Tlb, Window as Pointing};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use tenstorrent_abi::{CallError, Calls, Ioctl, Ordering, Target, Tlb, Window as Pointing};
 
 /// An open file of a card.
 pub(crate) struct File {

@@ -4,11 +4,11 @@
 //!
 //! There are so many places for pages, each with one for a copy behind it. They are taken in turn: the page that is in the place whose turn
 //! it is goes, and what has changed of it is written back. A page is copied when it is first written to; until then its entry for stores
-//! says that it is absent. See [`tenstorrent_loader::paging`] for the table.
+//! says that it is absent. See [`hal_tenstorrent_loader::paging`] for the table.
 
 use super::{A, RA, Routines, S, SP, T, ZERO, common};
-use tenstorrent_loader::encode::{Assembler, Reg, When, add, addi, jalr, lui, lw, slli, srli, sub, sw};
-use tenstorrent_loader::paging::{ABSENT, ADDRESS, LINK, PAGE, RETRY};
+use hal_tenstorrent_loader::encode::{Assembler, Reg, When, add, addi, jalr, lui, lw, slli, srli, sub, sw};
+use hal_tenstorrent_loader::paging::{ABSENT, ADDRESS, LINK, PAGE, RETRY};
 
 const PAGE_BITS: i32 = 12;
 /// What is saved: everything that the routines below use.

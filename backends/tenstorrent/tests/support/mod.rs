@@ -7,13 +7,13 @@
 #[path = "../../loader/tests/support/compiler.rs"]
 pub(crate) mod compiler;
 
+use emulator_testbench::Testbench;
 use hal_backend::{
     Command, Device, Dispatch, Driver, Failure, HostLoader, HostProgram, HostRange, LoadRequest,
     MemoryRequest, Parameters, Place, Span, Workgroups,
 };
 use hal_semaphore::Semaphore;
 use hal_tenstorrent::{Executable, FORMAT, Memory, Tenstorrent, TenstorrentDevice};
-use hal_testbench::Testbench;
 use std::path::PathBuf;
 use std::process::Command as Program;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Whatever the other side of a bounce says, this one lives, and serves the next client.
 
 use super::*;
-use hal_testbench::cases;
+use emulator_testbench::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::net::{Shutdown, shutdown};

@@ -4,9 +4,9 @@
 
 use super::*;
 use crate::desk::Desk;
+use emulator_qaic::{Emulator, Options};
 use hal_backend::Parameters;
 use hal_qaic_abi::container::emulated::Program;
-use hal_qaic_emulator::{Emulator, Options};
 
 fn network(bench: &Bench) -> Arc<Executable> {
     Arc::new(Executable::network(&container(), false, &bench.queues).unwrap())

@@ -3,8 +3,8 @@
 //! The same on the emulator of the kernel driver: what each of its faults looks like from a queue.
 
 use super::*;
+use emulator_qaic::{Counts, Emulator, Options};
 use hal_backend::Parameters;
-use hal_qaic_emulator::{Counts, Emulator, Options};
 
 struct Machine {
     emulator: Arc<Emulator>,

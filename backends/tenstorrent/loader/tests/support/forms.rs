@@ -3,7 +3,7 @@
 //! Every instruction for floats.
 
 use super::machine::{Left, Machine, PLACE, STACK};
-use tenstorrent_loader::Cores;
+use hal_tenstorrent_loader::Cores;
 
 /// An instruction of the registers f8, f1, f2, f4 and x5, x6.
 pub(crate) struct Form {

@@ -4,10 +4,10 @@
 
 use super::Parts;
 use super::memory::Memory;
+use emulator_riscv::{Bus, Hart, Isa, Outcome, Width};
+use hal_tenstorrent_loader::veneer::OWN_MEMORY;
+use hal_tenstorrent_loader::{Cores, Target, load};
 use std::cell::RefCell;
-use tenstorrent_loader::veneer::OWN_MEMORY;
-use tenstorrent_loader::{Cores, Target, load};
-use tenstorrent_riscv::{Bus, Hart, Isa, Outcome, Width};
 
 pub(crate) const BASE: u32 = 0x8000;
 pub(crate) const STACK: u32 = 0x7000;

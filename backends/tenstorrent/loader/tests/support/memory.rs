@@ -2,9 +2,9 @@
 
 //! What a core of a tile reaches: plain memory, and memory of its own.
 
+use emulator_riscv::{Bus, BusFault, Ram, Width};
+use hal_tenstorrent_loader::veneer::{OWN_MEMORY, OWN_MEMORY_LENGTH};
 use std::ops::{Deref, DerefMut};
-use tenstorrent_loader::veneer::{OWN_MEMORY, OWN_MEMORY_LENGTH};
-use tenstorrent_riscv::{Bus, BusFault, Ram, Width};
 
 pub(crate) struct Memory {
     ram: Ram,

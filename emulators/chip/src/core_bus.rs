@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The address space of one core.
+
+use crate::noc::{Interface, Written};
+use crate::tensix::{Control, Core, INTERFACE, INTERFACE_BYTES};
+use crate::violation::Violation;
+use emulator_riscv::{Bus, BusFault, Width};
+
+/// Where a core's own memory is.
+const LOCAL: u32 = 0xffb0_0000;
+
+const NOT_CODE: BusFault = BusFault::Forbidden("instructions are executed from the tile's memory alone");
+const NOT_ATOMIC: BusFault = BusFault::Forbidden("atomic operations work on the tile's memory alone");
+const NOT_A_WORD: BusFault = BusFault::Forbidden("registers are read and written as words");
+const REFUSED: BusFault = BusFault::Forbidden("the network refuses the transfer");
+
+/// What a core reaches, for as long as it executes.
+pub(crate) struct CoreBus<'a> {
+    pub(crate) core: Core,
+    pub(crate) l1: &'a mut [u8],
+    pub(crate) local: &'a mut [u8],
+    pub(crate) control: &'a mut Control,
+    pub(crate) interface: &'a mut Interface,
+    /// The rule that the network refused a transfer for.
+    pub(crate) violation: Option<Violation>,
+}
+
+/// The bytes of an access, if it is in this memory, which begins at `base`.
+#[inline(always)]
+fn within(memory: &mut [u8], base: u32, address: u32, width: Width) -> Option<&mut [u8]> {
+    let start = address.checked_sub(base)? as usize;
+    memory.get_mut(start..)?.get_mut(..width.bytes() as usize)
+}
+
+#[inline(always)]
+fn value(bytes: &[u8]) -> u32 {
+    match *bytes {
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+        [a, b] => u16::from_le_bytes([a, b]).into(),
+        [a] => a.into(),
+        _ => unreachable!("an access has one, two or four bytes"),
+    }
+}
+
+#[inline(always)]
+fn put(place: &mut [u8], value: u32) {
+    for (byte, value) in place.iter_mut().zip(value.to_le_bytes()) {
+        *byte = value;
+    }
+}
+
+impl CoreBus<'_> {
+    /// Loads what is not in the tile's memory. Apart from the common case, whose result stays in a register so.
+    #[cold]
+    #[inline(never)]
+    fn load_elsewhere(&mut self, address: u32, width: Width) -> Result<u32, BusFault> {
+        if let Some(bytes) = within(self.local, LOCAL, address, width) {
+            return Ok(value(bytes));
+        }
+        if width == Width::Word { self.register(address) } else { Err(NOT_A_WORD) }
+    }
+
+    /// Stores to what is not in the tile's memory.
+    #[cold]
+    #[inline(never)]
+    fn store_elsewhere(&mut self, address: u32, width: Width, value: u32) -> Result<(), BusFault> {
+        if let Some(place) = within(self.local, LOCAL, address, width) {
+            put(place, value);
+            return Ok(());
+        }
+        if width == Width::Word { self.set_register(address, value) } else { Err(NOT_A_WORD) }
+    }
+
+    /// An offset of the interface to the network.
+    fn interface_offset(address: u32) -> Option<u32> {
+        let offset = u64::from(address).checked_sub(INTERFACE)?;
+        if offset < INTERFACE_BYTES { u32::try_from(offset).ok() } else { None }
+    }
+
+    fn register(&mut self, address: u32) -> Result<u32, BusFault> {
+        let found = match Self::interface_offset(address) {
+            Some(offset) => self.interface.read(offset),
+            None => self.control.register(address.into(), Some(self.core)).map(|register| *register),
+        };
+        found.ok_or(BusFault::Unmapped)
+    }
+
+    fn set_register(&mut self, address: u32, value: u32) -> Result<(), BusFault> {
+        if let Some(offset) = Self::interface_offset(address) {
+            let written = self.interface.write(self.core, offset, value).ok_or(BusFault::Unmapped)?;
+            return match written {
+                Ok(Written::Register) => Ok(()),
+                // The network does it while the core waits: no turn is wasted on waiting for it.
+                Ok(Written::Transfer) => Err(BusFault::Pause),
+                Err(violation) => {
+                    self.violation = Some(violation);
+                    Err(REFUSED)
+                }
+            };
+        }
+        let register = self.control.register(address.into(), Some(self.core));
+        *register.ok_or(BusFault::Unmapped)? = value;
+        // It may hold this very core, or let go another.
+        Err(BusFault::Pause)
+    }
+}
+
+impl Bus for CoreBus<'_> {
+    #[inline(always)]
+    fn fetch(&mut self, address: u32) -> Result<u32, BusFault> {
+        let found = self.l1.get(address as usize..).and_then(<[u8]>::first_chunk);
+        found.map(|&word| u32::from_le_bytes(word)).ok_or(NOT_CODE)
+    }
+
+    #[inline(always)]
+    fn load(&mut self, address: u32, width: Width) -> Result<u32, BusFault> {
+        match within(self.l1, 0, address, width) {
+            Some(bytes) => Ok(value(bytes)),
+            None => self.load_elsewhere(address, width),
+        }
+    }
+
+    #[inline(always)]
+    fn store(&mut self, address: u32, width: Width, value: u32) -> Result<(), BusFault> {
+        match within(self.l1, 0, address, width) {
+            Some(place) => {
+                put(place, value);
+                Ok(())
+            }
+            None => self.store_elsewhere(address, width, value),
+        }
+    }
+
+    fn update(&mut self, address: u32, update: impl FnOnce(u32) -> u32) -> Result<u32, BusFault> {
+        let place = within(self.l1, 0, address, Width::Word).ok_or(NOT_ATOMIC)?;
+        let old = value(place);
+        place.copy_from_slice(&update(old).to_le_bytes());
+        Ok(old)
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What all chips of a kind have in common: sizes, addresses and registers.
+//!
+//! Everything here that software of the host or of a core sees is from the vendor's descriptions (`tt-isa-documentation`) and its drivers' sources.
+
+use crate::tensix::Core;
+use emulator_riscv::Isa;
+
+/// A kind of chip.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Family {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its number on the host's bus.
+    pub device: u16,
+    /// What its cores execute.
+    pub isa: Isa,
+    /// How much memory a tile has.
+    pub l1_bytes: u32,
+    /// How much memory of its own a core has: B and NC, and the other three.
+    pub(crate) own_bytes: (usize, usize),
+    /// How Tensix tiles are fused off.
+    pub lines: Lines,
+    /// How many DRAM banks a whole chip has.
+    pub banks: u8,
+    /// How many bytes a bank has.
+    pub bank_bytes: u64,
+    /// How long the three regions are that the host maps: 0, 2 and 4.
+    pub regions: [u64; 3],
+    /// The windows, in the order of their numbers.
+    pub windows: &'static [WindowKind],
+    /// Where in the first region the settings of the windows are, one behind the other.
+    pub configuration: u64,
+    /// How many words each has.
+    pub setting_words: usize,
+    /// How many bits an address of the network has that a window shows, and its number of a plane.
+    pub address_bits: u32,
+    /// See [`Family::address_bits`].
+    pub plane_bits: u32,
+    /// Whether the kernel's driver lets programs choose a channel of the network for a window.
+    pub static_channels: bool,
+    /// A tile that is fused off on every board.
+    pub fused_off: (u16, u16),
+    /// Where in the first region the third begins, if it shows the same.
+    pub(crate) mirror: Option<u64>,
+    /// Where in the first region the bridge's own interface to the network is.
+    pub(crate) bridge: u64,
+    /// How cores use the network.
+    pub noc: Network,
+    /// Where cores start.
+    pub starts: Starts,
+}
+
+/// Tensix tiles that are fused off together.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lines {
+    /// `columns` or `rows`.
+    pub name: &'static str,
+    /// How many a whole chip has.
+    pub all: u32,
+    /// How many tiles each has.
+    pub tiles: u8,
+}
+
+/// Windows of one size.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WindowKind {
+    /// Which region they are in.
+    pub bar: u8,
+    /// Where in it the first is.
+    pub offset: u64,
+    /// How long each is.
+    pub size: u64,
+    /// How many there are.
+    pub count: u32,
+}
+
+/// A tile's interface to the network, by offsets of its registers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Network {
+    /// How far it is from one command buffer to the next.
+    pub(crate) stride: u32,
+    /// Where in a command buffer the register is that begins a transfer.
+    pub command: u32,
+    /// Whether coordinates have a register of their own, or are the highest bits of an address.
+    pub(crate) apart: bool,
+    /// Where the register is that says where on the network this is.
+    pub node_id: u32,
+    /// The network's size, as that says it.
+    pub(crate) size: (u32, u32),
+    /// The longest transfer, and the rule.
+    pub max_burst: u32,
+    pub(crate) burst_rule: &'static str,
+    /// The bits that both addresses have in common where DRAM is read, and the rule.
+    pub(crate) dram_bits: u64,
+    pub(crate) dram_rule: &'static str,
+}
+
+/// The registers that say where T0, T1, T2 and NC start, and what counts: a bit for each of the three, and one for the last.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Starts {
+    /// Of the first three.
+    pub t: [u64; 3],
+    /// Which of these count.
+    pub t_enable: u64,
+    /// Of NC.
+    pub nc: u64,
+    /// Whether that counts.
+    pub nc_enable: u64,
+    /// Where they start otherwise, if that is known.
+    pub(crate) otherwise: Option<[u32; 4]>,
+    /// Whether they are reached over the network, or by cores of the tile alone, of which NC is none.
+    pub(crate) over_network: bool,
+}
+
+impl Starts {
+    /// Whether a core reaches them.
+    pub(crate) fn reached_by(&self, core: Core) -> bool {
+        self.over_network || core != Core::Nc
+    }
+}
+
+impl Family {
+    /// A window by its number: its kind, and which of that kind it is.
+    pub fn window(&self, number: u32) -> Option<(&'static WindowKind, u32)> {
+        let mut first = 0;
+        self.windows.iter().find_map(|kind| {
+            let index = number.checked_sub(first).filter(|&index| index < kind.count);
+            first += kind.count;
+            index.map(|index| (kind, index))
+        })
+    }
+
+    /// The number of the window that an offset of a region is in, and its kind.
+    pub fn window_at(&self, bar: u8, offset: u64) -> Option<(u32, &'static WindowKind)> {
+        let mut first = 0;
+        self.windows.iter().find_map(|kind| {
+            let at = offset.checked_sub(kind.offset).filter(|_| kind.bar == bar);
+            let index = at.map(|at| at / kind.size).and_then(|index| u32::try_from(index).ok());
+            let number = index.filter(|&index| index < kind.count).map(|index| first + index);
+            first += kind.count;
+            number.map(|number| (number, kind))
+        })
+    }
+
+    /// How many windows there are.
+    pub fn window_count(&self) -> u32 {
+        self.windows.iter().map(|kind| kind.count).sum()
+    }
+
+    /// How many bytes the settings of all windows have.
+    pub(crate) fn configuration_bytes(&self) -> u64 {
+        u64::from(self.window_count()) * 4 * self.setting_words as u64
+    }
+}
+
+/// A chip with 14 columns of tiles, and floats.
+pub static BLACKHOLE: Family = Family {
+    name: "Blackhole",
+    device: 0xb140,
+    isa: Isa::Blackhole,
+    l1_bytes: 1536 << 10,
+    own_bytes: (8 << 10, 4 << 10),
+    lines: Lines { name: "columns", all: 14, tiles: 10 },
+    banks: 8,
+    bank_bytes: 0xff00_0000,
+    regions: [512 << 20, 1 << 20, 32 << 30],
+    windows: &[
+        WindowKind { bar: 0, offset: 0, size: 2 << 20, count: 202 },
+        WindowKind { bar: 4, offset: 0, size: 4 << 30, count: 8 },
+    ],
+    configuration: 0x1fc0_0000,
+    setting_words: 3,
+    address_bits: 64,
+    plane_bits: 2,
+    static_channels: true,
+    fused_off: (16, 2),
+    mirror: None,
+    bridge: 0x1fd0_4000,
+    noc: Network {
+        stride: 0x800,
+        command: 0x40,
+        apart: true,
+        node_id: 0x44,
+        size: (17, 12),
+        max_burst: 16384,
+        burst_rule: "a transfer has between 1 and 16384 bytes",
+        dram_bits: 63,
+        dram_rule: "where DRAM is read, both addresses must be the same modulo 64",
+    },
+    starts: Starts {
+        t: [0xffb1_2228, 0xffb1_222c, 0xffb1_2230],
+        t_enable: 0xffb1_2234,
+        nc: 0xffb1_2238,
+        nc_enable: 0xffb1_223c,
+        otherwise: None,
+        over_network: true,
+    },
+};
+
+/// A chip with ten rows of tiles, and without floats.
+pub static WORMHOLE: Family = Family {
+    name: "Wormhole",
+    device: 0x401e,
+    isa: Isa::Wormhole,
+    l1_bytes: 1464 << 10,
+    own_bytes: (4 << 10, 2 << 10),
+    lines: Lines { name: "rows", all: 10, tiles: 8 },
+    banks: 6,
+    bank_bytes: 2 << 30,
+    regions: [512 << 20, 1 << 20, 32 << 20],
+    windows: &[
+        WindowKind { bar: 0, offset: 0, size: 1 << 20, count: 156 },
+        WindowKind { bar: 0, offset: 156 << 20, size: 2 << 20, count: 10 },
+        WindowKind { bar: 0, offset: 176 << 20, size: 16 << 20, count: 20 },
+    ],
+    configuration: 0x1fc0_0000,
+    setting_words: 2,
+    address_bits: 36,
+    plane_bits: 1,
+    static_channels: false,
+    fused_off: (18, 27),
+    mirror: Some(480 << 20),
+    bridge: 0x1fd0_2000,
+    noc: Network {
+        stride: 0x400,
+        command: 0x28,
+        apart: false,
+        node_id: 0x2c,
+        size: (10, 12),
+        max_burst: 8192,
+        burst_rule: "a transfer has between 1 and 8192 bytes",
+        dram_bits: 31,
+        dram_rule: "where DRAM is read, both addresses must be the same modulo 32",
+    },
+    // Words 158 to 163 of the configuration of the matrix engine, which the network does not reach.
+    starts: Starts {
+        t: [0xffef_0278, 0xffef_027c, 0xffef_0280],
+        t_enable: 0xffef_0284,
+        nc: 0xffef_0288,
+        nc_enable: 0xffef_028c,
+        otherwise: Some([0x6000, 0xa000, 0xe000, 0x1_2000]),
+        over_network: false,
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_have_numbers_and_places() {
+        assert_eq!((BLACKHOLE.window_count(), WORMHOLE.window_count()), (210, 186));
+        for family in [&BLACKHOLE, &WORMHOLE] {
+            for number in 0..family.window_count() {
+                let (kind, index) = family.window(number).unwrap();
+                let offset = kind.offset + u64::from(index) * kind.size;
+                assert_eq!(family.window_at(kind.bar, offset + kind.size - 1), Some((number, kind)));
+            }
+            assert_eq!(family.window(family.window_count()), None);
+        }
+        // The last window of 16 MiB ends where registers begin.
+        assert_eq!(WORMHOLE.window_at(0, 496 << 20), None);
+        assert_eq!(WORMHOLE.window_at(0, (496 << 20) - 1).map(|(number, _)| number), Some(185));
+        assert_eq!(WORMHOLE.window_at(4, 0), None);
+    }
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A Tensix tile: its memory, its five cores and the registers that control them.
+
+use crate::core_bus::CoreBus;
+use crate::counts::Counts;
+use crate::family::{Family, Starts};
+use crate::noc::{Interface, Location, Tile};
+use crate::violation::Violation;
+use emulator_riscv::{Hart, Outcome, Trap};
+
+/// The register with a bit for each core that is held.
+pub const SOFT_RESET: u64 = 0xffb1_21b0;
+
+/// Where a tile's own interface to the network is.
+pub(crate) const INTERFACE: u64 = 0xffb2_0000;
+/// How long it is.
+pub(crate) const INTERFACE_BYTES: u64 = 0x1_0000;
+
+/// A core of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Core {
+    /// The first, which starts at address 0.
+    B,
+    /// The first of three beside the matrix engine.
+    T0,
+    /// The second of them.
+    T1,
+    /// The third of them.
+    T2,
+    /// The one for the network.
+    Nc,
+}
+
+impl Core {
+    /// Every core.
+    pub const ALL: [Core; 5] = [Core::B, Core::T0, Core::T1, Core::T2, Core::Nc];
+
+    /// Its bit in [`SOFT_RESET`].
+    pub const fn reset_bit(self) -> u32 {
+        match self {
+            Core::B => 1 << 11,
+            Core::T0 => 1 << 12,
+            Core::T1 => 1 << 13,
+            Core::T2 => 1 << 14,
+            Core::Nc => 1 << 18,
+        }
+    }
+}
+
+/// All cores held.
+const ALL_HELD: u32 = Core::B.reset_bit()
+    | Core::T0.reset_bit()
+    | Core::T1.reset_bit()
+    | Core::T2.reset_bit()
+    | Core::Nc.reset_bit();
+
+/// Why a core does not go on until it is reset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// An instruction that cannot be executed.
+    Trap(Trap),
+    /// An `ecall` or `ebreak` before this address. Hardware waits for a debugger.
+    Paused(u32),
+    /// A rule that it broke, at about this address.
+    Violation(u32, Violation),
+}
+
+/// What the cores' resets and starts are set to.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    pub(crate) starts: &'static Starts,
+    pub(crate) soft_reset: u32,
+    t_start: [u32; 3],
+    t_start_enable: u32,
+    nc_start: u32,
+    nc_start_enable: u32,
+}
+
+impl Control {
+    fn new(starts: &'static Starts) -> Self {
+        let soft_reset = ALL_HELD;
+        Self { starts, soft_reset, t_start: [0; 3], t_start_enable: 0, nc_start: 0, nc_start_enable: 0 }
+    }
+
+    /// The register at an address, for a core of the tile, or else for the network.
+    pub(crate) fn register(&mut self, address: u64, by: Option<Core>) -> Option<&mut u32> {
+        if address == SOFT_RESET {
+            return Some(&mut self.soft_reset);
+        }
+        let starts = self.starts;
+        if !by.map_or(starts.over_network, |core| starts.reached_by(core)) {
+            return None;
+        }
+        match address {
+            _ if address == starts.t_enable => Some(&mut self.t_start_enable),
+            _ if address == starts.nc => Some(&mut self.nc_start),
+            _ if address == starts.nc_enable => Some(&mut self.nc_start_enable),
+            _ => {
+                starts.t.iter().zip(&mut self.t_start).find(|(at, _)| **at == address).map(|(_, start)| start)
+            }
+        }
+    }
+
+    /// Where a core starts, if that was said, or is known.
+    fn start(&self, core: Core) -> Option<u32> {
+        let [t0, t1, t2] = self.t_start;
+        let (told, start, index) = match core {
+            Core::B => return Some(0),
+            Core::T0 => (self.t_start_enable & 1, t0, 0),
+            Core::T1 => (self.t_start_enable & 2, t1, 1),
+            Core::T2 => (self.t_start_enable & 4, t2, 2),
+            Core::Nc => (self.nc_start_enable & 1, self.nc_start, 3),
+        };
+        if told != 0 { Some(start) } else { self.starts.otherwise?.get(index).copied() }
+    }
+}
+
+/// A core, held or not.
+#[derive(Clone, Debug)]
+struct CoreState {
+    /// While it is not held.
+    hart: Option<Hart>,
+    /// While it is not held and does not go on.
+    stop: Option<Stop>,
+    /// Whether it jumps to itself, for ever: nothing interrupts these cores. Only a reset or a write to the tile's memory ends that.
+    parked: bool,
+    local: Vec<u8>,
+}
+
+/// A tile.
+#[derive(Clone, Debug)]
+pub(crate) struct Tensix {
+    family: &'static Family,
+    tile: Tile,
+    /// Empty until it is written or executed.
+    l1: Vec<u8>,
+    cores: [CoreState; 5],
+    /// Which core executed last.
+    last: Option<Core>,
+    /// How many instructions its cores have executed.
+    instructions: u64,
+    pub(crate) control: Control,
+    /// Whether its cores' resets are out of order: what the network writes there is lost.
+    pub(crate) stuck: bool,
+    pub(crate) interface: Interface,
+}
+
+/// An address in a tile's memory, as an offset of that.
+#[expect(clippy::cast_possible_truncation, reason = "it has less than 4 GiB")]
+const fn offset(address: u64) -> usize {
+    address as usize
+}
+
+impl Tensix {
+    pub(crate) fn new(family: &'static Family, location: Location) -> Self {
+        let own_bytes = |core| match core {
+            Core::B | Core::Nc => family.own_bytes.0,
+            Core::T0 | Core::T1 | Core::T2 => family.own_bytes.1,
+        };
+        let core =
+            |core: Core| CoreState { hart: None, stop: None, parked: false, local: vec![0; own_bytes(core)] };
+        Self {
+            family,
+            tile: location.tile,
+            l1: Vec::new(),
+            cores: Core::ALL.map(core),
+            last: None,
+            instructions: 0,
+            control: Control::new(&family.starts),
+            interface: Interface::new(&family.noc, location),
+            stuck: false,
+        }
+    }
+
+    fn core(&mut self, core: Core) -> &mut CoreState {
+        let [b, t0, t1, t2, nc] = &mut self.cores;
+        match core {
+            Core::B => b,
+            Core::T0 => t0,
+            Core::T1 => t1,
+            Core::T2 => t2,
+            Core::Nc => nc,
+        }
+    }
+
+    /// Why a core stopped, if it did.
+    pub(crate) fn stopped(&self, core: Core) -> Option<&Stop> {
+        self.cores.get(core as usize)?.stop.as_ref()
+    }
+
+    /// Stops a core until its next reset.
+    pub(crate) fn stop(&mut self, core: Core, violation: Violation) {
+        let state = self.core(core);
+        let pc = state.hart.as_ref().map_or(0, Hart::pc);
+        state.stop.get_or_insert(Stop::Violation(pc, violation));
+    }
+
+    /// Whether a core would execute anything.
+    pub(crate) fn is_running(&self) -> bool {
+        self.cores.iter().any(|core| core.hart.is_some() && core.stop.is_none() && !core.parked)
+    }
+
+    /// What it has done.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { instructions: self.instructions, ..self.interface.counts() }
+    }
+
+    /// How many cores are not held.
+    pub(crate) fn released(&self) -> usize {
+        self.cores.iter().filter(|core| core.hart.is_some()).count()
+    }
+
+    /// Holds and lets go the cores as the register says.
+    pub(crate) fn apply_resets(&mut self) {
+        let isa = self.family.isa;
+        for core in Core::ALL {
+            let held = self.control.soft_reset & core.reset_bit() != 0;
+            let start = self.control.start(core);
+            let state = self.core(core);
+            match (held, &state.hart) {
+                (true, _) => (state.hart, state.stop, state.parked) = (None, None, false),
+                (false, Some(_)) => {}
+                (false, None) => {
+                    state.hart = Some(Hart::new(isa, start.unwrap_or(0)));
+                    state.stop = start.is_none().then_some(Stop::Violation(0, Violation::NoStart(core)));
+                }
+            }
+        }
+    }
+
+    /// Lets a core execute at most so many instructions: fewer, where it has something done by the network or by the registers that
+    /// control cores. How many it did.
+    pub(crate) fn run(&mut self, core: Core, budget: u64) -> u64 {
+        let [b, t0, t1, t2, nc] = &mut self.cores;
+        let state = match core {
+            Core::B => b,
+            Core::T0 => t0,
+            Core::T1 => t1,
+            Core::T2 => t2,
+            Core::Nc => nc,
+        };
+        let (Some(hart), None, false) = (&mut state.hart, &state.stop, state.parked) else { return 0 };
+        if self.l1.is_empty() {
+            self.l1.resize(self.family.l1_bytes as usize, 0);
+        }
+        let mut bus = CoreBus {
+            core,
+            l1: &mut self.l1,
+            local: &mut state.local,
+            control: &mut self.control,
+            interface: &mut self.interface,
+            violation: None,
+        };
+        let before = hart.executed();
+        // What the network wrote it was told; what other cores did it was not.
+        let alone = self.last == Some(core);
+        let outcome = if alone { hart.resume(&mut bus, budget) } else { hart.run(&mut bus, budget) };
+        self.last = Some(core);
+        let violation = bus.violation;
+        let done = hart.executed() - before;
+        self.instructions += done;
+        state.parked = outcome == Outcome::Idle;
+        state.stop = match (outcome, violation) {
+            (Outcome::Budget | Outcome::Pause | Outcome::Idle, _) => None,
+            (Outcome::Call | Outcome::Break, _) => Some(Stop::Paused(hart.pc())),
+            (Outcome::Trap(trap), Some(violation)) => Some(Stop::Violation(trap.pc, violation)),
+            (Outcome::Trap(trap), None) => Some(Stop::Trap(trap)),
+        };
+        done
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> Tile {
+        self.tile
+    }
+
+    /// Reads memory or registers, from the network.
+    pub(crate) fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
+        let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };
+        if self.in_l1(address, bytes.len()) {
+            let start = offset(address);
+            match self.l1.get(start..).and_then(|rest| rest.get(..bytes.len())) {
+                Some(found) => bytes.copy_from_slice(found),
+                // It has no memory before something is written there.
+                None => bytes.fill(0),
+            }
+            return Ok(());
+        }
+        let value = match bytes.len() {
+            4 => self.register(address),
+            _ => None,
+        };
+        bytes.copy_from_slice(&value.ok_or(unmapped)?.to_le_bytes());
+        Ok(())
+    }
+
+    fn register(&mut self, address: u64) -> Option<u32> {
+        let offset = address.checked_sub(INTERFACE).filter(|&offset| offset < INTERFACE_BYTES);
+        match offset {
+            Some(offset) => self.interface.setting(u32::try_from(offset).ok()?),
+            None => self.control.register(address, None).copied(),
+        }
+    }
+
+    /// Writes memory or registers, from the network.
+    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
+        if self.in_l1(address, bytes.len()) {
+            if self.l1.is_empty() {
+                self.l1.resize(self.family.l1_bytes as usize, 0);
+            }
+            let start = offset(address);
+            #[expect(
+                clippy::indexing_slicing,
+                reason = "the access is in this memory, and the memory is there"
+            )]
+            self.l1[start..start + bytes.len()].copy_from_slice(bytes);
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "offsets and lengths of this memory have 32 bits"
+            )]
+            let (changed, length) = (start as u32, bytes.len() as u32);
+            for core in &mut self.cores {
+                core.parked = false;
+                if let Some(hart) = &mut core.hart {
+                    hart.changed(changed, length);
+                }
+            }
+            return Ok(());
+        }
+        let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };
+        let value = bytes.try_into().map(u32::from_le_bytes);
+        let (Ok(value), Some(register)) = (value, self.control.register(address, None)) else {
+            return Err(unmapped);
+        };
+        if self.stuck && address == SOFT_RESET {
+            return Ok(());
+        }
+        *register = value;
+        self.apply_resets();
+        Ok(())
+    }
+
+    fn in_l1(&self, address: u64, length: usize) -> bool {
+        let end = address.checked_add(length as u64);
+        end.is_some_and(|end| end <= u64::from(self.family.l1_bytes))
+    }
+}

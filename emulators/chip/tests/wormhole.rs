@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a Wormhole has otherwise than a Blackhole.
+
+mod support;
+
+use emulator_chip::{BarAddress, Board, Chip, Core, Model, Stop, Stopped, Tile, Violation, WORMHOLE};
+use hal_tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
+use support::{get, load, put, release, stay, store};
+
+const T0: Reg = Reg::T[0];
+const T1: Reg = Reg::T[1];
+const ZERO: Reg = Reg::ZERO;
+const TILE: Tile = Tile { x: 18, y: 18 };
+const BANK: Tile = Tile { x: 5, y: 2 };
+const ARC: Tile = Tile { x: 0, y: 10 };
+
+fn chip() -> Chip {
+    Chip::new(Board::new(Model::N150))
+}
+
+#[test]
+fn windows_of_three_sizes_reach_tiles_banks_and_the_controller() {
+    let chip = chip();
+    for (number, tile, address) in
+        [(3_u32, TILE, 0_u64), (160, BANK, 0x7fe0_0000), (170, BANK, 0x4100_0000), (185, ARC, 0x8_8000_0000)]
+    {
+        let (kind, index) = WORMHOLE.window(number).unwrap();
+        let bits = 36 - kind.size.trailing_zeros();
+        let setting = (address / kind.size) | u64::from(tile.x) << bits | u64::from(tile.y) << (bits + 6);
+        for (word, value) in (0..).zip([setting & 0xffff_ffff, setting >> 32]) {
+            let offset = WORMHOLE.configuration + 8 * u64::from(number) + 4 * word;
+            // The third region shows the end of the first.
+            let at = BarAddress { bar: 4, offset: offset - 0x1e00_0000 };
+            chip.write(at, &u32::try_from(value).unwrap().to_le_bytes()).unwrap();
+        }
+        let offset = kind.offset + u64::from(index) * kind.size;
+        let at = |within| BarAddress { bar: 0, offset: offset + within };
+        if tile == ARC {
+            let mut word = [0; 4];
+            chip.read(at(0x3_0060), &mut word).unwrap();
+            assert_eq!(u32::from_le_bytes(word), 0xc0de_0001);
+            continue;
+        }
+        chip.write(at(0x1001), b"over the network").unwrap();
+        let mut bytes = [0; 16];
+        chip.tile_read(tile, address + 0x1001, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"over the network", "window {number}");
+    }
+}
+
+#[test]
+fn memory_ends_where_it_ends() {
+    let chip = chip();
+    let unmapped = |tile, address| Err(Violation::Unmapped { tile, address, length: 8 });
+    for (tile, end) in [(TILE, 1464 << 10), (BANK, 2 << 30)] {
+        assert!(chip.tile_write(tile, end - 4, &[0; 4]).is_ok());
+        assert_eq!(chip.tile_write(tile, end - 4, &[0; 8]), unmapped(tile, end - 4));
+    }
+    // Three ports of one bank.
+    chip.tile_write(BANK, 0x4000_0000, &[7; 4]).unwrap();
+    assert_eq!(get(&chip, Tile { x: 5, y: 10 }, 0x4000_0000), 0x0707_0707);
+    assert_eq!(get(&chip, Tile { x: 5, y: 3 }, 0x4000_0000), 0);
+}
+
+/// Sends the controller a message over the network, and says what is answered.
+fn ask(chip: &Chip, number: u32) -> (u32, u32) {
+    put(chip, ARC, 0x8_8003_006c, 0);
+    put(chip, ARC, 0x8_8003_0074, 0xaa00 | number);
+    let control = get(chip, ARC, 0x8_8003_0100);
+    put(chip, ARC, 0x8_8003_0100, control | 1 << 16);
+    assert_eq!(get(chip, ARC, 0x8_8003_0100) & 1 << 16, 0);
+    (get(chip, ARC, 0x8_8003_0074), get(chip, ARC, 0x8_8003_006c))
+}
+
+#[test]
+fn controller_is_asked_what_is_fused_off() {
+    // The first row, which is row 1 of the network, is the second that the answer has; the last row is the first.
+    for (missing, answer) in [(0, 1 << 1), (9, 1 << 0), (4, 1 << 9), (5, 1 << 8)] {
+        let chip = Chip::new(Board::with_masks(Model::N150, 0x3ff & !(1 << missing), 0x3f).unwrap());
+        assert_eq!(ask(&chip, 0x57), (0x57, answer), "row {missing}");
+    }
+    let chip = chip();
+    assert_eq!(ask(&chip, 0x11), (0x11, 0));
+    assert_eq!(ask(&chip, 0x34), (0x34, 1000));
+    assert_eq!(ask(&chip, 0x99).0, u32::MAX);
+    // It is no message without what comes before the number, and everything else cannot be written.
+    put(&chip, ARC, 0x8_8003_0074, 0x57);
+    put(&chip, ARC, 0x8_8003_0100, 1 << 16);
+    assert_eq!(get(&chip, ARC, 0x8_8003_0074), 0x57);
+    let read_only = Violation::ReadOnly { tile: ARC, address: 0x8_8003_01d0 };
+    assert_eq!(chip.tile_write(ARC, 0x8_8003_01d0, &[0; 4]), Err(read_only));
+    // The host finds the same registers, and that coordinates are translated.
+    let mut word = [0; 4];
+    chip.read(BarAddress { bar: 0, offset: 0x1ff3_0034 + 0x40 }, &mut word).unwrap();
+    assert_eq!(u32::from_le_bytes(word), 0x57);
+    assert_eq!(get(&chip, ARC, 0x8_8005_0100) >> 14 & 1, 1);
+}
+
+#[test]
+fn telemetry_tells_which_board_it_is() {
+    let chip = chip();
+    let table = 0x8_0000_0000 + u64::from(get(&chip, ARC, 0x8_8003_01d0));
+    let values = 0x8_0000_0000 + u64::from(get(&chip, ARC, 0x8_8003_01d4));
+    let count = get(&chip, ARC, table + 4);
+    let entries = (0..u64::from(count)).map(|index| get(&chip, ARC, table + 8 + 4 * index));
+    let board = entries.into_iter().find(|entry| entry & 0xffff == 1).unwrap();
+    assert_eq!(get(&chip, ARC, values + 4 * u64::from(board >> 16)) >> 4, 0x18);
+}
+
+#[test]
+fn row_that_is_fused_off_loses_the_device() {
+    for tile in [Tile { x: 20, y: 27 }, Tile { x: 1, y: 11 }] {
+        let chip = chip();
+        let touched = chip.tile_read(tile, 0x40, &mut [0; 4]);
+        assert_eq!(touched, Err(Violation::Harvested { tile, address: 0x40 }));
+        assert_eq!(chip.tile_read(TILE, 0, &mut [0; 4]), Err(Violation::Lost(tile)));
+    }
+}
+
+#[test]
+fn cores_start_where_another_core_has_said() {
+    let starts = &WORMHOLE.starts;
+    // Not over the network.
+    let chip = chip();
+    let refused = chip.tile_write(TILE, starts.t_enable, &[0; 4]);
+    assert!(matches!(refused, Err(Violation::Unmapped { .. })), "{refused:?}");
+    let register = |address: u64| u32::try_from(address).unwrap();
+    let mut program = Assembler::new();
+    for (address, value) in
+        [(starts.t[1], 0x4000), (starts.t_enable, 7), (starts.nc, 0x5000), (starts.nc_enable, 1)]
+    {
+        store(&mut program, register(address), value);
+    }
+    store(&mut program, 0xffb1_21b0, 0);
+    stay(&mut program);
+    load(&chip, TILE, 0, program);
+    for (start, value) in [(0x4000, 2), (0x5000, 3)] {
+        let mut program = Assembler::new();
+        store(&mut program, 0x1000 + 4 * value, value);
+        stay(&mut program);
+        load(&chip, TILE, start, program);
+    }
+    release(&chip, TILE, Core::B);
+    chip.step(1000);
+    assert_eq!((get(&chip, TILE, 0x1008), get(&chip, TILE, 0x100c)), (2, 3));
+}
+
+#[test]
+fn core_that_was_told_nothing_starts_at_an_address_of_its_own() {
+    for (core, start) in [(Core::T0, 0x6000), (Core::T1, 0xa000), (Core::T2, 0xe000), (Core::Nc, 0x1_2000)] {
+        let chip = chip();
+        let mut program = Assembler::new();
+        store(&mut program, 0x1000, 1);
+        // The core for the network does not reach what says where cores start.
+        store(&mut program, u32::try_from(WORMHOLE.starts.nc).unwrap(), 1);
+        store(&mut program, 0x1000, 2);
+        stay(&mut program);
+        load(&chip, TILE, start, program);
+        release(&chip, TILE, core);
+        chip.step(100);
+        assert_eq!(get(&chip, TILE, 0x1000), if core == Core::Nc { 1 } else { 2 }, "{core:?}");
+        assert_eq!(chip.stopped().len(), usize::from(core == Core::Nc));
+    }
+}
+
+const READ: u32 = 1 << 4 | 1 << 7 | 1 << 13;
+const WRITE: u32 = READ | 1 << 1;
+
+/// Coordinates as the upper half of an address has them.
+fn coordinates(tile: Tile) -> u32 {
+    u32::from(tile.x) << 4 | u32::from(tile.y) << 10
+}
+
+fn transfer(program: &mut Assembler, from: (u32, u32), to: (u32, u32), length: u32, control: u32) {
+    program.constant(T0, 0xffb2_0000);
+    for (offset, value) in
+        [(0x00, from.0), (0x04, from.1), (0x0c, to.0), (0x10, to.1), (0x1c, control), (0x20, length)]
+    {
+        program.constant(T1, value);
+        program.emit(sw(T1, offset, T0));
+    }
+    program.emit_all([addi(T1, ZERO, 1), sw(T1, 0x28, T0)]);
+    let wait = program.here();
+    program.emit(lw(T1, 0x28, T0));
+    program.branch(When::Ne, T1, ZERO, wait);
+}
+
+#[test]
+fn core_brings_memory_from_a_bank_and_back() {
+    let chip = chip();
+    let input: Vec<u8> = (0..200).collect();
+    chip.tile_write(BANK, 0x4000_1020, &input).unwrap();
+    let mut program = Assembler::new();
+    let (bank, own) = (coordinates(BANK), coordinates(TILE));
+    // The same modulo 32 is enough.
+    transfer(&mut program, (0x4000_1020, bank), (0x2000, own), 200, READ);
+    transfer(&mut program, (0x2000, own), (0x8010, bank), 200, WRITE);
+    program.constant(T0, 0xffb2_0000);
+    for (offset, place) in [(0x204, 0x780), (0x208, 0x784), (0x2c, 0x788), (0x138, 0x78c)] {
+        program.emit_all([lw(T1, offset, T0), sw(T1, place, ZERO)]);
+    }
+    stay(&mut program);
+    load(&chip, TILE, 0, program);
+    release(&chip, TILE, Core::B);
+    chip.step(10_000);
+    assert_eq!(chip.stopped(), []);
+    let mut output = [0; 200];
+    chip.tile_read(BANK, 0x8010, &mut output).unwrap();
+    assert_eq!(output, input[..]);
+    assert_eq!((get(&chip, TILE, 0x780), get(&chip, TILE, 0x784)), (1, 1));
+    // Where it is: physically, and as it is called.
+    assert_eq!(get(&chip, TILE, 0x788) & 0xfff, 1 | 1 << 6);
+    assert_eq!(get(&chip, TILE, 0x78c), 18 | 18 << 6);
+}
+
+#[test]
+fn transfers_that_the_network_does_wrong_stop_the_core() {
+    let (own, bank) = (coordinates(TILE), coordinates(BANK));
+    let fused = coordinates(Tile { x: 18, y: 27 });
+    for (from, to, length, control, part) in [
+        ((0x1030, bank), (0x2000, own), 64, READ, "modulo 32"),
+        ((0x2008, own), (0x1000, bank), 64, WRITE, "modulo 16"),
+        ((0x2000, own), (0x1000, bank), 8193, WRITE, "between 1 and 8192 bytes"),
+        ((0x2000, own), (0x1000, fused), 64, WRITE, "fused off"),
+        ((0x16_dff0, own), (0x1000, bank), 64, WRITE, "not memory"),
+        ((0x2000, own), (0x1000, 8 | bank), 64, WRITE, "not memory"),
+    ] {
+        let chip = chip();
+        let mut program = Assembler::new();
+        transfer(&mut program, from, to, length, control);
+        load(&chip, TILE, 0, program);
+        release(&chip, TILE, Core::B);
+        chip.step(1000);
+        let stopped = chip.stopped();
+        let [Stopped { core: Core::B, stop: Stop::Violation(_, violation), .. }] = &stopped[..] else {
+            panic!("{part}: {stopped:?}")
+        };
+        assert!(violation.to_string().contains(part), "{violation}");
+    }
+}
+
+#[test]
+fn its_cores_have_no_floats() {
+    let chip = chip();
+    // fadd.s f0, f0, f0
+    put(&chip, TILE, 0, 0x53);
+    release(&chip, TILE, Core::B);
+    chip.step(10);
+    let stopped = chip.stopped();
+    let [Stopped { stop: Stop::Trap(trap), .. }] = &stopped[..] else { panic!("{stopped:?}") };
+    assert!(trap.to_string().contains("no floats"), "{trap}");
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Buffers of the kernel: command buffers, timestamps, blocks of registers, and how a process gets to see them.
+//!
+//! All that count of a handle is its number; what kind it says that it is of decides only how it is mapped. rule(handle-number)
+
+use crate::blocks;
+use crate::card::{Buffer, BufferKind, Context, Status};
+use crate::file::File;
+use crate::hardware::Hardware;
+use crate::machine::{Cards, Machine};
+use crate::space::{Hint, Pool, What};
+use emulator_core::PAGE;
+use emulator_core::drm::{give, take};
+use emulator_core::file::{Identity, OpenFiles, memory_file};
+use emulator_core::process::keeping;
+use emulator_core::{Errno, Process, map_shared};
+use hal_backend::HostRange;
+use hal_gaudi_abi::uapi::{CbIn, CbOut, cb, handle};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// What a process has while it sees a buffer: the file stays open that long, as for any mapping.
+struct Seen {
+    seen: Arc<AtomicBool>,
+    file: Option<OwnedFd>,
+    machine: Weak<Machine>,
+    card: usize,
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        self.seen.store(false, Ordering::Release);
+        drop(self.file.take());
+        if let Some(machine) = self.machine.upgrade() {
+            let mut state = machine.lock();
+            if let Some(context) = state.cards[self.card].context.as_mut() {
+                context.sweep();
+            }
+            machine.reap(&mut state);
+        }
+    }
+}
+
+impl Context {
+    /// The handle that the next buffer gets.
+    fn next(&self, kind: u64) -> u64 {
+        kind | self.next_handle << 12
+    }
+
+    /// Keeps a buffer under the next handle's number.
+    fn keep(&mut self, buffer: Buffer) {
+        // Far enough apart that what is behind one handle does not reach the next one, read as an offset.
+        let id = self.next_handle;
+        self.next_handle += buffer.range.length().max(u64::from(cb::MAX_SIZE) + 32) / PAGE;
+        self.buffers.insert(id, buffer);
+    }
+
+    /// The memory of a block of registers, which every process sees that asks for exactly its size. rule(map-block)
+    pub(crate) fn block(
+        &mut self,
+        (hardware, files, owner): (&Hardware, &OpenFiles<File>, Identity),
+        offset: u64,
+        length: u64,
+    ) -> Result<HostRange, Errno> {
+        let id = offset >> 12 & 0xFFFF_FFFF;
+        let size = blocks::size(hardware, id).filter(|&size| size == length).ok_or(Errno::INVAL)?;
+        match self.blocks.get(&id) {
+            Some(range) => Ok(range.clone()),
+            None => Ok(self.blocks.entry(id).or_insert(kernel_memory(files, owner, offset, size)?).clone()),
+        }
+    }
+
+    /// Forgets buffers that were given back and that are mapped no more. rule(cb-destroyed)
+    pub(crate) fn sweep(&mut self) {
+        let alarms = &self.alarms;
+        let used = |id: u64| alarms.iter().any(|alarm| alarm.times.0 == id || alarm.counter.0 == id);
+        let gone = |(&id, buffer): (&u64, &Buffer)| {
+            (buffer.destroyed && !buffer.seen.load(Ordering::Acquire) && !used(id)).then_some(id)
+        };
+        let gone: Vec<u64> = self.buffers.iter().filter_map(gone).collect();
+        for id in gone {
+            if let Some(Buffer { kind: BufferKind::Commands(Some(address)), .. }) = self.buffers.remove(&id) {
+                self.live.space.write().unmap(address);
+            }
+        }
+    }
+}
+
+/// Memory of the kernel for a buffer: whole pages, which lie in the open file at the buffer's handle, so that another process maps
+/// them by itself. No file reaches as far as the handles of timestamps, so those have a file of their own.
+fn kernel_memory(
+    files: &OpenFiles<File>,
+    owner: Identity,
+    handle: u64,
+    size: u64,
+) -> Result<HostRange, Errno> {
+    let size = size.max(1).next_multiple_of(PAGE);
+    if i64::try_from(handle).is_ok() {
+        return files.memory(owner, handle, size);
+    }
+    let length = usize::try_from(size).map_err(|_| Errno::NOMEM)?;
+    map_shared(memory_file("habanalabs-ts", size)?.as_fd(), length, 0)
+}
+
+/// Makes a command buffer, and says its handle.
+fn create_buffer(
+    context: &mut Context,
+    files: &OpenFiles<File>,
+    owner: Identity,
+    request: &CbIn,
+) -> Result<u64, Errno> {
+    if request.cb_size > cb::MAX_SIZE {
+        return Err(Errno::INVAL);
+    }
+    // rule(cb-size)
+    let size = u64::from(request.cb_size).max(PAGE);
+    let handle = context.next(handle::COMMAND_BUFFER);
+    let range = kernel_memory(files, owner, handle, size)?;
+    let mut address = None;
+    if request.flags & cb::FLAG_MAP != 0 {
+        // That the generation cannot do it comes out as a lack of memory. rule(cb-map)
+        let mut space = context.live.space.write();
+        let mapped = space.map(Pool::Buffers, range.clone(), 0, Hint::default(), What::Buffer);
+        address = Some(mapped.ok_or(Errno::NOMEM)?);
+    }
+    let seen = Arc::new(AtomicBool::new(false));
+    context.keep(Buffer { size, range, kind: BufferKind::Commands(address), seen, destroyed: false });
+    Ok(handle)
+}
+
+impl Machine {
+    /// A request about command buffers.
+    pub(crate) fn command_buffer(&self, number: usize, argument: &mut [u8]) -> Result<(), Errno> {
+        let request: CbIn = take(argument)?;
+        let mut state = self.lock();
+        let Cards { cards, files, .. } = &mut **state;
+        let card = &mut cards[number];
+        card.ready()?;
+        let owner = card.owner;
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        let found = match request.op {
+            cb::CREATE => {
+                let made = create_buffer(context, files, owner.ok_or(Errno::NODEV)?, &request);
+                give(argument, &CbOut { cb_handle: made.unwrap_or(0) });
+                return made.map(drop);
+            }
+            cb::DESTROY => {
+                let id = request.cb_handle >> 12 & 0xFFFF_FFFF;
+                let buffer =
+                    context.buffers.get_mut(&id).filter(|buffer| !buffer.destroyed).ok_or(Errno::INVAL)?;
+                buffer.destroyed = true;
+                context.sweep();
+                return Ok(());
+            }
+            cb::INFO => {
+                let buffer = context.buffer(request.cb_handle).ok_or(Errno::INVAL)?;
+                match buffer.kind {
+                    BufferKind::Commands(Some(address)) if request.flags & cb::FLAG_GET_DEVICE_VA != 0 => {
+                        address
+                    }
+                    _ if request.flags & cb::FLAG_GET_DEVICE_VA != 0 => return Err(Errno::INVAL),
+                    // How many submissions use it: the driver has copied what it needs when a submission is made, and the
+                    // second generation takes no such buffers. rule(cb-usage)
+                    _ => 0,
+                }
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        give(argument, &CbOut { cb_handle: found });
+        Ok(())
+    }
+
+    /// Makes a buffer for so many times, and says its handle. rule(timestamp-buffers)
+    pub(crate) fn create_times(
+        &self,
+        process: &dyn Process,
+        number: usize,
+        count: u32,
+    ) -> Result<u64, Errno> {
+        const MOST: u32 = 1 << 20;
+        if count > MOST {
+            return Err(Errno::INVAL);
+        }
+        // There is no memory of no bytes.
+        if count == 0 {
+            return Err(Errno::NOMEM);
+        }
+        let size = u64::from(count) * 8;
+        let mut state = self.lock();
+        let Cards { cards, files, .. } = &mut **state;
+        let card = &mut cards[number];
+        let owner = card.owner.ok_or(Errno::NODEV)?;
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        // Buffers of both kinds are found by the number alone, and mapped in the same way. rule(handle-number)
+        let reachable = handle::TIMESTAMPS <= process.last_offset();
+        let handle = context.next(if reachable { handle::TIMESTAMPS } else { handle::COMMAND_BUFFER });
+        let (range, seen) = (kernel_memory(files, owner, handle, size)?, Arc::new(AtomicBool::new(false)));
+        context.keep(Buffer { size, range, kind: BufferKind::Times, seen, destroyed: false });
+        Ok(handle)
+    }
+
+    /// Maps what a handle names into the process: all of it, and once at a time.
+    pub(crate) fn see(
+        self: &Arc<Self>,
+        number: usize,
+        file: OwnedFd,
+        length: usize,
+        offset: u64,
+    ) -> Result<HostRange, Errno> {
+        let mut state = self.lock();
+        let Cards { cards, files, .. } = &mut **state;
+        let card = &mut cards[number];
+        if card.status == Status::Gone {
+            return Err(Errno::NODEV);
+        }
+        let owner = card.owner.ok_or(Errno::NODEV)?;
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        let (range, seen) = match offset & handle::KIND {
+            handle::BLOCK => {
+                let range = context.block((self.hardware, files, owner), offset, length as u64)?;
+                (range, Arc::default())
+            }
+            handle::COMMAND_BUFFER | handle::TIMESTAMPS => {
+                let buffer = context.buffer(offset).ok_or(Errno::INVAL)?;
+                if buffer.range.length() != length as u64 || buffer.seen.swap(true, Ordering::AcqRel) {
+                    return Err(Errno::INVAL);
+                }
+                (buffer.range.clone(), buffer.seen.clone())
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        drop(state);
+        let seen = Seen { seen, file: Some(file), machine: Arc::downgrade(self), card: number };
+        Ok(keeping(range, Box::new(seen)))
+    }
+}

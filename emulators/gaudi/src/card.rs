@@ -1,0 +1,579 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A card: its state, its queues, and the context of the program that has it open.
+//!
+//! # States
+//!
+//! ```text
+//! Operational ──(error, with an eventfd)──▶ Operational, watchdog armed ──(30 s, or close)──┐
+//!      │ └──(error, timeout, or a dirty close)──────────────────────────────────────────────▼
+//!      │                                                                                 InReset ─▶ Operational
+//!      ├──(clean close, second generation)──▶ Releasing ─(10 ms)─▶ Operational
+//!      ├──(two fatal errors, or the file stays open)──▶ Malfunction, for ever
+//!      └──(pulled out)──▶ Gone, for ever
+//! ```
+//!
+//! A reset ends every submission with an error and wakes every waiter at once. It goes on when no process has the file any
+//! more, descriptors, mappings and dma-bufs included: a process that still has it after a second is killed, and a card whose
+//! file is held for ten minutes more, by a process that was not killed, stays useless. It is over when the hardware has
+//! had its time, and no worker is still at something of before. rule(reset-waits)
+//!
+//! Everything here is behind the machine's one lock.
+
+use crate::arbiter::Turn;
+use crate::hardware::Hardware;
+use crate::opener::Opener;
+use crate::space::Space;
+use crate::sync::{Hold, Sync};
+use emulator_core::Errno;
+use emulator_core::claim::Claim;
+use emulator_core::fault::Faults;
+use hal_backend::HostRange;
+use hal_gaudi_abi::uapi::{PageFault, TimeoutEvent};
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// What became of a card since its machine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Whole resets: after errors, and after a close with work in flight. A program that is done right causes none.
+    pub hard_resets: u64,
+    /// Resets of the compute engines after a close.
+    pub releases: u64,
+    /// How often the card was opened.
+    pub opens: u64,
+    /// Submissions that were accepted.
+    pub submissions: u64,
+    /// Transfers that were executed.
+    pub transfers: u64,
+    /// Dispatches that were executed.
+    pub dispatches: u64,
+    /// Bytes that transfers have written.
+    pub bytes_moved: u64,
+    /// Waits that were asked for.
+    pub waits: u64,
+    /// Submissions that have not ended.
+    pub in_flight: u64,
+    /// Handles of device memory and command buffers that are live now.
+    pub open_handles: u64,
+    /// Mappings that are live now.
+    pub mapped: u64,
+    /// Device memory that is taken now.
+    pub allocated_bytes: u64,
+    /// Handles and mappings that a close found live.
+    pub leaked_at_close: u64,
+    /// Handles and mappings that the last close found live.
+    pub leaked_at_last_close: u64,
+    /// Programs that the kernel kills: they still had the card open a second after a reset began. Another process than the
+    /// emulator's own is killed indeed. A program that is done right causes none.
+    pub kills: u64,
+}
+
+/// What state a card is in. The module has the picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Operational,
+    InReset,
+    Releasing,
+    Malfunction,
+    Gone,
+}
+
+/// What went wrong since the card was opened last: the first of each kind. rule(errors-captured)
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Errors {
+    pub(crate) timeout: Option<TimeoutEvent>,
+    pub(crate) page_fault: Option<PageFault>,
+    /// What was mapped then: where and how much.
+    pub(crate) mappings: Vec<(u64, u64)>,
+    /// When an operation that does not exist was met, and on which queue.
+    pub(crate) undefined: Option<(u64, u32)>,
+    /// When an engine reported an error, and which.
+    pub(crate) engine: Option<(u64, u16)>,
+}
+
+/// Why submissions were refused, and how often. rule(cs-counters)
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drops {
+    pub(crate) memory: u64,
+    pub(crate) parsing: u64,
+    pub(crate) full: u64,
+    pub(crate) in_reset: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) validation: u64,
+}
+
+/// One card.
+#[derive(Debug)]
+pub(crate) struct Card {
+    pub(crate) status: Status,
+    /// When the reset or release that is going on is over.
+    pub(crate) until: Option<Instant>,
+    /// When the card is reset if the file is not closed by then.
+    pub(crate) watchdog: Option<Instant>,
+    /// When a reset looks next for holders of the file, and how often it has.
+    pub(crate) looks: Option<Instant>,
+    pub(crate) looked: u32,
+    pub(crate) faults: Faults,
+    pub(crate) counts: Counts,
+    /// How many whole resets have ended.
+    pub(crate) resets: u32,
+    /// The descriptor that has it open, and the process that opened it.
+    pub(crate) owner: Option<emulator_core::file::Identity>,
+    pub(crate) opener: Opener,
+    pub(crate) context: Option<Context>,
+    /// The lock that other processes see, while it is open.
+    pub(crate) claim: Option<Claim>,
+    /// What workers are at now.
+    pub(crate) running: usize,
+    pub(crate) opened: Instant,
+    /// When it was opened last, on the clock of events.
+    pub(crate) opened_at: u64,
+    pub(crate) last_period: u64,
+    /// How many waits for the first of several are going on.
+    pub(crate) multi_waits: usize,
+    /// Whether there is no descriptor and no mapping any more; dma-bufs may still hold the file.
+    pub(crate) closed: bool,
+    /// Whether the file is released, and workers are still at something of its.
+    pub(crate) releasing: bool,
+    /// Whether the program that has it open has switched its debugging on.
+    pub(crate) debugging: bool,
+    pub(crate) sync: Sync,
+    pub(crate) errors: Errors,
+    pub(crate) drops: Drops,
+    /// How often the firmware reported each of its events: since the last reset, and ever.
+    pub(crate) events: BTreeMap<u16, [u32; 2]>,
+    /// What was wrong last, for people.
+    pub(crate) complaint: Option<String>,
+}
+
+impl Card {
+    pub(crate) fn new(faults: Faults) -> Self {
+        Self {
+            status: Status::Operational,
+            until: None,
+            watchdog: None,
+            looks: None,
+            looked: 0,
+            faults,
+            counts: Counts::default(),
+            resets: 0,
+            owner: None,
+            opener: Opener::default(),
+            context: None,
+            claim: None,
+            running: 0,
+            opened: Instant::now(),
+            opened_at: 0,
+            last_period: 0,
+            multi_waits: 0,
+            closed: false,
+            releasing: false,
+            debugging: false,
+            sync: Sync::default(),
+            errors: Errors::default(),
+            drops: Drops::default(),
+            events: BTreeMap::new(),
+            complaint: None,
+        }
+    }
+
+    /// What a request for work or memory says in this state.
+    pub(crate) fn ready(&self) -> Result<(), Errno> {
+        match self.status {
+            Status::Operational => Ok(()),
+            Status::Gone => Err(Errno::NODEV),
+            _ => Err(Errno::BUSY),
+        }
+    }
+
+    /// The counts, with what is live now.
+    pub(crate) fn counted(&self) -> Counts {
+        let mut counts = self.counts;
+        if let Some(context) = &self.context {
+            counts.in_flight = context.submissions.values().filter(|cs| !cs.done).count() as u64;
+            counts.open_handles = (context.memory.len() + context.buffers.len()) as u64;
+            counts.mapped = context.live.space.read().mapped() as u64;
+            counts.allocated_bytes = context.allocated;
+        }
+        counts
+    }
+}
+
+/// What a worker needs of a context, also when the context is gone.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) space: RwLock<Space>,
+    /// Set when what is under way shall end.
+    pub(crate) abort: Arc<AtomicBool>,
+}
+
+/// Device memory with a handle.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    pub(crate) file: Arc<OwnedFd>,
+    pub(crate) range: HostRange,
+    pub(crate) size: u64,
+    pub(crate) mapped: u32,
+}
+
+/// A buffer of the kernel that a program maps.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    /// As long as it was made, and at least a page.
+    pub(crate) size: u64,
+    /// Whole pages.
+    pub(crate) range: HostRange,
+    pub(crate) kind: BufferKind,
+    /// Whether the process sees it.
+    pub(crate) seen: Arc<AtomicBool>,
+    /// Whether the program has given its handle back. It stays valid for as long as the process sees the buffer.
+    pub(crate) destroyed: bool,
+}
+
+/// What a buffer of the kernel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BufferKind {
+    /// Commands; and where the device sees them, if it does.
+    Commands(Option<u64>),
+    /// Times, eight bytes each.
+    Times,
+}
+
+/// What a submission is, beside work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Work,
+    /// A signal makes this of one of the two objects of a queue.
+    Signal(SyncValue),
+    Wait,
+}
+
+/// A value of one of the two sync objects of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SyncValue {
+    pub(crate) queue: u32,
+    pub(crate) which: usize,
+    pub(crate) value: u32,
+}
+
+/// A place among submissions that end together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stage {
+    /// The number of the first one.
+    pub(crate) first: u64,
+    pub(crate) last: bool,
+}
+
+/// A submission.
+#[derive(Debug)]
+pub(crate) struct CommandSubmission {
+    /// How many of its chunks that tell of their end have not ended.
+    pub(crate) remaining: usize,
+    /// The queues of its chunks, one for each.
+    pub(crate) queues: Vec<u32>,
+    pub(crate) done: bool,
+    /// Whether waits for it were ended by an error of the card, though it has not ended.
+    pub(crate) waits_failed: bool,
+    pub(crate) error: Option<Errno>,
+    pub(crate) role: Role,
+    /// The sync objects that it needs until it has ended.
+    pub(crate) needs: Vec<(u32, usize)>,
+    /// The reservation of signals that it makes or waits for.
+    pub(crate) reservation: Option<u32>,
+    pub(crate) stage: Option<Stage>,
+    /// Whether the time of its end is told.
+    pub(crate) timestamp: bool,
+    pub(crate) ended: u64,
+    /// Seconds that it may take.
+    pub(crate) timeout: u64,
+    pub(crate) skip_reset: bool,
+    /// Its number among all of the card, and whether it has begun.
+    pub(crate) number: u64,
+    pub(crate) started: bool,
+}
+
+impl CommandSubmission {
+    /// Whether the time that it may take is watched: of submissions that end together, the first one's is.
+    pub(crate) fn is_watched(&self, sequence: u64) -> bool {
+        self.stage.is_none_or(|stage| stage.first == sequence)
+    }
+}
+
+/// What is remembered of a submission that is gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) error: Option<Errno>,
+    pub(crate) ended: u64,
+}
+
+/// Signals that packets of a program will make.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    pub(crate) queue: u32,
+    pub(crate) which: usize,
+    /// What the object is before them.
+    pub(crate) before: u32,
+    pub(crate) count: u32,
+    /// The submission that makes them, once there is one.
+    pub(crate) sequence: Option<u64>,
+    /// How many submissions need it, and its handle.
+    pub(crate) needed: u32,
+}
+
+/// What a chunk has a queue do.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// Commands that were copied.
+    Copied(Arc<[u8]>),
+    /// Commands at a device address.
+    Address { address: u64, length: u32 },
+    /// One more on a sync object of the driver's.
+    Signal { object: u32 },
+    /// Nothing, once a sync object of the driver's has got so far.
+    Wait { object: u32, value: u32 },
+}
+
+/// Commands at a device address that others have executed, and how far they have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nested {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    /// Which of the queue's two processors executes them.
+    pub(crate) upper: bool,
+    pub(crate) at: u64,
+}
+
+/// How far the commands of an item have been executed: to a byte of them, and of those that they had executed elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) at: u64,
+    pub(crate) nested: Vec<Nested>,
+}
+
+/// A chunk in a queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) sequence: u64,
+    pub(crate) body: Body,
+    /// Where it goes on.
+    pub(crate) from: Position,
+    /// Whether its submission has not ended before it has.
+    pub(crate) tells: bool,
+}
+
+/// A hardware queue.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) items: VecDeque<Item>,
+    /// Whether the first item is under way, and has left `items`.
+    pub(crate) running: bool,
+    /// Whether the first item will never end.
+    pub(crate) stuck: bool,
+    /// What the first item waits for.
+    pub(crate) hold: Option<Hold>,
+    /// How many places of it submissions that have not ended take.
+    pub(crate) taken: usize,
+}
+
+/// A dma-buf that was made.
+#[derive(Debug)]
+pub(crate) struct Export {
+    pub(crate) file: Arc<OwnedFd>,
+    /// The mapping that it was made of.
+    pub(crate) address: Option<u64>,
+}
+
+/// A time that is written when a counter has got far enough. rule(timestamp-registration)
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    pub(crate) interrupt: u16,
+    /// The buffer and the place in it that the time goes to.
+    pub(crate) times: (u64, u64),
+    /// The buffer and the place in it that the counter is at.
+    pub(crate) counter: (u64, u64),
+    pub(crate) target: u64,
+}
+
+/// Everything of one open file.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) id: u64,
+    pub(crate) live: Arc<Live>,
+    /// All device memory, where it has no handles.
+    pub(crate) dram: Option<Arc<OwnedFd>>,
+    pub(crate) memory: HashMap<u64, DeviceMemory>,
+    /// Buffers by the number in their handle.
+    pub(crate) buffers: HashMap<u64, Buffer>,
+    pub(crate) next_handle: u64,
+    pub(crate) allocated: u64,
+    pub(crate) submissions: BTreeMap<u64, CommandSubmission>,
+    /// What became of those that are told the time of, in the order in which they ended. rule(outcome-store)
+    pub(crate) outcomes: VecDeque<(u64, Outcome)>,
+    pub(crate) reservations: BTreeMap<u32, Reservation>,
+    /// How often each interrupt came.
+    pub(crate) interrupts: BTreeMap<u16, u64>,
+    /// Times that are to be written when interrupts come.
+    pub(crate) alarms: Vec<Alarm>,
+    /// Blocks of registers that the process has seen.
+    pub(crate) blocks: BTreeMap<u64, HostRange>,
+    pub(crate) next_sequence: u64,
+    /// No submission before this one is still to end.
+    pub(crate) unended: u64,
+    pub(crate) queues: BTreeMap<u32, Queue>,
+    pub(crate) exports: Vec<Export>,
+    pub(crate) notify: Option<OwnedFd>,
+    pub(crate) events: u64,
+    /// The submission whose time is watched, and when it is too late for it; not at all, if it was let run on.
+    pub(crate) oldest: Option<(u64, Option<Instant>)>,
+    pub(crate) drops: Drops,
+    /// Whether waits for interrupts were ended by an error of the card.
+    pub(crate) interrupted: bool,
+    /// Whether a reset has taken everything from it.
+    pub(crate) lost: bool,
+}
+
+impl Context {
+    pub(crate) fn new(id: u64, space: Space, dram: Option<Arc<OwnedFd>>) -> Self {
+        Self {
+            id,
+            live: Arc::new(Live { space: RwLock::new(space), abort: Arc::default() }),
+            dram,
+            memory: HashMap::new(),
+            buffers: HashMap::new(),
+            next_handle: 1,
+            allocated: 0,
+            submissions: BTreeMap::new(),
+            outcomes: VecDeque::new(),
+            reservations: BTreeMap::new(),
+            interrupts: BTreeMap::new(),
+            alarms: Vec::new(),
+            blocks: BTreeMap::new(),
+            next_sequence: 1,
+            unended: 1,
+            queues: BTreeMap::new(),
+            exports: Vec::new(),
+            notify: None,
+            events: 0,
+            oldest: None,
+            drops: Drops::default(),
+            interrupted: false,
+            lost: false,
+        }
+    }
+
+    /// The buffer of a handle, of which only the number counts.
+    pub(crate) fn buffer(&self, handle: u64) -> Option<&Buffer> {
+        self.buffers.get(&(handle >> 12 & 0xFFFF_FFFF))
+    }
+
+    /// Tells the program that something has happened.
+    pub(crate) fn notify(&mut self, events: u64) {
+        self.events |= events;
+        if let Some(file) = &self.notify {
+            // A counter that is full has been told.
+            let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether some work has not ended.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.submissions.values().any(|cs| !cs.done)
+            || self.queues.values().any(|queue| queue.running || queue.stuck || !queue.items.is_empty())
+    }
+
+    /// How many things a program has not given back.
+    pub(crate) fn held(&self) -> u64 {
+        (self.memory.len() + self.buffers.len() + self.live.space.read().mapped()) as u64
+    }
+
+    /// The oldest submission that has not ended and whose time is watched.
+    pub(crate) fn oldest_unended(&mut self) -> Option<(u64, &CommandSubmission)> {
+        while self.unended < self.next_sequence {
+            let watched = |cs: &CommandSubmission| !cs.done && cs.is_watched(self.unended);
+            if self.submissions.get(&self.unended).is_some_and(watched) {
+                break;
+            }
+            self.unended += 1;
+        }
+        self.submissions.get(&self.unended).map(|cs| (self.unended, cs))
+    }
+
+    /// Whether a submission has left the window in which its outcome is known.
+    pub(crate) fn is_gone(&self, sequence: u64, window: u64) -> bool {
+        sequence.saturating_add(window) < self.next_sequence
+    }
+
+    /// Whether everything that a queue's first item waits for is there.
+    fn may_run(queue: &Queue, sync: &Sync) -> bool {
+        if queue.running || queue.stuck || queue.hold.is_some_and(|hold| !sync.is_open(hold)) {
+            return false;
+        }
+        match queue.items.front() {
+            None => false,
+            Some(&Item { body: Body::Wait { object, value }, .. }) => sync.object(object) >= value,
+            Some(_) => true,
+        }
+    }
+
+    /// The other queues of an engine that have something to do, and do not wait for their turn themselves.
+    pub(crate) fn others_at_work(&self, turn: Turn, sync: &Sync) -> Vec<u32> {
+        let others =
+            self.queues.range(turn.engine..turn.engine + 4).filter(|&(&queue, _)| queue != turn.queue);
+        let at_work = |queue: &Queue| {
+            queue.running || !matches!(queue.hold, Some(Hold::Turn(_))) && Self::may_run(queue, sync)
+        };
+        others.filter(|(_, queue)| at_work(queue)).map(|(&queue, _)| queue).collect()
+    }
+
+    /// Whether a queue has something that can begin, or go on.
+    pub(crate) fn is_runnable(&self, number: u32, sync: &Sync) -> bool {
+        self.queues.get(&number).is_some_and(|queue| Self::may_run(queue, sync))
+    }
+
+    /// The queues whose first item has waited for something that is there now.
+    pub(crate) fn released(&self, sync: &Sync) -> Vec<u32> {
+        let waits = |queue: &Queue| {
+            let first = queue.items.front();
+            queue.hold.is_some() || matches!(first, Some(Item { body: Body::Wait { .. }, .. }))
+        };
+        let ready = self.queues.iter().filter(|(_, queue)| waits(queue) && Self::may_run(queue, sync));
+        ready.map(|(&number, _)| number).collect()
+    }
+
+    /// A submission has ended: its outcome is told, its places in queues are free.
+    pub(crate) fn end(&mut self, sequence: u64, at: u64) {
+        /// How many outcomes are kept.
+        const KEPT: usize = 256;
+        let Some(cs) = self.submissions.get_mut(&sequence).filter(|cs| !cs.done) else { return };
+        cs.done = true;
+        cs.ended = at;
+        let queues = std::mem::take(&mut cs.queues);
+        if cs.timestamp {
+            self.outcomes.push_back((sequence, Outcome { error: cs.error, ended: at }));
+            if self.outcomes.len() > KEPT {
+                self.outcomes.pop_front();
+            }
+        }
+        for queue in queues {
+            if let Some(queue) = self.queues.get_mut(&queue) {
+                queue.taken = queue.taken.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Forgets what has left the window.
+    pub(crate) fn forget(&mut self, hardware: &Hardware) {
+        while let Some(entry) = self.submissions.first_entry() {
+            let gone = entry.key().saturating_add(hardware.window) < self.next_sequence;
+            if !entry.get().done || !gone {
+                break;
+            }
+            entry.remove();
+        }
+    }
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The workers: each takes a queue whose first item can begin, executes it, and tells how it ended.
+//!
+//! A queue is in order, for it has one item under way; queues run beside each other, for there are several workers. With
+//! one worker and queues that are drawn, the same runs one item at a time.
+
+use crate::card::{CommandSubmission, Context, Item, Live, Position};
+use crate::fault;
+use crate::machine::{Machine, State};
+use crate::packets;
+use crate::strides::Transfer;
+use crate::sync::{Hold, Outside, engine_of};
+use emulator_core::clock;
+use emulator_core::fault::Faults;
+use hal_backend::splitmix64;
+use hal_gaudi_abi::uapi::{PageFault, event};
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How late an item is at most when completions are late by chance.
+const JITTER_NS: u64 = 500_000;
+
+/// What is wrong with commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// There is no such operation, or not all of it.
+    Undefined(String),
+    /// Nothing is mapped at this address.
+    Unmapped(u64),
+    /// The engine cannot do that.
+    Engine(String),
+}
+
+/// How an item ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    Done,
+    /// The machine has forgotten it meanwhile.
+    Aborted,
+    Hang,
+    Reset,
+    Malfunction,
+    Trouble(Trouble),
+    /// It waits for a fence or for its turn, and goes on from there.
+    Held(Hold, Position),
+}
+
+/// An item that has ended, or waits.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    card: usize,
+    queue: u32,
+    context: u64,
+    item: Item,
+    end: End,
+}
+
+/// What a worker needs to execute an item.
+pub(crate) struct Run {
+    pub(crate) card: usize,
+    pub(crate) queue: u32,
+    pub(crate) live: Arc<Live>,
+    pub(crate) item: Item,
+    context: u64,
+}
+
+impl Machine {
+    /// A worker's thread.
+    pub(crate) fn work(&self, worker: usize) {
+        let mut state = self.lock();
+        while let Some((card, queue)) = self.core.next(&mut state, worker) {
+            let Some((run, blow)) = begin(&mut state, card, queue) else { continue };
+            let end = match blow {
+                Some(Blow::Hang) => End::Hang,
+                Some(Blow::Reset) => End::Reset,
+                Some(Blow::Malfunction) => End::Malfunction,
+                None => MutexGuard::unlocked(&mut state, || packets::execute(self, &run, worker)),
+            };
+            let Run { card, queue, context, item, .. } = run;
+            let sequence = item.sequence;
+            let ended = Ended { card, queue, context, item, end };
+            let jitter = state.cards[card].faults.has(fault::JITTER);
+            if jitter {
+                let draw =
+                    splitmix64(self.options.execution.seed ^ splitmix64(sequence << 16 ^ u64::from(queue)));
+                self.delay(&mut state, Duration::from_nanos(draw % JITTER_NS), ended);
+            } else {
+                self.retire(&mut state, ended);
+            }
+        }
+    }
+
+    /// Counts a transfer; whether it shall end half way.
+    pub(crate) fn count_transfer(&self, card: usize, bytes: u64) -> bool {
+        let mut state = self.lock();
+        let card = &mut state.cards[card];
+        card.counts.transfers += 1;
+        card.counts.bytes_moved += bytes;
+        card.faults.strikes(fault::PARTIAL)
+    }
+
+    /// Counts a dispatch, and finds its program.
+    pub(crate) fn dispatched(&self, card: usize, program: u64) -> Option<Arc<dyn hal_backend::HostProgram>> {
+        let mut state = self.lock();
+        state.cards[card].counts.dispatches += 1;
+        state.program(program)
+    }
+
+    /// An item has ended: its submission may have, and its queue goes on.
+    pub(crate) fn retire(&self, state: &mut State, ended: Ended) {
+        let Ended { card: number, queue: queue_number, context: id, item, end } = ended;
+        let card = &mut state.cards[number];
+        card.running = card.running.saturating_sub(1);
+        let current = |context: &&mut Context| context.id == id && !context.lost;
+        let Some(context) = card.context.as_mut().filter(current) else {
+            // What it belonged to is gone. A reset or a close may be waiting for the last worker to leave it.
+            self.end_release(state, number);
+            self.end_reset_if_over(state, number);
+            self.ended(number);
+            return;
+        };
+        if let Some(queue) = context.queues.get_mut(&queue_number) {
+            queue.running = false;
+            queue.stuck = !matches!(end, End::Done | End::Aborted | End::Held(..));
+            if let End::Held(hold, from) = end {
+                queue.hold = Some(hold);
+                queue.items.push_front(Item { from, ..item });
+                self.offer(state, number, queue_number);
+                self.came_to_rest(state, number, queue_number);
+                self.ended(number);
+                return;
+            }
+        }
+        self.came_to_rest(state, number, queue_number);
+        match end {
+            End::Done | End::Aborted => {
+                if item.tells {
+                    self.item_ended(state, number, item.sequence);
+                }
+                self.offer(state, number, queue_number);
+                self.release_queues(state, number);
+                self.watch(state, number);
+            }
+            End::Hang | End::Held(..) => {}
+            End::Reset => self.reset(state, number),
+            End::Malfunction => self.break_down(state, number),
+            End::Trouble(trouble) => self.report(state, number, queue_number, trouble),
+        }
+        self.ended(number);
+    }
+
+    /// An item of a submission has ended, and with the last one the submission, and those before it that end with it.
+    fn item_ended(&self, state: &mut State, number: usize, sequence: u64) {
+        let now = clock();
+        let Some(context) = state.cards[number].context.as_mut() else {
+            return;
+        };
+        let Some(cs) = context.submissions.get_mut(&sequence) else { return };
+        cs.remaining = cs.remaining.saturating_sub(1);
+        if cs.remaining > 0 || cs.done {
+            return;
+        }
+        let mut over = vec![(sequence, now)];
+        if let Some(stage) = cs.stage {
+            // Those that do not tell of their end have no time of it. rule(cs-staged)
+            let same =
+                |cs: &CommandSubmission| !cs.done && cs.stage.is_some_and(|other| other.first == stage.first);
+            let others = context.submissions.iter().filter(|&(&other, cs)| other != sequence && same(cs));
+            over.extend(others.map(|(&other, _)| (other, 0)));
+        }
+        for (sequence, at) in over {
+            if let Some(context) = state.cards[number].context.as_mut() {
+                context.end(sequence, at);
+            }
+            self.let_go_of_objects(state, number, sequence);
+        }
+    }
+
+    /// Offers every queue that has waited for something that is there now.
+    pub(crate) fn release_queues(&self, state: &mut State, number: usize) {
+        let card = &state.cards[number];
+        let released = card.context.as_ref().map_or_else(Vec::new, |context| context.released(&card.sync));
+        for queue in released {
+            self.offer(state, number, queue);
+        }
+    }
+
+    /// Writes a word for a queue to a register, and to wherever it goes on from there. Whether there is such a register.
+    pub(crate) fn write_register(
+        &self,
+        number: usize,
+        live: &Live,
+        address: u64,
+        value: u32,
+    ) -> Result<bool, Trouble> {
+        let mut state = self.lock();
+        let card = &mut state.cards[number];
+        let Some(outside) = card.sync.write(self.hardware, address, value) else { return Ok(false) };
+        self.release_queues(&mut state, number);
+        drop(state);
+        for Outside { address, value } in outside {
+            self.write_word(number, live, address, value)?;
+        }
+        Ok(true)
+    }
+
+    /// Adds one to a sync object, for a signal of the driver's own.
+    pub(crate) fn signal_object(&self, number: usize, live: &Live, object: u32) -> Result<(), Trouble> {
+        let mut state = self.lock();
+        let card = &mut state.cards[number];
+        let outside = card.sync.signal(self.hardware, object);
+        self.release_queues(&mut state, number);
+        drop(state);
+        for Outside { address, value } in outside {
+            self.write_word(number, live, address, value)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a predicate of a queue is true. The first always is.
+    pub(crate) fn predicate(&self, number: usize, queue: u32, predicate: u32) -> bool {
+        predicate == 0 || self.lock().cards[number].sync.predicates(queue) >> predicate & 1 == 1
+    }
+
+    /// Loads scalars or predicates of a queue.
+    pub(crate) fn load_registers(&self, number: usize, queue: u32, scalars: bool, words: &[u32]) {
+        self.lock().cards[number].sync.load_registers(queue, scalars, words);
+    }
+
+    /// The scalars of a queue.
+    pub(crate) fn scalars(&self, number: usize, queue: u32) -> [u32; 4] {
+        self.lock().cards[number].sync.scalars(queue)
+    }
+
+    /// Passes a fence that is open, or takes a turn.
+    pub(crate) fn pass(&self, number: usize, hold: Hold) -> bool {
+        let mut state = self.lock();
+        let card = &mut state.cards[number];
+        if let Hold::Turn(turn) = hold {
+            let about_to = card.context.as_ref().map(|context| context.others_at_work(turn, &card.sync));
+            if let Some(arbiter) = card.sync.arbiter(turn.engine) {
+                arbiter.ask(turn, about_to.unwrap_or_default());
+            }
+        }
+        card.sync.pass(hold)
+    }
+
+    /// Writes a register of an engine's transfers; a transfer, if that begins one.
+    pub(crate) fn write_transfer(
+        &self,
+        number: usize,
+        queue: u32,
+        offset: u32,
+        value: u32,
+    ) -> Option<Transfer> {
+        let mut state = self.lock();
+        state.cards[number].sync.write_transfer(self.hardware, queue, offset, value)
+    }
+
+    /// What an engine's transfer writes when it has ended, and where.
+    pub(crate) fn completion(&self, number: usize, queue: u32) -> (u64, u32) {
+        self.lock().cards[number].sync.completion(self.hardware, queue)
+    }
+
+    /// A queue gives its engine to the next one.
+    pub(crate) fn give_turn_back(&self, number: usize, queue: u32) {
+        let mut state = self.lock();
+        let card = &mut state.cards[number];
+        if let Some(arbiter) = card.sync.arbiter(engine_of(self.hardware, queue)) {
+            arbiter.give_back(queue);
+            self.release_queues(&mut state, number);
+        }
+    }
+
+    /// A queue has ended something, or waits: another one's turn may have come.
+    fn came_to_rest(&self, state: &mut State, number: usize, queue: u32) {
+        let card = &mut state.cards[number];
+        let arbiter = card.sync.arbiter(engine_of(self.hardware, queue));
+        if arbiter.is_some_and(|arbiter| arbiter.came_to_rest(queue)) {
+            self.release_queues(state, number);
+        }
+    }
+
+    /// Writes down what was wrong, and has the card reset.
+    fn report(&self, state: &mut State, number: usize, queue: u32, trouble: Trouble) {
+        let stamp = clock();
+        let card = &mut state.cards[number];
+        let Some(context) = &mut card.context else { return };
+        let reported = match trouble {
+            Trouble::Unmapped(address) => Some(self.hardware.fault_event(address)),
+            _ => self.hardware.queue_event(queue),
+        };
+        if let Some(reported) = reported {
+            card.events.entry(reported).or_default().iter_mut().for_each(|count| *count += 1);
+        }
+        let (events, words) = match trouble {
+            Trouble::Undefined(what) => {
+                card.errors.undefined.get_or_insert((stamp, queue));
+                (event::UNDEFINED_OPCODE, what)
+            }
+            Trouble::Unmapped(address) => {
+                if card.errors.page_fault.is_none() {
+                    card.errors.mappings = context.live.space.read().ranges(address);
+                }
+                // Which engine it was is not told. rule(errors-captured)
+                let fault = PageFault { timestamp: stamp, addr: address, engine_id: 0, reserved: [0; 3] };
+                card.errors.page_fault.get_or_insert(fault);
+                (event::PAGE_FAULT, format!("nothing is mapped at {address:#x}"))
+            }
+            Trouble::Engine(what) => (0, what),
+        };
+        let engine = u16::try_from(queue / 4).unwrap_or(u16::MAX);
+        card.errors.engine.get_or_insert((stamp, engine));
+        card.complaint = Some(format!("queue {queue}: {words}"));
+        // Whatever it is, an engine that a program used has met it. rule(error-events)
+        self.fail(state, number, events | event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+    }
+}
+
+/// What happens to a submission that is about to run.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    Hang,
+    Reset,
+    Malfunction,
+}
+
+/// What strikes a submission of this number, if anything does.
+fn blow(faults: &Faults, submission: u64) -> Option<Blow> {
+    let blows =
+        [(fault::HANG, Blow::Hang), (fault::RESET, Blow::Reset), (fault::MALFUNCTION, Blow::Malfunction)];
+    blows.into_iter().find(|&(form, _)| faults.strikes_at(form, submission)).map(|(_, blow)| blow)
+}
+
+/// Takes the first item of a queue.
+fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Blow>)> {
+    let card = &mut state.cards[number];
+    let context = card.context.as_mut()?;
+    if !context.is_runnable(queue, &card.sync) {
+        return None;
+    }
+    let lane = context.queues.get_mut(&queue)?;
+    let item = lane.items.pop_front()?;
+    let sequence = item.sequence;
+    (lane.running, lane.hold) = (true, None);
+    card.running += 1;
+    let mut struck = None;
+    if let Some(cs) = context.submissions.get_mut(&sequence)
+        && !cs.started
+    {
+        cs.started = true;
+        struck = blow(&card.faults, cs.number);
+    }
+    let live = context.live.clone();
+    Some((Run { card: number, queue, live, item, context: context.id }, struck))
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What the cards of each generation are, as the kernel's driver and its users see them.
+//!
+//! These tables are written from the driver's source, and not from what the backend believes of cards. Where
+//! a number was read is in `emulators/gaudi/rules.md`, under the names that stand here as `rule(…)`.
+
+use hal_gaudi_abi::generation::Generation;
+use std::ops::RangeInclusive;
+
+/// What a hardware queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Takes command buffers of the kernel, which are parsed and copied.
+    External,
+    /// Takes device addresses, but only beside something on an external queue.
+    Internal,
+    /// Takes device addresses.
+    Hardware,
+    /// Belongs to the driver.
+    Driver,
+}
+
+/// The numbers of a generation.
+#[derive(Debug)]
+pub(crate) struct Hardware {
+    pub(crate) device: u32,
+    pub(crate) card_name: &'static str,
+    pub(crate) device_type: &'static str,
+    /// Where the device's memory begins, the driver's part of it first.
+    dram_physical: u64,
+    /// How much of that is the driver's.
+    pub(crate) dram_reserved: u64,
+    /// How much a program has.
+    pub(crate) dram_size: u64,
+    pub(crate) dram_page: u64,
+    /// Whether device memory is taken and mapped in pages.
+    pub(crate) dram_virtual: bool,
+    pub(crate) sram_base: u64,
+    pub(crate) sram_size: u64,
+    /// How much of the beginning is the driver's.
+    pub(crate) sram_reserved: u64,
+    /// Where host memory is mapped.
+    pub(crate) host: RangeInclusive<u64>,
+    /// How many submissions may be in flight, and have their outcome remembered. A power of two.
+    pub(crate) window: u64,
+    pub(crate) multi_wait: bool,
+    pub(crate) staged: bool,
+    /// Seconds that a submission may take.
+    pub(crate) timeout: u64,
+    /// Whether the compute engines are reset after each close.
+    pub(crate) release_reset: bool,
+    /// The first sync object, monitor and completion queue that are the program's.
+    pub(crate) first_sob: u32,
+    pub(crate) first_monitor: u32,
+    pub(crate) first_cq: u32,
+    /// The completion queue of sync managers that nothing is reserved of.
+    pub(crate) other_cq: u32,
+    /// The first sync object of the driver's own signals.
+    pub(crate) driver_sob: u32,
+    pub(crate) queues: u32,
+    pub(crate) tpc_mask: u64,
+    pub(crate) edma_mask: u32,
+    pub(crate) events: u32,
+    pub(crate) first_interrupt: u16,
+    pub(crate) interrupts: u16,
+    pub(crate) tpc_interrupt: u16,
+    pub(crate) rotator_mask: u32,
+    pub(crate) master_slave: u8,
+}
+
+/// How far apart the sizes of device memory and of the pages that map it are.
+const GIB: u64 = 1 << 30;
+
+/// Where virtual addresses of device memory end on the second generation.
+const DRAM_SPACE_END: u64 = 0x1002_0000_0000_0000;
+
+/// How much of the host's addresses the driver takes for its own command buffers.
+const INTERNAL: u64 = 2 << 20;
+
+/// How much it takes for those that a program has mapped.
+const MAPPED_BUFFERS: u64 = 4 << 30;
+
+/// How many chunks a queue holds.
+const DEPTH: usize = 4096;
+
+static GAUDI1: Hardware = Hardware {
+    device: 0x1000,
+    card_name: "HL205",
+    device_type: "GAUDI",
+    dram_physical: 0,
+    dram_reserved: 0x2000_0000,
+    dram_size: (32 << 30) - 0x2000_0000,
+    dram_page: 2 << 20,
+    dram_virtual: false,
+    sram_base: 0x7F_F000_0000,
+    sram_size: 20 << 20,
+    sram_reserved: 0x80,
+    // Half of the addresses; the other half is for device memory, which has none here. rule(host-range)
+    host: 0x1_0000_0000_0000..=0x2_7FBF_FFFF_EFFF,
+    window: 16384,
+    multi_wait: true,
+    staged: true,
+    timeout: 600,
+    release_reset: false,
+    first_sob: 144,
+    first_monitor: 72,
+    first_cq: 0xFFFF,
+    other_cq: 0xFFFF,
+    driver_sob: 128,
+    queues: 113,
+    tpc_mask: 0xFF,
+    edma_mask: 0,
+    events: 663,
+    first_interrupt: u16::MAX,
+    interrupts: 0,
+    tpc_interrupt: u16::MAX,
+    rotator_mask: 0,
+    master_slave: 0,
+};
+
+static GAUDI2: Hardware = Hardware {
+    device: 0x1020,
+    card_name: "HL225",
+    device_type: "GAUDI2",
+    dram_physical: 0x1001_0000_0000_0000,
+    // One page of six memories. rule(dram-numbers)
+    dram_reserved: 768 << 20,
+    dram_size: (96 << 30) - (768 << 20),
+    dram_page: 768 << 20,
+    dram_virtual: true,
+    sram_base: 0x1000_FFFF_FD00_0000,
+    sram_size: 48 << 20,
+    sram_reserved: 0,
+    host: 0xFFF0_0000_0000_0000..=0xFFF0_7FFF_FFFF_FFFF,
+    window: 64,
+    multi_wait: false,
+    staged: false,
+    timeout: 30,
+    release_reset: true,
+    first_sob: 413,
+    first_monitor: 289,
+    first_cq: 2,
+    other_cq: 0,
+    driver_sob: 85,
+    queues: 261,
+    // Six for each of four parts, and the one of the bus. rule(tpc-mask)
+    tpc_mask: (1 << 25) - 1,
+    edma_mask: 0xFF,
+    events: 1329,
+    first_interrupt: 48,
+    interrupts: 64,
+    tpc_interrupt: 46,
+    rotator_mask: 3,
+    master_slave: 1,
+};
+
+/// The numbers of a generation.
+pub(crate) fn of(generation: Generation) -> &'static Hardware {
+    match generation {
+        Generation::Gaudi1 => &GAUDI1,
+        Generation::Gaudi2 => &GAUDI2,
+    }
+}
+
+impl Hardware {
+    /// What a queue is; nothing, if there is none of that number.
+    pub(crate) fn queue(&self, number: u32) -> Option<Kind> {
+        if number >= self.queues {
+            return None;
+        }
+        Some(match (self.dram_virtual, number) {
+            (false, 0..=7) => Kind::External,
+            (false, 8) | (true, 260) => Kind::Driver,
+            (false, _) => Kind::Internal,
+            (true, _) => Kind::Hardware,
+        })
+    }
+
+    /// Whether the driver takes commands of programs for a queue.
+    ///
+    /// No driver of the kernel's own enables networks. Of the streams of the two engines that reach the host, it enables three,
+    /// and of the others all. rule(queue-enabled)
+    pub(crate) fn is_enabled(&self, number: u32) -> bool {
+        match (self.dram_virtual, number) {
+            (false, 73..=112) | (true, 156..=251) => false,
+            (true, 2..=7) => number == 4,
+            _ => true,
+        }
+    }
+
+    /// How many chunks a queue holds. rule(queue-depth)
+    pub(crate) fn depth(&self, number: u32) -> usize {
+        match (self.dram_virtual, number) {
+            // Of matrix and tensor engines.
+            (false, 33..=72) => 1024,
+            _ => DEPTH,
+        }
+    }
+
+    /// Whether a queue can signal and wait.
+    pub(crate) fn syncs(&self, number: u32) -> bool {
+        match self.queue(number) {
+            Some(Kind::External) => true,
+            Some(Kind::Hardware) => !(156..=251).contains(&number),
+            _ => false,
+        }
+    }
+
+    /// The first of the two sync objects that the driver signals with for a queue.
+    pub(crate) fn sync_object(&self, number: u32) -> u32 {
+        // Queues that cannot signal have none.
+        let place = if self.dram_virtual && number > 251 { number - 96 } else { number };
+        self.driver_sob + 2 * place
+    }
+
+    /// Whether a queue moves bytes, and only within the device.
+    pub(crate) fn stays_within(&self, number: u32) -> bool {
+        self.dram_virtual && matches!(number, 8..=15 | 48..=55 | 84..=91 | 120..=127)
+    }
+
+    /// Whether a queue is one of an engine for transfers.
+    pub(crate) fn transfers(&self, number: u32) -> bool {
+        match self.dram_virtual {
+            true => number <= 7 || self.stays_within(number),
+            false => matches!(number, 0..=7 | 9..=32),
+        }
+    }
+
+    /// Whether packets of a queue can write to the registers of its transfers.
+    pub(crate) fn has_transfer_registers(&self, number: u32) -> bool {
+        !self.dram_virtual && self.transfers(number)
+    }
+
+    /// Where a program's device memory begins, if a program can have so much of it.
+    pub(crate) fn dram_base(&self, dram: u64) -> u64 {
+        // Virtual addresses begin behind the physical ones. rule(dram-numbers)
+        let physical = self.dram_physical + self.dram_reserved;
+        if self.dram_virtual { physical + dram } else { physical }
+    }
+
+    /// Its addresses: of a page each, as many as there are pages of 1 GiB to map them.
+    pub(crate) fn dram_space(&self, dram: u64) -> RangeInclusive<u64> {
+        let start = self.dram_base(dram);
+        let length = if self.dram_virtual { self.dram_page * ((DRAM_SPACE_END - start) / GIB) } else { dram };
+        start..=start + length - 1
+    }
+
+    /// The addresses that host memory is given, behind what the driver has taken for itself.
+    pub(crate) fn host_space(&self) -> RangeInclusive<u64> {
+        let taken = if self.dram_virtual { MAPPED_BUFFERS + INTERNAL } else { INTERNAL };
+        self.host.start() + taken..=*self.host.end()
+    }
+
+    /// The addresses that command buffers of the kernel are given, where they can be mapped. rule(cb-map)
+    pub(crate) fn buffer_space(&self) -> Option<RangeInclusive<u64>> {
+        let start = *self.host.start();
+        self.dram_virtual.then(|| start..=start + MAPPED_BUFFERS - 1)
+    }
+
+    /// Addresses that nothing is mapped at unless they are asked for. rule(map-reserved)
+    pub(crate) fn reserved(&self, address: u64) -> Option<RangeInclusive<u64>> {
+        const HOST: RangeInclusive<u64> = 0xFFF0_77FF_FFFF_0000..=0xFFF0_7FFF_FFFF_FFFF;
+        const DEVICE: RangeInclusive<u64> = 0x1001_5000_0000_0000..=0x1001_6FFF_FFFF_FFFF;
+        let range = if self.host.contains(&address) { HOST } else { DEVICE };
+        self.dram_virtual.then_some(range)
+    }
+
+    /// What the firmware reports an error of a queue's engine as, where that has a number here. rule(event-numbers)
+    pub(crate) fn queue_event(&self, queue: u32) -> Option<u16> {
+        let tensor = |first: u32, engine: u32| Some(first + engine);
+        let number = match (self.dram_virtual, queue) {
+            (false, 0..=7) => tensor(583, queue / 4),
+            (false, 9..=32) => tensor(585, (queue - 9) / 4),
+            (false, 41..=72) => tensor(572, (queue - 41) / 4),
+            (true, 0..=7) => tensor(1244, queue / 4),
+            (true, 20..=43) => tensor(1206, (queue - 20) / 4),
+            (true, 44..=47) => tensor(1230, 0),
+            (true, 60..=83) => tensor(1212, (queue - 60) / 4),
+            (true, 96..=119) => tensor(1218, (queue - 96) / 4),
+            (true, 132..=155) => tensor(1224, (queue - 132) / 4),
+            _ => None,
+        };
+        number.and_then(|number| u16::try_from(number).ok())
+    }
+
+    /// What the firmware reports an access to memory that is not mapped as.
+    pub(crate) fn fault_event(&self, address: u64) -> u16 {
+        match self.dram_virtual {
+            false => 380,
+            true if self.host.contains(&address) => 768,
+            true => 720,
+        }
+    }
+
+    /// Where a word makes the interrupt of that number. rule(doorbell)
+    pub(crate) fn doorbell(&self) -> Option<u64> {
+        self.dram_virtual.then_some(0xFFF0_77FF_FFFF_0000)
+    }
+
+    /// Whether the driver takes an address for that of a command buffer. Whether something is there is
+    /// found out by the hardware. rule(cb-address)
+    pub(crate) fn may_hold_commands(&self, address: u64, length: u64, dram: u64) -> bool {
+        // What has no bytes is nowhere.
+        let Some(end) = address.checked_add(length).filter(|&end| end > address) else { return false };
+        let inside = |start: u64, limit: u64| address >= start && end <= limit;
+        let sram = inside(self.sram_base + self.sram_reserved, self.sram_base + self.sram_size);
+        let user = self.dram_physical + self.dram_reserved;
+        let space = self.dram_space(dram);
+        // The addresses of large pages of the host follow those of small ones on the second generation.
+        let host =
+            if self.dram_virtual { self.host.end() + 0x8000_0000_0001 } else { self.host.end() + 0x1000 };
+        sram || inside(user, user + dram)
+            || self.dram_virtual && inside(*space.start(), space.end() + 1)
+            || inside(*self.host.start(), host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_what_the_driver_says() {
+        let (first, second) = (of(Generation::Gaudi1), of(Generation::Gaudi2));
+        assert_eq!(first.queue(7), Some(Kind::External));
+        assert_eq!((first.queue(8), first.queue(9)), (Some(Kind::Driver), Some(Kind::Internal)));
+        assert_eq!((first.queue(112), first.queue(113)), (Some(Kind::Internal), None));
+        assert_eq!((second.queue(0), second.queue(260)), (Some(Kind::Hardware), Some(Kind::Driver)));
+        assert_eq!(second.queue(261), None);
+        assert!(second.syncs(155) && !second.syncs(156) && second.syncs(252));
+        assert!(second.stays_within(8) && second.stays_within(127) && !second.stays_within(20));
+        assert!(!first.stays_within(9));
+        assert_eq!((first.depth(7), first.depth(40), first.depth(112)), (4096, 1024, 4096));
+    }
+
+    /// Each of the two sync objects of a queue that can signal is that queue's alone, and none is a program's.
+    #[test]
+    fn sync_objects_of_queues_are_the_drivers() {
+        for (generation, queues) in [(Generation::Gaudi1, 8), (Generation::Gaudi2, 164)] {
+            let hardware = of(generation);
+            let mut objects: Vec<u32> = (0..hardware.queues)
+                .filter(|&queue| hardware.syncs(queue))
+                .map(|queue| hardware.sync_object(queue))
+                .collect();
+            assert_eq!(objects.len(), queues);
+            objects.dedup();
+            assert_eq!(objects.len(), queues);
+            assert!(
+                objects.is_sorted() && objects.iter().all(|object| object % 2 == hardware.driver_sob % 2)
+            );
+            assert_eq!(objects.last().map(|last| last + 2), Some(hardware.first_sob));
+        }
+    }
+
+    #[test]
+    fn device_memory_is_where_the_driver_puts_it() {
+        let second = of(Generation::Gaudi2);
+        assert_eq!(second.dram_base(second.dram_size), 0x1001_0018_0000_0000);
+        assert_eq!((second.dram_space(second.dram_size).start() & ((1 << 48) - 1)) % second.dram_page, 0);
+        assert_eq!(of(Generation::Gaudi1).dram_base(1 << 30), 0x2000_0000);
+    }
+
+    #[test]
+    fn commands_may_be_where_the_driver_looks() {
+        let second = of(Generation::Gaudi2);
+        let may = |address, length| second.may_hold_commands(address, length, second.dram_size);
+        let device = second.dram_base(second.dram_size);
+        assert!(may(0xFFF0_0000_0000_1000, 64) && may(second.sram_base, 8) && may(device, 8));
+        assert!(may(0xFFF0_FFFF_FFFF_F000, 4096) && !may(0xFFF0_FFFF_FFFF_F000, 4097));
+        assert!(!may(0x1000, 8) && !may(u64::MAX - 3, 8) && !may(second.sram_base - 4, 8));
+        assert!(!may(device, 0), "nothing is nowhere");
+        assert!(!may(0x1001_0000_0000_0000, 8), "the driver's own page");
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! An emulator of the habanalabs kernel driver and of cards behind it, in this process.
+//!
+//! It answers as the driver does, by the driver's rules and with its errors, and executes what is submitted on threads.
+//! It has no bandwidth, no firmware and no engines of the vendor's: what it computes, it computes with IREE's host
+//! executables, by [a packet](hal_gaudi_abi::packet::DISPATCH) that no hardware has. It shows that a program keeps
+//! the rules, and nothing about how fast or how sound a real card is.
+//!
+//! It shares no logic with the backend. The rules were written down a second time, from the kernel's side.
+//!
+//! # Parameters
+//!
+//! | parameter | default | what it does |
+//! |---|---|---|
+//! | `cards=N` | 2 | how many cards there are, 1 to 8 |
+//! | `generation=gaudi1\|gaudi2` | gaudi2 | of which kind they are |
+//! | `dram=SIZE` | 31.5g, 95.25g | device memory of each that a program can have, such as `1536m`; what is not written takes no space |
+//! | `register=on\|off` | off | whether the vendor's operation 99 is there, which no upstream kernel has |
+//! | `abi=drm\|old` | drm | the request numbers of kernels since 6.7, or those of type `'H'` |
+//! | `hz=N` | 250 | how often the kernel's clock ticks in a second, 100 to 1000: waits end when it does |
+//! | `fault=…` | none | what goes wrong; may be given several times, see below |
+//!
+//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule`, `seed`, `speed` (of
+//! timeouts, 30 s and 600 s, watchdogs, 30 s, and resets, 1 s) and `machine`.
+//!
+//! # Faults
+//!
+//! Each card counts by itself, from 1, for as long as the machine lives. What its user sees of each:
+//!
+//! | fault | what happens |
+//! |---|---|
+//! | `open:ERRNO:K` | the first K opens fail, with `EBUSY`, `EAGAIN` or `EPERM` |
+//! | `alloc:N` | the N-th allocation of device memory fails with `ENOMEM` |
+//! | `map:N` | the N-th mapping, of device or host memory, fails with `ENOMEM` |
+//! | `submit:ERRNO:N` or `submit:ERRNO:N:K` | the N-th submission, or K from there, is refused, with `EAGAIN`, `EBUSY`, `EINVAL` or `ENOMEM` |
+//! | `hang:N` | the N-th submission that is accepted never ends, and times out |
+//! | `reset:N` | the card is reset when the N-th submission is about to run: it, and all others, end with `EIO` |
+//! | `partial:N` | the N-th transfer writes its first half, then the card is reset |
+//! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
+//! | `gone:N` | the outcome of a submission is forgotten after N more |
+//! | `no-multi` | there is no wait for the first of several: `EPERM` |
+//! | `no-signals` | the driver has no signals and waits of its own: `EINVAL` |
+//! | `jitter` | each item of a queue ends up to 500 µs late, so that queues overtake each other |
+//! | `malfunction:N` | two fatal errors come when the N-th submission is about to run; the card stays useless |
+//! | `unplug:N` | the card is pulled out at the N-th request of its compute node: `ENODEV` from there on |
+//! | `no-p2p` | devices cannot reach each other: what one exports cannot be mapped by another, `EPERM` |
+//! | `short-info` | the kernel is older, and its description of the hardware ends before the page size |
+//! | `fragmented` | no two free pages of device memory lie side by side: what asks for contiguous ones gets `ENOMEM` (`alloc_device_memory`) |
+//!
+//! # Where things are
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `machine.rs` | the cards of a machine: timeouts, watchdogs, resets |
+//! | `card.rs` | a card's states, its queues, and the context of the file that has it open |
+//! | `hardware.rs` | the numbers of each generation |
+//! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `file.rs` | open and close, and who has a card |
+//! | `request.rs` | which requests the driver has |
+//! | `info.rs`, `buffers.rs`, `submit.rs`, `signals.rs`, `wait.rs`, `interrupt.rs`, `memory.rs` | the requests |
+//! | `sync.rs` | sync objects, monitors and fences |
+//! | `blocks.rs` | blocks of registers that a process may see |
+//! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
+//! | `engine.rs` | what a worker does with a queue |
+//! | `packets.rs`, `packets/transfers.rs`, `parser.rs` | what packets do, transfers among it, and what is refused before |
+//! | `sysfs.rs` | what the file system shows |
+//! | `supervised.rs` | the same for other processes |
+//!
+//! # Rules
+//!
+//! Every rule of the driver has a name, such as `rule(cs-sequence)`, by which the source cites it. `emulators/gaudi/rules.md` says of each
+//! which function of the kernel it was read in, of which versions, and which test holds the emulator to it.
+//!
+//! # What is not modelled
+//!
+//! Networks, which no driver of the kernel's own enables, and so collective waits; attestation and whatever else is the firmware's
+//! alone; completion queues of sync managers; the page sizes of the host's memory; the state of a device in creation. Requests for
+//! these are refused. Of packets, writes to the registers of engines have no effect, and repetition, load-and-execute
+//! and lists of command buffers are unknown operations.
+//!
+//! A supervisor (`emulators/supervisor`) gives one machine to many processes, each as far as it is its own. Without one,
+//! processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
+//! that a dma-buf holds a card whose process has ended.
+
+mod arbiter;
+mod blocks;
+mod buffers;
+mod card;
+mod dmabuf;
+mod engine;
+mod fault;
+mod file;
+mod hardware;
+mod info;
+mod interrupt;
+mod machine;
+mod memory;
+mod opener;
+mod options;
+mod packets;
+mod parser;
+mod request;
+mod signals;
+mod space;
+mod strides;
+mod submit;
+mod supervised;
+mod sync;
+mod sysfs;
+mod wait;
+
+pub use card::Counts;
+pub use emulator_core::programs::Programs;
+pub use options::Options;
+
+use emulator_core::registry::Registry;
+use emulator_core::supervised::Supervised;
+use emulator_core::threads::Running;
+use emulator_core::{Errno, Kernel, Own, accel};
+use hal_backend::{Failure, HostRange};
+use hal_gaudi_abi::uapi::event;
+use machine::Machine;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A machine with emulated cards. Its threads end with it.
+#[derive(Debug)]
+pub struct Emulator {
+    machine: Running<Machine>,
+}
+
+/// Every machine of this process.
+static MACHINES: Registry<Options, Emulator> = Registry::new();
+
+impl Emulator {
+    /// The machine with these options: the one that there is, or a new one.
+    pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
+        // A machine that is ending is not given out: the next is made beside it.
+        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
+    }
+
+    /// A machine of the caller's own.
+    pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
+        Self::start(options).map(|machine| MACHINES.private(machine))
+    }
+
+    /// The machine that an open file is of.
+    pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
+        MACHINES.find(|machine| machine.machine.file(file).is_ok())
+    }
+
+    fn start(options: Options) -> Result<Self, Failure> {
+        let workers = options.execution.workers;
+        let machine = Machine::new(options);
+        Running::start("gaudi", machine, workers, Machine::work, Machine::tick, Machine::stop)
+            .map(|machine| Self { machine })
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> &Options {
+        &self.machine.options
+    }
+
+    /// What became of a card; zeros, if there is none of that number.
+    pub fn counts(&self, card: usize) -> Counts {
+        self.machine.lock().cards.find(card).map(card::Card::counted).unwrap_or_default()
+    }
+
+    /// What was wrong with the commands that a card met last, for people.
+    pub fn complaint(&self, card: usize) -> Option<String> {
+        self.machine.lock().cards.find(card)?.complaint.clone()
+    }
+
+    /// A card's firmware reports an error of its own accord, one that only a reset mends; nothing, if there is none of that number.
+    pub fn fail(&self, card: usize) {
+        let mut state = self.machine.lock();
+        if state.cards.find(card).is_some() {
+            self.machine.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+        }
+    }
+
+    /// A card is pulled out; nothing, if there is none of that number.
+    pub fn unplug(&self, card: usize) {
+        let mut state = self.machine.lock();
+        if state.cards.find(card).is_some() {
+            self.machine.unplug(&mut state, card);
+        }
+    }
+}
+
+impl Kernel for Emulator {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open_for(&Own, path)
+    }
+
+    fn close(&self, file: OwnedFd) {
+        self.machine.close(file);
+    }
+
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.machine.request(&Own, file, request, argument)
+    }
+
+    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
+        self.machine.map(file, length, offset)
+    }
+
+    fn read(&self, path: &Path) -> Result<String, Errno> {
+        self.machine.attribute(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.machine.folder(path)
+    }
+
+    fn holder(&self, path: &Path) -> Option<String> {
+        let (card, _) = accel::node(path)?;
+        self.machine.holder(&Own, card)
+    }
+}

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The cards of a machine, and what happens to them over time: timeouts, watchdogs, resets.
+//!
+//! Everything of a card is behind the machine's [one lock](emulator_core::machine). Waits and closes sleep at the place of
+//! their card until something of it has [ended](Machine::ended).
+
+use crate::card::{Card, Status};
+use crate::engine::Ended;
+use crate::file::File;
+use crate::hardware::{self, Hardware};
+use crate::options::Options;
+use crate::sync::Sync;
+use emulator_core::claim::Claims;
+use emulator_core::fault::Faults;
+use emulator_core::file::OpenFiles;
+use emulator_core::machine::Later;
+use emulator_core::{Errno, clock, machine};
+use hal_gaudi_abi::uapi::{TimeoutEvent, event};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long a whole reset takes.
+const RESET: Duration = Duration::from_secs(1);
+/// How long a reset of the compute engines takes.
+const RELEASE: Duration = Duration::from_millis(10);
+/// How long a program has to close its file after an error that it is told of.
+const WATCHDOG: Duration = Duration::from_secs(30);
+/// How long it has when the reset comes, before it is killed. rule(reset-waits)
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a reset waits then for the file to be let go of, and how often it does.
+const PATIENCE: Duration = Duration::from_secs(12);
+const TRIALS: u32 = 61;
+
+/// What the lock is around.
+pub(crate) struct Cards {
+    pub(crate) cards: machine::CardList<Card>,
+    pub(crate) files: OpenFiles<File>,
+    pub(crate) next_context: u64,
+    /// Items that are executed, and end when their time has come.
+    pub(crate) late: Later<Ended>,
+}
+
+/// A hardware queue, by card and number: what a worker takes.
+pub(crate) type Unit = (usize, u32);
+
+/// What the lock is around, with what waits for workers.
+pub(crate) type State = machine::State<Cards, Unit>;
+
+/// The lock, held.
+pub(crate) type Guard<'a> = machine::Guard<'a, Cards, Unit>;
+
+/// Cards in one lock.
+pub(crate) struct Machine {
+    pub(crate) options: Options,
+    pub(crate) hardware: &'static Hardware,
+    pub(crate) claims: Claims,
+    pub(crate) core: machine::Machine<Cards, Unit>,
+}
+
+impl Machine {
+    pub(crate) fn new(options: Options) -> Self {
+        let card = |_| Card::new(Faults::new(&options.faults));
+        let cards = Cards {
+            cards: (0..options.cards).map(card).collect(),
+            files: OpenFiles::default(),
+            next_context: 1,
+            late: Later::default(),
+        };
+        Self {
+            hardware: hardware::of(options.generation),
+            claims: Claims::new("gaudi", options.execution.machine.clone()),
+            core: machine::Machine::new(options.execution.clone(), options.cards, cards),
+            options,
+        }
+    }
+
+    /// Takes the lock.
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        self.core.lock()
+    }
+
+    /// An emulated length of time, on the clock.
+    fn real(&self, emulated: Duration) -> Duration {
+        self.options.execution.real(emulated)
+    }
+
+    /// Sleeps until something of a card has ended. False, if that took too long.
+    pub(crate) fn sleep(&self, state: &mut Guard<'_>, card: usize, until: Option<Instant>) -> bool {
+        self.core.sleep(state, card, until)
+    }
+
+    /// Wakes the threads that wait for something of a card.
+    pub(crate) fn ended(&self, card: usize) {
+        self.core.wake(card);
+    }
+
+    /// Puts a queue where workers find it, if its first item can begin.
+    pub(crate) fn offer(&self, state: &mut State, card: usize, queue: u32) {
+        let runnable =
+            |card: &Card| card.context.as_ref().is_some_and(|context| context.is_runnable(queue, &card.sync));
+        if runnable(&state.cards[card]) {
+            self.core.offer(state, (card, queue));
+        }
+    }
+
+    /// Ends every thread, and what is under way.
+    pub(crate) fn stop(&self) {
+        for context in self.lock().cards.iter().filter_map(|card| card.context.as_ref()) {
+            context.live.abort.store(true, Ordering::Relaxed);
+        }
+        self.core.stop();
+    }
+
+    /// Has an item end later.
+    pub(crate) fn delay(&self, state: &mut State, by: Duration, ended: Ended) {
+        let at = state.late.add(by, ended);
+        self.wind(state, at);
+    }
+
+    /// Sees to it that the clock wakes by then.
+    fn wind(&self, state: &mut State, at: Instant) {
+        self.core.wind(state, at);
+    }
+
+    /// When the clock has something to do next.
+    fn next_alarm(state: &State) -> Option<Instant> {
+        let cards = state.cards.iter().flat_map(|card| {
+            let oldest = card.context.as_ref().and_then(|context| context.oldest).and_then(|(_, at)| at);
+            [card.until, card.watchdog, card.looks, oldest]
+        });
+        cards.flatten().chain(state.late.next()).min()
+    }
+
+    /// The clock's thread.
+    pub(crate) fn tick(&self) {
+        self.core.tick(|state, now| {
+            for card in 0..state.cards.len() {
+                self.advance(state, card, now);
+            }
+            while let Some(ended) = state.late.due(now) {
+                self.retire(state, ended);
+            }
+            Self::next_alarm(state)
+        });
+    }
+
+    /// Does what is due for a card.
+    fn advance(&self, state: &mut State, number: usize, now: Instant) {
+        let card = &mut state.cards[number];
+        if card.until.is_some_and(|until| until <= now) {
+            card.until = None;
+            self.end_reset_if_over(state, number);
+        }
+        let card = &mut state.cards[number];
+        if card.looks.is_some_and(|at| at <= now) {
+            self.look(state, number);
+        }
+        let card = &mut state.cards[number];
+        if card.watchdog.is_some_and(|at| at <= now) {
+            self.reset(state, number);
+            return;
+        }
+        let oldest = card.context.as_ref().and_then(|context| context.oldest);
+        if let Some((sequence, Some(at))) = oldest
+            && at <= now
+        {
+            self.time_out(state, number, sequence);
+        }
+    }
+
+    /// A reset looks for holders of the file: at first it kills, then it only waits, and at last it gives up.
+    fn look(&self, state: &mut State, number: usize) {
+        self.collect(state);
+        let card = &mut state.cards[number];
+        card.looks = None;
+        if card.context.is_none() || card.status != Status::InReset {
+            return;
+        }
+        if card.looked == 0 {
+            card.counts.kills += u64::from(card.opener.kill());
+        }
+        card.looked += 1;
+        if card.looked == TRIALS {
+            card.status = Status::Malfunction;
+            card.until = None;
+            self.ended(number);
+            return;
+        }
+        let at = Instant::now() + self.real(PATIENCE);
+        card.looks = Some(at);
+        self.wind(state, at);
+    }
+
+    /// Ends a reset, if its time is over, the file has no holder, and no thread works on anything from before.
+    pub(crate) fn end_reset_if_over(&self, state: &mut State, number: usize) {
+        let card = &mut state.cards[number];
+        let resetting = matches!(card.status, Status::InReset | Status::Releasing);
+        if resetting && card.until.is_none() && card.running == 0 && card.context.is_none() {
+            if card.status == Status::InReset {
+                card.resets += 1;
+            }
+            card.status = Status::Operational;
+            card.looks = None;
+            // What is in the hardware is nought, and so is what the driver kept of it. rule(sync-reset)
+            card.sync = Sync::default();
+            card.events.values_mut().for_each(|[since, _]| *since = 0);
+            self.ended(number);
+        }
+    }
+
+    /// Watches over the oldest submission of a card, and no other.
+    pub(crate) fn watch(&self, state: &mut State, number: usize) {
+        let card = &mut state.cards[number];
+        let Some(context) = &mut card.context else { return };
+        let Some((sequence, timeout)) = context.oldest_unended().map(|(sequence, cs)| (sequence, cs.timeout))
+        else {
+            context.oldest = None;
+            return;
+        };
+        if context.oldest.is_some_and(|(watched, _)| watched == sequence) {
+            return;
+        }
+        let at = Instant::now() + self.real(Duration::from_secs(timeout));
+        context.oldest = Some((sequence, Some(at)));
+        self.wind(state, at);
+    }
+
+    /// The oldest submission has taken too long. One that says so is let run on: only that it took too long is told, and the
+    /// time of those behind it is not watched before it ends. rule(cs-timeout)
+    fn time_out(&self, state: &mut State, number: usize, sequence: u64) {
+        let stamp = clock();
+        let card = &mut state.cards[number];
+        let Some(context) = &mut card.context else { return };
+        let Some(cs) = context.submissions.get_mut(&sequence) else { return };
+        context.oldest = Some((sequence, None));
+        let first = card.errors.timeout.is_none();
+        card.errors.timeout.get_or_insert(TimeoutEvent { timestamp: stamp, seq: sequence });
+        let told = if first { event::CS_TIMEOUT } else { 0 };
+        if !cs.skip_reset {
+            cs.error = Some(Errno::TIMEDOUT);
+            self.fail(state, number, told | event::DEVICE_RESET);
+        } else if first {
+            context.notify(told);
+        }
+    }
+
+    /// Something is wrong with a card that only a reset mends. A program that wants to be told is told, and has some time;
+    /// otherwise the reset comes at once.
+    pub(crate) fn fail(&self, state: &mut State, number: usize, events: u64) {
+        let card = &mut state.cards[number];
+        if card.status != Status::Operational {
+            return;
+        }
+        let Some(context) = &mut card.context else {
+            self.reset(state, number);
+            return;
+        };
+        if (context.notify.is_some() || card.watchdog.is_some()) && !card.releasing {
+            context.notify(events);
+            // Threads that sleep get an error; later requests are told that the card is busy. rule(abort-waits)
+            for cs in context.submissions.values_mut() {
+                cs.waits_failed = true;
+            }
+            context.interrupted = true;
+            if card.watchdog.is_none() {
+                let at = Instant::now() + self.real(WATCHDOG);
+                card.watchdog = Some(at);
+                self.wind(state, at);
+            }
+            self.ended(number);
+        } else {
+            context.notify(events);
+            self.reset(state, number);
+        }
+    }
+
+    /// Resets a card: everything that has not ended fails, and everybody is told.
+    pub(crate) fn reset(&self, state: &mut State, number: usize) {
+        let card = &mut state.cards[number];
+        if !matches!(card.status, Status::Operational | Status::Releasing) {
+            return;
+        }
+        card.counts.hard_resets += 1;
+        card.status = Status::InReset;
+        card.watchdog = None;
+        let until = Instant::now() + self.real(RESET);
+        card.until = Some(until);
+        let looks = Instant::now() + self.real(GRACE);
+        (card.looks, card.looked) = (Some(looks), 0);
+        self.abandon(state, number, event::DEVICE_RESET);
+        self.wind(state, until.min(looks));
+    }
+
+    /// Two fatal errors: a reset that does not help.
+    pub(crate) fn break_down(&self, state: &mut State, number: usize) {
+        self.reset(state, number);
+        let card = &mut state.cards[number];
+        card.status = Status::Malfunction;
+        (card.until, card.looks) = (None, None);
+        if let Some(context) = &mut card.context {
+            context.notify(event::DEVICE_UNAVAILABLE);
+        }
+    }
+
+    /// Pulls a card out.
+    pub(crate) fn unplug(&self, state: &mut State, number: usize) {
+        let card = &mut state.cards[number];
+        card.status = Status::Gone;
+        card.watchdog = None;
+        (card.until, card.looks) = (None, None);
+        self.abandon(state, number, event::DEVICE_UNAVAILABLE);
+    }
+
+    /// Fails everything of a card that has not ended. Its file is of no use any more.
+    fn abandon(&self, state: &mut State, number: usize, events: u64) {
+        let stamp = clock();
+        state.withdraw(|&(card, _)| card == number);
+        let card = &mut state.cards[number];
+        if let Some(context) = &mut card.context {
+            context.live.abort.store(true, Ordering::Relaxed);
+            for queue in context.queues.values_mut() {
+                queue.items.clear();
+                (queue.running, queue.stuck, queue.hold) = (false, false, None);
+            }
+            let unended: Vec<u64> = context
+                .submissions
+                .iter()
+                .filter(|(_, cs)| !cs.done)
+                .map(|(&sequence, _)| sequence)
+                .collect();
+            for sequence in unended {
+                if let Some(cs) = context.submissions.get_mut(&sequence) {
+                    cs.error.get_or_insert(Errno::IO);
+                }
+                context.end(sequence, stamp);
+            }
+            context.reservations.clear();
+            context.alarms.clear();
+            context.oldest = None;
+            context.lost = true;
+            context.interrupted = true;
+            context.notify(events);
+        }
+        self.ended(number);
+    }
+
+    /// Resets the compute engines after a close.
+    pub(crate) fn release(&self, state: &mut State, number: usize) {
+        let card = &mut state.cards[number];
+        if card.status != Status::Operational || !self.hardware.release_reset {
+            return;
+        }
+        // The kernel does not count these; this emulator does. rule(reset-count)
+        card.counts.releases += 1;
+        card.status = Status::Releasing;
+        let until = Instant::now() + self.real(RELEASE);
+        card.until = Some(until);
+        self.wind(state, until);
+    }
+}

@@ -1,0 +1,597 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What the engines do with packets.
+//!
+//! Commands are read when they are executed, a little ahead, from memory that is the program's: what is not there is a
+//! page fault, like any other access. Nothing is locked meanwhile but the list of mappings, for each look into it.
+
+use crate::arbiter::Turn;
+use crate::card::{Body, Live, Nested, Position};
+use crate::engine::{End, Run, Trouble};
+use crate::machine::Machine;
+use crate::space::Piece;
+use crate::sync::{self, Fence, Hold};
+use emulator_core::backing;
+use emulator_core::share::Dispatch;
+use hal_backend::HostRange;
+use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
+use std::sync::atomic::Ordering;
+
+mod transfers;
+
+/// How far ahead commands are read.
+const AHEAD: u64 = 4096;
+/// The longest packet that is believed.
+const LONGEST: usize = 1 << 20;
+
+/// How deep commands may have others executed that they do not end with.
+const DEEPEST: usize = 16;
+
+/// Of a packet for turns: the queue gives the engine back, and does not ask for it.
+const GIVE_BACK: u32 = 1 << 31;
+
+/// Of a message: it writes something else than its word.
+const OTHER: u32 = 3 << 20;
+
+/// How many bytes a packet has whose first eight are these; nothing, if that cannot be told.
+pub(crate) fn length_of(operation: u32, head: u64) -> Option<usize> {
+    match operation {
+        opcode::WREG_32
+        | opcode::MSG_SHORT
+        | opcode::REPEAT
+        | opcode::FENCE
+        | opcode::NOP
+        | opcode::STOP
+        | opcode::ARB_POINT
+        | opcode::WAIT => Some(8),
+        opcode::MSG_LONG | opcode::CP_DMA | opcode::MSG_PROT | opcode::LOAD_AND_EXE => Some(16),
+        opcode::LIN_DMA | opcode::CB_LIST => Some(24),
+        // Its first half says how many words follow.
+        opcode::WREG_BULK => Some(8 + (low(head) as usize & 0xFFFF) * 8),
+        DISPATCH => Some(low(head) as usize)
+            .filter(|length| (dispatch::FIXED..=LONGEST).contains(length) && length % 8 == 0),
+        _ => None,
+    }
+}
+
+/// Where packets come from.
+enum Source<'a> {
+    Copied(&'a [u8]),
+    /// A device address, how much is left there, and what has been read of it.
+    Memory {
+        live: &'a Live,
+        next: u64,
+        rest: u64,
+        read: Vec<u8>,
+        used: usize,
+    },
+}
+
+impl<'a> Source<'a> {
+    /// Commands at a device address.
+    fn at(live: &'a Live, address: u64, length: u32) -> Result<Self, Trouble> {
+        if !address.is_multiple_of(8) {
+            return Err(Trouble::Undefined(format!("a command buffer at {address:#x} is not aligned")));
+        }
+        Ok(Source::Memory { live, next: address, rest: u64::from(length), read: Vec::new(), used: 0 })
+    }
+
+    fn left(&self) -> u64 {
+        match self {
+            Source::Copied(bytes) => bytes.len() as u64,
+            Source::Memory { rest, read, used, .. } => rest + (read.len() - used) as u64,
+        }
+    }
+
+    /// The next bytes, which are still there afterwards.
+    fn peek(&mut self, length: usize) -> Result<&[u8], Trouble> {
+        let short = || Trouble::Undefined("a packet goes past the end of its command buffer".to_owned());
+        if (length as u64) > self.left() {
+            return Err(short());
+        }
+        match self {
+            Source::Copied(bytes) => bytes.get(..length).ok_or_else(short),
+            Source::Memory { live, next, rest, read, used } => {
+                if read.len() - *used < length {
+                    read.drain(..*used);
+                    *used = 0;
+                    let more = ((length - read.len()) as u64).max(AHEAD).min(*rest);
+                    let start = read.len();
+                    read.resize(start + usize::try_from(more).map_err(|_| short())?, 0);
+                    fetch(live, *next, read.get_mut(start..).ok_or_else(short)?)?;
+                    *next = next.wrapping_add(more);
+                    *rest -= more;
+                }
+                read.get(*used..*used + length).ok_or_else(short)
+            }
+        }
+    }
+
+    /// Goes to a place further on, before anything was read.
+    fn jump(&mut self, to: u64) {
+        match self {
+            Source::Copied(_) => self.skip(usize::try_from(to).unwrap_or(usize::MAX)),
+            Source::Memory { next, rest, .. } => {
+                (*next, *rest) = (next.wrapping_add(to), rest.saturating_sub(to))
+            }
+        }
+    }
+
+    fn skip(&mut self, length: usize) {
+        match self {
+            Source::Copied(bytes) => (_, *bytes) = bytes.split_at(length),
+            Source::Memory { used, .. } => *used += length,
+        }
+    }
+}
+
+/// Reads memory of the device.
+fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), Trouble> {
+    for piece in find(live, address, bytes.len() as u64)? {
+        let (now, rest) = bytes.split_at_mut(length_of_piece(&piece));
+        backing::pull(piece.memory.whole());
+        let read = piece.memory.read(0, now);
+        debug_assert!(read, "a piece has its own length");
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// How many bytes a piece has of memory that is read or written at once, which is no longer than all of that.
+#[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
+fn length_of_piece(piece: &Piece) -> usize {
+    usize::try_from(piece.memory.length()).expect("memory of this process")
+}
+
+/// The memory at an address of the device.
+fn find(live: &Live, address: u64, length: u64) -> Result<Vec<Piece>, Trouble> {
+    live.space.read().resolve(address, length).map_err(Trouble::Unmapped)
+}
+
+impl Machine {
+    /// Writes a word for an engine: to a sync object, a monitor or a fence, to memory, or to where interrupts are made.
+    pub(crate) fn write_word(
+        &self,
+        number: usize,
+        live: &Live,
+        address: u64,
+        value: u32,
+    ) -> Result<(), Trouble> {
+        if sync::is_register(self.hardware, address) {
+            let known = self.write_register(number, live, address, value)?;
+            let why =
+                || Trouble::Engine(format!("there is no register at {address:#x} that a message may go to"));
+            return known.then_some(()).ok_or_else(why);
+        }
+        if self.hardware.doorbell() == Some(address) {
+            self.interrupt(number, value);
+            return Ok(());
+        }
+        let bytes = value.to_le_bytes();
+        let mut rest = bytes.as_slice();
+        for piece in find(live, address, 4)? {
+            let (now, later) = rest.split_at(length_of_piece(&piece));
+            let written = piece.memory.write(0, now);
+            debug_assert!(written, "a piece has its own length");
+            backing::push(piece.memory.whole());
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+/// What ends the execution of an item early.
+enum Stop {
+    Trouble(Trouble),
+    Aborted,
+    Reset,
+    Held(Hold, Position),
+}
+
+impl From<Trouble> for Stop {
+    fn from(trouble: Trouble) -> Self {
+        Stop::Trouble(trouble)
+    }
+}
+
+/// Executes an item.
+pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> End {
+    let engine = Engine { machine, run, worker };
+    let done = match &run.item.body {
+        Body::Copied(bytes) => engine.all(Source::Copied(bytes)),
+        &Body::Address { address, length } => {
+            Source::at(&run.live, address, length).map_err(Stop::from).and_then(|source| engine.all(source))
+        }
+        &Body::Signal { object } => machine.signal_object(run.card, &run.live, object).map_err(Stop::from),
+        Body::Wait { .. } => Ok(()),
+    };
+    match done {
+        Ok(()) => End::Done,
+        Err(Stop::Aborted) => End::Aborted,
+        Err(Stop::Reset) => End::Reset,
+        Err(Stop::Trouble(trouble)) => End::Trouble(trouble),
+        Err(Stop::Held(hold, position)) => End::Held(hold, position),
+    }
+}
+
+/// A queue's engine, at one item.
+struct Engine<'a> {
+    machine: &'a Machine,
+    run: &'a Run,
+    worker: usize,
+}
+
+/// Commands under way, and what is known of them.
+struct Level<'a> {
+    source: Source<'a>,
+    /// How long they are in all.
+    length: u64,
+    /// Which of the queue's two processors executes them.
+    upper: bool,
+    /// Where they are, but for those of the item itself.
+    place: Option<(u64, u32)>,
+}
+
+/// What comes after a packet.
+enum Next {
+    Packet,
+    /// The packet is not over before this fence is open, or it is the queue's turn.
+    Held(Hold),
+    /// Other commands come first.
+    Nested(Nested),
+}
+
+impl Engine<'_> {
+    /// Executes commands, from where they were left. Each packet may have others executed first; those that end with such a packet
+    /// are over before it is, so that lists that go on and on take no more room.
+    fn all(&self, source: Source<'_>) -> Result<(), Stop> {
+        if source.left() == 0 {
+            return Err(Trouble::Undefined("the command buffer is empty".to_owned()).into());
+        }
+        let Position { at, nested } = &self.run.item.from;
+        let mut levels = vec![Level { length: source.left(), source, upper: true, place: None }];
+        levels.iter_mut().for_each(|level| level.source.jump(*at));
+        for &nested in nested {
+            levels.push(self.level(nested)?);
+        }
+        while let Some(level) = levels.last_mut() {
+            if level.source.left() == 0 {
+                levels.pop();
+                continue;
+            }
+            self.alive()?;
+            let head = word(level.source.peek(8)?, 0);
+            let operation = operation_of(head);
+            let unknown = || match unmodelled(operation).filter(|_| self.machine.hardware.dram_virtual) {
+                Some(name) => Trouble::Engine(format!(
+                    "{name} is not modelled: it is for processors that the emulator does not have; leave it out where commands are emulated"
+                )),
+                None => Trouble::Undefined(format!("operation {operation:#x}, in {head:#x}")),
+            };
+            let length = length_of(operation, head).ok_or_else(unknown)?;
+            match self.packet(operation, level.source.peek(length)?, level.upper)? {
+                Next::Packet => level.source.skip(length),
+                Next::Held(hold) => return Err(Stop::Held(hold, position(&levels))),
+                Next::Nested(nested) => {
+                    level.source.skip(length);
+                    if level.source.left() == 0 && levels.len() > 1 {
+                        levels.pop();
+                    }
+                    if levels.len() > DEEPEST {
+                        let why = format!("commands have others executed, {DEEPEST} deep");
+                        return Err(Trouble::Engine(why).into());
+                    }
+                    levels.push(self.level(nested)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Commands at a device address, from where they were left.
+    fn level(&self, nested: Nested) -> Result<Level<'_>, Trouble> {
+        let Nested { address, length, upper, at } = nested;
+        let mut source = Source::at(&self.run.live, address, length)?;
+        source.jump(at);
+        Ok(Level { source, length: u64::from(length), upper, place: Some((address, length)) })
+    }
+
+    /// Executes a packet, by the upper or the lower of a queue's two processors.
+    fn packet(&self, operation: u32, packet: &[u8], upper: bool) -> Result<Next, Stop> {
+        let control = high(word(packet, 0));
+        let (card, queue) = (self.run.card, self.run.queue);
+        if is_predicated(operation) && !self.machine.predicate(card, queue, control & 0x1F) {
+            return Ok(Next::Packet);
+        }
+        match operation {
+            opcode::LIN_DMA => self.transfer(packet)?,
+            DISPATCH => self.dispatch(packet)?,
+            opcode::MSG_LONG => self.message(packet)?,
+            opcode::MSG_SHORT => self.short_message(packet)?,
+            opcode::FENCE => {
+                let config = low(word(packet, 0));
+                let fence = Fence::of_packet(self.machine.hardware, queue, config, upper);
+                return Ok(self.pass(Hold::Fence(fence)));
+            }
+            opcode::ARB_POINT => {
+                let config = low(word(packet, 0));
+                if config & GIVE_BACK != 0 {
+                    self.machine.give_turn_back(card, queue);
+                    return Ok(Next::Packet);
+                }
+                let hardware = self.machine.hardware;
+                let most = if hardware.dram_virtual { 0xFF_FFFF } else { 0xFF };
+                let engine = sync::engine_of(hardware, queue);
+                return Ok(self.pass(Hold::Turn(Turn { engine, queue, priority: config & most })));
+            }
+            // The lower processor has no such packets.
+            opcode::CP_DMA if upper => return Ok(Next::Nested(self.commands_elsewhere(packet))),
+            opcode::CB_LIST if upper && self.machine.hardware.dram_virtual => return self.list(packet),
+            opcode::LOAD_AND_EXE => return self.load_and_execute(packet, upper),
+            opcode::REPEAT | opcode::WAIT => {
+                let name = if operation == opcode::REPEAT { "REPEAT" } else { "WAIT" };
+                let why = format!(
+                    "{name} is not modelled: no public source says what it does; leave it out where commands are emulated"
+                );
+                return Err(Trouble::Engine(why).into());
+            }
+            opcode::WREG_32 if self.machine.hardware.has_transfer_registers(queue) => {
+                let value = low(word(packet, 0));
+                if let Some(transfer) = self.machine.write_transfer(card, queue, control >> 8 & 0xFFFF, value)
+                {
+                    self.committed(&transfer)?;
+                }
+            }
+            // Registers of other engines are not modelled.
+            opcode::NOP | opcode::WREG_32 => {}
+            _ => return Err(Trouble::Undefined(format!("operation {operation:#x}")).into()),
+        }
+        Ok(Next::Packet)
+    }
+
+    /// Goes on, if what the packet waits for is there.
+    fn pass(&self, hold: Hold) -> Next {
+        if self.machine.pass(self.run.card, hold) { Next::Packet } else { Next::Held(hold) }
+    }
+
+    /// The commands that a packet has executed: by the lower processor, or, on the second generation, by the upper one.
+    fn commands_elsewhere(&self, packet: &[u8]) -> Nested {
+        const UPPER: u64 = 1 << 37;
+        let head = word(packet, 0);
+        let length = low(head);
+        let upper = self.machine.hardware.dram_virtual && head & UPPER != 0;
+        Nested { address: word(packet, 8), length, upper, at: 0 }
+    }
+
+    /// A list of commands: a word in memory says which entry of a table is executed.
+    fn list(&self, packet: &[u8]) -> Result<Next, Stop> {
+        const LARGE: u64 = 1 << 37;
+        const ENTRY: usize = 16;
+        if word(packet, 0) & LARGE != 0 {
+            return Err(Trouble::Engine(
+                "a list of commands has entries of 32 bytes; 16 is what there is".to_owned(),
+            )
+            .into());
+        }
+        let (mut index, mut entry) = ([0; 4], [0; ENTRY]);
+        fetch(&self.run.live, word(packet, 8), &mut index)?;
+        let offset = u64::from(u32::from_le_bytes(index)) * ENTRY as u64;
+        fetch(&self.run.live, word(packet, 16).wrapping_add(offset), &mut entry)?;
+        let head = word(&entry, 0);
+        if operation_of(head) != opcode::CP_DMA {
+            let why = format!("a list of commands has {head:#x} where a CP_DMA has to be");
+            return Err(Trouble::Undefined(why).into());
+        }
+        self.packet(opcode::CP_DMA, &entry, true)
+    }
+
+    /// Loads predicates or scalars, and executes the packet that is in the scalars.
+    fn load_and_execute(&self, packet: &[u8], upper: bool) -> Result<Next, Stop> {
+        /// What is loaded begins at a multiple of so much.
+        const ALIGNMENT: u64 = 128;
+        let (head, address) = (word(packet, 0), word(packet, 8));
+        let (scalars, dense, load, execute, second) =
+            (head & 1, head >> 1 & 1, head >> 8 & 1, head >> 9 & 1, head >> 10 & 1);
+        let (card, queue) = (self.run.card, self.run.queue);
+        if load == 1 {
+            if !address.is_multiple_of(ALIGNMENT) {
+                let why =
+                    format!("what is loaded from {address:#x} does not begin at a multiple of {ALIGNMENT}");
+                return Err(Trouble::Engine(why).into());
+            }
+            // One bit for each, side by side or in a word of its own.
+            let dense = dense == 1 && self.machine.hardware.dram_virtual;
+            let length = match (scalars, dense) {
+                (1, _) => 16,
+                (_, true) => 4,
+                (_, false) => 128,
+            };
+            let mut bytes = vec![0; length];
+            fetch(&self.run.live, address, &mut bytes)?;
+            let words =
+                bytes.chunks_exact(4).filter_map(<[u8]>::first_chunk).map(|&bytes| u32::from_le_bytes(bytes));
+            let words: Vec<u32> = words.collect();
+            self.machine.load_registers(card, queue, scalars == 1, &words);
+        }
+        if execute == 0 {
+            return Ok(Next::Packet);
+        }
+        let scalars = self.machine.scalars(card, queue);
+        let bytes: Vec<u8> = scalars.iter().flat_map(|scalar| scalar.to_le_bytes()).collect();
+        let (_, bytes) = bytes.split_at(if second == 1 { 8 } else { 0 });
+        let head = word(bytes, 0);
+        let operation = operation_of(head);
+        let fits = length_of(operation, head).and_then(|length| bytes.get(..length));
+        match fits {
+            Some(packet) if operation != opcode::LOAD_AND_EXE => self.packet(operation, packet, upper),
+            _ => Err(Trouble::Undefined(format!("scalars have {head:#x} where a packet has to be")).into()),
+        }
+    }
+
+    fn alive(&self) -> Result<(), Stop> {
+        if self.run.live.abort.load(Ordering::Relaxed) { Err(Stop::Aborted) } else { Ok(()) }
+    }
+
+    /// Memory that this engine can reach.
+    fn reach(&self, address: u64, length: u64) -> Result<Vec<Piece>, Trouble> {
+        let pieces = find(&self.run.live, address, length)?;
+        if self.machine.hardware.stays_within(self.run.queue) && pieces.iter().any(|piece| piece.host) {
+            let why =
+                format!("an engine for transfers within the device was given {address:#x}, on the host");
+            return Err(Trouble::Engine(why));
+        }
+        Ok(pieces)
+    }
+
+    /// Writes a word somewhere: to memory, or to a register.
+    fn message(&self, packet: &[u8]) -> Result<(), Stop> {
+        let (head, address) = (word(packet, 0), word(packet, 8));
+        plain(high(head))?;
+        let value = low(head);
+        Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
+    }
+
+    /// Writes a word to a register near one of four bases.
+    fn short_message(&self, packet: &[u8]) -> Result<(), Stop> {
+        let head = word(packet, 0);
+        let (value, control) = (low(head), high(head));
+        plain(control)?;
+        let address = sync::short_address(self.machine.hardware, control >> 22 & 3, control & 0xFFFF);
+        let unknown =
+            || Trouble::Engine(format!("a short message with control word {control:#x} goes nowhere"));
+        let address = address.ok_or_else(unknown)?;
+        Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
+    }
+
+    /// Runs a program of the host. This is the packet that no hardware has.
+    fn dispatch(&self, packet: &[u8]) -> Result<(), Stop> {
+        let half = |at: usize| low(word(packet, at / 8 * 8) >> (at % 8 * 8));
+        let count = |at| half(at) as usize;
+        let three = |at: usize| [half(at), half(at + 4), half(at + 8)];
+        let (bindings, constants) = (count(dispatch::BINDINGS), count(dispatch::CONSTANTS));
+        let behind = bindings.checked_mul(16).and_then(|bytes| bytes.checked_add(constants.checked_mul(4)?));
+        let length = behind.and_then(|bytes| bytes.checked_next_multiple_of(8)?.checked_add(dispatch::FIXED));
+        if length != Some(packet.len()) {
+            let why =
+                format!("a dispatch of {bindings} bindings and {constants} constants has another length");
+            return Err(Trouble::Undefined(why).into());
+        }
+        let number = word(packet, dispatch::PROGRAM);
+        let missing = || Trouble::Undefined(format!("there is no program {number}"));
+        let program = self.machine.dispatched(self.run.card, number).ok_or_else(missing)?;
+        let places = (0..bindings).map(|binding| dispatch::FIXED + binding * 16);
+        let memories = places.map(|at| self.binding(word(packet, at), word(packet, at + 8)));
+        let memories = memories.collect::<Result<Vec<_>, Trouble>>()?;
+        let first = dispatch::FIXED + bindings * 16;
+        let values: Vec<u32> = (0..constants).map(|constant| half(first + constant * 4)).collect();
+        let mut workgroups = three(dispatch::WORKGROUP_COUNT);
+        let indirect = word(packet, dispatch::INDIRECT);
+        if indirect != 0 {
+            let mut bytes = [0; 12];
+            fetch(&self.run.live, indirect, &mut bytes)?;
+            for (count, bytes) in workgroups.iter_mut().zip(bytes.chunks_exact(4)) {
+                *count = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            }
+        }
+        let dispatch = Dispatch {
+            program,
+            abort: self.run.live.abort.clone(),
+            function: count(dispatch::FUNCTION),
+            workgroup_size: three(dispatch::WORKGROUP_SIZE),
+            workgroups,
+            constants: values,
+            bindings: memories.into_iter().map(|piece| piece.memory).collect(),
+            local_memory: half(dispatch::LOCAL_MEMORY),
+        };
+        let ran = self.machine.core.run(dispatch, self.worker);
+        Ok(ran.map_err(|failure| Trouble::Engine(failure.to_string()))?)
+    }
+
+    /// A binding: memory in one piece. Without a length, any address will do.
+    fn binding(&self, address: u64, length: u64) -> Result<Piece, Trouble> {
+        let mut pieces = self.reach(address, length)?;
+        match (pieces.pop(), pieces.is_empty()) {
+            (Some(piece), true) => Ok(piece),
+            (None, _) => {
+                let memory =
+                    HostRange::allocate(0, 8).map_err(|failure| Trouble::Engine(failure.to_string()))?;
+                Ok(Piece { memory, host: false, file: None })
+            }
+            (Some(_), false) => {
+                let why = format!("a binding of {length} bytes at {address:#x} is not in one mapping");
+                Err(Trouble::Engine(why))
+            }
+        }
+    }
+}
+
+/// The second generation's packets for processors and registers that the emulator does not have.
+fn unmodelled(operation: u32) -> Option<&'static str> {
+    match operation {
+        opcode::WRITE_ARC_STREAM => Some("WRITE_ARC_STREAM"),
+        opcode::WREG_64_SHORT => Some("WREG_64_SHORT"),
+        opcode::WREG_64_LONG => Some("WREG_64_LONG"),
+        _ => None,
+    }
+}
+
+/// Refuses a message that writes something else than its word.
+fn plain(control: u32) -> Result<(), Trouble> {
+    if control & OTHER == 0 {
+        return Ok(());
+    }
+    Err(Trouble::Engine(format!(
+        "a message with control word {control:#x} writes a timestamp, which is not modelled: no public source says of which \
+         clock, nor how long it is; have it write a value"
+    )))
+}
+
+/// Whether a packet has a number of a predicate: it is passed over if that is false.
+fn is_predicated(operation: u32) -> bool {
+    matches!(
+        operation,
+        opcode::WREG_32
+            | opcode::WREG_BULK
+            | opcode::MSG_LONG
+            | opcode::MSG_PROT
+            | opcode::FENCE
+            | opcode::ARB_POINT
+            | opcode::REPEAT
+            | opcode::CP_DMA
+            | opcode::CB_LIST
+            | opcode::LOAD_AND_EXE
+    )
+}
+
+/// How far everything under way is.
+fn position(levels: &[Level<'_>]) -> Position {
+    let at = |level: &Level<'_>| level.length - level.source.left();
+    let nested = levels.iter().filter_map(|level| {
+        let (address, length) = level.place?;
+        Some(Nested { address, length, upper: level.upper, at: at(level) })
+    });
+    Position { at: levels.first().map_or(0, at), nested: nested.collect() }
+}
+
+/// Eight bytes of a packet, which has them.
+#[expect(clippy::expect_used, reason = "a packet is as long as its operation says")]
+fn word(packet: &[u8], at: usize) -> u64 {
+    let bytes = packet.get(at..).and_then(<[u8]>::first_chunk);
+    u64::from_le_bytes(*bytes.expect("a word of the packet"))
+}
+
+/// The lower half of a word.
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is left out")]
+const fn low(word: u64) -> u32 {
+    word as u32
+}
+
+/// The upper half of a word.
+const fn high(word: u64) -> u32 {
+    low(word >> 32)
+}
+
+/// The operation of a packet whose first word is this.
+const fn operation_of(head: u64) -> u32 {
+    low(head >> 56) & 0x1F
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Requests of open files: which of them the driver has, on which node, in which state.
+
+use crate::card::Status;
+use crate::fault;
+use crate::file::File;
+use crate::machine::Machine;
+use emulator_core::{Errno, PAGE, Process, drm, identity};
+use hal_backend::HostRange;
+use hal_gaudi_abi::uapi::{Abi, Call};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// The number of the request after the driver's five: debugging.
+const DEBUG: u32 = 5;
+/// That request, as the driver has it.
+const DEBUG_REQUEST: u32 = 0xc028_6445;
+
+/// What the driver says of itself.
+const DRIVER: drm::Driver = drm::Driver {
+    name: "habanalabs",
+    date: "20190505",
+    description: "Emulated Gaudi cards, in software",
+    version: [1, 0, 0],
+};
+
+/// What a request asks for.
+enum Asked {
+    Version,
+    Driver(Call),
+    Debug,
+}
+
+impl Asked {
+    fn of(abi: Abi, control: bool, request: u32) -> Result<Self, Errno> {
+        let (kind, number) = (drm::kind(request), drm::number(request));
+        let (first, unknown) = match abi {
+            Abi::Drm if control => (drm::DRIVER_BASE, Errno::NOTTY),
+            Abi::Drm if kind != drm::KIND => return Err(Errno::NOTTY),
+            Abi::Drm if number == drm::number(drm::VERSION) => return Ok(Asked::Version),
+            Abi::Drm => (drm::DRIVER_BASE, Errno::INVAL),
+            Abi::Old => (1, Errno::NOTTY),
+        };
+        let number = number.checked_sub(first).ok_or(unknown)?;
+        let call = Call::ALL.into_iter().find(|&call| call as u32 == number);
+        match call {
+            Some(call) if !control || call == Call::Info => Ok(Asked::Driver(call)),
+            None if number == DEBUG && !control => Ok(Asked::Debug),
+            _ => Err(unknown),
+        }
+    }
+
+    /// The request as the driver has it, whose size the driver believes the argument to have.
+    fn own(&self) -> u32 {
+        match self {
+            Asked::Version => drm::VERSION,
+            // Both numbers of a call have the same size and directions.
+            Asked::Driver(call) => call.request(Abi::Drm),
+            Asked::Debug => DEBUG_REQUEST,
+        }
+    }
+}
+
+impl Machine {
+    /// What an open file is of.
+    pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
+        let identity = identity(file)?;
+        self.lock().files.get(identity).copied()
+    }
+
+    /// Answers a request.
+    pub(crate) fn request(
+        self: &Arc<Self>,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        let File { card: number, control } = self.file(file)?;
+        {
+            let mut state = self.lock();
+            let card = &mut state.cards[number];
+            if !control && card.faults.strikes(fault::UNPLUG) {
+                self.unplug(&mut state, number);
+            }
+            let card = &state.cards[number];
+            if card.status == Status::Gone {
+                return Err(Errno::NODEV);
+            }
+        }
+        let asked = Asked::of(self.options.abi, control, request)?;
+        drm::call(request, asked.own(), argument, |argument| match asked {
+            Asked::Version => DRIVER.answer(process, argument),
+            Asked::Debug => self.debug(number, argument),
+            Asked::Driver(Call::Info) => self.info(process, number, control, argument),
+            Asked::Driver(Call::CommandBuffer) => self.command_buffer(number, argument),
+            Asked::Driver(Call::Submit) => self.submit(process, number, argument),
+            Asked::Driver(Call::Wait) => self.wait(process, number, argument),
+            Asked::Driver(Call::Memory) => self.memory(process, number, argument),
+        })
+    }
+
+    /// Switches the debugging of a card on and off. There is nothing in it that could be looked at. rule(debug-mode)
+    fn debug(&self, number: usize, argument: &[u8]) -> Result<(), Errno> {
+        /// Where the operation is, and whether it switches on.
+        const OPERATION: usize = 24;
+        const ENABLE: usize = 32;
+        /// The operation that switches; those before it are about what is looked at.
+        const SET_MODE: u32 = 7;
+        let word = |at: usize| -> Result<u32, Errno> { drm::take(argument.get(at..).unwrap_or_default()) };
+        let (operation, enable) = (word(OPERATION)?, word(ENABLE)? != 0);
+        let mut state = self.lock();
+        let card = &mut state.cards[number];
+        card.ready()?;
+        match operation {
+            0..SET_MODE if !card.debugging => Err(Errno::FAULT),
+            SET_MODE if card.debugging != enable => {
+                card.debugging = enable;
+                Ok(())
+            }
+            SET_MODE => Err(Errno::FAULT),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Maps what an offset names.
+    pub(crate) fn map(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<HostRange, Errno> {
+        let File { card: number, control } = self.file(file)?;
+        if control {
+            return Err(Errno::NODEV);
+        }
+        if length == 0 || !offset.is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
+        // A mapping ends in whole pages, whatever was asked for.
+        let length = length.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
+        self.see(number, copy, length, offset)
+    }
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Signals of the driver's own, waits for them, and signals that packets of a program make.
+//!
+//! Each queue that can signal has two [sync objects](crate::sync) of the driver's, which it uses by turns: a signal adds one to the
+//! object of the turn, and a wait has a queue wait until the object has got so far. When a turn is over, the other object must
+//! be unused. rule(signal-turns)
+//!
+//! A program may *reserve* signals: it makes them by packets of its own, in a submission that names the reservation, and waits
+//! can be for any one of them.
+
+use crate::card::{Body, Context, Reservation, Role, SyncValue};
+use crate::machine::{Guard, Machine};
+use crate::submit::{Refusal, Wanted, Why, nothing, submission};
+use crate::sync::{self, Stream, TURN};
+use emulator_core::Errno;
+use emulator_core::Process;
+use hal_gaudi_abi::uapi::{Chunk, CsOut, cs};
+
+/// The next signals of a queue.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    /// What the first of them makes of which object.
+    which: usize,
+    value: u32,
+    /// What the queue is at behind them, as the program is told.
+    now: usize,
+    next: u32,
+}
+
+/// The number of the signal that a wait is for: the chunk has the address of the numbers where the handle is elsewhere, and their
+/// count for the size.
+fn signal_named_by(process: &dyn Process, chunk: &Chunk) -> Result<u64, Errno> {
+    if chunk.cb_size != 1 {
+        return Err(Errno::INVAL);
+    }
+    let mut bytes = [0; 8];
+    process.read(chunk.cb_handle, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+impl Machine {
+    /// A signal, or a wait for one.
+    pub(crate) fn synchronise(
+        &self,
+        process: &dyn Process,
+        number: usize,
+        kind: u32,
+        wanted: Wanted,
+    ) -> Result<CsOut, Errno> {
+        let chunks = self.chunks(process, number, &wanted)?;
+        let chunk = chunks.first().ok_or(Errno::INVAL)?;
+        let mut state = self.lock();
+        let count = |state: &mut Guard<'_>| {
+            let card = &mut state.cards[number];
+            card.drops.validation += 1;
+            if let Some(context) = &mut card.context {
+                context.drops.validation += 1;
+            }
+        };
+        // No driver of the kernel's own has networks, and a collective wait is for those. rule(collective-wait)
+        if !self.hardware.syncs(chunk.queue_index) || kind == cs::COLLECTIVE_WAIT {
+            count(&mut state);
+            return Err(Errno::INVAL);
+        }
+        if kind == cs::SIGNAL {
+            return self.signal(&mut state, number, chunk.queue_index, &wanted);
+        }
+        self.wait_for(process, &mut state, number, chunk, &wanted).inspect_err(|&error| {
+            if error != Errno::AGAIN {
+                count(&mut state);
+            }
+        })
+    }
+
+    /// A signal: a submission that adds one to a sync object, for others to wait for.
+    fn signal(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        queue: u32,
+        wanted: &Wanted,
+    ) -> Result<CsOut, Errno> {
+        let sequence = self.number(state, number, wanted)?;
+        let found = self.context_room(state, number, queue).and_then(|()| {
+            let card = &mut state.cards[number];
+            turn(card.sync.stream(queue), 1, false).map(|(turn, given)| {
+                if let Some(other) = given {
+                    card.sync.give(self.hardware, queue, other);
+                }
+                turn
+            })
+        });
+        let turn = match found {
+            Ok(turn) => turn,
+            Err(refusal) => return Err(self.refuse(state, number, sequence, refusal)),
+        };
+        let object = self.hardware.sync_object(queue) + u32::try_from(turn.which).unwrap_or(0);
+        if let Some(cs) = submission(state, number, sequence) {
+            cs.role = Role::Signal(SyncValue { queue, which: turn.which, value: turn.value });
+            cs.needs.push((queue, turn.which));
+        }
+        self.enqueue(state, number, sequence, vec![(queue, Body::Signal { object })]);
+        Ok(CsOut {
+            seq: sequence,
+            sob_base_addr_offset: self.offset(queue, turn.now),
+            // What it is after the submission, whatever the name says; of the other object, if that is next. rule(signal-count)
+            sob_count_before_submission: u16::try_from(turn.next - 1).unwrap_or(u16::MAX),
+            ..CsOut::default()
+        })
+    }
+
+    /// A wait: a submission that ends after a signal, and holds up its queue until then. There is none, if the signal has
+    /// already come. rule(signal-wait)
+    fn wait_for(
+        &self,
+        process: &dyn Process,
+        state: &mut Guard<'_>,
+        number: usize,
+        chunk: &Chunk,
+        wanted: &Wanted,
+    ) -> Result<CsOut, Errno> {
+        let reserved = wanted.flags & cs::ENCAP_SIGNALS != 0;
+        let sequence = if reserved { chunk.cb_handle } else { signal_named_by(process, chunk)? };
+        let context = state.cards[number].context.as_mut().ok_or(Errno::NODEV)?;
+        let reservation = if reserved {
+            let found =
+                context.reservations.iter().find(|(_, reservation)| reservation.sequence == Some(sequence));
+            let Some((&id, &reservation)) = found else { return Ok(nothing()) };
+            if chunk.cb_size > reservation.count {
+                return Err(Errno::INVAL);
+            }
+            Some((id, reservation))
+        } else {
+            None
+        };
+        if sequence >= context.next_sequence {
+            return Err(Errno::INVAL);
+        }
+        let gone = context.is_gone(sequence, self.hardware.window);
+        let Some(signal) = context.submissions.get(&sequence).filter(|_| !gone) else { return Ok(nothing()) };
+        let point = match (signal.role, reservation) {
+            // No offset is the first of them.
+            (_, Some((_, Reservation { queue, which, before, .. }))) if signal.role == Role::Work => {
+                SyncValue { queue, which, value: before + chunk.cb_size.saturating_sub(1) }
+            }
+            (Role::Signal(point), _) => point,
+            _ => return Err(Errno::INVAL),
+        };
+        if signal.done || signal.waits_failed {
+            return Ok(nothing());
+        }
+        let queue = chunk.queue_index;
+        let sequence = self.number(state, number, wanted)?;
+        if let Err(refusal) = self.context_room(state, number, queue) {
+            // The driver takes whatever goes wrong here for a signal that has come.
+            self.refuse(state, number, sequence, refusal);
+            return Ok(nothing());
+        }
+        let card = &mut state.cards[number];
+        if let Some(needed) = card.sync.stream(point.queue).needed.get_mut(point.which) {
+            *needed += 1;
+        }
+        let held = reservation.and_then(|(id, _)| card.context.as_mut()?.reservations.get_mut(&id));
+        if let Some(held) = held {
+            held.needed += 1;
+        }
+        if let Some(cs) = submission(state, number, sequence) {
+            cs.role = Role::Wait;
+            cs.needs.push((point.queue, point.which));
+            cs.reservation = reservation.map(|(id, _)| id);
+        }
+        let object = self.hardware.sync_object(point.queue) + u32::try_from(point.which).unwrap_or(0);
+        self.enqueue(state, number, sequence, vec![(queue, Body::Wait { object, value: point.value })]);
+        Ok(CsOut { seq: sequence, ..CsOut::default() })
+    }
+
+    /// Reserves signals: so many of a queue, which stand where a number is elsewhere. rule(signal-reserve)
+    pub(crate) fn reserve(&self, number: usize, request: u64) -> Result<CsOut, Errno> {
+        let half = |shift: u32| u32::try_from(request >> shift & 0xFFFF_FFFF).unwrap_or(0);
+        let (count, queue) = (half(0), half(32));
+        if count >= TURN || !self.hardware.syncs(queue) {
+            return Err(Errno::INVAL);
+        }
+        let mut state = self.lock();
+        let card = &mut state.cards[number];
+        let (turn, given) = turn(card.sync.stream(queue), count, true).map_err(|refusal| refusal.0)?;
+        if let Some(other) = given {
+            card.sync.give(self.hardware, queue, other);
+            if let Some(needed) = card.sync.stream(queue).needed.get_mut(other) {
+                *needed += 1;
+            }
+        }
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        let id = (1..).find(|id| !context.reservations.contains_key(id)).ok_or(Errno::INVAL)?;
+        let before = turn.next - count;
+        let reservation = Reservation { queue, which: turn.now, before, count, sequence: None, needed: 1 };
+        context.reservations.insert(id, reservation);
+        Ok(CsOut {
+            seq: u64::from(id) | u64::from(turn.next) << 32,
+            sob_base_addr_offset: self.offset(queue, turn.now),
+            ..CsOut::default()
+        })
+    }
+
+    /// Gives a reservation back: only the last that was made, and only before anything came behind it.
+    pub(crate) fn unreserve(&self, number: usize, request: u64) -> Result<CsOut, Errno> {
+        let id = u32::try_from(request & 0xFFFF_FFFF).unwrap_or(0);
+        let mut state = self.lock();
+        let card = &mut state.cards[number];
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        let Reservation { queue, which, before, count, .. } =
+            context.reservations.get(&id).copied().ok_or(Errno::INVAL)?;
+        let stream = card.sync.stream(queue);
+        if before + count != stream.next || which != stream.current {
+            return Err(Errno::INVAL);
+        }
+        stream.next -= count;
+        card.sync.give(self.hardware, queue, which);
+        context.reservations.remove(&id);
+        Ok(nothing())
+    }
+
+    /// Where a sync object of the driver's is among the registers. rule(sync-addresses)
+    fn offset(&self, queue: u32, which: usize) -> u32 {
+        sync::object_offset(
+            self.hardware,
+            self.hardware.sync_object(queue) + u32::try_from(which).unwrap_or(0),
+        )
+    }
+
+    fn context_room(&self, state: &Guard<'_>, number: usize, queue: u32) -> Result<(), Refusal> {
+        let context = state.cards[number].context.as_ref();
+        self.room(context.ok_or(Refusal(Errno::NODEV, Why::Other))?, std::iter::once(queue))
+    }
+
+    /// A submission has ended: what it needed, it needs no more.
+    pub(crate) fn let_go_of_objects(&self, state: &mut crate::machine::State, number: usize, sequence: u64) {
+        let card = &mut state.cards[number];
+        let Some(context) = &mut card.context else { return };
+        let Some(cs) = context.submissions.get_mut(&sequence) else { return };
+        let (needs, reservation, fulfils) =
+            (std::mem::take(&mut cs.needs), cs.reservation.take(), cs.role == Role::Work);
+        for (queue, which) in needs {
+            card.sync.give(self.hardware, queue, which);
+        }
+        if let Some(id) = reservation {
+            let found = context.reservations.get(&id).copied();
+            if let Some(Reservation { queue, which, .. }) = found.filter(|_| fulfils) {
+                card.sync.give(self.hardware, queue, which);
+            }
+            release(context, id);
+        }
+    }
+}
+
+/// One less needs a reservation.
+fn release(context: &mut Context, id: u32) {
+    if let Some(reservation) = context.reservations.get_mut(&id) {
+        reservation.needed = reservation.needed.saturating_sub(1);
+        if reservation.needed == 0 {
+            context.reservations.remove(&id);
+        }
+    }
+}
+
+/// Takes some signals of a queue: of the object whose turn it is, or of the other. Also the object that is not in use
+/// any more and whose last need goes now, if there is one.
+fn turn(stream: &mut Stream, count: u32, reserves: bool) -> Result<(Turn, Option<usize>), Refusal> {
+    let (which, value) = (stream.current, stream.next);
+    let needed = |stream: &Stream, which: usize| stream.needed.get(which).copied().unwrap_or(0);
+    let mut given = None;
+    if value + count < TURN {
+        stream.next += count;
+        if let Some(needed) = stream.needed.get_mut(which) {
+            *needed += 1;
+        }
+    } else {
+        let other = 1 - which;
+        if needed(stream, other) != 1 {
+            return Err(Refusal(Errno::INVAL, Why::Other));
+        }
+        // The last signal takes the object's own need of itself along; reserved ones are not its.
+        stream.next = if reserves { count + 1 } else { count };
+        stream.current = other;
+        given = stream.stale.get_mut(other).and_then(|stale| std::mem::take(stale).then_some(other));
+        if reserves {
+            if let Some(stale) = stream.stale.get_mut(which) {
+                *stale = true;
+            }
+            if given.is_none()
+                && let Some(needed) = stream.needed.get_mut(other)
+            {
+                *needed += 1;
+            }
+        }
+    }
+    Ok((Turn { which, value, now: stream.current, next: stream.next }, given))
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What the file system shows of the cards.
+
+use crate::card::Status;
+use crate::info::status_of;
+use crate::machine::Machine;
+use emulator_core::{Errno, accel};
+use hal_gaudi_abi::generation::VENDOR;
+use hal_gaudi_abi::uapi::Abi;
+use std::path::Path;
+
+impl Machine {
+    /// The numbers of the cards that are there.
+    fn present(&self) -> Vec<usize> {
+        let state = self.lock();
+        let cards = state.cards.iter().enumerate();
+        cards.filter(|(_, card)| card.status != Status::Gone).map(|(number, _)| number).collect()
+    }
+
+    /// The names in a folder.
+    pub(crate) fn folder(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        let name = |number| format!("accel{number}");
+        let cards = self.present().into_iter();
+        match path.to_str() {
+            // The driver's control devices are of the same class. rule(sysfs-control)
+            Some(accel::SYSFS | accel::NODES) => {
+                Ok(cards.flat_map(|number| [name(number), format!("accel_controlD{number}")]).collect())
+            }
+            _ => Err(Errno::NOENT),
+        }
+    }
+
+    /// The text of an attribute.
+    pub(crate) fn attribute(&self, path: &Path) -> Result<String, Errno> {
+        let (number, attribute) = match self.options.abi {
+            Abi::Drm => accel::attribute(path).ok_or(Errno::NOENT)?,
+            // Beside the device's folder, which is not there. rule(sysfs-old)
+            Abi::Old => match accel::file(path).ok_or(Errno::NOENT)? {
+                (_, "vendor" | "device") => return Err(Errno::NOENT),
+                found => found,
+            },
+        };
+        let state = self.lock();
+        let card = state.cards.find(number).filter(|card| card.status != Status::Gone).ok_or(Errno::NOENT)?;
+        let text = match attribute {
+            "vendor" => format!("{VENDOR:#06x}"),
+            "device" => format!("{:#06x}", self.hardware.device),
+            "pci_addr" => format!("0000:{:02x}:00.0", 0x10 + number),
+            "device_type" => self.hardware.device_type.to_owned(),
+            "status" => status_of(card).1.to_owned(),
+            _ => return Err(Errno::NOENT),
+        };
+        Ok(text + "\n")
+    }
+}

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The DMA bridge: takes requests from a channel's ring, transfers, synchronises, and puts responses into the other ring.
+//!
+//! Each request goes through four steps: the semaphore command before the transfer, the transfer, the commands after it, the
+//! doorbell; then comes the response, if it wants one. A request that waits for a semaphore lets those behind it
+//! pass, except for those that wait for the same semaphore: these go in order. A fence holds a request back until all
+//! transfers of its direction before it are done.
+//!
+//! A place of the ring is given back when its request and all before it are done. That a request which waits for a semaphore
+//! keeps its place is the emulator's own choice: how many of these the hardware holds elsewhere is not said.
+
+use super::network::Shared;
+use super::semaphore::Semaphores;
+use crate::fault;
+use crate::machine::{Card, Guard, Machine, State, Unit};
+use emulator_core::machine::Guard as Lock;
+use hal_backend::HostRange;
+use hal_qaic_abi::dbc::{Request, Response, decode, doorbell, request};
+use hal_qaic_abi::uapi::{Semaphore, sem};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// What a response says of a request that could not be done.
+const FAILED: u16 = 1;
+
+/// Where a channel's rings are, for the device.
+#[derive(Clone, Debug)]
+pub(crate) struct Rings {
+    pub(crate) requests: HostRange,
+    pub(crate) responses: HostRange,
+    pub(crate) elements: u32,
+}
+
+/// A channel of the bridge.
+#[derive(Default)]
+pub(crate) struct Bridge {
+    pub(crate) network: Option<(Arc<Shared>, Rings)>,
+    pub(crate) semaphores: Semaphores,
+    /// Requests that were taken from the ring, from the oldest that is not done.
+    window: VecDeque<Element>,
+    /// Whether a worker is at it.
+    running: bool,
+    pub(crate) core: super::core::Core,
+}
+
+/// A request, and how far it is.
+#[derive(Debug)]
+struct Element {
+    request: Request,
+    step: Step,
+    status: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// It waits for a fence and for the semaphore before its transfer.
+    Begin,
+    Transfer,
+    /// Its commands after the transfer, from this one.
+    After(usize),
+    Doorbell,
+    Respond,
+    Done,
+}
+
+impl Element {
+    fn new(request: Request) -> Self {
+        Self { request, step: Step::Begin, status: 0 }
+    }
+
+    fn commands(&self) -> [Semaphore; 4] {
+        self.request.sem_cmd.map(decode)
+    }
+
+    /// The command before the transfer.
+    fn presync(&self) -> Option<Semaphore> {
+        self.commands().into_iter().find(|command| command.cmd != sem::NOP && command.presync == 1)
+    }
+
+    /// Which way it transfers, if it does.
+    fn direction(&self) -> u8 {
+        self.request.cmd & request::DIRECTION
+    }
+
+    /// Whether a fence for this direction is set.
+    fn has_fence(&self, direction: u8) -> bool {
+        let flag = if direction == request::INBOUND { sem::IN_SYNC_FENCE } else { sem::OUT_SYNC_FENCE };
+        self.commands().iter().any(|command| command.flags & flag != 0)
+    }
+}
+
+/// What a worker does with a request, not under the lock.
+struct Transfer {
+    place: usize,
+    source: Option<HostRange>,
+    target: Option<HostRange>,
+}
+
+impl Bridge {
+    /// Gives a channel to a network.
+    pub(crate) fn start(&mut self, network: Arc<Shared>, rings: Rings) {
+        self.semaphores = Semaphores::new(&network.semaphores);
+        self.network = Some((network, rings));
+        self.window.clear();
+        // A worker that a reset has left at the network before finds out that this is another one.
+        self.running = false;
+        self.core = super::core::Core::default();
+    }
+
+    /// Takes a channel from its network. A worker may still be at it.
+    pub(crate) fn stop(&mut self) {
+        self.network = None;
+        self.window.clear();
+        self.core.rung = false;
+    }
+
+    /// Whether a worker is at its memory.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.running || self.core.running
+    }
+
+    pub(super) fn is_of(&self, network: &Arc<Shared>) -> bool {
+        self.network.as_ref().is_some_and(|(mine, _)| Arc::ptr_eq(mine, network))
+    }
+
+    /// Whether the request at a place may begin: no earlier transfer that its fences mean is open, and no earlier request
+    /// waits for the same semaphore.
+    #[expect(clippy::indexing_slicing, reason = "places are those of requests that were just looked at")]
+    fn may_begin(&self, place: usize) -> bool {
+        let element = &self.window[place];
+        let presync = element.presync().map(|command| command.index);
+        let both = [request::INBOUND, request::OUTBOUND];
+        let fences = both.map(|direction| element.has_fence(direction).then_some(direction));
+        self.window.iter().take(place).all(|earlier| {
+            let open = earlier.step <= Step::Transfer;
+            let fenced = open && fences.contains(&Some(earlier.direction()));
+            let waits = earlier.step == Step::Begin
+                && presync.is_some()
+                && earlier.presync().map(|command| command.index) == presync;
+            !fenced && !waits
+        })
+    }
+
+    /// Does what can be done at a place without memory or rings. True, if it has done something.
+    #[expect(clippy::indexing_slicing, reason = "places are those of requests that were just looked at")]
+    fn step(&mut self, place: usize) -> bool {
+        let begins = self.may_begin(place);
+        let element = &mut self.window[place];
+        let next = match element.step {
+            Step::Begin => {
+                let free =
+                    begins && element.presync().is_none_or(|command| self.semaphores.perform(&command));
+                free.then_some(if element.direction() == 0 { Step::After(0) } else { Step::Transfer })
+            }
+            Step::After(number) => match element.commands().get(number) {
+                Some(command) if command.presync == 0 => {
+                    self.semaphores.perform(command).then_some(Step::After(number + 1))
+                }
+                Some(_) => Some(Step::After(number + 1)),
+                None => Some(Step::Doorbell),
+            },
+            Step::Transfer | Step::Doorbell | Step::Respond | Step::Done => None,
+        };
+        if let Some(next) = next {
+            element.step = next;
+        }
+        next.is_some()
+    }
+}
+
+impl Card {
+    /// Takes every new request from the ring.
+    fn fetch(&mut self, channel: u32) {
+        let (bridge, registers) = (&mut self.bridges[channel], &self.registers[channel]);
+        let Some((_, rings)) = &bridge.network else { return };
+        #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has elements")]
+        let taken = bridge.window.len() as u32;
+        let mut place = (registers.request_head + taken) % rings.elements;
+        while place != registers.request_tail % rings.elements {
+            let mut request = Request::new_zeroed();
+            let at = u64::from(place) * size_of::<Request>() as u64;
+            let read = rings.requests.read(at, request.as_mut_bytes());
+            debug_assert!(read, "a place of the ring is in the ring");
+            bridge.window.push_back(Element::new(request));
+            self.counts.requests += 1;
+            place = (place + 1) % rings.elements;
+        }
+    }
+
+    /// Gives back the places of requests that are done.
+    fn give_back(&mut self, channel: u32) {
+        let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
+        let Some((_, rings)) = &bridge.network else { return };
+        while bridge.window.front().is_some_and(|element| element.step == Step::Done) {
+            bridge.window.pop_front();
+            registers.request_head = (registers.request_head + 1) % rings.elements;
+        }
+    }
+
+    /// Writes a doorbell, which wakes the cores.
+    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
+    fn write_doorbell(&mut self, channel: u32, place: usize) {
+        let bridge = &mut self.bridges[channel];
+        let Some((network, _)) = &bridge.network else { return };
+        let element = &mut bridge.window[place];
+        element.step = Step::Respond;
+        if element.request.db_len & doorbell::ENABLED == 0 {
+            return;
+        }
+        let bytes = element.request.db_data.to_le_bytes();
+        let length = match element.request.db_len & 3 {
+            doorbell::BITS_32 => 4,
+            doorbell::BITS_16 => 2,
+            _ => 1,
+        };
+        let (bytes, _) = bytes.split_at(length);
+        let memory = network.find(element.request.db_addr, bytes.len() as u64);
+        if memory.is_some_and(|memory| memory.write(0, bytes)) {
+            bridge.core.rung = true;
+        } else {
+            element.status = FAILED;
+            let address = element.request.db_addr;
+            self.complaint =
+                Some(format!("channel {channel}: no memory of the network for a doorbell at {address:#x}"));
+        }
+    }
+
+    /// Finds the memory of a transfer.
+    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
+    fn prepare(&mut self, channel: u32, place: usize) -> Option<Transfer> {
+        let bridge = &self.bridges[channel];
+        let (network, _) = bridge.network.as_ref()?;
+        let Request { cmd, src_addr, dest_addr, len, .. } = bridge.window[place].request;
+        let length = u64::from(len);
+        let (source, target) = match cmd & request::DIRECTION {
+            request::INBOUND => (self.bus.find(src_addr, length), network.find(dest_addr, length)),
+            request::OUTBOUND => (network.find(src_addr, length), self.bus.find(dest_addr, length)),
+            _ => (None, None),
+        };
+        // A list of pieces is another kind of transfer, which the kernel never asks for.
+        let bulk = cmd & request::BULK != 0;
+        Some(Transfer { place, source: source.filter(|_| bulk), target: target.filter(|_| bulk) })
+    }
+
+    /// Puts a response into the ring. False, if it is full. Says also whether the kernel is to be interrupted.
+    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
+    fn respond(&mut self, channel: u32, place: usize) -> Option<bool> {
+        let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
+        let (_, rings) = bridge.network.as_ref()?;
+        let element = &mut bridge.window[place];
+        if element.request.cmd & request::COMPLETION == 0 {
+            element.step = Step::Done;
+            return Some(false);
+        }
+        let tail = (registers.response_tail + 1) % rings.elements;
+        if tail == registers.response_head {
+            return None;
+        }
+        if self.faults.strikes(fault::STATUS) {
+            element.status = FAILED;
+        }
+        let response = Response { req_id: element.request.req_id, status: element.status };
+        let at = u64::from(registers.response_tail) * size_of::<Response>() as u64;
+        let written = rings.responses.write(at, response.as_bytes());
+        debug_assert!(written, "a place of the ring is in the ring");
+        let empty = registers.response_head == registers.response_tail;
+        registers.response_tail = tail;
+        let forced = element.request.cmd & request::FORCE_INTERRUPT != 0;
+        element.step = Step::Done;
+        Some(empty || forced)
+    }
+}
+
+impl Machine {
+    /// Something of a channel has changed: its worker looks at it.
+    pub(crate) fn ring(&self, state: &mut State, number: usize, channel: u32) {
+        let bridge = &state.cards[number].bridges[channel];
+        if bridge.network.is_some() && !bridge.running {
+            self.core.offer(state, Unit::Bridge { card: number, channel });
+        }
+    }
+
+    /// A worker is at a channel, until nothing can be done.
+    pub(crate) fn transfer(&self, state: &mut Guard<'_>, number: usize, channel: u32) {
+        let bridge = &mut state.cards[number].bridges[channel];
+        let Some((network, _)) = bridge.network.clone().filter(|_| !bridge.running) else { return };
+        bridge.running = true;
+        while self.advance(state, number, channel, &network) {}
+        let bridge = &mut state.cards[number].bridges[channel];
+        if bridge.is_of(&network) || bridge.network.is_none() {
+            bridge.running = false;
+        }
+        // A network that was stopped may wait for this.
+        self.core.wake(number);
+        self.ring_core(state, number, channel);
+    }
+
+    /// Does one thing for a channel. False, if there is none to do.
+    #[expect(clippy::indexing_slicing, reason = "what gives a place back returns at once")]
+    fn advance(&self, state: &mut Guard<'_>, number: usize, channel: u32, network: &Arc<Shared>) -> bool {
+        let card = &mut state.cards[number];
+        card.fetch(channel);
+        if !card.bridges[channel].is_of(network) {
+            return false;
+        }
+        for place in 0..card.bridges[channel].window.len() {
+            let card = &mut state.cards[number];
+            let bridge = &mut card.bridges[channel];
+            match bridge.window[place].step {
+                Step::Begin | Step::After(_) => {
+                    if bridge.step(place) {
+                        return true;
+                    }
+                }
+                Step::Transfer => {
+                    if let Some(transfer) = card.prepare(channel, place) {
+                        self.move_bytes(state, number, channel, &transfer, network);
+                        return true;
+                    }
+                }
+                Step::Doorbell => {
+                    card.write_doorbell(channel, place);
+                    return true;
+                }
+                Step::Respond => {
+                    if let Some(interrupts) = card.respond(channel, place) {
+                        card.give_back(channel);
+                        if interrupts {
+                            self.send_interrupt(state, number, channel);
+                        }
+                        return true;
+                    }
+                }
+                Step::Done => {}
+            }
+        }
+        false
+    }
+
+    /// Transfers, not under the lock.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "this worker alone gives places of the network's requests back, and is at none meanwhile"
+    )]
+    fn move_bytes(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        channel: u32,
+        transfer: &Transfer,
+        network: &Arc<Shared>,
+    ) {
+        let ends = transfer.source.as_ref().zip(transfer.target.as_ref());
+        let moved = match ends {
+            Some((source, target)) => Lock::unlocked(state, || target.copy_from(source)),
+            None => false,
+        };
+        let card = &mut state.cards[number];
+        let bridge = &mut card.bridges[channel];
+        if !bridge.is_of(network) {
+            return;
+        }
+        let element = &mut bridge.window[transfer.place];
+        element.step = Step::After(0);
+        if moved {
+            card.counts.bytes_moved += u64::from(element.request.len);
+        } else {
+            element.status = FAILED;
+            let Request { src_addr, dest_addr, len, .. } = element.request;
+            card.complaint = Some(format!(
+                "channel {channel}: {len} bytes from {src_addr:#x} to {dest_addr:#x} are not all there, or not the network's"
+            ));
+        }
+    }
+
+    /// Interrupts the kernel.
+    pub(crate) fn send_interrupt(&self, state: &mut State, number: usize, channel: u32) {
+        let card = &mut state.cards[number];
+        card.counts.interrupts += 1;
+        if !card.faults.strikes(fault::LOST_MSI) {
+            self.interrupt(state, number, channel);
+        }
+    }
+}

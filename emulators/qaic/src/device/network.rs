@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Networks that are active, and the memory that they have.
+
+use emulator_core::file::mapped_file;
+use hal_backend::HostRange;
+use hal_qaic_abi::container::Network;
+use hal_qaic_abi::container::emulated::{Layout, Program};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How far the memory of multicast groups is apart.
+const GROUP: u64 = 0x80_0000;
+/// Where memory of networks begins.
+const DDR: u64 = 0x1_0000_0000;
+/// Where multicast groups begin.
+const MULTICAST: u64 = 0x100_0000_0000;
+
+/// A network that is active. What its channel and its cores need of it stays as long as they are at it.
+pub(crate) struct Active {
+    pub(crate) owner: u32,
+    /// The network's number, and that of its constants.
+    pub(crate) network: u32,
+    pub(crate) constants: u32,
+    pub(crate) channel: Option<u32>,
+    pub(crate) cores: u16,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What a channel and its cores share.
+pub(crate) struct Shared {
+    pub(crate) program: Program,
+    pub(crate) layout: Layout,
+    pub(crate) ddr: Region,
+    pub(crate) multicast: Region,
+    /// What the semaphores begin with.
+    pub(crate) semaphores: Vec<u32>,
+    /// Set when what is under way shall end.
+    pub(crate) abort: Arc<AtomicBool>,
+}
+
+/// Memory of the device.
+pub(crate) struct Region {
+    pub(crate) base: u64,
+    pub(crate) memory: HostRange,
+}
+
+impl Region {
+    fn find(&self, address: u64, length: u64) -> Option<HostRange> {
+        self.memory.slice(address.checked_sub(self.base)?, length)
+    }
+}
+
+impl Shared {
+    /// Memory of the network at an address of the device; nothing, if the network does not have all of it.
+    pub(crate) fn find(&self, address: u64, length: u64) -> Option<HostRange> {
+        self.ddr.find(address, length).or_else(|| self.multicast.find(address, length))
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.abort.load(Ordering::Relaxed)
+    }
+}
+
+/// What an image says of its network.
+pub(crate) struct Image {
+    network: Network,
+    program: Program,
+    layout: Layout,
+}
+
+impl Image {
+    /// Reads an image, or says what is wrong with it. One for real cores is no network of this device.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
+        let network = Network::read(bytes).map_err(|fault| fault.to_string())?;
+        let program = Program::read(bytes).map_err(|fault| fault.to_string())?;
+        let program =
+            program.ok_or("a network for real cores; the emulated ones run programs of the host")?;
+        let layout = program.layout().filter(|layout| layout.length <= network.ddr);
+        let layout = layout.ok_or("the network has less memory than its program takes")?;
+        Ok(Self { network, program, layout })
+    }
+
+    /// How much memory of the device it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.network.ddr
+    }
+
+    /// How many cores it takes.
+    pub(crate) fn cores(&self) -> u16 {
+        self.network.cores.max(1)
+    }
+
+    /// How many semaphores it takes.
+    pub(crate) fn semaphores(&self) -> usize {
+        self.network.semaphores.len()
+    }
+
+    /// Gives the network its memory, at addresses that no other active network has.
+    pub(crate) fn activate(self, number: u32) -> Option<Shared> {
+        /// How far networks are apart: more than any has.
+        const APART: u64 = 1 << 40;
+        let at = u64::from(number).checked_mul(APART)?;
+        let groups = self.network.requests.iter().filter_map(|request| request.doorbell);
+        let groups = groups.map(|doorbell| u64::from(doorbell.group) + 1).max().unwrap_or(1);
+        let region = |base: u64, length: u64| {
+            Some(Region { base: at.checked_add(base)?, memory: mapped_file("qaic-ddr", length).ok()?.1 })
+        };
+        Some(Shared {
+            ddr: region(DDR, self.network.ddr)?,
+            multicast: region(MULTICAST, groups.checked_mul(GROUP)?)?,
+            semaphores: self.network.semaphores,
+            abort: Arc::default(),
+            program: self.program,
+            layout: self.layout,
+        })
+    }
+}

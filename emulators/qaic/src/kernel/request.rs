@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Requests of open files: which of them the driver has (`qaic_drm_ioctls`).
+
+use super::user::File;
+use crate::fault;
+use crate::machine::{Machine, Status};
+use emulator_core::{Errno, PAGE, Process, drm, identity};
+use hal_backend::HostRange;
+use hal_qaic_abi::uapi::Call;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// What the driver says of itself.
+const DRIVER: drm::Driver = drm::Driver {
+    name: hal_qaic_abi::DRIVER,
+    date: "0",
+    description: "Emulated Cloud AI 100 cards, in software",
+    version: [0, 0, 0],
+};
+
+impl Machine {
+    /// What an open file is of.
+    pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
+        let identity = identity(file)?;
+        self.lock().files.get(identity).copied()
+    }
+
+    /// A file of a card that is there (`drm_dev_is_unplugged`).
+    pub(crate) fn plugged(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
+        let file = self.file(file)?;
+        let state = self.lock();
+        let card = &state.cards[file.card];
+        if card.status == Status::Gone { Err(Errno::NODEV) } else { Ok(file) }
+    }
+
+    /// `drm_ioctl`: answers a request.
+    pub(crate) fn request(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        let File { card, .. } = self.file(file)?;
+        {
+            let mut state = self.lock();
+            let found = &mut state.cards[card];
+            if found.faults.strikes(fault::UNPLUG) {
+                self.unplug(&mut state, card);
+            }
+        }
+        let File { card, user } = self.plugged(file)?;
+        if drm::kind(request) != drm::KIND {
+            return Err(Errno::NOTTY);
+        }
+        let call = Call::of_request(request).ok_or(Errno::INVAL)?;
+        drm::call(request, call.request(), argument, |argument| match call {
+            Call::Version => DRIVER.answer(process, argument),
+            Call::Manage => self.manage(process, card, user, argument),
+            Call::CreateBo => self.create(card, user, argument),
+            Call::MmapBo => self.mapping(card, user, argument),
+            Call::GemClose => self.close_handle(card, user, argument),
+            Call::AttachSlice => self.attach(process, card, user, argument),
+            Call::DetachSlice => self.detach(card, user, argument),
+            Call::Execute => self.execute(process, card, user, argument, false),
+            Call::PartialExecute => self.execute(process, card, user, argument, true),
+            Call::Wait => self.wait(card, user, argument),
+            Call::PerfStats => self.statistics(process, card, user, argument),
+            // Memory of other devices is not modelled, and upstream has no partitions.
+            Call::HandleToDescriptor | Call::DescriptorToHandle => Err(Errno::OPNOTSUPP),
+            Call::PartitionDevice => Err(Errno::INVAL),
+        })
+    }
+
+    /// Maps what an offset names.
+    pub(crate) fn map(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<HostRange, Errno> {
+        let File { card, user } = self.plugged(file)?;
+        if length == 0 || !offset.is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
+        // A mapping ends in whole pages, whatever was asked for.
+        let length = (length as u64).checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
+        self.see(card, user, copy, length, offset)
+    }
+}

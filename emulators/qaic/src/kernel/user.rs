@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Users: open files, each with buffer objects and channels of its own (`qaic_open`, `qaic_postclose`).
+
+use crate::fault;
+use crate::machine::{Card, Guard, Machine, Status};
+use emulator_core::Errno;
+use emulator_core::file::Opened;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+/// What is kept for an open file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct File {
+    pub(crate) card: usize,
+    pub(crate) user: u32,
+}
+
+/// A user of a card.
+#[derive(Debug, Default)]
+pub(crate) struct User {
+    /// Its buffer objects, by handle.
+    pub(crate) handles: BTreeMap<u32, u64>,
+    /// Transfers in several chunks that it has begun.
+    pub(crate) chunks: u32,
+}
+
+impl User {
+    /// Gives a handle to an object: the lowest that is free, from 1 (`drm_gem_handle_create_tail`).
+    pub(crate) fn handle(&mut self, object: u64) -> u32 {
+        let free = (1..=u32::MAX).find(|handle| !self.handles.contains_key(handle)).unwrap_or(u32::MAX);
+        self.handles.insert(free, object);
+        free
+    }
+
+    /// The object of a handle (`drm_gem_object_lookup`).
+    pub(crate) fn object(&self, handle: u32) -> Option<u64> {
+        self.handles.get(&handle).copied()
+    }
+}
+
+impl Card {
+    /// A user that is known to be there.
+    pub(crate) fn user(&mut self, user: u32) -> Result<&mut User, Errno> {
+        self.users.get_mut(&user).ok_or(Errno::NODEV)
+    }
+}
+
+impl Machine {
+    /// Opens a card (`qaic_open`): any number of times, while the device is online.
+    pub(crate) fn open(&self, number: usize) -> Result<OwnedFd, Errno> {
+        let mut state = self.lock();
+        self.reap(&mut state);
+        // Numbers of users are unique among all cards: the lowest that is free (`qaic_usrs`).
+        let used = |user: &u32| state.cards.iter().any(|card| card.users.contains_key(user));
+        let user = (0..u32::MAX).find(|user| !used(user)).ok_or(Errno::NOMEM)?;
+        let card = state.cards.find_mut(number).ok_or(Errno::NOENT)?;
+        if card.status == Status::Gone {
+            return Err(Errno::NOENT);
+        }
+        if card.faults.strikes(fault::BOOT) {
+            return Err(Errno::NODEV);
+        }
+        card.online()?;
+        let opened = Opened::new("qaic")?;
+        card.users.insert(user, User::default());
+        card.counts.opens += 1;
+        Ok(state.files.insert(opened, File { card: number, user }))
+    }
+
+    /// Closes a descriptor.
+    pub(crate) fn close(&self, file: OwnedFd) {
+        drop(file);
+        let mut state = self.lock();
+        self.reap(&mut state);
+    }
+
+    /// Ends every user whose last descriptor and mapping are gone.
+    pub(crate) fn reap(&self, state: &mut Guard<'_>) {
+        for (_, file) in state.files.take_closed() {
+            self.end_user(state, file);
+        }
+    }
+
+    /// A file has no holder any more (`drm_file_free`): its handles go, then the device is told, and every channel of the user is
+    /// released (`qaic_postclose`). What is sliced or on its way goes with its channel.
+    fn end_user(&self, state: &mut Guard<'_>, file: File) {
+        let File { card: number, user } = file;
+        let card = &mut state.cards[number];
+        let handles = card.user(user).map(|user| std::mem::take(&mut user.handles)).unwrap_or_default();
+        for object in handles.into_values() {
+            card.drop_handle(object);
+        }
+        if card.status == Status::Online {
+            self.terminate(state, number, user);
+            let card = &state.cards[number];
+            let channels = card.channels.iter().zip(0..);
+            let owned: Vec<u32> = channels
+                .filter(|(channel, _)| channel.user == Some(user))
+                .map(|(_, channel)| channel)
+                .collect();
+            for channel in owned {
+                self.release_channel(state, number, channel);
+            }
+        }
+        state.cards[number].users.remove(&user);
+        self.core.wake(number);
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! An emulator of the qaic kernel driver and of Cloud AI 100 cards behind it, in this process.
+//!
+//! It answers as the driver does, by the driver's rules and with its errors, and executes what is queued on threads. It
+//! has no bandwidth, no firmware and no cores of the vendor's: what it computes, it computes with IREE's host executables,
+//! by [networks](hal_qaic_abi::container::emulated) that no device understands. It shows that a program keeps the rules,
+//! and nothing about how fast or how sound a real card is.
+//!
+//! It shares no logic with a backend: it cannot name one. Each rule of the kernel names the function that it was read in,
+//! and `emulators/qaic/rules.md` has them in a table.
+//!
+//! # Parameters
+//!
+//! | parameter | default | what it does |
+//! |---|---|---|
+//! | `cards=N` | 1 | how many cards there are, 1 to 8 |
+//! | `cores=N` | 16 | how many cores each card has, 1 to 64; each network takes one or more |
+//! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
+//! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
+//! | `counter=int\|size_t` | size_t | in what the kernel counts the memory of an object: `int` before Linux 6.14 (6.13.9, 6.12.21, 6.6.85), with other memory beyond 2 GiB |
+//! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
+//! | `restarts=on\|off` | on | off: a kernel before Linux 6.19, which restarts no sub-system: a `crash` takes the whole card, and no channel has a state |
+//! | `mitigation=on\|off` | on | off: a kernel that takes every interrupt, for comparison |
+//! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
+//! | `fault=…` | none | what goes wrong; may be given several times, see below |
+//!
+//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule`, `seed`, `speed` (of
+//! the control channel's and the default wait's timeout, and of resets, 1 s) and `machine`, which does nothing here: any number of
+//! processes may open a card.
+//!
+//! # Faults
+//!
+//! Each card counts by itself, from 1, for as long as the machine lives. What its user sees of each:
+//!
+//! | fault | what happens |
+//! |---|---|
+//! | `boot:K` | the first K opens find a device that has not booted: `ENODEV` |
+//! | `alloc:N` | the N-th buffer object finds no memory: `ENOMEM` |
+//! | `control-full:N` | the control channel has no room for the N-th message, and `EAGAIN` comes after 2 s |
+//! | `control-lost:N` | the answer to the N-th message is lost: `ETIMEDOUT` |
+//! | `control-crc:N` | the answer to the N-th message has a wrong checksum: `EPIPE`, if the device wants checksums |
+//! | `control-wrong:N` | the N-th message is answered as if it had been another one: `EINVAL`, although the device has done what it says |
+//! | `bad-channel:N` | the N-th activation is answered with channel 255: `ENODEV` |
+//! | `deactivate:N` | the device refuses the N-th deactivation: `ECANCELED`, and the channel is the user's again |
+//! | `lost-msi:N` | the N-th interrupt is lost: waits time out until another one comes |
+//! | `status:N` | the N-th completion has an error, which the kernel logs: waits succeed |
+//! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
+//! | `hang:N` | the N-th call of a network never ends: waits time out |
+//! | `deadlock:N` | the N-th call of a network runs, and does not add to the semaphore that its outputs wait for: waits for them time out |
+//! | `crash:N` | the cores crash when the N-th call of a network is about to run, and restart: its channel is lost, and nothing else; with `restarts=off` it is a reset |
+//! | `reset:N` | the card is reset when the N-th call of a network is about to run |
+//! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
+//!
+//! # Where things are
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `machine.rs` | the cards of a machine; resets |
+//! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
+//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts, events |
+//! | `device/` | the device: its control server, what users have loaded, its DMA bridge with semaphores, its networks, its cores and their crashes |
+//! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `supervised.rs` | the machine for other processes |
+//!
+//! # What is not modelled
+//!
+//! Memory of other devices (PRIME), partitions, crash dumps, the way of events to programs (they are kept for
+//! [`Emulator::uevents`]), the boot of a device (MHI, Sahara), time
+//! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
+//! resource groups, and anything that takes firmware.
+//!
+//! A network of the emulator has one memory. Calls that are queued behind each other wait for it, by a semaphore of the
+//! network's own, so that what goes in and out of one does not overlap with the next.
+
+mod bus;
+mod device;
+mod fault;
+mod kernel;
+mod machine;
+mod options;
+mod supervised;
+
+pub use emulator_core::programs::Programs;
+pub use machine::Counts;
+pub use options::{Counter, Module, Options};
+
+use emulator_core::registry::Registry;
+use emulator_core::threads::Running;
+use emulator_core::{Errno, Kernel, Own, accel};
+use hal_backend::{Failure, HostRange};
+use machine::Machine;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A machine with emulated cards. Its threads end with it.
+#[derive(Debug)]
+pub struct Emulator {
+    machine: Running<Machine>,
+}
+
+/// Every machine of this process.
+static MACHINES: Registry<Options, Emulator> = Registry::new();
+
+impl Emulator {
+    /// The machine with these options: the one that there is, or a new one.
+    pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
+        // A machine that is ending is not given out: the next is made beside it.
+        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
+    }
+
+    /// A machine of the caller's own.
+    pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
+        Self::start(options).map(|machine| MACHINES.private(machine))
+    }
+
+    /// The machine that an open file is of.
+    pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
+        MACHINES.find(|machine| machine.machine.file(file).is_ok())
+    }
+
+    fn start(options: Options) -> Result<Self, Failure> {
+        let workers = options.execution.workers;
+        let machine = Machine::new(options);
+        Running::start("qaic", machine, workers, Machine::work, Machine::tick, Machine::stop)
+            .map(|machine| Self { machine })
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> &Options {
+        &self.machine.options
+    }
+
+    /// What became of a card; zeros, if there is none of that number.
+    pub fn counts(&self, card: usize) -> Counts {
+        self.machine.lock().cards.find(card).map(machine::Card::counted).unwrap_or_default()
+    }
+
+    /// The last events that the kernel has sent about a card, oldest first: `offline`, `online`, or `change` with a channel
+    /// and its state.
+    pub fn uevents(&self, card: usize) -> Vec<String> {
+        self.machine.lock().cards.find(card).map(|card| card.uevents.sent()).unwrap_or_default()
+    }
+
+    /// What was wrong with what a card met last, for people.
+    pub fn complaint(&self, card: usize) -> Option<String> {
+        self.machine.lock().cards.find(card)?.complaint.clone()
+    }
+}
+
+impl Kernel for Emulator {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        match accel::node(path) {
+            Some((card, false)) => self.machine.open(card),
+            _ => Err(Errno::NOENT),
+        }
+    }
+
+    fn close(&self, file: OwnedFd) {
+        self.machine.close(file);
+    }
+
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.machine.request(&Own, file, request, argument)
+    }
+
+    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
+        self.machine.map(file, length, offset)
+    }
+
+    fn read(&self, path: &Path) -> Result<String, Errno> {
+        self.machine.attribute(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.machine.folder(path)
+    }
+
+    /// No program has a card for itself.
+    fn holder(&self, _: &Path) -> Option<String> {
+        None
+    }
+}

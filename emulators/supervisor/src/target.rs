@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The process whose call is answered: its memory and its descriptors.
+//!
+//! A notice names a thread by its number. While the notice waits for its answer the number is that thread's, and
+//! afterwards another thread may have it: so what was read is believed only if the notice still waits behind the reading, and
+//! nothing is written unless it waits. Memory that is lent for longer is reached through a file that stands for the
+//! process's memory as it was then, which no other process and no later program can take the place of.
+
+use crate::seccomp::{Listener, Notice};
+use emulator_core::backing::{self, Backing, Lent};
+use emulator_core::file::Identity;
+use emulator_core::process::{is_writable, keeping, pinnable};
+use emulator_core::{Errno, PAGE, Process, view};
+use hal_backend::{HostPart, HostRange};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::FdFlags;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::ffi::{CString, c_void};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// The longest path that the system takes, with its end.
+const PATH_MAX: usize = 4096;
+
+/// A handle for a thread rather than its process (`PIDFD_THREAD`), which systems since 6.9 have.
+const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
+
+/// A thread that waits for the answer to its call, and its process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    listener: &'a Listener,
+    notice: &'a Notice,
+}
+
+impl<'a> Target<'a> {
+    pub(crate) fn new(listener: &'a Listener, notice: &'a Notice) -> Self {
+        Self { listener, notice }
+    }
+
+    /// Whether the number still is the thread's.
+    fn still(&self) -> Result<(), Errno> {
+        if self.listener.is_valid(self.notice) { Ok(()) } else { Err(Errno::SRCH) }
+    }
+
+    /// A file that the system has about the thread.
+    pub(crate) fn proc(&self, file: &str) -> String {
+        format!("/proc/{}/{file}", self.notice.thread)
+    }
+
+    fn text(&self, file: &str) -> Result<String, Errno> {
+        let text = std::fs::read_to_string(self.proc(file));
+        let text = text.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        self.still().map(|()| text)
+    }
+
+    /// What a link that the system has about the thread says.
+    pub(crate) fn link(&self, file: &str) -> Result<std::path::PathBuf, Errno> {
+        let link = std::fs::read_link(self.proc(file));
+        let link = link.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        self.still().map(|()| link)
+    }
+
+    /// A handle for the process, or for its thread.
+    pub(crate) fn handle(&self) -> Result<OwnedFd, Errno> {
+        let thread = i32::try_from(self.notice.thread).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+        let handle = match pidfd_open(thread, THREAD) {
+            Err(Errno::INVAL) => {
+                let process = i32::try_from(self.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+                pidfd_open(process, PidfdFlags::empty())?
+            }
+            handle => handle?,
+        };
+        self.still().map(|()| handle)
+    }
+
+    /// A path in the process's memory.
+    pub(crate) fn path(&self, address: u64) -> Result<CString, Errno> {
+        let mut path = Vec::with_capacity(256);
+        while path.len() < PATH_MAX {
+            // What lies behind the end of a path need not be there: no further than the page at a time.
+            let at = address.checked_add(path.len() as u64).ok_or(Errno::FAULT)?;
+            let mut bytes = [0; 256];
+            let (bytes, _) = bytes.split_at_mut(rest_of_page(at).min(256));
+            self.read(at, bytes)?;
+            let begun = path.len();
+            path.extend_from_slice(bytes);
+            if let Some(end) = bytes.iter().position(|&byte| byte == 0) {
+                path.truncate(begun + end);
+                return CString::new(path).map_err(|_| Errno::INVAL);
+            }
+        }
+        Err(Errno::NAMETOOLONG)
+    }
+
+    /// Whether a signal waits for the thread that a kernel would end a sleep for, or the thread is gone.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        let Ok(status) = self.text("status") else { return true };
+        let mask = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+        };
+        (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") & !mask("SigIgn:") != 0
+    }
+
+    /// Copies between the process's memory and ours.
+    fn transfer(&self, address: u64, bytes: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
+        if length == 0 {
+            return Ok(());
+        }
+        let there = usize::try_from(address).map_err(|_| Errno::FAULT)?;
+        let thread = i32::try_from(self.notice.thread).map_err(|_| Errno::SRCH)?;
+        let local = libc::iovec { iov_base: bytes, iov_len: length };
+        let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(there), iov_len: length };
+        // SAFETY: both vectors live through the call; the local one is valid for its length, as the callers below say,
+        // and the system checks the remote one.
+        let done = unsafe {
+            if write {
+                libc::process_vm_writev(thread, &raw const local, 1, &raw const remote, 1, 0)
+            } else {
+                libc::process_vm_readv(thread, &raw const local, 1, &raw const remote, 1, 0)
+            }
+        };
+        if usize::try_from(done).is_ok_and(|done| done == length) {
+            return Ok(());
+        }
+        let error = Errno::from_io_error(&std::io::Error::last_os_error());
+        // Part of it was there. That the system forbids it altogether is another matter.
+        Err(error.filter(|&error| done < 0 && error == Errno::PERM).unwrap_or(Errno::FAULT))
+    }
+}
+
+impl Process for Target<'_> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let result = self.transfer(address, bytes.as_mut_ptr().cast(), bytes.len(), false);
+        self.still().and(result)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.still()?;
+        // The system only reads from these when it writes to the process.
+        self.transfer(address, bytes.as_ptr().cast_mut().cast(), bytes.len(), true)
+    }
+
+    fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno> {
+        let maps = self.text("maps")?;
+        pinnable(address, length, |start, end| is_writable(&maps, start, end).unwrap_or(false))?;
+        let memory = rustix::fs::open(self.proc("mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let process = self.id();
+        self.still()?;
+        let skip = address % PAGE;
+        let copy = HostRange::allocate(skip + length, 4096).map_err(|_| Errno::NOMEM)?;
+        let copy = copy.slice(skip, length).ok_or(Errno::NOMEM)?;
+        let lent = Backing::Lent(Arc::new(LentMemory { memory, process, start: address }), 0);
+        let registered = backing::register(&copy, lent);
+        Ok(keeping(copy, Box::new(registered)))
+    }
+
+    fn descriptor(&self, number: i32) -> Result<OwnedFd, Errno> {
+        let handle = self.handle()?;
+        pidfd_getfd(&handle, number, PidfdGetfdFlags::empty())
+    }
+
+    fn install(&self, file: OwnedFd) -> Result<i32, Errno> {
+        let cloexec = rustix::io::fcntl_getfd(&file).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC));
+        self.listener.give(self.notice, file.as_fd(), cloexec)
+    }
+
+    fn id(&self) -> u32 {
+        let status = std::fs::read_to_string(self.proc("status")).unwrap_or_default();
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+        process.and_then(|number| number.trim().parse().ok()).unwrap_or(self.notice.thread)
+    }
+
+    fn task(&self) -> Result<Option<OwnedFd>, Errno> {
+        self.handle().map(Some)
+    }
+
+    fn last_offset(&self) -> u64 {
+        i64::MAX.cast_unsigned()
+    }
+
+    fn has_mapped(&self, file: Identity, offset: u64) -> bool {
+        view::is_mapped(self.notice.thread, file, offset, 1)
+    }
+}
+
+/// How many bytes there are from an address to the end of its page.
+#[expect(clippy::cast_possible_truncation, reason = "at most a page")]
+const fn rest_of_page(at: u64) -> usize {
+    (PAGE - at % PAGE) as usize
+}
+
+/// Memory that a process has lent to a device.
+struct LentMemory {
+    /// The process's memory as the system shows it. It ends with the program that the process ran then.
+    memory: OwnedFd,
+    process: u32,
+    start: u64,
+}
+
+impl LentMemory {
+    /// Moves bytes, and skips pages that are not there any more.
+    #[expect(
+        clippy::expect_used,
+        reason = "memory that was pinned is in the half of the address space that programs have"
+    )]
+    fn each(
+        &self,
+        part: HostPart<'_>,
+        offset: u64,
+        move_some: impl Fn(i32, *mut c_void, usize, i64) -> isize,
+    ) {
+        let mut done = 0;
+        while done < part.length() {
+            let at = self.start + offset + done as u64;
+            let place = i64::try_from(at).expect("an address of a program's");
+            let here = part.address().wrapping_add(done).cast();
+            match usize::try_from(move_some(self.memory.as_raw_fd(), here, part.length() - done, place)) {
+                // The program has ended.
+                Ok(0) => return,
+                Ok(moved) => done += moved,
+                Err(_) => done += rest_of_page(at),
+            }
+        }
+    }
+}
+
+impl Lent for LentMemory {
+    fn pull(&self, copy: HostPart<'_>, offset: u64) {
+        self.each(copy, offset, |memory, here, length, place| {
+            // SAFETY: `each` stays inside the part, which is valid for writes as long as it is borrowed.
+            unsafe { libc::pread(memory, here, length, place) }
+        });
+    }
+
+    fn push(&self, copy: HostPart<'_>, offset: u64) {
+        self.each(copy, offset, |memory, here, length, place| {
+            // SAFETY: `each` stays inside the part, which is valid for reads as long as it is borrowed.
+            unsafe { libc::pwrite(memory, here, length, place) }
+        });
+    }
+
+    fn place(&self) -> (u32, u64) {
+        (self.process, self.start)
+    }
+}
+
+/// The bytes of one of the system's structures.
+pub(crate) trait Plain: Copy {
+    /// Its bytes.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the implementors below are structures of integers that were made from zeroed memory, so every byte, padding
+        // included, is initialised.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
+    /// Zeros.
+    fn zeroed() -> Self {
+        // SAFETY: the implementors below are structures of integers, for which zeros are values.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+impl Plain for libc::stat {}
+impl Plain for libc::statx {}

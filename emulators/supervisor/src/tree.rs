@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The files that a machine with cards has beside its nodes, and what programs find when they look for them.
+//!
+//! Nothing of it is in the file system: what a program asks for by a path is made when it asks. Folders are the exception, since
+//! a program reads them by itself: they are in a folder of ours, brought up to date whenever one is opened, and paths
+//! that begin in one of them mean what the folder stands for.
+
+use emulator_core::supervised::Supervised;
+use emulator_core::{Errno, accel, remote};
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// The number that the kernel has given to accelerators, and one that a Gaudi's driver is given for nodes of its own.
+const MAJOR: u32 = 261;
+const OWN_MAJOR: u32 = 234;
+
+/// How nodes are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// By the kernel's accelerators, and control nodes by the driver alike (`cdev_sysfs_debugfs_add`).
+    Accelerators,
+    /// By the driver, as before Linux 6.7: each card has an even number, and its control node the next (`allocate_device_id`).
+    Own,
+}
+
+impl Numbers {
+    /// The number of a node.
+    fn of(self, card: u32, control: bool) -> (u32, u32) {
+        match (self, control) {
+            (Self::Accelerators, false) => (MAJOR, card),
+            (Self::Accelerators, true) => (OWN_MAJOR, card),
+            (Self::Own, control) => (OWN_MAJOR, 2 * card + u32::from(control)),
+        }
+    }
+
+    /// The name of the device whose node has a number that is written so.
+    fn device(self, number: &str) -> Option<String> {
+        let (major, minor) = number.split_once(':')?;
+        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+        let card = if self == Self::Own { minor / 2 } else { minor };
+        let control = [false, true].into_iter().find(|&control| self.of(card, control) == (major, minor))?;
+        Some(if control { format!("accel_controlD{card}") } else { format!("accel{card}") })
+    }
+}
+
+/// Another way to a device's attributes: by the number of its node.
+const BY_NUMBER: &str = "/sys/dev/char";
+
+/// Attributes that a program finds in a folder, if the machine has them: of a device, and of its place on the bus.
+const ATTRIBUTES: [&str; 24] = [
+    "dev",
+    "uevent",
+    "pci_addr",
+    "status",
+    "device_type",
+    "dbc0_state",
+    "dbc1_state",
+    "dbc2_state",
+    "dbc3_state",
+    "dbc4_state",
+    "dbc5_state",
+    "dbc6_state",
+    "dbc7_state",
+    "dbc8_state",
+    "dbc9_state",
+    "dbc10_state",
+    "dbc11_state",
+    "dbc12_state",
+    "dbc13_state",
+    "dbc14_state",
+    "dbc15_state",
+    "vendor",
+    "device",
+    "serial",
+];
+
+/// What a path means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// A node, with its number.
+    Node { major: u32, minor: u32 },
+    /// What runs executables of programs for emulated cards.
+    Programs,
+    /// A folder.
+    Folder,
+    /// A file with this text.
+    File(String),
+}
+
+/// A folder of ours, removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// A folder where no other user may put anything.
+    pub(crate) fn new(name: &str) -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        // A folder that another user has put there is refused.
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It has names and nothing else, and the next tree has another path.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The tree.
+pub(crate) struct Tree {
+    machine: Arc<dyn Supervised>,
+    numbers: Numbers,
+    /// Where folders are.
+    root: PathBuf,
+    /// The folder of the driver's module.
+    module: PathBuf,
+    /// That of its parameters, if it has any.
+    parameters: PathBuf,
+}
+
+impl Tree {
+    /// A tree of a machine, whose driver has this name, with a folder for its folders.
+    pub(crate) fn new(machine: Arc<dyn Supervised>, driver: &str, numbers: Numbers, folder: &Folder) -> Self {
+        let module = Path::new("/sys/module").join(driver);
+        let parameters = module.join("parameters");
+        Self { machine, numbers, root: folder.0.clone(), module, parameters }
+    }
+
+    /// Whether a path begins in a folder of this tree, and goes back to one that is none.
+    pub(crate) fn leads_out(&self, path: &Path) -> bool {
+        let back = path.components().position(|part| part == Component::ParentDir);
+        back.is_some_and(|back| {
+            let begin: PathBuf = path.components().take(back).collect();
+            self.meant(path).is_none() && self.meant(&begin).is_some()
+        })
+    }
+
+    /// The path that is meant by one that a program gives, if it is in this tree, whether there is something or not.
+    pub(crate) fn meant(&self, path: &Path) -> Option<PathBuf> {
+        let path = self.stands_for(&plain(path));
+        let by_number = path.strip_prefix(BY_NUMBER).ok().and_then(|rest| {
+            let mut parts = rest.components();
+            let device = self.numbers.device(parts.next()?.as_os_str().to_str()?)?;
+            Some(Path::new(accel::SYSFS).join(device).join(parts.as_path()))
+        });
+        let path = by_number.unwrap_or(path);
+        let roots = [Path::new(accel::NODES), Path::new(accel::SYSFS), &self.module];
+        roots.iter().any(|root| path.starts_with(root)).then_some(path)
+    }
+
+    /// The path that a folder of ours stands for.
+    fn stands_for(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix(&self.root) {
+            Ok(inside) => Path::new("/").join(inside),
+            Err(_) => path.to_owned(),
+        }
+    }
+
+    /// What a path of this tree means.
+    pub(crate) fn find(&self, path: &Path) -> Result<Entry, Errno> {
+        if path == Path::new(remote::NODE) {
+            return Ok(Entry::Programs);
+        }
+        if path == Path::new(accel::NODES) || path == Path::new("/") || self.names(path).is_ok() {
+            return Ok(Entry::Folder);
+        }
+        if let Some((number, control)) = accel::node(path) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let there = self.machine.list(Path::new(accel::NODES))?.contains(&name);
+            let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
+            let (major, minor) = self.numbers.of(card, control);
+            return if there { Ok(Entry::Node { major, minor }) } else { Err(Errno::NOENT) };
+        }
+        self.text(path).map(Entry::File)
+    }
+
+    /// The text of an attribute.
+    fn text(&self, path: &Path) -> Result<String, Errno> {
+        let inside = path.strip_prefix(accel::SYSFS).ok().and_then(Path::to_str);
+        if let Some((device, file)) = inside.and_then(|inside| inside.split_once('/'))
+            && let Some((number, control)) = accel::device(device)
+            && self.is_listed(device)?
+        {
+            // What every device of the class has.
+            let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
+            let (major, minor) = self.numbers.of(card, control);
+            match file {
+                "dev" => return Ok(format!("{major}:{minor}\n")),
+                "uevent" => {
+                    // A control device is the driver's own, and of no type (`device_init_cdev`).
+                    let kind = if control { "" } else { "DEVTYPE=accel_minor\n" };
+                    return Ok(format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=accel/{device}\n{kind}"));
+                }
+                _ => {}
+            }
+        }
+        self.machine.read(path)
+    }
+
+    fn is_listed(&self, device: &str) -> Result<bool, Errno> {
+        Ok(self.machine.list(Path::new(accel::SYSFS))?.iter().any(|name| name == device))
+    }
+
+    /// The names in a folder, and whether each is a folder itself; an error, if it is none.
+    fn names(&self, path: &Path) -> Result<Vec<(String, bool)>, Errno> {
+        let files = |folder: &Path| -> Vec<(String, bool)> {
+            let there = ATTRIBUTES.iter().filter(|name| self.text(&folder.join(name)).is_ok());
+            there.map(|name| ((*name).to_owned(), false)).collect()
+        };
+        if path == Path::new(accel::SYSFS) {
+            return Ok(self.machine.list(path)?.into_iter().map(|name| (name, true)).collect());
+        }
+        if path == Path::new(accel::NODES) || path == Path::new("/") || path == self.parameters {
+            return Ok(self.machine.list(path)?.into_iter().map(|name| (name, false)).collect());
+        }
+        if path == self.module && self.machine.list(&self.parameters).is_ok() {
+            return Ok(vec![("parameters".to_owned(), true)]);
+        }
+        let inside = path.strip_prefix(accel::SYSFS).map_err(|_| Errno::NOENT)?;
+        let mut parts = inside.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
+        let (device, bus) = (parts.next().ok_or(Errno::NOENT)?, parts.next());
+        let (_, control) = accel::device(&device).ok_or(Errno::NOENT)?;
+        if !self.is_listed(&device)? {
+            return Err(Errno::NOENT);
+        }
+        match (bus.as_deref(), parts.next()) {
+            // It has no place on the bus.
+            (None, None) if control => Ok(files(path)),
+            (None, None) => {
+                let mut names = files(path);
+                names.retain(|(name, _)| name != "device");
+                names.push(("device".to_owned(), true));
+                Ok(names)
+            }
+            (Some("device"), None) if !control => Ok(files(path)),
+            _ => Err(Errno::NOENT),
+        }
+    }
+
+    /// The folder of ours that stands for one of this tree, as it is now.
+    pub(crate) fn folder(&self, path: &Path) -> Result<PathBuf, Errno> {
+        if path == Path::new("/") {
+            return Ok(self.root.clone());
+        }
+        let number = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let ours = self.root.join(path.strip_prefix("/").unwrap_or(path));
+        std::fs::create_dir_all(&ours).map_err(number)?;
+        let names = self.names(path)?;
+        for entry in std::fs::read_dir(&ours).map_err(number)? {
+            let entry = entry.map_err(number)?;
+            if !names.iter().any(|(name, _)| entry.file_name() == name.as_str()) {
+                // A card that was pulled out. Another thread may have removed it first.
+                let _ = std::fs::remove_dir_all(entry.path()).or_else(|_| std::fs::remove_file(entry.path()));
+            }
+        }
+        for (name, is_folder) in names {
+            let path = ours.join(name);
+            if is_folder {
+                std::fs::create_dir_all(path).map_err(number)?;
+            } else {
+                std::fs::File::create(path).map_err(number)?;
+            }
+        }
+        Ok(ours)
+    }
+
+    /// Opens a folder, or a stand-in for something that is only to be named.
+    pub(crate) fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        rustix::fs::open(self.folder(path)?, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    }
+}
+
+/// A path without dots.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use emulator_gaudi::{Emulator, Options};
+
+    fn tree(name: &str) -> (Tree, Folder) {
+        let machine = Emulator::new(Options::default()).unwrap();
+        let folder = Folder::new(name).unwrap();
+        (Tree::new(machine, "habanalabs", Numbers::Accelerators, &folder), folder)
+    }
+
+    #[test]
+    fn paths_mean_what_they_lead_to() {
+        let (tree, _folder) = tree("with-cards-paths");
+        let meant = |path: &str| tree.meant(Path::new(path)).map(|path| path.display().to_string());
+        assert_eq!(meant("/dev/accel/accel0").as_deref(), Some("/dev/accel/accel0"));
+        assert_eq!(meant("/dev/./shm/../accel//accel0").as_deref(), Some("/dev/accel/accel0"));
+        assert_eq!(
+            meant("/sys/dev/char/261:1/device/vendor").as_deref(),
+            Some("/sys/class/accel/accel1/device/vendor")
+        );
+        assert_eq!(meant("/dev/accelerate"), None);
+        assert_eq!(meant("/etc/passwd"), None);
+        let folder = tree.root.join("sys/class/accel/accel0/device");
+        assert_eq!(tree.meant(&folder), Some("/sys/class/accel/accel0/device".into()));
+        let out = |path: &str| tree.leads_out(Path::new(path));
+        assert!(out("/dev/accel/..") && out("/sys/class/accel/accel0/../../x"));
+        assert!(!out("/dev/accel/../accel/accel0") && !out("/dev/shm/..") && !out("/dev/accel"));
+    }
+
+    /// A program finds a card's attributes by the number of its node, and one that has the control node by the number before.
+    #[test]
+    fn older_driver_numbers_each_card_and_its_control_node_in_turn() {
+        let (tree, _folder) = tree("with-cards-numbers");
+        let tree = Tree { numbers: Numbers::Own, ..tree };
+        let find = |path: &str| tree.find(Path::new(path));
+        for (name, minor) in [("accel0", 0), ("accel_controlD0", 1), ("accel1", 2), ("accel_controlD1", 3)] {
+            assert_eq!(find(&format!("/dev/accel/{name}")), Ok(Entry::Node { major: 234, minor }), "{name}");
+        }
+        assert_eq!(find("/sys/class/accel/accel1/dev"), Ok(Entry::File("234:2\n".to_owned())));
+        let meant = |path: &str| tree.meant(Path::new(path)).map(|path| path.display().to_string());
+        assert_eq!(
+            meant("/sys/dev/char/234:2/pci_addr").as_deref(),
+            Some("/sys/class/accel/accel1/pci_addr")
+        );
+        assert_eq!(meant("/sys/dev/char/234:3/dev").as_deref(), Some("/sys/class/accel/accel_controlD1/dev"));
+        // From the control device's number a program gets to the card's attributes by the number before.
+        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(Entry::File("234:3\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel_controlD1/pci_addr"), Err(Errno::NOENT));
+        for other in ["/sys/dev/char/261:1/pci_addr", "/sys/dev/char/x/dev"] {
+            assert_eq!(meant(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn machine_shows_nodes_attributes_and_folders() {
+        let (tree, _folder) = tree("with-cards-files");
+        let find = |path: &str| tree.find(Path::new(path));
+        assert_eq!(find("/dev/accel/accel1"), Ok(Entry::Node { major: 261, minor: 1 }));
+        assert_eq!(find("/dev/accel/accel_controlD1"), Ok(Entry::Node { major: 234, minor: 1 }));
+        assert_eq!(find("/dev/accel/accel2"), Err(Errno::NOENT));
+        assert_eq!(find("/dev/accel/emulator"), Ok(Entry::Programs));
+        for folder in
+            ["/dev/accel", "/sys/class/accel", "/sys/class/accel/accel0", "/sys/class/accel/accel0/device"]
+        {
+            assert_eq!(find(folder), Ok(Entry::Folder), "{folder}");
+        }
+        assert_eq!(find("/sys/class/accel/accel2"), Err(Errno::NOENT));
+        assert_eq!(find("/sys/class/accel/accel0/dev"), Ok(Entry::File("261:0\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel0/device/vendor"), Ok(Entry::File("0x1da3\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel0/device/nothing"), Err(Errno::NOENT));
+        let names = |path: &str| {
+            let folder = tree.folder(Path::new(path)).unwrap();
+            let mut names: Vec<_> = std::fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(find("/sys/class/accel/accel_controlD1"), Ok(Entry::Folder));
+        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(Entry::File("234:1\n".to_owned())));
+        assert_eq!(
+            find("/sys/class/accel/accel_controlD1/uevent"),
+            Ok(Entry::File("MAJOR=234\nMINOR=1\nDEVNAME=accel/accel_controlD1\n".to_owned()))
+        );
+        for none in [
+            "accel_controlD1/device",
+            "accel_controlD1/device/vendor",
+            "accel_controlD2",
+            "accel_controlD2/dev",
+        ] {
+            assert_eq!(find(&format!("/sys/class/accel/{none}")), Err(Errno::NOENT), "{none}");
+        }
+        assert_eq!(
+            tree.meant(Path::new("/sys/dev/char/234:1/dev")),
+            Some("/sys/class/accel/accel_controlD1/dev".into())
+        );
+        assert_eq!(names("/sys/class/accel"), ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]);
+        assert_eq!(names("/sys/class/accel/accel_controlD0"), ["dev", "uevent"]);
+        assert_eq!(names("/dev/accel"), ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]);
+        assert!(names("/sys/class/accel/accel0").contains(&"device".to_owned()));
+        assert!(names("/sys/class/accel/accel0/device").contains(&"vendor".to_owned()));
+    }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A chip in a simulator's library (`libttsim.so`), which a process of its own has loaded.
+//!
+//! Such a library ends its process where a rule is broken. So another program loads it, [`SERVER`], and is asked over a socket; when it ends,
+//! what it printed last is the reason for which nothing answers any more.
+//!
+//! Nothing happens in such a chip but while it is told to let time pass. A host that waits for it reads a word again and again: each such
+//! read lets more clocks pass than the one before.
+
+use crate::options::Library;
+use crate::protocol::{LONGEST, Regions, Request};
+use emulator_chip::{BarAddress, Family, Tile};
+use hal_backend::{Code, Failure};
+use hal_tenstorrent_abi::uapi::VENDOR;
+use parking_lot::Mutex;
+use rustix::net::SendFlags;
+use std::io::{Error, ErrorKind, PipeReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
+
+/// The program that loads a library.
+pub const SERVER: &str = "tenstorrent-ttsim";
+/// Where that program is, if it is neither beside this one nor where programs are looked for.
+pub const SERVER_VARIABLE: &str = "HAL_TTSIM_SERVER";
+
+/// How many clocks pass with a read of a word, and with one that comes after many.
+const CLOCKS: (u32, u32) = (256, 1 << 20);
+/// How much of what a process printed is kept.
+const KEPT: usize = 4096;
+
+/// A process with a library.
+#[derive(Debug)]
+pub(crate) struct Simulator {
+    path: PathBuf,
+    state: Mutex<State>,
+    /// Why it ended.
+    ended: OnceLock<String>,
+}
+
+#[derive(Debug)]
+struct State {
+    stream: UnixStream,
+    process: Child,
+    /// Joined at the end, when it has read everything.
+    said: Option<JoinHandle<String>>,
+    regions: Regions,
+    /// The word that was read last, and how many clocks pass when it is read again.
+    watched: Option<BarAddress>,
+    clocks: u32,
+}
+
+/// The last of what a process prints, when it ends.
+fn listen(mut pipe: PipeReader) -> String {
+    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
+    while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+        kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        let surplus = kept.len().saturating_sub(KEPT);
+        kept.drain(..surplus);
+    }
+    String::from_utf8_lossy(&kept).trim().to_owned()
+}
+
+/// Where the program is that loads libraries.
+fn server() -> PathBuf {
+    let named = std::env::var_os(SERVER_VARIABLE).map(PathBuf::from);
+    let beside = || {
+        let program = std::env::current_exe().ok()?;
+        Some(program.with_file_name(SERVER)).filter(|path| path.is_file())
+    };
+    named.or_else(beside).unwrap_or_else(|| PathBuf::from(SERVER))
+}
+
+impl Simulator {
+    pub(crate) fn start(library: &Library, family: &Family) -> Result<Self, Failure> {
+        let path = library.path.clone();
+        let server = server();
+        let wrong = |error: Error| {
+            let advice = match error.kind() {
+                ErrorKind::NotFound => format!(
+                    "build it with cargo build --release --package hal-tenstorrent, and name it by {SERVER_VARIABLE}"
+                ),
+                _ => format!("{SERVER_VARIABLE} names another"),
+            };
+            let message = format!("{} cannot be started: {error}; {advice}", server.display());
+            Failure::new(Code::FailedPrecondition, message)
+        };
+        let (stream, theirs) = UnixStream::pair().map_err(wrong)?;
+        let (reader, writer) = std::io::pipe().map_err(wrong)?;
+        let mut command = Command::new(&server);
+        command.arg(&path).stdin(OwnedFd::from(theirs));
+        command.stdout(writer.try_clone().map_err(wrong)?).stderr(writer);
+        // For a library of ours: which board, and that a broken rule ends it, as it does the vendor's.
+        command.env("TENSTORRENT_SIM", &library.board).env("TENSTORRENT_SIM_VIOLATIONS", "exit");
+        let process = command.spawn().map_err(wrong)?;
+        // The command has the other ends of the socket and the pipe: they are to be the process's alone.
+        drop(command);
+        let said = Some(std::thread::spawn(move || listen(reader)));
+        let regions = Regions::default();
+        let state = State { stream, process, said, regions, watched: None, clocks: CLOCKS.0 };
+        let simulator = Self { path, state: Mutex::new(state), ended: OnceLock::new() };
+        let answered = simulator.ask(|state| {
+            state.regions = Regions::receive(&mut state.stream)?;
+            Ok(())
+        });
+        let unusable = |why| Failure::new(Code::FailedPrecondition, why);
+        answered.map_err(unusable)?;
+        let (found, wanted) = (simulator.state.lock().regions.identity, identity(family));
+        if found != wanted {
+            return Err(unusable(format!(
+                "{} simulates {found:#010x}, and a {} is {wanted:#010x}: name a board of what it simulates with board=",
+                simulator.path.display(),
+                family.name
+            )));
+        }
+        Ok(simulator)
+    }
+
+    /// Asks something; why the process ended, if it has.
+    fn ask<T>(&self, ask: impl FnOnce(&mut State) -> std::io::Result<T>) -> Result<T, String> {
+        let mut state = self.state.lock();
+        if let Some(why) = self.ended.get() {
+            return Err(why.clone());
+        }
+        ask(&mut state).map_err(|error| {
+            let why = state.end(&self.path, &error);
+            self.ended.get_or_init(|| why).clone()
+        })
+    }
+
+    /// Why it ended, if it has.
+    pub(crate) fn ended(&self) -> Option<&str> {
+        self.ended.get().map(String::as_str)
+    }
+
+    pub(crate) fn read(&self, from: BarAddress, bytes: &mut [u8]) -> Result<(), String> {
+        self.ask(|state| {
+            state.pass(from, bytes.len())?;
+            let start = state.bus(from);
+            for (at, piece) in (start..).step_by(LONGEST).zip(bytes.chunks_mut(LONGEST)) {
+                state.send(&Request::Read(at, length(piece)).encode())?;
+                state.stream.read_exact(piece)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn write(&self, to: BarAddress, bytes: &[u8]) -> Result<(), String> {
+        self.ask(|state| {
+            state.watched = None;
+            let start = state.bus(to);
+            for (at, piece) in (start..).step_by(LONGEST).zip(bytes.chunks(LONGEST)) {
+                let header = Request::Write(at, length(piece)).encode();
+                state.send(&[&header, piece].concat())?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn tile_write(&self, tile: Tile, address: u64, bytes: &[u8]) -> Result<(), String> {
+        self.ask(|state| {
+            let header = Request::WriteTile(tile.x.into(), tile.y.into(), address, length(bytes)).encode();
+            state.send(&[&header, bytes].concat())
+        })
+    }
+}
+
+/// What a chip says of itself in its first word on the bus.
+fn identity(family: &Family) -> u32 {
+    u32::from(family.device) << 16 | u32::from(VENDOR)
+}
+
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+impl State {
+    /// Where something is on the bus.
+    fn bus(&self, place: BarAddress) -> u64 {
+        let [first, second, third] = self.regions.starts;
+        let base = match place.bar {
+            0 => first,
+            2 => second,
+            _ => third,
+        };
+        base.saturating_add(place.offset)
+    }
+
+    /// Sends all of some bytes. A connection without a receiver is an error, and no signal to this program.
+    fn send(&self, mut bytes: &[u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            match rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL) {
+                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets time pass before a word is read: the more, the more often.
+    fn pass(&mut self, from: BarAddress, length: usize) -> std::io::Result<()> {
+        if length != 4 {
+            self.watched = None;
+            return Ok(());
+        }
+        let again = self.watched.replace(from) == Some(from);
+        self.clocks = if again { (self.clocks * 2).min(CLOCKS.1) } else { CLOCKS.0 };
+        self.send(&Request::Clock(self.clocks).encode())
+    }
+
+    /// Why nothing answers: how the process ended, and what it said last.
+    fn end(&mut self, path: &Path, error: &Error) -> String {
+        // Whatever is wrong with the stream, nothing can be asked over it any more.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        // One that has ended by itself, as where the stream ended, is not touched by this; another one would not be waited for in vain.
+        let _ = self.process.kill();
+        let status = self.process.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let said = self.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
+        let said =
+            if said.is_empty() { format!("it said nothing ({error})") } else { format!("it said: {said}") };
+        format!("the process with the simulator {} ended ({status}); {said}", path.display())
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // Whatever it is at: nothing of it is needed any more.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if let Some(said) = self.said.take() {
+            let _ = said.join();
+        }
+    }
+}

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The cards of a machine behind one lock, their files, and the workers that execute their tiles.
+//!
+//! The lock is about the driver: files, windows, who has what. A chip has locks of its own, and an access through a window takes this
+//! one only where a tile begins to execute. Each tile that does is a unit of work, a [turn](Silicon::turn) at a time, so that tiles run on
+//! as many threads as there are workers.
+
+use crate::fault;
+use crate::options::Options;
+use crate::silicon::Silicon;
+use emulator_chip::Tile;
+use emulator_core::fault::Faults;
+use emulator_core::file::{Identity, OpenFiles, Opened};
+use emulator_core::{Errno, machine};
+use hal_backend::Failure;
+use hal_tenstorrent_abi::paths;
+use hal_tenstorrent_abi::uapi::{SetNocCleanup, VENDOR};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How many instructions each core of a tile executes before another tile has its turn.
+const TURN: u64 = 1 << 15;
+
+/// What became of a card since its machine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// How often the card was opened.
+    pub opens: u64,
+    /// How often it was reset.
+    pub resets: u64,
+    /// How often a tile was let go.
+    pub launches: u64,
+    /// Turns that tiles had.
+    pub turns: u64,
+    /// What its tiles did, over all resets.
+    pub chip: emulator_chip::Counts,
+    /// Bytes that were read through windows.
+    pub bytes_read: u64,
+    /// Bytes that were written through windows.
+    pub bytes_written: u64,
+    /// Open files that are there now.
+    pub files: u64,
+    /// Windows that programs have now.
+    pub windows: u64,
+    /// Mappings that are there now.
+    pub mappings: u64,
+    /// Cores that are not held, now.
+    pub released: u64,
+}
+
+/// What an access through a mapping needs of its card: shared by all mappings that were made since the last reset.
+#[derive(Debug)]
+pub(crate) struct Board {
+    pub(crate) chip: Silicon,
+    /// Set when the card is reset or pulled out: then no mapping shows anything.
+    pub(crate) gone: AtomicBool,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+}
+
+/// A window that a file has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owned {
+    pub(crate) file: Identity,
+    /// How many mappings of it there are.
+    pub(crate) mappings: u64,
+}
+
+/// One card, with what the kernel keeps for it.
+pub(crate) struct Card {
+    pub(crate) board: Arc<Board>,
+    pub(crate) windows: BTreeMap<u32, Owned>,
+    pub(crate) locks: BTreeMap<u8, Identity>,
+    pub(crate) faults: Faults,
+    counts: Counts,
+    complaint: Option<String>,
+    /// How often it was reset (`reset_gen`); files of before are dead.
+    pub(crate) resets: u64,
+    /// Whether it was pulled out (`detached`).
+    pub(crate) detached: bool,
+}
+
+/// An open file of a card.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct File {
+    pub(crate) card: usize,
+    /// [`Card::resets`] when it was opened, or when it reset the card itself (`open_reset_gen`).
+    pub(crate) resets: u64,
+    pub(crate) exclusive: bool,
+    pub(crate) cleanup: SetNocCleanup,
+}
+
+/// What the lock is around.
+pub(crate) struct Cards {
+    pub(crate) cards: machine::CardList<Card>,
+    pub(crate) files: OpenFiles<()>,
+    /// What is kept for each file that is open.
+    pub(crate) open: BTreeMap<Identity, File>,
+}
+
+/// A tile of a card that executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Unit {
+    card: usize,
+    tile: usize,
+}
+
+/// The lock, held.
+pub(crate) type Guard<'a> = machine::Guard<'a, Cards, Unit>;
+
+/// Cards in one lock.
+pub(crate) struct Machine {
+    pub(crate) options: Options,
+    core: machine::Machine<Cards, Unit>,
+}
+
+impl Board {
+    fn new(options: &Options) -> Result<Arc<Self>, Failure> {
+        Ok(Arc::new(Self {
+            chip: Silicon::new(options)?,
+            gone: AtomicBool::new(false),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+        }))
+    }
+}
+
+impl Card {
+    fn new(options: &Options) -> Result<Self, Failure> {
+        Ok(Self {
+            board: Board::new(options)?,
+            windows: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            faults: Faults::new(&options.faults),
+            counts: Counts::default(),
+            complaint: None,
+            resets: 0,
+            detached: false,
+        })
+    }
+
+    /// Takes what was counted by mappings over.
+    fn count_board(&mut self) {
+        self.counts.bytes_read += self.board.bytes_read.swap(0, Ordering::Relaxed);
+        self.counts.bytes_written += self.board.bytes_written.swap(0, Ordering::Relaxed);
+    }
+
+    /// Ends what every mapping shows.
+    fn end_board(&mut self) {
+        self.count_board();
+        self.counts.chip += self.board.chip.counts();
+        self.board.gone.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Machine {
+    pub(crate) fn new(options: Options) -> Result<Self, Failure> {
+        let cards = std::iter::repeat_with(|| Card::new(&options)).take(options.cards);
+        let cards = Cards {
+            cards: cards.collect::<Result<_, _>>()?,
+            files: OpenFiles::default(),
+            open: BTreeMap::new(),
+        };
+        Ok(Self { core: machine::Machine::new(options.execution.clone(), 0, cards), options })
+    }
+
+    /// Takes the lock.
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        self.core.lock()
+    }
+
+    /// The numbers of the cards that are there.
+    pub(crate) fn present(&self) -> Vec<usize> {
+        let state = self.lock();
+        let cards = state.cards.iter().enumerate();
+        cards.filter(|(_, card)| !card.detached).map(|(number, _)| number).collect()
+    }
+
+    /// What the file system shows of a card.
+    pub(crate) fn attribute(&self, number: usize, file: &str) -> Result<String, Errno> {
+        if !self.present().contains(&number) || file != paths::DESCRIPTION {
+            return Err(Errno::NOENT);
+        }
+        let (vendor, device) = (VENDOR, self.options.board.family().device);
+        Ok(format!(
+            "DRIVER=tenstorrent\nPCI_ID={vendor:04X}:{device:04X}\nPCI_SLOT_NAME=0000:{:02x}:00.0\n",
+            number + 1
+        ))
+    }
+
+    /// Opens a card (`tt_cdev_open`, `admit_chardev_open`): opened for one file alone it must be free, and no other opens it while a file
+    /// has it alone.
+    pub(crate) fn open(&self, number: usize, exclusive: bool) -> Result<OwnedFd, Errno> {
+        self.release_closed();
+        let opened = Opened::new("tenstorrent")?;
+        let mut state = self.lock();
+        let mut others = state.open.values().filter(|file| file.card == number);
+        let busy = others.any(|file| exclusive || file.exclusive);
+        let card = state.cards.find_mut(number).filter(|card| !card.detached).ok_or(Errno::NOENT)?;
+        if busy {
+            return Err(Errno::AGAIN);
+        }
+        card.counts.opens += 1;
+        let file = File { card: number, resets: card.resets, exclusive, cleanup: SetNocCleanup::default() };
+        state.open.insert(opened.identity, file);
+        Ok(state.files.insert(opened, ()))
+    }
+
+    /// Whether a card is open.
+    pub(crate) fn is_open(&self, number: usize) -> bool {
+        self.lock().open.values().any(|file| file.card == number)
+    }
+
+    /// Releases what no descriptor and no mapping refers to any more (`tt_cdev_release`).
+    pub(crate) fn release_closed(&self) {
+        let mut state = self.lock();
+        let cards: &mut Cards = &mut state;
+        for (identity, ()) in cards.files.take_closed() {
+            let Some(file) = cards.open.remove(&identity) else { continue };
+            let card = &mut cards.cards[file.card];
+            let SetNocCleanup { enabled, x, y, addr, data, .. } = file.cleanup;
+            if enabled == 1 && !card.detached {
+                // `tt_cdev_release_noc_cleanup`: the lower half is written.
+                let [a, b, c, d, ..] = data.to_le_bytes();
+                let written = card.board.chip.tile_write(Tile { x, y }, addr, &[a, b, c, d]);
+                if let Err(violation) = written {
+                    card.complaint = Some(violation);
+                }
+            }
+            card.locks.retain(|_, owner| *owner != identity);
+            card.windows.retain(|_, owned| owned.file != identity);
+        }
+        self.launch_all(&mut state);
+    }
+
+    /// Gives every tile that begins to execute to the workers.
+    fn launch_all(&self, state: &mut machine::State<Cards, Unit>) {
+        for number in 0..state.cards.len() {
+            self.launch(state, number);
+        }
+    }
+
+    /// Gives the tiles of a card that begin to execute to the workers.
+    pub(crate) fn launch(&self, state: &mut machine::State<Cards, Unit>, number: usize) {
+        let card = &mut state.cards[number];
+        let board = card.board.clone();
+        for tile in board.chip.take_started() {
+            let card = &mut state.cards[number];
+            card.counts.launches += 1;
+            let hangs = card.faults.strikes(fault::HANG);
+            if card.faults.strikes(fault::STUCK) {
+                board.chip.stick(tile);
+            }
+            if card.faults.strikes(fault::RESET) {
+                self.reset(card);
+                return;
+            }
+            if !hangs {
+                self.core.offer(state, Unit { card: number, tile });
+            }
+        }
+    }
+
+    /// Resets a card (`ioctl_reset_device`): the chip is as it was switched on, mappings show nothing, and the windows of files that
+    /// are dead now are free.
+    pub(crate) fn reset(&self, card: &mut Card) {
+        card.end_board();
+        match Board::new(&self.options) {
+            Ok(board) => card.board = board,
+            // A simulator that was started before is not any more: then the card does not come back.
+            Err(failure) => {
+                card.complaint = Some(failure.message().to_owned());
+                card.detached = true;
+            }
+        }
+        card.resets += 1;
+        card.counts.resets += 1;
+        card.windows.clear();
+    }
+
+    /// Pulls a card out (`tenstorrent_pci_remove`).
+    pub(crate) fn unplug(card: &mut Card) {
+        card.detached = true;
+        card.end_board();
+    }
+
+    /// A worker's thread.
+    pub(crate) fn work(&self, worker: usize) {
+        let mut state = self.lock();
+        while let Some(unit) = self.core.next(&mut state, worker) {
+            let Unit { card: number, tile } = unit;
+            let card = &mut state.cards[number];
+            card.counts.turns += 1;
+            let board = card.board.clone();
+            drop(state);
+            let runs = board.chip.turn(tile, TURN);
+            state = self.lock();
+            let card = &state.cards[number];
+            if !Arc::ptr_eq(&card.board, &board) {
+                continue;
+            }
+            if runs {
+                self.core.offer(&mut state, unit);
+            }
+            // What it let go on other tiles.
+            self.launch(&mut state, number);
+        }
+    }
+
+    /// The clock's thread: nothing of this driver happens at a time.
+    pub(crate) fn tick(&self) {
+        self.core.tick(|_, _| None);
+    }
+
+    /// Ends every thread.
+    pub(crate) fn stop(&self) {
+        self.core.stop();
+    }
+
+    pub(crate) fn counts(&self, number: usize) -> Counts {
+        let mut state = self.lock();
+        let files = state.open.values().filter(|file| file.card == number).count() as u64;
+        let Some(card) = state.cards.find_mut(number) else { return Counts::default() };
+        card.count_board();
+        let mut chip = card.counts.chip;
+        // What one did that was pulled out was taken over then.
+        if !card.detached {
+            chip += card.board.chip.counts();
+        }
+        Counts {
+            chip,
+            files,
+            windows: card.windows.len() as u64,
+            mappings: card.windows.values().map(|owned| owned.mappings).sum(),
+            released: card.board.chip.released() as u64,
+            ..card.counts
+        }
+    }
+
+    /// What became of the cards, a line for each.
+    pub(crate) fn report(&self) -> String {
+        let line = |card| {
+            let counts = self.counts(card);
+            let chip = counts.chip;
+            format!(
+                "card {card}: {} opens, {} resets, {} launches, {} instructions, {} packets with {} bytes read, {} packets with {} \
+                 bytes written, {} bytes read and {} written by the host\n",
+                counts.opens,
+                counts.resets,
+                counts.launches,
+                chip.instructions,
+                chip.packets_read,
+                chip.bytes_read,
+                chip.packets_written,
+                chip.bytes_written,
+                counts.bytes_read,
+                counts.bytes_written,
+            )
+        };
+        (0..self.options.cards).map(line).collect()
+    }
+
+    /// Why nothing answers any more, where a simulator ended.
+    pub(crate) fn ended(&self) -> Option<String> {
+        let state = self.lock();
+        state.cards.iter().find_map(|card| card.board.chip.ended().map(str::to_owned))
+    }
+
+    pub(crate) fn complaint(&self, number: usize) -> Option<String> {
+        self.lock().cards.find(number)?.complaint.clone()
+    }
+
+    pub(crate) fn stopped(&self, number: usize) -> Option<String> {
+        let board = self.lock().cards.find(number)?.board.clone();
+        board.chip.stopped()
+    }
+
+    /// Remembers a rule that was broken.
+    pub(crate) fn complain(&self, number: usize, violation: &str) {
+        self.lock().cards[number].complaint.get_or_insert_with(|| violation.to_owned());
+    }
+}

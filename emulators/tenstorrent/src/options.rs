@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a machine is made with, read from the parameters of a URI.
+
+use crate::fault;
+use emulator_chip::{Board, Model};
+use emulator_core::fault::Fault;
+use emulator_core::options::{Execution, MOST_CARDS};
+use hal_backend::{Failure, Parameters};
+use hal_tenstorrent_abi::Version;
+use std::path::PathBuf;
+
+/// A library with a simulator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Which board it is asked for, if it is one that can be: of ours, as `TENSTORRENT_SIM` says it.
+    pub board: String,
+}
+
+/// Everything that makes one machine differ from another. [The crate](crate) says what each parameter does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// How many cards there are.
+    pub cards: usize,
+    /// What each of them is.
+    pub board: Board,
+    /// What simulates them, if not this process.
+    pub library: Option<Library>,
+    /// Which module drives them.
+    pub module: Version,
+    /// How the machine executes.
+    pub execution: Execution,
+    /// The file that is told what was done, when the machine ends.
+    pub report: Option<PathBuf>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// The newest module that is emulated.
+const NEWEST: Version = Version::new(2, 10, 0);
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cards: 1,
+            board: Board::new(Model::P150),
+            library: None,
+            module: NEWEST,
+            execution: Execution::default(),
+            report: None,
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    /// Takes what is for the machine from the parameters of a URI.
+    pub fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
+        let default = Self::default();
+        Ok(Self {
+            cards: parameters.number("cards", default.cards, 1, MOST_CARDS)?,
+            board: board(parameters)?,
+            library: None,
+            module: module(parameters)?,
+            execution: Execution::read(parameters)?,
+            report: parameters.take("report")?.map(PathBuf::from),
+            faults: Fault::read(parameters, fault::ALL)?,
+        })
+    }
+
+    /// The same, with chips of a library.
+    pub fn with_library(self, path: PathBuf) -> Self {
+        let (model, lines) = (self.board.model().name(), self.board.family().lines.name);
+        let board = format!("{model},{lines}={:#x},banks={:#x}", self.board.lines(), self.board.banks());
+        Self { library: Some(Library { path, board }), ..self }
+    }
+}
+
+fn board(parameters: &mut Parameters<'_>) -> Result<Board, Failure> {
+    let names = Model::ALL.map(Model::name);
+    let name = parameters.choice("board", &names)?;
+    let model = name.and_then(Model::named).unwrap_or(Model::P150);
+    let (whole, lines) = (Board::new(model), &model.family().lines);
+    let mask_of_lines = mask(parameters, lines.name, whole.lines())?;
+    let banks = mask(parameters, "banks", whole.banks().into())?;
+    let banks = u8::try_from(banks)
+        .map_err(|_| parameters.refuse("banks", &format!("is {banks:#x}; a chip has at most eight banks")))?;
+    Board::with_masks(model, mask_of_lines, banks)
+        .map_err(|error| parameters.refuse(lines.name, &format!("or banks makes no such board: {error}")))
+}
+
+fn mask(parameters: &mut Parameters<'_>, key: &'static str, default: u16) -> Result<u16, Failure> {
+    let Some(text) = parameters.take(key)? else { return Ok(default) };
+    let number = text.strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
+    number.ok_or_else(|| {
+        parameters.refuse(key, &format!("is {text:?}; it takes a mask such as {default:#x}, a bit each"))
+    })
+}
+
+fn module(parameters: &mut Parameters<'_>) -> Result<Version, Failure> {
+    let Some(text) = parameters.take("module")? else { return Ok(NEWEST) };
+    let mut numbers = text.split('.').map(|part| part.parse::<u8>().ok());
+    let version = match (numbers.next().flatten(), numbers.next().flatten(), numbers.next()) {
+        (Some(2), Some(minor), None) if minor <= NEWEST.minor => Some(Version::new(2, minor, 0)),
+        _ => None,
+    };
+    version.ok_or_else(|| {
+        parameters.refuse("module", &format!("is {text:?}; it takes a version from 2.0 to 2.10"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
+        let mut parameters = Parameters::new("tenstorrent", pairs.iter().copied());
+        let options = Options::read(&mut parameters)?;
+        parameters.finish().map(|()| options)
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        assert_eq!(read(&[]).unwrap(), Options::default());
+    }
+
+    #[test]
+    fn each_parameter_is_read() {
+        let options = read(&[
+            ("cards", "2"),
+            ("board", "p100a"),
+            ("columns", "0x3ffc"),
+            ("banks", "0xdf"),
+            ("module", "2.2"),
+            ("report", "/tmp/report"),
+            ("fault", "hang:2"),
+        ]);
+        let options = options.unwrap();
+        assert_eq!(options.board, Board::with_masks(Model::P100a, 0x3ffc, 0xdf).unwrap());
+        assert_eq!((options.cards, options.module), (2, Version::new(2, 2, 0)));
+        assert_eq!(options.report.as_deref(), Some(Path::new("/tmp/report")));
+        assert_eq!(options.faults.len(), 1);
+    }
+
+    #[test]
+    fn wormhole_board_is_asked_for_by_rows() {
+        let options = read(&[("board", "n150"), ("rows", "0x2ff")]).unwrap();
+        assert_eq!(options.board, Board::with_masks(Model::N150, 0x2ff, 0x3f).unwrap());
+        let library = options.with_library("/nowhere".into()).library.unwrap();
+        assert_eq!(library.board, "n150,rows=0x2ff,banks=0x3f");
+        let refused = read(&[("board", "n150"), ("columns", "0xff")]).unwrap_err();
+        assert!(refused.message().contains("columns"), "{refused}");
+        let refused = read(&[("board", "n150"), ("rows", "0x3ff")]).unwrap_err();
+        assert!(refused.message().contains("9 of 10 rows"), "{refused}");
+    }
+
+    #[test]
+    fn each_wrong_value_is_refused_by_name() {
+        for (key, value, part) in [
+            ("cards", "0", "cards"),
+            ("board", "n300", "p100a, p150, n150"),
+            ("columns", "12", "such as 0xfff"),
+            ("columns", "0x1fff", "12 of 14 columns"),
+            ("banks", "0x1ff", "eight banks"),
+            ("module", "1.9", "2.0 to 2.10"),
+            ("module", "2.11", "2.0 to 2.10"),
+            ("fault", "explode", "windows:N"),
+        ] {
+            let refused = read(&[(key, value)]).unwrap_err();
+            assert!(refused.message().contains(part), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Requests of open files, as the kernel's driver answers them.
+//!
+//! Request numbers have no sizes in them: the driver takes what its structures have, and `EFAULT` is what a program gets that has less.
+
+use crate::fault;
+use crate::machine::{Card, File, Machine, Owned};
+use emulator_chip::{BarAddress, Family};
+use emulator_core::file::Identity;
+use emulator_core::{Errno, identity};
+use hal_tenstorrent_abi::uapi::{self, Request};
+use hal_tenstorrent_abi::{Version, paths};
+use std::os::fd::BorrowedFd;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// `TENSTORRENT_MAX_INBOUND_TLBS`.
+const MOST_WINDOWS: u32 = 256;
+/// The larger of `x` and `y` that is let through (`ioctl_set_noc_cleanup`).
+const MOST_COORDINATE: u8 = 64;
+
+/// A request of a file, with what was found behind it.
+struct Call<'a> {
+    machine: &'a Machine,
+    card: &'a mut Card,
+    file: &'a mut File,
+    identity: Identity,
+}
+
+/// Reads an argument.
+fn take<T: FromBytes>(argument: &[u8]) -> Result<T, Errno> {
+    T::read_from_prefix(argument).map(|(value, _)| value).map_err(|_| Errno::FAULT)
+}
+
+/// Writes an argument back.
+fn give<T: IntoBytes + Immutable>(argument: &mut [u8], answer: &T) -> Result<(), Errno> {
+    answer.write_to_prefix(argument).map_err(|_| Errno::FAULT)
+}
+
+/// Writes the output of a structure whose input says how much room there is: all of that is cleared, and what fits is filled.
+fn answer<T: IntoBytes + Immutable>(
+    argument: &mut [u8],
+    input: usize,
+    room: u32,
+    answer: &T,
+) -> Result<(), Errno> {
+    let output = answer.as_bytes().get(input..).unwrap_or_default();
+    let place =
+        argument.get_mut(input..).and_then(|rest| rest.get_mut(..room as usize)).ok_or(Errno::FAULT)?;
+    place.fill(0);
+    for (place, byte) in place.iter_mut().zip(output) {
+        *place = *byte;
+    }
+    Ok(())
+}
+
+fn length<T>(input: usize) -> u32 {
+    u32::try_from(size_of::<T>() - input).unwrap_or(u32::MAX)
+}
+
+impl Machine {
+    /// Answers a request (`tt_cdev_ioctl`).
+    pub(crate) fn request(
+        &self,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        let identity = identity(file)?;
+        let mut state = self.lock();
+        state.files.get(identity)?;
+        let mut open = *state.open.get(&identity).ok_or(Errno::NOTTY)?;
+        let card = &mut state.cards[open.card];
+        if card.faults.strikes(fault::UNPLUG) {
+            Self::unplug(card);
+        }
+        if card.detached || card.resets != open.resets {
+            return Err(Errno::NODEV);
+        }
+        let mut call = Call { machine: self, card, file: &mut open, identity };
+        let result = call.answer(request, argument);
+        let number = open.card;
+        state.open.insert(identity, open);
+        self.launch(&mut state, number);
+        result
+    }
+}
+
+impl Call<'_> {
+    fn family(&self) -> &'static Family {
+        self.machine.options.board.family()
+    }
+
+    fn has(&self, since: Version) -> Result<(), Errno> {
+        if self.machine.options.module >= since { Ok(()) } else { Err(Errno::INVAL) }
+    }
+
+    fn answer(&mut self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        match Request::numbered(request).ok_or(Errno::INVAL)? {
+            Request::GetDeviceInfo => self.device_info(argument),
+            Request::QueryMappings => query_mappings(self.family(), argument),
+            Request::GetDriverInfo => self.driver_info(argument),
+            Request::ResetDevice => self.reset_device(argument),
+            Request::LockCtl => self.lock_ctl(argument),
+            Request::AllocateTlb => self.allocate_tlb(argument),
+            Request::FreeTlb => self.free_tlb(argument),
+            Request::ConfigureTlb => self.configure_tlb(argument),
+            Request::SetNocCleanup => self.set_noc_cleanup(argument),
+            Request::SetPowerState => self.set_power_state(argument),
+            // No module answers the first and the third; the others are not modelled.
+            Request::GetHarvesting
+            | Request::AllocateDmaBuf
+            | Request::FreeDmaBuf
+            | Request::PinPages
+            | Request::UnpinPages
+            | Request::MapPeerBar
+            | Request::ExportTlbDmabuf => Err(Errno::INVAL),
+        }
+    }
+
+    /// `ioctl_get_device_info`
+    fn device_info(&self, argument: &mut [u8]) -> Result<(), Errno> {
+        let asked: uapi::GetDeviceInfo = take(argument)?;
+        let bus = u16::try_from(self.file.card + 1).unwrap_or(u16::MAX);
+        let info = uapi::GetDeviceInfo {
+            output_size_bytes: length::<uapi::GetDeviceInfo>(4),
+            vendor_id: uapi::VENDOR,
+            device_id: self.family().device,
+            subsystem_vendor_id: uapi::VENDOR,
+            subsystem_id: 0x40,
+            bus_dev_fn: bus << 8,
+            max_dma_buf_size_log2: 28,
+            ..Default::default()
+        };
+        answer(argument, 4, asked.in_output_size_bytes, &info)
+    }
+
+    /// `ioctl_get_driver_info`
+    fn driver_info(&self, argument: &mut [u8]) -> Result<(), Errno> {
+        let asked: uapi::GetDriverInfo = take(argument)?;
+        let Version { major, minor, patch } = self.machine.options.module;
+        let info = uapi::GetDriverInfo {
+            output_size_bytes: length::<uapi::GetDriverInfo>(4),
+            driver_version: 2,
+            driver_version_major: major,
+            driver_version_minor: minor,
+            driver_version_patch: patch,
+            ..Default::default()
+        };
+        answer(argument, 4, asked.in_output_size_bytes, &info)
+    }
+
+    /// `ioctl_reset_device`: the file that resets goes on, every other one is dead.
+    fn reset_device(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
+        let asked: uapi::ResetDevice = take(argument)?;
+        match asked.flags {
+            uapi::reset::USER | uapi::reset::ASIC | uapi::reset::ASIC_AND_CONTROLLER => {
+                self.has(Version::new(2, 4, 0))?;
+                self.machine.reset(self.card);
+                self.file.resets = self.card.resets;
+            }
+            uapi::reset::POST => self.has(Version::new(2, 4, 0))?,
+            _ => return Err(Errno::INVAL),
+        }
+        let done = uapi::ResetDevice { output_size_bytes: length::<uapi::ResetDevice>(8), ..asked };
+        answer(argument, 8, asked.in_output_size_bytes, &uapi::ResetDevice { result: 0, ..done })
+    }
+
+    /// `ioctl_lock_ctl`
+    fn lock_ctl(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
+        let asked: uapi::LockCtl = take(argument)?;
+        if asked.index >= uapi::lock::COUNT {
+            return Err(Errno::INVAL);
+        }
+        let holder = self.card.locks.get(&asked.index).copied();
+        let ours = holder == Some(self.identity);
+        let value = match asked.flags {
+            uapi::lock::ACQUIRE_BLOCKING => {
+                self.has(Version::new(2, 7, 0))?;
+                if holder.is_some() {
+                    return Err(Errno::AGAIN);
+                }
+                self.card.locks.insert(asked.index, self.identity);
+                1
+            }
+            uapi::lock::ACQUIRE => {
+                if holder.is_none() {
+                    self.card.locks.insert(asked.index, self.identity);
+                }
+                u8::from(holder.is_none())
+            }
+            uapi::lock::RELEASE => {
+                if ours {
+                    self.card.locks.remove(&asked.index);
+                }
+                u8::from(ours)
+            }
+            uapi::lock::TEST => u8::from(holder.is_some()) << 1 | u8::from(ours),
+            _ => return Err(Errno::INVAL),
+        };
+        answer(argument, 12, asked.output_size_bytes, &uapi::LockCtl { value, ..asked })
+    }
+
+    /// `ioctl_allocate_tlb`: the first window of this size that is free.
+    fn allocate_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
+        let asked: uapi::AllocateTlb = take(argument)?;
+        let family = self.family();
+        let mut first = 0;
+        let mut kinds = family.windows.iter().map(|kind| {
+            let ids = first..first + kind.count;
+            first = ids.end;
+            (kind, ids)
+        });
+        let (kind, ids) = kinds.find(|(kind, _)| kind.size == asked.size).ok_or(Errno::INVAL)?;
+        // The smallest come first.
+        let is_small = ids.start == 0;
+        if kind.bar == 4 && self.card.faults.has(fault::NO_LARGE_WINDOWS) {
+            return Err(Errno::INVAL);
+        }
+        let left = self.card.faults.value(fault::WINDOWS).filter(|_| is_small).unwrap_or(u64::MAX);
+        let left = if !is_small && self.card.faults.has(fault::NO_LARGE_WINDOWS) { 0 } else { left };
+        let taken = self.card.windows.keys().filter(|id| ids.contains(id)).count() as u64;
+        let kernel = kernel_window(family);
+        let free = |id: &u32| *id != kernel && !self.card.windows.contains_key(id);
+        let base = ids.start;
+        let id = ids.into_iter().find(free).filter(|_| taken < left).ok_or(Errno::NOMEM)?;
+        let offset = kind.offset + u64::from(id - base) * kind.size;
+        // Those of the third region come behind the first.
+        let offset = offset + if kind.bar == 0 { 0 } else { family.regions[0] };
+        let window = uapi::AllocateTlb {
+            id,
+            mmap_offset_uc: paths::WINDOWS_UNCACHED + offset,
+            mmap_offset_wc: paths::WINDOWS_COMBINING + offset,
+            ..asked
+        };
+        give(argument, &window)?;
+        self.card.windows.insert(id, Owned { file: self.identity, mappings: 0 });
+        Ok(())
+    }
+
+    /// A window of this file's: `EPERM` if it is not.
+    fn window(&self, id: u32) -> Result<Owned, Errno> {
+        if id >= MOST_WINDOWS {
+            return Err(Errno::INVAL);
+        }
+        self.card.windows.get(&id).copied().filter(|owned| owned.file == self.identity).ok_or(Errno::PERM)
+    }
+
+    /// `ioctl_free_tlb`
+    fn free_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
+        let uapi::FreeTlb { id } = take(argument)?;
+        if self.window(id)?.mappings > 0 {
+            return Err(Errno::BUSY);
+        }
+        self.card.windows.remove(&id);
+        Ok(())
+    }
+
+    /// `ioctl_configure_tlb`, `blackhole_configure_tlb`, `wormhole_configure_tlb`: into the registers of the bridge.
+    fn configure_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
+        let asked: uapi::ConfigureTlb = take(argument)?;
+        self.window(asked.id)?;
+        let (config, family) = (asked.config, self.family());
+        let size = family.window(asked.id).ok_or(Errno::INVAL)?.0.size;
+        let address_bits = family.address_bits;
+        if !config.addr.is_multiple_of(size) || config.addr.checked_shr(address_bits).unwrap_or(0) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let (mut x, mut y) = (config.x_end, config.y_end);
+        if self.card.faults.strikes(fault::HARVESTED) {
+            (x, y) = family.fused_off;
+        }
+        let field = |value: u128, bits: u32| value & ((1 << bits) - 1);
+        let mut setting = 0_u128;
+        let mut at = 0;
+        for (value, bits) in [
+            (u128::from(config.addr / size), address_bits - size.trailing_zeros()),
+            (x.into(), 6),
+            (y.into(), 6),
+            (config.x_start.into(), 6),
+            (config.y_start.into(), 6),
+            (config.noc.into(), family.plane_bits),
+            (config.mcast.into(), 1),
+            (config.ordering.into(), 2),
+            (config.linked.into(), 1),
+            // `construct_tlb_config` of a Wormhole leaves it out.
+            (config.static_vc.into(), u32::from(family.static_channels)),
+        ] {
+            setting |= field(value, bits) << at;
+            at += bits;
+        }
+        let words = family.setting_words;
+        for (word, bytes) in (0..).zip(setting.to_le_bytes().chunks_exact(4).take(words)) {
+            let offset = family.configuration + 4 * (words as u64 * u64::from(asked.id) + word);
+            // A card that was lost takes no settings any more, and the driver does not look.
+            let _ = self.card.board.chip.write(BarAddress { bar: 0, offset }, bytes);
+        }
+        Ok(())
+    }
+
+    /// `ioctl_set_noc_cleanup`
+    fn set_noc_cleanup(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
+        self.has(Version::new(2, 2, 0))?;
+        let asked: uapi::SetNocCleanup = take(argument)?;
+        let fits = asked.argsz == length::<uapi::SetNocCleanup>(0)
+            && asked.flags == 0
+            && asked.enabled <= 1
+            && asked.addr.is_multiple_of(4)
+            && asked.noc <= 1
+            && asked.x <= MOST_COORDINATE
+            && asked.y <= MOST_COORDINATE;
+        if !fits {
+            return Err(Errno::INVAL);
+        }
+        self.file.cleanup = asked;
+        Ok(())
+    }
+
+    /// `ioctl_set_power_state`
+    fn set_power_state(&self, argument: &[u8]) -> Result<(), Errno> {
+        self.has(Version::new(2, 6, 0))?;
+        let asked: uapi::PowerState = take(argument)?;
+        let fits = asked.argsz == length::<uapi::PowerState>(0)
+            && asked.flags == 0
+            && asked.reserved0 == 0
+            && asked.validity <= 15 | 14 << 4;
+        if fits { Ok(()) } else { Err(Errno::INVAL) }
+    }
+}
+
+/// The window that the kernel has for itself: the last of those in the first region.
+fn kernel_window(family: &Family) -> u32 {
+    family.windows.iter().filter(|kind| kind.bar == 0).map(|kind| kind.count).sum::<u32>() - 1
+}
+
+/// `ioctl_query_mappings`: the three regions, each uncached and combining.
+fn query_mappings(family: &Family, argument: &mut [u8]) -> Result<(), Errno> {
+    let asked: uapi::QueryMappings = take(argument)?;
+    let regions = family.regions.into_iter().flat_map(|length| [length; 2]);
+    let mut known = (1..).zip(regions).map(|(mapping_id, mapping_size)| uapi::Mapping {
+        mapping_id,
+        mapping_base: u64::from(mapping_id - 1) << 36,
+        mapping_size,
+        ..Default::default()
+    });
+    let places = argument.get_mut(size_of::<uapi::QueryMappings>()..).unwrap_or_default();
+    let mut places = places.chunks_exact_mut(size_of::<uapi::Mapping>());
+    for _ in 0..asked.output_mapping_count {
+        give(places.next().ok_or(Errno::FAULT)?, &known.next().unwrap_or_default())?;
+    }
+    Ok(())
+}

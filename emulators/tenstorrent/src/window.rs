@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Windows, mapped: what an access through one does.
+//!
+//! An access that breaks a rule of the chip is answered as the bus does it: a read gives ones, and a write does nothing. The rule is
+//! remembered, for people.
+
+use crate::fault;
+use crate::machine::{Board, Machine};
+use emulator_chip::BarAddress;
+use emulator_core::file::Identity;
+use emulator_core::{DeviceRange, Errno, identity};
+use hal_tenstorrent_abi::paths;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A mapping of a window.
+struct WindowRange {
+    machine: Arc<Machine>,
+    board: Arc<Board>,
+    card: usize,
+    owner: Identity,
+    window: u32,
+    /// Where the window is.
+    start: BarAddress,
+    length: u64,
+    /// Whether reads are to be counted for a fault.
+    flips: bool,
+    /// Keeps the file open, as a mapping does; gone before the file is looked at.
+    file: Option<OwnedFd>,
+}
+
+/// Maps a window (`tenstorrent_mmap`, `map_tlb_window`).
+pub(crate) fn map(
+    machine: &Arc<Machine>,
+    file: BorrowedFd<'_>,
+    length: usize,
+    offset: u64,
+) -> Result<Arc<dyn DeviceRange>, Errno> {
+    let owner = identity(file)?;
+    let length = length as u64;
+    let mut state = machine.lock();
+    state.files.get(owner)?;
+    let open = *state.open.get(&owner).ok_or(Errno::NOTTY)?;
+    let card = &mut state.cards[open.card];
+    if card.detached || card.resets != open.resets {
+        return Err(Errno::NODEV);
+    }
+    let within = [paths::WINDOWS_UNCACHED, paths::WINDOWS_COMBINING]
+        .into_iter()
+        .find_map(|base| offset.checked_sub(base).filter(|&within| within < paths::MAPPABLE));
+    let within = within.ok_or(Errno::INVAL)?;
+    let family = machine.options.board.family();
+    let (bar, at) = match within.checked_sub(family.regions[0]) {
+        Some(at) => (4, at),
+        None => (0, within),
+    };
+    let (window, kind) = family.window_at(bar, at).ok_or(Errno::INVAL)?;
+    if !(at - kind.offset).is_multiple_of(kind.size) || length > kind.size || length == 0 {
+        return Err(Errno::INVAL);
+    }
+    let owned = card.windows.get_mut(&window).filter(|owned| owned.file == owner).ok_or(Errno::PERM)?;
+    owned.mappings += 1;
+    Ok(Arc::new(WindowRange {
+        machine: machine.clone(),
+        board: card.board.clone(),
+        card: open.card,
+        owner,
+        window,
+        start: BarAddress { bar, offset: at },
+        length,
+        flips: card.faults.has(fault::FLIP),
+        file: Some(file.try_clone_to_owned().map_err(|_| Errno::MFILE)?),
+    }))
+}
+
+impl WindowRange {
+    /// Where an access is; `EFAULT` if it is not in the mapping, `ENODEV` if the kernel has taken that back.
+    fn place(&self, offset: u64, length: usize) -> Result<BarAddress, Errno> {
+        if self.board.gone.load(Ordering::Relaxed) {
+            return Err(Errno::NODEV);
+        }
+        let end = offset.checked_add(length as u64).filter(|&end| end <= self.length);
+        end.map(|_| BarAddress { offset: self.start.offset + offset, ..self.start }).ok_or(Errno::FAULT)
+    }
+
+    /// Whether an access was done. `ENODEV` where nothing is there any more that could do it.
+    fn report(&self, result: Result<(), String>) -> Result<bool, Errno> {
+        if let Err(violation) = &result {
+            self.machine.complain(self.card, violation);
+        }
+        if self.board.chip.ended().is_some() { Err(Errno::NODEV) } else { Ok(result.is_ok()) }
+    }
+
+    /// Whether this read is one that goes wrong.
+    fn is_flipped(&self, length: usize) -> bool {
+        self.flips && length > 4 && self.machine.lock().cards[self.card].faults.strikes(fault::FLIP)
+    }
+}
+
+impl DeviceRange for WindowRange {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let place = self.place(offset, bytes.len())?;
+        if !self.report(self.board.chip.read(place, bytes))? {
+            bytes.fill(0xff);
+        }
+        if self.is_flipped(bytes.len())
+            && let Some(last) = bytes.last_mut()
+        {
+            *last ^= 0x80;
+        }
+        self.board.bytes_read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let place = self.place(offset, bytes.len())?;
+        self.report(self.board.chip.write(place, bytes))?;
+        self.board.bytes_written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if self.board.chip.has_started() {
+            self.machine.launch(&mut self.machine.lock(), self.card);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WindowRange {
+    fn drop(&mut self) {
+        let mut state = self.machine.lock();
+        let card = &mut state.cards[self.card];
+        if let Some(owned) = card.windows.get_mut(&self.window)
+            && owned.file == self.owner
+            && Arc::ptr_eq(&card.board, &self.board)
+        {
+            owned.mappings -= 1;
+        }
+        drop(state);
+        drop(self.file.take());
+        self.machine.release_closed();
+    }
+}
+
+impl fmt::Debug for WindowRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WindowRange({} at {:?}, {} bytes)", self.window, self.start, self.length)
+    }
+}

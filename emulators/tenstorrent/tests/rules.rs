@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The rules of the kernel's driver, through the boundary alone.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+use emulator_core::{DeviceRange, Errno, Kernel};
+use emulator_tenstorrent::{Counts, Emulator, Options};
+use hal_backend::Parameters;
+use hal_tenstorrent_abi::{
+    CallError, Calls, Ioctl, Lock, NocCleanup, Ordering, Power, Reset, Target, Tlb, Window, uapi,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+const SMALL: u64 = 2 << 20;
+const LARGE: u64 = 4 << 30;
+const SOFT_RESET: u64 = 0xffb1_21b0;
+const ALL_HELD: u32 = 0x4_7800;
+
+fn machine(pairs: &[(&'static str, &'static str)]) -> Arc<Emulator> {
+    let mut parameters = Parameters::new("tenstorrent", pairs.iter().copied());
+    Emulator::new(Options::read(&mut parameters).unwrap()).unwrap()
+}
+
+fn node() -> &'static Path {
+    Path::new("/dev/tenstorrent/0")
+}
+
+/// An open file.
+struct File(Arc<Emulator>, OwnedFd);
+
+impl Ioctl for File {
+    fn ioctl(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.0.ioctl(self.1.as_fd(), request, argument)
+    }
+}
+
+fn open(machine: &Arc<Emulator>) -> Calls<File> {
+    Calls::new(File(machine.clone(), machine.open(node()).unwrap())).unwrap()
+}
+
+fn map(calls: &Calls<File>, tlb: Tlb) -> Result<Arc<dyn DeviceRange>, Errno> {
+    let File(machine, file) = calls.kernel();
+    machine.map_device(file.as_fd(), usize::try_from(tlb.length).unwrap(), tlb.uncached_offset)
+}
+
+fn show(x: u16, y: u16, address: u64) -> Window {
+    Window { target: Target::Tile { x, y }, address, noc: 0, ordering: Ordering::Strict }
+}
+
+fn errno<T>(result: Result<T, CallError>) -> Option<Errno> {
+    match result {
+        Err(CallError::Refused { errno, .. }) => Some(errno),
+        _ => None,
+    }
+}
+
+/// What is asked of a card that the machine does not have is that of no card.
+#[test]
+fn number_that_names_no_card_is_looked_up_and_not_taken_for_one() {
+    let machine = machine(&[]);
+    assert_eq!(machine.counts(99), Counts::default());
+    assert_eq!((machine.stopped(99), machine.complaint(99)), (None, None));
+}
+
+#[test]
+fn card_says_who_it_is() {
+    let machine = machine(&[("module", "2.6")]);
+    let calls = open(&machine);
+    let device = calls.device().unwrap();
+    assert_eq!((device.vendor, device.device), (uapi::VENDOR, uapi::device::BLACKHOLE));
+    assert_eq!(device.location, (0, 1, 0, 0));
+    assert_eq!(calls.driver().version.to_string(), "2.6.0");
+    let mappings = calls.mappings().unwrap();
+    assert_eq!(
+        mappings.iter().map(|mapping| mapping.length >> 20).collect::<Vec<_>>(),
+        [512, 512, 1, 1, 32_768, 32_768]
+    );
+    let description = machine.read(Path::new("/sys/class/tenstorrent/tenstorrent!0/device/uevent")).unwrap();
+    assert!(description.contains("PCI_ID=1E52:B140"), "{description}");
+    assert_eq!(machine.list(Path::new("/sys/class/tenstorrent")).unwrap(), ["tenstorrent!0"]);
+    assert!(calls.set_power(Power { flags: 7 }).is_ok());
+    assert_eq!(machine.ioctl(calls.kernel().1.as_fd(), 0xfa63, &mut [0; 64]), Err(Errno::INVAL));
+    assert_eq!(machine.ioctl(calls.kernel().1.as_fd(), 0xfa00, &mut [0; 3]), Err(Errno::FAULT));
+}
+
+#[test]
+fn exclusive_file_is_alone() {
+    let machine = machine(&[]);
+    let shared = machine.open(node()).unwrap();
+    assert_eq!(machine.open_exclusive(node()).unwrap_err(), Errno::AGAIN);
+    machine.close(shared);
+    let alone = machine.open_exclusive(node()).unwrap();
+    assert_eq!(machine.open(node()).unwrap_err(), Errno::AGAIN);
+    // Closed behind the emulator's back, as by a program that ends.
+    drop(alone);
+    assert!(machine.open(node()).is_ok());
+    assert_eq!(machine.open(Path::new("/dev/tenstorrent/1")).unwrap_err(), Errno::NOENT);
+}
+
+#[test]
+fn windows_are_whose_they_are_and_as_many_as_there_are() {
+    let machine = machine(&[("fault", "windows:3")]);
+    let (one, other) = (open(&machine), open(&machine));
+    let first = one.allocate_window(SMALL).unwrap();
+    let second = other.allocate_window(SMALL).unwrap();
+    assert_ne!(first.id, second.id);
+    assert_eq!(errno(one.point(&second, &show(1, 2, 0))), Some(Errno::PERM));
+    assert_eq!(errno(one.free_window(second)), Some(Errno::PERM));
+    assert_eq!(map(&one, second).unwrap_err(), Errno::PERM);
+    assert_eq!(errno(one.allocate_window(1 << 20)), Some(Errno::INVAL));
+    one.allocate_window(SMALL).unwrap();
+    assert_eq!(errno(one.allocate_window(SMALL)), Some(Errno::NOMEM));
+    let large: Vec<Tlb> = (0..8).map(|_| one.allocate_window(LARGE).unwrap()).collect();
+    assert_eq!(errno(one.allocate_window(LARGE)), Some(Errno::NOMEM));
+    assert!(large.iter().all(|tlb| tlb.uncached_offset >= (6 << 36) + (512 << 20)));
+    let range = map(&one, first).unwrap();
+    assert_eq!(errno(one.free_window(first)), Some(Errno::BUSY));
+    assert_eq!(range.read(SMALL - 2, &mut [0; 4]), Err(Errno::FAULT));
+    drop(range);
+    one.free_window(first).unwrap();
+    assert_eq!(machine.counts(0).windows, 10);
+    drop(other);
+    assert_eq!(machine.counts(0).windows, 10, "it is not looked at yet");
+    machine.close(machine.open(node()).unwrap());
+    assert_eq!(machine.counts(0).windows, 9);
+}
+
+#[test]
+fn access_that_breaks_a_rule_of_the_chip_is_answered_with_ones() {
+    let machine = machine(&[]);
+    let calls = open(&machine);
+    let tlb = calls.allocate_window(SMALL).unwrap();
+    let range = map(&calls, tlb).unwrap();
+    calls.point(&tlb, &show(1, 2, 0)).unwrap();
+    let mut word = [0; 4];
+    range.write(0x100, &[1, 2, 3, 4]).unwrap();
+    range.read(0x100, &mut word).unwrap();
+    assert_eq!(word, [1, 2, 3, 4]);
+    // Behind a tile's memory.
+    range.read(0x1f_0000, &mut word).unwrap();
+    assert_eq!(word, [0xff; 4]);
+    assert!(machine.complaint(0).unwrap().contains("not memory"));
+}
+
+#[test]
+fn reset_ends_every_file_but_the_one_that_asked() {
+    let machine = machine(&[]);
+    let (one, other) = (open(&machine), open(&machine));
+    let tlb = other.allocate_window(SMALL).unwrap();
+    let range = map(&other, tlb).unwrap();
+    one.reset(Reset::Chip).unwrap();
+    one.reset(Reset::Post).unwrap();
+    assert_eq!(errno(other.device()), Some(Errno::NODEV));
+    assert_eq!(map(&other, tlb).unwrap_err(), Errno::NODEV);
+    assert_eq!(range.read(0, &mut [0; 4]), Err(Errno::NODEV));
+    assert!(one.device().is_ok());
+    assert!(open(&machine).device().is_ok());
+    assert_eq!((machine.counts(0).resets, machine.counts(0).windows), (1, 0));
+}
+
+#[test]
+fn locks_are_between_files_and_end_with_them() {
+    let machine = machine(&[]);
+    let (one, other) = (open(&machine), open(&machine));
+    assert!(one.try_lock(5).unwrap() && !other.try_lock(5).unwrap());
+    assert_eq!((one.holder(5).unwrap(), other.holder(5).unwrap()), (Lock::Ours, Lock::Others));
+    assert!(!other.unlock(5).unwrap());
+    assert_eq!(errno(other.wait_lock(5)), Some(Errno::AGAIN));
+    drop(one);
+    machine.close(machine.open(node()).unwrap());
+    assert!(other.wait_lock(5).is_ok());
+}
+
+#[test]
+fn cleanup_of_a_file_is_done_however_it_is_closed() {
+    let machine = machine(&[]);
+    let calls = open(&machine);
+    let tlb = calls.allocate_window(SMALL).unwrap();
+    calls.point(&tlb, &show(1, 2, 0xffa0_0000)).unwrap();
+    let range = map(&calls, tlb).unwrap();
+    let cleanup = NocCleanup { x: 1, y: 2, noc: 0, address: SOFT_RESET, value: ALL_HELD };
+    calls.set_cleanup(Some(cleanup)).unwrap();
+    range.write(SOFT_RESET - 0xffa0_0000, &(ALL_HELD & !(1 << 11)).to_le_bytes()).unwrap();
+    assert_eq!((machine.counts(0).released, machine.counts(0).launches), (1, 1));
+    drop(range);
+    drop(calls);
+    machine.close(machine.open(node()).unwrap());
+    assert_eq!(machine.counts(0).released, 0);
+    let calls = open(&machine);
+    let wrong = NocCleanup { address: SOFT_RESET + 2, ..cleanup };
+    assert_eq!(errno(calls.set_cleanup(Some(wrong))), Some(Errno::INVAL));
+}
+
+#[test]
+fn wormhole_has_windows_of_three_sizes_and_addresses_of_36_bits() {
+    const MIB: u64 = 1 << 20;
+    let machine = machine(&[("board", "n150")]);
+    let calls = open(&machine);
+    let device = calls.device().unwrap();
+    assert_eq!((device.vendor, device.device), (uapi::VENDOR, uapi::device::WORMHOLE));
+    let description = machine.read(Path::new("/sys/class/tenstorrent/tenstorrent!0/device/uevent")).unwrap();
+    assert!(description.contains("PCI_ID=1E52:401E"), "{description}");
+    let mappings = calls.mappings().unwrap();
+    let lengths: Vec<u64> = mappings.iter().map(|mapping| mapping.length >> 20).collect();
+    assert_eq!(lengths, [512, 512, 1, 1, 32, 32]);
+    // All there are but the kernel's, each at its place in the first region.
+    for (size, count, first, start) in [(MIB, 156, 0, 0), (2 * MIB, 10, 156, 156), (16 * MIB, 19, 166, 176)] {
+        let windows: Vec<Tlb> = (0..count).map(|_| calls.allocate_window(size).unwrap()).collect();
+        assert_eq!(errno(calls.allocate_window(size)), Some(Errno::NOMEM));
+        for (index, tlb) in (0..).zip(&windows) {
+            assert_eq!(tlb.id, first + index);
+            assert_eq!(tlb.uncached_offset, (6 << 36) + start * MIB + u64::from(index) * size);
+        }
+        let tlb = windows[3];
+        let range = map(&calls, tlb).unwrap();
+        calls.point(&tlb, &show(18, 18, 0)).unwrap();
+        range.write(0x100, &size.to_le_bytes()).unwrap();
+        let mut bytes = [0; 8];
+        range.read(0x100, &mut bytes).unwrap();
+        assert_eq!(bytes, size.to_le_bytes());
+        // Within 36 bits.
+        assert_eq!(errno(calls.point(&tlb, &show(18, 18, 1 << 36))), Some(Errno::INVAL));
+        assert!(calls.point(&tlb, &show(0, 10, (1 << 36) - size)).is_ok());
+        windows.into_iter().skip(4).for_each(|tlb| calls.free_window(tlb).unwrap());
+    }
+    assert_eq!(errno(calls.allocate_window(LARGE)), Some(Errno::INVAL));
+    assert_eq!(machine.complaint(0), None);
+}
+
+#[test]
+fn wormholes_windows_are_taken_by_others_by_size() {
+    let machine = machine(&[("board", "n150"), ("fault", "windows:2"), ("fault", "no-large-windows")]);
+    let calls = open(&machine);
+    for _ in 0..2 {
+        calls.allocate_window(1 << 20).unwrap();
+    }
+    for size in [1 << 20, 2 << 20, 16 << 20] {
+        assert_eq!(errno(calls.allocate_window(size)), Some(Errno::NOMEM));
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The functions of the C interface.
+
+use crate::board::parse_board;
+use crate::simulator::Simulator;
+use emulator_chip::{Tile, Violation};
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The board of this process, between `libttsim_init` and `libttsim_exit`.
+static SIMULATOR: Mutex<Option<Simulator>> = Mutex::new(None);
+
+/// Reads memory of the host, for the device.
+type ReadHost = Option<unsafe extern "C" fn(u64, *mut c_void, u32)>;
+/// Writes memory of the host, for the device.
+type WriteHost = Option<unsafe extern "C" fn(u64, *const c_void, u32)>;
+
+fn lock() -> MutexGuard<'static, Option<Simulator>> {
+    SIMULATOR.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the process, as the interface has it where it is used wrongly.
+fn fatal(message: &str) -> ! {
+    eprintln!("emulator-ttsim: {message}");
+    std::process::exit(1)
+}
+
+fn with<T>(work: impl FnOnce(&mut Simulator) -> T) -> T {
+    match &mut *lock() {
+        Some(simulator) => work(simulator),
+        None => fatal("called before libttsim_init or after libttsim_exit"),
+    }
+}
+
+/// Whether what breaks a rule ends the process, as in the vendor's library.
+fn ends() -> bool {
+    std::env::var_os("TENSTORRENT_SIM_VIOLATIONS").is_some_and(|value| value == "exit")
+}
+
+/// Says what broke a rule.
+fn complain(message: &str) {
+    if ends() {
+        fatal(message);
+    }
+    eprintln!("emulator-ttsim: {message}");
+}
+
+fn report(result: Result<(), Violation>) -> bool {
+    if let Err(violation) = &result {
+        complain(&violation.to_string());
+    }
+    result.is_ok()
+}
+
+/// Hands zeroed bytes to `read`, and copies them out, or ones if it failed.
+///
+/// # Safety
+/// `to` is valid for writing `size` bytes.
+unsafe fn read_into(to: *mut c_void, size: u32, read: impl FnOnce(&mut [u8]) -> Result<(), Violation>) {
+    if size == 0 {
+        return;
+    }
+    // SAFETY: valid for that many bytes, says the caller; they are written before they are read.
+    let bytes = unsafe {
+        to.cast::<u8>().write_bytes(0, size as usize);
+        std::slice::from_raw_parts_mut(to.cast::<u8>(), size as usize)
+    };
+    if !report(read(bytes)) {
+        bytes.fill(0xff);
+    }
+}
+
+/// The bytes to write.
+///
+/// # Safety
+/// `from` is valid for reading `size` bytes for as long as the result is used.
+unsafe fn bytes_from<'a>(from: *const c_void, size: u32) -> &'a [u8] {
+    if size == 0 {
+        return &[];
+    }
+    // SAFETY: `size` bytes can be read at `from` while the result is used, as the function asks.
+    unsafe { std::slice::from_raw_parts(from.cast(), size as usize) }
+}
+
+/// A tile, if its coordinates can be any.
+fn tile(x: u32, y: u32) -> Result<Tile, Violation> {
+    match (u8::try_from(x), u8::try_from(y)) {
+        (Ok(x), Ok(y)) => Ok(Tile { x, y }),
+        _ => {
+            let tile = Tile { x: u8::MAX, y: u8::MAX };
+            Err(Violation::NotModelled { what: "what is", tile, address: 0 })
+        }
+    }
+}
+
+/// Makes the board.
+#[unsafe(no_mangle)]
+pub extern "C" fn libttsim_init() {
+    let text = std::env::var("TENSTORRENT_SIM").unwrap_or_else(|_| "p150".to_owned());
+    let board = parse_board(&text).unwrap_or_else(|message| fatal(&message));
+    let mut simulator = lock();
+    if simulator.is_some() {
+        fatal("libttsim_init was called twice");
+    }
+    *simulator = Some(Simulator::new(board));
+}
+
+/// Switches the board off.
+#[unsafe(no_mangle)]
+pub extern "C" fn libttsim_exit() {
+    *lock() = None;
+}
+
+/// Reads a word of the configuration space.
+#[unsafe(no_mangle)]
+pub extern "C" fn libttsim_pci_config_rd32(bus_device_function: u32, offset: u32) -> u32 {
+    with(|simulator| simulator.configuration(bus_device_function, offset))
+}
+
+/// Would write a word of the configuration space, where nothing can be written.
+#[unsafe(no_mangle)]
+pub extern "C" fn libttsim_pci_config_wr32(bus_device_function: u32, offset: u32, data: u32) {
+    eprintln!(
+        "emulator-ttsim: {data:#x} was not written to {offset:#x} of the configuration space of {bus_device_function:#x}"
+    );
+}
+
+/// Reads from one of the device's regions.
+///
+/// # Safety
+/// `to` is valid for writing `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libttsim_pci_mem_rd_bytes(address: u64, to: *mut c_void, size: u32) {
+    // SAFETY: `size` bytes can be written at `to`, as this function asks for `read_into`.
+    unsafe { read_into(to, size, |bytes| with(|simulator| simulator.read(address, bytes))) }
+}
+
+/// Writes to one of the device's regions.
+///
+/// # Safety
+/// `from` is valid for reading `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libttsim_pci_mem_wr_bytes(address: u64, from: *const c_void, size: u32) {
+    // SAFETY: used for this call alone.
+    let bytes = unsafe { bytes_from(from, size) };
+    report(with(|simulator| simulator.write(address, bytes)));
+}
+
+/// Reads from a tile.
+///
+/// # Safety
+/// `to` is valid for writing `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libttsim_tile_rd_bytes(x: u32, y: u32, address: u64, to: *mut c_void, size: u32) {
+    let read = |bytes: &mut [u8]| with(|simulator| simulator.tile_read(tile(x, y)?, address, bytes));
+    // SAFETY: `size` bytes can be written at `to`, as this function asks for `read_into`.
+    unsafe { read_into(to, size, read) }
+}
+
+/// Writes to a tile.
+///
+/// # Safety
+/// `from` is valid for reading `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libttsim_tile_wr_bytes(
+    x: u32,
+    y: u32,
+    address: u64,
+    from: *const c_void,
+    size: u32,
+) {
+    // SAFETY: used for this call alone.
+    let bytes = unsafe { bytes_from(from, size) };
+    report(with(|simulator| simulator.tile_write(tile(x, y)?, address, bytes)));
+}
+
+/// Lets time pass.
+#[unsafe(no_mangle)]
+pub extern "C" fn libttsim_clock(clocks: u32) {
+    for stopped in with(|simulator| simulator.clock(clocks)) {
+        complain(&format!("core {:?} of tile {} stopped: {:?}", stopped.core, stopped.tile, stopped.stop));
+    }
+}
+
+/// Says how the device reaches the host's memory, which this one never does.
+#[unsafe(no_mangle)]
+pub extern "C" fn libttsim_set_pci_dma_mem_callbacks(_read: ReadHost, _write: WriteHost) {}

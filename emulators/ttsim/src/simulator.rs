@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The board on a bus: its regions have addresses there.
+
+use emulator_chip::{BarAddress, Board, Chip, Stopped, Tile, Violation};
+
+/// Where the first region is.
+pub const BAR0: u64 = 0x1_0000_0000;
+/// Where the second region is.
+pub const BAR2: u64 = 0x1_2000_0000;
+/// Where the third region is.
+pub const BAR4: u64 = 0x8_0000_0000;
+
+/// The vendor, as a PCI bus has it.
+const VENDOR: u32 = 0x1e52;
+/// The lowest bits of a region's address: 64 bits wide.
+const WIDE: u32 = 4;
+
+/// A board, and which cores were already said to have stopped.
+#[derive(Debug)]
+pub struct Simulator {
+    chip: Chip,
+    told: Vec<Stopped>,
+}
+
+impl Simulator {
+    /// A board that was just switched on.
+    pub fn new(board: Board) -> Self {
+        Self { chip: Chip::new(board), told: Vec::new() }
+    }
+
+    /// A word of the bus's configuration space. There is one device, and no other answers.
+    pub fn configuration(&self, function: u32, offset: u32) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "an address in two halves")]
+        let (low, high) = (|address: u64| address as u32 | WIDE, |address: u64| (address >> 32) as u32);
+        match (function, offset) {
+            (0, 0x00) => u32::from(self.chip.family().device) << 16 | VENDOR,
+            (0, 0x10) => low(BAR0),
+            (0, 0x14) => high(BAR0),
+            (0, 0x18) => low(BAR2),
+            (0, 0x1c) => high(BAR2),
+            (0, 0x20) => low(BAR4),
+            (0, 0x24) => high(BAR4),
+            (0, _) => 0,
+            _ => u32::MAX,
+        }
+    }
+
+    /// Reads from the bus.
+    pub fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
+        self.chip.read(self.region(address, bytes.len())?, bytes)
+    }
+
+    /// Writes to the bus.
+    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
+        self.chip.write(self.region(address, bytes.len())?, bytes)
+    }
+
+    /// Reads from a tile.
+    pub fn tile_read(&mut self, tile: Tile, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
+        self.chip.tile_read(tile, address, bytes)
+    }
+
+    /// Writes to a tile.
+    pub fn tile_write(&mut self, tile: Tile, address: u64, bytes: &[u8]) -> Result<(), Violation> {
+        self.chip.tile_write(tile, address, bytes)
+    }
+
+    /// Lets time pass; the cores that have stopped since this was asked before.
+    pub fn clock(&mut self, clocks: u32) -> Vec<Stopped> {
+        self.chip.step(clocks.into());
+        let now = self.chip.stopped();
+        let news = now.iter().filter(|stopped| !self.told.contains(stopped)).cloned().collect();
+        self.told = now;
+        news
+    }
+
+    /// Which region an address of the bus is in.
+    fn region(&self, address: u64, length: usize) -> Result<BarAddress, Violation> {
+        let regions = [(0, BAR0), (2, BAR2), (4, BAR4)].into_iter().zip(self.chip.family().regions);
+        for ((bar, base), bytes) in regions {
+            if let Some(offset) = address.checked_sub(base)
+                && offset < bytes
+            {
+                return Ok(BarAddress { bar, offset });
+            }
+        }
+        Err(Violation::Bus { address, length })
+    }
+}
