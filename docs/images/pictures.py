@@ -101,5 +101,96 @@ def layers():
     it.write()
 
 
+def tile():
+    """A Tenstorrent tile's memory during a dispatch."""
+    it = Picture("tile.svg", "A tile's memory during a dispatch: with all bindings, and page by page", 960, 560)
+    columns = (
+        (110, "All bindings fit", (
+            (34, "plain", "where core B starts", "0x0000"),
+            (46, "plain", "words of the dispatch, IREE's state", "0x2000"),
+            (60, "ship", "the executable's image", "0x3000"),
+            (46, "ship", "a stack of 32 KiB for each core", ""),
+            (40, "ship", "workgroup-local memory", ""),
+            (34, "plain", "list of the bindings' pages in DRAM", ""),
+            (74, "done", "the bindings", ""),
+            (74, "done", "a copy of each, to see what changed", ""),
+        )),
+        (570, "Page by page", (
+            (34, "plain", "where core B starts", "0x0000"),
+            (46, "plain", "words of the dispatch, IREE's state", "0x2000"),
+            (60, "ship", "the image, with page look-ups", "0x3000"),
+            (46, "ship", "one stack of 32 KiB", ""),
+            (40, "ship", "workgroup-local memory", ""),
+            (46, "plain", "tables: each page, here and in DRAM", ""),
+            (68, "done", "places: a page of 4 KiB and its copy", ""),
+            (68, "done", "… as many as fit", ""),
+        )),
+    )
+    for x, title, parts in columns:
+        it.text(x + 160, 28, title, "b", "middle")
+        y = 44
+        for height, kind, name, address in parts:
+            it.box(x, y, 320, height, kind, radius=0)
+            it.text(x + 160, y + height / 2 + 4.5, name, "", "middle")
+            it.text(x - 10, y + 14, address, "m", "end")
+            y += height
+        it.box(x, y, 320, 60, "rig", radius=0)
+        it.text(x + 160, y + 27, "buffers, l1= KiB", "", "middle")
+        it.text(x + 160, y + 45, "at one address in all tiles", "s", "middle")
+        it.text(x - 10, y + 14, "1,472 KiB", "m", "end")
+        it.text(x - 10, y + 62, "1,536 KiB", "m", "end")
+    it.text(20, 546, "Not to scale. A Blackhole's tile with l1=64; a Wormhole's has 1,464 KiB.", "s")
+    it.write()
+
+
+def nanoseconds(cell):
+    """The middle of a cell such as `1.1 to 5.6 µs`, or nothing."""
+    unit = {"ns": 1, "µs": 1e3, "ms": 1e6}.get(cell.split()[-1])
+    if unit is None:
+        return None
+    ends = [float(number.replace(",", "")) * unit for number in re.findall(r"[0-9][0-9,.]*", cell)]
+    return (ends[0] * ends[-1]) ** 0.5
+
+
+def performance():
+    """The bars of the table in `docs/performance.md`."""
+    rows = []
+    for line in (HERE.parent / "performance.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|") or len(cells) != 5:
+            continue
+        task, mock = nanoseconds(cells[2]), nanoseconds(cells[3])
+        goal = re.match(r"([0-9.]+) × task", cells[4])
+        if task and mock:
+            missed = re.search(r"task: ([0-9.]+) to ([0-9.]+)", cells[4])
+            ratio = (float(missed[1]) + float(missed[2])) / 2 if missed else mock / task
+            rows.append((cells[0], ratio, float(goal[1]) if goal else None, "rig" if missed else "done"))
+    left, wide, top = 300, 500, 64
+    it = Picture("performance.svg", "Time of mock as a share of local-task's", 960, top + 26 * len(rows) + 46)
+    it.text(20, 24, "Time of mock / time of local-task: shorter is faster", "b")
+    bottom = top + 26 * len(rows)
+    for tenth in range(0, 13, 2):
+        x = left + wide * tenth / 12
+        it.line([(x, top - 8), (x, bottom)], "line" if tenth == 10 else "faint", arrow=False)
+        it.text(x, top - 14, f"{tenth / 10:g}", "s", "middle")
+    for number, (name, ratio, goal, kind) in enumerate(rows):
+        y = top + 26 * number
+        it.text(left - 12, y + 14, name, "s", "end")
+        it.box(left, y + 2, round(wide * min(ratio, 1.2) / 1.2, 1), 16, kind, radius=0)
+        if goal:
+            x = left + wide * goal / 1.2
+            it.line([(x, y - 1), (x, y + 21)], "goal", arrow=False)
+        it.text(left + wide + 16, y + 14, f"{ratio:.2f}", "s")
+    it.box(20, bottom + 16, 14, 14, "done", radius=0)
+    it.text(42, bottom + 28, "goal met in every run", "s")
+    it.box(200, bottom + 16, 14, 14, "rig", radius=0)
+    it.text(222, bottom + 28, "not in every run", "s")
+    it.line([(350, bottom + 14), (350, bottom + 32)], "goal", arrow=False)
+    it.text(360, bottom + 28, "the goal. Each bar is the middle of three runs.", "s")
+    it.write()
+
+
 if __name__ == "__main__":
+    performance()
     layers()
+    tile()
