@@ -23,7 +23,7 @@ pub const PARAMETERS: &[Parameter] = &[
         name: "reflection",
         values: "full|none",
         default: "full",
-        effect: "whether programs see the parameters of functions; [replays](reports.md) need `none`",
+        effect: "whether programs see the parameters of functions; replays of recordings need `none`",
     },
     Parameter {
         name: "collective_rank",

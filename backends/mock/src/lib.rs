@@ -7,7 +7,7 @@
 //! so real models compute real results on it. What it does not have is hardware: nothing that it shows says how
 //! fast or how sound a real device is.
 //!
-//! [`Mock::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/mock.md` has their table.
+//! [`Mock::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/without-a-card.md` has their table.
 //!
 //! # Faults
 //!

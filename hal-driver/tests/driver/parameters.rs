@@ -21,7 +21,7 @@ fn has_the_table(page: &str, parameters: &[Parameter]) {
 
 #[test]
 fn pages_have_the_tables_of_the_declarations() {
-    has_the_table("mock.md", Mock::PARAMETERS);
+    has_the_table("without-a-card.md", Mock::PARAMETERS);
     has_the_table("programs.md", hal_driver::PARAMETERS);
 }
 
