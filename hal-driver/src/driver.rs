@@ -47,7 +47,7 @@ pub const PARAMETERS: &[Parameter] = &[
         name: "collective_piece",
         values: "N",
         default: "4194304",
-        effect: "the most bytes of a [piece](collectives.md#memory), the same for all ranks",
+        effect: "the most bytes of a [piece](collectives.md#the-design), the same for all ranks",
     },
 ];
 
