@@ -5,14 +5,14 @@
 
 use crate::iree::{Flavour, Plugin, Tree};
 use crate::workspace;
-use crate::{collectives, cts};
+use crate::{collectives, cts, latency};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
     /// Fewer rounds of less work: less than a minute once everything is built, where nothing else runs, in place of a minute and a half
     #[arg(long)]
@@ -32,6 +32,12 @@ pub(crate) struct Options {
     /// Collectives within a process and between processes, beside plain MPI; with `--quick`, on two ranks
     #[arg(long)]
     collectives: bool,
+    /// Latencies of a module's calls on devices that take turns, as the flags behind `--` say; without any, of a small model on
+    /// mock and on IREE's local-task
+    #[arg(long, conflicts_with_all = ["engine", "gaudi", "collectives", "only", "quick", "device"])]
+    latency: bool,
+    #[command(flatten)]
+    calls: latency::Options,
     /// What to measure beside local-sync and local-task: mock, or a plugin's driver, unless one is named
     #[arg(long, value_name = "URI")]
     device: Option<String>,
@@ -42,8 +48,7 @@ pub(crate) struct Options {
 impl Options {
     /// A case on a plugin's driver, quickly.
     pub(crate) fn outside(plugin: Plugin, case: &str) -> Self {
-        let only = Some(case.to_owned());
-        Self { quick: true, only, engine: false, gaudi: false, collectives: false, device: None, plugin }
+        Self { quick: true, only: Some(case.to_owned()), plugin, ..Self::default() }
     }
 
     /// Refuses what picks nothing, before anything is built.
@@ -69,6 +74,7 @@ impl Options {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     options.check_only()?;
     match options {
+        Options { latency: true, .. } => latency::run(&options.calls, &options.plugin),
         Options { engine: true, .. } => engine(options),
         Options { gaudi: true, .. } => transfers(options),
         Options { collectives: true, .. } => {
@@ -459,16 +465,7 @@ mod tests {
     }
 
     fn only(text: &str, engine: bool, gaudi: bool, collectives: bool) -> Options {
-        let plugin = Plugin::default();
-        Options {
-            quick: false,
-            only: Some(text.to_owned()),
-            engine,
-            gaudi,
-            collectives,
-            device: None,
-            plugin,
-        }
+        Options { only: Some(text.to_owned()), engine, gaudi, collectives, ..Options::default() }
     }
 
     #[test]

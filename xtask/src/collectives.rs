@@ -3,7 +3,7 @@
 //! `cargo xtask bench --collectives`: what collectives cost within a process and between processes, beside the plain calls of the
 //! MPI that carries them, in the same run; and whether the model on paper (`docs/collectives.md`) says how that grows.
 
-use crate::{setup, workspace};
+use crate::{packages, workspace};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -64,7 +64,8 @@ pub(crate) fn check_only(only: &str, quick: bool) -> Result<()> {
 
 /// Measures, of everything or of what the words of `only` say: ways, kinds, numbers of ranks and of bytes.
 pub(crate) fn bench(quick: bool, only: &str) -> Result<bool> {
-    let launcher = setup::mpi()?;
+    packages::MPI.ensure()?;
+    let launcher = "mpirun";
     let root = workspace::root()?;
     let folder = workspace::target()?.join("bench-collectives");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -93,7 +94,7 @@ pub(crate) fn bench(quick: bool, only: &str) -> Result<bool> {
     for (way, transports, ranks) in WAYS.into_iter().filter(|(way, ..)| asks_for_way(only, way)) {
         for ranks in ranks.iter().filter(|&&ranks| (!quick || ranks == 2) && asks_for_ranks(only, ranks)) {
             let job = |program: &Path| {
-                let mut job = Command::new(&launcher);
+                let mut job = Command::new(launcher);
                 // Unbound, as a rank has a thread that moves what it does not wait for itself.
                 job.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
                 job.args(["--mca", "btl", transports]).stdin(std::process::Stdio::null());
@@ -117,7 +118,7 @@ pub(crate) fn bench(quick: bool, only: &str) -> Result<bool> {
     let figures = read(&text)?;
     let file = workspace::target()?.join("bench-collectives.txt");
     std::fs::write(&file, &text).with_context(|| format!("writing {}", file.display()))?;
-    let version = output("the version of MPI", Command::new(&launcher).arg("--version"))?;
+    let version = output("the version of MPI", Command::new(launcher).arg("--version"))?;
     println!("\n{}, {} s", version.lines().next().unwrap_or_default(), began.elapsed().as_secs());
     print!("{}", report(&figures, processors()));
     println!("\neverything measured: {}", file.display());

@@ -3,7 +3,7 @@
 //! `cargo xtask test`: everything that a contributor must see green.
 
 use crate::steps::{self, Lane, Step};
-use crate::{setup, workspace};
+use crate::{asan, embedders, packages, third_party, workspace};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,6 +13,9 @@ pub(crate) struct Options {
     /// Run only the steps with these names
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
+    /// Also run the long steps: longer random runs, repetitions on other devices, mutants
+    #[arg(long)]
+    long: bool,
     /// Name the steps and run none
     #[arg(long)]
     pub(crate) list: bool,
@@ -21,7 +24,7 @@ pub(crate) struct Options {
     pub(crate) keep_going: bool,
     /// One step at a time, each with its output as it comes; otherwise two run side by side where there are two processors
     #[arg(long)]
-    pub(crate) in_turn: bool,
+    in_turn: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
@@ -31,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.list {
         let width = steps::width_of(names_of(&stages).into_iter());
         for step in stages.into_iter().flatten().flatten() {
-            println!("{:<width$} {}", step.name, step.about);
+            println!("{:<width$} {}{}", step.name, step.about, if step.is_long { " (--long)" } else { "" });
         }
         return Ok(true);
     }
@@ -40,13 +43,23 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         bail!("there is no step {unknown}; `cargo xtask test --list` names them");
     }
     for lane in stages.iter_mut().flatten() {
-        lane.retain(|step| options.only.is_empty() || options.only.iter().any(|only| only == step.name));
+        lane.retain(|step| match options.only.as_slice() {
+            [] => options.long || !step.is_long,
+            only => only.iter().any(|only| only == step.name),
+        });
     }
     let names = names_of(&stages);
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
-    if names.iter().any(|name| ["unit", "demo", "demo-nodes"].contains(name)) {
-        setup::mpi()?;
+    // Before minutes are spent.
+    for (package, steps) in [
+        (packages::MPI, ["unit", "demo", "demo-nodes"].as_slice()),
+        (packages::VALGRIND, &["instructions"]),
+        (packages::GOOGLETEST, &["build", "cts", "nodes", "rehearsal"]),
+    ] {
+        if names.iter().any(|name| steps.contains(name)) {
+            package.ensure()?;
+        }
     }
     let has_several = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
     let outcomes = if options.in_turn || !has_several {
@@ -58,25 +71,20 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(steps::green(&outcomes))
 }
 
-/// Every step. What needs no more than cargo runs beside what needs IREE's tools, as most steps keep one processor busy; those that
-/// build in one folder take turns there by themselves. What needs the machine to itself comes at the end.
+/// Every step. Steps that need cargo alone run beside those that need IREE's tools, since most keep one processor busy; steps
+/// that build in one folder take turns there by themselves. Steps that measure times or look for leaks come at the end and
+/// have the machine to themselves.
 fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
     let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into()).to_string_lossy().into_owned();
     let commands = Commands { root, target, me };
-    let lane =
-        |parts: &[fn(&Commands<'_>) -> Vec<Step>]| parts.iter().flat_map(|part| part(&commands)).collect();
-    vec![
-        vec![lane(&[at_first])],
-        vec![lane(&[through_iree, rehearsals]), lane(&[of_the_sources, of_the_engine, of_a_release])],
-        vec![lane(&[alone])],
-    ]
+    vec![vec![first(&commands)], vec![through_iree(&commands), by_cargo(&commands)], vec![alone(&commands)]]
 }
 
 fn names_of(stages: &[Vec<Lane>]) -> Vec<&'static str> {
     stages.iter().flatten().flatten().map(|step| step.name).collect()
 }
 
-/// What the steps are called.
+/// The names of all steps.
 #[cfg(test)]
 pub(crate) fn names() -> Vec<&'static str> {
     names_of(&stages(Path::new(""), Path::new("")))
@@ -91,21 +99,24 @@ struct Commands<'a> {
 }
 
 impl Commands<'_> {
-    fn cargo(&self, arguments: &[&str]) -> Command {
+    /// cargo with these words.
+    fn cargo(&self, words: &str) -> Command {
         let mut command = workspace::cargo();
-        command.args(arguments).current_dir(self.root);
+        command.args(words.split_whitespace()).current_dir(self.root);
         command
     }
 
-    fn xtask(&self, arguments: &[&str]) -> Command {
+    /// This program with these words.
+    fn xtask(&self, words: &str) -> Command {
         let mut command = Command::new(&self.me);
-        command.args(setup::is_allowed().then_some("--yes")).args(arguments).current_dir(self.root);
+        command.args(packages::is_allowed().then_some("--yes")).args(words.split_whitespace());
+        command.current_dir(self.root);
         command
     }
 
-    /// A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
-    fn checker(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = self.cargo(arguments);
+    /// A test of the engine under a checker, which is another configuration of the same crates, with a folder of its own.
+    fn checker(&self, name: &str) -> Command {
+        let mut command = self.cargo(&format!("test -p hal-semaphore --test {name} --release"));
         let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
         command
             .env("RUSTFLAGS", format!("{flags} --cfg {name}"))
@@ -113,281 +124,288 @@ impl Commands<'_> {
         command
     }
 
-    fn docs(&self, more: &[&str]) -> Command {
-        let mut docs = self.cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
-        docs.args(more);
+    fn docs(&self, more: &str) -> Command {
+        let mut docs = self.cargo(&format!("doc --workspace --no-deps --all-features {more}"));
         docs.env("RUSTDOCFLAGS", "-Dwarnings");
         docs
     }
+
+    /// A check of everything with the toolchain that the manifest promises, which keeps its own folder.
+    fn msrv(&self) -> Command {
+        let mut command = Command::new("rustup");
+        command.args(["run", MSRV, "cargo"]);
+        command.args(["check", "--workspace", "--all-features", "--locked", "--quiet"]);
+        // This cargo's environment names its own compiler.
+        command.env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+        command.current_dir(self.root).env("CARGO_TARGET_DIR", self.target.join("msrv"));
+        command
+    }
 }
 
-fn step(name: &'static str, about: &'static str, command: Command) -> Step {
-    Step { name, about, missing: None, command }
+fn with(mut command: Command, variable: &str, value: &str) -> Command {
+    command.env(variable, value);
+    command
 }
 
-/// The crate with the engine.
-const ENGINE: &str = "hal-semaphore";
-
-/// The quickest to fail, and what many others need.
-fn at_first(commands: &Commands<'_>) -> Vec<Step> {
+/// The quickest to fail, and the build that many others need.
+fn first(commands: &Commands<'_>) -> Lane {
     vec![
-        Step {
-            missing: Some(|| component("rustfmt", "fmt")),
-            ..step("format", "the sources are formatted", commands.cargo(&["fmt", "--all", "--check"]))
-        },
-        step(
+        Step::new("format", "the sources are formatted", commands.cargo("fmt --all --check"))
+            .needs(|| component("rustfmt", "fmt")),
+        Step::new(
             "build",
             "IREE's tools and its conformance suite, with our drivers linked in",
-            commands.xtask(&["build"]),
+            commands.xtask("build"),
         ),
     ]
 }
 
-/// The sources, and the tests of each crate.
-fn of_the_sources(commands: &Commands<'_>) -> Vec<Step> {
+/// IREE's suite, models and other people's programs.
+fn through_iree(commands: &Commands<'_>) -> Lane {
+    let rehearsal = |device: &str| commands.xtask(&format!("hw {device} --device {device}://emulated"));
     vec![
-        Step {
-            missing: Some(|| component("clippy", "clippy")),
-            ..step(
-                "clippy",
-                "no warning anywhere",
-                commands.cargo(&[
-                    "clippy",
-                    "--workspace",
-                    "--all-targets",
-                    "--all-features",
-                    "--",
-                    "-Dwarnings",
-                ]),
-            )
-        },
-        step(
-            "unit",
-            "unit, property and regression tests, examples in the documentation",
-            commands.cargo(&["test", "--workspace", "--all-features"]),
-        ),
-    ]
-}
-
-/// What IREE's suite, models and programs of other people's say.
-fn through_iree(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step("cts", "IREE's conformance suite on every backend", commands.xtask(&["cts"])),
-        step(
+        Step::new("cts", "IREE's conformance suite on every backend", commands.xtask("cts")),
+        Step::new(
             "nodes",
             "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
-            commands.xtask(&["cts", "--nodes"]),
+            commands.xtask("cts --nodes"),
         ),
-        step(
-            "programs",
-            "a minute of random programs over IREE's interface, on every device and on local-task",
-            commands.xtask(&["programs", "--seconds", "60"]),
-        ),
-        step(
+        Step::new(
             "third-party",
             "a driver outside the workspace builds, links and runs",
-            commands.xtask(&["third-party"]),
+            commands.xtask("step third-party"),
         ),
-        step(
-            "embedders",
-            "programs in C, C++ and Rust outside the repository build and run",
-            commands.xtask(&["embedders"]),
-        ),
-        step(
+        Step::new(
             "demo",
             "real models on every device, checked against numpy and local-sync",
-            commands.xtask(&["demo"]),
+            commands.xtask("demo"),
         ),
-        step(
-            "demo-nodes",
-            "the demo's own models through nodes",
-            commands.xtask(&["demo", "--nodes", "--quick"]),
-        ),
-        step(
+        Step::new(
             "python",
-            "the Python package, beside IREE's own on the same modules",
-            commands.xtask(&["wheel", "--test"]),
+            "the Python package, beside IREE's own on the same modules; the demo's scripts",
+            commands.xtask("wheel --test"),
         ),
-        step(
+        Step::new(
+            "rehearsal",
+            "what a person with a Gaudi card runs, on an emulated one through nodes; nothing is measured",
+            {
+                let mut rehearsal = commands.xtask("with gaudi://emulated?generation=gaudi1 --");
+                rehearsal.args([commands.me.as_str(), "hw", "gaudi", "--quick"]);
+                rehearsal
+            },
+        ),
+        Step::new(
+            "embedders",
+            "programs in C, C++ and Rust outside the repository build and run",
+            commands.xtask("step embedders"),
+        )
+        .long(),
+        Step::new(
             "replay",
             "what models do on one device, recorded and replayed on the others",
-            commands.xtask(&["replay"]),
-        ),
-    ]
-}
-
-/// What a person with a card runs, on emulated ones; and what comes from outside, damaged.
-fn rehearsals(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step(
-            "rehearsal",
-            "what a person with a Gaudi card runs, on an emulated one",
-            commands.xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
-        ),
-        step(
-            "rehearsal-nodes",
-            "the same through nodes, on the other generation; nothing is measured",
-            commands.xtask(&[
-                "with",
-                "gaudi://emulated?generation=gaudi1",
-                "--",
-                &commands.me,
-                "hw",
-                "gaudi",
-                "--quick",
-            ]),
-        ),
-        step(
+            commands.xtask("demo --replay"),
+        )
+        .long(),
+        Step::new(
+            "demo-nodes",
+            "the demo's own models through nodes",
+            commands.xtask("demo --nodes --quick"),
+        )
+        .long(),
+        Step::new(
+            "programs",
+            "a minute of random programs over IREE's interface, on every device and on local-task",
+            commands.cargo("test -p hal-driver --all-features --release --test programs -- --seconds 60"),
+        )
+        .long(),
+        Step::new(
+            "rehearsal-gaudi",
+            "what a person with a Gaudi card runs, on an emulated one, with its measurements",
+            rehearsal("gaudi"),
+        )
+        .long(),
+        Step::new(
             "rehearsal-qaic",
             "what a person with a Cloud AI 100 runs, on an emulated one",
-            commands.xtask(&["hw", "qaic", "--device", "qaic://emulated"]),
-        ),
-        step(
+            rehearsal("qaic"),
+        )
+        .long(),
+        Step::new(
             "rehearsal-tenstorrent",
             "what a person with a Tenstorrent card runs, on an emulated one",
-            commands.xtask(&["hw", "tenstorrent", "--device", "tenstorrent://emulated"]),
-        ),
-        step(
-            "fuzz",
-            "a minute of what comes from outside, made up and damaged",
-            commands.xtask(&["fuzz", "--seconds", "60"]),
-        ),
+            rehearsal("tenstorrent"),
+        )
+        .long(),
     ]
 }
 
-/// The engine by itself, and what is counted.
-fn of_the_engine(commands: &Commands<'_>) -> Vec<Step> {
+/// The sources, the tests of each crate, the engine by itself, and what is published.
+fn by_cargo(commands: &Commands<'_>) -> Lane {
     vec![
-        step(
-            "memory",
-            "allocations, bytes and stack at full size, optimised",
-            commands.cargo(&["test", "-p", ENGINE, "--release", "--test", "steady_state"]),
+        Step::new(
+            "clippy",
+            "no warning anywhere",
+            commands.cargo("clippy --workspace --all-targets --all-features -- -Dwarnings"),
+        )
+        .needs(|| component("clippy", "clippy")),
+        Step::new(
+            "unit",
+            "unit, property and regression tests, random programs, examples in the documentation",
+            commands.cargo("test --workspace --all-features"),
         ),
-        step("oracle", "4,000 random graphs against the order that they ask for, optimised", {
-            let mut oracle =
-                commands.cargo(&["test", "-p", ENGINE, "--release", "--test", "engine", "dag::"]);
-            oracle.env("DAG_SEEDS", "4000");
-            oracle
-        }),
-        step(
-            "worlds",
-            "a minute of random programs on random devices, judged by the engine's rules",
-            commands.xtask(&["worlds", "--seconds", "60"]),
-        ),
-        step(
-            "loom",
-            "every interleaving of each race, and the mutants that must fail",
-            commands.checker("loom", &["test", "-p", ENGINE, "--test", "loom", "--release"]),
-        ),
-        step(
-            "shuttle",
-            "random schedules of many threads, and the mutants that must fail",
-            commands.checker("shuttle", &["test", "-p", ENGINE, "--test", "shuttle", "--release"]),
-        ),
-        step(
-            "mutants",
-            "a sample of wrong lines in the engine: a test notices each, or hal-semaphore/mutants.toml says why none need",
-            commands.xtask(&["mutants", "--sample", "12", "--seed", "1", "--together"]),
-        ),
-        step(
+        Step::new(
             "example",
             "the walkthrough runs",
-            commands.cargo(&["run", "-p", ENGINE, "--example", "walkthrough"]),
+            commands.cargo("run -p hal-semaphore --example walkthrough"),
         ),
-        step(
+        Step::new(
+            "loom",
+            "every interleaving of each race, and the broken twins that must fail",
+            commands.checker("loom"),
+        ),
+        Step::new(
+            "shuttle",
+            "random schedules of many threads, and the broken twins that must fail",
+            commands.checker("shuttle"),
+        ),
+        Step::new(
             "instructions",
             "no operation costs more instructions than its budget",
-            commands.xtask(&["instructions"]),
+            commands.cargo(
+                "bench -p hal-driver -p hal-collectives-mpi --features hal-collectives-mpi/loopback \
+                 --bench instructions",
+            ),
         ),
-        step(
+        Step::new(
+            "docs",
+            "the documentation, of private items too, builds without a warning",
+            commands.docs("--document-private-items"),
+        ),
+        Step::new(
+            "deny",
+            "licences, sources and versions of the dependencies",
+            commands.cargo("deny --all-features check bans licenses sources"),
+        )
+        .needs(deny_missing),
+        Step::new(
+            "advisories",
+            "no dependency has a known vulnerability, or was withdrawn",
+            commands.cargo("deny --all-features check --disable-fetch advisories"),
+        )
+        .needs(advisories_missing),
+        Step::new(
+            "fuzz",
+            "everything that reads bytes from outside, fed with made-up and damaged ones",
+            with(commands.cargo("test --workspace --all-features fuzz_"), "PROPTEST_CASES", "5000"),
+        )
+        .long(),
+        Step::new(
+            "memory",
+            "allocations, bytes and stack of the engine at full size, optimised",
+            commands.cargo("test -p hal-semaphore --release --test steady_state"),
+        )
+        .long(),
+        Step::new(
+            "oracle",
+            "4,000 random graphs against the order that they ask for, optimised",
+            with(
+                commands.cargo("test -p hal-semaphore --release --test engine dag::"),
+                "DAG_SEEDS",
+                "4000",
+            ),
+        )
+        .long(),
+        Step::new(
+            "worlds",
+            "a minute of random programs on random devices, judged by the engine's rules",
+            commands.cargo("test -p hal-semaphore --release --test worlds -- --seconds 60"),
+        )
+        .long(),
+        Step::new(
+            "mutants",
+            "a sample of mutants of the engine and of collectives: a test notices each",
+            commands.cargo("mutants -p hal-semaphore -p hal-collectives --shard 0/200 --sharding round-robin"),
+        )
+        .needs(mutants_missing)
+        .long(),
+        Step::new(
             "bench",
             "each benchmark of the engine runs once",
-            commands.cargo(&["bench", "-p", ENGINE, "--bench", "engine", "--", "--test"]),
-        ),
-    ]
-}
-
-/// What has the machine to itself: what measures times, and what looks for leaks. The leak checker takes for a leak what a thread has whose number
-/// another one had before, and Linux begins with the numbers anew the sooner the more else is started.
-fn alone(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step(
-            "asan",
-            "the driver's tests with AddressSanitizer (`cargo xtask asan` has IREE's side too, and C programs)",
-            commands.xtask(&["asan", "--quick"]),
-        ),
-        step(
-            "side-by-side",
-            "each case runs on IREE's local drivers and on the mock device",
-            commands.xtask(&["bench", "--quick"]),
-        ),
-        step(
-            "time",
-            "calls of a module are timed on two devices in turns",
-            commands.xtask(&["time", "--turns", "1"]),
-        ),
-    ]
-}
-
-/// What is published: packages, the oldest compiler, documentation, dependencies.
-fn of_a_release(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step(
+            commands.cargo("bench -p hal-semaphore --bench engine -- --test"),
+        )
+        .long(),
+        Step::new(
             "package",
             "the crates that can be published are whole: each builds from what would be uploaded",
             commands.cargo(
-                &[&["package", "--quiet", "--allow-dirty", "--offline"], PUBLISHED.as_slice()].concat(),
+                "package --quiet --allow-dirty --offline -p hal-semaphore -p hal-backend -p hal-mock -p hal-template",
             ),
-        ),
-        Step {
-            missing: Some(msrv_missing),
-            ..step(
-                "msrv",
-                "everything builds with the oldest compiler that the manifest promises",
-                msrv(commands.root, commands.target),
-            )
-        },
-        step(
-            "private-docs",
-            "the documentation of private items, for those who work on the crates, builds without a warning",
-            commands.docs(&["--document-private-items"]),
-        ),
-        step("docs", "the documentation builds without a warning", commands.docs(&[])),
-        Step {
-            missing: Some(deny_missing),
-            ..step(
-                "deny",
-                "licences, sources and versions of what we depend on",
-                commands.cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]),
-            )
-        },
-        Step {
-            missing: Some(advisories_missing),
-            ..step(
-                "advisories",
-                "nothing that we depend on has a known vulnerability, or was withdrawn",
-                commands.cargo(&["deny", "--all-features", "check", "--disable-fetch", "advisories"]),
-            )
-        },
+        )
+        .long(),
+        Step::new(
+            "msrv",
+            "everything builds with the oldest compiler that the manifest promises",
+            commands.msrv(),
+        )
+        .needs(msrv_missing)
+        .long(),
+        Step::new(
+            "public-docs",
+            "the documentation of public items alone links to nothing private",
+            commands.docs(""),
+        )
+        .long(),
     ]
 }
 
-/// The crates that can be published; the others are built against IREE's sources.
-const PUBLISHED: [&str; 8] =
-    ["-p", "hal-semaphore", "-p", "hal-backend", "-p", "hal-mock", "-p", "hal-template"];
+/// The leak checker takes memory for leaked that a thread has whose number another one had before, and Linux begins with the
+/// numbers anew the sooner the more else is started.
+fn alone(commands: &Commands<'_>) -> Lane {
+    vec![
+        Step::new(
+            "asan",
+            "the driver's tests with AddressSanitizer and its leak checker",
+            commands.xtask("step asan"),
+        ),
+        Step::new(
+            "asan-iree",
+            "the same with IREE's side, C programs and the conformance suite",
+            commands.xtask("step asan-iree"),
+        )
+        .long(),
+        Step::new(
+            "side-by-side",
+            "each case runs on IREE's local drivers and on the mock device",
+            commands.xtask("bench --quick"),
+        )
+        .long(),
+        Step::new(
+            "latency",
+            "calls of a module are timed on two devices in turns",
+            commands.xtask("bench --latency --turns 1"),
+        )
+        .long(),
+    ]
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct StepOptions {
+    #[arg(value_parser = ["asan", "asan-iree", "embedders", "third-party"])]
+    name: String,
+}
+
+/// The steps that are functions of this program.
+pub(crate) fn step_in_process(options: &StepOptions) -> Result<bool> {
+    match options.name.as_str() {
+        "asan" => asan::tests_alone(),
+        "asan-iree" => asan::with_iree(),
+        "embedders" => embedders::run(),
+        _ => third_party::run(),
+    }
+}
 
 /// The toolchain that the manifest promises.
 const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
-
-/// A check of everything with that toolchain, which keeps its own folder.
-pub(crate) fn msrv(root: &Path, target: &Path) -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", MSRV, "cargo", "check", "--workspace", "--all-features", "--locked", "--quiet"]);
-    // This cargo's environment names its own compiler.
-    command.env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
-    command.current_dir(root).env("CARGO_TARGET_DIR", target.join("msrv"));
-    command
-}
 
 fn msrv_missing() -> Option<String> {
     let mut command = Command::new("rustup");
@@ -407,12 +425,21 @@ fn component(name: &str, subcommand: &str) -> Option<String> {
     (!answers(subcommand)).then(|| format!("{name} is not installed: rustup component add {name}"))
 }
 
+/// Installs cargo-mutants, which takes some minutes, unless it is here.
+fn mutants_missing() -> Option<String> {
+    if !answers("mutants") {
+        let _ = workspace::cargo().args(["install", "--locked", "cargo-mutants"]).status();
+    }
+    (!answers("mutants"))
+        .then(|| "cargo-mutants cannot be installed: cargo install --locked cargo-mutants".into())
+}
+
 fn deny_missing() -> Option<String> {
     (!answers("deny")).then(|| "cargo-deny is not installed: cargo install --locked cargo-deny".into())
 }
 
-/// Why advisories cannot be looked up: the program is not here, or the database cannot be had. One that was had before does not count,
-/// since what it lacks is the news.
+/// Why advisories cannot be looked up: cargo-deny is not here, or its database cannot be fetched. An older copy of the
+/// database does not count: it lacks the news.
 fn advisories_missing() -> Option<String> {
     deny_missing().or_else(|| {
         let mut fetch = workspace::cargo();
