@@ -22,7 +22,7 @@ iree_status_t hal_drivers_register_all(iree_hal_driver_registry_t* registry);
 iree_status_t iree_hal_gaudi_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
-// mock://  A device in software; see docs/mock.md.
+// mock://  A device in software; see docs/without-a-card.md.
 iree_status_t iree_hal_mock_driver_module_register(
     iree_hal_driver_registry_t* registry);
 

@@ -10,12 +10,46 @@ use crate::ffi::object::{
     Header, HostAllocator, Lent, Out, allocate, free, named, required, resource, slice,
 };
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text, view};
-use hal_backend::{DeviceInfo, Driver, Parameters};
+use hal_backend::{DeviceInfo, Driver, Parameter, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;
+
+/// The parameters of every device of every driver, beside the driver's [own](Driver::PARAMETERS).
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "reflection",
+        values: "full|none",
+        default: "full",
+        effect: "whether programs see the parameters of functions; replays of recordings need `none`",
+    },
+    Parameter {
+        name: "collective_rank",
+        values: "N",
+        default: "the program's",
+        effect: "the device's rank in [collectives](collectives.md), if the program gives none",
+    },
+    Parameter {
+        name: "collective_count",
+        values: "N",
+        default: "the program's",
+        effect: "the number of ranks, given with `collective_rank`",
+    },
+    Parameter {
+        name: "collective_timeout",
+        values: "SECONDS",
+        default: "600",
+        effect: "how long an operation waits for ranks that do not come",
+    },
+    Parameter {
+        name: "collective_piece",
+        values: "N",
+        default: "4194304",
+        effect: "the most bytes of a [piece](collectives.md#the-design), the same for all ranks",
+    },
+];
 
 /// The C object.
 #[repr(C)]
@@ -57,9 +91,13 @@ impl<R: Driver> HalDriver<R> {
         let pairs = pairs.iter().map(expanded).collect::<Result<Vec<_>>>()?;
         let pairs = pairs.iter().map(|(key, value)| (*key, &**value));
         let mut parameters = Parameters::new(R::NAME, pairs);
+        parameters.declare(PARAMETERS);
+        parameters.declare(R::PARAMETERS);
         let reflection = Reflection::take(&mut parameters)?;
         let membership = Membership::take(&mut parameters)?;
         let device = self.driver.open(&expand(path)?, &mut parameters)?;
+        let undeclared = parameters.undeclared();
+        debug_assert!(R::PARAMETERS.is_empty() || undeclared.is_empty(), "not in PARAMETERS: {undeclared:?}");
         parameters.finish()?;
         // SAFETY: the pool is alive during the call or null, as the caller promises.
         let proactors =
@@ -186,7 +224,9 @@ impl<R: Driver> Table<R> {
             let Some(info) = devices.get(id.max(1) - 1) else {
                 return Err(Failure::new(Code::NotFound, format!("{} has no device number {id}", R::NAME)));
             };
-            let description = format!("{}\n", driver.driver.describe(info).trim_end());
+            let parameters = [&driver.driver.parameters(info), PARAMETERS].concat();
+            let description =
+                format!("{}\n{}", driver.driver.describe(info).trim_end(), Parameter::help(&parameters));
             // SAFETY: C passes a builder to append to.
             unsafe { check(sys::iree_string_builder_append_string(builder, view(&description))) }
         })

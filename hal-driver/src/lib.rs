@@ -52,7 +52,7 @@ mod sync;
 #[cfg(feature = "mock")]
 mod testing;
 
-pub use driver::register;
+pub use driver::{PARAMETERS, register};
 pub use ffi::status::UNIMPLEMENTED;
 pub use hal_sys as sys;
 

@@ -14,8 +14,8 @@ use bytecode::Bytecode;
 use event::Event;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader,
-    HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters,
-    Properties, Rejected,
+    HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameter,
+    Parameters, Properties, Rejected,
 };
 use queue::{Queue, Reports};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,6 +34,12 @@ impl Driver for Acme {
 
     const NAME: &'static str = "acme";
     const FULL_NAME: &'static str = "A card that is software, outside the repository";
+    const PARAMETERS: &'static [Parameter] = &[Parameter {
+        name: "depth",
+        values: "N",
+        default: "2",
+        effect: "jobs that a queue holds, 1 to 1024",
+    }];
 
     fn create() -> Self {
         Self

@@ -6,7 +6,7 @@ use crate::command::Job;
 use crate::host::HostRange;
 use crate::program::{Function, HostLoader, Inferred, LoadRequest};
 use crate::request::MemoryRequest;
-use crate::uri::Parameters;
+use crate::uri::{Parameter, Parameters};
 use hal_semaphore::backend::{Completer, DeviceSpec};
 use hal_semaphore::{Code, Failure};
 
@@ -28,6 +28,9 @@ pub trait Driver: Send + Sync + 'static {
     const NAME: &'static str;
     /// A description of the driver, for people.
     const FULL_NAME: &'static str;
+    /// The parameters that [`open`](Self::open) takes. `--dump_devices` and the refusal of an unknown parameter list
+    /// them. A driver that declares none is not checked.
+    const PARAMETERS: &'static [Parameter] = &[];
 
     /// Makes the driver. Must be cheap and touch no hardware: programs create every driver they are linked with.
     fn create() -> Self;
@@ -35,13 +38,20 @@ pub trait Driver: Send + Sync + 'static {
     /// The devices that are there. The first is the one that a program gets when it names none.
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure>;
 
-    /// Opens a device by its path, empty for the default one. Every parameter that is not taken is refused by the
-    /// caller, so a backend takes what it knows and no more.
+    /// Opens a device by its path, empty for the default one. The caller refuses every parameter that was not taken.
+    /// What one kind of device takes beyond [`PARAMETERS`](Self::PARAMETERS) is [declared](Parameters::declare) first.
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<Self::Device, Failure>;
 
-    /// More about one device, for `--dump_devices`: lines of text.
+    /// More about one device, for `--dump_devices`: lines of text. The caller appends the parameters.
     fn describe(&self, info: &DeviceInfo) -> String {
         format!("# {}", info.name)
+    }
+
+    /// The parameters of one device, for `--dump_devices`: more than [`PARAMETERS`](Self::PARAMETERS) if an emulator or
+    /// another kind of device takes more.
+    fn parameters(&self, info: &DeviceInfo) -> Vec<Parameter> {
+        let _ = info;
+        Self::PARAMETERS.to_vec()
     }
 }
 

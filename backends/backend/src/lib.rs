@@ -47,4 +47,4 @@ pub use machine::{processors, splitmix64};
 pub use program::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
 pub use reporter::Reporter;
 pub use request::{MemoryRequest, Purpose};
-pub use uri::Parameters;
+pub use uri::{Parameter, Parameters};

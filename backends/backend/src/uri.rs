@@ -1,28 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The parameters of a device's URI, read with messages that say what would have been right.
+//! The parameters of a device's URI: their declaration, and reading them with messages that name the allowed values.
 
 use hal_semaphore::{Code, Failure};
 use std::fmt::Display;
+use std::fmt::Write as _;
 use std::str::FromStr;
 
-/// The `key=value` pairs behind the `?` of a device's URI. A parameter that the backend has not taken when it is done is refused.
+/// The declaration of one parameter. Help, messages and the table of the driver's page come from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// The key before the `=`.
+    pub name: &'static str,
+    /// The allowed values: words divided by `|`, or one placeholder in capitals such as `N`, `SIZE` or `TIME`.
+    pub values: &'static str,
+    /// The value of a device whose URI does not have the parameter.
+    pub default: &'static str,
+    /// The effect, and the limits of a number, in one sentence without its full stop. Markdown.
+    pub effect: &'static str,
+}
+
+impl Parameter {
+    /// The parameters as a Markdown table, for the driver's page.
+    pub fn table(parameters: &[Self]) -> String {
+        let mut table = String::from("| parameter | default | what it does |\n|---|---|---|\n");
+        for Self { name, values, default, effect } in parameters {
+            let values = values.replace('|', "\\|");
+            let _ = writeln!(table, "| `{name}={values}` | {default} | {effect} |");
+        }
+        table
+    }
+
+    /// The parameters as lines of text, for `--dump_devices`.
+    pub fn help(parameters: &[Self]) -> String {
+        let mut help = String::from("- parameters:\n");
+        for Self { name, values, default, effect } in parameters {
+            let _ = writeln!(help, "  - {name}={values} (default: {default}): {}", without_markdown(effect));
+        }
+        help
+    }
+}
+
+/// A text without the marks of code and with only the words of its links.
+fn without_markdown(text: &str) -> String {
+    let (mut plain, mut rest) = (String::new(), text);
+    while let Some((before, link)) = rest.split_once('[')
+        && let Some((words, target)) = link.split_once("](")
+        && let Some((_, after)) = target.split_once(')')
+    {
+        plain.extend([before, words]);
+        rest = after;
+    }
+    plain.push_str(rest);
+    plain.replace('`', "")
+}
+
+/// The `key=value` pairs behind the `?` of a device's URI.
+///
+/// A driver takes those it knows. [`finish`](Self::finish) refuses the rest.
 #[derive(Debug)]
 pub struct Parameters<'a> {
     driver: &'a str,
     pairs: Vec<(&'a str, &'a str)>,
-    known: Vec<&'static str>,
+    declared: Vec<&'static str>,
+    taken: Vec<&'static str>,
 }
 
 impl<'a> Parameters<'a> {
     /// Parameters of a URI of this driver.
     pub fn new(driver: &'a str, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Self { driver, pairs: pairs.into_iter().collect(), known: Vec::new() }
+        Self { driver, pairs: pairs.into_iter().collect(), declared: Vec::new(), taken: Vec::new() }
+    }
+
+    /// Adds declarations. The refusal of an unknown parameter lists what was declared or taken.
+    pub fn declare(&mut self, parameters: &[Parameter]) {
+        self.declared.extend(parameters.iter().map(|parameter| parameter.name));
+    }
+
+    /// The keys that were taken although nothing declares them.
+    pub fn undeclared(&self) -> Vec<&'static str> {
+        self.taken.iter().copied().filter(|key| !self.declared.contains(key)).collect()
+    }
+
+    /// The keys that are declared and were not taken.
+    pub fn untaken(&self) -> Vec<&'static str> {
+        self.declared.iter().copied().filter(|key| !self.taken.contains(key)).collect()
     }
 
     /// The value of a key, if it is there. A key that is given twice is refused.
     pub fn take(&mut self, key: &'static str) -> Result<Option<&'a str>, Failure> {
-        self.known.push(key);
+        self.taken.push(key);
         let mut found = None;
         let mut twice = false;
         self.pairs.retain(|&(name, value)| {
@@ -40,7 +107,7 @@ impl<'a> Parameters<'a> {
 
     /// Every value of a key, in order.
     pub fn take_all(&mut self, key: &'static str) -> Vec<&'a str> {
-        self.known.push(key);
+        self.taken.push(key);
         let mut found = Vec::new();
         self.pairs.retain(|&(name, value)| {
             if name == key {
@@ -105,11 +172,14 @@ impl<'a> Parameters<'a> {
     /// Refuses the parameters that were not taken.
     pub fn finish(mut self) -> Result<(), Failure> {
         let Some(&(key, _)) = self.pairs.first() else { return Ok(()) };
-        self.known.sort_unstable();
-        let why = if self.known.is_empty() {
+        let mut known = std::mem::take(&mut self.declared);
+        known.append(&mut self.taken);
+        known.sort_unstable();
+        known.dedup();
+        let why = if known.is_empty() {
             "is unknown; this device takes no parameters".to_owned()
         } else {
-            format!("is unknown; this device takes {}", self.known.join(", "))
+            format!("is unknown; this device takes {}", known.join(", "))
         };
         Err(self.refuse(key, &why))
     }
@@ -127,6 +197,42 @@ mod tests {
         let refused = parameters.finish().unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
         assert_eq!(refused.message(), "mock: parameter colour is unknown; this device takes queues, workers");
+    }
+
+    const DECLARED: [Parameter; 2] = [
+        Parameter {
+            name: "mode",
+            values: "slow|sure",
+            default: "sure",
+            effect: "how `it` works ([more](a.md))",
+        },
+        Parameter { name: "queues", values: "N", default: "2", effect: "queues, 1 to 64" },
+    ];
+
+    #[test]
+    fn declared_parameters_are_listed_in_the_refusal_and_compared_with_what_was_taken() {
+        let mut parameters = Parameters::new("mock", [("colour", "red")]);
+        parameters.declare(&DECLARED);
+        assert_eq!(parameters.untaken(), ["mode", "queues"]);
+        assert_eq!(parameters.number("queues", 2, 1, 64).unwrap(), 2);
+        assert_eq!(parameters.take("depth").unwrap(), None);
+        assert_eq!(parameters.untaken(), ["mode"]);
+        assert_eq!(parameters.undeclared(), ["depth"]);
+        let refused = parameters.finish().unwrap_err();
+        let says = "mock: parameter colour is unknown; this device takes depth, mode, queues";
+        assert_eq!(refused.message(), says);
+    }
+
+    #[test]
+    fn the_table_and_the_help_have_a_line_for_each_parameter() {
+        let table = "| parameter | default | what it does |\n|---|---|---|\n\
+                     | `mode=slow\\|sure` | sure | how `it` works ([more](a.md)) |\n\
+                     | `queues=N` | 2 | queues, 1 to 64 |\n";
+        assert_eq!(Parameter::table(&DECLARED), table);
+        let help = "- parameters:\n  \
+                      - mode=slow|sure (default: sure): how it works (more)\n  \
+                      - queues=N (default: 2): queues, 1 to 64\n";
+        assert_eq!(Parameter::help(&DECLARED), help);
     }
 
     #[test]

@@ -3,8 +3,79 @@
 //! The parameters of a `mock://` URI.
 
 use crate::fault::Faults;
-use hal_backend::{Completion, Failure, NativeWaits, Parameters, processors};
+use hal_backend::{Completion, Failure, NativeWaits, Parameter, Parameters, processors};
 use std::time::Duration;
+
+/// The parameters of a mock device. The driver reads `devices`, and [`Options::read`] the rest.
+pub(crate) const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "devices",
+        values: "N",
+        default: "2",
+        effect: "how many devices there are, `mock://0` to `mock://N-1`, 1 to 64",
+    },
+    Parameter { name: "queues", values: "N", default: "2", effect: "hardware queues, 1 to 64" },
+    Parameter {
+        name: "workers",
+        values: "N",
+        default: "one for each processor",
+        effect: "threads that run work, 1 to 64; one with `schedule=seeded`",
+    },
+    Parameter {
+        name: "memory",
+        values: "SIZE",
+        default: "64g",
+        effect: "the memory of the device, such as `512k` or `64m`; past it `RESOURCE_EXHAUSTED`",
+    },
+    Parameter {
+        name: "depth",
+        values: "N",
+        default: "1024",
+        effect: "jobs that a queue holds, 1 to 1048576; the engine keeps more until there is room",
+    },
+    Parameter {
+        name: "waits",
+        values: "epochs|events|none",
+        default: "epochs",
+        effect: "native waits between queues: for progress, for a recorded event, or none",
+    },
+    Parameter {
+        name: "completion",
+        values: "callback|poll|descriptor",
+        default: "callback",
+        effect: "how the host learns that a job has ended",
+    },
+    Parameter {
+        name: "heaps",
+        values: "N",
+        default: "1",
+        effect: "kinds of memory, 1 or 2; with 2 the host cannot map the device's own",
+    },
+    Parameter {
+        name: "latency",
+        values: "TIME",
+        default: "0",
+        effect: "how much later each job completes, such as `50us` or `2ms`, 60s at most",
+    },
+    Parameter {
+        name: "schedule",
+        values: "parallel|seeded",
+        default: "parallel",
+        effect: "`seeded` runs one job at a time, from a queue drawn by `seed`",
+    },
+    Parameter {
+        name: "seed",
+        values: "N",
+        default: "0",
+        effect: "the seed of `schedule=seeded` and `fault=jitter`",
+    },
+    Parameter {
+        name: "fault",
+        values: "FAULT",
+        default: "none",
+        effect: "a [fault](#faults) to inject; may be given several times",
+    },
+];
 
 /// What a device is made with.
 #[derive(Debug)]
@@ -99,6 +170,25 @@ mod tests {
         );
         assert_eq!(options.workers, processors());
         assert_eq!((options.completion, options.heaps), (Completion::Callback, 1));
+    }
+
+    #[test]
+    fn parameters_are_declared_as_they_are_read() {
+        let mut parameters = Parameters::new("mock", []);
+        parameters.declare(PARAMETERS);
+        Options::read(&mut parameters).unwrap();
+        assert_eq!(parameters.undeclared(), [""; 0]);
+        assert_eq!(parameters.untaken(), ["devices"]);
+        for &Parameter { name, values, default, .. } in PARAMETERS {
+            if values.contains('|') {
+                for value in values.split('|') {
+                    assert!(read(&[(name, value)]).is_ok(), "{name}={value}");
+                }
+                assert!(values.split('|').any(|value| value == default), "{name}");
+            } else if !matches!(name, "devices" | "workers" | "fault") {
+                assert!(read(&[(name, default)]).is_ok(), "{name}={default}");
+            }
+        }
     }
 
     #[test]

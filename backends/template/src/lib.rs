@@ -18,7 +18,7 @@
 use hal_backend::{
     Code, Command, Completer, Completion, Device, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Heap,
     HostCall, HostLoader, HostPart, HostProgram, HostRange, Job, LoadRequest, Loaded, MemoryRequest,
-    NativeWaits, Parameters, Properties, Rejected, Reporter, Span, Workgroups,
+    NativeWaits, Parameter, Parameters, Properties, Rejected, Reporter, Span, Workgroups,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,6 +38,12 @@ impl Driver for Template {
 
     const NAME: &'static str = "template";
     const FULL_NAME: &'static str = "Template device (software; a backend to begin with)";
+    const PARAMETERS: &'static [Parameter] = &[Parameter {
+        name: "depth",
+        values: "N",
+        default: "64",
+        effect: "jobs that the queue holds, 1 to 65536",
+    }];
 
     /// Programs create every driver that they are linked with: look for hardware in `enumerate` and `open`, not here.
     fn create() -> Self {
@@ -56,7 +62,7 @@ impl Driver for Template {
                 format!("there is no template://{path}, only template://0"),
             ));
         }
-        // Take the parameters that you know; any other is refused for you, by name.
+        // Take the parameters that you declare; any other is refused for you, by name.
         let depth = parameters.number("depth", 64, 1, 65_536)?;
         TemplateDevice::open(depth)
     }

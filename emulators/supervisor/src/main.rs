@@ -21,7 +21,7 @@
 //! | `machine.rs` | the machine that a URI names |
 //! | `cost.rs` | what a call costs |
 //!
-//! `docs/supervisor.md` says what differs from a machine with cards.
+//! `docs/without-a-card.md` says what differs from a machine with cards.
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("the supervisor knows the system calls of Linux on x86-64 and AArch64");

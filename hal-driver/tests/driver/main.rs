@@ -35,6 +35,7 @@ mod interop;
 mod lifetimes;
 mod odd;
 mod orphans;
+mod parameters;
 mod polled;
 mod pools;
 mod profiles;
