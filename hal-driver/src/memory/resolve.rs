@@ -206,7 +206,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // What is written back is so before its waiters are told; but buffers have release callbacks, and are let go of where a program may be
         // called back.
-        let mapped = WithoutCallbacks::is_there().then(|| {
+        let mapped = WithoutCallbacks::is_active().then(|| {
             // SAFETY: the mapping keeps the buffer until it ends.
             unsafe { Retained::retain(self.mapping.get_mut().buffer) }
         });

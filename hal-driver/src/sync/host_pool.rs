@@ -6,7 +6,7 @@
 //! block, for as long as it takes another call to release it, so no number of threads is always enough; a thread for
 //! each call would be worse. So there are few as long as that goes: where all are busy, one thread more *watches*, and
 //! starts others only if for a while nothing was taken from the queue. Callbacks that are put off have threads of the engine's
-//! ([ADR 30](../../docs/adr/0030-callbacks-and-calls-that-block-have-threads-of-their-own.md) says why).
+//! ([ADR 10](../../docs/adr/0010-callbacks-run-where-work-completes.md) says why).
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

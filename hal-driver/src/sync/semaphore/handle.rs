@@ -7,7 +7,7 @@ use super::{Semaphore, VTABLE};
 use crate::ffi::object::Counted;
 use crate::ffi::status::{Result, check, describe, raw};
 use crate::sync::teardown;
-use hal_semaphore::timeline::{Registration, Timeline, Watcher};
+use hal_semaphore::timeline::{Registration, Subscriber, Timeline};
 use hal_semaphore::{Failure, Point};
 use hal_sys as sys;
 use std::ptr::NonNull;
@@ -111,7 +111,7 @@ impl IreeTimeline {
 }
 
 impl Timeline for IreeTimeline {
-    type Watch = Watch;
+    type Subscription = Watch;
 
     #[inline]
     fn registration(&self) -> Option<&Registration> {
@@ -194,7 +194,7 @@ impl Timeline for IreeTimeline {
         }
     }
 
-    fn watch(&self, value: u64, watcher: Watcher) -> Watch {
+    fn subscribe(&self, value: u64, watcher: Subscriber) -> Watch {
         Watch::new(self, value, watcher)
     }
 }

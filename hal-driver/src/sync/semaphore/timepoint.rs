@@ -5,7 +5,7 @@
 use super::IreeTimeline;
 use crate::ffi::status::{Result, check, guard_or};
 use crate::sync::write_back;
-use hal_semaphore::timeline::Watcher;
+use hal_semaphore::timeline::Subscriber;
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A wait for a foreign semaphore; dropping it takes it back. Its entry in IREE's list is counted: one reference is
 /// the watch's, one is IREE's until the callback has run or the entry was cancelled.
 pub(crate) struct Watch {
-    entry: Arc<Entry<Watcher>>,
+    entry: Arc<Entry<Subscriber>>,
     semaphore: IreeTimeline,
 }
 
@@ -23,7 +23,7 @@ pub(super) trait Listener: Send + Sync {
     fn hear(&self, outcome: Result<u64>);
 }
 
-impl Listener for Watcher {
+impl Listener for Subscriber {
     fn hear(&self, outcome: Result<u64>) {
         self.notify(outcome.and_then(|value| write_back::before_signal().map(|()| value)));
     }
@@ -77,7 +77,7 @@ impl<L: Listener> Entry<L> {
 }
 
 impl Watch {
-    pub(super) fn new(semaphore: &IreeTimeline, value: u64, watcher: Watcher) -> Self {
+    pub(super) fn new(semaphore: &IreeTimeline, value: u64, watcher: Subscriber) -> Self {
         Self { entry: Entry::register(semaphore, value, watcher), semaphore: semaphore.clone() }
     }
 }
