@@ -37,7 +37,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["engine", "gaudi", "collectives", "only", "quick", "device"])]
     latency: bool,
     #[command(flatten)]
-    calls: latency::Options,
+    calls: latency::Calls,
     /// What to measure beside local-sync and local-task: mock, or a plugin's driver, unless one is named
     #[arg(long, value_name = "URI")]
     device: Option<String>,

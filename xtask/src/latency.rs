@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct Calls {
     /// How often the devices take turns
     #[arg(long, default_value_t = 5, value_name = "N", requires = "latency")]
     turns: u32,
@@ -31,7 +31,7 @@ struct Timing {
     at_once: (u64, u64),
 }
 
-pub(crate) fn run(options: &Options, plugin: &Plugin) -> Result<bool> {
+pub(crate) fn run(options: &Calls, plugin: &Plugin) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, Some(plugin))?;
     tree.build(&["hal_latency"])?;
     let ours = plugin.driver.first().map_or("mock", String::as_str);

@@ -28,14 +28,6 @@ impl Step {
     pub(crate) fn new(name: &'static str, about: &'static str, command: Command) -> Self {
         Self { name, about, missing: None, is_long: false, command }
     }
-
-    pub(crate) fn needs(self, missing: fn() -> Option<String>) -> Self {
-        Self { missing: Some(missing), ..self }
-    }
-
-    pub(crate) fn long(self) -> Self {
-        Self { is_long: true, ..self }
-    }
 }
 
 /// How a step went.
@@ -307,7 +299,7 @@ mod tests {
 
     #[test]
     fn step_that_could_not_run_is_not_counted_as_passed() {
-        let missing = step("d", "true").needs(|| Some("no tool".into()));
+        let missing = Step { missing: Some(|| Some("no tool".into())), ..step("d", "true") };
         let outcomes = run(vec![step("a", "true"), missing], false).unwrap();
         assert!(green(&outcomes));
         let summary = summary(&outcomes);

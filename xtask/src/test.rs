@@ -71,13 +71,85 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(steps::green(&outcomes))
 }
 
+/// A step as it stands in the tables below.
+struct Entry {
+    name: &'static str,
+    about: &'static str,
+    program: Program,
+    /// The program's arguments; `{me}` is this program, `{target}` the target folder.
+    words: &'static str,
+    /// Variables that it is given.
+    environment: &'static [(&'static str, &'static str)],
+    missing: Option<fn() -> Option<String>>,
+    is_long: bool,
+}
+
+enum Program {
+    Cargo,
+    /// This program.
+    Xtask,
+    /// The cargo of the oldest toolchain.
+    OldestCargo,
+}
+
+const fn entry(name: &'static str, about: &'static str, program: Program, words: &'static str) -> Entry {
+    Entry { name, about, program, words, environment: &[], missing: None, is_long: false }
+}
+
+const fn cargo(name: &'static str, about: &'static str, words: &'static str) -> Entry {
+    entry(name, about, Program::Cargo, words)
+}
+
+const fn xtask(name: &'static str, about: &'static str, words: &'static str) -> Entry {
+    entry(name, about, Program::Xtask, words)
+}
+
+impl Entry {
+    const fn long(self) -> Self {
+        Self { is_long: true, ..self }
+    }
+
+    const fn given(self, environment: &'static [(&'static str, &'static str)]) -> Self {
+        Self { environment, ..self }
+    }
+
+    const fn needs(self, missing: fn() -> Option<String>) -> Self {
+        Self { missing: Some(missing), ..self }
+    }
+
+    fn step(&self, root: &Path, target: &Path) -> Step {
+        let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into());
+        let mut command = match self.program {
+            Program::Cargo => workspace::cargo(),
+            Program::Xtask => Command::new(&me),
+            Program::OldestCargo => Command::new("rustup"),
+        };
+        match self.program {
+            Program::Cargo => {}
+            Program::Xtask => drop(command.args(packages::is_allowed().then_some("--yes"))),
+            Program::OldestCargo => {
+                // This cargo's environment names its own compiler.
+                command.env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+                command.args(["run", MSRV, "cargo"]);
+            }
+        }
+        let fill = |text: &str| {
+            text.replace("{me}", &me.to_string_lossy()).replace("{target}", &target.to_string_lossy())
+        };
+        command.args(self.words.split_whitespace().map(fill));
+        command.envs(self.environment.iter().map(|(variable, value)| (variable, fill(value))));
+        command.current_dir(root);
+        let Self { name, about, missing, is_long, .. } = *self;
+        Step { name, about, missing, is_long, command }
+    }
+}
+
 /// Every step. Steps that need cargo alone run beside those that need IREE's tools, since most keep one processor busy; steps
 /// that build in one folder take turns there by themselves. Steps that measure times or look for leaks come at the end and
 /// have the machine to themselves.
 fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
-    let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into()).to_string_lossy().into_owned();
-    let commands = Commands { root, target, me };
-    vec![vec![first(&commands)], vec![through_iree(&commands), by_cargo(&commands)], vec![alone(&commands)]]
+    let lane = |entries: &[Entry]| entries.iter().map(|entry| entry.step(root, target)).collect();
+    vec![vec![lane(&FIRST)], vec![lane(&THROUGH_IREE), lane(&BY_CARGO)], vec![lane(&ALONE)]]
 }
 
 fn names_of(stages: &[Vec<Lane>]) -> Vec<&'static str> {
@@ -90,303 +162,178 @@ pub(crate) fn names() -> Vec<&'static str> {
     names_of(&stages(Path::new(""), Path::new("")))
 }
 
-/// Makes the steps' commands.
-struct Commands<'a> {
-    root: &'a Path,
-    target: &'a Path,
-    /// This program.
-    me: String,
-}
-
-impl Commands<'_> {
-    /// cargo with these words.
-    fn cargo(&self, words: &str) -> Command {
-        let mut command = workspace::cargo();
-        command.args(words.split_whitespace()).current_dir(self.root);
-        command
-    }
-
-    /// This program with these words.
-    fn xtask(&self, words: &str) -> Command {
-        let mut command = Command::new(&self.me);
-        command.args(packages::is_allowed().then_some("--yes")).args(words.split_whitespace());
-        command.current_dir(self.root);
-        command
-    }
-
-    /// A test of the engine under a checker, which is another configuration of the same crates, with a folder of its own.
-    fn checker(&self, name: &str) -> Command {
-        let mut command = self.cargo(&format!("test -p hal-semaphore --test {name} --release"));
-        let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-        command
-            .env("RUSTFLAGS", format!("{flags} --cfg {name}"))
-            .env("CARGO_TARGET_DIR", self.target.join(name));
-        command
-    }
-
-    fn docs(&self, more: &str) -> Command {
-        let mut docs = self.cargo(&format!("doc --workspace --no-deps --all-features {more}"));
-        docs.env("RUSTDOCFLAGS", "-Dwarnings");
-        docs
-    }
-
-    /// A check of everything with the toolchain that the manifest promises, which keeps its own folder.
-    fn msrv(&self) -> Command {
-        let mut command = Command::new("rustup");
-        command.args(["run", MSRV, "cargo"]);
-        command.args(["check", "--workspace", "--all-features", "--locked", "--quiet"]);
-        // This cargo's environment names its own compiler.
-        command.env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
-        command.current_dir(self.root).env("CARGO_TARGET_DIR", self.target.join("msrv"));
-        command
-    }
-}
-
-fn with(mut command: Command, variable: &str, value: &str) -> Command {
-    command.env(variable, value);
-    command
-}
-
 /// The quickest to fail, and the build that many others need.
-fn first(commands: &Commands<'_>) -> Lane {
-    vec![
-        Step::new("format", "the sources are formatted", commands.cargo("fmt --all --check"))
-            .needs(|| component("rustfmt", "fmt")),
-        Step::new(
-            "build",
-            "IREE's tools and its conformance suite, with our drivers linked in",
-            commands.xtask("build"),
-        ),
-    ]
-}
+const FIRST: [Entry; 2] = [
+    cargo("format", "the sources are formatted", "fmt --all --check").needs(|| component("rustfmt", "fmt")),
+    xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
+];
 
 /// IREE's suite, models and other people's programs.
-fn through_iree(commands: &Commands<'_>) -> Lane {
-    let rehearsal = |device: &str| commands.xtask(&format!("hw {device} --device {device}://emulated"));
-    vec![
-        Step::new("cts", "IREE's conformance suite on every backend", commands.xtask("cts")),
-        Step::new(
-            "nodes",
-            "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
-            commands.xtask("cts --nodes"),
-        ),
-        Step::new(
-            "third-party",
-            "a driver outside the workspace builds, links and runs",
-            commands.xtask("step third-party"),
-        ),
-        Step::new(
-            "demo",
-            "real models on every device, checked against numpy and local-sync",
-            commands.xtask("demo"),
-        ),
-        Step::new(
-            "python",
-            "the Python package, beside IREE's own on the same modules; the demo's scripts",
-            commands.xtask("wheel --test"),
-        ),
-        Step::new(
-            "rehearsal",
-            "what a person with a Gaudi card runs, on an emulated one through nodes; nothing is measured",
-            {
-                let mut rehearsal = commands.xtask("with gaudi://emulated?generation=gaudi1 --");
-                rehearsal.args([commands.me.as_str(), "hw", "gaudi", "--quick"]);
-                rehearsal
-            },
-        ),
-        Step::new(
-            "embedders",
-            "programs in C, C++ and Rust outside the repository build and run",
-            commands.xtask("step embedders"),
-        )
+const THROUGH_IREE: [Entry; 13] = [
+    xtask("cts", "IREE's conformance suite on every backend", "cts"),
+    xtask(
+        "nodes",
+        "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
+        "cts --nodes",
+    ),
+    xtask("third-party", "a driver outside the workspace builds, links and runs", "step third-party"),
+    xtask("demo", "real models on every device, checked against numpy and local-sync", "demo"),
+    xtask(
+        "python",
+        "the Python package, beside IREE's own on the same modules; the demo's scripts",
+        "wheel --test",
+    ),
+    xtask(
+        "rehearsal",
+        "the steps for a person with a Gaudi card, on an emulated one through nodes; nothing is measured",
+        "with gaudi://emulated?generation=gaudi1 -- {me} hw gaudi --quick",
+    ),
+    xtask("embedders", "programs in C, C++ and Rust outside the repository build and run", "step embedders")
         .long(),
-        Step::new(
-            "replay",
-            "what models do on one device, recorded and replayed on the others",
-            commands.xtask("demo --replay"),
-        )
-        .long(),
-        Step::new(
-            "demo-nodes",
-            "the demo's own models through nodes",
-            commands.xtask("demo --nodes --quick"),
-        )
-        .long(),
-        Step::new(
-            "programs",
-            "a minute of random programs over IREE's interface, on every device and on local-task",
-            commands.cargo("test -p hal-driver --all-features --release --test programs -- --seconds 60"),
-        )
-        .long(),
-        Step::new(
-            "rehearsal-gaudi",
-            "what a person with a Gaudi card runs, on an emulated one, with its measurements",
-            rehearsal("gaudi"),
-        )
-        .long(),
-        Step::new(
-            "rehearsal-qaic",
-            "what a person with a Cloud AI 100 runs, on an emulated one",
-            rehearsal("qaic"),
-        )
-        .long(),
-        Step::new(
-            "rehearsal-tenstorrent",
-            "what a person with a Tenstorrent card runs, on an emulated one",
-            rehearsal("tenstorrent"),
-        )
-        .long(),
-    ]
-}
+    xtask("replay", "models recorded on one device and replayed on the others", "demo --replay").long(),
+    xtask("demo-nodes", "the demo's own models through nodes", "demo --nodes --quick").long(),
+    cargo(
+        "programs",
+        "a minute of random programs over IREE's interface, on every device and on local-task",
+        "test -p hal-driver --all-features --release --test programs -- --seconds 60",
+    )
+    .long(),
+    xtask(
+        "rehearsal-gaudi",
+        "the steps for a person with a Gaudi card, on an emulated one, with its measurements",
+        "hw gaudi --device gaudi://emulated",
+    )
+    .long(),
+    xtask(
+        "rehearsal-qaic",
+        "the steps for a person with a Cloud AI 100, on an emulated one",
+        "hw qaic --device qaic://emulated",
+    )
+    .long(),
+    xtask(
+        "rehearsal-tenstorrent",
+        "the steps for a person with a Tenstorrent card, on an emulated one",
+        "hw tenstorrent --device tenstorrent://emulated",
+    )
+    .long(),
+];
 
 /// The sources, the tests of each crate, the engine by itself, and what is published.
-fn by_cargo(commands: &Commands<'_>) -> Lane {
-    vec![
-        Step::new(
-            "clippy",
-            "no warning anywhere",
-            commands.cargo("clippy --workspace --all-targets --all-features -- -Dwarnings"),
-        )
+const BY_CARGO: [Entry; 18] = [
+    cargo("clippy", "no warning anywhere", "clippy --workspace --all-targets --all-features -- -Dwarnings")
         .needs(|| component("clippy", "clippy")),
-        Step::new(
-            "unit",
-            "unit, property and regression tests, random programs, examples in the documentation",
-            commands.cargo("test --workspace --all-features"),
-        ),
-        Step::new(
-            "example",
-            "the walkthrough runs",
-            commands.cargo("run -p hal-semaphore --example walkthrough"),
-        ),
-        Step::new(
-            "loom",
-            "every interleaving of each race, and the broken twins that must fail",
-            commands.checker("loom"),
-        ),
-        Step::new(
-            "shuttle",
-            "random schedules of many threads, and the broken twins that must fail",
-            commands.checker("shuttle"),
-        ),
-        Step::new(
-            "instructions",
-            "no operation costs more instructions than its budget",
-            commands.cargo(
-                "bench -p hal-driver -p hal-collectives-mpi --features hal-collectives-mpi/loopback \
-                 --bench instructions",
-            ),
-        ),
-        Step::new(
-            "docs",
-            "the documentation, of private items too, builds without a warning",
-            commands.docs("--document-private-items"),
-        ),
-        Step::new(
-            "deny",
-            "licences, sources and versions of the dependencies",
-            commands.cargo("deny --all-features check bans licenses sources"),
-        )
-        .needs(deny_missing),
-        Step::new(
-            "advisories",
-            "no dependency has a known vulnerability, or was withdrawn",
-            commands.cargo("deny --all-features check --disable-fetch advisories"),
-        )
-        .needs(advisories_missing),
-        Step::new(
-            "fuzz",
-            "everything that reads bytes from outside, fed with made-up and damaged ones",
-            with(commands.cargo("test --workspace --all-features fuzz_"), "PROPTEST_CASES", "5000"),
-        )
+    cargo(
+        "unit",
+        "unit, property and regression tests, random programs, examples in the documentation",
+        "test --workspace --all-features",
+    ),
+    cargo("example", "the walkthrough runs", "run -p hal-semaphore --example walkthrough"),
+    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
+    cargo(
+        "loom",
+        "every interleaving of each race, and the broken twins that must fail",
+        "test -p hal-semaphore --test loom --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
+    cargo(
+        "shuttle",
+        "random schedules of many threads, and the broken twins that must fail",
+        "test -p hal-semaphore --test shuttle --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
+    cargo(
+        "instructions",
+        "no operation costs more instructions than its budget",
+        "bench -p hal-driver -p hal-collectives-mpi --features hal-collectives-mpi/loopback --bench instructions",
+    ),
+    cargo(
+        "docs",
+        "the documentation, of private items too, builds without a warning",
+        "doc --workspace --no-deps --all-features --document-private-items",
+    )
+    .given(&[("RUSTDOCFLAGS", "-Dwarnings")]),
+    cargo(
+        "deny",
+        "licences, sources and versions of the dependencies",
+        "deny --all-features check bans licenses sources",
+    )
+    .needs(deny_missing),
+    cargo(
+        "advisories",
+        "no dependency has a known vulnerability, or was withdrawn",
+        "deny --all-features check --disable-fetch advisories",
+    )
+    .needs(advisories_missing),
+    cargo(
+        "fuzz",
+        "everything that reads bytes from outside, fed with made-up and damaged ones",
+        "test --workspace --all-features fuzz_",
+    )
+    .given(&[("PROPTEST_CASES", "5000")])
+    .long(),
+    cargo(
+        "memory",
+        "allocations, bytes and stack of the engine at full size, optimised",
+        "test -p hal-semaphore --release --test steady_state",
+    )
+    .long(),
+    cargo(
+        "oracle",
+        "4,000 random graphs against the order that they ask for, optimised",
+        "test -p hal-semaphore --release --test engine dag::",
+    )
+    .given(&[("DAG_SEEDS", "4000")])
+    .long(),
+    cargo(
+        "worlds",
+        "a minute of random programs on random devices, judged by the engine's rules",
+        "test -p hal-semaphore --release --test worlds -- --seconds 60",
+    )
+    .long(),
+    cargo(
+        "mutants",
+        "a sample of mutants of the engine and of collectives: a test notices each",
+        "mutants -p hal-semaphore -p hal-collectives --shard 0/200 --sharding round-robin -o {target}/mutants",
+    )
+    .needs(mutants_missing)
+    .long(),
+    cargo("bench", "each benchmark of the engine runs once", "bench -p hal-semaphore --bench engine -- --test")
         .long(),
-        Step::new(
-            "memory",
-            "allocations, bytes and stack of the engine at full size, optimised",
-            commands.cargo("test -p hal-semaphore --release --test steady_state"),
-        )
-        .long(),
-        Step::new(
-            "oracle",
-            "4,000 random graphs against the order that they ask for, optimised",
-            with(
-                commands.cargo("test -p hal-semaphore --release --test engine dag::"),
-                "DAG_SEEDS",
-                "4000",
-            ),
-        )
-        .long(),
-        Step::new(
-            "worlds",
-            "a minute of random programs on random devices, judged by the engine's rules",
-            commands.cargo("test -p hal-semaphore --release --test worlds -- --seconds 60"),
-        )
-        .long(),
-        Step::new(
-            "mutants",
-            "a sample of mutants of the engine and of collectives: a test notices each",
-            commands.cargo("mutants -p hal-semaphore -p hal-collectives --shard 0/200 --sharding round-robin"),
-        )
-        .needs(mutants_missing)
-        .long(),
-        Step::new(
-            "bench",
-            "each benchmark of the engine runs once",
-            commands.cargo("bench -p hal-semaphore --bench engine -- --test"),
-        )
-        .long(),
-        Step::new(
-            "package",
-            "the crates that can be published are whole: each builds from what would be uploaded",
-            commands.cargo(
-                "package --quiet --allow-dirty --offline -p hal-semaphore -p hal-backend -p hal-mock -p hal-template",
-            ),
-        )
-        .long(),
-        Step::new(
-            "msrv",
-            "everything builds with the oldest compiler that the manifest promises",
-            commands.msrv(),
-        )
-        .needs(msrv_missing)
-        .long(),
-        Step::new(
-            "public-docs",
-            "the documentation of public items alone links to nothing private",
-            commands.docs(""),
-        )
-        .long(),
-    ]
-}
+    cargo(
+        "package",
+        "the crates that can be published are whole: each builds from what would be uploaded",
+        "package --quiet --allow-dirty --offline -p hal-semaphore -p hal-backend -p hal-mock -p hal-template",
+    )
+    .long(),
+    entry(
+        "msrv",
+        "everything builds with the oldest compiler that the manifest promises",
+        Program::OldestCargo,
+        "check --workspace --all-features --locked --quiet",
+    )
+    .given(&[("CARGO_TARGET_DIR", "{target}/msrv")])
+    .needs(msrv_missing)
+    .long(),
+    cargo(
+        "public-docs",
+        "the documentation of public items alone links to nothing private",
+        "doc --workspace --no-deps --all-features",
+    )
+    .given(&[("RUSTDOCFLAGS", "-Dwarnings")])
+    .long(),
+];
 
 /// The leak checker takes memory for leaked that a thread has whose number another one had before, and Linux begins with the
 /// numbers anew the sooner the more else is started.
-fn alone(commands: &Commands<'_>) -> Lane {
-    vec![
-        Step::new(
-            "asan",
-            "the driver's tests with AddressSanitizer and its leak checker",
-            commands.xtask("step asan"),
-        ),
-        Step::new(
-            "asan-iree",
-            "the same with IREE's side, C programs and the conformance suite",
-            commands.xtask("step asan-iree"),
-        )
+const ALONE: [Entry; 4] = [
+    xtask("asan", "the driver's tests with AddressSanitizer and its leak checker", "step asan"),
+    xtask("asan-iree", "the same with IREE's side, C programs and the conformance suite", "step asan-iree")
         .long(),
-        Step::new(
-            "side-by-side",
-            "each case runs on IREE's local drivers and on the mock device",
-            commands.xtask("bench --quick"),
-        )
+    xtask("side-by-side", "each case runs on IREE's local drivers and on the mock device", "bench --quick")
         .long(),
-        Step::new(
-            "latency",
-            "calls of a module are timed on two devices in turns",
-            commands.xtask("bench --latency --turns 1"),
-        )
+    xtask("latency", "calls of a module are timed on two devices in turns", "bench --latency --turns 1")
         .long(),
-    ]
-}
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepOptions {
