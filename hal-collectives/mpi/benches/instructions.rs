@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
 #![allow(unsafe_code, reason = "names that are found again")]
 
-#[path = "../../../hal-driver/benches/callgrind.rs"]
+#[path = "../../../hal-driver/benches/instructions/callgrind.rs"]
 mod callgrind;
 
 use hal_backend::HostRange;

@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
 
 mod callgrind;
-#[path = "../tests/common/mod.rs"]
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use common::{Buffer, Device, Semaphore, check, view};
