@@ -5,7 +5,6 @@
 mod asan;
 mod bench;
 mod check;
-mod collectives;
 mod cts;
 mod demo;
 mod embedders;
