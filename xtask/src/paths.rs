@@ -263,7 +263,7 @@ fn pages_begin_with_whom_they_are_for_and_what_one_has_at_the_end() {
 #[test]
 fn missing_paths_are_found() {
     let repository = Repository::read();
-    let text = "# One\n[a](b.md) and [c](../README.md#two-commands), [d](#one), [e](#two); `engine/none.rs`, `engine/slot.rs`; \
+    let text = "# One\n[a](b.md) and [c](../README.md#two-commands), [d](#one), [e](#two); `engine/none.rs`, `engine/queue.rs`; \
                 `src/paths.rs::missing_paths_are_found`, `src/paths.rs::has_test`, `none.rs::is_there`\n";
     let missing = missing_places(&repository, "docs/engine.md", text);
     // Places in the page itself are those of the page that is there.
