@@ -8,7 +8,7 @@ import iree.runtime as rt
 import iree_hal
 import numpy as np
 import pytest
-from conftest import EXAMPLES, LLVM_CPU, LOCAL, MODELS, RISCV32, TARGET, VMVX, random, same
+from conftest import LLVM_CPU, LOCAL, MODELS, RISCV32, TARGET, VMVX, random, same
 
 BLOCK = ((32, 64), (64, 64), (64, 64), (64, 64), (64, 64), (64, 256), (256, 64))
 PICTURE = ((1, 16, 16, 3), (3, 3, 3, 8), (8,), (3, 3, 8, 16), (16,), (1024, 10))
