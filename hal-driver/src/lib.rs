@@ -3,9 +3,9 @@
 //! IREE HAL drivers from safe backends.
 //!
 //! IREE's hardware abstraction layer is a C interface of tables of functions: a driver, a device with 36 slots, an
-//! allocator with 20, buffers, command buffers, executables, semaphores. This crate fills every slot, once, over the
-//! traits of [`hal_backend`] and the engine of [`hal_semaphore`]; a backend says what its hardware does and nothing of
-//! IREE. Each backend is a feature of this crate's static library, with a registration function of its own.
+//! allocator with 20, buffers, command buffers, executables, semaphores. This crate fills every slot, once, over
+//! the traits of [`hal_backend`] and the engine of [`hal_semaphore`]; a backend describes its hardware and knows
+//! nothing of IREE. Each backend is a feature of this crate's static library, with its own registration function.
 //!
 //! # A driver of your own
 //!
@@ -20,12 +20,12 @@
 //! # Conventions of the C boundary
 //!
 //! - Every slot runs inside a guard: a panic becomes an `INTERNAL` status and never crosses into C.
-//! - Ownership is a type: a retained reference releases itself, an out-parameter is written once and only on success, a
-//!   status is consumed exactly once.
-//! - An error that is returned has changed nothing, and the operation's signals are as they were. What goes wrong after
-//!   an operation was accepted is told through its signals, with the code and message of the first cause. A lost device is
-//!   such a thing: a submission to it is accepted, and its signals fail.
-//! - Our objects are recognised by the address of a `static` table, and everything else is foreign: never cast, always
+//! - Ownership is a type: a retained reference releases itself, an out-parameter is written once and only on
+//!   success, a status is consumed exactly once.
+//! - A returned error has changed nothing, and the operation's signals are as they were. A failure of an accepted
+//!   operation is reported through its signals, with the code and message of the first cause. Device loss is such a
+//!   failure: a submission to a lost device is accepted, and its signals fail.
+//! - Our objects are recognised by the address of a `static` table. Everything else is foreign: never cast, always
 //!   used through IREE's own interface.
 //! - No slot of a queue blocks, and none starts a thread for one operation.
 //!
@@ -56,7 +56,7 @@ pub use driver::{PARAMETERS, register};
 pub use ffi::status::UNIMPLEMENTED;
 pub use hal_sys as sys;
 
-/// Exports the function that adds a driver to IREE's registry, under the name that IREE's build is told.
+/// Exports the function that adds a driver to IREE's registry, under the name that IREE's build expects.
 #[macro_export]
 macro_rules! export_driver {
     ($name:ident, $driver:ty) => {
@@ -83,9 +83,9 @@ macro_rules! drivers {
             export_driver!($function, $driver);
         )*
 
-        /// Adds every driver of this library to a registry: what its features name. Cheap, and touches no hardware. Stops at
-        /// the first that cannot be added, as one that is there already. A library without drivers of its own has no such function, so
-        /// that a program may link it beside this one.
+        /// Adds every driver of this library to a registry, as selected by its features. Cheap, and touches no
+        /// hardware. Stops at the first that cannot be added, such as one that is registered already. A library
+        /// without drivers has no such function, so that a program may link it beside this one.
         ///
         /// # Safety
         ///

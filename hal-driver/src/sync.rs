@@ -2,7 +2,7 @@
 
 //! Synchronisation: semaphores, frontiers, the proactor, and the threads for calls that may block.
 //!
-//! It knows of no buffer and no command. What another module has to do before a semaphore is signalled, it registers here.
+//! It knows no buffer and no command. Other modules register here what must happen before a semaphore is signalled.
 
 pub(crate) mod frontier;
 pub(crate) mod host_pool;

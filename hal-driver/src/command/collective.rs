@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Collectives: what a command buffer records of them, and how their memory and the engine meet.
+//! Collectives: what a command buffer records of them, and how an execution starts and ends them.
 //!
-//! A record keeps what IREE's call says in the terms of [`hal_collectives`]. When a command buffer is executed, the rank
-//! enters all of its collectives in their order, and each waits for its step ([`crate::device`] has the chain of steps).
-//! Then it is an operation of the host that occupies no thread: it starts, and ends when the group has done it.
+//! A record keeps IREE's call in the terms of [`hal_collectives`]. When a command buffer is executed, the rank
+//! enters all of its collectives in order, and each waits for its step ([`crate::device`] has the chain of steps).
+//! A started collective occupies no thread: it is a host operation that ends when the group has completed it.
 
 use crate::command::channel::Channel;
 use crate::command::command_buffer::Recorded;
 use crate::command::executable::DeviceIdentity;
-use crate::command::execution::{Ending, Part};
+use crate::command::execution::{ExecutionEnd, ExecutionPart};
 use crate::command::record::{Reference, Use};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::extent;
@@ -33,13 +33,13 @@ use std::time::{Duration, Instant};
 pub(crate) struct CollectiveRecord {
     pub(crate) communicator: Arc<dyn Communicator>,
     pub(crate) operation: Operation,
-    /// The bytes that are used, no more.
+    /// The bytes that the operation uses, which may be fewer than C names.
     pub(crate) send: Option<Reference>,
     pub(crate) recv: Option<Reference>,
 }
 
 impl CollectiveRecord {
-    /// A collective with what C lends us.
+    /// A collective from C's arguments.
     ///
     /// # Safety
     ///
@@ -77,7 +77,7 @@ impl CollectiveRecord {
         allowed.map(|()| record)
     }
 
-    /// Looks at the buffers that it uses, and what it does with them.
+    /// Calls `look` with each buffer and its use.
     pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
         if let Some(send) = &self.send {
             look(send, Use::Sent);
@@ -88,7 +88,7 @@ impl CollectiveRecord {
     }
 }
 
-/// The kind and the type that IREE packs into a word.
+/// Unpacks the kind and the element type from IREE's word.
 fn decode(packed: u32, param: u32) -> Result<(Kind, Element)> {
     let [kind, reduction, element, _] = packed.to_ne_bytes().map(u32::from);
     let element = element_of(element)?;
@@ -146,7 +146,7 @@ fn element_of(number: u32) -> Result<Element> {
     })
 }
 
-/// How many bytes C names, where that is known before the binding table is.
+/// The number of bytes that C names, if it is known before the binding table is.
 ///
 /// # Safety
 ///
@@ -160,8 +160,8 @@ unsafe fn length_of(reference: &sys::iree_hal_buffer_ref_t) -> Result<u64> {
         .map(|range| range.length)
 }
 
-/// How many elements one rank of an all-gather sends: as many as IREE's header says the count is, or that share of the
-/// elements of all ranks, which is what compiled modules pass.
+/// The number of elements that one rank of an all-gather sends. IREE's header says that the count is this number;
+/// compiled modules pass the elements of all ranks, of which this is one share.
 fn gathered(operation: &Operation, sent: u64, ranks: u32) -> Result<u64> {
     let room = sent / operation.element.size();
     let ranks = u64::from(ranks.max(1));
@@ -175,7 +175,7 @@ fn gathered(operation: &Operation, sent: u64, ranks: u32) -> Result<u64> {
     Err(Failure::new(Code::OutOfRange, message))
 }
 
-/// The bytes that an operation uses, of those that C names.
+/// The bytes that an operation uses, out of those that C names.
 ///
 /// # Safety
 ///
@@ -200,7 +200,7 @@ unsafe fn cut(
     }))
 }
 
-/// Memory that is mapped when the first piece of an operation that uses it starts, and until the last one has ended.
+/// Memory that stays mapped from the start of the first piece that uses it to the end of the last one.
 pub(crate) struct Mapped {
     bytes: BufferRange,
     access: Access,
@@ -216,77 +216,84 @@ impl Mapped {
         if let Some(mapped) = &*self.mapped.lock() {
             return Ok(mapped.clone());
         }
-        // Without the lock, as a buffer may be another driver's. Two pieces that start at once may both map it.
+        // Maps without the lock, as the buffer may belong to another driver. Two pieces that start at once may both
+        // map it.
         let mapped = self.bytes.map(self.access)?;
         Ok(self.mapped.lock().get_or_insert(mapped).clone())
     }
 }
 
-/// Host memory for a piece.
-pub(crate) enum Near {
-    /// That of the whole operation, and how many bytes of it the piece uses.
+/// The host memory of one piece.
+pub(crate) enum PieceMemory {
+    /// The mapping of the whole operation, and how many of its bytes the piece uses.
     Whole(Arc<Mapped>, u64),
-    /// Host memory that stands for the piece's.
+    /// A staging buffer for the piece.
     Staging(BufferRange),
 }
 
-impl Near {
+impl PieceMemory {
     fn length(&self) -> u64 {
         match self {
-            Near::Whole(_, length) => *length,
-            Near::Staging(range) => range.length,
+            PieceMemory::Whole(_, length) => *length,
+            PieceMemory::Staging(range) => range.length,
         }
     }
 
     fn map(&self, access: Access) -> Result<Memory> {
         Ok(match self {
-            Near::Whole(mapped, _) => Memory::Whole(mapped.map()?),
-            Near::Staging(range) => Memory::Alone(range.map(access)?),
+            PieceMemory::Whole(mapped, _) => Memory::Whole(mapped.map()?),
+            PieceMemory::Staging(range) => Memory::Alone(range.map(access)?),
         })
     }
 }
 
-/// A collective that its rank has entered, or a piece of one, with memory that the host can see.
-pub(crate) enum Entered {
+/// A collective, or a piece of one, that its rank has entered, with memory that the host can access.
+pub(crate) enum EnteredCollective {
     Whole { entry: Box<dyn Entry>, send: Option<BufferRange>, recv: Option<BufferRange> },
-    Piece { entry: Box<dyn PieceEntry>, send: Option<Near>, recv: Option<Near> },
+    Piece { entry: Box<dyn PieceEntry>, send: Option<PieceMemory>, recv: Option<PieceMemory> },
 }
 
-impl Entered {
+impl EnteredCollective {
     fn length(&self) -> u64 {
         let lengths = match self {
-            Entered::Whole { send, recv, .. } => {
+            EnteredCollective::Whole { send, recv, .. } => {
                 [send, recv].map(|range| range.as_ref().map(|range| range.length))
             }
-            Entered::Piece { send, recv, .. } => [send, recv].map(|near| near.as_ref().map(Near::length)),
+            EnteredCollective::Piece { send, recv, .. } => {
+                [send, recv].map(|near| near.as_ref().map(PieceMemory::length))
+            }
         };
         lengths.into_iter().flatten().sum()
     }
 
-    /// Tells the group that this rank does not take part.
+    /// Withdraws this rank from the group.
     pub(crate) fn give_up(self, why: &Failure) {
         match self {
-            Entered::Whole { entry, .. } => entry.give_up(why),
-            Entered::Piece { entry, .. } => entry.give_up(why),
+            EnteredCollective::Whole { entry, .. } => entry.give_up(why),
+            EnteredCollective::Piece { entry, .. } => entry.give_up(why),
         }
     }
 
     fn start(self, done: Done) -> Option<Job> {
         let (failure, memory) = match self {
-            Entered::Whole { entry, send, recv } => match map_both([send, recv], BufferRange::map) {
-                Ok([send, recv]) => return entry.start(Buffers { send, recv }, done),
-                Err(failed) => {
-                    entry.give_up(&failed.0);
-                    failed
+            EnteredCollective::Whole { entry, send, recv } => {
+                match map_both([send, recv], BufferRange::map) {
+                    Ok([send, recv]) => return entry.start(Buffers { send, recv }, done),
+                    Err(failed) => {
+                        entry.give_up(&failed.0);
+                        failed
+                    }
                 }
-            },
-            Entered::Piece { entry, send, recv } => match map_both([send, recv], Near::map) {
-                Ok([send, recv]) => return entry.start(PieceBuffers { send, recv }, done),
-                Err(failed) => {
-                    entry.give_up(&failed.0);
-                    failed
+            }
+            EnteredCollective::Piece { entry, send, recv } => {
+                match map_both([send, recv], PieceMemory::map) {
+                    Ok([send, recv]) => return entry.start(PieceBuffers { send, recv }, done),
+                    Err(failed) => {
+                        entry.give_up(&failed.0);
+                        failed
+                    }
                 }
-            },
+            }
         };
         drop(Deferred::new(move || {
             drop(memory);
@@ -296,15 +303,15 @@ impl Entered {
     }
 }
 
-/// Why memory could not be mapped, and what is to be let go of.
-type Unmapped = (Failure, Box<dyn Send>);
+/// The failure of a mapping, and the memory to release.
+type MappingFailure = (Failure, Box<dyn Send>);
 
-/// Maps what is sent and what is received. What is mapped keeps its memory. Where one cannot be mapped, both are to be let go of, which may call
-/// the program back.
+/// Maps the send and receive memory. A mapping keeps its memory alive. If either fails, the caller releases both,
+/// which may call the program back.
 fn map_both<T: Send + 'static, M: Send + 'static>(
     [send, recv]: [Option<T>; 2],
     map: impl Fn(&T, Access) -> Result<M>,
-) -> std::result::Result<[Option<M>; 2], Unmapped> {
+) -> std::result::Result<[Option<M>; 2], MappingFailure> {
     let one = |memory: &Option<T>, access| memory.as_ref().map(|memory| map(memory, access)).transpose();
     match (one(&send, ACCESS_READ), one(&recv, ACCESS_WRITE)) {
         (Ok(send), Ok(recv)) => Ok([send, recv]),
@@ -312,63 +319,61 @@ fn map_both<T: Send + 'static, M: Send + 'static>(
     }
 }
 
-/// Collectives of one step, which nothing orders against each other: they start together and end together.
+/// The collectives of one step. Nothing orders them against each other: they start together and end together.
 pub(crate) struct Collectives {
     commands: Recorded,
-    entered: Vec<(Arc<dyn Communicator>, Entered)>,
-    part: Part,
+    entered: Vec<(Arc<dyn Communicator>, EnteredCollective)>,
+    part: ExecutionPart,
 }
 
 impl Collectives {
     pub(crate) fn new(
         commands: Recorded,
-        entered: Vec<(Arc<dyn Communicator>, Entered)>,
-        part: Part,
+        entered: Vec<(Arc<dyn Communicator>, EnteredCollective)>,
+        part: ExecutionPart,
     ) -> Box<Self> {
         Box::new(Self { commands, entered, part })
     }
 
-    /// The command buffer that they are of.
     pub(crate) fn commands(&self) -> &Recorded {
         &self.commands
     }
 
-    /// How many.
     pub(crate) fn count(&self) -> usize {
         self.entered.len()
     }
 
-    /// How many bytes they receive and send.
+    /// The bytes that they receive and send.
     pub(crate) fn payload(&self) -> u64 {
         self.entered.iter().map(|(_, entered)| entered.length()).sum()
     }
 
-    /// Starts all of them. What there is to do for the group is done by a thread of the pool.
+    /// Starts all of them. A thread of the pool does the group's work.
     pub(crate) fn start(
         self,
         pool: &Arc<HostPool>,
-        waiting: &Arc<Waiting>,
+        waiting: &Arc<RunningCollectives>,
         done: impl FnOnce(Result) + Send + 'static,
     ) {
-        // The command buffer is not kept for longer: the program may be told of the end, and let go of all that it has, before this returns.
+        // Drops the command buffer first: the program may see the end and release everything before this returns.
         let Self { commands, entered, part } = self;
         drop(commands);
         start(entered, part, (pool, waiting), done);
     }
 
-    /// Tells the groups that this rank does not take part.
+    /// Withdraws this rank from the groups.
     pub(crate) fn give_up(self, why: &Failure) {
         give_up(self.entered, why);
     }
 }
 
 fn start(
-    entered: Vec<(Arc<dyn Communicator>, Entered)>,
-    part: Part,
-    (pool, waiting): (&Arc<HostPool>, &Arc<Waiting>),
+    entered: Vec<(Arc<dyn Communicator>, EnteredCollective)>,
+    part: ExecutionPart,
+    (pool, waiting): (&Arc<HostPool>, &Arc<RunningCollectives>),
     done: impl FnOnce(Result) + Send + 'static,
 ) {
-    let open = Open::new(entered.iter().map(|(group, _)| group.clone()));
+    let open = OpenGroups::new(entered.iter().map(|(group, _)| group.clone()));
     let number = match waiting.enter(&open, &part) {
         Ok(number) => number,
         Err(why) => {
@@ -381,8 +386,8 @@ fn start(
     };
     let over = {
         let waiting = waiting.clone();
-        // What is in progress keeps its execution until then.
-        Countdown::new(entered.len(), move |outcome| {
+        // A running collective keeps its execution until it ends.
+        EndCountdown::new(entered.len(), move |outcome| {
             done(outcome);
             waiting.leave(number);
         })
@@ -399,21 +404,21 @@ fn start(
     }
 }
 
-fn give_up(entered: Vec<(Arc<dyn Communicator>, Entered)>, why: &Failure) {
+fn give_up(entered: Vec<(Arc<dyn Communicator>, EnteredCollective)>, why: &Failure) {
     for (_, entered) in entered {
         entered.give_up(why);
     }
 }
 
-/// The groups of collectives that were started together, each until its own has ended.
-struct Open(Mutex<Vec<Option<Arc<dyn Communicator>>>>);
+/// The groups of collectives that started together, each until its own collective has ended.
+struct OpenGroups(Mutex<Vec<Option<Arc<dyn Communicator>>>>);
 
-impl Open {
+impl OpenGroups {
     fn new(groups: impl Iterator<Item = Arc<dyn Communicator>>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(groups.map(Some).collect())))
     }
 
-    /// One has ended. Where it has failed, the others end with it, as their rank fails in any case.
+    /// Removes a collective that has ended. A failure ends the others too, as their rank fails in any case.
     fn end_one(&self, place: usize, outcome: &Result) {
         let group = self.0.lock().get_mut(place).and_then(Option::take);
         drop(group);
@@ -422,7 +427,7 @@ impl Open {
         }
     }
 
-    /// Ends what has not ended.
+    /// Ends those that have not ended.
     fn end(&self, why: &Failure) {
         let groups = std::mem::take(&mut *self.0.lock());
         for group in groups.into_iter().flatten() {
@@ -431,18 +436,22 @@ impl Open {
     }
 }
 
-/// Tells of the end of the last of several, and the first failure.
-struct Countdown(Mutex<Unfinished>);
+/// Reports the end of the last of several, with the first failure.
+struct EndCountdown(Mutex<CountdownState>);
 
-struct Unfinished {
+struct CountdownState {
     left: usize,
     outcome: Result,
     done: Option<Box<dyn FnOnce(Result) + Send>>,
 }
 
-impl Countdown {
+impl EndCountdown {
     fn new(count: usize, done: impl FnOnce(Result) + Send + 'static) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Unfinished { left: count, outcome: Ok(()), done: Some(Box::new(done)) })))
+        Arc::new(Self(Mutex::new(CountdownState {
+            left: count,
+            outcome: Ok(()),
+            done: Some(Box::new(done)),
+        })))
     }
 
     fn end(&self, outcome: Result) {
@@ -462,26 +471,26 @@ impl Countdown {
     }
 }
 
-/// The collectives that a device has started and that have not ended, so that they can end with it.
+/// A device's collectives that have started and not ended. They end with the device.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct RunningCollectives {
     progress: Mutex<InProgress>,
     idle: Condvar,
 }
 
-/// What has started, and the execution that it is a part of; nothing when it has ended and is let go of.
-type Started = Option<(Arc<Open>, Part)>;
+/// A started collective and its part of the execution; `None` once it has ended.
+type RunningCollective = Option<(Arc<OpenGroups>, ExecutionPart)>;
 
 #[derive(Default)]
 struct InProgress {
     next: u64,
-    started: BTreeMap<u64, Started>,
-    /// Nothing starts any more.
+    started: BTreeMap<u64, RunningCollective>,
+    /// Set when the device goes: the failure of every later start.
     ended: Option<Failure>,
 }
 
-impl Waiting {
-    fn enter(&self, open: &Arc<Open>, part: &Part) -> Result<u64> {
+impl RunningCollectives {
+    fn enter(&self, open: &Arc<OpenGroups>, part: &ExecutionPart) -> Result<u64> {
         let mut progress = self.progress.lock();
         if let Some(why) = progress.ended.clone().or_else(|| part.failed()) {
             return Err(why);
@@ -492,7 +501,7 @@ impl Waiting {
         Ok(number)
     }
 
-    /// A thread that waits for the end of all may count on their groups having been let go.
+    /// A thread that waits for the last end may rely on the groups being released by then.
     fn leave(&self, number: u64) {
         let left = self.progress.lock().started.get_mut(&number).map(std::mem::take);
         drop(left);
@@ -503,8 +512,9 @@ impl Waiting {
         }
     }
 
-    /// An execution has failed: ends what it has in progress, and lets nothing of it start. `task` ends when no part of it is left.
-    pub(crate) fn end_execution(&self, of: &Ending, why: &Failure, task: HostTask) {
+    /// Fails an execution: ends its running collectives and prevents later starts. `task` ends when no part of it
+    /// is left.
+    pub(crate) fn end_execution(&self, of: &ExecutionEnd, why: &Failure, task: HostTask) {
         let Some(part) = of.part() else { return task.finish(Ok(())) };
         let progress = self.progress.lock();
         part.fail(why, task);
@@ -516,8 +526,8 @@ impl Waiting {
         }
     }
 
-    /// The device goes: waits for what is in progress, and ends what takes longer than `grace` or would start later. What
-    /// was ended is reported to its waiters when this returns, or will be: that is not waited for longer than as long again.
+    /// Waits up to `grace` for running collectives when the device goes, then ends them and refuses later starts.
+    /// Then waits up to `grace` again for the reports of what it ended.
     pub(crate) fn finish(&self, grace: Duration) {
         let mut progress = self.progress.lock();
         self.rest(&mut progress, grace);
@@ -544,16 +554,17 @@ mod tests {
 
     #[test]
     fn collective_that_comes_when_its_device_goes_does_not_start() {
-        let waiting = Waiting::default();
+        let waiting = RunningCollectives::default();
         waiting.finish(Duration::ZERO);
-        let refused = waiting.enter(&Open::new(std::iter::empty()), &Part::default()).unwrap_err();
+        let refused =
+            waiting.enter(&OpenGroups::new(std::iter::empty()), &ExecutionPart::default()).unwrap_err();
         assert_eq!(refused.code(), Code::Cancelled);
     }
 
     #[test]
     fn device_that_goes_waits_no_longer_than_its_collectives_take() {
-        let waiting = Arc::<Waiting>::default();
-        let number = waiting.enter(&Open::new(std::iter::empty()), &Part::default()).unwrap();
+        let waiting = Arc::<RunningCollectives>::default();
+        let number = waiting.enter(&OpenGroups::new(std::iter::empty()), &ExecutionPart::default()).unwrap();
         let begin = Instant::now();
         let leaves = waiting.clone();
         let ends = std::thread::spawn(move || {
@@ -565,7 +576,7 @@ mod tests {
         ends.join().unwrap();
     }
 
-    /// Alone in its group, so that nothing holds it up.
+    /// A group of one, so that nothing delays it.
     #[test]
     fn collective_is_in_progress_until_its_end_was_told() {
         let request = hal_collectives::local::Request {
@@ -579,11 +590,11 @@ mod tests {
         let group: Arc<dyn Communicator> = hal_collectives::local::join(&request).unwrap().into();
         let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: 0 };
         let entry = group.enter(operation).unwrap();
-        let entered = vec![(group, Entered::Whole { entry, send: None, recv: None })];
-        let (pool, waiting) = (Arc::<HostPool>::default(), Arc::<Waiting>::default());
+        let entered = vec![(group, EnteredCollective::Whole { entry, send: None, recv: None })];
+        let (pool, waiting) = (Arc::<HostPool>::default(), Arc::<RunningCollectives>::default());
         let (tell, told) = std::sync::mpsc::channel();
         let in_progress = waiting.clone();
-        start(entered, Part::default(), (&pool, &waiting), move |outcome| {
+        start(entered, ExecutionPart::default(), (&pool, &waiting), move |outcome| {
             let count = in_progress.progress.lock().started.len();
             tell.send((count, outcome.is_ok())).unwrap();
         });
@@ -597,7 +608,7 @@ mod tests {
     fn first_failure_of_several_is_told_when_the_last_has_ended() {
         let told = Arc::new(Mutex::new(None));
         let of = told.clone();
-        let over = Countdown::new(3, move |outcome| *of.lock() = Some(outcome));
+        let over = EndCountdown::new(3, move |outcome| *of.lock() = Some(outcome));
         let [first, second] = ["first", "second"].map(|text| Failure::new(Code::Aborted, text));
         over.end(Err(first.clone()));
         over.end(Err(second));

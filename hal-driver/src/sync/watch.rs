@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A program's thread that waits for a semaphore looks for messages of collectives meanwhile.
+//! Polling for messages of collectives on a program's thread that waits for a semaphore.
 
 use crate::sync::teardown;
 use hal_semaphore::WithoutCallbacks;
 use std::time::{Duration, Instant};
 
-/// Whether collectives of this process are under way, so that a thread which has to wait does well to [watch].
+/// True if collectives of this process are under way, so that a waiting thread should [poll](poll_collectives).
 pub(crate) fn is_busy() -> bool {
     hal_collectives_mpi::is_busy()
 }
 
-/// Does what there is to do for collectives on a thread of the program's that waits for something, as long as that does any good:
-/// messages of others are seen at once, and no thread has to be woken. The program is not called back from here, as it may hold what its
-/// callbacks take, and no device is torn down.
+/// Polls for messages of collectives on a program's thread that waits, as long as polling pays: messages are
+/// received at once, and no thread has to be woken. Never calls the program back, as it may hold a lock that its
+/// callbacks take, and tears down no device.
 pub(crate) fn watch(limit: Duration, is_over: impl FnMut() -> bool) {
     if !is_busy() {
         return;
