@@ -143,6 +143,94 @@ def tile():
     it.write()
 
 
+class Lanes:
+    """Lanes of a picture, one below the other, in which time goes to the right."""
+
+    def __init__(self, picture, top, title, names):
+        self.picture = picture
+        picture.text(20, top, title, "b")
+        self.y = {name: top + 40 + 40 * number for number, name in enumerate(names)}
+        for name, y in self.y.items():
+            picture.text(20, y + 4, name, "s")
+            picture.line([(130, y), (940, y)], "faint", arrow=False)
+
+    def span(self, lane, start, end, kind, text):
+        self.picture.box(start, self.y[lane] - 12, end - start, 24, kind, radius=3)
+        self.picture.text((start + end) / 2, self.y[lane] + 4, text, "s", "middle")
+
+    def event(self, x, text, lanes):
+        """Something that the first lane does, and an arrow that passes it on through the others."""
+        first, *rest = lanes
+        self.picture.add(f'<circle class="head" cx="{x}" cy="{self.y[first]}" r="4"/>')
+        self.picture.text(x + 8, self.y[first] - 8, text, "s")
+        if rest:
+            down = self.y[rest[-1]] > self.y[first]
+            gap = -12 if down else 12
+            self.picture.line([(x, self.y[first] + (4 if down else -4)), (x, self.y[rest[-1]] + gap)])
+
+
+def waits():
+    """Signal before wait, wait before signal, and a wait that the device does."""
+    it = Picture("waits.svg", "Signal before wait, wait before signal, and a wait that is left to the device", 960, 560)
+    lanes = Lanes(it, 24, "Signal before wait: the wait is reached, and B goes to the device at once", ["program", "timeline x", "device"])
+    lanes.event(180, "signal x = 1", ["program", "timeline x"])
+    lanes.span("timeline x", 180, 940, "done", "x = 1")
+    lanes.event(420, "submit B, waits for x ≥ 1", ["program", "device"])
+    lanes.span("timeline x", 180, 940, "done", "x = 1")
+    lanes.span("device", 420, 620, "ship", "B")
+    lanes = Lanes(it, 194, "Wait before signal: B is blocked on the host, and the signal releases it",
+                  ["program", "timeline x", "device"])
+    lanes.event(180, "submit B, waits for x ≥ 1", ["program", "timeline x"])
+    lanes.event(420, "signal x = 1", ["program", "device"])
+    lanes.span("timeline x", 180, 420, "rig", "B blocked, an entry of x's list")
+    lanes.span("timeline x", 420, 940, "done", "x = 1")
+    lanes.span("device", 420, 620, "ship", "B")
+    lanes = Lanes(it, 364, "Left to the device: A promises x = 1, so B goes to the device at once, with a native wait",
+                  ["program", "timeline x", "device, queue 0", "device, queue 1"])
+    lanes.event(180, "submit A, signals x = 1", ["program", "device, queue 0"])
+    lanes.event(400, "submit B, waits for x ≥ 1", ["program", "device, queue 1"])
+    lanes.span("timeline x", 180, 620, "plain", "promise: A's epoch will signal x = 1")
+    lanes.span("device, queue 0", 180, 600, "ship", "A")
+    lanes.span("device, queue 1", 400, 600, "rig", "B waits for A's epoch")
+    lanes.span("device, queue 1", 600, 800, "ship", "B")
+    lanes.span("timeline x", 620, 940, "done", "x = 1, when A is reported")
+    it.write()
+
+
+def operation():
+    """The way of an operation."""
+    it = Picture("operation.svg", "The way of an operation, in five steps", 960, 400)
+    rows = (("program", 40), ("hal-driver", 110), ("engine", 200), ("backend, device", 310))
+    for name, y in rows:
+        it.text(20, y + 4, name, "b")
+        it.line([(156, y), (940, y)], "faint", arrow=False)
+    it.box(160, 84, 170, 52, "ship", ["1 the call", "checks, keeps, captures"])
+    it.box(250, 174, 170, 52, "ship", ["2 admission", "each wait its class"])
+    it.box(250, 246, 170, 34, "rig", ["blocked: in a list"])
+    it.box(440, 174, 130, 52, "ship", ["3 submission", "without the lock"])
+    it.box(440, 84, 130, 52, "ship", ["work.rs", "buffers to memory"])
+    it.box(590, 284, 150, 52, "ship", ["4 the device", "in queue order"])
+    it.box(700, 174, 150, 52, "ship", ["5 retirement", "after its causes"])
+    it.line([(200, 44), (200, 82)])
+    it.text(208, 66, "queue_fill", "s")
+    it.line([(290, 136), (290, 172)])
+    it.line([(420, 200), (438, 200)])
+    it.line([(505, 172), (505, 138)])
+    it.line([(572, 110), (620, 110), (620, 282)])
+    it.text(630, 150, "a job", "s")
+    it.line([(720, 284), (720, 228)])
+    it.text(730, 262, "reports an epoch", "s")
+    it.line([(335, 226), (335, 244)])
+    it.line([(420, 263), (505, 263), (505, 228)], "line dash")
+    it.text(512, 262, "released", "s")
+    it.line([(800, 172), (800, 46)])
+    it.text(810, 66, "signals, then waiters,", "s")
+    it.text(810, 82, "then resources", "s")
+    it.line([(840, 226), (840, 380), (335, 380), (335, 282)], "line dash")
+    it.text(345, 372, "a signal of other work, or of the host, releases what is blocked", "s")
+    it.write()
+
+
 def nanoseconds(cell):
     """The middle of a cell such as `1.1 to 5.6 µs`, or nothing."""
     unit = {"ns": 1, "µs": 1e3, "ms": 1e6}.get(cell.split()[-1])
@@ -191,6 +279,5 @@ def performance():
 
 
 if __name__ == "__main__":
-    performance()
-    layers()
-    tile()
+    for draw in (layers, operation, performance, tile, waits):
+        draw()

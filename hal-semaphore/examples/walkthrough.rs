@@ -34,10 +34,10 @@ impl Story {
                         println!("    {} waits for {timeline} >= {value}: {}", self.name(ticket), why(class));
                     }
                 }
-                Transition::Ordered { ticket, point } => {
+                Transition::Queued { ticket, point } => {
                     println!("    {} is number {} of {}", self.name(ticket), point.epoch, point.queue);
                 }
-                Transition::Issued { ticket, point } => {
+                Transition::Submitted { ticket, point } => {
                     println!("    {} went to {}", self.name(ticket), point.queue)
                 }
                 Transition::Ended { ticket, outcome: Ok(()), .. } => {
@@ -64,7 +64,7 @@ fn why(class: WaitClass) -> String {
             format!("the device waits for {}, the host does not wake", producer.queue)
         }
         WaitClass::Peer { producer } => format!("the device waits for its peer's {}", producer.queue),
-        WaitClass::Held => "not promised yet, held on the host".into(),
+        WaitClass::Blocked => "not promised yet, held on the host".into(),
     }
 }
 

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Looks between two readings of the clock. With the processor's pause after each this takes one or two microseconds on most
 /// processors. A reading takes 20 to 70 nanoseconds, so that a spin which succeeds among its first looks makes none.
-const LOOKS: u32 = 50;
+const POLLS: u32 = 50;
 
 /// Spins left out between two spins in vain, at most: so many that few of the slowest hundredth of all waits are due to them.
 const MOST_LEFT_OUT: u32 = 1023;
@@ -102,14 +102,14 @@ impl AdaptiveSpin {
         mut now: impl FnMut() -> u64,
         mut seen: impl FnMut() -> bool,
     ) -> bool {
-        if look(&mut seen) {
+        if poll_some(&mut seen) {
             self.succeeded(true);
             return true;
         }
         let begin = now();
         let mut last = begin;
         loop {
-            let is_seen = look(&mut seen);
+            let is_seen = poll_some(&mut seen);
             let time = now();
             let gap = time.saturating_sub(last);
             if gap >= PREEMPTED {
@@ -152,8 +152,8 @@ impl AdaptiveSpin {
 }
 
 /// Looks some times, until `seen` returns true, and returns what it last returned.
-fn look(seen: &mut impl FnMut() -> bool) -> bool {
-    (0..LOOKS).any(|_| {
+fn poll_some(seen: &mut impl FnMut() -> bool) -> bool {
+    (0..POLLS).any(|_| {
         std::hint::spin_loop();
         seen()
     })
@@ -255,7 +255,7 @@ mod tests {
             let looks = Cell::new(0);
             let seen = || {
                 looks.set(looks.get() + 1);
-                self.pass(if looks.get() == LOOKS + 5 { gap } else { 0 });
+                self.pass(if looks.get() == POLLS + 5 { gap } else { 0 });
                 looks.get() >= at
             };
             (place.spin_with(&self.preemptions, LIMIT, || self.pass(STEP), seen), looks.get())
@@ -274,9 +274,9 @@ mod tests {
     #[test]
     fn spin_ends_when_seen_and_at_its_limit() {
         let bench = Bench::new();
-        assert_eq!(bench.spin(LOOKS, 0), (true, LOOKS));
+        assert_eq!(bench.spin(POLLS, 0), (true, POLLS));
         assert_eq!(bench.time.get(), 1, "a short spin reads no clock");
-        assert_eq!(bench.spin(3 * LOOKS, 0), (true, 3 * LOOKS));
+        assert_eq!(bench.spin(3 * POLLS, 0), (true, 3 * POLLS));
         let begin = bench.time.get();
         assert!(!bench.spin(u32::MAX, 0).0);
         assert!(bench.time.get() - begin <= LIMIT + 2 * STEP);
@@ -298,7 +298,7 @@ mod tests {
     fn late_success_is_trusted_slowly() {
         let bench = Bench::new();
         assert_eq!(bench.in_vain(1 + 4), 2);
-        let late = 10 * LOOKS;
+        let late = 10 * POLLS;
         let turns = |count| (0..count).filter(|_| bench.spin(late, 0).0).count();
         assert_eq!(turns(1 + 7 + 1 + 3 + 1 + 1), 3);
         assert_eq!(turns(10), 10);
@@ -314,8 +314,8 @@ mod tests {
             bench.spin_at(&other, 1, 0) == (false, 0)
         };
         let preempt = || {
-            let seen_after_it = (true, LOOKS + 5);
-            assert_eq!(bench.spin(LOOKS + 5, SLICE), seen_after_it);
+            let seen_after_it = (true, POLLS + 5);
+            assert_eq!(bench.spin(POLLS + 5, SLICE), seen_after_it);
         };
         preempt();
         assert!(is_paused_after(PREEMPTION_PAUSE * SLICE), "other places pause too");

@@ -33,11 +33,11 @@
 //! **Panics.** A backend that panics while it is called loses the device that it was working on: what it had done is unknown. On
 //! a thread of its own it catches a panic itself and [loses](Completer::lose) the device; `hal-backend` has a `Reporter` for that.
 
-pub use crate::engine::Deferred;
+pub use crate::engine::DeferredCallbacks;
+use crate::engine_events::KeepAlive;
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
 use crate::ids::{Point, QueueId, Ticket, TimelineKey};
-use crate::port::Keeper;
 use crate::slab::Key;
 use crate::timeline::Timeline;
 use std::fmt;
@@ -137,7 +137,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// Callbacks of the program have become due on a thread that is submitting, which must not run them: it may hold a lock
     /// that they want. Implementations run them soon, on another thread, which holds none of the program's locks; this thread
     /// must not run them, nor wait for them. By default this crate keeps threads for it.
-    fn defer(&self, callbacks: Deferred) {
+    fn defer(&self, callbacks: DeferredCallbacks) {
         callbacks.run_elsewhere();
     }
 
@@ -186,7 +186,7 @@ pub struct NativeWait<E> {
     pub event: Option<E>,
 }
 
-pub(crate) struct Item<B: Backend> {
+pub(crate) struct BatchItem<B: Backend> {
     pub(crate) op: Key,
     pub(crate) epoch: u64,
     pub(crate) work: Option<B::Work>,
@@ -195,7 +195,7 @@ pub(crate) struct Item<B: Backend> {
     pub(crate) coalesced: bool,
 }
 
-impl<B: Backend> Item<B> {
+impl<B: Backend> BatchItem<B> {
     /// Work of an operation that has no place yet.
     #[inline]
     pub(crate) fn of(work: Option<B::Work>) -> Self {
@@ -223,7 +223,7 @@ pub struct Submission<'a, B: Backend> {
 
 /// Work for one queue, in order.
 pub struct Batch<'a, B: Backend> {
-    pub(crate) items: &'a mut [Item<B>],
+    pub(crate) items: &'a mut [BatchItem<B>],
     pub(crate) waits: &'a [NativeWait<B::Event>],
 }
 
@@ -258,11 +258,11 @@ impl<B: Backend> Batch<'_, B> {
 pub struct Submitted {
     pub(crate) accepted: usize,
     /// Why the rest was not accepted; if there is a rest and nothing here, there was no room.
-    pub(crate) stop: Option<Stop>,
+    pub(crate) stop: Option<StopReason>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Stop {
+pub(crate) enum StopReason {
     Failed(Failure),
     Lost(Failure),
 }
@@ -290,12 +290,12 @@ impl Submitted {
     /// The first `accepted` pieces are on the queue; the next cannot be submitted at all, and left no trace. It
     /// fails; the engine goes on with the rest.
     pub fn failed(accepted: usize, failure: Failure) -> Self {
-        Self { accepted, stop: Some(Stop::Failed(failure)) }
+        Self { accepted, stop: Some(StopReason::Failed(failure)) }
     }
 
     /// The device is gone, as by [`Completer::lose`].
     pub fn lost(failure: Failure) -> Self {
-        Self { accepted: 0, stop: Some(Stop::Lost(failure)) }
+        Self { accepted: 0, stop: Some(StopReason::Lost(failure)) }
     }
 }
 
@@ -316,41 +316,41 @@ pub struct Ended<W> {
 #[derive(Clone)]
 pub struct Completer {
     /// One for each queue.
-    keepers: Arc<[Weak<dyn Keeper>]>,
+    keep_alives: Arc<[Weak<dyn KeepAlive>]>,
 }
 
 impl Completer {
-    pub(crate) fn new(keepers: Arc<[Weak<dyn Keeper>]>) -> Self {
-        Self { keepers }
+    pub(crate) fn new(keep_alives: Arc<[Weak<dyn KeepAlive>]>) -> Self {
+        Self { keep_alives }
     }
 
     /// The engine, by way of a queue of it.
     #[inline]
-    fn keeper(&self, queue: usize) -> Result<Arc<dyn Keeper>, CompletionError> {
-        let keeper = self.keepers.get(queue).or(self.keepers.first());
-        keeper.and_then(Weak::upgrade).ok_or(CompletionError::Gone)
+    fn keep_alive(&self, queue: usize) -> Result<Arc<dyn KeepAlive>, CompletionError> {
+        let keep_alive = self.keep_alives.get(queue).or(self.keep_alives.first());
+        keep_alive.and_then(Weak::upgrade).ok_or(CompletionError::Gone)
     }
 
     /// Everything submitted to `queue` up to `epoch` has ended, well unless reported as failed before.
     #[inline]
     pub fn complete(&self, queue: QueueId, epoch: u64) -> Result<(), CompletionError> {
-        self.keeper(queue.index())?.port().complete(queue, epoch, None)
+        self.keep_alive(queue.index())?.engine().complete(queue, epoch, None)
     }
 
     /// The work at `epoch` has failed, and everything before it on the queue has ended. The queue goes on.
     pub fn fail(&self, queue: QueueId, epoch: u64, failure: Failure) -> Result<(), CompletionError> {
-        self.keeper(queue.index())?.port().complete(queue, epoch, Some(failure))
+        self.keep_alive(queue.index())?.engine().complete(queue, epoch, Some(failure))
     }
 
     /// There may be room again on the queues of this device.
     pub fn unblock(&self, device: usize) -> Result<(), CompletionError> {
-        self.keeper(0)?.port().unblock(device)
+        self.keep_alive(0)?.engine().unblock(device)
     }
 
     /// The device is gone for good and no longer touches anything: everything on it fails with this one cause, now
     /// and later.
     pub fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError> {
-        self.keeper(0)?.port().lose(device, failure)
+        self.keep_alive(0)?.engine().lose(device, failure)
     }
 }
 
@@ -362,13 +362,13 @@ impl fmt::Debug for Completer {
 
 /// The right to end one host operation. Dropped without an answer, the operation fails: it is never lost.
 pub struct HostTask {
-    keeper: Option<Arc<dyn Keeper>>,
+    keep_alive: Option<Arc<dyn KeepAlive>>,
     ticket: Ticket,
 }
 
 impl HostTask {
-    pub(crate) fn new(keeper: Arc<dyn Keeper>, ticket: Ticket) -> Self {
-        Self { keeper: Some(keeper), ticket }
+    pub(crate) fn new(keep_alive: Arc<dyn KeepAlive>, ticket: Ticket) -> Self {
+        Self { keep_alive: Some(keep_alive), ticket }
     }
 
     /// The operation it stands for.
@@ -378,17 +378,17 @@ impl HostTask {
 
     /// The operation has ended.
     pub fn finish(mut self, result: Result<(), Failure>) {
-        if let Some(keeper) = self.keeper.take() {
-            keeper.port().host_done(self.ticket, result);
+        if let Some(keep_alive) = self.keep_alive.take() {
+            keep_alive.engine().host_done(self.ticket, result);
         }
     }
 }
 
 impl Drop for HostTask {
     fn drop(&mut self) {
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(keep_alive) = self.keep_alive.take() {
             let failure = Failure::new(Code::Internal, "the host operation was dropped before it ended");
-            keeper.port().host_done(self.ticket, Err(failure));
+            keep_alive.engine().host_done(self.ticket, Err(failure));
         }
     }
 }
@@ -426,7 +426,7 @@ pub enum WaitClass {
         producer: Point,
     },
     /// It is not promised yet, or not by work that can be waited for natively: the operation is held on the host.
-    Held,
+    Blocked,
 }
 
 /// A step in the life of an operation, for profilers and people.
@@ -444,14 +444,14 @@ pub enum Transition {
         class: WaitClass,
     },
     /// The operation took its place in its queue.
-    Ordered {
+    Queued {
         /// Which operation.
         ticket: Ticket,
         /// Where.
         point: Point,
     },
     /// The backend has it. One whose device was lost while it was handed over may end without that.
-    Issued {
+    Submitted {
         /// Which operation.
         ticket: Ticket,
         /// Where.

@@ -5,7 +5,7 @@
 //! A function with a deadline takes a [`Clock`]. Programs pass [`SystemClock`]; tests pass a [`VirtualClock`]
 //! and decide themselves when a deadline passes.
 
-use crate::notification::Pending;
+use crate::notification::Wakeup;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ pub trait Clock {
     /// The time now. Never runs backwards.
     fn now(&self) -> Time;
 
-    /// Sleeps until `pending` is raised or the time is `until`. May return early: the caller looks again.
-    fn sleep(&self, pending: &Pending, until: Option<Time>);
+    /// Sleeps until `wakeup` is raised or the time is `until`. May return early: the caller looks again.
+    fn sleep(&self, wakeup: &Wakeup, until: Option<Time>);
 }
 
 /// The operating system's monotonic clock.
@@ -43,22 +43,22 @@ impl Clock for SystemClock {
         self.0.elapsed()
     }
 
-    fn sleep(&self, pending: &Pending, until: Option<Time>) {
+    fn sleep(&self, wakeup: &Wakeup, until: Option<Time>) {
         let timeout = until.map(|until| until.saturating_sub(self.now()));
         if timeout != Some(Duration::ZERO) {
-            pending.sleep_unless(|| false, timeout);
+            wakeup.sleep_unless(|| false, timeout);
         }
     }
 }
 
 /// A clock that moves when it is told to.
 #[derive(Debug, Default)]
-pub struct VirtualClock(Mutex<Virtual>);
+pub struct VirtualClock(Mutex<VirtualTime>);
 
 #[derive(Debug, Default)]
-struct Virtual {
+struct VirtualTime {
     now: Time,
-    sleepers: Vec<(Time, Pending)>,
+    sleepers: Vec<(Time, Wakeup)>,
 }
 
 impl VirtualClock {
@@ -67,7 +67,7 @@ impl VirtualClock {
         Self::default()
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, Virtual> {
+    fn state(&self) -> std::sync::MutexGuard<'_, VirtualTime> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,8 +78,8 @@ impl VirtualClock {
         let now = state.now;
         let due: Vec<_> = state.sleepers.extract_if(.., |(until, _)| *until <= now).collect();
         drop(state);
-        for (_, pending) in due {
-            pending.nudge();
+        for (_, wakeup) in due {
+            wakeup.nudge();
         }
     }
 
@@ -94,12 +94,12 @@ impl Clock for VirtualClock {
         self.state().now
     }
 
-    fn sleep(&self, pending: &Pending, until: Option<Time>) {
+    fn sleep(&self, wakeup: &Wakeup, until: Option<Time>) {
         if let Some(until) = until {
-            self.state().sleepers.push((until, pending.clone()));
+            self.state().sleepers.push((until, wakeup.clone()));
         }
-        pending.sleep_unless(|| until.is_some_and(|until| until <= self.now()), None);
-        self.state().sleepers.retain(|(_, sleeper)| !sleeper.same(pending));
+        wakeup.sleep_unless(|| until.is_some_and(|until| until <= self.now()), None);
+        self.state().sleepers.retain(|(_, sleeper)| !sleeper.same(wakeup));
     }
 }
 
@@ -113,32 +113,32 @@ mod tests {
     #[test]
     fn virtual_sleep_is_over_when_its_moment_has_come_or_its_thread_is_woken() {
         let mut pool = NotificationPool::default();
-        let (pending, other) = (pool.acquire(), pool.acquire());
+        let (wakeup, other) = (pool.acquire(), pool.acquire());
         let clock = VirtualClock::new();
         clock.advance(SECOND);
         clock.state().sleepers.push((2 * SECOND, other.clone()));
-        let sleepers_are = |expected: &Pending| {
+        let sleepers_are = |expected: &Wakeup| {
             let state = clock.state();
             state.sleepers.len() == 1 && state.sleepers.iter().all(|(_, sleeper)| sleeper.same(expected))
         };
-        clock.sleep(&pending, Some(SECOND));
+        clock.sleep(&wakeup, Some(SECOND));
         assert!(sleepers_are(&other));
-        pending.raise();
-        clock.sleep(&pending, Some(5 * SECOND));
+        wakeup.raise();
+        clock.sleep(&wakeup, Some(5 * SECOND));
         assert!(sleepers_are(&other));
     }
 
     #[test]
     fn thread_without_a_deadline_sleeps_until_it_is_woken() {
-        let pending = NotificationPool::default().acquire();
+        let wakeup = NotificationPool::default().acquire();
         let pause = Duration::from_millis(20);
         let begin = Instant::now();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(pause);
-                pending.raise();
+                wakeup.raise();
             });
-            VirtualClock::new().sleep(&pending, None);
+            VirtualClock::new().sleep(&wakeup, None);
             assert!(begin.elapsed() > pause / 2);
         });
     }

@@ -107,17 +107,17 @@
 //!
 //! | in the design | here | file |
 //! |---|---|---|
-//! | CPU notification, `iree_event_t` | [`Pending`], a turn of a notification over `event-listener` | `notification.rs` |
+//! | CPU notification, `iree_event_t` | [`Wakeup`], a turn of a notification over `event-listener` | `notification.rs` |
 //! | its pool, `iree_event_pool_t` | `NotificationPool` | `notification.rs` |
 //! | native event, `cuda2_event_t` | [`Backend::Event`] in a counted slot | `native_event.rs` |
 //! | its pool, `cuda2_event_pool_t` | `EventPool`, one for each queue that records | `native_event.rs` |
-//! | timepoint, `cuda2_timepoint_t`: host wait, device wait | `Target` in an ordered `WaitList` | `engine/slot.rs`, `wait_list.rs` |
-//! | timepoint: device signal | `Promise`, a signal that work with a place in a queue will make | `engine/slot.rs` |
+//! | timepoint, `cuda2_timepoint_t`: host wait, device wait | `Target` in an ordered `WaitList` | `engine/timeline_state.rs`, `wait_list.rs` |
+//! | timepoint: device signal | `Promise`, a signal that work with a place in a queue will make | `engine/timeline_state.rs` |
 //! | its pool, `cuda2_timepoint_pool_t` | none: timepoints are entries of lists whose memory stays | `wait_list.rs` |
-//! | timeline semaphore, `cuda_timeline_semaphore_t` | [`Semaphore`], a counted [`Registration`](timeline::Registration); value, failure and waits are in its `Slot`; [`Timeline`] is what another layout implements | `engine/slot.rs`, `timeline.rs`, `semaphore.rs` |
+//! | timeline semaphore, `cuda_timeline_semaphore_t` | [`Semaphore`], a counted [`Registration`](timeline::Registration); value, failure and waits are in its `TimelineState`; [`Timeline`] is what another layout implements | `engine/timeline_state.rs`, `timeline.rs`, `semaphore.rs` |
 //! | queue action, `cuda2_queue_action_t` | [`Action`]; the record of one is an `Op` | `engine/mod.rs`, `engine/queue.rs` |
 //! | pending queue actions, `cuda2_pending_queue_actions_t` | [`Engine`]; each queue's are in its `QueueState` | `engine/queue.rs`, `engine/work.rs` |
-//! | the worker thread that drains them | none: an `Agenda` on each thread that brings something, and [`Deferred`] for callbacks | `engine/agenda.rs`, `engine/deferred.rs` |
+//! | the worker thread that drains them | none: an `DeferredWork` on each thread that brings something, and [`DeferredCallbacks`] for callbacks | `engine/deferred.rs`, `engine/deferred.rs` |
 //! | advancing the timeline on a stream of its own | a [`Completer`](backend::Completer) report, off the device's queues | `engine/retire.rs` |
 //!
 //! # Example
@@ -142,6 +142,7 @@ mod adaptive_spin;
 pub mod backend;
 pub mod clock;
 mod engine;
+mod engine_events;
 mod error;
 mod failure;
 mod ids;
@@ -151,7 +152,6 @@ pub mod mutation;
 mod mutation;
 mod native_event;
 mod notification;
-mod port;
 #[cfg(all(unix, feature = "reactor", not(any(loom, shuttle))))]
 pub mod reactor;
 mod ring;
@@ -166,12 +166,12 @@ pub use adaptive_spin::AdaptiveSpin;
 pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
 pub use engine::{
-    Action, Cancel, Deferred, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
+    Action, Cancel, DeferredCallbacks, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
     WithoutCallbacks,
 };
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};
 pub use failure::{Code, Failure, Origin};
 pub use ids::{Affinity, MAX_VALUE, Point, QueueId, Ticket, TimelineKey};
-pub use notification::Pending;
+pub use notification::Wakeup;
 pub use semaphore::Semaphore;
 pub use timeline::Timeline;

@@ -15,7 +15,7 @@
 #[repr(u32)]
 pub enum Mutation {
     /// A wait is registered without a look, under the lock, whether its value is reached.
-    RegisterDoesNotLook = 1,
+    RegisterDoesNotCheck = 1,
     /// Cancelling does not look whether the operation has gone to its device already.
     CancelIgnoresState = 2,
     /// An operation that waits for a native event does not hold it.
@@ -25,37 +25,37 @@ pub enum Mutation {
     /// An operation retires without regard to what it waited for natively.
     RetireOutOfOrder = 5,
     /// A point can be waited for natively while it is still on its way to its device.
-    WaitsForUnissued = 6,
+    WaitsForUnsubmitted = 6,
     /// What could not be done ahead is registered for its waits without a look whether they are reached meanwhile.
-    EarlyDoesNotLook = 7,
+    EarlyDoesNotCheck = 7,
     /// A queue that has handed work to its device does not look who waits for it.
-    AnnounceDoesNotLook = 8,
+    SubmitDoesNotNotify = 8,
     /// A thread that registers a wait looks for what covers it before queues can see that it does.
-    ListenerLooksFirst = 9,
+    ListenerChecksFirst = 9,
     /// Nothing keeps the look for what covers a wait from coming before the count of those who look.
     ListenerHasNoFence = 10,
     /// A thread leaves the rest of a queue's work to others who are not there.
     LeavesWithoutSuccessor = 11,
     /// A queue that found its device full does not look again whether something was reported meanwhile.
-    FullDoesNotLookAgain = 12,
+    FullDoesNotCheckAgain = 12,
     /// A failure takes the value that it leaves behind before it has the lock.
     FailureForgetsValue = 13,
     /// A thread that waits for the engine to be idle looks for callbacks on their way first, and then at the queues.
-    RestLooksAtQueuesLast = 14,
+    IdleChecksQueuesLast = 14,
     /// The loss of a device ends what is on its way to the device at that moment.
-    SweepsWhileIssuing = 15,
+    SweepsWhileSubmitting = 15,
     /// An event is let go before the promises are gone through which others come by it.
     EventReleasedFirst = 16,
     /// Nothing keeps the look for queues that wait for room from coming before the room is given.
-    RoomHasNoFence = 17,
+    CreditsHaveNoFence = 17,
     /// A queue that found its device full looks last whether anything is left on the device.
-    FullLooksAtWorkLast = 18,
+    FullChecksWorkLast = 18,
     /// Reports begin to be counted without a word to those that report.
     CountsUnknown = 19,
     /// A thread with a letter for a timeline of another driver tells it although another thread is telling it something.
-    LettersOvertake = 20,
+    DeliveriesOvertake = 20,
     /// A timeline of the engine moves before the other drivers' timelines that its operation signals have their letters.
-    LettersAreLate = 21,
+    DeliveriesAreLate = 21,
     /// A submission that finds the engine shut down leaves its queue without a look at what another thread has left to it.
     RefusalLeavesQueue = 22,
 }

@@ -19,20 +19,20 @@ impl EventIndex {
     }
 }
 
-struct Slot<E> {
+struct PooledEvent<E> {
     event: E,
     references: u32,
 }
 
 /// The events of one device.
 pub(crate) struct EventPool<E> {
-    slots: Vec<Slot<E>>,
+    events: Vec<PooledEvent<E>>,
     idle: Vec<EventIndex>,
 }
 
 impl<E> EventPool<E> {
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), idle: Vec::new() }
+        Self { events: Vec::new(), idle: Vec::new() }
     }
 
     /// One more event, held once.
@@ -40,9 +40,9 @@ impl<E> EventPool<E> {
     where
         E: Clone,
     {
-        self.slots.push(Slot { event: event.clone(), references: 1 });
+        self.events.push(PooledEvent { event: event.clone(), references: 1 });
         #[expect(clippy::expect_used, reason = "fewer events than that fit in memory")]
-        let number = u32::try_from(self.slots.len()).ok().and_then(NonZeroU32::new).expect("a number");
+        let number = u32::try_from(self.events.len()).ok().and_then(NonZeroU32::new).expect("a number");
         (EventIndex(number), event)
     }
 
@@ -52,28 +52,28 @@ impl<E> EventPool<E> {
         E: Clone,
     {
         let index = self.idle.pop()?;
-        let slot = self.slots.get_mut(index.position())?;
-        debug_assert_eq!(slot.references, 0, "an idle event is held");
-        slot.references = 1;
-        Some((index, slot.event.clone()))
+        let event = self.events.get_mut(index.position())?;
+        debug_assert_eq!(event.references, 0, "an idle event is held");
+        event.references = 1;
+        Some((index, event.event.clone()))
     }
 
     pub(crate) fn get(&self, index: EventIndex) -> Option<&E> {
-        self.slots.get(index.position()).map(|slot| &slot.event)
+        self.events.get(index.position()).map(|event| &event.event)
     }
 
     pub(crate) fn retain(&mut self, index: EventIndex) {
-        if let Some(slot) = self.slots.get_mut(index.position()) {
-            debug_assert!(slot.references > 0, "an idle event is not for sharing");
-            slot.references += 1;
+        if let Some(event) = self.events.get_mut(index.position()) {
+            debug_assert!(event.references > 0, "an idle event is not for sharing");
+            event.references += 1;
         }
     }
 
     pub(crate) fn release(&mut self, index: EventIndex) {
-        if let Some(slot) = self.slots.get_mut(index.position()) {
-            debug_assert!(slot.references > 0, "an event is released more often than it was held");
-            slot.references -= 1;
-            if slot.references == 0 {
+        if let Some(event) = self.events.get_mut(index.position()) {
+            debug_assert!(event.references > 0, "an event is released more often than it was held");
+            event.references -= 1;
+            if event.references == 0 {
                 self.idle.push(index);
             }
         }
@@ -81,7 +81,7 @@ impl<E> EventPool<E> {
 
     /// How many events exist, and how many of them are at rest.
     pub(crate) fn count(&self) -> (usize, usize) {
-        (self.slots.len(), self.idle.len())
+        (self.events.len(), self.idle.len())
     }
 }
 

@@ -25,15 +25,15 @@ struct Notification {
 
 /// One turn of a pooled notification, seen by the thread that waits and by the one that wakes it.
 #[derive(Clone, Debug)]
-pub struct Pending {
+pub struct Wakeup {
     notification: Arc<Notification>,
-    turn: u64,
+    generation: u64,
 }
 
-impl Pending {
+impl Wakeup {
     /// Whether what was waited for has happened.
     pub fn is_raised(&self) -> bool {
-        self.notification.raised.load(Ordering::Acquire) >= self.turn
+        self.notification.raised.load(Ordering::Acquire) >= self.generation
     }
 
     /// Spins for about as long as it would take to be woken from sleep. Returns whether what was waited for has happened.
@@ -42,12 +42,12 @@ impl Pending {
     }
 
     pub(crate) fn raise(&self) {
-        self.notification.raised.fetch_max(self.turn, Ordering::Release);
+        self.notification.raised.fetch_max(self.generation, Ordering::Release);
         self.notification.event.notify_all();
     }
 
-    pub(crate) fn same(&self, other: &Pending) -> bool {
-        Arc::ptr_eq(&self.notification, &other.notification) && self.turn == other.turn
+    pub(crate) fn same(&self, other: &Wakeup) -> bool {
+        Arc::ptr_eq(&self.notification, &other.notification) && self.generation == other.generation
     }
 
     /// Wakes the thread so that it looks at the clock again.
@@ -68,19 +68,19 @@ impl Pending {
 /// Notifications at rest.
 #[derive(Debug, Default)]
 pub(crate) struct NotificationPool {
-    idle: Vec<Pending>,
+    idle: Vec<Wakeup>,
 }
 
 impl NotificationPool {
-    pub(crate) fn acquire(&mut self) -> Pending {
+    pub(crate) fn acquire(&mut self) -> Wakeup {
         match self.idle.pop() {
-            Some(Pending { notification, turn }) => Pending { notification, turn: turn + 1 },
-            None => Pending { notification: Arc::default(), turn: 1 },
+            Some(Wakeup { notification, generation }) => Wakeup { notification, generation: generation + 1 },
+            None => Wakeup { notification: Arc::default(), generation: 1 },
         }
     }
 
-    pub(crate) fn release(&mut self, pending: Pending) {
-        self.idle.push(pending);
+    pub(crate) fn release(&mut self, wakeup: Wakeup) {
+        self.idle.push(wakeup);
     }
 }
 
@@ -115,16 +115,16 @@ mod tests {
 
     #[test]
     fn thread_sleeps_only_for_what_has_not_happened() {
-        let pending = NotificationPool::default().acquire();
+        let wakeup = NotificationPool::default().acquire();
         let (short, long) = (Duration::from_millis(20), Duration::from_secs(10));
         let slept = |skip: bool, timeout| {
             let begin = Instant::now();
-            pending.sleep_unless(|| skip, Some(timeout));
+            wakeup.sleep_unless(|| skip, Some(timeout));
             begin.elapsed()
         };
         assert!(slept(false, short) > short / 2);
         assert!(slept(true, long) < long / 2);
-        pending.raise();
+        wakeup.raise();
         assert!(slept(false, long) < long / 2);
     }
 }

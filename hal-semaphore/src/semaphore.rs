@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::error::SignalError;
 use crate::failure::Failure;
 use crate::ids::MAX_VALUE;
-use crate::timeline::{Registration, Subscription, Timeline, Watcher};
+use crate::timeline::{Registration, Subscriber, Subscription, Timeline};
 use std::fmt;
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Semaphore {
 }
 
 impl Timeline for Semaphore {
-    type Watch = Subscription;
+    type Subscription = Subscription;
 
     fn registration(&self) -> Option<&Registration> {
         Some(&self.0)
@@ -82,8 +82,8 @@ impl Timeline for Semaphore {
         }
     }
 
-    fn watch(&self, value: u64, watcher: Watcher) -> Subscription {
-        self.subscribe(value, move |state| watcher.notify(state))
+    fn subscribe(&self, value: u64, subscriber: Subscriber) -> Subscription {
+        self.subscribe(value, move |state| subscriber.notify(state))
     }
 }
 

@@ -23,13 +23,13 @@ pub(crate) struct Key {
     pub(crate) generation: u32,
 }
 
-struct Entry<T> {
+struct SlabEntry<T> {
     generation: u32,
     next_free: u32,
     value: Option<T>,
 }
 
-type Chunk<T> = Box<[Entry<T>; LENGTH]>;
+type Chunk<T> = Box<[SlabEntry<T>; LENGTH]>;
 
 /// Storage for values of one type, addressed by [`Key`].
 ///
@@ -56,8 +56,8 @@ fn split(index: u32) -> (usize, usize) {
 }
 
 fn new_chunk<T>() -> Option<Chunk<T>> {
-    let chunk: Box<[Entry<T>]> =
-        (0..CHUNK).map(|_| Entry { generation: 0, next_free: NONE, value: None }).collect();
+    let chunk: Box<[SlabEntry<T>]> =
+        (0..CHUNK).map(|_| SlabEntry { generation: 0, next_free: NONE, value: None }).collect();
     chunk.try_into().ok()
 }
 
@@ -71,13 +71,13 @@ impl<T> Slab<T> {
     }
 
     #[inline]
-    fn entry(&self, index: u32) -> Option<&Entry<T>> {
+    fn entry(&self, index: u32) -> Option<&SlabEntry<T>> {
         let (chunk, offset) = split(index);
         self.chunks.get(chunk)?.as_ref()?.get(offset)
     }
 
     #[inline]
-    fn entry_mut(&mut self, index: u32) -> Option<&mut Entry<T>> {
+    fn entry_mut(&mut self, index: u32) -> Option<&mut SlabEntry<T>> {
         let (chunk, offset) = split(index);
         self.chunks.get_mut(chunk)?.as_mut()?.get_mut(offset)
     }
@@ -90,7 +90,7 @@ impl<T> Slab<T> {
                 *place = new_chunk();
             }
             for offset in (0..CHUNK).rev() {
-                self.give_back((number << CHUNK_BITS) | offset);
+                self.release((number << CHUNK_BITS) | offset);
             }
             return;
         }
@@ -101,7 +101,7 @@ impl<T> Slab<T> {
         self.chunks.push(new_chunk());
     }
 
-    fn give_back(&mut self, index: u32) {
+    fn release(&mut self, index: u32) {
         let free = self.free;
         if let Some(entry) = self.entry_mut(index) {
             entry.next_free = free;
@@ -232,7 +232,7 @@ impl<T> Slab<T> {
             for offset in (0..CHUNK).rev() {
                 let index = (number << CHUNK_BITS) | offset;
                 if self.entry(index).is_some_and(|entry| entry.value.is_none()) {
-                    self.give_back(index);
+                    self.release(index);
                 }
             }
         }

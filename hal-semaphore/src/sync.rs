@@ -66,7 +66,7 @@ mod imp {
 
     /// How long a thread sleeps for the lock before it is handed to the next one that does. Handing it over costs a change of
     /// threads, in which none has it.
-    const PATIENCE: u64 = 5_000;
+    const HAND_OVER_AFTER: u64 = 5_000;
 
     impl<T> FairMutex<T> {
         pub(crate) fn new(value: T) -> Self {
@@ -97,15 +97,15 @@ mod imp {
         /// Lets the lock go. Threads that take it often do so by this.
         #[inline]
         pub(crate) fn unlock(&self, guard: Guard<'_, T>) {
-            if self.has_sleeper_past_patience(now) {
+            if self.has_overdue_sleeper(now) {
                 Guard::unlock_fair(guard);
             }
         }
 
         #[inline]
-        fn has_sleeper_past_patience(&self, now: impl FnOnce() -> u64) -> bool {
+        fn has_overdue_sleeper(&self, now: impl FnOnce() -> u64) -> bool {
             let since = self.since.load(Ordering::Relaxed);
-            since != 0 && now().saturating_sub(since) > PATIENCE
+            since != 0 && now().saturating_sub(since) > HAND_OVER_AFTER
         }
     }
 
@@ -145,7 +145,7 @@ mod imp {
         fn lock_without_sleepers_is_let_go_at_once() {
             let mutex = FairMutex::new(());
             mutex.unlock(mutex.lock());
-            assert!(!mutex.has_sleeper_past_patience(|| u64::MAX));
+            assert!(!mutex.has_overdue_sleeper(|| u64::MAX));
         }
 
         /// Two threads sleep for the lock, one after the other: patience counts from when the first lay down, then from when
@@ -178,8 +178,8 @@ mod imp {
                 sleeps(2);
                 sleep(Duration::from_millis(1));
                 assert_eq!(look(), (2, since));
-                assert!(!mutex.has_sleeper_past_patience(|| since + PATIENCE));
-                assert!(mutex.has_sleeper_past_patience(|| since + PATIENCE + 1));
+                assert!(!mutex.has_overdue_sleeper(|| since + HAND_OVER_AFTER));
+                assert!(mutex.has_overdue_sleeper(|| since + HAND_OVER_AFTER + 1));
                 mutex.unlock(guard);
                 let mut seen = [first, second].map(|thread| thread.join().expect("it gets the lock"));
                 seen.sort_unstable();

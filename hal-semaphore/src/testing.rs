@@ -15,7 +15,7 @@
 use crate::backend::{
     Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted, Transition,
 };
-use crate::engine::Deferred;
+use crate::engine::DeferredCallbacks;
 use crate::failure::{Code, Failure};
 use crate::ids::QueueId;
 use crate::semaphore::Semaphore;
@@ -36,13 +36,13 @@ pub struct Job {
     /// What the device answers at submission: it cannot take this. Or the host, when it is asked to do it ahead.
     pub refuse: Option<Failure>,
     /// Whether the host can do it ahead.
-    pub ahead: bool,
+    pub early: bool,
 }
 
 impl Job {
     /// A job that the host does ahead, or says that it cannot.
-    pub fn ahead(tag: u64, ahead: bool) -> Self {
-        Self { tag, ahead, ..Self::default() }
+    pub fn early(tag: u64, early: bool) -> Self {
+        Self { tag, early, ..Self::default() }
     }
 
     /// A job that succeeds.
@@ -96,7 +96,7 @@ struct SoftQueue {
 
 /// The outcome of a step of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SoftStep {
     /// Nothing is queued.
     Idle,
     /// The head waits natively for another queue.
@@ -106,7 +106,7 @@ pub enum Step {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SoftState {
     queues: Vec<SoftQueue>,
     events: Vec<EventState>,
     log: Vec<(QueueId, Option<u64>)>,
@@ -114,11 +114,11 @@ struct State {
     reclaimed: Vec<(u64, Result<(), Failure>)>,
     host: Vec<(HostTask, Job)>,
     markers: Vec<(QueueId, u64)>,
-    ahead: Vec<u64>,
+    early: Vec<u64>,
     native_waits: usize,
     aborted: Vec<usize>,
     transitions: Vec<Transition>,
-    deferred: Vec<Deferred>,
+    deferred: Vec<DeferredCallbacks>,
 }
 
 /// Devices made of software. See the [module documentation](self).
@@ -127,9 +127,9 @@ pub struct SoftBackend {
     eager: bool,
     without_log: bool,
     capacity: usize,
-    room: AtomicUsize,
+    device_capacity: AtomicUsize,
     event_limit: usize,
-    state: Mutex<State>,
+    state: Mutex<SoftState>,
     ids: Mutex<Vec<QueueId>>,
     completer: OnceLock<Completer>,
 }
@@ -154,13 +154,14 @@ impl SoftBackend {
     /// Devices that run when told to.
     pub fn new(specs: Vec<DeviceSpec>) -> Self {
         let queues = specs.iter().map(|spec| spec.queues).sum();
-        let state = State { queues: (0..queues).map(|_| SoftQueue::default()).collect(), ..State::default() };
+        let state =
+            SoftState { queues: (0..queues).map(|_| SoftQueue::default()).collect(), ..SoftState::default() };
         Self {
             specs,
             eager: false,
             without_log: false,
             capacity: usize::MAX,
-            room: AtomicUsize::new(usize::MAX),
+            device_capacity: AtomicUsize::new(usize::MAX),
             event_limit: usize::MAX,
             state: Mutex::new(state),
             ids: Mutex::new(Vec::new()),
@@ -190,18 +191,18 @@ impl SoftBackend {
     }
 
     /// From now on a device has room for so many jobs that were not reported, on all of its queues together.
-    pub fn set_room(&self, jobs: usize) {
+    pub fn set_device_capacity(&self, jobs: usize) {
         let state = self.state();
-        self.room.store(jobs, Ordering::Relaxed);
+        self.device_capacity.store(jobs, Ordering::Relaxed);
         drop(state);
     }
 
-    fn has_room(&self, state: &State, id: QueueId) -> bool {
+    fn has_room(&self, state: &SoftState, id: QueueId) -> bool {
         let first: usize = self.specs.iter().take(id.device()).map(|spec| spec.queues).sum();
         let count = self.specs.get(id.device()).map_or(0, |spec| spec.queues);
         let queues = state.queues.iter().skip(first).take(count);
         let there: usize = queues.map(|queue| queue.queued.len() + queue.ran.len()).sum();
-        there < self.room.load(Ordering::Relaxed)
+        there < self.device_capacity.load(Ordering::Relaxed)
             && state.queues.get(id.index()).is_some_and(|queue| queue.queued.len() < self.capacity)
     }
 
@@ -212,7 +213,7 @@ impl SoftBackend {
         self
     }
 
-    fn state(&self) -> Guard<'_, State> {
+    fn state(&self) -> Guard<'_, SoftState> {
         self.state.lock()
     }
 
@@ -222,7 +223,7 @@ impl SoftBackend {
     }
 
     /// Lets the head of a queue run, without reporting it.
-    pub fn step(&self, queue: QueueId) -> Step {
+    pub fn step(&self, queue: QueueId) -> SoftStep {
         self.state().step(queue, self.without_log)
     }
 
@@ -271,7 +272,7 @@ impl SoftBackend {
             let ids = self.ids.lock().clone();
             let mut moved = false;
             for queue in ids {
-                while matches!(self.step(queue), Step::Ran(_)) {
+                while matches!(self.step(queue), SoftStep::Ran(_)) {
                     moved = true;
                 }
                 while self.report_one(queue) {
@@ -352,8 +353,8 @@ impl SoftBackend {
     }
 
     /// The tags of what was done ahead, in order.
-    pub fn done_ahead(&self) -> Vec<u64> {
-        self.state().ahead.clone()
+    pub fn done_early(&self) -> Vec<u64> {
+        self.state().early.clone()
     }
 
     /// The host jobs that were started and not ended.
@@ -372,10 +373,10 @@ impl SoftBackend {
     }
 }
 
-impl State {
-    fn step(&mut self, id: QueueId, without_log: bool) -> Step {
+impl SoftState {
+    fn step(&mut self, id: QueueId, without_log: bool) -> SoftStep {
         let Some(head) = self.queues.get(id.index()).and_then(|queue| queue.queued.front()) else {
-            return Step::Idle;
+            return SoftStep::Idle;
         };
         for &(producer, epoch, recording) in &head.waits {
             let stale = recording.is_some_and(|recording| {
@@ -389,11 +390,11 @@ impl State {
                 None => self.queues.get(producer).is_some_and(|queue| queue.executed >= epoch),
             };
             if !fired {
-                return Step::Blocked;
+                return SoftStep::Blocked;
             }
         }
-        let Some(queue) = self.queues.get_mut(id.index()) else { return Step::Idle };
-        let Some(job) = queue.queued.pop_front() else { return Step::Idle };
+        let Some(queue) = self.queues.get_mut(id.index()) else { return SoftStep::Idle };
+        let Some(job) = queue.queued.pop_front() else { return SoftStep::Idle };
         queue.executed = job.epoch;
         queue.ran.push_back((job.epoch, job.failure));
         if let Some(event) = job.record.and_then(|recording| self.events.get_mut(recording.event)) {
@@ -402,7 +403,7 @@ impl State {
         if !without_log {
             self.log.push((id, job.tag));
         }
-        Step::Ran(job.epoch)
+        SoftStep::Ran(job.epoch)
     }
 }
 
@@ -501,13 +502,13 @@ impl Backend for SoftBackend {
         if let Some(failure) = job.refuse.clone() {
             return Err(failure);
         }
-        if job.ahead && !self.without_log {
-            self.state().ahead.push(job.tag);
+        if job.early && !self.without_log {
+            self.state().early.push(job.tag);
         }
-        Ok(job.ahead)
+        Ok(job.early)
     }
 
-    fn defer(&self, callbacks: Deferred) {
+    fn defer(&self, callbacks: DeferredCallbacks) {
         if self.eager && !cfg!(any(loom, shuttle)) {
             // Such a device is not stepped by hand.
             callbacks.run_elsewhere();

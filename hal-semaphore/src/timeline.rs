@@ -12,21 +12,21 @@
 //! **Own and foreign.** A timeline that is registered with an engine is that engine's own: waits for it are kept in
 //! the engine's ordered lists and can be covered by native events. Every other timeline (another engine's, another
 //! driver's) is foreign: it is never assumed to be anything but this trait, and its waits go through
-//! [`watch`](Timeline::watch), a callback (rule S9).
+//! [`subscribe`](Timeline::subscribe), a callback (rule S9).
 
-use crate::engine::{CallbackRecord, Entry, Slot, Target};
+use crate::engine::{CallbackRecord, EngineCall, Target, TimelineState};
+use crate::engine_events::EngineEvents;
 use crate::error::SignalError;
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point, TimelineKey};
-use crate::port::EngineEvents;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 /// A handle on one timeline. Clones are handles on the same one, and are made under a lock of the engine: cloning must be
 /// no more than counting.
 pub trait Timeline: Clone + Send + Sync + 'static {
-    /// The handle that [`watch`](Timeline::watch) returns; dropping it ends the watch. `()` where nothing is ever foreign.
-    type Watch: Send + 'static;
+    /// The handle that [`subscribe`](Timeline::subscribe) returns; dropping it ends the watch. `()` where nothing is ever foreign.
+    type Subscription: Send + 'static;
 
     /// The timeline's registration with an engine, if it has one.
     fn registration(&self) -> Option<&Registration>;
@@ -89,9 +89,9 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// longer attends this timeline's letters, because a callback may wait for the next of them.
     fn deliver(&self, state: Result<u64, &Failure>);
 
-    /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline
+    /// Calls `subscriber` once, on any thread and possibly before this returns, when `value` is reached or the timeline
     /// has failed. Only called on foreign timelines, without a lock held.
-    fn watch(&self, value: u64, watcher: Watcher) -> Self::Watch;
+    fn subscribe(&self, value: u64, subscriber: Subscriber) -> Self::Subscription;
 }
 
 /// Some timelines and a value for each: what an operation waits for, or what it signals.
@@ -163,40 +163,40 @@ where
 /// A timeline's place in its engine, and the truth about it. Dropping it tells the engine that no handle is left to
 /// signal the timeline any more: what still waits for it fails as abandoned.
 pub struct Registration {
-    port: Arc<dyn EngineEvents>,
-    slot: Arc<Slot>,
+    engine: Arc<dyn EngineEvents>,
+    timeline_state: Arc<TimelineState>,
 }
 
 impl Registration {
-    pub(crate) fn new(port: Arc<dyn EngineEvents>, slot: Arc<Slot>) -> Self {
-        Self { port, slot }
+    pub(crate) fn new(engine: Arc<dyn EngineEvents>, timeline_state: Arc<TimelineState>) -> Self {
+        Self { engine, timeline_state }
     }
 
     #[inline]
-    pub(crate) fn slot(&self) -> &Arc<Slot> {
-        &self.slot
+    pub(crate) fn timeline_state(&self) -> &Arc<TimelineState> {
+        &self.timeline_state
     }
 
     /// The engine's name for the timeline.
     #[inline]
     pub fn key(&self) -> TimelineKey {
-        self.slot().key()
+        self.timeline_state().key()
     }
 
     /// The value reached, or what the timeline failed with.
     pub fn query(&self) -> Result<u64, Failure> {
-        self.slot().query()
+        self.timeline_state().query()
     }
 
     /// The value reached, whether the timeline has failed or not.
     #[inline]
     pub fn value(&self) -> u64 {
-        self.slot().value()
+        self.timeline_state().value()
     }
 
     /// Whether the timeline has failed.
     pub fn has_failed(&self) -> bool {
-        self.slot().has_failed()
+        self.timeline_state().has_failed()
     }
 
     /// Raises the timeline from the host to `value`, which must be above where it is, and releases what waits for it.
@@ -206,8 +206,8 @@ impl Registration {
 
     /// As [`signal`](Registration::signal), and does `show` in the same step: under a lock, so it must be a store.
     pub fn signal_and(&self, value: u64, show: impl FnOnce()) -> Result<(), SignalError> {
-        let mut entry = Entry::new(&*self.port);
-        self.slot().signal(value, show, entry.agenda())
+        let mut call = EngineCall::new(&*self.engine);
+        self.timeline_state().signal(value, show, call.deferred())
     }
 
     /// Fails the timeline for good, and what waits for it. Only the first failure counts; returns whether this was it.
@@ -218,18 +218,18 @@ impl Registration {
     /// As [`fail`](Registration::fail), and does `show` in the same step, with the value that was reached: under a lock, so
     /// it must be a store.
     pub fn fail_and(&self, failure: &Failure, show: impl FnOnce(u64)) -> bool {
-        let mut entry = Entry::new(&*self.port);
+        let mut call = EngineCall::new(&*self.engine);
         let show = |reached| {
             show(reached);
             None
         };
-        self.slot().fail(failure, show, entry.agenda())
+        self.timeline_state().fail(failure, show, call.deferred())
     }
 
     /// The value that work which has its place in a queue will bring the timeline to, unless something fails; nothing if
     /// no such work signals it.
     pub fn promised(&self) -> Option<u64> {
-        self.slot().promised()
+        self.timeline_state().promised()
     }
 
     /// Calls `callback` once when the timeline reaches `value` or fails: before this returns if it has already, or else on
@@ -241,23 +241,23 @@ impl Registration {
         value: u64,
         callback: impl FnOnce(Result<u64, Failure>) + Send + 'static,
     ) -> Subscription {
-        let slot = self.slot();
+        let timeline_state = self.timeline_state();
         let record = Arc::new(CallbackRecord::new(Box::new(callback)));
-        self.port.count_callback(true);
-        match slot.wait_for(value, Target::Callback(record.clone())) {
+        self.engine.count_callback(true);
+        match timeline_state.wait_for(value, Target::Callback(record.clone())) {
             Ok((order, large)) => {
                 if large {
-                    self.port.remember_large(slot);
+                    self.engine.remember_large(timeline_state);
                 }
-                let parked = Parked { slot: slot.clone(), value, order, record };
-                Subscription { port: Arc::downgrade(&self.port), parked: Some(parked) }
+                let parked = Parked { timeline_state: timeline_state.clone(), value, order, record };
+                Subscription { engine: Arc::downgrade(&self.engine), parked: Some(parked) }
             }
             Err(state) => {
-                self.port.count_callback(false);
+                self.engine.count_callback(false);
                 if let Some(callback) = record.take() {
                     callback(state);
                 }
-                Subscription { port: Arc::downgrade(&self.port), parked: None }
+                Subscription { engine: Arc::downgrade(&self.engine), parked: None }
             }
         }
     }
@@ -265,10 +265,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut entry = Entry::new(&*self.port);
-        self.slot.abandon(entry.agenda());
-        drop(entry);
-        self.port.retire_slot(&self.slot);
+        let mut call = EngineCall::new(&*self.engine);
+        self.timeline_state.abandon(call.deferred());
+        drop(call);
+        self.engine.retire_timeline(&self.timeline_state);
     }
 }
 
@@ -280,12 +280,12 @@ impl fmt::Debug for Registration {
 
 /// A callback timepoint; dropping it takes the callback back, unless it is on its way already.
 pub struct Subscription {
-    port: Weak<dyn EngineEvents>,
+    engine: Weak<dyn EngineEvents>,
     parked: Option<Parked>,
 }
 
 struct Parked {
-    slot: Arc<Slot>,
+    timeline_state: Arc<TimelineState>,
     value: u64,
     order: u32,
     record: Arc<CallbackRecord>,
@@ -302,39 +302,42 @@ impl Drop for Subscription {
         let Some(parked) = self.parked.take() else { return };
         let callback = parked.record.take();
         if callback.is_some() {
-            if let Some(port) = self.port.upgrade() {
-                port.count_callback(false);
+            if let Some(engine) = self.engine.upgrade() {
+                engine.count_callback(false);
             }
-            parked.slot.unpark(crate::engine::Owner::HOST, parked.value, parked.order);
+            parked.timeline_state.unpark(crate::engine::ListOwner::HOST, parked.value, parked.order);
         }
     }
 }
 
 /// Tells an engine about one foreign timeline. Telling it late, twice or after the wait has ended is harmless.
 #[derive(Clone)]
-pub struct Watcher {
-    port: Weak<dyn EngineEvents>,
-    slot: Weak<Slot>,
+pub struct Subscriber {
+    engine: Weak<dyn EngineEvents>,
+    timeline_state: Weak<TimelineState>,
 }
 
-impl Watcher {
-    pub(crate) fn new(port: Weak<dyn EngineEvents>, slot: &Arc<Slot>) -> Self {
-        Self { port, slot: Arc::downgrade(slot) }
+impl Subscriber {
+    pub(crate) fn new(engine: Weak<dyn EngineEvents>, timeline_state: &Arc<TimelineState>) -> Self {
+        Self { engine, timeline_state: Arc::downgrade(timeline_state) }
     }
 
     /// The foreign timeline has reached this value, or has failed.
     pub fn notify(&self, state: Result<u64, Failure>) {
-        let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
-        let mut entry = Entry::new(&*port);
+        let (Some(engine), Some(timeline_state)) = (self.engine.upgrade(), self.timeline_state.upgrade())
+        else {
+            return;
+        };
+        let mut call = EngineCall::new(&*engine);
         match state {
             // No wait is for more than the largest value, whatever the other driver counts.
-            Ok(value) => slot.reach(value.min(MAX_VALUE), || None, entry.agenda()),
-            Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
+            Ok(value) => timeline_state.reach(value.min(MAX_VALUE), || None, call.deferred()),
+            Err(failure) => drop(timeline_state.fail(&failure, |_| None, call.deferred())),
         }
     }
 }
 
-impl fmt::Debug for Watcher {
+impl fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watcher").finish_non_exhaustive()
     }

@@ -21,14 +21,14 @@ const NEAR: usize = 32;
 const CLOSE_AT: usize = 32;
 
 #[derive(Debug)]
-struct Entry<T> {
+struct WaitEntry<T> {
     value: u32,
     order: u32,
     /// Nothing where the waiter has given up.
     target: Option<T>,
 }
 
-impl<T> Entry<T> {
+impl<T> WaitEntry<T> {
     fn rank(&self) -> (u32, u32) {
         (self.value, self.order)
     }
@@ -44,8 +44,8 @@ impl<T> Entry<T> {
 #[derive(Debug)]
 pub(crate) struct WaitList<T> {
     /// The only entry; while it is here the run and the tree are empty.
-    alone: Option<Entry<T>>,
-    run: VecDeque<Entry<T>>,
+    alone: Option<WaitEntry<T>>,
+    run: VecDeque<WaitEntry<T>>,
     late: BTreeMap<(u32, u32), T>,
     gaps: usize,
     /// The smallest value in here: most looks at a list end with it.
@@ -91,7 +91,7 @@ impl<T> WaitList<T> {
     /// Adds an entry with a number of its own. Values are at most [`MAX_VALUE`](crate::MAX_VALUE).
     pub(crate) fn push(&mut self, order: u32, value: u64, target: T) {
         let wanted = u32::try_from(value).unwrap_or(u32::MAX);
-        let entry = Entry { value: wanted, order, target: Some(target) };
+        let entry = WaitEntry { value: wanted, order, target: Some(target) };
         if self.is_empty() {
             self.next = value;
             self.alone = Some(entry);
@@ -135,7 +135,7 @@ impl<T> WaitList<T> {
     /// The same where there are gaps, or entries in the tree.
     #[inline(never)]
     fn pop_of_both(&mut self) -> Option<(u64, T)> {
-        let run = self.run.front().map(Entry::rank);
+        let run = self.run.front().map(WaitEntry::rank);
         let late = self.late.first_key_value().map(|(&rank, _)| rank);
         let taken = match (run, late) {
             (Some(run), late) if late.is_none_or(|late| run < late) => {
@@ -143,12 +143,12 @@ impl<T> WaitList<T> {
             }
             _ => self.late.pop_first().map(|((value, _), target)| (value, target)),
         };
-        self.look();
+        self.find_next();
         taken.map(|(value, target)| (u64::from(value), target))
     }
 
     /// Finds the smallest value again, behind gaps at the front of the run.
-    fn look(&mut self) {
+    fn find_next(&mut self) {
         while self.gaps > 0 && self.run.front().is_some_and(|entry| entry.target.is_none()) {
             crate::ring::take_first(&mut self.run);
             self.gaps -= 1;
@@ -165,7 +165,7 @@ impl<T> WaitList<T> {
         let rank = (u32::try_from(value).unwrap_or(u32::MAX), order);
         let target = if self.alone.as_ref().is_some_and(|alone| alone.rank() == rank) {
             self.alone.take().and_then(|alone| alone.target)
-        } else if let Ok(at) = self.run.binary_search_by_key(&rank, Entry::rank) {
+        } else if let Ok(at) = self.run.binary_search_by_key(&rank, WaitEntry::rank) {
             let target = self.run.get_mut(at).and_then(|entry| entry.target.take());
             self.gaps += usize::from(target.is_some());
             target
@@ -176,7 +176,7 @@ impl<T> WaitList<T> {
             self.run.retain(|entry| entry.target.is_some());
             self.gaps = 0;
         }
-        self.look();
+        self.find_next();
         target
     }
 
@@ -204,8 +204,8 @@ mod tests {
                     let mut released = Vec::new();
                     while let Some(entry) = list.pop(floor) { released.push(entry); }
                     model.sort_by_key(|&(value, ..)| value);
-                    let rest = model.split_off(model.partition_point(|&(value, ..)| value <= floor));
-                    let gone = std::mem::replace(&mut model, rest);
+                    let wait_until_idle = model.split_off(model.partition_point(|&(value, ..)| value <= floor));
+                    let gone = std::mem::replace(&mut model, wait_until_idle);
                     prop_assert_eq!(released, gone.into_iter().map(|(value, _, id)| (value, id)).collect::<Vec<_>>());
                 } else if kind == 1 && !model.is_empty() {
                     let (value, order, id) = model.remove(id % model.len());

@@ -41,7 +41,7 @@ impl Clock for Meanwhile {
         Duration::ZERO
     }
 
-    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+    fn sleep(&self, pending: &Wakeup, _until: Option<Duration>) {
         match self.0.lock().unwrap().take() {
             Some(meanwhile) => meanwhile(),
             None => pending.sleep_unless(|| false, Some(Duration::from_millis(1))),
@@ -267,7 +267,7 @@ impl Clock for Slept {
         *self.0.lock().unwrap()
     }
 
-    fn sleep(&self, pending: &Pending, until: Option<Duration>) {
+    fn sleep(&self, pending: &Wakeup, until: Option<Duration>) {
         let Some(until) = until else { return pending.sleep_unless(|| false, None) };
         let mut now = self.0.lock().unwrap();
         *now = until.max(*now);
@@ -629,7 +629,7 @@ fn trim_gives_back_what_a_queue_needed_for_operations_with_many_signals() {
         let gate = rig.semaphore();
         let timelines: Vec<Semaphore> = (0..2000).map(|_| rig.semaphore()).collect();
         for timeline in &timelines {
-            (0..16).for_each(|_| assert_eq!(rig.barrier(0, &[(timeline, 1)], &[]).waits.held, 1));
+            (0..16).for_each(|_| assert_eq!(rig.barrier(0, &[(timeline, 1)], &[]).waits.blocked, 1));
         }
         for value in 1..=8 {
             let signals: Vec<_> = timelines.iter().map(|timeline| (timeline, value)).collect();

@@ -92,7 +92,7 @@ fn signal_and_the_registration_of_its_wait_may_cross() {
 
 #[test]
 fn mutant_of_signal_against_register_is_caught() {
-    catches(Mutation::RegisterDoesNotLook, "signal_and_the_registration_of_its_wait_may_cross");
+    catches(Mutation::RegisterDoesNotCheck, "signal_and_the_registration_of_its_wait_may_cross");
 }
 
 /// The same for a thread that waits. It looks before it takes the lock, to save the trouble, and must look again.
@@ -116,7 +116,7 @@ fn signal_and_a_host_wait_may_cross() {
 
 #[test]
 fn mutant_of_signal_against_host_wait_is_caught() {
-    catches(Mutation::RegisterDoesNotLook, "signal_and_a_host_wait_may_cross");
+    catches(Mutation::RegisterDoesNotCheck, "signal_and_a_host_wait_may_cross");
 }
 
 #[test]
@@ -257,7 +257,7 @@ impl Clock for Endless {
         Duration::ZERO
     }
 
-    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+    fn sleep(&self, pending: &Wakeup, _until: Option<Duration>) {
         self.0.sleep(pending, None);
     }
 }
@@ -347,7 +347,7 @@ fn two_submissions_may_cross() {
 
 #[test]
 fn mutant_of_submit_against_submit_is_caught() {
-    catches(Mutation::WaitsForUnissued, "two_submissions_may_cross");
+    catches(Mutation::WaitsForUnsubmitted, "two_submissions_may_cross");
 }
 
 /// What cannot be done ahead waits for its waits after all, and they are reached while the backend is asked.
@@ -359,7 +359,7 @@ fn decline_against_report() {
         let engine = engine.clone();
         thread::spawn(move || engine.backend().run_until_idle())
     };
-    let action = Action::Early(Job::ahead(2, false));
+    let action = Action::Early(Job::early(2, false));
     // The handle on x stays: a timeline that is dropped releases whatever still waits for it.
     engine.submit(0, Affinity::queue(0), &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
     device.join().unwrap();
@@ -375,7 +375,7 @@ fn report_and_a_refusal_to_go_ahead_may_cross() {
 
 #[test]
 fn mutant_of_decline_against_report_is_caught() {
-    catches(Mutation::EarlyDoesNotLook, "report_and_a_refusal_to_go_ahead_may_cross");
+    catches(Mutation::EarlyDoesNotCheck, "report_and_a_refusal_to_go_ahead_may_cross");
 }
 
 /// What is done ahead takes its place in its queue while what it counts on fails.
@@ -389,7 +389,7 @@ fn going_ahead_and_a_failure_may_cross() {
             let x = x.clone();
             thread::spawn(move || x.fail(Failure::new(Code::Aborted, "stop")))
         };
-        let action = Action::Early(Job::ahead(2, true));
+        let action = Action::Early(Job::early(2, true));
         engine.submit(0, Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
         submit(&engine, 0, &[(y.clone(), 1)], &[(z.clone(), 1)], 3);
         failer.join().unwrap();
@@ -520,7 +520,7 @@ fn announcement_and_a_listener_may_cross() {
 #[test]
 fn mutant_of_announcement_against_listener_is_caught() {
     for mutation in
-        [Mutation::AnnounceDoesNotLook, Mutation::ListenerLooksFirst, Mutation::ListenerHasNoFence]
+        [Mutation::SubmitDoesNotNotify, Mutation::ListenerChecksFirst, Mutation::ListenerHasNoFence]
     {
         catches(mutation, "announcement_and_a_listener_may_cross");
     }
@@ -565,7 +565,7 @@ fn full_against_report() {
     let engine = stepped(2);
     let y = semaphore(&engine);
     let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
-    engine.backend().set_room(1);
+    engine.backend().set_device_capacity(1);
     submit(&engine, 1, &[], &[], 1);
     engine.backend().step(q1);
     let device = {
@@ -585,20 +585,20 @@ fn full_device_and_a_report_may_cross() {
 
 #[test]
 fn mutant_of_full_against_report_is_caught() {
-    catches(Mutation::FullDoesNotLookAgain, "full_device_and_a_report_may_cross");
-    catches(Mutation::FullLooksAtWorkLast, "full_device_and_a_report_may_cross");
+    catches(Mutation::FullDoesNotCheckAgain, "full_device_and_a_report_may_cross");
+    catches(Mutation::FullChecksWorkLast, "full_device_and_a_report_may_cross");
 }
 
 /// The same where the device says that it has room, and reports nothing.
 fn full_against_unblock() {
     let engine = stepped(2);
     let q0 = engine.queue(0, 0).unwrap();
-    engine.backend().set_room(1);
+    engine.backend().set_device_capacity(1);
     submit(&engine, 1, &[], &[], 1);
     let device = {
         let engine = engine.clone();
         thread::spawn(move || {
-            engine.backend().set_room(2);
+            engine.backend().set_device_capacity(2);
             engine.backend().completer().unblock(0).unwrap();
         })
     };
@@ -614,7 +614,7 @@ fn full_device_and_word_of_room_may_cross() {
 
 #[test]
 fn mutant_of_full_against_unblock_is_caught() {
-    catches(Mutation::FullDoesNotLookAgain, "full_device_and_word_of_room_may_cross");
+    catches(Mutation::FullDoesNotCheckAgain, "full_device_and_word_of_room_may_cross");
 }
 
 /// What a device has no room for although it has nothing fails, even if the last thing that it had ends at that moment.
@@ -624,7 +624,7 @@ fn full_against_end() {
     let q1 = engine.queue(0, 1).unwrap();
     submit(&engine, 1, &[], &[], 1);
     engine.backend().step(q1);
-    engine.backend().set_room(0);
+    engine.backend().set_device_capacity(0);
     let device = {
         let engine = engine.clone();
         thread::spawn(move || engine.backend().report(q1))
@@ -642,7 +642,7 @@ fn full_device_and_the_end_of_its_last_work_may_cross() {
 
 #[test]
 fn mutant_of_full_against_end_is_caught() {
-    catches(Mutation::RoomHasNoFence, "full_device_and_the_end_of_its_last_work_may_cross");
+    catches(Mutation::CreditsHaveNoFence, "full_device_and_the_end_of_its_last_work_may_cross");
     catches(Mutation::CountsUnknown, "full_device_and_the_end_of_its_last_work_may_cross");
 }
 
@@ -721,7 +721,7 @@ fn shutdown_and_a_deferred_callback_may_cross() {
 
 #[test]
 fn mutant_of_deferred_against_shutdown_is_caught() {
-    catches(Mutation::RestLooksAtQueuesLast, "shutdown_and_a_deferred_callback_may_cross");
+    catches(Mutation::IdleChecksQueuesLast, "shutdown_and_a_deferred_callback_may_cross");
 }
 
 /// Two submissions and a shutdown: a thread may leave a queue to a submission that finds the engine shut down when it has the
@@ -782,7 +782,7 @@ fn loss_of_a_device_and_submissions_may_cross() {
 
 #[test]
 fn mutant_of_loss_against_submit_is_caught() {
-    catches(Mutation::SweepsWhileIssuing, "loss_of_a_device_and_submissions_may_cross");
+    catches(Mutation::SweepsWhileSubmitting, "loss_of_a_device_and_submissions_may_cross");
 }
 
 /// An operation retires while a wait that its event covers is registered: a wait that has the event keeps it.
@@ -844,7 +844,7 @@ fn two_ends_that_signal_another_engine_may_cross() {
 
 #[test]
 fn mutant_of_success_against_failure_elsewhere_is_caught() {
-    catches(Mutation::LettersOvertake, "two_ends_that_signal_another_engine_may_cross");
+    catches(Mutation::DeliveriesOvertake, "two_ends_that_signal_another_engine_may_cross");
 }
 
 /// A job signals a timeline of its engine and one of another engine. A program that sees the first move and goes on to fail the
@@ -875,5 +875,5 @@ fn signals_of_one_job_to_two_engines_may_be_seen_apart() {
 
 #[test]
 fn mutant_of_own_signal_against_foreign_signal_is_caught() {
-    catches(Mutation::LettersAreLate, "signals_of_one_job_to_two_engines_may_be_seen_apart");
+    catches(Mutation::DeliveriesAreLate, "signals_of_one_job_to_two_engines_may_be_seen_apart");
 }

@@ -34,7 +34,7 @@ impl Clock for Endless {
         Duration::ZERO
     }
 
-    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+    fn sleep(&self, pending: &Wakeup, _until: Option<Duration>) {
         self.0.sleep(pending, None);
     }
 }
@@ -75,7 +75,7 @@ fn soak(random: u64) {
                     0 => Action::Barrier,
                     1 => Action::Queue(Job::failing(tag, failure)),
                     2 => Action::Marker(Job::new(tag)),
-                    3 => Action::Early(Job::ahead(tag, random.one_in(2))),
+                    3 => Action::Early(Job::early(tag, random.one_in(2))),
                     _ => Action::Queue(Job::new(tag)),
                 };
                 let affinity = Affinity::queue(random.below(2));
@@ -215,11 +215,11 @@ fn schedules_with_few_preemptions() {
 #[test]
 fn mutants_of_loom_are_caught() {
     for mutation in [
-        Mutation::RegisterDoesNotLook,
+        Mutation::RegisterDoesNotCheck,
         Mutation::CancelIgnoresState,
         Mutation::EventNotHeld,
         Mutation::RetireOutOfOrder,
-        Mutation::EarlyDoesNotLook,
+        Mutation::EarlyDoesNotCheck,
     ] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "random_schedules", "--nocapture"])

@@ -8,7 +8,7 @@
 use super::group::Group;
 use super::meeting::{Arrival, Part};
 use hal_semaphore::Failure;
-use hal_semaphore::backend::Deferred;
+use hal_semaphore::backend::DeferredCallbacks;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ struct Watch {
 pub(super) fn tell_arrivals(arrivals: Vec<Arrival>, failure: &Failure) {
     for arrival in arrivals {
         let failure = failure.clone();
-        Deferred::new(move || arrival.end(Err(failure))).run_elsewhere();
+        DeferredCallbacks::new(move || arrival.end(Err(failure))).run_elsewhere();
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn tell_arrivals(arrivals: Vec<Arrival>, failure: &Failure) {
 pub(super) fn tell(parts: impl Iterator<Item = Part>, failure: &Failure) {
     for part in parts {
         let failure = failure.clone();
-        Deferred::new(move || part.end(Err(failure))).run_elsewhere();
+        DeferredCallbacks::new(move || part.end(Err(failure))).run_elsewhere();
     }
 }
 

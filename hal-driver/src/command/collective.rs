@@ -21,7 +21,7 @@ use hal_collectives::{
     Buffers, Communicator, Done, Element, Entry, Job, Kind, Memory, Operation, PieceBuffers, PieceEntry,
     Reduction,
 };
-use hal_semaphore::backend::{Deferred, HostTask};
+use hal_semaphore::backend::{DeferredCallbacks, HostTask};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -295,7 +295,7 @@ impl EnteredCollective {
                 }
             }
         };
-        drop(Deferred::new(move || {
+        drop(DeferredCallbacks::new(move || {
             drop(memory);
             done(Err(failure));
         }));
@@ -377,7 +377,7 @@ fn start(
     let number = match waiting.enter(&open, &part) {
         Ok(number) => number,
         Err(why) => {
-            return drop(Deferred::new(move || {
+            return drop(DeferredCallbacks::new(move || {
                 give_up(entered, &why);
                 drop(part);
                 done(Err(why));

@@ -206,7 +206,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Written bytes go back before waiters are notified; but buffers have release callbacks, and are released
         // on a thread that may call the program.
-        let mapped = WithoutCallbacks::is_there().then(|| {
+        let mapped = WithoutCallbacks::is_active().then(|| {
             // SAFETY: the mapping keeps the buffer until it ends.
             unsafe { Retained::retain(self.mapping.get_mut().buffer) }
         });

@@ -6,7 +6,7 @@
 //! until another call releases it, so no fixed number of threads is enough, and a thread for each call would be too
 //! many. So there are few threads while that works: when all are busy, one more thread *monitors* the queue, and
 //! starts others only if nothing was taken from the queue for a while. Deferred callbacks have threads of the
-//! engine ([ADR 30](../../docs/adr/0030-callbacks-and-calls-that-block-have-threads-of-their-own.md) says why).
+//! engine ([ADR 10](../../docs/adr/0010-callbacks-run-where-work-completes.md) says why).
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

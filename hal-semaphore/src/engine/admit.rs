@@ -4,8 +4,8 @@
 //!
 //! # What a wait costs
 //!
-//! Each wait that is not reached falls into the cheapest class that is correct (rule S6). [`Turn::any_coverage`] looks at
-//! them in this order: the queue's own work ([`Turn::own_coverage`]), then that of others ([`Turn::coverage`]).
+//! Each wait that is not reached falls into the cheapest class that is correct (rule S6). [`QueueGuard::find_dependency`] looks at
+//! them in this order: the queue's own work ([`QueueGuard::same_queue_dependency`]), then that of others ([`QueueGuard::native_dependency`]).
 //!
 //! | class | when | what it costs |
 //! |---|---|---|
@@ -19,13 +19,15 @@
 //! all of them: of several that signal one value any may be named. What covers a wait is written down with it and stays
 //! valid: the point was accepted by its device, and its event is held for the wait.
 
-use super::agenda::{Agenda, Cover, Entry};
-use super::flow_window::BATCH;
-use super::lists::Owner;
-use super::queue::{ActionKind, Early, Op, OpState, Queue, SPARE, SignalRecord, Turn, Via, WaitRecord};
-use super::slot::{Covered, Promise, Slot, SlotState, Standing, Target};
+use super::deferred_work::{DeferredWork, Dependency, EngineCall};
+use super::flow_window::MAX_BATCH;
+use super::queue::{
+    ActionKind, EarlyRun, Op, OpState, Queue, QueueGuard, SPARE, SignalRecord, WaitRecord, WaitState,
+};
+use super::timeline_state::{OrderedWait, Promise, Target, TimelineInner, TimelineState, WaitStatus};
+use super::wait_lists::ListOwner;
 use super::{Action, Placement, Refused, Shared, WaitCounts};
-use crate::backend::{Backend, Item, Transition, WaitClass};
+use crate::backend::{Backend, BatchItem, Transition, WaitClass};
 use crate::error::SubmitError;
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket};
@@ -37,7 +39,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Waits that work with a place in their queue covers.
-pub(super) type CoveredWaits = SmallVec<[Covered; 4]>;
+pub(super) type OrderedWaits = SmallVec<[OrderedWait; 4]>;
 
 impl<W> Action<W> {
     #[inline(always)]
@@ -67,11 +69,11 @@ impl<W> Action<W> {
 
 impl<B: Backend> Shared<B> {
     /// The slot of one of this engine's timelines; nothing for a foreign one.
-    pub(super) fn own<'a>(&self, timeline: &'a B::Timeline) -> Option<&'a Arc<Slot>> {
+    pub(super) fn own_state<'a>(&self, timeline: &'a B::Timeline) -> Option<&'a Arc<TimelineState>> {
         timeline
             .registration()
-            .map(|registration| registration.slot())
-            .filter(|slot| slot.key().engine == self.id)
+            .map(|registration| registration.timeline_state())
+            .filter(|timeline_state| timeline_state.key().engine == self.id)
     }
 
     /// Checks a request before anything changes. Returns whether it waits for timelines that are not this engine's.
@@ -106,14 +108,14 @@ impl<B: Backend> Shared<B> {
             if value > MAX_VALUE {
                 return Err(SubmitError::ValueTooLarge { value });
             }
-            waits_for_foreign |= self.own(timeline).is_none();
+            waits_for_foreign |= self.own_state(timeline).is_none();
         }
         for (timeline, value) in iter(signals) {
             if value > MAX_VALUE {
                 return Err(SubmitError::ValueTooLarge { value });
             }
-            let (current, failed) = match self.own(timeline) {
-                Some(slot) => slot.look(),
+            let (current, failed) = match self.own_state(timeline) {
+                Some(timeline_state) => timeline_state.snapshot(),
                 None => (timeline.value(), timeline.failure().is_some()),
             };
             if value <= current && !failed {
@@ -124,7 +126,7 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Chooses a queue of the device: the one whose order already covers a wait, else the one with the least to do.
-    fn choose<W: TimelineValues<B::Timeline> + ?Sized>(
+    fn choose_queue<W: TimelineValues<B::Timeline> + ?Sized>(
         &self,
         device: usize,
         affinity: Affinity,
@@ -143,12 +145,14 @@ impl<B: Backend> Shared<B> {
             return spec.first_queue + affinity.0.trailing_zeros();
         }
         for (timeline, value) in iter(waits) {
-            let may_cover = |slot: &&Arc<Slot>| slot.value() < value && slot.may_be_promised(value);
-            let Some(slot) = self.own(timeline).filter(may_cover) else { continue };
-            let state = slot.lock();
-            let covering =
+            let may_be_promised = |timeline_state: &&Arc<TimelineState>| {
+                timeline_state.value() < value && timeline_state.may_be_promised(value)
+            };
+            let Some(timeline_state) = self.own_state(timeline).filter(may_be_promised) else { continue };
+            let state = timeline_state.lock();
+            let ordered_queue =
                 state.promises_for(value).map(|promise| promise.queue).find(|&queue| allowed(queue));
-            if let Some(queue) = covering {
+            if let Some(queue) = ordered_queue {
                 return queue;
             }
         }
@@ -174,7 +178,7 @@ impl<B: Backend> Shared<B> {
         S: TimelineValues<B::Timeline> + ?Sized,
     {
         let (kind, work) = action.into_parts();
-        let mut item = Item::of(work);
+        let mut item = BatchItem::of(work);
         match self.submit_item(device, affinity, waits, signals, kind, &mut item) {
             Ok(Admitted { key, queue, waits }) => {
                 let ticket = Ticket { engine: self.id, queue: queue.index, key };
@@ -191,60 +195,60 @@ impl<B: Backend> Shared<B> {
         waits: &W,
         signals: &S,
         kind: ActionKind,
-        item: &mut Item<B>,
+        item: &mut BatchItem<B>,
     ) -> Result<Admitted, SubmitError>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
         let waits_for_foreign = self.check(device, affinity, waits, signals)?;
-        let index = self.choose(device, affinity, waits);
-        let standings;
-        let foreign: &[Standing] = if waits_for_foreign {
-            standings = self.foreign_standings(waits);
-            &standings
+        let index = self.choose_queue(device, affinity, waits);
+        let statuses;
+        let foreign: &[WaitStatus] = if waits_for_foreign {
+            statuses = self.foreign_statuses(waits);
+            &statuses
         } else {
             &[]
         };
-        let mut entry = Entry::submitting(self);
-        let nested = entry.is_nested();
-        let mut turn = Turn::begin(self, index, entry.agenda());
-        if turn.state.closing {
+        let mut call = EngineCall::submitting(self);
+        let nested = call.is_nested();
+        let mut guard = QueueGuard::lock(self, index, call.deferred());
+        if guard.state.closing {
             if !is_mutated(Mutation::RefusalLeavesQueue) {
-                turn.finish(nested);
+                guard.finish(nested);
             }
             return Err(SubmitError::ShutDown);
         }
-        let (admitted, straight) = turn.admit(waits, signals, kind, item, foreign, !nested);
-        if straight {
-            turn.hand_over(item).work_on(1);
+        let (admitted, fast_path) = guard.admit(waits, signals, kind, item, foreign, !nested);
+        if fast_path {
+            guard.hand_over(item).run_after(1);
         } else {
-            turn.finish(nested);
+            guard.finish(nested);
         }
-        entry.end();
+        call.end();
         Ok(admitted)
     }
 
     /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a
     /// driver that panics has failed.
     #[cold]
-    fn foreign_standings<W: TimelineValues<B::Timeline> + ?Sized>(&self, waits: &W) -> Vec<Standing> {
-        let mut standings = Vec::new();
+    fn foreign_statuses<W: TimelineValues<B::Timeline> + ?Sized>(&self, waits: &W) -> Vec<WaitStatus> {
+        let mut statuses = Vec::new();
         for (timeline, value) in iter(waits) {
-            if self.own(timeline).is_none() {
-                standings.push(self.foreign_standing(timeline, value));
+            if self.own_state(timeline).is_none() {
+                statuses.push(self.foreign_status(timeline, value));
             }
         }
-        standings
+        statuses
     }
 
-    pub(super) fn foreign_standing(&self, timeline: &B::Timeline, value: u64) -> Standing {
+    pub(super) fn foreign_status(&self, timeline: &B::Timeline, value: u64) -> WaitStatus {
         let asked = self.foreign_counted(|| match timeline.failure() {
-            Some(failure) => Standing::Failed(failure),
-            None if timeline.value() >= value => Standing::Reached,
-            None => Standing::Open,
+            Some(failure) => WaitStatus::Failed(failure),
+            None if timeline.value() >= value => WaitStatus::Reached,
+            None => WaitStatus::Open,
         });
-        asked.unwrap_or_else(Standing::Failed)
+        asked.unwrap_or_else(WaitStatus::Failed)
     }
 
     /// Work with a place in its queue will make each of these signals: from here on whatever follows it there is ordered after
@@ -254,13 +258,13 @@ impl<B: Backend> Shared<B> {
         &self,
         signals: &[SignalRecord<B::Timeline>],
         promise: Promise,
-        covered: &mut CoveredWaits,
-        agenda: &mut Agenda,
+        ordered: &mut OrderedWaits,
+        deferred: &mut DeferredWork,
     ) {
         for signal in signals {
-            let Some(slot) = self.own(&signal.timeline) else { continue };
-            if slot.promise(Promise { value: signal.value, ..promise }, covered, agenda) {
-                self.remember_large(slot);
+            let Some(timeline_state) = self.own_state(&signal.timeline) else { continue };
+            if timeline_state.promise(Promise { value: signal.value, ..promise }, ordered, deferred) {
+                self.remember_large(timeline_state);
             }
         }
     }
@@ -281,26 +285,26 @@ struct Admitted {
 
 /// An operation that is being made in its place. It goes from there if foreign code panics before it is finished: then it was
 /// never submitted.
-struct Unfinished<'t, 'a, B: Backend> {
-    turn: &'t mut Turn<'a, B>,
+struct AdmissionGuard<'t, 'a, B: Backend> {
+    guard: &'t mut QueueGuard<'a, B>,
     key: Key,
 }
 
-impl<B: Backend> Drop for Unfinished<'_, '_, B> {
+impl<B: Backend> Drop for AdmissionGuard<'_, '_, B> {
     fn drop(&mut self) {
-        self.turn.unmake(self.key);
+        self.guard.roll_back(self.key);
     }
 }
 
-impl<B: Backend> Turn<'_, B> {
+impl<B: Backend> QueueGuard<'_, B> {
     /// Takes out an operation that is not finished, and what it has registered so far. Its handles on timelines go.
     #[cold]
-    fn unmake(&mut self, key: Key) {
+    fn roll_back(&mut self, key: Key) {
         let op = self.state.ops.take_live(key);
-        self.let_go_of_all(&op.waits);
+        self.release_waits(&op.waits);
         if !self.state.effects.is_empty() {
             // The call that panics does this as it ends.
-            self.agenda.visit(self.index);
+            self.deferred.visit_queue(self.index);
         }
     }
 
@@ -310,41 +314,41 @@ impl<B: Backend> Turn<'_, B> {
         waits: &W,
         signals: &S,
         kind: ActionKind,
-        item: &mut Item<B>,
-        foreign: &[Standing],
-        may_go_straight: bool,
+        item: &mut BatchItem<B>,
+        foreign: &[WaitStatus],
+        may_take_fast_path: bool,
     ) -> (Admitted, bool)
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
-        let is_clear = may_go_straight && kind == ActionKind::Queue && self.is_clear();
+        let is_clear = may_take_fast_path && kind == ActionKind::Queue && self.is_clear();
         let key = self.state.ops.next_key();
         // It is made where it stays.
         let lost = self.device.lost();
         self.state.ops.insert_with(key, move || Op::new(kind, lost));
-        let unfinished = Unfinished { turn: self, key };
-        unfinished.turn.record_signals(key, signals);
-        let counts = unfinished.turn.record_waits(key, kind, waits, foreign);
-        std::mem::forget(unfinished);
+        let admission = AdmissionGuard { guard: self, key };
+        admission.guard.record_signals(key, signals);
+        let counts = admission.guard.record_waits(key, kind, waits, foreign);
+        std::mem::forget(admission);
         self.state.stats.submitted += 1;
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
         let admitted = Admitted { key, queue: self.queue.id, waits: counts };
         let op = self.state.ops.live_mut(key);
         if is_clear && op.failure.is_none() && op.waits_for_nothing_but(self.index) {
-            self.put_in_flight(key, item);
+            self.enqueue_in_flight(key, item);
             return (admitted, true);
         }
         op.work = item.work.take();
-        op.remaining = counts.held;
-        let is_held = counts.held > 0 && op.failure.is_none();
-        let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < op.waits.len());
-        if is_held && partly_covered {
+        op.remaining = counts.blocked;
+        let is_blocked = counts.blocked > 0 && op.failure.is_none();
+        let partly_ordered = usize::try_from(counts.blocked).is_ok_and(|blocked| blocked < op.waits.len());
+        if is_blocked && partly_ordered {
             // The covered waits of an operation that stays held matter to it only if their timeline fails.
             self.listen_for_failures(key, |_| true);
         }
-        if !is_held {
+        if !is_blocked {
             self.state.runnable.push_back(key);
         }
         (admitted, false)
@@ -373,7 +377,7 @@ impl<B: Backend> Turn<'_, B> {
         key: Key,
         kind: ActionKind,
         waits: &W,
-        foreign: &[Standing],
+        foreign: &[WaitStatus],
     ) -> WaitCounts {
         let mut counts = WaitCounts::default();
         let mut foreign = foreign.iter();
@@ -382,15 +386,15 @@ impl<B: Backend> Turn<'_, B> {
             self.live(key).waits = SmallVec::from_vec(spare);
         }
         for (timeline, value) in iter(waits) {
-            let classified = match self.shared.own(timeline) {
-                Some(slot) => match self.shared.foreign_counted(|| timeline.failed_before()) {
+            let classified = match self.shared.own_state(timeline) {
+                Some(timeline_state) => match self.shared.foreign_counted(|| timeline.failed_before()) {
                     Ok(Some(failure)) | Err(failure) => Err(failure),
-                    Ok(None) => self.classify(slot, value, kind, key, wide),
+                    Ok(None) => self.classify(timeline_state, value, kind, key, wide),
                 },
                 None => match foreign.next() {
-                    Some(Standing::Reached) => Ok(WaitClass::Reached),
-                    Some(Standing::Failed(failure)) => Err(failure.clone()),
-                    Some(Standing::Open) | None => self.watch(timeline, value, key),
+                    Some(WaitStatus::Reached) => Ok(WaitClass::Reached),
+                    Some(WaitStatus::Failed(failure)) => Err(failure.clone()),
+                    Some(WaitStatus::Open) | None => self.subscribe(timeline, value, key),
                 },
             };
             let class = match classified {
@@ -403,12 +407,12 @@ impl<B: Backend> Turn<'_, B> {
             counts.count(class);
             if B::OBSERVES {
                 let ticket = self.ticket(key);
-                let timeline = self.shared.own(timeline).map(|slot| slot.key());
+                let timeline = self.shared.own_state(timeline).map(|timeline_state| timeline_state.key());
                 self.state.effects.transitions.push(Transition::Wait { ticket, timeline, value, class });
             }
         }
         self.state.stats.reached += u64::from(counts.reached);
-        self.state.stats.held += u64::from(counts.held);
+        self.state.stats.blocked += u64::from(counts.blocked);
         counts
     }
 
@@ -433,106 +437,124 @@ impl<B: Backend> Turn<'_, B> {
     #[inline]
     fn classify(
         &mut self,
-        slot: &Arc<Slot>,
+        timeline_state: &Arc<TimelineState>,
         value: u64,
         kind: ActionKind,
         key: Key,
         wide: bool,
     ) -> Result<WaitClass, Failure> {
-        if !is_mutated(Mutation::RegisterDoesNotLook) {
-            match slot.look() {
+        if !is_mutated(Mutation::RegisterDoesNotCheck) {
+            match timeline_state.snapshot() {
                 (reached, false) if reached >= value => return Ok(WaitClass::Reached),
                 _ => {}
             }
         }
-        let mut state = slot.lock();
-        if !is_mutated(Mutation::RegisterDoesNotLook) {
+        let mut state = timeline_state.lock();
+        if !is_mutated(Mutation::RegisterDoesNotCheck) {
             if let Some(failure) = state.failure() {
                 return Err(failure.clone());
             }
-            if slot.value() >= value {
+            if timeline_state.value() >= value {
                 return Ok(WaitClass::Reached);
             }
         }
         let for_host = kind == ActionKind::Host;
         if !for_host
             && state.has_promises()
-            && let Some((class, cover)) = self.any_coverage(slot, &state, value)
+            && let Some((class, dependency)) = self.find_dependency(timeline_state, &state, value)
         {
             drop(state);
-            self.live(key).wait_for(slot.clone(), value, Via::Cover(cover));
+            self.live(key).wait_for(timeline_state.clone(), value, WaitState::Dependency(dependency));
             return Ok(class);
         }
         let wait = self.live(key).next_wait();
         let target = Target::Op { queue: self.index, key, wait, wide };
-        let via = if for_host {
-            Via::Host(slot.park(&mut state, Owner::HOST, value, target))
+        let wait_state = if for_host {
+            WaitState::InHostList(timeline_state.park(&mut state, ListOwner::HOST, value, target))
         } else {
-            Via::Coverable(slot.park(&mut state, Owner::queue(self.index), value, target))
+            WaitState::InQueueList(timeline_state.park(
+                &mut state,
+                ListOwner::queue(self.index),
+                value,
+                target,
+            ))
         };
         if state.becomes_large() {
-            self.shared.remember_large(slot);
+            self.shared.remember_large(timeline_state);
         }
         drop(state);
-        self.live(key).wait_for(slot.clone(), value, via);
-        Ok(WaitClass::Held)
+        self.live(key).wait_for(timeline_state.clone(), value, wait_state);
+        Ok(WaitClass::Blocked)
     }
 
     /// What covers a wait, in the queue itself or in another one. A queue that finds nothing stays counted as a listener of the
     /// slot, and the next promise is told to it. It is counted before it looks: either it sees a promise that is made
     /// meanwhile, or the thread that makes it sees the listener.
-    fn any_coverage(&self, slot: &Slot, state: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
-        self.own_coverage(state, value).or_else(|| {
-            if !is_mutated(Mutation::ListenerLooksFirst) {
-                slot.listen(state);
+    fn find_dependency(
+        &self,
+        timeline_state: &TimelineState,
+        state: &TimelineInner,
+        value: u64,
+    ) -> Option<(WaitClass, Dependency)> {
+        self.same_queue_dependency(state, value).or_else(|| {
+            if !is_mutated(Mutation::ListenerChecksFirst) {
+                timeline_state.listen(state);
             }
-            let coverage = self.coverage(state, value);
-            if coverage.is_some() {
-                slot.count_listeners(state);
+            let native_dependency = self.native_dependency(state, value);
+            if native_dependency.is_some() {
+                timeline_state.count_listeners(state);
             }
-            coverage
+            native_dependency
         })
     }
 
     /// Registers a wait of the operation `key` for a foreign timeline.
     #[cold]
-    fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key) -> Result<WaitClass, Failure> {
+    fn subscribe(&mut self, timeline: &B::Timeline, value: u64, key: Key) -> Result<WaitClass, Failure> {
         let timeline = self.shared.foreign_counted(|| timeline.clone())?;
-        let slot = self.shared.stand_in();
+        let timeline_state = self.shared.stand_in();
         let wait = self.live(key).next_wait();
         let target = Target::Op { queue: self.index, key, wait, wide: false };
-        let order = slot.park(&mut slot.lock(), Owner::HOST, value, target);
-        self.state.effects.watches.push((timeline, value, slot.clone()));
-        self.live(key).wait_for(slot, value, Via::Host(order));
-        Ok(WaitClass::Held)
+        let number = timeline_state.park(&mut timeline_state.lock(), ListOwner::HOST, value, target);
+        self.state.effects.subscriptions.push((timeline, value, timeline_state.clone()));
+        self.live(key).wait_for(timeline_state, value, WaitState::InHostList(number));
+        Ok(WaitClass::Blocked)
     }
 
     /// What covers a wait of this queue in the queue itself. Work of the queue moves on under the lock that is held here.
-    fn own_coverage(&self, slot: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
+    fn same_queue_dependency(
+        &self,
+        timeline_state: &TimelineInner,
+        value: u64,
+    ) -> Option<(WaitClass, Dependency)> {
         let is_own = |promise: &&Promise| promise.queue == self.index;
         // Mostly it is the last one that is waited for.
-        let exact = slot.last_promise().filter(|promise| promise.value == value).filter(is_own);
-        let promise = exact.or_else(|| slot.promises_for(value).find(is_own))?;
+        let exact = timeline_state.last_promise().filter(|promise| promise.value == value).filter(is_own);
+        let promise = exact.or_else(|| timeline_state.promises_for(value).find(is_own))?;
         let class = WaitClass::SameQueue { producer: self.queue.point(promise.epoch) };
-        Some((class, Cover { queue: self.index, epoch: promise.epoch, event: None }))
+        Some((class, Dependency { queue: self.index, epoch: promise.epoch, event: None }))
     }
 
     /// What covers a wait of this queue in another one, for a value that is not reached; see the module's table. An event
     /// that is part of it is held for the caller.
-    fn coverage(&self, slot: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
-        let mut best: Option<(WaitClass, Cover)> = None;
-        for promise in slot.promises_for(value) {
+    fn native_dependency(
+        &self,
+        timeline_state: &TimelineInner,
+        value: u64,
+    ) -> Option<(WaitClass, Dependency)> {
+        let mut best: Option<(WaitClass, Dependency)> = None;
+        for promise in timeline_state.promises_for(value) {
             let source = self.shared.queue(promise.queue);
             if matches!(best, Some((WaitClass::Dominated { .. }, _))) {
                 break;
             }
-            let accepted = promise.epoch <= source.issued.load(Ordering::Acquire)
-                || is_mutated(Mutation::WaitsForUnissued);
-            if promise.cover == 0 || !accepted || !self.shared.reaches(self.queue, source) {
+            let accepted = promise.epoch <= source.submitted.load(Ordering::Acquire)
+                || is_mutated(Mutation::WaitsForUnsubmitted);
+            if promise.native_epoch == 0 || !accepted || !self.shared.reaches(self.queue, source) {
                 continue;
             }
-            let producer = source.point(promise.cover);
-            let class = if self.state.known.get(promise.queue) >= promise.cover {
+            let producer = source.point(promise.native_epoch);
+            let class = if self.state.frontier.get(promise.queue) >= promise.native_epoch {
                 WaitClass::Dominated { producer }
             } else if best.is_some() {
                 continue;
@@ -541,19 +563,22 @@ impl<B: Backend> Turn<'_, B> {
             } else {
                 WaitClass::Peer { producer }
             };
-            best = Some((class, Cover { queue: promise.queue, epoch: promise.cover, event: promise.event }));
+            best = Some((
+                class,
+                Dependency { queue: promise.queue, epoch: promise.native_epoch, event: promise.event },
+            ));
         }
-        let (class, mut cover) = best?;
+        let (class, mut dependency) = best?;
         if matches!(class, WaitClass::Dominated { .. }) {
-            cover.event = None;
+            dependency.event = None;
         }
-        if let Some(event) = cover.event
+        if let Some(event) = dependency.event
             && !is_mutated(Mutation::EventNotHeld)
         {
             // The promise is still there, so the operation that records the event still holds it.
-            self.shared.queue(cover.queue).events.lock().retain(event);
+            self.shared.queue(dependency.queue).events.lock().retain(event);
         }
-        Some((class, cover))
+        Some((class, dependency))
     }
 
     /// From now on the operation hears of it when a timeline fails on which a covered wait of it depends.
@@ -572,25 +597,26 @@ impl<B: Backend> Turn<'_, B> {
     fn listen_for_failure(&mut self, key: Key, number: usize) {
         let index = self.index;
         let Some(record) = self.op(key).and_then(|op| op.waits.get_mut(number)) else { return };
-        if record.failure_order.is_some() {
+        if record.failure_entry.is_some() {
             return;
         }
-        let mut slot = record.slot.lock();
-        if record.slot.value() >= record.value {
+        let mut timeline_state = record.timeline.lock();
+        if record.timeline.value() >= record.value {
             return;
         }
-        let failure = slot.failure().cloned();
+        let failure = timeline_state.failure().cloned();
         if failure.is_none() {
-            let target = Target::Covered { queue: index, key };
-            record.failure_order = Some(record.slot.park(&mut slot, Owner::HOST, record.value, target));
+            let target = Target::OpFailure { queue: index, key };
+            record.failure_entry =
+                Some(record.timeline.park(&mut timeline_state, ListOwner::HOST, record.value, target));
         }
-        let large = slot.becomes_large().then(|| record.slot.clone());
-        drop(slot);
+        let large = timeline_state.becomes_large().then(|| record.timeline.clone());
+        drop(timeline_state);
         if let Some(large) = large {
             self.shared.remember_large(&large);
         }
         if let Some(failure) = failure {
-            self.fail_unbegun(key, &failure);
+            self.fail_unstarted(key, &failure);
         }
     }
 
@@ -601,13 +627,13 @@ impl<B: Backend> Turn<'_, B> {
             self.end_or_clean_up(key, failure);
             return;
         }
-        debug_assert!(op.state == OpState::Unplaced && op.remaining == 0, "it is routed once");
+        debug_assert!(op.state == OpState::Pending && op.remaining == 0, "it is routed once");
         let kind = op.kind;
         match kind {
-            ActionKind::Queue | ActionKind::Marker => self.order(key),
+            ActionKind::Queue | ActionKind::Marker => self.enqueue(key),
             ActionKind::Early if !self.is_reached(key) => {
                 if let Some(work) = self.start_on_host(key) {
-                    self.state.effects.early.push(Early { op: key, work, done: Ok(false) });
+                    self.state.effects.early.push(EarlyRun { op: key, work, done: Ok(false) });
                 }
             }
             ActionKind::Host | ActionKind::Early => {
@@ -619,7 +645,7 @@ impl<B: Backend> Turn<'_, B> {
                 self.state.stats.host_barriers += 1;
                 self.end(key, None, None);
             }
-            ActionKind::Barrier => self.order(key),
+            ActionKind::Barrier => self.enqueue(key),
         }
     }
 
@@ -633,12 +659,12 @@ impl<B: Backend> Turn<'_, B> {
         if !op.cleans_up(all_end) {
             return self.end(key, Some(failure), None);
         }
-        let had_place = op.state == OpState::Ordered;
+        let had_place = op.state == OpState::Queued;
         if let Some(work) = self.start_on_host(key) {
             self.state.effects.runs.push((key, work, Some(failure)));
         }
         if had_place {
-            self.state.leave_gap();
+            self.state.count_queued_ended();
         }
     }
 
@@ -652,11 +678,11 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     fn is_reached(&self, key: Key) -> bool {
-        self.state.ops.live(key).waits.iter().all(|wait| wait.slot.value() >= wait.value)
+        self.state.ops.live(key).waits.iter().all(|wait| wait.timeline.value() >= wait.value)
     }
 
     /// The backend was asked to do an operation before its waits are reached, and said whether it has.
-    pub(super) fn end_early(&mut self, Early { op: key, work, done }: Early<B>) {
+    pub(super) fn finish_early(&mut self, EarlyRun { op: key, work, done }: EarlyRun<B>) {
         let index = self.index;
         let (closing, lost) = (self.state.closing, self.state.lost.clone());
         let Some(op) = self.op(key) else { return };
@@ -665,102 +691,115 @@ impl<B: Backend> Turn<'_, B> {
             (Ok(done), None) => done,
             (Err(failure), _) | (Ok(_), Some(failure)) => return self.end(key, Some(failure), None),
         };
-        let mut held = 0;
+        let mut blocked = 0;
         let mut failure = closing.then(super::stop::shutdown_failure);
         let mut events: SmallVec<[_; 2]> = SmallVec::new();
         for (record, number) in op.waits.iter_mut().zip(0u32..) {
             if done {
                 break;
             }
-            let mut state = record.slot.lock();
-            let looks = !is_mutated(Mutation::EarlyDoesNotLook);
-            if looks && record.slot.value() >= record.value {
+            let mut state = record.timeline.lock();
+            let looks = !is_mutated(Mutation::EarlyDoesNotCheck);
+            if looks && record.timeline.value() >= record.value {
                 continue;
             }
             if let Some(cause) = state.failure() {
                 failure.get_or_insert(cause.clone());
                 continue;
             }
-            events.extend(record.cover().and_then(|cover| Some((cover.queue, cover.event?))));
-            held += 1;
+            events.extend(
+                record.dependency().and_then(|dependency| Some((dependency.queue, dependency.event?))),
+            );
+            blocked += 1;
             let target = Target::Op { queue: index, key, wait: number, wide: false };
-            record.via = Via::Host(record.slot.park(&mut state, Owner::HOST, record.value, target));
+            record.state = WaitState::InHostList(record.timeline.park(
+                &mut state,
+                ListOwner::HOST,
+                record.value,
+                target,
+            ));
         }
-        op.state = OpState::Unplaced;
+        op.state = OpState::Pending;
         op.done = done;
         op.kind = if done { ActionKind::Barrier } else { ActionKind::Host };
-        op.remaining = held;
+        op.remaining = blocked;
         op.failure = failure;
-        let ready = held == 0 || op.failure.is_some();
+        let is_runnable = blocked == 0 || op.failure.is_some();
         self.state.running -= 1;
         for (producer, event) in events {
             self.shared.queue(producer).events.lock().release(event);
         }
-        if ready {
+        if is_runnable {
             self.state.runnable.push_back(key);
         }
     }
 
     /// Gives an operation the next place in its queue.
-    fn order(&mut self, key: Key) {
-        let epoch = self.next_place();
+    fn enqueue(&mut self, key: Key) {
+        let epoch = self.next_epoch();
         let op = self.state.ops.live_mut(key);
         op.epoch = epoch;
-        op.state = OpState::Ordered;
-        let cover = super::issue::foreseen_cover(self.queue, self.device, op.kind, epoch);
-        let promise = Promise { value: 0, queue: self.index, epoch, cover, event: None };
-        let mut covered = CoveredWaits::new();
-        self.shared.promise_each(&op.signals, promise, &mut covered, self.agenda);
-        self.state.ready.push_back(key);
-        self.has_place(key, epoch, &covered);
-        if self.state.window.is_full() || self.state.ready.len() > BATCH {
-            self.listen_for_failures_elsewhere(key);
+        op.state = OpState::Queued;
+        let native_epoch = super::submit::expected_native_epoch(self.queue, self.device, op.kind, epoch);
+        let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
+        let mut ordered = OrderedWaits::new();
+        self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
+        self.state.queued.push_back(key);
+        self.note_queued(key, epoch, &ordered);
+        if self.state.window.is_full() || self.state.queued.len() > MAX_BATCH {
+            self.listen_for_failures_of_other_queues(key);
         }
     }
 
     /// The next place in the queue.
     #[inline]
-    pub(super) fn next_place(&mut self) -> u64 {
-        self.state.ordered += 1;
-        self.state.ordered
+    pub(super) fn next_epoch(&mut self) -> u64 {
+        self.state.last_epoch += 1;
+        self.state.last_epoch
     }
 
     /// An operation has its place in its queue, which covers these waits of others.
     #[inline]
-    pub(super) fn has_place(&mut self, key: Key, epoch: u64, covered: &CoveredWaits) {
+    pub(super) fn note_queued(&mut self, key: Key, epoch: u64, ordered: &OrderedWaits) {
         if B::OBSERVES {
             let ticket = self.ticket(key);
             let point = self.queue.point(epoch);
-            self.state.effects.transitions.push(Transition::Ordered { ticket, point });
+            self.state.effects.transitions.push(Transition::Queued { ticket, point });
         }
-        for &Covered { op, wait, failure_order } in covered {
-            self.cover(op, wait, Cover { queue: self.index, epoch, event: None }, failure_order);
+        for &OrderedWait { op, wait, failure_entry } in ordered {
+            self.satisfy(op, wait, Dependency { queue: self.index, epoch, event: None }, failure_entry);
         }
     }
 
     /// The operation stays in the queue for a while: it hears of it when what it waits for in another queue fails.
-    pub(super) fn listen_for_failures_elsewhere(&mut self, key: Key) {
+    pub(super) fn listen_for_failures_of_other_queues(&mut self, key: Key) {
         let own = self.index;
         self.listen_for_failures(key, |producer| producer != own);
     }
 
     /// A wait of a held operation is covered now. It may have a number already by which the operation hears of a failure.
-    pub(super) fn cover(&mut self, key: Key, number: u32, cover: Cover, failure_order: Option<u32>) {
+    pub(super) fn satisfy(
+        &mut self,
+        key: Key,
+        number: u32,
+        dependency: Dependency,
+        failure_entry: Option<u32>,
+    ) {
         let state = &mut *self.state;
         if let Some(op) = state.ops.get_mut(key)
             && let Some(record) = op.waits.get_mut(number as usize)
-            && matches!(record.via, Via::Coverable(_))
+            && matches!(record.state, WaitState::InQueueList(_))
         {
-            record.via = Via::Cover(cover);
-            record.failure_order = failure_order;
+            record.state = WaitState::Dependency(dependency);
+            record.failure_entry = failure_entry;
             if op.count_down() {
                 state.runnable.push_back(key);
             }
-            if failure_order.is_none() && op.remaining > 0 {
+            if failure_entry.is_none() && op.remaining > 0 {
                 self.listen_for_failure(key, number as usize);
             }
         } else {
-            self.release_event(cover.queue, cover.event);
+            self.release_event(dependency.queue, dependency.event);
         }
     }
 
@@ -775,8 +814,8 @@ impl<B: Backend> Turn<'_, B> {
         let state = &mut *self.state;
         let Some(op) = state.ops.get_mut(key) else { return };
         let Some(record) = op.waits.get_mut(number as usize) else { return };
-        if matches!(record.via, Via::Coverable(_) | Via::Host(_)) {
-            record.via = Via::Reached;
+        if matches!(record.state, WaitState::InQueueList(_) | WaitState::InHostList(_)) {
+            record.state = WaitState::Reached;
             if op.count_down() {
                 state.runnable.push_back(key);
             }
@@ -784,10 +823,10 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// The operation is to end with this failure, unless its device or the host has it already.
-    pub(super) fn fail_unbegun(&mut self, key: Key, failure: &Failure) {
+    pub(super) fn fail_unstarted(&mut self, key: Key, failure: &Failure) {
         let Some(op) = self.op(key) else { return };
-        let begun = !matches!(op.state, OpState::Unplaced | OpState::Ordered);
-        if begun && !is_mutated(Mutation::CancelIgnoresState) {
+        let started = !matches!(op.state, OpState::Pending | OpState::Queued);
+        if started && !is_mutated(Mutation::CancelIgnoresState) {
             return;
         }
         if op.failure.is_none() {

@@ -8,7 +8,7 @@
 //! other queues: each time that everything was taken more is offered, first by one piece, then by two, by four.
 
 /// How many pieces of work one submission carries at most.
-pub(super) const BATCH: usize = 64;
+pub(super) const MAX_BATCH: usize = 64;
 
 /// The flow window of one queue: how much its device takes.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct FlowWindow {
     /// What the device has of this queue.
     taken: usize,
     /// What it can have, as far as is known.
-    known: usize,
+    capacity: usize,
     /// How much more than that is tried next.
     step: usize,
     /// While it is full: with how much left it is worth asking again.
@@ -25,7 +25,7 @@ pub(super) struct FlowWindow {
 
 impl Default for FlowWindow {
     fn default() -> Self {
-        Self { taken: 0, known: usize::MAX, step: 1, resume_at: None }
+        Self { taken: 0, capacity: usize::MAX, step: 1, resume_at: None }
     }
 }
 
@@ -45,7 +45,7 @@ impl FlowWindow {
     /// has is tried after everything was taken.
     #[inline]
     pub(super) fn batch(&self) -> usize {
-        self.known.saturating_sub(self.taken).clamp(1, BATCH)
+        self.capacity.saturating_sub(self.taken).clamp(1, MAX_BATCH)
     }
 
     /// So much was handed over.
@@ -63,17 +63,17 @@ impl FlowWindow {
     /// The device took everything that it was offered.
     #[inline]
     pub(super) fn accepted(&mut self) {
-        if self.taken >= self.known {
-            self.known = self.known.saturating_add(self.step);
+        if self.taken >= self.capacity {
+            self.capacity = self.capacity.saturating_add(self.step);
             self.step = self.step.saturating_mul(2);
         }
     }
 
     /// The device had no room for more than it has now.
     pub(super) fn refused(&mut self) {
-        self.known = self.taken.max(1);
+        self.capacity = self.taken.max(1);
         self.step = 1;
-        self.resume_at = Some(self.taken - (self.taken / 4).clamp(1, BATCH).min(self.taken));
+        self.resume_at = Some(self.taken - (self.taken / 4).clamp(1, MAX_BATCH).min(self.taken));
     }
 
     /// Something has ended, or the device says that it has room (`asked`): whether the queue goes on.
@@ -82,7 +82,7 @@ impl FlowWindow {
         if goes_on {
             self.resume_at = None;
             if asked {
-                self.known = self.known.saturating_add(1);
+                self.capacity = self.capacity.saturating_add(1);
             }
         }
         goes_on
@@ -119,7 +119,7 @@ mod tests {
     fn little_is_handed_over_in_vain() {
         for depth in [1, 2, 3, 7, 64, 65, 1024] {
             let wasted = churn(depth, 100_000);
-            assert!(wasted <= 100_000 + BATCH, "{wasted} with room for {depth}");
+            assert!(wasted <= 100_000 + MAX_BATCH, "{wasted} with room for {depth}");
         }
         assert!(churn(1024, 100_000) < 100_000 / 60);
         assert_eq!(churn(1_000_000, 100_000), 0);
@@ -139,7 +139,7 @@ mod tests {
             window.accepted();
             submissions += 1;
         }
-        assert!(submissions < 10 + 1000 / BATCH, "{submissions} for {window:?}");
+        assert!(submissions < 10 + 1000 / MAX_BATCH, "{submissions} for {window:?}");
     }
 
     #[test]

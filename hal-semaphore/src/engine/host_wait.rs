@@ -2,9 +2,9 @@
 
 //! Waiters on the host: a thread that sleeps until timelines reach values, or a callback.
 
+use crate::engine_events::Callback;
 use crate::failure::Failure;
-use crate::notification::Pending;
-use crate::port::Callback;
+use crate::notification::Wakeup;
 use crate::sync::Mutex;
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub(crate) enum HostOutcome {
     Failed(usize, Failure),
 }
 
-struct State {
+struct HostWaitProgress {
     /// How many timelines are still to be reached.
     remaining: usize,
     outcome: Option<HostOutcome>,
@@ -25,13 +25,13 @@ struct State {
 pub(crate) struct HostWait {
     /// Any one of them is enough.
     any: bool,
-    pending: Pending,
-    state: Mutex<State>,
+    wakeup: Wakeup,
+    state: Mutex<HostWaitProgress>,
 }
 
 impl HostWait {
-    pub(super) fn new(any: bool, count: usize, pending: Pending) -> Self {
-        Self { any, pending, state: Mutex::new(State { remaining: count, outcome: None }) }
+    pub(super) fn new(any: bool, count: usize, wakeup: Wakeup) -> Self {
+        Self { any, wakeup, state: Mutex::new(HostWaitProgress { remaining: count, outcome: None }) }
     }
 
     pub(super) fn reached(&self, index: usize) {
@@ -43,7 +43,7 @@ impl HostWait {
         }
         drop(state);
         if decided {
-            self.pending.raise();
+            self.wakeup.raise();
         }
     }
 
@@ -55,7 +55,7 @@ impl HostWait {
         }
         drop(state);
         if decided {
-            self.pending.raise();
+            self.wakeup.raise();
         }
     }
 

@@ -5,7 +5,7 @@
 //! # Who owns what
 //!
 //! Each queue has a lock, and under it the operations whose queue it is ([`queue`]). Each timeline has one, and under it
-//! its value, its failure and who waits for it ([`slot`]): that is the one truth about it. Threads that use different
+//! its value, its failure and who waits for it ([`timeline_state`]): that is the one truth about it. Threads that use different
 //! queues and different timelines share nothing that either of them writes (rule S13). Foreign code (the backend,
 //! timelines, callbacks, the drop of anything a caller gave us) runs without any of these locks (rule S8).
 //!
@@ -17,14 +17,14 @@
 //!   to a device, after B's queue has seen that x is raised ([`retire`]).
 //! - *No wake-up is lost.* A thread that registers with a timeline looks at it under the lock under which it moves. What
 //!   only covers
-//!   a wait is looked at across a pair of fences ([`slot`]).
-//! - *No recursion.* What a step sets free is put on the thread's [`Agenda`], never followed.
+//!   a wait is looked at across a pair of fences ([`timeline_state`]).
+//! - *No recursion.* What a step sets free is put on the thread's [`DeferredWork`], never followed.
 //! - *No deadlock.* A thread holds one queue's lock at most, then one timeline's, then one of the small ones.
 //!
 //! # Who works for whom
 //!
 //! A queue has no thread. A thread that brings it something (an operation, a report, a timeline that one of its
-//! operations waited for) looks after it: [`Turn::work`](queue::Turn::work) routes, retires, performs what is to be done without the lock,
+//! operations waited for) looks after it: [`QueueGuard::work`](queue::QueueGuard::work) routes, retires, performs what is to be done without the lock,
 //! and issues, until nothing is left, or until another thread has come that will do the rest.
 //!
 //! # Refused or failed
@@ -33,36 +33,36 @@
 //! a lost device included, is reported through the operation's signals, and only there.
 
 mod admit;
-mod agenda;
-mod deferred;
+mod deferred_callbacks;
+mod deferred_work;
+mod fast_path;
 mod flow_window;
 mod host_wait;
-mod issue;
-mod lists;
 mod outbox;
 mod queue;
 mod retire;
-mod slot;
 mod stop;
-mod straight;
+mod submit;
+mod timeline_state;
 mod wait;
-mod work;
+mod wait_lists;
+mod work_loop;
 
-use agenda::Cover;
-pub use agenda::WithoutCallbacks;
-pub(crate) use agenda::{Agenda, Entry};
-pub use deferred::Deferred;
+pub use deferred_callbacks::DeferredCallbacks;
+use deferred_work::Dependency;
+pub use deferred_work::WithoutCallbacks;
+pub(crate) use deferred_work::{DeferredWork, EngineCall};
 pub(crate) use host_wait::CallbackRecord;
-pub(crate) use lists::Owner;
-pub(crate) use slot::{Slot, Target};
+pub(crate) use timeline_state::{Target, TimelineState};
+pub(crate) use wait_lists::ListOwner;
 
 use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits, WaitClass};
 use crate::clock::{Clock, Time};
+use crate::engine_events::{EngineEvents, KeepAlive};
 use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket, TimelineKey};
-use crate::notification::{NotificationPool, Pending};
-use crate::port::{EngineEvents, Keeper};
+use crate::notification::{NotificationPool, Wakeup};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Registration, TimelineValues};
 use outbox::Outbox;
@@ -78,7 +78,7 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// How many slots are kept for the next timelines.
-const SPARE_SLOTS: usize = 4096;
+const SPARE_TIMELINES: usize = 4096;
 
 /// What an operation does once its waits are reached or covered.
 ///
@@ -116,7 +116,7 @@ pub struct WaitCounts {
     /// Left to the device.
     pub native: u32,
     /// Held on the host.
-    pub held: u32,
+    pub blocked: u32,
 }
 
 impl WaitCounts {
@@ -126,7 +126,7 @@ impl WaitCounts {
             WaitClass::Reached => self.reached += 1,
             WaitClass::SameQueue { .. } | WaitClass::Dominated { .. } => self.ordered += 1,
             WaitClass::Native { .. } | WaitClass::Peer { .. } => self.native += 1,
-            WaitClass::Held => self.held += 1,
+            WaitClass::Blocked => self.blocked += 1,
         }
     }
 }
@@ -226,7 +226,7 @@ pub struct Stats {
     /// Waits left to the device for a point of another device.
     pub peer: u64,
     /// Waits that made their operation wait on the host for a while.
-    pub held: u64,
+    pub blocked: u64,
     /// Barriers that ended without their device knowing.
     pub host_barriers: u64,
     /// Batches handed to the backend.
@@ -246,7 +246,7 @@ impl Stats {
             dominated,
             native,
             peer,
-            held,
+            blocked,
             host_barriers,
             batches,
             // Counted by the engine itself.
@@ -260,7 +260,7 @@ impl Stats {
         self.dominated += dominated;
         self.native += native;
         self.peer += peer;
-        self.held += held;
+        self.blocked += blocked;
         self.host_barriers += host_barriers;
         self.batches += batches;
     }
@@ -367,18 +367,20 @@ impl Device {
 
     /// Queues that wait for room are to look again.
     #[inline]
-    fn wake_full(&self, asked: bool, agenda: &mut Agenda) {
+    fn wake_full(&self, asked: bool, deferred: &mut DeferredWork) {
         if self.any_full.load(Ordering::Acquire) != 0 {
-            self.wake_all(asked, agenda);
+            self.wake_all(asked, deferred);
         }
     }
 
     #[cold]
-    fn wake_all(&self, asked: bool, agenda: &mut Agenda) {
+    fn wake_all(&self, asked: bool, deferred: &mut DeferredWork) {
         let mut full = self.full.lock();
         self.any_full.store(0, Ordering::Release);
         for queue in full.drain(..) {
-            agenda.released.push_back((Target::FullQueue { queue, asked }, agenda::Release::Reached(0)));
+            deferred
+                .released
+                .push_back((Target::FullQueue { queue, asked }, deferred_work::Release::Reached(0)));
         }
     }
 }
@@ -386,13 +388,13 @@ impl Device {
 /// Threads that wait for the engine to be idle.
 #[derive(Default)]
 struct IdleWaiters {
-    waiting: Vec<Pending>,
+    waiting: Vec<Wakeup>,
     /// Keep a closing engine until its devices have reported everything.
-    keepers: Vec<Arc<dyn Keeper>>,
+    keep_alives: Vec<Arc<dyn KeepAlive>>,
 }
 
 /// Callbacks for a thread that may run them.
-type LeftToOthers<B> = Box<dyn FnOnce(&Shared<B>) + Send>;
+type LateCallback<B> = Box<dyn FnOnce(&Shared<B>) + Send>;
 
 pub(crate) struct Shared<B: Backend> {
     id: u32,
@@ -405,18 +407,18 @@ pub(crate) struct Shared<B: Backend> {
     closing: AtomicU64,
     idle_waiters: Mutex<IdleWaiters>,
     notifications: Mutex<NotificationPool>,
-    spare_slots: Mutex<Vec<Arc<Slot>>>,
+    spare_timelines: Mutex<Vec<Arc<TimelineState>>>,
     /// Slots with memory to give back.
-    large: Mutex<Vec<Weak<Slot>>>,
+    large: Mutex<Vec<Weak<TimelineState>>>,
     /// How many timelines were ever named.
-    named: AtomicU64,
+    timelines_made: AtomicU64,
     timelines: AtomicU64,
     host_waits: AtomicU64,
     callbacks: AtomicU64,
     panics: AtomicU64,
     /// What submitting threads have left for others, and what of it has not ended.
-    left_to_others: Mutex<VecDeque<LeftToOthers<B>>>,
-    deferred: AtomicU64,
+    late_callbacks: Mutex<VecDeque<LateCallback<B>>>,
+    callbacks_left: AtomicU64,
     outbox: Outbox<B>,
     /// Grows with each report of a polled device.
     progress: AtomicU64,
@@ -431,24 +433,24 @@ pub struct Engine<B: Backend> {
 struct Handle<B: Backend> {
     shared: Arc<Shared<B>>,
     /// One for each queue.
-    keepers: Vec<Arc<dyn Keeper>>,
+    keep_alives: Vec<Arc<dyn KeepAlive>>,
     /// The last to go, behind what may have callbacks.
-    _threads: deferred::Stay,
+    _threads: deferred_callbacks::EngineCount,
 }
 
 /// Keeps an engine alive for one queue; its count shares no cache line with another's.
 #[repr(align(128))]
-struct QueueKeeper<B: Backend>(Arc<Shared<B>>);
+struct QueueKeepAlive<B: Backend>(Arc<Shared<B>>);
 
-impl<B: Backend> Keeper for QueueKeeper<B> {
-    fn port(&self) -> &dyn EngineEvents {
+impl<B: Backend> KeepAlive for QueueKeepAlive<B> {
+    fn engine(&self) -> &dyn EngineEvents {
         &*self.0
     }
 }
 
 impl<B: Backend> Drop for Handle<B> {
     fn drop(&mut self) {
-        self.shared.close(std::mem::take(&mut self.keepers));
+        self.shared.close(std::mem::take(&mut self.keep_alives));
     }
 }
 
@@ -481,26 +483,35 @@ impl<B: Backend> Engine<B> {
             closing: AtomicU64::new(0),
             idle_waiters: Mutex::new(IdleWaiters::default()),
             notifications: Mutex::new(NotificationPool::default()),
-            spare_slots: Mutex::new(Vec::new()),
+            spare_timelines: Mutex::new(Vec::new()),
             large: Mutex::new(Vec::new()),
-            named: AtomicU64::new(0),
+            timelines_made: AtomicU64::new(0),
             timelines: AtomicU64::new(0),
             host_waits: AtomicU64::new(0),
             callbacks: AtomicU64::new(0),
             panics: AtomicU64::new(0),
-            left_to_others: Mutex::new(VecDeque::new()),
-            deferred: AtomicU64::new(0),
+            late_callbacks: Mutex::new(VecDeque::new()),
+            callbacks_left: AtomicU64::new(0),
             outbox: Outbox::default(),
             progress: AtomicU64::new(0),
         });
-        let keepers: Vec<Arc<dyn Keeper>> =
-            shared.queues.iter().map(|_| Arc::new(QueueKeeper(shared.clone())) as Arc<dyn Keeper>).collect();
-        let weak: Arc<[Weak<dyn Keeper>]> = keepers.iter().map(Arc::downgrade).collect();
-        for (queue, keeper) in shared.queues.iter().zip(weak.iter()) {
-            *queue.keeper.lock() = Some(keeper.clone());
+        let keep_alives: Vec<Arc<dyn KeepAlive>> = shared
+            .queues
+            .iter()
+            .map(|_| Arc::new(QueueKeepAlive(shared.clone())) as Arc<dyn KeepAlive>)
+            .collect();
+        let weak: Arc<[Weak<dyn KeepAlive>]> = keep_alives.iter().map(Arc::downgrade).collect();
+        for (queue, keep_alive) in shared.queues.iter().zip(weak.iter()) {
+            *queue.keep_alive.lock() = Some(keep_alive.clone());
         }
         shared.backend.start(Completer::new(weak));
-        Ok(Self { handle: Arc::new(Handle { shared, keepers, _threads: deferred::Stay::new() }) })
+        Ok(Self {
+            handle: Arc::new(Handle {
+                shared,
+                keep_alives,
+                _threads: deferred_callbacks::EngineCount::new(),
+            }),
+        })
     }
 
     fn shared(&self) -> &Shared<B> {
@@ -520,7 +531,7 @@ impl<B: Backend> Engine<B> {
     /// Registers a timeline that stands at `value` now, or at [`MAX_VALUE`] if that is past it. See
     /// [`Timeline`](crate::Timeline).
     pub fn register(&self, value: u64) -> Registration {
-        Registration::new(self.handle.shared.clone(), self.shared().new_slot(value.min(MAX_VALUE)))
+        Registration::new(self.handle.shared.clone(), self.shared().new_timeline_state(value.min(MAX_VALUE)))
     }
 
     /// Hands in an operation: once each of `waits` is reached, or covered by something its queue can wait for, do
@@ -568,10 +579,10 @@ impl<B: Backend> Engine<B> {
     pub fn poll(&self) {
         let shared = self.shared();
         shared.poll_devices();
-        let mut entry = Entry::submitting(shared);
-        if entry.is_nested() {
+        let mut call = EngineCall::submitting(shared);
+        if call.is_nested() {
             // What the devices answered was left to calls around this one, which may wait for it.
-            entry.flush();
+            call.flush();
         }
     }
 
@@ -638,9 +649,11 @@ impl<B: Backend> Engine<B> {
             queue.lock().trim();
         }
         let mut large = std::mem::take(&mut *shared.large.lock());
-        large.retain(|slot| slot.upgrade().is_some_and(|slot| slot.trim()));
+        large.retain(|timeline_state| {
+            timeline_state.upgrade().is_some_and(|timeline_state| timeline_state.trim())
+        });
         shared.large.lock().append(&mut large);
-        let spare = std::mem::take(&mut *shared.spare_slots.lock());
+        let spare = std::mem::take(&mut *shared.spare_timelines.lock());
         drop(spare);
     }
 }
@@ -736,35 +749,35 @@ impl<B: Backend> Shared<B> {
         self.closing.load(Ordering::Acquire) != 0
     }
 
-    fn name(&self) -> TimelineKey {
+    fn next_timeline_key(&self) -> TimelineKey {
         self.timelines.fetch_add(1, Ordering::Relaxed);
-        TimelineKey { engine: self.id, number: self.named.fetch_add(1, Ordering::Relaxed) }
+        TimelineKey { engine: self.id, number: self.timelines_made.fetch_add(1, Ordering::Relaxed) }
     }
 
-    fn new_slot(&self, value: u64) -> Arc<Slot> {
-        let key = self.name();
-        let spare = self.spare_slots.lock().pop();
-        if let Some(mut slot) = spare
-            && let Some(only) = Arc::get_mut(&mut slot)
+    fn new_timeline_state(&self, value: u64) -> Arc<TimelineState> {
+        let key = self.next_timeline_key();
+        let spare = self.spare_timelines.lock().pop();
+        if let Some(mut timeline_state) = spare
+            && let Some(only) = Arc::get_mut(&mut timeline_state)
         {
             only.reset(key, value);
-            return slot;
+            return timeline_state;
         }
-        Arc::new(Slot::new(key, false, value))
+        Arc::new(TimelineState::new(key, false, value))
     }
 
     /// A slot that stands in for a foreign timeline.
-    fn stand_in(&self) -> Arc<Slot> {
-        Arc::new(Slot::new(TimelineKey { engine: 0, number: 0 }, true, 0))
+    fn stand_in(&self) -> Arc<TimelineState> {
+        Arc::new(TimelineState::new(TimelineKey { engine: 0, number: 0 }, true, 0))
     }
 
-    fn remember_large(&self, slot: &Arc<Slot>) {
+    fn remember_large(&self, timeline_state: &Arc<TimelineState>) {
         let mut large = self.large.lock();
         if large.len() == large.capacity() {
             // Those that are gone need not be remembered.
-            large.retain(|slot| slot.strong_count() > 0);
+            large.retain(|timeline_state| timeline_state.strong_count() > 0);
         }
-        large.push(Arc::downgrade(slot));
+        large.push(Arc::downgrade(timeline_state));
     }
 }
 
@@ -779,20 +792,20 @@ mod tests {
     fn spare_slot_with_another_owner_is_not_used_again() {
         let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
         let shared = engine.shared();
-        let slot = shared.new_slot(3);
+        let timeline_state = shared.new_timeline_state(3);
         for is_owned in [true, false] {
-            let (owner, known) = (is_owned.then(|| slot.clone()), Arc::downgrade(&slot));
-            shared.spare_slots.lock().push(slot.clone());
-            let next = shared.new_slot(7);
-            assert!(!Arc::ptr_eq(&slot, &next), "owned: {is_owned}");
-            assert_eq!((slot.value(), next.value()), (3, 7));
-            assert_ne!(slot.key(), next.key());
+            let (owner, known) = (is_owned.then(|| timeline_state.clone()), Arc::downgrade(&timeline_state));
+            shared.spare_timelines.lock().push(timeline_state.clone());
+            let next = shared.new_timeline_state(7);
+            assert!(!Arc::ptr_eq(&timeline_state, &next), "owned: {is_owned}");
+            assert_eq!((timeline_state.value(), next.value()), (3, 7));
+            assert_ne!(timeline_state.key(), next.key());
             drop((owner, known));
         }
-        shared.spare_slots.lock().push(slot);
-        let last = shared.new_slot(9);
+        shared.spare_timelines.lock().push(timeline_state);
+        let last = shared.new_timeline_state(9);
         assert_eq!(last.value(), 9);
-        assert!(shared.spare_slots.lock().is_empty());
+        assert!(shared.spare_timelines.lock().is_empty());
     }
 
     #[test]

@@ -13,11 +13,11 @@
 //! The order is that in which operations end: a letter is posted under the lock of the queue on which its operation ends,
 //! and before a timeline of the engine moves by which another queue could hear of that end.
 //!
-//! What such an operation held is given back when it has been told of, and those that ended with it: see [`Parting`]. What
+//! What such an operation held is given back when it has been told of, and those that ended with it: see [`PendingDeliveries`]. What
 //! operations held that signal no foreign timeline waits for no other driver.
 
 use super::Shared;
-use super::agenda::{Leaving, do_what_was_left};
+use super::deferred_work::{DeferEffects, run_deferred_effects};
 use crate::backend::{Backend, Ended};
 use crate::failure::Failure;
 use crate::mutation::{Mutation, is_mutated};
@@ -27,27 +27,27 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// How many steps a timeline of another engine is told of before what follows from them is done.
-const MOST_LEFT: u32 = 16;
+const MOST_DEFERRED: u32 = 16;
 
 /// The letters for each timeline that has any, by its [identity](Timeline::identity).
-pub(super) struct Outbox<B: Backend>(Mutex<BTreeMap<usize, Lane<B>>>);
+pub(super) struct Outbox<B: Backend>(Mutex<BTreeMap<usize, DeliveryLane<B>>>);
 
-struct Lane<B: Backend> {
-    letters: VecDeque<Letter<B>>,
+struct DeliveryLane<B: Backend> {
+    deliveries: VecDeque<Delivery<B>>,
     /// A thread is telling the timeline, and goes on until no letter is left.
-    attended: bool,
+    delivering: bool,
 }
 
 /// A step that a timeline is to be told of.
-pub(super) struct Letter<B: Backend> {
+pub(super) struct Delivery<B: Backend> {
     pub(super) timeline: B::Timeline,
     pub(super) state: Result<u64, Failure>,
-    pub(super) parting: Arc<Parting<B>>,
+    pub(super) pending_deliveries: Arc<PendingDeliveries<B>>,
 }
 
 /// Operations with signals for other drivers that have ended together, until all of these are delivered. It belongs to the
 /// letters that are not delivered yet, and to the thread that gathers it.
-pub(super) struct Parting<B: Backend> {
+pub(super) struct PendingDeliveries<B: Backend> {
     owners: AtomicU64,
     reclaims: Mutex<Vec<Ended<B::Work>>>,
 }
@@ -60,32 +60,33 @@ impl<B: Backend> Default for Outbox<B> {
 
 impl<B: Backend> Outbox<B> {
     /// Puts a letter behind those that its timeline has already. The caller has to see that it is
-    /// [told](Shared::tell_foreign).
-    pub(super) fn post(&self, identity: usize, letter: Letter<B>) {
-        letter.parting.owners.fetch_add(1, Ordering::Relaxed);
+    /// [told](Shared::deliver_all).
+    pub(super) fn post(&self, identity: usize, delivery: Delivery<B>) {
+        delivery.pending_deliveries.owners.fetch_add(1, Ordering::Relaxed);
         let mut lanes = self.0.lock();
-        let lane =
-            lanes.entry(identity).or_insert_with(|| Lane { letters: VecDeque::new(), attended: false });
-        lane.letters.push_back(letter);
+        let lane = lanes
+            .entry(identity)
+            .or_insert_with(|| DeliveryLane { deliveries: VecDeque::new(), delivering: false });
+        lane.deliveries.push_back(delivery);
     }
 
     /// The first letter of a lane, unless another thread is at it.
-    fn attend(&self, identity: usize) -> Option<Letter<B>> {
+    fn begin(&self, identity: usize) -> Option<Delivery<B>> {
         let mut lanes = self.0.lock();
         let lane = lanes.get_mut(&identity)?;
-        if lane.attended && !is_mutated(Mutation::LettersOvertake) {
+        if lane.delivering && !is_mutated(Mutation::DeliveriesOvertake) {
             return None;
         }
-        lane.attended = true;
-        lane.letters.pop_front()
+        lane.delivering = true;
+        lane.deliveries.pop_front()
     }
 
     /// Leaves a lane to the next thread that attends it. Returns whether there is something left in it.
-    fn abandon(&self, identity: usize) -> bool {
+    fn pause(&self, identity: usize) -> bool {
         let mut lanes = self.0.lock();
         let Some(lane) = lanes.get_mut(&identity) else { return false };
-        lane.attended = false;
-        let remains = !lane.letters.is_empty();
+        lane.delivering = false;
+        let remains = !lane.deliveries.is_empty();
         if !remains {
             lanes.remove(&identity);
         }
@@ -93,9 +94,9 @@ impl<B: Backend> Outbox<B> {
     }
 
     /// The next letter of a lane that this thread attends; with the last one the lane goes.
-    fn next(&self, identity: usize) -> Option<Letter<B>> {
+    fn next(&self, identity: usize) -> Option<Delivery<B>> {
         let mut lanes = self.0.lock();
-        let next = lanes.get_mut(&identity)?.letters.pop_front();
+        let next = lanes.get_mut(&identity)?.deliveries.pop_front();
         if next.is_none() {
             lanes.remove(&identity);
         }
@@ -103,7 +104,7 @@ impl<B: Backend> Outbox<B> {
     }
 }
 
-impl<B: Backend> Parting<B> {
+impl<B: Backend> PendingDeliveries<B> {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { owners: AtomicU64::new(1), reclaims: Mutex::new(Vec::new()) })
     }
@@ -116,40 +117,40 @@ impl<B: Backend> Parting<B> {
 
 impl<B: Backend> Shared<B> {
     /// Tells timelines of other drivers all that there is to tell them, unless another thread does.
-    pub(super) fn tell_foreign(&self, identities: &[usize]) {
-        let left: u32 = identities.iter().map(|identity| self.tell_one(*identity)).sum();
+    pub(super) fn deliver_all(&self, identities: &[usize]) {
+        let left: u32 = identities.iter().map(|identity| self.deliver_to(*identity)).sum();
         if left > 0 {
-            do_what_was_left();
+            run_deferred_effects();
         }
     }
 
     /// Tells a timeline. Says of how many steps what follows is left to be done.
-    fn tell_one(&self, identity: usize) -> u32 {
-        let mut letter = self.outbox.attend(identity);
+    fn deliver_to(&self, identity: usize) -> u32 {
+        let mut delivery = self.outbox.begin(identity);
         let mut left = 0;
-        while let Some(Letter { timeline, state, parting }) = letter {
-            let leaving = timeline.registration().is_some().then(Leaving::begin);
+        while let Some(Delivery { timeline, state, pending_deliveries }) = delivery {
+            let leaving = timeline.registration().is_some().then(DeferEffects::begin);
             left += u32::from(leaving.is_some());
             // The last handle on the timeline may go here.
             self.count_panic(self.foreign(move || timeline.deliver(state.as_ref().copied())));
             drop(leaving);
-            self.part(&parting);
-            if left == MOST_LEFT {
+            self.finish_delivery(&pending_deliveries);
+            if left == MOST_DEFERRED {
                 // What follows from those is not kept waiting by more of them.
-                if self.outbox.abandon(identity) {
-                    self.defer(move |shared| shared.tell_foreign(&[identity]));
+                if self.outbox.pause(identity) {
+                    self.defer(move |shared| shared.deliver_all(&[identity]));
                 }
                 break;
             }
-            letter = self.outbox.next(identity);
+            delivery = self.outbox.next(identity);
         }
         left
     }
 
     /// One owner less. The last gives back what the operations held.
-    pub(super) fn part(&self, parting: &Parting<B>) {
-        if parting.owners.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let reclaims = std::mem::take(&mut *parting.reclaims.lock());
+    pub(super) fn finish_delivery(&self, pending_deliveries: &PendingDeliveries<B>) {
+        if pending_deliveries.owners.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let reclaims = std::mem::take(&mut *pending_deliveries.reclaims.lock());
             self.reclaim_all(reclaims);
         }
     }
@@ -173,18 +174,18 @@ mod tests {
         let outbox = Outbox::<SoftBackend>::default();
         let post = || {
             let timeline = Semaphore::new(&engine, 0).expect("0 is a value");
-            outbox.post(7, Letter { timeline, state: Ok(1), parting: Parting::new() });
+            outbox.post(7, Delivery { timeline, state: Ok(1), pending_deliveries: PendingDeliveries::new() });
         };
         let lanes = || outbox.0.lock().len();
         post();
-        assert!(outbox.attend(7).is_some());
-        assert!(!outbox.abandon(7), "nothing is left");
+        assert!(outbox.begin(7).is_some());
+        assert!(!outbox.pause(7), "nothing is left");
         assert_eq!(lanes(), 0);
         (0..3).for_each(|_| post());
-        assert!(outbox.attend(7).is_some());
-        assert!(outbox.attend(7).is_none(), "a thread is at it");
-        assert!(outbox.abandon(7), "two are left");
-        assert!(outbox.attend(7).is_some());
+        assert!(outbox.begin(7).is_some());
+        assert!(outbox.begin(7).is_none(), "a thread is at it");
+        assert!(outbox.pause(7), "two are left");
+        assert!(outbox.begin(7).is_some());
         assert!(outbox.next(7).is_some());
         assert_eq!(lanes(), 1);
         assert!(outbox.next(7).is_none());

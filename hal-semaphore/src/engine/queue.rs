@@ -8,19 +8,19 @@
 //!            submit                     last wait reached or covered
 //!              │                                    │
 //!              ▼                                    ▼
-//!          Unplaced ──────────────────────────► Ordered ───────────► Issued ──────────► ended
+//!          Pending ──────────────────────────► Ordered ───────────► Issued ──────────► ended
 //!              │  Host actions: all reached         │   backend took it    retired in queue order
 //!              ├──────────────► Running ──────────────────────────────────────────────► ended
 //!              │                                    │        HostTask::finish
-//!              ├─► Running ──► Unplaced: done early, and a barrier from here on; or not, and a Host action
+//!              ├─► Running ──► Pending: done early, and a barrier from here on; or not, and a Host action
 //!              ├────────────────────────────────────┴─────────────────────────────────► ended
 //!              │         a wait failed · cancelled · device lost · shut down (a barrier that cleans up: by way of Running)
 //!              └── barrier whose waits are all reached ───────────────────────────────► ended
 //! ```
 //!
-//! Work whose turn it is when it comes goes from the left to *Issued* [at once](super::straight).
+//! Work whose turn it is when it comes goes from the left to *Issued* [at once](super::fast_path).
 //!
-//! *Ended* is not a state but the removal of the record ([`Turn::end`]), which is why it happens once.
+//! *Ended* is not a state but the removal of the record ([`QueueGuard::end`]), which is why it happens once.
 //!
 //! # A timepoint
 //!
@@ -32,29 +32,29 @@
 //!       └──────timeline failed──► its operation, wait or callback fails
 //! ```
 //!
-//! Timepoints are not objects of their own: they are [`Target`](super::slot::Target)s in the ordered lists of a
-//! [`Slot`], one list for each queue that waits (what can be covered for one queue cannot for another) and one for
+//! Timepoints are not objects of their own: they are [`Target`](super::timeline_state::Target)s in the ordered lists of a
+//! [`TimelineState`], one list for each queue that waits (what can be covered for one queue cannot for another) and one for
 //! everything that only the host can release. That is what keeps a signal from looking at anything it does not
 //! release (rule S7).
 //!
 //! # Locks
 //!
-//! No thread ever holds the locks of two queues. One that holds a queue may take the lock of a [`Slot`], of a device's
+//! No thread ever holds the locks of two queues. One that holds a queue may take the lock of a [`TimelineState`], of a device's
 //! events, of the [outbox](super::outbox), or of a queue's [`History`]; under those nothing else is taken. Whatever
-//! concerns another queue goes onto the thread's [`Agenda`] and is done without this lock. A thread that finds the lock
-//! taken announces itself (`arriving`), so that the thread that works for the queue can leave the rest to it: none is
+//! concerns another queue goes onto the thread's [`DeferredWork`] and is done without this lock. A thread that finds the lock
+//! taken announces itself (`waiting_threads`), so that the thread that works for the queue can leave the rest to it: none is
 //! kept for the work of others.
 
-use super::agenda::{Agenda, Cover, is_nested, is_submitting};
+use super::deferred_work::{DeferredWork, Dependency, is_nested, is_submitting};
 use super::flow_window::FlowWindow;
-use super::outbox::Parting;
-use super::slot::Slot;
+use super::outbox::PendingDeliveries;
+use super::timeline_state::TimelineState;
 use super::{Device, Shared, Stats};
-use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
+use crate::backend::{Backend, BatchItem, Ended, NativeWait, Transition};
+use crate::engine_events::KeepAlive;
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId, Ticket};
 use crate::native_event::{EventIndex, EventPool};
-use crate::port::Keeper;
 use crate::slab::{Key, Slab};
 use crate::sync::{AtomicU64, FairMutex, Guard, Mutex, Ordering};
 use smallvec::SmallVec;
@@ -67,13 +67,13 @@ mod arrivals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpState {
     /// It has no place in its queue: some wait is neither reached nor covered, or it was not routed yet. One that was
-    /// taken off `ready` to be ended is in this state as well, and keeps its epoch.
-    Unplaced,
+    /// taken off `queued` to be ended is in this state as well, and keeps its epoch.
+    Pending,
     /// It has its place in its queue; the backend has not seen it.
-    Ordered,
+    Queued,
     /// In flight: in a batch that is with the backend or was accepted by it, or coalesced with such work. Only when its
-    /// epoch is at most [`QueueState::issued`] has the submission returned.
-    Issued,
+    /// epoch is at most [`QueueState::submitted`] has the submission returned.
+    Submitted,
     /// The host is at it.
     Running,
 }
@@ -92,39 +92,39 @@ pub(super) enum ActionKind {
 ///
 /// # Invariants
 ///
-/// A wait that is `Coverable` or the `Host`'s is one of those that its operation counts in [`remaining`](Op::remaining); no
-/// other is. The event of a cover is counted for the wait until [`Turn::end`] lets it go.
+/// A wait that is `InQueueList` or the `Host`'s is one of those that its operation counts in [`remaining`](Op::remaining); no
+/// other is. The event of a cover is counted for the wait until [`QueueGuard::end`] lets it go.
 #[derive(Clone, Debug)]
 pub(super) struct WaitRecord {
-    pub(super) slot: Arc<Slot>,
+    pub(super) timeline: Arc<TimelineState>,
     pub(super) value: u64,
-    pub(super) via: Via,
+    pub(super) state: WaitState,
     /// The number of its entry in the slot's list for the host, while only a failure matters.
-    pub(super) failure_order: Option<u32>,
+    pub(super) failure_entry: Option<u32>,
 }
 
 /// The state of a wait: how it is going to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Via {
+pub(super) enum WaitState {
     /// Nothing that the queue could wait for yet: it is in the slot's list for the operation's queue, under this number.
-    Coverable(u32),
+    InQueueList(u32),
     /// The host: it is in the slot's list for the host, under this number.
-    Host(u32),
+    InHostList(u32),
     /// Work that a queue has been given.
-    Cover(Cover),
+    Dependency(Dependency),
     /// It is reached.
     Reached,
 }
 
 impl WaitRecord {
     /// The work that reaches the value, if any does.
-    pub(super) fn cover(&self) -> Option<Cover> {
-        if let Via::Cover(cover) = self.via { Some(cover) } else { None }
+    pub(super) fn dependency(&self) -> Option<Dependency> {
+        if let WaitState::Dependency(dependency) = self.state { Some(dependency) } else { None }
     }
 
     /// The queue whose work that is.
     pub(super) fn producer(&self) -> Option<u32> {
-        self.cover().map(|cover| cover.queue)
+        self.dependency().map(|dependency| dependency.queue)
     }
 }
 
@@ -135,10 +135,10 @@ pub(super) struct SignalRecord<T> {
 
 /// # Invariants
 ///
-/// - `epoch` is not zero in the states [`Ordered`](OpState::Ordered) and [`Issued`](OpState::Issued), and never changes
+/// - `epoch` is not zero in the states [`Queued`](OpState::Queued) and [`Submitted`](OpState::Submitted), and never changes
 ///   again.
 /// - Every wait of an ordered operation is covered or reached: `remaining` is zero.
-/// - An operation that is ordered is in the queue's `ready`; one that is issued is in `in_flight`, once.
+/// - An operation that is ordered is in the queue's `queued`; one that is issued is in `in_flight`, once.
 pub(super) struct Op<B: Backend> {
     pub(super) state: OpState,
     pub(super) kind: ActionKind,
@@ -161,7 +161,7 @@ impl<B: Backend> Op<B> {
     #[inline(always)]
     pub(super) fn new(kind: ActionKind, failure: Option<Failure>) -> Self {
         Self {
-            state: OpState::Unplaced,
+            state: OpState::Pending,
             kind,
             done: false,
             remaining: 0,
@@ -182,8 +182,8 @@ impl<B: Backend> Op<B> {
 
     /// Puts in a wait that is not reached.
     #[inline(always)]
-    pub(super) fn wait_for(&mut self, slot: Arc<Slot>, value: u64, via: Via) {
-        self.waits.push(WaitRecord { slot, value, via, failure_order: None });
+    pub(super) fn wait_for(&mut self, timeline_state: Arc<TimelineState>, value: u64, state: WaitState) {
+        self.waits.push(WaitRecord { timeline: timeline_state, value, state, failure_entry: None });
     }
 
     /// Whether it waits for nothing but earlier operations of this queue, which is its own.
@@ -208,7 +208,7 @@ impl<B: Backend> Op<B> {
     /// is still at what it waits for.
     pub(super) fn cleans_up(&self, all_end: bool) -> bool {
         let is_barrier = self.kind == ActionKind::Barrier && !self.done;
-        let begins = self.state == OpState::Unplaced || (all_end && self.state == OpState::Ordered);
+        let begins = self.state == OpState::Pending || (all_end && self.state == OpState::Queued);
         is_barrier && begins && self.work.is_some()
     }
 
@@ -226,7 +226,7 @@ pub(super) struct InFlight {
     pub(super) on_device: bool,
     /// What another queue waits for in order to wait for this: its own epoch, or for a coalesced one that of the last
     /// work which the device was given; zero where it cannot be waited for natively.
-    pub(super) cover: u64,
+    pub(super) native_epoch: u64,
     pub(super) event: Option<EventIndex>,
     pub(super) failure: Option<Failure>,
 }
@@ -242,17 +242,17 @@ impl InFlight {
 pub(super) struct Effects<B: Backend> {
     pub(super) publications: Vec<Publication<B::Timeline>>,
     /// Timelines of other drivers that have letters, by their identities, and what is given back when they have got them.
-    pub(super) letters: Vec<usize>,
-    pub(super) parting: Option<Arc<Parting<B>>>,
+    pub(super) foreign_timelines: Vec<usize>,
+    pub(super) pending_deliveries: Option<Arc<PendingDeliveries<B>>>,
     pub(super) transitions: Vec<Transition>,
-    pub(super) watches: Vec<(B::Timeline, u64, Arc<Slot>)>,
+    pub(super) subscriptions: Vec<(B::Timeline, u64, Arc<TimelineState>)>,
     /// Operations of the host that can run, and those that have failed and are cleaned up.
     pub(super) runs: Vec<(Key, B::Work, Option<Failure>)>,
     /// What the backend is asked to do early, and what it says to that.
-    pub(super) early: Vec<Early<B>>,
+    pub(super) early: Vec<EarlyRun<B>>,
     pub(super) reclaims: Vec<Ended<B::Work>>,
     /// Slots that may end a watch when they go.
-    pub(super) garbage: Vec<Arc<Slot>>,
+    pub(super) garbage: Vec<Arc<TimelineState>>,
 }
 
 /// A step of a timeline of the engine's own, of which others may have to be told.
@@ -263,7 +263,7 @@ pub(super) struct Publication<T> {
 }
 
 /// An operation, its work, and whether the work was done early.
-pub(super) struct Early<B: Backend> {
+pub(super) struct EarlyRun<B: Backend> {
     pub(super) op: Key,
     pub(super) work: B::Work,
     pub(super) done: Result<bool, Failure>,
@@ -273,10 +273,10 @@ impl<B: Backend> Default for Effects<B> {
     fn default() -> Self {
         Self {
             publications: Vec::new(),
-            letters: Vec::new(),
-            parting: None,
+            foreign_timelines: Vec::new(),
+            pending_deliveries: None,
             transitions: Vec::new(),
-            watches: Vec::new(),
+            subscriptions: Vec::new(),
             runs: Vec::new(),
             early: Vec::new(),
             reclaims: Vec::new(),
@@ -289,7 +289,7 @@ impl<B: Backend> Effects<B> {
     /// An operation has ended well here and left no work: if that is so of the last one as well, the end of both is told
     /// as one.
     #[inline]
-    pub(super) fn prolong_last(&mut self, point: Option<Point>) -> bool {
+    pub(super) fn extend_last(&mut self, point: Option<Point>) -> bool {
         let Some(point) = point else { return true };
         match self.reclaims.last_mut() {
             Some(Ended { point: Some(last), work: None, outcome: Ok(()) }) => {
@@ -302,19 +302,19 @@ impl<B: Backend> Effects<B> {
 
     /// The backend is to be told of the end of an operation, if anything is left of it: after other drivers are, if those
     /// are told.
-    pub(super) fn keep_ended(
+    pub(super) fn push_ended(
         &mut self,
         point: Option<Point>,
         work: Option<B::Work>,
         failure: Option<Failure>,
-        told_elsewhere: bool,
+        delivers: bool,
     ) {
         if work.is_none() && point.is_none() {
             return;
         }
         let ended = Ended { point, work, outcome: failure.map_or(Ok(()), Err) };
-        match self.parting.as_ref().filter(|_| told_elsewhere) {
-            Some(parting) => parting.keep(ended),
+        match self.pending_deliveries.as_ref().filter(|_| delivers) {
+            Some(pending_deliveries) => pending_deliveries.keep(ended),
             None => self.reclaims.push(ended),
         }
     }
@@ -322,7 +322,7 @@ impl<B: Backend> Effects<B> {
     /// Whether nothing of it calls what may take its time; where work is reclaimed later on that is not looked at.
     pub(super) fn are_quick(&self, reclaims_later: bool) -> bool {
         (reclaims_later || self.reclaims.is_empty())
-            && self.watches.is_empty()
+            && self.subscriptions.is_empty()
             && self.runs.is_empty()
             && self.early.is_empty()
             && self.garbage.is_empty()
@@ -332,10 +332,10 @@ impl<B: Backend> Effects<B> {
     pub(super) fn is_empty(&self) -> bool {
         // One comparison is cheaper than eight.
         let left = self.publications.len()
-            | self.letters.len()
+            | self.foreign_timelines.len()
             | self.reclaims.len()
             | self.transitions.len()
-            | self.watches.len()
+            | self.subscriptions.len()
             | self.runs.len()
             | self.early.len()
             | self.garbage.len();
@@ -345,7 +345,7 @@ impl<B: Backend> Effects<B> {
 
 /// The buffers of one submission, reused for the next.
 pub(super) struct Scratch<B: Backend> {
-    pub(super) items: Vec<Item<B>>,
+    pub(super) items: Vec<BatchItem<B>>,
     pub(super) waits: Vec<NativeWait<B::Event>>,
     /// Events for the batch, held.
     pub(super) events: Vec<(EventIndex, B::Event)>,
@@ -358,13 +358,13 @@ impl<B: Backend> Default for Scratch<B> {
 }
 
 /// Memory that wide operations leave behind for the next ones.
-pub(super) struct Spare<B: Backend> {
+pub(super) struct SpareMemory<B: Backend> {
     pub(super) waits: Vec<Vec<WaitRecord>>,
     pub(super) signals: Vec<Vec<SignalRecord<B::Timeline>>>,
     pub(super) effects: Option<Box<Effects<B>>>,
 }
 
-impl<B: Backend> Default for Spare<B> {
+impl<B: Backend> Default for SpareMemory<B> {
     fn default() -> Self {
         Self { waits: Vec::new(), signals: Vec::new(), effects: None }
     }
@@ -378,7 +378,7 @@ const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 pub(super) const SPARE: usize = 16;
 
 /// A walk over all operations of a queue, to end what has not begun.
-pub(super) struct Ending {
+pub(super) struct UnstartedSweep {
     pub(super) failure: Failure,
     /// The next chunk of the slab.
     pub(super) chunk: u32,
@@ -388,35 +388,35 @@ pub(super) struct Ending {
 ///
 /// # Invariants
 ///
-/// - `completed ≤ shown ≤ ordered` and `issued ≤ ordered`; epochs in `in_flight` ascend, and so do those in `ready`, which
+/// - `completed ≤ offered ≤ last_epoch` and `submitted ≤ last_epoch`; epochs in `in_flight` ascend, and so do those in `queued`, which
 ///   are all above them.
-/// - A key in `in_flight` names an operation that has not ended: only [`Turn::end`] removes one, after its entry is taken
+/// - A key in `in_flight` names an operation that has not ended: only [`QueueGuard::end`] removes one, after its entry is taken
 ///   off.
-///   Keys in `runnable` and `ready` may name ended ones; `ready_ended` counts those in `ready`.
-/// - Only the thread that set `issuing` takes operations off `ready` to show them to the backend.
+///   Keys in `runnable` and `queued` may name ended ones; `queued_ended` counts those in `queued`.
+/// - Only the thread that set `submitting` takes operations off `queued` to show them to the backend.
 pub(super) struct QueueState<B: Backend> {
     pub(super) ops: Slab<Op<B>>,
     /// Operations with nothing left to wait for, and those that are to end.
     pub(super) runnable: VecDeque<Key>,
     /// Ordered, not yet issued. Some of them may have ended, or be cleaned up for.
-    pub(super) ready: VecDeque<Key>,
+    pub(super) queued: VecDeque<Key>,
     /// How many of those are.
-    pub(super) ready_ended: usize,
+    pub(super) queued_ended: usize,
     pub(super) in_flight: VecDeque<InFlight>,
     /// The last epoch given out.
-    pub(super) ordered: u64,
+    pub(super) last_epoch: u64,
     /// The last epoch that the backend was shown.
-    pub(super) shown: u64,
+    pub(super) offered: u64,
     /// The last epoch whose submission has returned.
-    pub(super) issued: u64,
+    pub(super) submitted: u64,
     /// The last epoch that the backend has reported.
     pub(super) completed: u64,
     /// The last epoch that is work of the device.
     pub(super) last_native: u64,
     /// For other queues, the latest epoch that this one waits for natively.
-    pub(super) known: Known,
+    pub(super) frontier: Frontier,
     /// A batch is with the backend, or being made.
-    pub(super) issuing: bool,
+    pub(super) submitting: bool,
     /// The oldest operation in flight waits for what it waited for to retire.
     pub(super) gated: bool,
     /// The queue once did without an event, and does from then on.
@@ -424,7 +424,7 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) window: FlowWindow,
     pub(super) closing: bool,
     pub(super) lost: Option<Failure>,
-    pub(super) ending: Option<Ending>,
+    pub(super) unstarted_sweep: Option<UnstartedSweep>,
     /// Threads that perform effects of this queue.
     pub(super) performing: usize,
     /// Those of them that are back at once to look after the queue.
@@ -434,7 +434,7 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) effects: Box<Effects<B>>,
     /// Gone while a thread issues.
     pub(super) scratch: Option<Box<Scratch<B>>>,
-    pub(super) spare: Spare<B>,
+    pub(super) spare: SpareMemory<B>,
     pub(super) stats: Stats,
 }
 
@@ -443,28 +443,28 @@ impl<B: Backend> QueueState<B> {
         Self {
             ops: Slab::new(),
             runnable: VecDeque::new(),
-            ready: VecDeque::new(),
-            ready_ended: 0,
+            queued: VecDeque::new(),
+            queued_ended: 0,
             in_flight: VecDeque::new(),
-            ordered: 0,
-            shown: 0,
-            issued: 0,
+            last_epoch: 0,
+            offered: 0,
+            submitted: 0,
             completed: 0,
             last_native: 0,
-            known: Known::default(),
-            issuing: false,
+            frontier: Frontier::default(),
+            submitting: false,
             gated: false,
             eventless: false,
             window: FlowWindow::default(),
             closing: false,
             lost: None,
-            ending: None,
+            unstarted_sweep: None,
             performing: 0,
             returning: 0,
             running: 0,
             effects: Box::default(),
             scratch: None,
-            spare: Spare::default(),
+            spare: SpareMemory::default(),
             stats: Stats::default(),
         }
     }
@@ -475,7 +475,7 @@ impl<B: Backend> QueueState<B> {
         !self.gated
             && self.in_flight.front().is_some_and(|entry| {
                 // A lost device is done with what it had reported, and with nothing else.
-                entry.epoch <= self.issued
+                entry.epoch <= self.submitted
                     && entry.has_ended(self.completed)
                     && (self.lost.is_none() || entry.epoch <= self.completed)
             })
@@ -483,15 +483,15 @@ impl<B: Backend> QueueState<B> {
 
     /// Nothing is under way, and no thread is on its way out with something.
     pub(super) fn is_idle(&self) -> bool {
-        self.ops.len() == 0 && self.performing == 0 && !self.issuing && self.effects.is_empty()
+        self.ops.len() == 0 && self.performing == 0 && !self.submitting && self.effects.is_empty()
     }
 
     pub(super) fn trim(&mut self) {
         self.ops.trim();
         self.runnable.shrink_to_fit();
-        self.ready.shrink_to_fit();
+        self.queued.shrink_to_fit();
         self.in_flight.shrink_to_fit();
-        self.spare = Spare::default();
+        self.spare = SpareMemory::default();
         if self.effects.is_empty() {
             *self.effects = Effects::default();
         }
@@ -501,12 +501,12 @@ impl<B: Backend> QueueState<B> {
 
 /// The latest epochs of some queues, by queue: a few of them, since forgetting one costs a native wait and no more.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known(SmallVec<[(u32, u64); 4]>);
+pub(super) struct Frontier(SmallVec<[(u32, u64); 4]>);
 
 /// How many queues a frontier remembers.
-const REMEMBERED: usize = 64;
+const FRONTIER_LENGTH: usize = 64;
 
-impl Known {
+impl Frontier {
     pub(super) fn get(&self, queue: u32) -> u64 {
         self.0
             .binary_search_by_key(&queue, |&(queue, _)| queue)
@@ -522,9 +522,9 @@ impl Known {
                 Some((_, known)) if *known < epoch => *known = epoch,
                 _ => return false,
             },
-            Err(_) if self.0.len() >= REMEMBERED => {
+            Err(_) if self.0.len() >= FRONTIER_LENGTH => {
                 self.0.retain(|&mut (queue, epoch)| retired(queue) < epoch);
-                if self.0.len() >= REMEMBERED {
+                if self.0.len() >= FRONTIER_LENGTH {
                     return false;
                 }
                 return self.raise(queue, epoch, retired);
@@ -540,12 +540,12 @@ impl Known {
 pub(super) struct History(VecDeque<(u64, u32, u64)>);
 
 /// How much of it is remembered.
-const MEMORY: usize = 16;
+const HISTORY_LENGTH: usize = 16;
 
 impl History {
     /// From `at` on, the queue has waited for `epoch` of `queue`.
     pub(super) fn add(&mut self, at: u64, queue: u32, epoch: u64) {
-        if self.0.len() >= MEMORY {
+        if self.0.len() >= HISTORY_LENGTH {
             self.0.pop_front();
         }
         self.0.push_back((at, queue, epoch));
@@ -561,13 +561,13 @@ impl History {
 pub(super) struct Queue<B: Backend> {
     pub(super) id: QueueId,
     /// Whether any other queue can wait for this one, so that coverage is worth telling and events worth recording.
-    pub(super) watched: bool,
+    pub(super) awaitable: bool,
     /// Threads that wait for the lock and will look after the queue when they have it.
-    arriving: AtomicU64,
+    waiting_threads: AtomicU64,
     /// Those of them that do not submit.
-    completing: AtomicU64,
+    waiting_completers: AtomicU64,
     /// As in the state, for those who do not have the lock.
-    pub(super) issued: AtomicU64,
+    pub(super) submitted: AtomicU64,
     /// The last epoch that has retired in order. What the sweep of a lost device ends does not move it.
     pub(super) retired: AtomicU64,
     /// Operations that have not ended.
@@ -580,25 +580,25 @@ pub(super) struct Queue<B: Backend> {
     /// The native events that its work records.
     pub(super) events: Mutex<EventPool<B::Event>>,
     /// What keeps the engine alive for work of this queue.
-    pub(super) keeper: Mutex<Option<Weak<dyn Keeper>>>,
+    pub(super) keep_alive: Mutex<Option<Weak<dyn KeepAlive>>>,
     state: FairMutex<QueueState<B>>,
 }
 
 impl<B: Backend> Queue<B> {
-    pub(super) fn new(id: QueueId, watched: bool) -> Self {
+    pub(super) fn new(id: QueueId, awaitable: bool) -> Self {
         Self {
             id,
-            watched,
-            arriving: AtomicU64::new(0),
-            completing: AtomicU64::new(0),
-            issued: AtomicU64::new(0),
+            awaitable,
+            waiting_threads: AtomicU64::new(0),
+            waiting_completers: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
             retired: AtomicU64::new(0),
             load: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             reports: AtomicU64::new(0),
             history: Mutex::new(History::default()),
             events: Mutex::new(EventPool::new()),
-            keeper: Mutex::new(None),
+            keep_alive: Mutex::new(None),
             state: FairMutex::new(QueueState::new()),
         }
     }
@@ -616,22 +616,22 @@ impl<B: Backend> Queue<B> {
 
     /// For callers that work for the queue once they have the lock, at once or by putting the queue on their agenda.
     #[inline]
-    pub(super) fn arrive(&self) -> Guard<'_, QueueState<B>> {
-        self.state.try_lock().unwrap_or_else(|| self.queue_up())
+    pub(super) fn lock_for_work(&self) -> Guard<'_, QueueState<B>> {
+        self.state.try_lock().unwrap_or_else(|| self.lock_contended())
     }
 
     #[cold]
-    fn queue_up(&self) -> Guard<'_, QueueState<B>> {
+    fn lock_contended(&self) -> Guard<'_, QueueState<B>> {
         if is_nested() {
             // It puts the queue on its agenda and leaves that to calls around it, inside a callback that may take its time.
             return self.state.lock();
         }
         let completes = !is_submitting();
-        self.arriving.fetch_add(1, Ordering::Relaxed);
-        self.completing.fetch_add(u64::from(completes), Ordering::Relaxed);
+        self.waiting_threads.fetch_add(1, Ordering::Relaxed);
+        self.waiting_completers.fetch_add(u64::from(completes), Ordering::Relaxed);
         let state = self.state.lock();
-        self.completing.fetch_sub(u64::from(completes), Ordering::Relaxed);
-        self.arriving.fetch_sub(1, Ordering::Relaxed);
+        self.waiting_completers.fetch_sub(u64::from(completes), Ordering::Relaxed);
+        self.waiting_threads.fetch_sub(1, Ordering::Relaxed);
         state
     }
 
@@ -641,44 +641,45 @@ impl<B: Backend> Queue<B> {
 }
 
 /// One thread's hold of a queue.
-pub(super) struct Turn<'a, B: Backend> {
+pub(super) struct QueueGuard<'a, B: Backend> {
     pub(super) shared: &'a Shared<B>,
     pub(super) index: u32,
     pub(super) queue: &'a Queue<B>,
     pub(super) device: &'a Device,
     pub(super) state: Guard<'a, QueueState<B>>,
-    pub(super) agenda: &'a mut Agenda,
+    pub(super) deferred: &'a mut DeferredWork,
 }
 
-impl<'a, B: Backend> Turn<'a, B> {
+impl<'a, B: Backend> QueueGuard<'a, B> {
     #[inline]
-    pub(super) fn begin(shared: &'a Shared<B>, index: u32, agenda: &'a mut Agenda) -> Self {
+    pub(super) fn lock(shared: &'a Shared<B>, index: u32, deferred: &'a mut DeferredWork) -> Self {
         let queue = shared.queue(index);
-        Self { shared, index, queue, device: shared.device(queue), state: queue.arrive(), agenda }
+        Self { shared, index, queue, device: shared.device(queue), state: queue.lock_for_work(), deferred }
     }
 
     /// Whether another thread will work for the queue next, which has not got the lock yet or is on its way back to it,
     /// so that this thread can go. A thread that submits leaves the rest to any thread, as soon as it has done one round;
     /// one that completes something does not leave it to a program that only submits.
     pub(super) fn has_successor(&self, rounds: usize) -> bool {
-        if self.agenda.submits {
-            rounds >= 1 && (self.state.returning > 0 || self.queue.arriving.load(Ordering::Relaxed) > 0)
+        if self.deferred.submits {
+            rounds >= 1
+                && (self.state.returning > 0 || self.queue.waiting_threads.load(Ordering::Relaxed) > 0)
         } else {
-            rounds >= ROUNDS && self.queue.completing.load(Ordering::Relaxed) > 0
+            rounds >= ROUNDS && self.queue.waiting_completers.load(Ordering::Relaxed) > 0
         }
     }
 
     /// Lets the lock go while `step` runs.
-    pub(super) fn without<R>(self, step: impl FnOnce(&Shared<B>, &mut Agenda) -> R) -> (Self, R) {
-        let Self { shared, index, queue, device, state, agenda } = self;
+    pub(super) fn unlocked<R>(self, step: impl FnOnce(&Shared<B>, &mut DeferredWork) -> R) -> (Self, R) {
+        let Self { shared, index, queue, device, state, deferred } = self;
         queue.state.unlock(state);
-        let result = step(shared, agenda);
-        (Self { shared, index, queue, device, state: queue.arrive(), agenda }, result)
+        let result = step(shared, deferred);
+        (Self { shared, index, queue, device, state: queue.lock_for_work(), deferred }, result)
     }
 
     /// Leaves the queue to others.
     #[inline(always)]
-    pub(super) fn leave(self) {
+    pub(super) fn unlock(self) {
         self.queue.state.unlock(self.state);
     }
 
@@ -708,7 +709,7 @@ mod tests {
 
     #[test]
     fn frontier_has_the_latest_epoch_of_each_queue() {
-        let mut known = Known::default();
+        let mut known = Frontier::default();
         for (queue, epoch, is_news) in
             [(7, 5, true), (7, 3, false), (7, 5, false), (2, 1, true), (7, 6, true)]
         {
@@ -719,8 +720,8 @@ mod tests {
 
     #[test]
     fn full_frontier_forgets_what_has_retired_and_nothing_else() {
-        let queues = u32::try_from(REMEMBERED).unwrap_or_default();
-        let mut known = Known::default();
+        let queues = u32::try_from(FRONTIER_LENGTH).unwrap_or_default();
+        let mut known = Frontier::default();
         assert!((0..queues).all(|queue| known.raise(queue, 4, none)));
         assert!(!known.raise(queues, 9, none), "there is no place for it");
         assert!(known.raise(0, 5, none), "there is for what is known already");
@@ -732,7 +733,7 @@ mod tests {
     #[test]
     fn history_has_the_latest_steps_up_to_an_epoch() {
         let mut history = History::default();
-        let steps = MEMORY as u64 + 3;
+        let steps = HISTORY_LENGTH as u64 + 3;
         (1..=steps).for_each(|at| history.add(at, 7, 10 * at));
         let until = |at| history.until(at).collect::<Vec<_>>();
         assert_eq!(until(steps), (4..=steps).map(|at| (7, 10 * at)).collect::<Vec<_>>());

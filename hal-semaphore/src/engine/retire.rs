@@ -13,12 +13,12 @@
 //! signal is published, and what waits for it goes on, before the next are looked at.
 
 use super::Shared;
-use super::lists::Owner;
-use super::outbox::{Letter, Parting};
+use super::outbox::{Delivery, PendingDeliveries};
 use super::queue::{
-    ActionKind, InFlight, OpState, Publication, QueueState, SignalRecord, Turn, Via, WaitRecord,
+    ActionKind, InFlight, OpState, Publication, QueueGuard, QueueState, SignalRecord, WaitRecord, WaitState,
 };
-use super::slot::{Standing, Target};
+use super::timeline_state::{Target, WaitStatus};
+use super::wait_lists::ListOwner;
 use crate::backend::{Backend, Transition};
 use crate::error::CompletionError;
 use crate::failure::Failure;
@@ -31,16 +31,21 @@ use crate::timeline::Timeline;
 use smallvec::SmallVec;
 
 /// How many operations end in one turn.
-const TURN: usize = 64;
+const RETIRE_BATCH: usize = 64;
 
 /// Below this many ended ones among the ready they are not worth looking for.
 const SWEEP_AT: usize = 32;
 
 impl<B: Backend> QueueState<B> {
     /// Takes a report down.
-    fn note(&mut self, id: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
-        if epoch > self.shown {
-            return Err(CompletionError::NotSubmitted { queue: id, epoch, submitted: self.shown });
+    fn record_report(
+        &mut self,
+        id: QueueId,
+        epoch: u64,
+        failure: Option<Failure>,
+    ) -> Result<(), CompletionError> {
+        if epoch > self.offered {
+            return Err(CompletionError::NotSubmitted { queue: id, epoch, submitted: self.offered });
         }
         if let Some(failure) = failure {
             let at = self.in_flight.partition_point(|entry| entry.epoch < epoch);
@@ -53,12 +58,12 @@ impl<B: Backend> QueueState<B> {
     }
 
     /// An operation that had its place in the queue has ended without being issued, or the host cleans up for it.
-    pub(super) fn leave_gap(&mut self) {
-        self.ready_ended += 1;
-        if self.ready_ended >= SWEEP_AT && self.ready_ended * 2 > self.ready.len() {
-            self.ready_ended = 0;
+    pub(super) fn count_queued_ended(&mut self) {
+        self.queued_ended += 1;
+        if self.queued_ended >= SWEEP_AT && self.queued_ended * 2 > self.queued.len() {
+            self.queued_ended = 0;
             let ops = &self.ops;
-            self.ready.retain(|&key| ops.get(key).is_some_and(|op| op.state == OpState::Ordered));
+            self.queued.retain(|&key| ops.get(key).is_some_and(|op| op.state == OpState::Queued));
         }
     }
 }
@@ -66,31 +71,31 @@ impl<B: Backend> QueueState<B> {
 impl<B: Backend> Shared<B> {
     /// Takes a report from inside `submit` down, for the thread that submits: it looks what has ended
     /// when the backend returns. `None` where a queue that sleeps has to be woken, or where another thread is at the queue.
-    pub(super) fn note_inside_submit(
+    pub(super) fn record_inside_submit(
         &self,
         id: QueueId,
         epoch: u64,
         failure: &mut Option<Failure>,
     ) -> Option<Result<(), CompletionError>> {
         let mut state = self.queue(id.index).try_lock()?;
-        let submitting = state.issuing && epoch > state.issued;
+        let submitting = state.submitting && epoch > state.submitted;
         if !submitting || self.device_of(id.index).counts_reports() {
             return None;
         }
-        Some(state.note(id, epoch, failure.take()))
+        Some(state.record_report(id, epoch, failure.take()))
     }
 }
 
-impl<B: Backend> Turn<'_, B> {
+impl<B: Backend> QueueGuard<'_, B> {
     /// A backend's report. See [`Completer`](crate::backend::Completer).
     pub(super) fn report(&mut self, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
-        self.state.note(self.queue.id, epoch, failure)?;
+        self.state.record_report(self.queue.id, epoch, failure)?;
         if self.device.counts_reports() {
             let reports = self.queue.reports.load(Ordering::Relaxed);
             self.queue.reports.store(reports + 1, Ordering::Release);
             // Either this sees who sleeps, or who lies down sees the report.
             fence(Ordering::SeqCst);
-            self.make_room();
+            self.wake_full_queues();
         }
         Ok(())
     }
@@ -102,19 +107,19 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// So much of the queue came back, or has ended.
-    pub(super) fn give_room(&mut self, count: usize) {
+    pub(super) fn return_credits(&mut self, count: usize) {
         self.state.window.give(count);
         self.queue.taken.store(self.state.window.taken() as u64, Ordering::Release);
     }
 
     /// Something of the device has ended: its full queues may have room again.
-    fn make_room(&mut self) {
-        self.device.wake_full(false, self.agenda);
+    fn wake_full_queues(&mut self) {
+        self.device.wake_full(false, self.deferred);
     }
 
     /// Ends what has ended on the queue, a bounded number.
     pub(super) fn retire(&mut self) {
-        let mut left = TURN;
+        let mut left = RETIRE_BATCH;
         let mut gave = false;
         while left > 0 && self.state.is_due() {
             if !self.retire_first() {
@@ -129,10 +134,10 @@ impl<B: Backend> Turn<'_, B> {
         }
         if gave {
             // A queue that waits for room is on the list before it checks whether any will be given.
-            if self.device.counts_reports() && !is_mutated(Mutation::RoomHasNoFence) {
+            if self.device.counts_reports() && !is_mutated(Mutation::CreditsHaveNoFence) {
                 fence(Ordering::SeqCst);
             }
-            self.make_room();
+            self.wake_full_queues();
         }
     }
 
@@ -143,14 +148,14 @@ impl<B: Backend> Turn<'_, B> {
         let mut failure = entry.failure.clone();
         let state = &mut *self.state;
         for record in &state.ops.live(key).waits {
-            match record.slot.standing(record.value) {
-                Standing::Reached => {}
-                Standing::Failed(cause) => {
+            match record.timeline.status(record.value) {
+                WaitStatus::Reached => {}
+                WaitStatus::Failed(cause) => {
                     failure.get_or_insert(cause);
                 }
-                Standing::Open if failure.is_some() || record.producer() == Some(self.index) => {}
-                Standing::Open if is_mutated(Mutation::RetireOutOfOrder) => {}
-                Standing::Open => {
+                WaitStatus::Open if failure.is_some() || record.producer() == Some(self.index) => {}
+                WaitStatus::Open if is_mutated(Mutation::RetireOutOfOrder) => {}
+                WaitStatus::Open => {
                     state.gated = gate(record, self.index);
                     // Where it ended just now the operation is looked at again.
                     return false;
@@ -160,15 +165,15 @@ impl<B: Backend> Turn<'_, B> {
         let Some(entry) = take_first(&mut state.in_flight) else {
             unreachable!("it is there, as was just seen")
         };
-        self.leave_queue(&entry);
+        self.release_credit(&entry);
         self.end(key, failure, Some(self.queue.point(epoch)));
         self.queue.retired.store(epoch, Ordering::Release);
         true
     }
 
-    fn leave_queue(&mut self, entry: &InFlight) {
+    fn release_credit(&mut self, entry: &InFlight) {
         if entry.on_device {
-            self.give_room(1);
+            self.return_credits(1);
         }
     }
 
@@ -178,7 +183,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn needs_sweep(&self) -> bool {
         let state = &self.state;
         state.lost.is_some()
-            && (!state.issuing || is_mutated(Mutation::SweepsWhileIssuing))
+            && (!state.submitting || is_mutated(Mutation::SweepsWhileSubmitting))
             && state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed))
     }
 
@@ -196,7 +201,7 @@ impl<B: Backend> Turn<'_, B> {
                 _ => None,
             };
             let Some(entry) = entry else { break };
-            self.leave_queue(&entry);
+            self.release_credit(&entry);
             let failure = entry.failure.unwrap_or_else(|| lost.clone());
             self.end(entry.op, Some(failure), Some(self.queue.point(entry.epoch)));
         }
@@ -211,15 +216,15 @@ impl<B: Backend> Turn<'_, B> {
         if is_mutated(Mutation::EventReleasedFirst) {
             self.release_event(self.index, op.event.take());
         }
-        self.let_go_of_all(&op.waits);
+        self.release_waits(&op.waits);
         op.waits.clear();
-        let told_elsewhere = self.make_signals(&mut op.signals, failure.as_ref(), point);
+        let delivers = self.make_signals(&mut op.signals, failure.as_ref(), point);
         // As long as a promise of the operation is there a waiter may take a share in its event.
         self.release_event(self.index, op.event);
         match op.state {
             OpState::Running => self.state.running -= 1,
-            OpState::Ordered => self.state.leave_gap(),
-            OpState::Unplaced | OpState::Issued => {}
+            OpState::Queued => self.state.count_queued_ended(),
+            OpState::Pending | OpState::Submitted => {}
         }
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load.saturating_sub(1), Ordering::Relaxed);
@@ -233,8 +238,8 @@ impl<B: Backend> Turn<'_, B> {
             self.state.effects.transitions.push(Transition::Ended { ticket, point, outcome });
         }
         let effects = &mut *self.state.effects;
-        if op.work.is_some() || told_elsewhere || failure.is_some() || !effects.prolong_last(point) {
-            effects.keep_ended(point, op.work.take(), failure, told_elsewhere);
+        if op.work.is_some() || delivers || failure.is_some() || !effects.extend_last(point) {
+            effects.push_ended(point, op.work.take(), failure, delivers);
         }
         if op.waits.spilled() || op.signals.spilled() {
             self.keep_spare(op.waits, op.signals);
@@ -242,42 +247,44 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Gives up what the waits of an operation that is gone still hold. Slots that may end a watch go without the lock.
-    pub(super) fn let_go_of_all(&mut self, waits: &[WaitRecord]) {
+    pub(super) fn release_waits(&mut self, waits: &[WaitRecord]) {
         for record in waits {
-            self.let_go(record);
-            if record.slot.is_foreign() {
-                self.state.effects.garbage.push(record.slot.clone());
+            self.release_wait(record);
+            if record.timeline.is_foreign() {
+                self.state.effects.garbage.push(record.timeline.clone());
             }
         }
     }
 
     /// Gives up what a wait of an ended operation still holds.
-    fn let_go(&self, record: &WaitRecord) {
-        if let Some(cover) = record.cover()
+    fn release_wait(&self, record: &WaitRecord) {
+        if let Some(dependency) = record.dependency()
             && !is_mutated(Mutation::EventNotHeld)
         {
-            self.release_event(cover.queue, cover.event);
+            self.release_event(dependency.queue, dependency.event);
         }
-        let (reached, failed) = record.slot.look();
+        let (reached, failed) = record.timeline.snapshot();
         if failed || reached >= record.value {
             return;
         }
-        match record.via {
-            Via::Coverable(order) => record.slot.unpark(Owner::queue(self.index), record.value, order),
-            Via::Host(order) => record.slot.unpark(Owner::HOST, record.value, order),
-            Via::Cover(_) | Via::Reached => {}
+        match record.state {
+            WaitState::InQueueList(number) => {
+                record.timeline.unpark(ListOwner::queue(self.index), record.value, number)
+            }
+            WaitState::InHostList(number) => record.timeline.unpark(ListOwner::HOST, record.value, number),
+            WaitState::Dependency(_) | WaitState::Reached => {}
         }
-        if let Some(order) = record.failure_order {
-            record.slot.unpark(Owner::HOST, record.value, order);
+        if let Some(number) = record.failure_entry {
+            record.timeline.unpark(ListOwner::HOST, record.value, number);
         }
     }
 
     /// What was taken off the ready ones is like one that has no place in the queue yet. False where it has left its place before.
-    pub(super) fn leave_ready(&mut self, key: Key) -> bool {
-        match self.op(key).filter(|op| op.state == OpState::Ordered) {
-            Some(op) => op.state = OpState::Unplaced,
+    pub(super) fn dequeue(&mut self, key: Key) -> bool {
+        match self.op(key).filter(|op| op.state == OpState::Queued) {
+            Some(op) => op.state = OpState::Pending,
             None => {
-                self.state.ready_ended = self.state.ready_ended.saturating_sub(1);
+                self.state.queued_ended = self.state.queued_ended.saturating_sub(1);
                 return false;
             }
         }
@@ -293,20 +300,20 @@ impl<B: Backend> Turn<'_, B> {
         by: Option<Point>,
     ) -> bool {
         let shared = self.shared;
-        let is_own = |signal: &SignalRecord<B::Timeline>| shared.own(&signal.timeline).is_some();
+        let is_own = |signal: &SignalRecord<B::Timeline>| shared.own_state(&signal.timeline).is_some();
         if signals.len() > 1 {
-            if !signals.iter().all(is_own) && !is_mutated(Mutation::LettersAreLate) {
+            if !signals.iter().all(is_own) && !is_mutated(Mutation::DeliveriesAreLate) {
                 // A thread that sees a timeline of the engine move may go on to signal another driver's: after this, there too.
                 signals.sort_by_key(is_own);
             }
             // Popping from the end is cheaper than draining.
             signals.reverse();
         }
-        let mut told_elsewhere = false;
+        let mut delivers = false;
         while let Some(signal) = signals.pop() {
-            told_elsewhere |= self.make_signal(signal, failure, by);
+            delivers |= self.make_signal(signal, failure, by);
         }
-        told_elsewhere
+        delivers
     }
 
     fn make_signal(
@@ -317,14 +324,14 @@ impl<B: Backend> Turn<'_, B> {
     ) -> bool {
         let SignalRecord { timeline, value } = signal;
         let outcome = failure.map_or(Ok(value), |failure| Err(failure.clone()));
-        let Some(slot) = self.shared.own(&timeline) else {
-            self.post(timeline, outcome);
+        let Some(timeline_state) = self.shared.own_state(&timeline) else {
+            self.post_delivery(timeline, outcome);
             return true;
         };
         let state = match outcome {
-            Ok(value) => self.shared.reach(slot, &timeline, value, self.agenda).map(|()| value),
+            Ok(value) => self.shared.reach(timeline_state, &timeline, value, self.deferred).map(|()| value),
             Err(failure) => {
-                self.shared.fail(slot, &timeline, &failure, self.agenda);
+                self.shared.fail(timeline_state, &timeline, &failure, self.deferred);
                 Err(failure)
             }
         };
@@ -333,21 +340,22 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Leaves word for a timeline of another driver.
-    fn post(&mut self, timeline: B::Timeline, state: Result<u64, Failure>) {
+    fn post_delivery(&mut self, timeline: B::Timeline, state: Result<u64, Failure>) {
         let effects = &mut *self.state.effects;
         let identity = self.shared.foreign_counted(|| timeline.identity()).unwrap_or_default();
-        if !effects.letters.contains(&identity) {
-            effects.letters.push(identity);
+        if !effects.foreign_timelines.contains(&identity) {
+            effects.foreign_timelines.push(identity);
         }
-        let parting = effects.parting.get_or_insert_with(Parting::new).clone();
-        self.shared.outbox.post(identity, Letter { timeline, state, parting });
+        let pending_deliveries =
+            effects.pending_deliveries.get_or_insert_with(PendingDeliveries::new).clone();
+        self.shared.outbox.post(identity, Delivery { timeline, state, pending_deliveries });
     }
 
     /// Whether an operation was done before its waits were reached, or is one of the device's or the host's: then it can no
     /// longer be cancelled.
-    pub(super) fn has_begun(&self, key: Key) -> bool {
+    pub(super) fn has_started(&self, key: Key) -> bool {
         self.state.ops.get(key).is_some_and(|op| {
-            matches!(op.state, OpState::Issued | OpState::Running)
+            matches!(op.state, OpState::Submitted | OpState::Running)
                 || (op.done && op.kind == ActionKind::Barrier)
         })
     }
@@ -356,11 +364,11 @@ impl<B: Backend> Turn<'_, B> {
 /// Registers the queue to be told when a wait of its oldest operation is over, unless it is over now. Returns whether the
 /// queue stays closed until then.
 fn gate(record: &WaitRecord, queue: u32) -> bool {
-    let mut slot = record.slot.lock();
-    if record.slot.value() >= record.value || slot.failure().is_some() {
+    let mut timeline_state = record.timeline.lock();
+    if record.timeline.value() >= record.value || timeline_state.failure().is_some() {
         return false;
     }
-    record.slot.park(&mut slot, Owner::HOST, record.value, Target::Gate(queue));
+    record.timeline.park(&mut timeline_state, ListOwner::HOST, record.value, Target::Gate(queue));
     true
 }
 
@@ -372,28 +380,28 @@ fn is_reported(entry: &InFlight, completed: u64) -> bool {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::engine::agenda::Agenda;
-    use crate::engine::slot::Slot;
+    use crate::engine::deferred_work::DeferredWork;
+    use crate::engine::timeline_state::TimelineState;
     use crate::failure::Code;
     use crate::ids::TimelineKey;
     use crate::testing::SoftBackend;
     use std::sync::Arc;
 
     /// Of so many operations that are ready so many end. How many are on the list then, and how many of these count as ended.
-    fn ready_after(ready: usize, ends: usize) -> (usize, usize) {
+    fn queued_after(queued: usize, ends: usize) -> (usize, usize) {
         let mut state = QueueState::<SoftBackend>::new();
         let mut keys = crate::slab::Slab::new();
-        state.ready = (0..ready).map(|_| keys.insert(())).collect();
-        (0..ends).for_each(|_| state.leave_gap());
-        (state.ready.len(), state.ready_ended)
+        state.queued = (0..queued).map(|_| keys.insert(())).collect();
+        (0..ends).for_each(|_| state.count_queued_ended());
+        (state.queued.len(), state.queued_ended)
     }
 
     #[test]
     fn ready_list_is_swept_when_many_have_ended_and_they_are_the_larger_part() {
-        for (ready, ends, left) in
+        for (queued, ends, left) in
             [(10, 9, (10, 9)), (10, 32, (0, 0)), (1000, 500, (1000, 500)), (1000, 501, (0, 0))]
         {
-            assert_eq!(ready_after(ready, ends), left, "{ends} of {ready} end");
+            assert_eq!(queued_after(queued, ends), left, "{ends} of {queued} end");
         }
     }
 
@@ -403,18 +411,32 @@ mod tests {
         fn failure() -> Option<Failure> {
             Some(Failure::new(Code::Aborted, "given up"))
         }
-        let gated_by = |step: fn(&Arc<Slot>, &mut Agenda)| {
-            let slot = Arc::new(Slot::new(TimelineKey { engine: 1, number: 1 }, false, 0));
-            step(&slot, &mut Agenda::default());
-            let record = WaitRecord { slot: slot.clone(), value: 2, via: Via::Reached, failure_order: None };
+        let gated_by = |step: fn(&Arc<TimelineState>, &mut DeferredWork)| {
+            let timeline_state = Arc::new(TimelineState::new(TimelineKey { engine: 1, number: 1 }, false, 0));
+            step(&timeline_state, &mut DeferredWork::default());
+            let record = WaitRecord {
+                timeline: timeline_state.clone(),
+                value: 2,
+                state: WaitState::Reached,
+                failure_entry: None,
+            };
             let gated = gate(&record, 0);
-            let mut agenda = Agenda::default();
-            slot.reach(3, || None, &mut agenda);
-            (gated, agenda.released.len())
+            let mut deferred = DeferredWork::default();
+            timeline_state.reach(3, || None, &mut deferred);
+            (gated, deferred.released.len())
         };
         assert_eq!(gated_by(|_, _| ()), (true, 1));
-        assert_eq!(gated_by(|slot, agenda| slot.reach(1, || None, agenda)), (true, 1));
-        assert_eq!(gated_by(|slot, agenda| slot.reach(2, || None, agenda)), (false, 0));
-        assert_eq!(gated_by(|slot, agenda| slot.reach(2, failure, agenda)), (false, 0));
+        assert_eq!(
+            gated_by(|timeline_state, deferred| timeline_state.reach(1, || None, deferred)),
+            (true, 1)
+        );
+        assert_eq!(
+            gated_by(|timeline_state, deferred| timeline_state.reach(2, || None, deferred)),
+            (false, 0)
+        );
+        assert_eq!(
+            gated_by(|timeline_state, deferred| timeline_state.reach(2, failure, deferred)),
+            (false, 0)
+        );
     }
 }

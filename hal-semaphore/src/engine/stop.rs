@@ -8,16 +8,16 @@
 //!
 //! All of it goes through a queue a chunk of operations at a time, so that no lock is held for long.
 
-use super::agenda::Entry;
-use super::queue::{Ending, OpState, Turn};
+use super::deferred_work::EngineCall;
+use super::queue::{OpState, QueueGuard, UnstartedSweep};
 use super::{Cancel, Shared};
 use crate::backend::{Backend, Completion};
 use crate::clock::{Clock, Time};
+use crate::engine_events::KeepAlive;
 use crate::error::Unfinished;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
 use crate::mutation::{Mutation, is_mutated};
-use crate::port::Keeper;
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use smallvec::SmallVec;
@@ -31,12 +31,12 @@ pub(super) fn shutdown_failure() -> Failure {
     )
 }
 
-impl<B: Backend> Turn<'_, B> {
+impl<B: Backend> QueueGuard<'_, B> {
     /// The device of this queue is gone. The others of its queues hear of it through the agenda.
     pub(super) fn lose_device(&mut self, failure: Failure) {
         let cause = self.device.record_loss(failure);
         self.mark_lost(&cause);
-        self.agenda.losses.push((self.queue.id.device(), cause));
+        self.deferred.losses.push((self.queue.id.device(), cause));
     }
 
     /// The queue's device is gone.
@@ -44,23 +44,23 @@ impl<B: Backend> Turn<'_, B> {
         if self.state.lost.is_none() {
             self.state.lost = Some(failure.clone());
             self.state.window.resume(true);
-            self.end_unbegun(failure);
+            self.fail_all_unstarted(failure);
         }
     }
 
-    pub(super) fn end_unbegun(&mut self, failure: &Failure) {
-        self.state.ending = Some(Ending { failure: failure.clone(), chunk: 0 });
+    pub(super) fn fail_all_unstarted(&mut self, failure: &Failure) {
+        self.state.unstarted_sweep = Some(UnstartedSweep { failure: failure.clone(), chunk: 0 });
     }
 
     /// Goes on with ending what has not begun, one chunk of operations.
-    pub(super) fn end_chunk(&mut self) {
-        let Some(Ending { failure, chunk }) = self.state.ending.take() else { return };
+    pub(super) fn fail_chunk(&mut self) {
+        let Some(UnstartedSweep { failure, chunk }) = self.state.unstarted_sweep.take() else { return };
         let Some(keys) = self.state.ops.keys_of_chunk(chunk) else { return };
         let keys: SmallVec<[Key; 64]> = keys.collect();
         for key in keys {
-            self.fail_unbegun(key, &failure);
+            self.fail_unstarted(key, &failure);
         }
-        self.state.ending = Some(Ending { failure, chunk: chunk + 1 });
+        self.state.unstarted_sweep = Some(UnstartedSweep { failure, chunk: chunk + 1 });
     }
 
     /// The host is done with an operation.
@@ -78,9 +78,9 @@ impl<B: Backend> Turn<'_, B> {
             None => Cancel::Ended,
             // It is on its way out with another failure.
             Some(op) if op.failure.is_some() => Cancel::TooLate,
-            Some(_) if self.has_begun(key) && !is_mutated(Mutation::CancelIgnoresState) => Cancel::TooLate,
+            Some(_) if self.has_started(key) && !is_mutated(Mutation::CancelIgnoresState) => Cancel::TooLate,
             Some(_) => {
-                self.fail_unbegun(key, failure);
+                self.fail_unstarted(key, failure);
                 Cancel::Cancelled
             }
         }
@@ -94,9 +94,9 @@ impl<B: Backend> Turn<'_, B> {
         for key in keys {
             let Some(op) = self.state.ops.get_mut(key) else { continue };
             match op.state {
-                OpState::Issued => unfinished.in_flight += 1,
+                OpState::Submitted => unfinished.in_flight += 1,
                 OpState::Running => unfinished.host += 1,
-                OpState::Unplaced | OpState::Ordered => continue,
+                OpState::Pending | OpState::Queued => continue,
             }
             let mut signals = std::mem::take(&mut op.signals);
             // What is being cleaned up had failed before.
@@ -114,23 +114,23 @@ impl<B: Backend> Shared<B> {
             return Cancel::Ended;
         }
         let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
-        let mut entry = Entry::submitting(self);
-        let mut turn = Turn::begin(self, ticket.queue, entry.agenda());
-        let outcome = turn.cancel(ticket.key, &failure);
-        drop(turn);
-        entry.agenda().visit(ticket.queue);
+        let mut call = EngineCall::submitting(self);
+        let mut guard = QueueGuard::lock(self, ticket.queue, call.deferred());
+        let outcome = guard.cancel(ticket.key, &failure);
+        drop(guard);
+        call.deferred().visit_queue(ticket.queue);
         outcome
     }
 
     /// The device is gone: everything on it ends with this failure, and everything that comes later.
-    pub(super) fn spread_loss(&self, device: usize, failure: Failure, agenda: &mut super::Agenda) {
+    pub(super) fn spread_loss(&self, device: usize, failure: Failure, deferred: &mut super::DeferredWork) {
         #[expect(clippy::indexing_slicing, reason = "only the loss of a device that exists is taken down")]
         let spec = &self.devices[device];
         // The first cause is the cause of everything.
         let failure = spec.record_loss(failure);
         for index in spec.first_queue..spec.first_queue + spec.queues {
-            Turn::begin(self, index, agenda).mark_lost(&failure);
-            agenda.visit(index);
+            QueueGuard::lock(self, index, deferred).mark_lost(&failure);
+            deferred.visit_queue(index);
         }
     }
 
@@ -138,24 +138,24 @@ impl<B: Backend> Shared<B> {
     fn stop_taking_work(&self, failure: &Failure) {
         self.closing.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        let mut entry = Entry::new(self);
+        let mut call = EngineCall::new(self);
         for index in self.indices() {
-            let mut turn = Turn::begin(self, index, entry.agenda());
-            if !turn.state.closing {
-                turn.state.closing = true;
-                turn.end_unbegun(failure);
+            let mut guard = QueueGuard::lock(self, index, call.deferred());
+            if !guard.state.closing {
+                guard.state.closing = true;
+                guard.fail_all_unstarted(failure);
             }
-            drop(turn);
-            entry.agenda().visit(index);
-            entry.flush();
+            drop(guard);
+            call.deferred().visit_queue(index);
+            call.flush();
         }
     }
 
     /// Closes without waiting; what the devices have keeps the engine alive until they have reported it.
-    pub(super) fn close(&self, keepers: Vec<Arc<dyn Keeper>>) {
+    pub(super) fn close(&self, keep_alives: Vec<Arc<dyn KeepAlive>>) {
         let failure = shutdown_failure();
         self.stop_taking_work(&failure);
-        self.idle_waiters.lock().keepers = keepers;
+        self.idle_waiters.lock().keep_alives = keep_alives;
         self.wake_idle_waiters();
         self.abort_outstanding(&failure);
     }
@@ -174,40 +174,40 @@ impl<B: Backend> Shared<B> {
     pub(super) fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         let failure = shutdown_failure();
         // Callbacks may take as long as they like: other threads run them, and this one waits for them, until `limit`.
-        let without_callbacks = Entry::submitting(self);
+        let without_callbacks = EngineCall::submitting(self);
         self.stop_taking_work(&failure);
-        if self.rest(clock, grace.min(limit)) {
+        if self.wait_until_idle(clock, grace.min(limit)) {
             return Ok(());
         }
         self.abort_outstanding(&failure);
-        if self.rest(clock, limit) {
+        if self.wait_until_idle(clock, limit) {
             return Ok(());
         }
         let mut unfinished = Unfinished { in_flight: 0, host: 0 };
-        let mut entry = Entry::new(self);
+        let mut call = EngineCall::new(self);
         for index in self.indices() {
             for chunk in 0.. {
-                let mut turn = Turn::begin(self, index, entry.agenda());
-                let found = turn.fail_unfinished_signals(chunk, &failure);
-                drop(turn);
-                entry.agenda().visit(index);
-                entry.flush();
+                let mut guard = QueueGuard::lock(self, index, call.deferred());
+                let found = guard.fail_unfinished_signals(chunk, &failure);
+                drop(guard);
+                call.deferred().visit_queue(index);
+                call.flush();
                 let Some(found) = found else { break };
                 unfinished.in_flight += found.in_flight;
                 unfinished.host += found.host;
             }
         }
-        drop(entry);
+        drop(call);
         drop(without_callbacks);
-        self.run_abandoned();
+        self.run_stranded_callbacks();
         if self.is_engine_idle() { Ok(()) } else { Err(unfinished) }
     }
 
     /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
     fn is_engine_idle(&self) -> bool {
         let forgets = is_mutated(Mutation::ShutdownForgetsCallbacks);
-        let all_called = || forgets || self.deferred.load(Ordering::Acquire) == 0;
-        if is_mutated(Mutation::RestLooksAtQueuesLast) && !all_called() {
+        let all_called = || forgets || self.callbacks_left.load(Ordering::Acquire) == 0;
+        if is_mutated(Mutation::IdleChecksQueuesLast) && !all_called() {
             return false;
         }
         let idle = self.queues.iter().all(|queue| {
@@ -215,44 +215,44 @@ impl<B: Backend> Shared<B> {
             state.is_idle() || (forgets && state.ops.len() == 0)
         });
         // What a queue leaves to others is counted before the queue is at rest, so the queues are looked at first.
-        idle && (is_mutated(Mutation::RestLooksAtQueuesLast) || all_called())
+        idle && (is_mutated(Mutation::IdleChecksQueuesLast) || all_called())
     }
 
     /// A queue of a closing engine has come to rest, or something deferred has run: threads that wait for that look again.
     pub(super) fn wake_idle_waiters(&self) {
         let mut idle_waiters = self.idle_waiters.lock();
         let waiting = std::mem::take(&mut idle_waiters.waiting);
-        let kept = !idle_waiters.keepers.is_empty();
+        let kept = !idle_waiters.keep_alives.is_empty();
         drop(idle_waiters);
-        for pending in waiting {
-            pending.raise();
+        for wakeup in waiting {
+            wakeup.raise();
         }
         if kept && self.is_engine_idle() {
-            let keepers = std::mem::take(&mut self.idle_waiters.lock().keepers);
-            drop(keepers);
+            let keep_alives = std::mem::take(&mut self.idle_waiters.lock().keep_alives);
+            drop(keep_alives);
         }
     }
 
     /// Waits until nothing is under way, at most until a moment. Returns whether it got there.
-    fn rest(&self, clock: &dyn Clock, until: Time) -> bool {
+    fn wait_until_idle(&self, clock: &dyn Clock, until: Time) -> bool {
         loop {
-            self.ask_devices(&mut Entry::new(self));
-            let pending = self.notifications.lock().acquire();
-            self.idle_waiters.lock().waiting.push(pending.clone());
-            let at_rest = self.is_engine_idle();
+            self.poll_and_flush(&mut EngineCall::new(self));
+            let wakeup = self.notifications.lock().acquire();
+            self.idle_waiters.lock().waiting.push(wakeup.clone());
+            let is_idle = self.is_engine_idle();
             let now = clock.now();
-            if !at_rest && now < until {
-                let asks = self.devices.iter().any(|device| {
+            if !is_idle && now < until {
+                let polls = self.devices.iter().any(|device| {
                     device.completion != Completion::Callback && device.outstanding(&self.queues) > 0
                 });
                 clock.sleep(
-                    &pending,
-                    Some(if asks { until.min(now + super::POLL_INTERVAL * 32) } else { until }),
+                    &wakeup,
+                    Some(if polls { until.min(now + super::POLL_INTERVAL * 32) } else { until }),
                 );
             }
-            self.idle_waiters.lock().waiting.retain(|waiting| !waiting.same(&pending));
-            self.notifications.lock().release(pending);
-            if at_rest || self.is_engine_idle() {
+            self.idle_waiters.lock().waiting.retain(|waiting| !waiting.same(&wakeup));
+            self.notifications.lock().release(wakeup);
+            if is_idle || self.is_engine_idle() {
                 return true;
             }
             if clock.now() >= until {

@@ -2,24 +2,24 @@
 
 //! Waiting on the host: any or all of some timelines, until a moment.
 
-use super::agenda::Entry;
+use super::deferred_work::EngineCall;
 use super::host_wait::{HostOutcome, HostWait};
-use super::lists::Owner;
-use super::slot::{Slot, Target};
+use super::timeline_state::{Target, TimelineState};
+use super::wait_lists::ListOwner;
 use super::{POLL_INTERVAL, Shared, WaitMode};
 use crate::backend::Backend;
 use crate::clock::{Clock, Time};
 use crate::error::WaitError;
 use crate::failure::Failure;
 use crate::ids::MAX_VALUE;
-use crate::notification::Pending;
+use crate::notification::Wakeup;
 use crate::sync::Ordering;
 use crate::timeline::{Timeline, TimelineValues, iter};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// What a thread that waits is registered with: the slot, the value, and the number of its entry.
-type Places = SmallVec<[(Arc<Slot>, u64, u32); 4]>;
+type RegisteredWaits = SmallVec<[(Arc<TimelineState>, u64, u32); 4]>;
 
 impl<B: Backend> Shared<B> {
     pub(super) fn wait<P>(
@@ -42,7 +42,7 @@ impl<B: Backend> Shared<B> {
             return result;
         }
         let outcome = if until.is_some_and(|until| until <= clock.now()) {
-            self.ask_devices(&mut Entry::submitting(self));
+            self.poll_and_flush(&mut EngineCall::submitting(self));
             None
         } else {
             self.wait_registered(mode, values, clock, until)
@@ -66,78 +66,78 @@ impl<B: Backend> Shared<B> {
     where
         P: TimelineValues<B::Timeline> + ?Sized,
     {
-        let pending = self.notifications.lock().acquire();
-        let wait = Arc::new(HostWait::new(mode == WaitMode::Any, values.len(), pending.clone()));
+        let wakeup = self.notifications.lock().acquire();
+        let wait = Arc::new(HostWait::new(mode == WaitMode::Any, values.len(), wakeup.clone()));
         self.host_waits.fetch_add(1, Ordering::Relaxed);
-        let mut entry = Entry::submitting(self);
-        let places = self.register_wait(values, &wait);
+        let mut call = EngineCall::submitting(self);
+        let registered = self.register_wait(values, &wait);
         // What calls around this one have put off may be what is waited for.
-        entry.flush();
-        self.sleep(&pending, &mut entry, clock, until);
+        call.flush();
+        self.sleep(&wakeup, &mut call, clock, until);
 
-        for (slot, value, order) in &places {
-            let (reached, failed) = slot.look();
+        for (timeline_state, value, order) in &registered {
+            let (reached, failed) = timeline_state.snapshot();
             if !failed && reached < *value {
-                slot.unpark(Owner::HOST, *value, *order);
+                timeline_state.unpark(ListOwner::HOST, *value, *order);
             }
         }
         // This is still the call: what another driver signals when it is not watched any more is called back elsewhere.
-        for (slot, ..) in places {
-            self.let_go(slot);
+        for (timeline_state, ..) in registered {
+            self.drop_foreign(timeline_state);
         }
-        self.notifications.lock().release(pending);
+        self.notifications.lock().release(wakeup);
         self.host_waits.fetch_sub(1, Ordering::Relaxed);
         wait.outcome()
     }
 
-    fn register_wait<P>(&self, values: &P, wait: &Arc<HostWait>) -> Places
+    fn register_wait<P>(&self, values: &P, wait: &Arc<HostWait>) -> RegisteredWaits
     where
         P: TimelineValues<B::Timeline> + ?Sized,
     {
-        let mut places = Places::new();
+        let mut registered = RegisteredWaits::new();
         for (index, (timeline, value)) in iter(values).enumerate() {
             #[expect(clippy::cast_possible_truncation, reason = "2³² timelines do not fit into memory")]
             let target = Target::Wait(wait.clone(), index as u32);
             let stand_in;
-            let (slot, is_foreign) = match self.own(timeline) {
-                Some(slot) => (slot, false),
+            let (timeline_state, is_foreign) = match self.own_state(timeline) {
+                Some(timeline_state) => (timeline_state, false),
                 None => {
                     stand_in = self.stand_in();
                     (&stand_in, true)
                 }
             };
-            match slot.wait_for(value, target) {
+            match timeline_state.wait_for(value, target) {
                 Ok((order, large)) => {
                     if large {
-                        self.remember_large(slot);
+                        self.remember_large(timeline_state);
                     }
-                    places.push((slot.clone(), value, order));
+                    registered.push((timeline_state.clone(), value, order));
                 }
                 Err(Ok(_)) => wait.reached(index),
                 Err(Err(failure)) => wait.failed(index, &failure),
             }
             if is_foreign {
-                self.watch(timeline, value, slot);
+                self.subscribe(timeline, value, timeline_state);
             }
         }
-        places
+        registered
     }
 
     /// Asks the devices that do not report by themselves, for a thread that waits: what they answer, and what calls around
     /// this one have put off, may be what is waited for, and is worked off here however deep the call.
-    pub(super) fn ask_devices(&self, entry: &mut Entry<'_>) {
+    pub(super) fn poll_and_flush(&self, call: &mut EngineCall<'_>) {
         self.poll_devices();
-        entry.flush();
+        call.flush();
     }
 
-    /// Sleeps until `pending` is raised or the time is up, and asks polled devices meanwhile.
-    fn sleep(&self, pending: &Pending, entry: &mut Entry<'_>, clock: &dyn Clock, until: Option<Time>) {
+    /// Sleeps until `wakeup` is raised or the time is up, and asks polled devices meanwhile.
+    fn sleep(&self, wakeup: &Wakeup, call: &mut EngineCall<'_>, clock: &dyn Clock, until: Option<Time>) {
         let mut interval = POLL_INTERVAL;
-        while !pending.is_raised() {
+        while !wakeup.is_raised() {
             if self.polled {
                 let before = self.progress.load(Ordering::Relaxed);
-                self.ask_devices(entry);
-                if pending.is_raised() {
+                self.poll_and_flush(call);
+                if wakeup.is_raised() {
                     break;
                 }
                 if self.progress.load(Ordering::Relaxed) != before {
@@ -146,7 +146,7 @@ impl<B: Backend> Shared<B> {
                     continue;
                 }
             }
-            if pending.spin() {
+            if wakeup.spin() {
                 break;
             }
             let now = clock.now();
@@ -159,7 +159,7 @@ impl<B: Backend> Shared<B> {
             } else {
                 until
             };
-            clock.sleep(pending, next);
+            clock.sleep(wakeup, next);
         }
     }
 
@@ -172,8 +172,8 @@ impl<B: Backend> Shared<B> {
         let mut last = 0;
         let mut all = true;
         for (index, (timeline, value)) in iter(values).enumerate() {
-            let state = match self.own(timeline) {
-                Some(slot) => slot.query(),
+            let state = match self.own_state(timeline) {
+                Some(timeline_state) => timeline_state.query(),
                 None => match timeline.failure() {
                     Some(failure) => Err(failure),
                     None => Ok(timeline.value()),

@@ -133,7 +133,7 @@ pub(crate) struct Devices {
     device_capacity: usize,
     event_limit: usize,
     keeps_deferred: bool,
-    deferred: Mutex<Vec<Deferred>>,
+    deferred: Mutex<Vec<DeferredCallbacks>>,
     state: Mutex<State>,
     hooks: Mutex<Vec<(Moment, Hook)>>,
     completer: OnceLock<Completer>,
@@ -537,7 +537,7 @@ impl Backend for Devices {
         Ok(job.early)
     }
 
-    fn defer(&self, callbacks: Deferred) {
+    fn defer(&self, callbacks: DeferredCallbacks) {
         if self.keeps_deferred {
             self.deferred.lock().expect("nothing runs with this lock").push(callbacks);
         } else {

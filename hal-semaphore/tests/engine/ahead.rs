@@ -47,16 +47,16 @@ fn gone() -> Failure {
 fn chain_goes_to_its_device_without_the_host_on_the_way() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
-    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
+    rig.link(0, 2, Action::Early(Job::early(2, true)));
     rig.link(0, 3, Action::Queue(Job::new(3)));
     rig.link(0, 4, Action::Marker(Job::new(4)));
-    rig.link(0, 5, Action::Early(Job::ahead(5, true)));
+    rig.link(0, 5, Action::Early(Job::early(5, true)));
     rig.link(0, 6, Action::Queue(Job::new(6)));
     assert_eq!(rig.queued(), 3, "the device has all it is to do");
-    assert_eq!(rig.engine.backend().done_ahead(), [2, 5]);
+    assert_eq!(rig.engine.backend().done_early(), [2, 5]);
     assert_eq!(rig.markers(), [4]);
     assert_eq!((rig.x.value(), rig.reclaimed()), (0, vec![]), "nothing has happened yet");
-    assert_eq!(rig.engine.stats().held, 0);
+    assert_eq!(rig.engine.stats().blocked, 0);
     let queue = rig.engine.queue(0, 0).unwrap();
     rig.engine.backend().step(queue);
     rig.engine.backend().report(queue);
@@ -70,7 +70,7 @@ fn chain_goes_to_its_device_without_the_host_on_the_way() {
 fn early_action_that_cannot_be_done_ahead_waits_and_runs_on_the_host() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
-    rig.link(0, 2, Action::Early(Job::ahead(2, false)));
+    rig.link(0, 2, Action::Early(Job::early(2, false)));
     rig.link(0, 3, Action::Queue(Job::new(3)));
     assert_eq!(rig.queued(), 1, "what comes behind it waits with it");
     assert!(rig.engine.backend().take_host().is_empty());
@@ -87,10 +87,10 @@ fn early_action_that_cannot_be_done_ahead_waits_and_runs_on_the_host() {
 #[test]
 fn operations_that_wait_for_the_host_are_not_asked_ahead() {
     let rig = Rig::new(device(1));
-    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
-    assert!(rig.engine.backend().done_ahead().is_empty(), "the 1 is not promised");
+    rig.link(0, 2, Action::Early(Job::early(2, true)));
+    assert!(rig.engine.backend().done_early().is_empty(), "the 1 is not promised");
     rig.x.signal(1).unwrap();
-    assert!(rig.engine.backend().done_ahead().is_empty(), "there is nothing to be ahead of");
+    assert!(rig.engine.backend().done_early().is_empty(), "there is nothing to be ahead of");
     rig.engine.backend().run_until_idle_with_host();
     assert_eq!(rig.x.value(), 2);
 }
@@ -115,7 +115,7 @@ fn waits_may_fail_after_an_early_operation() {
     let rig = Rig::new(device(1));
     let failure = Failure::new(Code::DataLoss, "the device says no");
     rig.link(0, 1, Action::Queue(Job::failing(1, failure.clone())));
-    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
+    rig.link(0, 2, Action::Early(Job::early(2, true)));
     rig.link(0, 3, Action::Marker(Job::new(3)));
     rig.engine.backend().run_until_idle();
     assert!(rig.x.query().unwrap_err().same_root(&failure));
@@ -148,9 +148,9 @@ fn another_queue_waits_natively_for_what_a_marker_follows() {
     rig.link(1, 3, Action::Queue(Job::new(3)));
     let (first, second) = (rig.engine.queue(0, 0).unwrap(), rig.engine.queue(0, 1).unwrap());
     assert_eq!(rig.engine.backend().queued(second), 1, "the device has it");
-    assert_eq!(rig.engine.backend().step(second), testing::Step::Blocked);
+    assert_eq!(rig.engine.backend().step(second), testing::SoftStep::Blocked);
     rig.engine.backend().step(first);
-    assert!(matches!(rig.engine.backend().step(second), testing::Step::Ran(_)));
+    assert!(matches!(rig.engine.backend().step(second), testing::SoftStep::Ran(_)));
     rig.engine.backend().run_until_idle();
     assert_eq!(rig.x.value(), 3);
 }
@@ -191,7 +191,7 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
     for ahead in [true, false] {
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Early(Job::ahead(2, ahead)));
+        rig.link(0, 2, Action::Early(Job::early(2, ahead)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
         rig.engine.backend().lose(0, gone());
         assert_eq!(rig.x.failure().unwrap().message(), "gone");
@@ -201,9 +201,9 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
 
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Early(Job::ahead(2, ahead)));
+        rig.link(0, 2, Action::Early(Job::early(2, ahead)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
-        rig.link(0, 5, Action::Early(Job::ahead(5, ahead)));
+        rig.link(0, 5, Action::Early(Job::early(5, ahead)));
         // What is coalesced with the job is the device's to end; what waits for 4 is not.
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();

@@ -8,7 +8,8 @@
 
 use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, Completion, Deferred, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
+    Backend, Batch, Completer, Completion, DeferredCallbacks, DeviceSpec, Ended, HostTask, NativeWaits,
+    Submitted,
 };
 use hal_semaphore::*;
 use std::cell::RefCell;
@@ -60,7 +61,7 @@ fn lock_held_by_a_thread_that_waits_is_free_for_callbacks_of_what_it_completes()
         let guard = WithoutCallbacks::begin();
         other.signal(1).unwrap();
         drop(guard);
-        assert!(!WithoutCallbacks::is_there());
+        assert!(!WithoutCallbacks::is_active());
     });
 }
 
@@ -280,12 +281,12 @@ fn callback_that_waits_for_what_its_own_signal_releases_ends() {
 struct Asked {
     completer: OnceLock<Completer>,
     latest: Mutex<Option<(QueueId, u64)>>,
-    defer: fn(Deferred),
+    defer: fn(DeferredCallbacks),
     at_once: bool,
 }
 
 impl Asked {
-    fn engine(at_once: bool, defer: fn(Deferred)) -> Engine<Self> {
+    fn engine(at_once: bool, defer: fn(DeferredCallbacks)) -> Engine<Self> {
         let asked = Asked { completer: OnceLock::new(), latest: Mutex::default(), defer, at_once };
         Engine::new(asked).unwrap()
     }
@@ -319,7 +320,7 @@ impl Backend for Asked {
         }
     }
 
-    fn defer(&self, callbacks: Deferred) {
+    fn defer(&self, callbacks: DeferredCallbacks) {
         (self.defer)(callbacks);
     }
 }
@@ -346,7 +347,7 @@ fn lock_held_while(engine: Engine<Asked>, step: impl FnOnce(&Engine<Asked>, &Sem
 #[test]
 fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {
     for until in [Duration::from_secs(5), Duration::ZERO] {
-        lock_held_while(Asked::engine(false, Deferred::run_elsewhere), move |engine, x| {
+        lock_held_while(Asked::engine(false, DeferredCallbacks::run_elsewhere), move |engine, x| {
             let clock = SystemClock::new();
             engine.wait(WaitMode::All, &[(x.clone(), 1)], &clock, Some(until)).unwrap();
         });
@@ -357,7 +358,7 @@ fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {
 /// inside `submit` (S8).
 #[test]
 fn lock_held_for_a_submission_is_free_for_callbacks_that_the_backend_drops() {
-    for defer in [drop::<Deferred> as fn(Deferred), |_| panic!("the backend panics")] {
+    for defer in [drop::<DeferredCallbacks> as fn(DeferredCallbacks), |_| panic!("the backend panics")] {
         lock_held_while(Asked::engine(true, defer), |_, _| {});
     }
 }
@@ -399,7 +400,7 @@ fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
 /// the callbacks that are due. They run on another thread all the same (S8).
 #[test]
 fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_backend_drops() {
-    lock_held_while(Asked::engine(false, drop::<Deferred>), |engine, x| {
+    lock_held_while(Asked::engine(false, drop::<DeferredCallbacks>), |engine, x| {
         let (engine, values) = (engine.clone(), [(x.clone(), 1)]);
         let waits = OnDrop(Some(move || {
             engine.wait(WaitMode::All, &values, &SystemClock::new(), Some(Duration::ZERO)).unwrap();
@@ -425,11 +426,11 @@ fn callback_runs_at_once_unless_its_thread_must_not() {
     call_back();
     assert_eq!(receiver.try_recv(), Ok(here));
     let guard = WithoutCallbacks::begin();
-    assert!(WithoutCallbacks::is_there());
+    assert!(WithoutCallbacks::is_active());
     call_back();
     assert_ne!(receiver.recv_timeout(LIMIT).unwrap(), here);
     drop(guard);
-    assert!(!WithoutCallbacks::is_there());
+    assert!(!WithoutCallbacks::is_active());
 }
 
 /// Each callback signals the timeline of the next one, thousands of times, on a small stack: calls into the engine from
@@ -540,7 +541,7 @@ fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
 fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        let engine = Asked::engine(false, Deferred::run_elsewhere);
+        let engine = Asked::engine(false, DeferredCallbacks::run_elsewhere);
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
             let x = Semaphore::new(&engine, 0).unwrap();
@@ -627,18 +628,18 @@ fn thread_that_must_not_call_back_has_another_one_do_so() {
         WithoutCallbacks::call_back(move || sender.send(std::thread::current().id()).unwrap());
     };
     let this = std::thread::current().id();
-    assert!(!WithoutCallbacks::is_there());
+    assert!(!WithoutCallbacks::is_active());
     call_back();
     assert_eq!(receiver.try_recv(), Ok(this));
     let guard = WithoutCallbacks::begin();
-    assert!(WithoutCallbacks::is_there());
+    assert!(WithoutCallbacks::is_active());
     call_back();
     assert_ne!(receiver.recv_timeout(LIMIT).unwrap(), this);
     drop(guard);
-    assert!(!WithoutCallbacks::is_there());
+    assert!(!WithoutCallbacks::is_active());
 
     let (sender, receiver) = mpsc::channel();
-    let asks = OnDrop(Some(move || sender.send(WithoutCallbacks::is_there()).unwrap()));
+    let asks = OnDrop(Some(move || sender.send(WithoutCallbacks::is_active()).unwrap()));
     let thread = std::thread::spawn(move || {
         LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(asks)));
         // The engine's own values of the thread come later and go first.
@@ -915,7 +916,7 @@ fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
 fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        let engine = Asked::engine(false, Deferred::run_elsewhere);
+        let engine = Asked::engine(false, DeferredCallbacks::run_elsewhere);
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
             let x = Semaphore::new(&engine, 0).unwrap();

@@ -261,7 +261,7 @@ impl Clock for Counted {
         self.0.now()
     }
 
-    fn sleep(&self, pending: &Pending, until: Option<Duration>) {
+    fn sleep(&self, pending: &Wakeup, until: Option<Duration>) {
         self.1.fetch_add(1, Ordering::SeqCst);
         self.0.sleep(pending, until);
     }

@@ -10,7 +10,7 @@
 
 use crate::common::Seeded;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits, Transition, WaitClass};
-use hal_semaphore::testing::{Job, SoftBackend, Step, device};
+use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
 use hal_semaphore::*;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -170,7 +170,7 @@ impl Graph {
             Node { kind: Kind::Barrier, .. } => Action::Barrier,
             Node { kind: Kind::Cleanup, .. } => Action::Cleanup(Job::new(tag)),
             Node { kind: Kind::Marker, .. } => Action::Marker(Job::new(tag)),
-            Node { kind: Kind::Early(ahead), .. } => Action::Early(Job::ahead(tag, *ahead)),
+            Node { kind: Kind::Early(ahead), .. } => Action::Early(Job::early(tag, *ahead)),
             Node { fails: true, .. } => {
                 Action::Queue(Job::failing(tag, Failure::new(Code::DataLoss, format!("{tag}"))))
             }
@@ -310,7 +310,7 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
         let work = graph.nodes.iter().filter(|node| node.kind == Kind::Work).count();
         let ran = engine.backend().tags().iter().filter(|tag| is_work(tag)).count();
         assert_eq!(ran, work, "seed {seed}: not everything ran once");
-        ahead += engine.backend().done_ahead().len();
+        ahead += engine.backend().done_early().len();
         coalesced += engine.backend().markers().len();
         for node in &graph.nodes {
             for &(semaphore, value) in &node.signals {
@@ -324,7 +324,7 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
         total.native += stats.native;
         total.peer += stats.peer;
         total.reached += stats.reached;
-        total.held += stats.held;
+        total.blocked += stats.blocked;
     }
     println!("{edges} edges: {total:?}");
     // The test is about waits that were dropped or left to devices: there must be plenty.
@@ -353,7 +353,7 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
         let placed: HashMap<Ticket, QueueId> = transitions
             .iter()
             .filter_map(|transition| match transition {
-                Transition::Issued { ticket, point } => Some((*ticket, point.queue)),
+                Transition::Submitted { ticket, point } => Some((*ticket, point.queue)),
                 _ => None,
             })
             .collect();
@@ -391,7 +391,7 @@ fn check_cleaned(
     let ordered: HashSet<usize> = transitions
         .iter()
         .filter_map(|transition| match transition {
-            Transition::Ordered { ticket, .. } => tickets.get(ticket).copied(),
+            Transition::Queued { ticket, .. } => tickets.get(ticket).copied(),
             _ => None,
         })
         .collect();
@@ -500,7 +500,7 @@ fn many_threads_submit_and_report_the_same_graph() {
                     let mut random = Seeded::new(seed + helper);
                     while submitting.load(Ordering::SeqCst) > 0 {
                         let queue = queues[random.below(queues.len())];
-                        while matches!(engine.backend().step(queue), Step::Ran(_)) {}
+                        while matches!(engine.backend().step(queue), SoftStep::Ran(_)) {}
                         engine.backend().report(queue);
                         engine.backend().take_host().into_iter().for_each(|(task, _)| task.finish(Ok(())));
                     }

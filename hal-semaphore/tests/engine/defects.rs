@@ -9,8 +9,8 @@
 use hal_semaphore::backend::{
     Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted, Transition, WaitClass,
 };
-use hal_semaphore::testing::{Job, SoftBackend, Step, device};
-use hal_semaphore::timeline::{Registration, Timeline, Watcher};
+use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
+use hal_semaphore::timeline::{Registration, Subscriber, Timeline};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -119,9 +119,9 @@ fn b_the_earliest_event_that_is_enough_is_waited_for() {
     assert_eq!(waits, [2, 2], "when submitted and when issued: the second job reaches 20, the first only 10");
     let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
     engine.backend().step(q0);
-    assert_eq!(engine.backend().step(q1), Step::Blocked);
+    assert_eq!(engine.backend().step(q1), SoftStep::Blocked);
     engine.backend().step(q0);
-    assert_eq!(engine.backend().step(q1), Step::Ran(1));
+    assert_eq!(engine.backend().step(q1), SoftStep::Ran(1));
 }
 
 /// c. Stream-ordered allocation blocks its caller for the waits, and when one fails the signals are forgotten.
@@ -152,7 +152,7 @@ struct NotedInner {
 }
 
 impl Timeline for Noted {
-    type Watch = ();
+    type Subscription = ();
 
     fn registration(&self) -> Option<&Registration> {
         Some(&self.0.registration)
@@ -205,7 +205,7 @@ impl Timeline for Noted {
         }
     }
 
-    fn watch(&self, _value: u64, _watcher: Watcher) {
+    fn subscribe(&self, _value: u64, _watcher: Subscriber) {
         unreachable!("each of these timelines is its engine's own")
     }
 }
@@ -311,7 +311,7 @@ fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
     let (x, y) = (semaphore(&engine), semaphore(&engine));
     submit(&engine, 0, &[], &[(x.clone(), 1)], Job::new(1));
     let placed = submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], Job::new(2));
-    assert_eq!(placed.waits.held, 1);
+    assert_eq!(placed.waits.blocked, 1);
     engine.backend().run_until_idle();
     assert_eq!(y.query().unwrap(), 1);
 
@@ -507,7 +507,7 @@ fn l_a_slow_queue_does_not_hold_up_others() {
     let q1 = engine.queue(0, 1).unwrap();
     for value in 1..=10 {
         submit(&engine, 1, &[], &[(fast.clone(), value)], Job::new(10 + value));
-        assert_eq!(engine.backend().step(q1), Step::Ran(value));
+        assert_eq!(engine.backend().step(q1), SoftStep::Ran(value));
         engine.backend().report(q1);
         assert_eq!((slow.query().unwrap(), fast.query().unwrap()), (0, value));
     }

@@ -2,7 +2,7 @@
 
 //! The four directions of signal and wait, in both orders.
 
-use hal_semaphore::testing::{Job, SoftBackend, Step, device};
+use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
 use hal_semaphore::*;
 
 fn engine(queues: usize) -> Engine<SoftBackend> {
@@ -16,11 +16,11 @@ fn host_then_device() {
     let placed = engine
         .submit(0, Affinity::ANY, &[(a.clone(), 1)], &[(b.clone(), 1)], Action::Queue(Job::new(7)))
         .unwrap();
-    assert_eq!(placed.waits.held, 1);
+    assert_eq!(placed.waits.blocked, 1);
     let queue = engine.queue(0, 0).unwrap();
-    assert_eq!(engine.backend().step(queue), Step::Idle);
+    assert_eq!(engine.backend().step(queue), SoftStep::Idle);
     a.signal(1).unwrap();
-    assert_eq!(engine.backend().step(queue), Step::Ran(1));
+    assert_eq!(engine.backend().step(queue), SoftStep::Ran(1));
     assert_eq!(b.query().unwrap(), 0);
     assert!(engine.backend().report(queue));
     assert_eq!(b.query().unwrap(), 1);
@@ -56,9 +56,9 @@ fn device_then_device_native_both_orders() {
         }
         let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
         assert_eq!(engine.backend().native_waits(), 1);
-        assert_eq!(engine.backend().step(q1), Step::Blocked);
-        assert_eq!(engine.backend().step(q0), Step::Ran(1));
-        assert_eq!(engine.backend().step(q1), Step::Ran(1));
+        assert_eq!(engine.backend().step(q1), SoftStep::Blocked);
+        assert_eq!(engine.backend().step(q0), SoftStep::Ran(1));
+        assert_eq!(engine.backend().step(q1), SoftStep::Ran(1));
         engine.backend().report(q1);
         assert_eq!(y.query().unwrap(), 0, "gated");
         engine.backend().report(q0);

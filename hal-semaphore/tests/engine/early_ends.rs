@@ -568,12 +568,12 @@ fn device_that_panics_when_asked_to_stop_is_lost() {
 /// A clock that does something in each sleep, and stands still.
 struct Sleeping<F>(F);
 
-impl<F: Fn(&Pending) + Send + Sync> Clock for Sleeping<F> {
+impl<F: Fn(&Wakeup) + Send + Sync> Clock for Sleeping<F> {
     fn now(&self) -> Duration {
         Duration::ZERO
     }
 
-    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+    fn sleep(&self, pending: &Wakeup, _until: Option<Duration>) {
         (self.0)(pending);
     }
 }
@@ -591,7 +591,7 @@ fn shutdown_leaves_a_device_alone_during_the_grace() {
             asked.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let clock = Sleeping(|_: &Pending| rig.run_until_idle());
+    let clock = Sleeping(|_: &Wakeup| rig.run_until_idle());
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(2)), Ok(()));
     assert_eq!((asked.load(Ordering::SeqCst), x.query().unwrap()), (0, 1));
 }
@@ -617,7 +617,7 @@ fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
 fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
     let rig = Rig::new(1, NativeWaits::None);
     rig.job(0, &[], &[], 1);
-    let clock = Sleeping(|pending: &Pending| {
+    let clock = Sleeping(|pending: &Wakeup| {
         let impatient = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
         assert_eq!(impatient, Err(Unfinished { in_flight: 1, host: 0 }));
         rig.run_until_idle();
@@ -659,7 +659,7 @@ impl<F: Fn() -> bool + Send + Sync> Clock for Leaping<F> {
         *self.0.lock().unwrap()
     }
 
-    fn sleep(&self, _pending: &Pending, until: Option<Duration>) {
+    fn sleep(&self, _pending: &Wakeup, until: Option<Duration>) {
         if !(self.1)() {
             let mut now = self.0.lock().unwrap();
             *now = until.unwrap_or_default().max(*now);

@@ -113,7 +113,7 @@ fn callback_that_a_shutdown_runs_may_call_back() {
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
     let (sender, receiver) = mpsc::channel();
-    let _subscription = x.subscribe(1, move |_| sender.send(WithoutCallbacks::is_there()).unwrap());
+    let _subscription = x.subscribe(1, move |_| sender.send(WithoutCallbacks::is_active()).unwrap());
     rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
     assert_eq!(receiver.try_recv(), Ok(false));
     rig.run_until_idle();

@@ -8,8 +8,10 @@
 //! [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
 
 use crate::rig::{LIMIT, broken, device, eventually, within};
-use hal_semaphore::backend::{Batch, Completer, Deferred, DeviceSpec, Ended, NativeWaits, Submitted};
-use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::backend::{
+    Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, NativeWaits, Submitted,
+};
+use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -37,7 +39,7 @@ type Recorded = (Result<u64, Failure>, Option<Point>);
 struct Elsewhere {
     value: AtomicU64,
     delivered: Mutex<Vec<Result<u64, Failure>>>,
-    watchers: Mutex<Vec<(u64, Watcher)>>,
+    watchers: Mutex<Vec<(u64, Subscriber)>>,
     /// Watches that were dropped.
     unwatched: AtomicUsize,
     refuses_to_be_watched: bool,
@@ -85,7 +87,7 @@ impl Mirrored {
 }
 
 impl Timeline for Either {
-    type Watch = Watch;
+    type Subscription = Watch;
 
     fn registration(&self) -> Option<&Registration> {
         match self {
@@ -146,7 +148,7 @@ impl Timeline for Either {
         }
     }
 
-    fn watch(&self, value: u64, watcher: Watcher) -> Watch {
+    fn subscribe(&self, value: u64, watcher: Subscriber) -> Watch {
         let Either::Elsewhere(elsewhere) = self else { panic!("this timeline is the engine's own") };
         assert!(!elsewhere.refuses_to_be_watched, "the other driver panics");
         elsewhere.watchers.lock().unwrap().push((value, watcher));
@@ -160,7 +162,7 @@ impl Timeline for Either {
 struct Bare {
     completer: OnceLock<Completer>,
     keeps_deferred: bool,
-    deferred: Mutex<Vec<Deferred>>,
+    deferred: Mutex<Vec<DeferredCallbacks>>,
     reclaimed: Mutex<Vec<(u64, Result<(), Failure>)>>,
 }
 
@@ -181,7 +183,7 @@ impl Backend for Bare {
         Submitted::all()
     }
 
-    fn defer(&self, callbacks: Deferred) {
+    fn defer(&self, callbacks: DeferredCallbacks) {
         if self.keeps_deferred {
             self.deferred.lock().unwrap().push(callbacks);
         } else {
@@ -238,7 +240,7 @@ impl Setup {
     fn run_deferred(&self) -> usize {
         let deferred = std::mem::take(&mut *self.engine.backend().deferred.lock().unwrap());
         let count = deferred.len();
-        deferred.into_iter().for_each(Deferred::run);
+        deferred.into_iter().for_each(DeferredCallbacks::run);
         count
     }
 }

@@ -53,7 +53,11 @@ fn wait_for_barrier_on_empty_queue(native_waits: NativeWaits, release: impl Fn(&
     let (rig, z) = empty_queue_behind_late_report(native_waits, release);
     let [x, w] = rig.semaphores();
     rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
-    assert_eq!(rig.job(2, &[(&x, 1)], &[(&w, 1)], 3).waits.held, 1, "there is nothing to wait for natively");
+    assert_eq!(
+        rig.job(2, &[(&x, 1)], &[(&w, 1)], 3).waits.blocked,
+        1,
+        "there is nothing to wait for natively"
+    );
     rig.job(0, &[], &[(&x, 2)], 4);
     rig.run_until_idle();
     assert_eq!((x.query().unwrap(), w.query().unwrap()), (2, 1));
@@ -99,7 +103,7 @@ fn barrier_that_came_back_is_not_waited_for_by_the_event_it_had() {
     assert_eq!((waits.ordered, waits.native), (1, 1));
     v.signal(1).unwrap();
     rig.completer().unblock(0).unwrap();
-    assert_eq!(rig.job(2, &[(&x, 1)], &[(&w, 1)], 4).waits.held, 1, "there is no event to wait for");
+    assert_eq!(rig.job(2, &[(&x, 1)], &[(&w, 1)], 4).waits.blocked, 1, "there is no event to wait for");
     rig.run_until_idle();
     assert_eq!(w.query().unwrap(), 1);
     rig.assert_idle();
@@ -507,7 +511,7 @@ fn barrier_that_was_refused_and_needs_no_wait_any_more_is_waited_for_on_the_host
     assert!(rig.report(2) && rig.report(0));
     assert_eq!(rig.queued(0), 0, "the barrier is no work of the device");
     let consumer = rig.job(3, &[(&v, 1)], &[(&u, 1)], 4);
-    assert_eq!(consumer.waits.held, 1);
+    assert_eq!(consumer.waits.blocked, 1);
     rig.run_until_idle();
     assert_eq!((v.query().unwrap(), u.query().unwrap()), (1, 1));
     rig.assert_idle();

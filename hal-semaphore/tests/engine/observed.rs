@@ -105,14 +105,14 @@ impl Watched {
                     WaitClass::Dominated { producer } => format!("dominated {}", place(producer)),
                     WaitClass::Native { producer } => format!("native {}", place(producer)),
                     WaitClass::Peer { producer } => format!("peer {}", place(producer)),
-                    WaitClass::Held => "held".to_owned(),
+                    WaitClass::Blocked => "held".to_owned(),
                 };
                 let known = self.timelines.iter().position(|known| known.key() == timeline);
                 let timeline = known.map_or("foreign".to_owned(), |known| known.to_string());
                 format!("{} waits {timeline}={value} {class}", op(ticket))
             }
-            Transition::Ordered { ticket, point } => format!("{} ordered {}", op(ticket), place(point)),
-            Transition::Issued { ticket, point } => format!("{} issued {}", op(ticket), place(point)),
+            Transition::Queued { ticket, point } => format!("{} ordered {}", op(ticket), place(point)),
+            Transition::Submitted { ticket, point } => format!("{} issued {}", op(ticket), place(point)),
             Transition::Ended { ticket, point, ref outcome } => {
                 let outcome = if outcome.is_ok() { "well" } else { "failed" };
                 format!("{} ended {outcome} {}", op(ticket), point.map_or("nowhere".to_owned(), place))

@@ -4,9 +4,9 @@
 
 use crate::rig::{LIMIT, broken, device, eventually, within};
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, Deferred, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
+    Backend, Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
-use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 /// A timeline of some other driver, which holds a lock while it tells its watchers.
 #[derive(Default)]
 struct Other {
-    state: Mutex<(u64, Vec<(u64, Watcher)>)>,
+    state: Mutex<(u64, Vec<(u64, Subscriber)>)>,
     delivered: Mutex<Vec<Result<u64, Failure>>>,
     /// Runs when the driver is asked for the value.
     when_asked: Hook,
@@ -56,7 +56,7 @@ fn come(hook: &Hook) {
 }
 
 impl Timeline for Either {
-    type Watch = ();
+    type Subscription = ();
 
     fn registration(&self) -> Option<&Registration> {
         match self {
@@ -105,7 +105,7 @@ impl Timeline for Either {
         other.delivered.lock().unwrap().push(state.map_err(Failure::clone));
     }
 
-    fn watch(&self, value: u64, watcher: Watcher) {
+    fn subscribe(&self, value: u64, watcher: Subscriber) {
         let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
         other.state.lock().unwrap().1.push((value, watcher));
     }
@@ -116,7 +116,7 @@ impl Timeline for Either {
 struct Bare {
     queues: usize,
     completer: OnceLock<Completer>,
-    deferred: Mutex<Vec<Deferred>>,
+    deferred: Mutex<Vec<DeferredCallbacks>>,
     reclaimed: AtomicUsize,
 }
 
@@ -141,7 +141,7 @@ impl Backend for Bare {
         task.finish(Ok(()));
     }
 
-    fn defer(&self, callbacks: Deferred) {
+    fn defer(&self, callbacks: DeferredCallbacks) {
         self.deferred.lock().unwrap().push(callbacks);
     }
 
@@ -181,7 +181,7 @@ impl Setup {
 
     fn run_deferred(&self) {
         let deferred = std::mem::take(&mut *self.0.backend().deferred.lock().unwrap());
-        deferred.into_iter().for_each(Deferred::run);
+        deferred.into_iter().for_each(DeferredCallbacks::run);
     }
 
     fn report(&self, epoch: u64, failure: Option<Failure>) {

@@ -9,7 +9,7 @@ use crate::rig::{self, LIMIT, device, eventually, within};
 use hal_semaphore::backend::{
     Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
-use hal_semaphore::timeline::{Registration, TimelineValues, Watcher};
+use hal_semaphore::timeline::{Registration, Subscriber, TimelineValues};
 use hal_semaphore::*;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,7 +40,7 @@ struct Inner {
     delivered: Mutex<Vec<bool>>,
     recorded: Mutex<Vec<bool>>,
     notified_by: Mutex<Vec<ThreadId>>,
-    watchers: Mutex<Vec<Watcher>>,
+    watchers: Mutex<Vec<Subscriber>>,
     /// Where it is to panic once it is watched; then it has been reached already.
     panics_when_watched: Mutex<Option<Spot>>,
 }
@@ -83,7 +83,7 @@ impl Drop for Watch {
 }
 
 impl Timeline for Mean {
-    type Watch = Watch;
+    type Subscription = Watch;
 
     fn registration(&self) -> Option<&Registration> {
         self.0.registration.as_ref()
@@ -128,7 +128,7 @@ impl Timeline for Mean {
         self.0.delivered.lock().unwrap().push(state.is_ok());
     }
 
-    fn watch(&self, _value: u64, watcher: Watcher) -> Watch {
+    fn subscribe(&self, _value: u64, watcher: Subscriber) -> Watch {
         come(&self.0.panics_at, Spot::Watch);
         if let Some(spot) = self.0.panics_when_watched.lock().unwrap().take() {
             watcher.notify(Ok(1));

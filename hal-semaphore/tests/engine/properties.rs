@@ -244,7 +244,7 @@ impl World {
             Does::Early(Outcome::Refuse, _) => {
                 (Action::Early(Job::refused(tag, failure.clone())), Some(failure))
             }
-            Does::Early(_, ahead) => (Action::Early(Job::ahead(tag, ahead)), None),
+            Does::Early(_, ahead) => (Action::Early(Job::early(tag, ahead)), None),
             Does::Marker(Outcome::Refuse) => {
                 (Action::Marker(Job::refused(tag, failure.clone())), Some(failure))
             }
@@ -483,7 +483,7 @@ impl World {
         self.count_barriers();
         let transitions = self.engine.backend().take_transitions();
         self.ordered.extend(transitions.iter().filter_map(|transition| match transition {
-            Transition::Ordered { ticket, .. } => Some(*ticket),
+            Transition::Queued { ticket, .. } => Some(*ticket),
             _ => None,
         }));
         // Nothing runs before its waits: each is reached, or what will reach it has run.
@@ -515,7 +515,7 @@ impl World {
         }
         self.check_cleaning();
         // What was done ahead can count on its waits: each is promised.
-        for tag in self.engine.backend().done_ahead() {
+        for tag in self.engine.backend().done_early() {
             let operation = &self.operations[usize::try_from(tag).unwrap()];
             let promised = |&(semaphore, value): &(usize, u64)| self.semaphores[semaphore].promised >= value;
             assert!(operation.waits.iter().all(promised), "{tag} was done without a promise");
@@ -535,7 +535,7 @@ impl World {
     /// Barriers have no place in the log: they are done when what they wait for is. So are markers, and what the host has
     /// done ahead.
     fn count_barriers(&mut self) {
-        let ahead = self.engine.backend().done_ahead();
+        let ahead = self.engine.backend().done_early();
         loop {
             let done = (0..self.operations.len()).find(|&at| {
                 let operation = &self.operations[at];

@@ -5,7 +5,7 @@
 
 use crate::rig::{LIMIT, device, eventually, within};
 use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, HostTask, NativeWaits, Submitted};
-use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -40,7 +40,7 @@ impl Gate {
 /// A timeline of another driver, which never moves.
 struct Far {
     gate: Arc<Gate>,
-    watcher: Mutex<Option<Watcher>>,
+    watcher: Mutex<Option<Subscriber>>,
 }
 
 #[derive(Clone)]
@@ -59,7 +59,7 @@ impl Drop for Watch {
 }
 
 impl Timeline for Either {
-    type Watch = Watch;
+    type Subscription = Watch;
 
     fn registration(&self) -> Option<&Registration> {
         if let Either::Own(own) = self { own.registration() } else { None }
@@ -84,7 +84,7 @@ impl Timeline for Either {
         panic!("no operation of these tests signals another driver's timeline");
     }
 
-    fn watch(&self, _value: u64, watcher: Watcher) -> Watch {
+    fn subscribe(&self, _value: u64, watcher: Subscriber) -> Watch {
         let Either::Far(far) = self else { panic!("this timeline is the engine's own") };
         far.gate.come(Slow::Watch);
         *far.watcher.lock().unwrap() = Some(watcher);

@@ -54,7 +54,7 @@ fn every_kind_of_wait_and_of_end_is_counted() {
     rig.job(2, &[(&x, 1)], &[], 5);
     check(&|stats| (stats.submitted, stats.batches, stats.peer) = (5, 5, 1));
     rig.failing_job(0, &[(&gate, 1)], &[], 6, &broken("parity"));
-    check(&|stats| (stats.submitted, stats.held) = (6, 1));
+    check(&|stats| (stats.submitted, stats.blocked) = (6, 1));
     gate.signal(1).unwrap();
     check(&|stats| stats.batches = 6);
     rig.run_until_idle();

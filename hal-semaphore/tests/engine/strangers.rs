@@ -8,7 +8,7 @@
 use hal_semaphore::backend::{
     Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWait, NativeWaits, Submitted,
 };
-use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -215,7 +215,7 @@ impl Clock for LateOnceCalled {
         if self.0.load(Ordering::SeqCst) { Self::LATE } else { Duration::ZERO }
     }
 
-    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+    fn sleep(&self, pending: &Wakeup, _until: Option<Duration>) {
         pending.sleep_unless(|| false, Some(Duration::from_millis(1)));
     }
 }
@@ -647,11 +647,11 @@ fn timeline_that_is_registered_past_the_limit_stands_at_it() {
 #[derive(Clone)]
 enum Line {
     Own(Arc<Registration>),
-    Far(Arc<Mutex<Vec<Watcher>>>),
+    Far(Arc<Mutex<Vec<Subscriber>>>),
 }
 
 impl Timeline for Line {
-    type Watch = ();
+    type Subscription = ();
 
     fn registration(&self) -> Option<&Registration> {
         match self {
@@ -677,7 +677,7 @@ impl Timeline for Line {
 
     fn deliver(&self, _state: Result<u64, &Failure>) {}
 
-    fn watch(&self, _value: u64, watcher: Watcher) {
+    fn subscribe(&self, _value: u64, watcher: Subscriber) {
         if let Line::Far(watchers) = self {
             watchers.lock().unwrap().push(watcher);
         }

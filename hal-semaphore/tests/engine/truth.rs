@@ -87,7 +87,7 @@ impl<F: FnOnce()> Clock for Meanwhile<F> {
         Duration::ZERO
     }
 
-    fn sleep(&self, _pending: &Pending, _until: Option<Duration>) {
+    fn sleep(&self, _pending: &Wakeup, _until: Option<Duration>) {
         if let Some(meanwhile) = self.0.take() {
             meanwhile();
         }

@@ -4,7 +4,7 @@
 
 use crate::rig::{LIMIT, device, within};
 use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
-use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
@@ -35,7 +35,7 @@ impl Drop for Watch {
 }
 
 impl Timeline for Either {
-    type Watch = Watch;
+    type Subscription = Watch;
 
     fn registration(&self) -> Option<&Registration> {
         match self {
@@ -63,7 +63,7 @@ impl Timeline for Either {
         panic!("no operation signals it");
     }
 
-    fn watch(&self, _value: u64, _watcher: Watcher) -> Watch {
+    fn subscribe(&self, _value: u64, _watcher: Subscriber) -> Watch {
         let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
         Watch(other.clone())
     }
@@ -111,7 +111,7 @@ impl Clock for Moving {
         *self.0.lock().unwrap()
     }
 
-    fn sleep(&self, _pending: &Pending, until: Option<Duration>) {
+    fn sleep(&self, _pending: &Wakeup, until: Option<Duration>) {
         *self.0.lock().unwrap() = until.unwrap();
     }
 }

@@ -11,7 +11,7 @@ use hal_semaphore::backend::{
     Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted, Transition,
     WaitClass,
 };
-use hal_semaphore::{Cancel, Code, Deferred, Failure, Origin, QueueId, Semaphore};
+use hal_semaphore::{Cancel, Code, DeferredCallbacks, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
 
 /// The work of one operation. Dropped without having come back, it is lost.
@@ -366,7 +366,7 @@ impl Backend for Gpu {
         }
     }
 
-    fn defer(&self, callbacks: Deferred) {
+    fn defer(&self, callbacks: DeferredCallbacks) {
         self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(callbacks);
     }
 
@@ -449,14 +449,14 @@ impl Backend for Gpu {
     }
 
     fn observe(&self, transition: Transition) {
-        if let Transition::Ordered { ticket, .. } = transition {
+        if let Transition::Queued { ticket, .. } = transition {
             self.ledger.book().ordered.insert((self.engine, ticket));
         }
         if let Transition::Wait { ticket, timeline, value, class } = transition {
             let wait = (self.engine, ticket, timeline, value);
             let mut book = self.ledger.book();
             match class {
-                WaitClass::Held => drop(book.held.insert(wait)),
+                WaitClass::Blocked => drop(book.held.insert(wait)),
                 WaitClass::SameQueue { .. } if book.held.remove(&wait) => book.covered_while_held += 1,
                 _ => {}
             }

@@ -59,7 +59,7 @@ pub(crate) fn add(world: &World) {
     drop(book);
     for engine in &world.engines {
         let stats = engine.stats();
-        let waits = [stats.same_queue, stats.dominated, stats.native, stats.peer, stats.held];
+        let waits = [stats.same_queue, stats.dominated, stats.native, stats.peer, stats.blocked];
         counts.iter_mut().skip(9).zip(waits).for_each(|(count, more)| *count += more);
     }
     let mut total = TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

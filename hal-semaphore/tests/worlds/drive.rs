@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use crate::watchdog;
 use crate::world::World;
 use hal_semaphore::clock::Time;
-use hal_semaphore::{Clock, Pending, SystemClock};
+use hal_semaphore::{Clock, SystemClock, Wakeup};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ impl Clock for SteppingClock<'_> {
         self.now.get()
     }
 
-    fn sleep(&self, _pending: &Pending, until: Option<Time>) {
+    fn sleep(&self, _pending: &Wakeup, until: Option<Time>) {
         let now = self.now.get();
         if !self.silent {
             for _ in 0..below(4) {

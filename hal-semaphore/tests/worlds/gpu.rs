@@ -8,7 +8,7 @@
 use crate::dice::{below, one_in};
 use crate::ledger::Ledger;
 use crate::plan::Machine;
-use hal_semaphore::backend::{Completer, Completion, Deferred, HostTask, NativeWaits};
+use hal_semaphore::backend::{Completer, Completion, DeferredCallbacks, HostTask, NativeWaits};
 use hal_semaphore::{Code, CompletionError, Failure, Origin, QueueId};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +97,7 @@ pub(crate) struct Gpu {
     pub(crate) completer: OnceLock<Completer>,
     pub(crate) tasks: Mutex<Vec<(HostTask, usize)>>,
     /// Callbacks that a submitting thread must not run, for a thread of the device.
-    pub(crate) deferred: Mutex<Vec<Deferred>>,
+    pub(crate) deferred: Mutex<Vec<DeferredCallbacks>>,
     state: Mutex<Hardware>,
     /// Counts whatever moves, so that a driver sees when nothing does.
     moves: AtomicU64,
@@ -129,7 +129,7 @@ impl Gpu {
     pub(crate) fn run_deferred(&self) -> bool {
         let deferred = std::mem::take(&mut *self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
         let any = !deferred.is_empty();
-        deferred.into_iter().for_each(Deferred::run);
+        deferred.into_iter().for_each(DeferredCallbacks::run);
         if any {
             self.moves.fetch_add(1, Ordering::SeqCst);
         }

@@ -2,12 +2,12 @@
 
 //! A counted reference to a semaphore of any driver, which is the engine's [`Timeline`] of it.
 
-use super::timepoint::{ForeignWait, KeptUntil, RegisteredTimepoint};
+use super::timepoint::{ForeignSubscription, KeptUntil, RegisteredTimepoint};
 use super::{Semaphore, VTABLE};
 use crate::ffi::object::Counted;
 use crate::ffi::status::{Result, check, describe, raw};
 use crate::sync::teardown;
-use hal_semaphore::timeline::{Registration, Timeline, Watcher};
+use hal_semaphore::timeline::{Registration, Subscriber, Timeline};
 use hal_semaphore::{Failure, Point};
 use hal_sys as sys;
 use std::ptr::NonNull;
@@ -111,7 +111,7 @@ impl IreeTimeline {
 }
 
 impl Timeline for IreeTimeline {
-    type Watch = ForeignWait;
+    type Subscription = ForeignSubscription;
 
     #[inline]
     fn registration(&self) -> Option<&Registration> {
@@ -194,7 +194,7 @@ impl Timeline for IreeTimeline {
         }
     }
 
-    fn watch(&self, value: u64, watcher: Watcher) -> ForeignWait {
-        ForeignWait::new(self, value, watcher)
+    fn subscribe(&self, value: u64, subscriber: Subscriber) -> ForeignSubscription {
+        ForeignSubscription::new(self, value, subscriber)
     }
 }

@@ -6,7 +6,7 @@
 use super::IreeTimeline;
 use crate::ffi::status::{Result, check, guard_or};
 use crate::sync::write_back;
-use hal_semaphore::timeline::Watcher;
+use hal_semaphore::timeline::Subscriber;
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// A wait for a foreign semaphore; dropping it cancels it. Its entry in IREE's list is counted: this holds one
 /// reference, and IREE one until the callback has run or the entry was cancelled.
-pub(crate) struct ForeignWait {
-    entry: Arc<RegisteredTimepoint<Watcher>>,
+pub(crate) struct ForeignSubscription {
+    entry: Arc<RegisteredTimepoint<Subscriber>>,
     semaphore: IreeTimeline,
 }
 
@@ -24,7 +24,7 @@ pub(super) trait Listener: Send + Sync {
     fn hear(&self, outcome: Result<u64>);
 }
 
-impl Listener for Watcher {
+impl Listener for Subscriber {
     fn hear(&self, outcome: Result<u64>) {
         self.notify(outcome.and_then(|value| write_back::before_signal().map(|()| value)));
     }
@@ -77,13 +77,16 @@ impl<L: Listener> RegisteredTimepoint<L> {
     }
 }
 
-impl ForeignWait {
-    pub(super) fn new(semaphore: &IreeTimeline, value: u64, watcher: Watcher) -> Self {
-        Self { entry: RegisteredTimepoint::register(semaphore, value, watcher), semaphore: semaphore.clone() }
+impl ForeignSubscription {
+    pub(super) fn new(semaphore: &IreeTimeline, value: u64, subscriber: Subscriber) -> Self {
+        Self {
+            entry: RegisteredTimepoint::register(semaphore, value, subscriber),
+            semaphore: semaphore.clone(),
+        }
     }
 }
 
-impl Drop for ForeignWait {
+impl Drop for ForeignSubscription {
     fn drop(&mut self) {
         // SAFETY: the entry was registered with this semaphore, or is not in its list.
         unsafe {

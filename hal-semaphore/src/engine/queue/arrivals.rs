@@ -3,7 +3,7 @@
 //! Tests: which threads are counted as about to take a queue's lock.
 
 use super::Queue;
-use crate::engine::agenda::WithoutCallbacks;
+use crate::engine::deferred_work::WithoutCallbacks;
 use crate::ids::QueueId;
 use crate::sync::Ordering;
 use crate::testing::SoftBackend;
@@ -14,15 +14,16 @@ use std::time::{Duration, Instant};
 #[test]
 fn thread_that_comes_to_a_queue_is_counted_until_it_has_the_lock() {
     let queue = Queue::<SoftBackend>::new(QueueId { index: 0, device: 0, ordinal: 0 }, false);
-    let counts = || (queue.arriving.load(Ordering::SeqCst), queue.completing.load(Ordering::SeqCst));
+    let counts =
+        || (queue.waiting_threads.load(Ordering::SeqCst), queue.waiting_completers.load(Ordering::SeqCst));
     for submits in [false, true] {
         let expected = (1, u64::from(!submits));
         std::thread::scope(|scope| {
-            let state = queue.arrive();
+            let state = queue.lock_for_work();
             assert_eq!(counts(), (0, 0), "no thread waits");
             scope.spawn(|| {
                 let _quiet = submits.then(WithoutCallbacks::begin);
-                drop(queue.arrive());
+                drop(queue.lock_for_work());
             });
             let begin = Instant::now();
             while counts() != expected && begin.elapsed() < Duration::from_secs(10) {

@@ -4,7 +4,7 @@
 //!
 //! A thread that submits may hold a lock of its program's, which a callback may want: it must not call back. What becomes
 //! due on such a thread, because its operation ends at once or its device reports from inside `submit`, is handed to the
-//! backend as a [`Deferred`] ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs it
+//! backend as a [`DeferredCallbacks`] ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs it
 //! there; for the others this module keeps a few.
 //!
 //! # How many threads
@@ -24,9 +24,9 @@
 use std::fmt;
 
 /// Callbacks to run, once. Dropping it runs them, on another thread if this one is submitting: they are never lost.
-pub struct Deferred(Option<Box<dyn FnOnce() + Send>>);
+pub struct DeferredCallbacks(Option<Box<dyn FnOnce() + Send>>);
 
-impl Deferred {
+impl DeferredCallbacks {
     /// Callbacks of a thread that must not run them, or must not wait for them.
     pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(run)))
@@ -45,11 +45,11 @@ impl Deferred {
     }
 }
 
-impl Drop for Deferred {
+impl Drop for DeferredCallbacks {
     fn drop(&mut self) {
         if let Some(run) = self.0.take() {
-            if super::agenda::is_submitting() {
-                Deferred(Some(run)).run_elsewhere();
+            if super::deferred_work::is_submitting() {
+                DeferredCallbacks(Some(run)).run_elsewhere();
             } else {
                 run();
             }
@@ -57,7 +57,7 @@ impl Drop for Deferred {
     }
 }
 
-impl fmt::Debug for Deferred {
+impl fmt::Debug for DeferredCallbacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Deferred")
     }
@@ -65,18 +65,18 @@ impl fmt::Debug for Deferred {
 
 /// As long as an engine has one, threads for callbacks stay for a while without work.
 #[derive(Debug)]
-pub(super) struct Stay(());
+pub(super) struct EngineCount(());
 
-impl Stay {
+impl EngineCount {
     pub(super) fn new() -> Self {
-        threads::stay();
+        threads::engine_made();
         Self(())
     }
 }
 
-impl Drop for Stay {
+impl Drop for EngineCount {
     fn drop(&mut self) {
-        threads::go();
+        threads::engine_gone();
     }
 }
 
@@ -87,8 +87,8 @@ pub(super) fn run_stranded() {
 
 #[cfg(not(any(loom, shuttle)))]
 mod threads {
-    use super::super::agenda::is_submitting;
-    use super::Deferred;
+    use super::super::deferred_work::is_submitting;
+    use super::DeferredCallbacks;
     use std::collections::VecDeque;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -96,14 +96,14 @@ mod threads {
     use std::time::{Duration, Instant};
 
     /// How long a thread without work stays, and is waited for when no engine is left.
-    const STAY: Duration = Duration::from_secs(1);
+    const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// How long callbacks that are due wait for each thread that is busy before one more becomes busy.
-    const PATIENCE: Duration = Duration::from_millis(1);
+    const STALL_LIMIT: Duration = Duration::from_millis(1);
 
     #[derive(Default)]
     struct Pool {
-        due: VecDeque<Deferred>,
+        due: VecDeque<DeferredCallbacks>,
         threads: usize,
         /// Threads that watch for work; those that are on their way count.
         idle: usize,
@@ -157,7 +157,7 @@ mod threads {
         POOL.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn run(deferred: Deferred) {
+    pub(super) fn run(deferred: DeferredCallbacks) {
         let mut pool = lock();
         pool.due.push_back(deferred);
         if pool.idle > 0 {
@@ -190,22 +190,22 @@ mod threads {
     }
 
     /// There is an engine more.
-    pub(super) fn stay() {
+    pub(super) fn engine_made() {
         lock().engines += 1;
     }
 
     /// There is an engine less. With the last one the threads go that do nothing; those that are inside of a callback, which may be
     /// this one, go when it ends.
-    pub(super) fn go() {
+    pub(super) fn engine_gone() {
         let mut pool = lock();
         pool.engines -= 1;
         if pool.engines > 0 {
             return;
         }
         WORK.notify_all();
-        let watches = |pool: &mut Pool| pool.engines == 0 && pool.idle > 0 && pool.due.is_empty();
+        let is_watching = |pool: &mut Pool| pool.engines == 0 && pool.idle > 0 && pool.due.is_empty();
         let (mut pool, _) =
-            QUIET.wait_timeout_while(pool, STAY, watches).unwrap_or_else(PoisonError::into_inner);
+            QUIET.wait_timeout_while(pool, IDLE_TIMEOUT, is_watching).unwrap_or_else(PoisonError::into_inner);
         let ended = pool.take_ended();
         drop(pool);
         for thread in ended {
@@ -215,7 +215,7 @@ mod threads {
     }
 
     fn serve() {
-        while let Some(mut pool) = watch() {
+        while let Some(mut pool) = wait_for_work() {
             while let Some(deferred) = pool.due.pop_front() {
                 pool.taken += 1;
                 if pool.idle == 0 {
@@ -236,7 +236,7 @@ mod threads {
     }
 
     /// Waits until there is something for this thread to do, and comes back busy; or until it is not needed any more.
-    fn watch() -> Option<MutexGuard<'static, Pool>> {
+    fn wait_for_work() -> Option<MutexGuard<'static, Pool>> {
         let mut pool = lock();
         let mut seen = None;
         loop {
@@ -244,7 +244,7 @@ mod threads {
                 let mut timed_out = false;
                 if pool.engines > 0 {
                     let (next, timeout) =
-                        WORK.wait_timeout(pool, STAY).unwrap_or_else(PoisonError::into_inner);
+                        WORK.wait_timeout(pool, IDLE_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
                     (pool, timed_out) = (next, timeout.timed_out());
                 }
                 if pool.has_no_use(timed_out) {
@@ -262,14 +262,13 @@ mod threads {
                 seen = None;
                 continue;
             }
-            let patience = PATIENCE * u32::try_from(pool.busy()).unwrap_or(u32::MAX);
+            let limit = STALL_LIMIT * u32::try_from(pool.busy()).unwrap_or(u32::MAX);
             let waited = since.elapsed();
-            if waited >= patience {
+            if waited >= limit {
                 pool.idle -= 1;
                 return Some(pool);
             }
-            let (next, _) =
-                WORK.wait_timeout(pool, patience - waited).unwrap_or_else(PoisonError::into_inner);
+            let (next, _) = WORK.wait_timeout(pool, limit - waited).unwrap_or_else(PoisonError::into_inner);
             pool = next;
         }
     }
@@ -289,7 +288,7 @@ mod threads {
 
     #[cfg(test)]
     mod tests {
-        use super::super::Stay;
+        use super::super::EngineCount;
         use super::*;
         use crate::WithoutCallbacks;
         use std::sync::mpsc;
@@ -302,7 +301,7 @@ mod threads {
             if std::env::var_os(ALONE).is_some() {
                 return true;
             }
-            let name = format!("engine::deferred::threads::tests::{test}");
+            let name = format!("engine::deferred_callbacks::threads::tests::{test}");
             let ended = std::process::Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", &name, "--test-threads=1", "--nocapture"])
                 .env(ALONE, "1")
@@ -335,7 +334,7 @@ mod threads {
         /// Has one callback called, and waits until no thread is inside of one.
         fn call_back() {
             let (sender, called) = mpsc::channel();
-            run(Deferred::new(move || sender.send(()).unwrap()));
+            run(DeferredCallbacks::new(move || sender.send(()).unwrap()));
             called.recv_timeout(Duration::from_secs(5)).unwrap();
             eventually(|| lock().busy() == 0);
         }
@@ -353,7 +352,7 @@ mod threads {
             // No thread has room for such a stack.
             if is_alone("thread_that_cannot_be_started_is_not_counted", 1 << 62) {
                 let (sender, called) = mpsc::channel();
-                run(Deferred::new(move || sender.send(POOL.try_lock().is_ok()).unwrap()));
+                run(DeferredCallbacks::new(move || sender.send(POOL.try_lock().is_ok()).unwrap()));
                 assert_eq!(counts(), (0, 0));
                 let without_callbacks = WithoutCallbacks::begin();
                 run_stranded();
@@ -368,7 +367,7 @@ mod threads {
         #[test]
         fn callbacks_one_after_the_other_have_two_threads() {
             if is_alone("callbacks_one_after_the_other_have_two_threads", 1 << 20) {
-                let _stay = Stay::new();
+                let _engine = EngineCount::new();
                 for _ in 0..20 {
                     call_back();
                 }
@@ -380,7 +379,7 @@ mod threads {
         fn idle_threads_end_with_the_last_engine() {
             if is_alone("idle_threads_end_with_the_last_engine", 1 << 20) {
                 for _ in 0..20 {
-                    let (first, last) = (Stay::new(), Stay::new());
+                    let (first, last) = (EngineCount::new(), EngineCount::new());
                     call_back();
                     drop(first);
                     assert!(counts().1 > 0, "an engine is there");
@@ -397,30 +396,30 @@ mod threads {
         #[test]
         fn last_engine_goes_while_callbacks_wait() {
             if is_alone("last_engine_goes_while_callbacks_wait", 1 << 20) {
-                let stay = Stay::new();
+                let engine = EngineCount::new();
                 let (gone, waits) = mpsc::channel::<()>();
                 let begin = Instant::now();
-                run(Deferred::new(move || _ = waits.recv()));
-                run(Deferred::new(move || drop(stay)));
+                run(DeferredCallbacks::new(move || _ = waits.recv()));
+                run(DeferredCallbacks::new(move || drop(engine)));
                 eventually(|| lock().engines == 0);
                 drop(gone);
                 eventually(|| counts() == (0, 0));
-                assert!(begin.elapsed() < STAY, "{:?}", begin.elapsed());
+                assert!(begin.elapsed() < IDLE_TIMEOUT, "{:?}", begin.elapsed());
             }
         }
 
         #[test]
         fn callback_that_is_due_when_the_last_engine_goes_is_called() {
             if is_alone("callback_that_is_due_when_the_last_engine_goes_is_called", 1 << 20) {
-                let stay = Stay::new();
+                let engine = EngineCount::new();
                 call_back();
                 let (sender, called) = mpsc::channel();
                 // Both before the thread that watches wakes up.
                 let mut pool = lock();
-                pool.due.push_back(Deferred::new(move || sender.send(()).unwrap()));
+                pool.due.push_back(DeferredCallbacks::new(move || sender.send(()).unwrap()));
                 pool.engines -= 1;
                 drop(pool);
-                std::mem::forget(stay);
+                std::mem::forget(engine);
                 WORK.notify_all();
                 called.recv_timeout(Duration::from_secs(5)).unwrap();
             }
@@ -443,13 +442,13 @@ mod threads {
         #[test]
         fn last_engine_waits_for_the_end_of_idle_threads() {
             if is_alone("last_engine_waits_for_the_end_of_idle_threads", 1 << 20) {
-                let stay = Stay::new();
+                let engine = EngineCount::new();
                 let (sender, ended) = mpsc::channel();
                 let words = LastWords(sender);
-                run(Deferred::new(move || LAST_WORDS.with(|last| *last.borrow_mut() = Some(words))));
+                run(DeferredCallbacks::new(move || LAST_WORDS.with(|last| *last.borrow_mut() = Some(words))));
                 eventually(|| lock().taken == 1);
                 eventually(|| lock().busy() == 0);
-                drop(stay);
+                drop(engine);
                 assert_eq!(ended.try_recv(), Ok(()));
             }
         }
@@ -457,17 +456,17 @@ mod threads {
         #[test]
         fn last_engine_waits_for_no_thread_that_is_inside_of_a_callback() {
             if is_alone("last_engine_waits_for_no_thread_that_is_inside_of_a_callback", 1 << 20) {
-                let stay = Stay::new();
+                let engine = EngineCount::new();
                 let (inside, is_inside) = mpsc::channel();
                 let (gone, waits) = mpsc::channel::<()>();
-                run(Deferred::new(move || {
+                run(DeferredCallbacks::new(move || {
                     inside.send(std::thread::current().id()).unwrap();
-                    let _ = waits.recv_timeout(2 * STAY);
+                    let _ = waits.recv_timeout(2 * IDLE_TIMEOUT);
                 }));
                 let busy = is_inside.recv_timeout(Duration::from_secs(5)).unwrap();
                 let begin = Instant::now();
-                drop(stay);
-                assert!(begin.elapsed() < STAY, "{:?}", begin.elapsed());
+                drop(engine);
+                assert!(begin.elapsed() < IDLE_TIMEOUT, "{:?}", begin.elapsed());
                 drop(gone);
                 eventually(|| counts() == (0, 0));
                 let left: Vec<_> = lock().handles.iter().map(|handle| handle.thread().id()).collect();
@@ -478,14 +477,14 @@ mod threads {
         #[test]
         fn thread_without_work_goes_after_a_while() {
             if is_alone("thread_without_work_goes_after_a_while", 1 << 20) {
-                let _stay = Stay::new();
+                let _engine = EngineCount::new();
                 call_back();
                 let begin = Instant::now();
                 eventually(|| counts() == (0, 0));
-                assert!(begin.elapsed() > STAY / 2, "{:?}", begin.elapsed());
+                assert!(begin.elapsed() > IDLE_TIMEOUT / 2, "{:?}", begin.elapsed());
                 let begin = Instant::now();
                 eventually(|| tasks() == 0);
-                assert!(begin.elapsed() < STAY / 2, "{:?}", begin.elapsed());
+                assert!(begin.elapsed() < IDLE_TIMEOUT / 2, "{:?}", begin.elapsed());
                 // The next ones let go of the handles of those that have gone.
                 call_back();
                 assert!(lock().handles.len() <= 2);
@@ -497,13 +496,13 @@ mod threads {
 #[cfg(any(loom, shuttle))]
 mod threads {
     /// The checkers know of no thread but a model's own: a model whose callbacks matter has a backend that keeps them.
-    pub(super) fn run(deferred: super::Deferred) {
+    pub(super) fn run(deferred: super::DeferredCallbacks) {
         deferred.run();
     }
 
     pub(super) fn run_stranded() {}
 
-    pub(super) fn stay() {}
+    pub(super) fn engine_made() {}
 
-    pub(super) fn go() {}
+    pub(super) fn engine_gone() {}
 }

@@ -5,7 +5,7 @@
 //! Nothing in the engine recurses: a step under a lock puts what follows from it on the agenda of its thread, and the
 //! thread works the agenda off without a lock ([`Shared::run`](super::Shared)). Foreign code that runs on the way may call
 //! the engine again, on the same thread; such a call has an agenda of its own and works it off before it returns, so that
-//! the caller sees what it did. Only when calls are nested [`DEPTH`] deep is the agenda left to the call around it,
+//! the caller sees what it did. Only when calls are nested [`MAX_DEPTH`] deep is the agenda left to the call around it,
 //! which bounds the stack however long the chain is that a signal sets free.
 //!
 //! # Who may call a program back
@@ -15,21 +15,21 @@
 //! [deferred](crate::Backend::defer).
 
 use super::host_wait::CallbackRecord;
-use super::slot::{Promise, Slot, Target};
+use super::timeline_state::{Promise, Target, TimelineState};
+use crate::engine_events::{Callback, EngineEvents};
 use crate::failure::Failure;
 use crate::native_event::EventIndex;
-use crate::port::{Callback, EngineEvents};
 use crate::sync::local;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How deep calls may be nested before the agenda of the innermost is left to the one around it.
-const DEPTH: u32 = 8;
+const MAX_DEPTH: u32 = 8;
 
 /// How a wait that is not reached can do without the host: wait for `epoch` of `queue` natively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cover {
+pub(crate) struct Dependency {
     pub(super) queue: u32,
     pub(super) epoch: u64,
     /// Held for the owner of the cover.
@@ -42,50 +42,50 @@ pub(crate) enum Release {
     /// The timeline is at this value.
     Reached(u64),
     Failed(Failure),
-    Covered(Cover),
+    Ordered(Dependency),
 }
 
 /// A promise, and the waits that it covers and that were not told yet.
 #[derive(Debug)]
-pub(crate) struct Covering {
-    pub(super) slot: Arc<Slot>,
+pub(crate) struct PromiseUpdate {
+    pub(super) timeline_state: Arc<TimelineState>,
     pub(super) promise: Promise,
 }
 
 /// A callback that is due, and what it is to be told.
-pub(super) type Due = (Callback, Result<u64, Failure>);
+pub(super) type DueCallback = (Callback, Result<u64, Failure>);
 
 /// See the [module documentation](self).
 #[derive(Default)]
-pub(crate) struct Agenda {
+pub(crate) struct DeferredWork {
     /// Timepoints that were released, in order.
     pub(super) released: VecDeque<(Target, Release)>,
     /// Queues where something may be to do.
     pub(super) queues: VecDeque<u32>,
     /// A queue that lets those go first for which it has released something.
-    pub(super) yields: Option<u32>,
+    pub(super) yielding_queue: Option<u32>,
     /// Something was left for the end, and this thread may run it.
-    pub(super) tells: bool,
+    pub(super) runs_late: bool,
     /// Promises that may cover more waits.
-    pub(super) covers: VecDeque<Covering>,
+    pub(super) promises_due: VecDeque<PromiseUpdate>,
     /// Timelines that may release more.
-    pub(super) drains: VecDeque<Arc<Slot>>,
+    pub(super) drains: VecDeque<Arc<TimelineState>>,
     /// Callbacks that are due.
     pub(super) callbacks: VecDeque<(Arc<CallbackRecord>, Release)>,
     /// Devices that are gone, and why.
     pub(super) losses: Vec<(usize, Failure)>,
     /// There are callbacks in what was released, or may be in what is left of a timeline.
-    pub(super) calls: bool,
+    pub(super) may_call_back: bool,
     /// Queues that are not at rest before those callbacks were called.
-    pub(super) calling: Vec<u32>,
+    pub(super) calling_queues: Vec<u32>,
     /// Callbacks that this thread must not run.
-    pub(super) deferred: Vec<Due>,
+    pub(super) callbacks_elsewhere: Vec<DueCallback>,
     /// Its thread is [inside a call](is_submitting) during which it must not call a program back.
     pub(super) submits: bool,
 }
 
-impl Agenda {
-    pub(super) fn visit(&mut self, queue: u32) {
+impl DeferredWork {
+    pub(super) fn visit_queue(&mut self, queue: u32) {
         if !self.queues.contains(&queue) {
             self.queues.push_back(queue);
         }
@@ -96,13 +96,13 @@ impl Agenda {
         // One comparison is cheaper than ten.
         let left = self.released.len()
             | self.queues.len()
-            | self.covers.len()
+            | self.promises_due.len()
             | self.drains.len()
             | self.callbacks.len()
             | self.losses.len()
-            | self.calling.len()
-            | self.deferred.len();
-        left == 0 && self.yields.is_none() && !self.tells
+            | self.calling_queues.len()
+            | self.callbacks_elsewhere.len();
+        left == 0 && self.yielding_queue.is_none() && !self.runs_late
     }
 
     /// Whether a burst has left so much memory behind that it is not worth keeping.
@@ -110,7 +110,7 @@ impl Agenda {
         // One of them is, if all of their bits together are: it is a power of two.
         let capacities = self.released.capacity()
             | self.queues.capacity()
-            | self.covers.capacity()
+            | self.promises_due.capacity()
             | self.drains.capacity()
             | self.callbacks.capacity();
         capacities >= LARGE
@@ -118,38 +118,38 @@ impl Agenda {
 }
 
 /// How many agendas a thread keeps for its next calls.
-const SPARE: usize = DEPTH as usize;
+const SPARE: usize = MAX_DEPTH as usize;
 
 /// An agenda that grew past this is not kept.
 const LARGE: usize = 1 << 12;
 
 /// What a call that was nested too deep has left, and the engine whose it is.
-type Left = (Arc<dyn EngineEvents>, Box<Agenda>);
+type LeftWork = (Arc<dyn EngineEvents>, Box<DeferredWork>);
 
 #[derive(Default)]
-struct Local {
+struct ThreadState {
     depth: Cell<u32>,
     submitting: Cell<u32>,
-    inbox: RefCell<VecDeque<Left>>,
+    inbox: RefCell<VecDeque<LeftWork>>,
     /// The agenda for the next call, and those for calls inside it.
-    next: Cell<Option<Box<Agenda>>>,
+    next: Cell<Option<Box<DeferredWork>>>,
     #[expect(clippy::vec_box, reason = "agendas move between here and calls, and are large")]
-    spare: RefCell<Vec<Box<Agenda>>>,
+    spare: RefCell<Vec<Box<DeferredWork>>>,
 }
 
-impl Local {
+impl ThreadState {
     /// Keeps an agenda for the next call.
     #[inline(always)]
-    fn keep(&self, agenda: Box<Agenda>) {
-        if agenda.is_large() {
-            drop_large(agenda);
-        } else if let Some(inner) = self.next.replace(Some(agenda)) {
+    fn keep(&self, deferred: Box<DeferredWork>) {
+        if deferred.is_large() {
+            drop_large(deferred);
+        } else if let Some(inner) = self.next.replace(Some(deferred)) {
             self.keep_spare(inner);
         }
     }
 
     #[cold]
-    fn keep_spare(&self, inner: Box<Agenda>) {
+    fn keep_spare(&self, inner: Box<DeferredWork>) {
         let mut spare = self.spare.borrow_mut();
         if spare.len() < SPARE {
             spare.push(inner);
@@ -158,17 +158,17 @@ impl Local {
 }
 
 #[cold]
-fn drop_large(agenda: Box<Agenda>) {
-    drop(agenda);
+fn drop_large(deferred: Box<DeferredWork>) {
+    drop(deferred);
 }
 
 local! {
-    static LOCAL: Local = Local::default();
+    static THREAD: ThreadState = ThreadState::default();
 }
 
 /// Nothing on a thread that is on its way out: it then has no calls around this one.
-fn with<R>(look: impl FnOnce(&Local) -> R) -> Option<R> {
-    LOCAL.try_with(look).ok()
+fn with<R>(look: impl FnOnce(&ThreadState) -> R) -> Option<R> {
+    THREAD.try_with(look).ok()
 }
 
 /// Whether this thread is inside a call during which it must not call a program back. One that is on its way out may be.
@@ -191,11 +191,11 @@ impl WithoutCallbacks {
 
     /// Runs what may call a program back: now, or soon on another thread if this one must not.
     pub fn call_back(run: impl FnOnce() + Send + 'static) {
-        drop(super::Deferred::new(run));
+        drop(super::DeferredCallbacks::new(run));
     }
 
     /// Whether this thread has such a guard, or is in a call that must not call back either.
-    pub fn is_there() -> bool {
+    pub fn is_active() -> bool {
         is_submitting()
     }
 }
@@ -208,69 +208,69 @@ impl Drop for WithoutCallbacks {
 
 /// Whether what this thread's innermost call has to do is left to the calls around it.
 pub(super) fn is_nested() -> bool {
-    with(|local| local.depth.get() > DEPTH).unwrap_or(false)
+    with(|local| local.depth.get() > MAX_DEPTH).unwrap_or(false)
 }
 
 /// A call into the engine on this thread. Dropping it works its agenda off.
-pub(crate) struct Entry<'a> {
-    port: &'a dyn EngineEvents,
+pub(crate) struct EngineCall<'a> {
+    engine: &'a dyn EngineEvents,
     /// Gone only while the call ends.
-    agenda: Option<Box<Agenda>>,
+    deferred: Option<Box<DeferredWork>>,
     /// Calls around this one, and this one.
     depth: u32,
     submits: bool,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> EngineCall<'a> {
     /// The thread completes or signals something.
     #[inline]
-    pub(crate) fn new(port: &'a dyn EngineEvents) -> Self {
-        Self::begin(port, false)
+    pub(crate) fn new(engine: &'a dyn EngineEvents) -> Self {
+        Self::begin(engine, false)
     }
 
     /// The thread submits, or merely comes by.
     #[inline(always)]
-    pub(crate) fn submitting(port: &'a dyn EngineEvents) -> Self {
-        Self::begin(port, true)
+    pub(crate) fn submitting(engine: &'a dyn EngineEvents) -> Self {
+        Self::begin(engine, true)
     }
 
     #[inline(always)]
-    fn begin(port: &'a dyn EngineEvents, submits: bool) -> Self {
-        let begun = with(|local| {
+    fn begin(engine: &'a dyn EngineEvents, submits: bool) -> Self {
+        let started = with(|local| {
             let depth = local.depth.get() + 1;
             local.depth.set(depth);
             let submitting = local.submitting.get() + u32::from(submits);
             local.submitting.set(submitting);
-            let agenda = local.next.take().or_else(|| local.spare.borrow_mut().pop());
-            (depth, submitting > 0, agenda)
+            let deferred = local.next.take().or_else(|| local.spare.borrow_mut().pop());
+            (depth, submitting > 0, deferred)
         });
-        let (depth, submitting, agenda) = begun.unwrap_or((0, true, None));
-        let mut agenda = agenda.unwrap_or_default();
-        agenda.submits = submitting;
-        Self { port, agenda: Some(agenda), depth, submits }
+        let (depth, submitting, deferred) = started.unwrap_or((0, true, None));
+        let mut deferred = deferred.unwrap_or_default();
+        deferred.submits = submitting;
+        Self { engine, deferred: Some(deferred), depth, submits }
     }
 
     #[inline]
-    pub(crate) fn agenda(&mut self) -> &mut Agenda {
-        self.agenda.get_or_insert_default()
+    pub(crate) fn deferred(&mut self) -> &mut DeferredWork {
+        self.deferred.get_or_insert_default()
     }
 
     /// Whether what there is to do is left to the call around this one.
     #[inline]
     pub(crate) fn is_nested(&self) -> bool {
-        self.depth > DEPTH
+        self.depth > MAX_DEPTH
     }
 
     /// Does what the call has left to do, or leaves it to the call around it. Returns the agenda if that is still its own.
     #[inline(never)]
-    fn work_off(&self, mut left: Box<Agenda>) -> Option<Box<Agenda>> {
-        match self.is_nested().then(|| self.port.share()).flatten() {
-            Some(port) => {
-                let _ = with(|local| local.inbox.borrow_mut().push_back((port, left)));
+    fn run_or_leave(&self, mut left: Box<DeferredWork>) -> Option<Box<DeferredWork>> {
+        match self.is_nested().then(|| self.engine.share()).flatten() {
+            Some(engine) => {
+                let _ = with(|local| local.inbox.borrow_mut().push_back((engine, left)));
                 None
             }
             None => {
-                self.port.run(&mut left);
+                self.engine.run(&mut left);
                 Some(left)
             }
         }
@@ -278,19 +278,19 @@ impl<'a> Entry<'a> {
 
     /// Does what there is to do now, whatever the depth: the thread is about to sleep.
     pub(crate) fn flush(&mut self) {
-        let port = self.port;
-        port.run(self.agenda());
+        let engine = self.engine;
+        engine.run(self.deferred());
         drain_inbox();
     }
 }
 
-impl Drop for Entry<'_> {
+impl Drop for EngineCall<'_> {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl Entry<'_> {
+impl EngineCall<'_> {
     /// Ends the call as dropping it does, for callers that end many.
     #[inline(always)]
     pub(crate) fn end(mut self) {
@@ -301,9 +301,9 @@ impl Entry<'_> {
 
     #[inline(always)]
     fn leave(&mut self) {
-        let mut agenda = self.agenda.take();
-        if let Some(left) = agenda.take_if(|agenda| !agenda.is_empty()) {
-            agenda = self.work_off(left);
+        let mut deferred = self.deferred.take();
+        if let Some(left) = deferred.take_if(|deferred| !deferred.is_empty()) {
+            deferred = self.run_or_leave(left);
         }
         let nested = self.is_nested();
         let _ = with(|local| {
@@ -312,33 +312,33 @@ impl Entry<'_> {
             }
             local.depth.set(local.depth.get() - 1);
             local.submitting.set(local.submitting.get() - u32::from(self.submits));
-            if let Some(agenda) = agenda {
-                local.keep(agenda);
+            if let Some(deferred) = deferred {
+                local.keep(deferred);
             }
         });
     }
 }
 
 /// While it is there, calls into any engine on this thread make their steps and leave what follows from them, as calls do
-/// that are nested too deep. The caller that had it sees to it that [it is done](do_what_was_left).
-pub(super) struct Leaving(());
+/// that are nested too deep. The caller that had it sees to it that [it is done](run_deferred_effects).
+pub(super) struct DeferEffects(());
 
-impl Leaving {
+impl DeferEffects {
     pub(super) fn begin() -> Self {
-        let _ = with(|local| local.depth.set(local.depth.get() + DEPTH));
+        let _ = with(|local| local.depth.set(local.depth.get() + MAX_DEPTH));
         Self(())
     }
 }
 
-impl Drop for Leaving {
+impl Drop for DeferEffects {
     fn drop(&mut self) {
-        let _ = with(|local| local.depth.set(local.depth.get() - DEPTH));
+        let _ = with(|local| local.depth.set(local.depth.get() - MAX_DEPTH));
     }
 }
 
-/// Does what was left beside a [`Leaving`], unless this is nested too deep itself: then it is left to the call around
+/// Does what was left beside a [`DeferEffects`], unless this is nested too deep itself: then it is left to the call around
 /// this one.
-pub(super) fn do_what_was_left() {
+pub(super) fn run_deferred_effects() {
     if is_nested() {
         return;
     }
@@ -347,12 +347,12 @@ pub(super) fn do_what_was_left() {
     let _ = with(|local| local.depth.set(local.depth.get() - 1));
 }
 
-/// Works off what calls have left that were nested too deep, or beside a [`Leaving`].
+/// Works off what calls have left that were nested too deep, or beside a [`DeferEffects`].
 #[cold]
 fn drain_inbox() {
-    while let Some((port, mut agenda)) = with(|local| local.inbox.borrow_mut().pop_front()).flatten() {
+    while let Some((engine, mut deferred)) = with(|local| local.inbox.borrow_mut().pop_front()).flatten() {
         // Some of the calls around which it was left may be over.
-        agenda.submits = is_submitting();
-        port.run(&mut agenda);
+        deferred.submits = is_submitting();
+        engine.run(&mut deferred);
     }
 }

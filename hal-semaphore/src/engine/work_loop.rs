@@ -2,74 +2,74 @@
 
 //! The two loops that do the engine's work: a thread works off its agenda, and a queue under its lock.
 //!
-//! Two loops feed each other. [`Turn::work`] has a queue's lock and goes round: route what is runnable, retire what has
+//! Two loops feed each other. [`QueueGuard::work`] has a queue's lock and goes round: route what is runnable, retire what has
 //! ended, take releases for this queue off the agenda, let the lock go to perform effects, issue a batch; it ends when
 //! nothing is left or a successor is there. [`run`](EngineEvents::run) has no lock and works the agenda off, in this
 //! order: releases, losses, queues to visit (each of which is a turn), covers, the rest of long drains, and callbacks
 //! last. A turn puts what concerns other queues on the agenda; the agenda begins turns.
 
-use super::agenda::{Agenda, Covering, Due, Entry, Release};
-use super::deferred::Deferred;
+use super::deferred_callbacks::DeferredCallbacks;
+use super::deferred_work::{DeferredWork, DueCallback, EngineCall, PromiseUpdate, Release};
 use super::host_wait::CallbackRecord;
-use super::outbox::Parting;
-use super::queue::{Effects, Publication, Turn};
-use super::slot::{Slot, TURN, Target};
-use super::{Cover, Shared};
+use super::outbox::PendingDeliveries;
+use super::queue::{Effects, Publication, QueueGuard};
+use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
+use super::{Dependency, Shared};
 use crate::backend::{Backend, Completion, Ended, HostTask, Transition};
+use crate::engine_events::EngineEvents;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
 use crate::mutation::{Mutation, is_mutated};
-use crate::port::EngineEvents;
 use crate::ring::take_first;
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
-use crate::timeline::{Timeline, Watcher};
+use crate::timeline::{Subscriber, Timeline};
 use std::sync::{Arc, Weak};
 
 /// How many operations are routed in one round.
-const ROUTE_TURN: usize = 64;
+const ROUTE_BATCH: usize = 64;
 
-impl<B: Backend> Turn<'_, B> {
+impl<B: Backend> QueueGuard<'_, B> {
     /// Works for the queue until nothing is left to do, or until another thread is there to do it.
     #[inline]
-    pub(super) fn work(self) {
-        self.work_on(0);
+    pub(super) fn run(self) {
+        self.run_after(0);
     }
 
     /// The same for a call that leaves the rest to the calls around it if it is nested too deep.
     #[inline(always)]
     pub(super) fn finish(self, nested: bool) {
         if nested {
-            self.agenda.visit(self.index);
+            self.deferred.visit_queue(self.index);
         } else {
-            self.work_on(0);
+            self.run_after(0);
         }
     }
 
     /// The same for a call that has worked for so many rounds already.
     #[inline(always)]
-    pub(super) fn work_on(self, rounds: usize) {
+    pub(super) fn run_after(self, rounds: usize) {
         if self.is_done(rounds) {
-            self.leave_done();
+            self.leave_idle();
         } else {
-            self.work_from(rounds);
+            self.run_rounds(rounds);
         }
     }
 
     /// Whether nothing is left to do after so many rounds.
     #[inline(always)]
     fn is_done(&self, rounds: usize) -> bool {
-        let brings = rounds == 0 && !self.agenda.released.is_empty();
+        let brings = rounds == 0 && !self.deferred.released.is_empty();
         !brings && !self.has_more()
     }
 
     /// Leaves a queue for which nothing is left to do.
     #[inline(always)]
-    fn leave_done(self) {
+    fn leave_idle(self) {
         let rests = self.state.closing && self.state.is_idle();
         let shared = self.shared;
-        self.leave();
+        self.unlock();
         if rests {
             shared.wake_idle_waiters();
         }
@@ -77,11 +77,11 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Goes round while something is left to do, as it is at the beginning.
     #[inline(never)]
-    fn work_from(mut self, mut round: usize) {
+    fn run_rounds(mut self, mut round: usize) {
         loop {
             let leaves = self.has_successor(round);
             if leaves || (round > 0 && is_mutated(Mutation::LeavesWithoutSuccessor)) {
-                return self.leave();
+                return self.unlock();
             }
             if self.has_runnable() {
                 self.route_some();
@@ -89,39 +89,39 @@ impl<B: Backend> Turn<'_, B> {
             if self.can_retire() {
                 self.retire();
             }
-            self.take_own_releases();
+            self.apply_own_releases();
             if !self.state.effects.is_empty() {
                 self = self.perform();
             }
-            if self.agenda.released.is_empty() && !self.has_runnable() && self.can_issue() {
+            if self.deferred.released.is_empty() && !self.has_runnable() && self.can_submit() {
                 // What is to fail has failed by now.
-                self = self.issue();
+                self = self.submit_batch();
             }
-            self.stay_for_callbacks();
-            if !self.agenda.released.is_empty() {
+            self.stay_busy_for_callbacks();
+            if !self.deferred.released.is_empty() {
                 // Others wait for what has been released here: they come first.
-                self.agenda.yields = Some(self.index);
-                return self.leave();
+                self.deferred.yielding_queue = Some(self.index);
+                return self.unlock();
             }
             round += 1;
             if self.is_done(round) {
-                return self.leave_done();
+                return self.leave_idle();
             }
         }
     }
 
     /// The queue is not at rest before the callbacks of what has ended on it were called.
     #[inline]
-    fn stay_for_callbacks(&mut self) {
-        if self.agenda.calls && !self.agenda.calling.contains(&self.index) {
-            self.agenda.calling.push(self.index);
+    fn stay_busy_for_callbacks(&mut self) {
+        if self.deferred.may_call_back && !self.deferred.calling_queues.contains(&self.index) {
+            self.deferred.calling_queues.push(self.index);
             self.state.performing += 1;
         }
     }
 
     #[inline]
     fn has_runnable(&self) -> bool {
-        !self.state.runnable.is_empty() || self.state.ending.is_some()
+        !self.state.runnable.is_empty() || self.state.unstarted_sweep.is_some()
     }
 
     #[inline]
@@ -131,17 +131,17 @@ impl<B: Backend> Turn<'_, B> {
 
     #[inline(always)]
     fn has_more(&self) -> bool {
-        self.has_runnable() || self.can_retire() || self.can_issue() || !self.state.effects.is_empty()
+        self.has_runnable() || self.can_retire() || self.can_submit() || !self.state.effects.is_empty()
     }
 
     fn route_some(&mut self) {
-        if self.state.ending.is_some() {
-            self.end_chunk();
+        if self.state.unstarted_sweep.is_some() {
+            self.fail_chunk();
         }
-        for _ in 0..ROUTE_TURN {
-            if self.state.runnable.is_empty() && !self.agenda.released.is_empty() {
+        for _ in 0..ROUTE_BATCH {
+            if self.state.runnable.is_empty() && !self.deferred.released.is_empty() {
                 // The next link of a chain is set free by the one before: what they signal is told together.
-                self.take_own_releases();
+                self.apply_own_releases();
             }
             let Some(key) = take_first(&mut self.state.runnable) else { break };
             self.route(key);
@@ -150,24 +150,26 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Takes in what was released for this queue, while its lock is here.
     #[inline]
-    fn take_own_releases(&mut self) {
-        while let Some((target, _)) = self.agenda.released.front() {
+    fn apply_own_releases(&mut self) {
+        while let Some((target, _)) = self.deferred.released.front() {
             if queue_of(target) != Some(self.index) {
                 break;
             }
-            let Some((target, release)) = take_first(&mut self.agenda.released) else {
+            let Some((target, release)) = take_first(&mut self.deferred.released) else {
                 unreachable!("it is there, as was just seen")
             };
-            self.take_release(target, release);
+            self.apply_release(target, release);
         }
     }
 
-    fn take_release(&mut self, target: Target, release: Release) {
+    fn apply_release(&mut self, target: Target, release: Release) {
         match (target, release) {
             (Target::Op { key, wait, .. }, Release::Reached(_)) => self.reach(key, wait),
-            (Target::Op { key, wait, .. }, Release::Covered(cover)) => self.cover(key, wait, cover, None),
-            (Target::Op { key, .. } | Target::Covered { key, .. }, Release::Failed(failure)) => {
-                self.fail_unbegun(key, &failure);
+            (Target::Op { key, wait, .. }, Release::Ordered(dependency)) => {
+                self.satisfy(key, wait, dependency, None)
+            }
+            (Target::Op { key, .. } | Target::OpFailure { key, .. }, Release::Failed(failure)) => {
+                self.fail_unstarted(key, &failure);
             }
             (Target::Gate(_), _) => self.state.gated = false,
             (Target::FullQueue { asked, .. }, _) => {
@@ -175,7 +177,7 @@ impl<B: Backend> Turn<'_, B> {
                     self.device.add_full(self.index);
                 }
             }
-            (Target::Covered { .. } | Target::Wait(..) | Target::Callback(_), _) => {}
+            (Target::OpFailure { .. } | Target::Wait(..) | Target::Callback(_), _) => {}
         }
     }
 
@@ -187,19 +189,19 @@ impl<B: Backend> Turn<'_, B> {
         let index = self.index;
         // What this thread has set free, or has still to do for the queue, does not wait for the program.
         // Neither does what a thread that submits has to do.
-        let busy = self.agenda.submits
-            || !self.agenda.is_empty()
+        let busy = self.deferred.submits
+            || !self.deferred.is_empty()
             || self.has_runnable()
             || self.can_retire()
-            || self.can_issue();
+            || self.can_submit();
         let returns = effects.are_quick(busy);
         self.state.returning += usize::from(returns);
-        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, busy, agenda));
+        (self, ()) = self.unlocked(|shared, deferred| shared.perform(index, &mut effects, busy, deferred));
         self.state.performing -= 1;
         self.state.returning -= usize::from(returns);
         if !effects.early.is_empty() {
             for early in effects.early.drain(..) {
-                self.end_early(early);
+                self.finish_early(early);
             }
         }
         self.state.spare.effects = Some(effects);
@@ -211,7 +213,7 @@ impl<B: Backend> Turn<'_, B> {
 fn queue_of(target: &Target) -> Option<u32> {
     match *target {
         Target::Op { queue, .. }
-        | Target::Covered { queue, .. }
+        | Target::OpFailure { queue, .. }
         | Target::Gate(queue)
         | Target::FullQueue { queue, .. } => Some(queue),
         Target::Wait(..) | Target::Callback(_) => None,
@@ -230,30 +232,30 @@ impl<T: Timeline> Publication<T> {
         self.timeline.record_step(self.state.as_ref().copied(), self.by)
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.timeline.notify(self.state.as_ref().copied());
     }
 }
 
 /// Effects that may call the program back. They come after everything that the engine has to do itself, and not on a thread
 /// that submits.
-struct Late<B: Backend> {
+struct LateEffects<B: Backend> {
     publications: Vec<Publication<B::Timeline>>,
     /// Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that: what
     /// is given back, and the timelines that have letters.
-    parting: Option<(Arc<Parting<B>>, Vec<usize>)>,
+    pending_deliveries: Option<(Arc<PendingDeliveries<B>>, Vec<usize>)>,
     reclaims: Vec<Ended<B::Work>>,
 }
 
-impl<B: Backend> Late<B> {
+impl<B: Backend> LateEffects<B> {
     fn perform(self, shared: &Shared<B>) {
         for publication in self.publications {
-            shared.tell(publication);
+            shared.notify(publication);
         }
-        if let Some((parting, letters)) = self.parting {
+        if let Some((pending_deliveries, foreign_timelines)) = self.pending_deliveries {
             // Its last letter gives back what it keeps: this thread may go on with those of others.
-            shared.part(&parting);
-            shared.tell_foreign(&letters);
+            shared.finish_delivery(&pending_deliveries);
+            shared.deliver_all(&foreign_timelines);
         }
         shared.reclaim_all(self.reclaims);
     }
@@ -261,19 +263,19 @@ impl<B: Backend> Late<B> {
 
 impl<B: Backend> Shared<B> {
     /// Releases waits of other queues that a promise covers now, and those of its own queue that are left.
-    fn cover(&self, covering: Covering, agenda: &mut Agenda) {
-        let Covering { slot, promise } = &covering;
+    fn apply_promise(&self, update: PromiseUpdate, deferred: &mut DeferredWork) {
+        let PromiseUpdate { timeline_state, promise } = &update;
         let source = self.queue(promise.queue);
-        let mut state = slot.lock();
+        let mut state = timeline_state.lock();
         // What has ended meanwhile is reached, or has failed: then everything is released anyway.
         let Some(promise) = state.find(promise.value, promise.queue, promise.epoch) else { return };
-        let accepted = promise.epoch <= source.issued.load(Ordering::Acquire);
-        let mut left = TURN;
+        let accepted = promise.epoch <= source.submitted.load(Ordering::Acquire);
+        let mut left = RELEASE_BATCH;
         for waiting in state.waiting(promise.value) {
-            let cover = if waiting == promise.queue {
-                Cover { queue: promise.queue, epoch: promise.epoch, event: None }
-            } else if accepted && promise.cover != 0 && self.reaches(self.queue(waiting), source) {
-                Cover { queue: promise.queue, epoch: promise.cover, event: promise.event }
+            let dependency = if waiting == promise.queue {
+                Dependency { queue: promise.queue, epoch: promise.epoch, event: None }
+            } else if accepted && promise.native_epoch != 0 && self.reaches(self.queue(waiting), source) {
+                Dependency { queue: promise.queue, epoch: promise.native_epoch, event: promise.event }
             } else {
                 continue;
             };
@@ -281,47 +283,47 @@ impl<B: Backend> Shared<B> {
                 && let Some((_, target)) = state.pop(waiting, promise.value)
             {
                 left -= 1;
-                if let Some(event) = cover.event {
-                    self.queue(cover.queue).events.lock().retain(event);
+                if let Some(event) = dependency.event {
+                    self.queue(dependency.queue).events.lock().retain(event);
                 }
-                agenda.released.push_back((target, Release::Covered(cover)));
+                deferred.released.push_back((target, Release::Ordered(dependency)));
             }
         }
-        slot.prune(&mut state);
+        timeline_state.prune(&mut state);
         drop(state);
         if left == 0 {
-            agenda.covers.push_back(covering);
+            deferred.promises_due.push_back(update);
         }
     }
 
     /// Delivers the next releases: all that are in a row for one queue.
-    fn deliver(&self, target: Target, release: Release, agenda: &mut Agenda) {
+    fn deliver_release(&self, target: Target, release: Release, deferred: &mut DeferredWork) {
         if let Some(index) = queue_of(&target) {
-            agenda.released.push_front((target, release));
-            Turn::begin(self, index, agenda).take_own_releases();
-            agenda.visit(index);
+            deferred.released.push_front((target, release));
+            QueueGuard::lock(self, index, deferred).apply_own_releases();
+            deferred.visit_queue(index);
             return;
         }
         match (target, release) {
             (Target::Wait(wait, number), Release::Failed(failure)) => wait.failed(number as usize, &failure),
             (Target::Wait(wait, number), _) => wait.reached(number as usize),
-            (Target::Callback(record), release) => agenda.callbacks.push_back((record, release)),
+            (Target::Callback(record), release) => deferred.callbacks.push_back((record, release)),
             _ => {}
         }
     }
 
     /// Calls the program back, or has another thread do so.
-    fn call_back(&self, record: &CallbackRecord, release: Release, agenda: &mut Agenda) {
+    fn call_back(&self, record: &CallbackRecord, release: Release, deferred: &mut DeferredWork) {
         let Some(callback) = record.take() else { return };
         self.callbacks.fetch_sub(1, Ordering::Relaxed);
         let state = match release {
             Release::Failed(failure) => Err(failure),
             Release::Reached(value) => Ok(value),
             // Only waits of queues are covered.
-            Release::Covered(_) => return,
+            Release::Ordered(_) => return,
         };
-        if agenda.submits {
-            agenda.deferred.push((callback, state));
+        if deferred.submits {
+            deferred.callbacks_elsewhere.push((callback, state));
         } else {
             self.count_panic(self.foreign(|| callback(state)));
         }
@@ -329,24 +331,38 @@ impl<B: Backend> Shared<B> {
 
     /// Does what has to be done without a lock. What may call the program back comes last, on a thread that is `busy`
     /// otherwise or submits, and on another one if this one submits.
-    fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, agenda: &mut Agenda) {
-        let Effects { publications, letters, parting, transitions, watches, runs, early, reclaims, garbage } =
-            effects;
+    fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, deferred: &mut DeferredWork) {
+        let Effects {
+            publications,
+            foreign_timelines,
+            pending_deliveries,
+            transitions,
+            subscriptions,
+            runs,
+            early,
+            reclaims,
+            garbage,
+        } = effects;
         let publications = self.publish(publications);
         let reclaims_late = self.take_late_reclaims(reclaims, busy);
         // Fast path: nothing calls back.
-        if !publications.is_empty() || !reclaims_late.is_empty() || parting.is_some() {
-            let parting = parting.take().map(|parting| (parting, std::mem::take(letters)));
-            self.put_off(Late { publications, parting, reclaims: reclaims_late }, agenda);
+        if !publications.is_empty() || !reclaims_late.is_empty() || pending_deliveries.is_some() {
+            let pending_deliveries = pending_deliveries
+                .take()
+                .map(|pending_deliveries| (pending_deliveries, std::mem::take(foreign_timelines)));
+            self.defer_late(
+                LateEffects { publications, pending_deliveries, reclaims: reclaims_late },
+                deferred,
+            );
         }
         if B::OBSERVES {
             self.observe_each(transitions.drain(..));
         }
-        if !watches.is_empty() {
-            for (timeline, value, slot) in watches.drain(..) {
-                self.watch(&timeline, value, &slot);
-                self.let_go(timeline);
-                self.let_go(slot);
+        if !subscriptions.is_empty() {
+            for (timeline, value, timeline_state) in subscriptions.drain(..) {
+                self.subscribe(&timeline, value, &timeline_state);
+                self.drop_foreign(timeline);
+                self.drop_foreign(timeline_state);
             }
         }
         for early in early {
@@ -366,8 +382,8 @@ impl<B: Backend> Shared<B> {
             self.reclaim_all(reclaims.drain(..));
         }
         if !garbage.is_empty() {
-            for slot in garbage.drain(..) {
-                self.let_go(slot);
+            for timeline_state in garbage.drain(..) {
+                self.drop_foreign(timeline_state);
             }
         }
     }
@@ -380,12 +396,12 @@ impl<B: Backend> Shared<B> {
 
     /// Has what may call the program back done later, by another thread if this one submits.
     #[cold]
-    fn put_off(&self, late: Late<B>, agenda: &mut Agenda) {
-        if agenda.submits {
+    fn defer_late(&self, late: LateEffects<B>, deferred: &mut DeferredWork) {
+        if deferred.submits {
             self.defer(move |shared| late.perform(shared));
         } else {
-            self.leave(move |shared| late.perform(shared));
-            agenda.tells = true;
+            self.push_late_callback(move |shared| late.perform(shared));
+            deferred.runs_late = true;
         }
     }
 
@@ -407,11 +423,11 @@ impl<B: Backend> Shared<B> {
 
     /// Hands operations of the host to the backend.
     fn run_all(&self, index: u32, runs: &mut Vec<(Key, B::Work, Option<Failure>)>) {
-        let keeper = self.queue(index).keeper.lock().as_ref().and_then(Weak::upgrade);
-        for ((key, work, failure), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
+        let keep_alive = self.queue(index).keep_alive.lock().as_ref().and_then(Weak::upgrade);
+        for ((key, work, failure), keep_alive) in runs.drain(..).zip(std::iter::repeat(keep_alive)) {
             // Without a keeper the engine is on its way out, and nothing is left that could run.
-            if let Some(keeper) = keeper {
-                let task = HostTask::new(keeper, Ticket { engine: self.id, queue: index, key });
+            if let Some(keep_alive) = keep_alive {
+                let task = HostTask::new(keep_alive, Ticket { engine: self.id, queue: index, key });
                 self.count_panic(self.foreign(|| match failure {
                     None => self.backend.run(task, work),
                     Some(failure) => self.backend.clean_up(task, work, &failure),
@@ -435,7 +451,7 @@ impl<B: Backend> Shared<B> {
             if publications.first().is_some_and(has_waiters) {
                 deferred.append(publications);
             } else {
-                self.let_go(publications.pop());
+                self.drop_foreign(publications.pop());
             }
             return deferred;
         }
@@ -445,24 +461,24 @@ impl<B: Backend> Shared<B> {
             while let Some(next) = left.next_if(|next| publication.merges(next)) {
                 let says_more = next.state.as_ref().ok() >= publication.state.as_ref().ok();
                 let less = if says_more { std::mem::replace(&mut publication, next) } else { next };
-                self.let_go(less);
+                self.drop_foreign(less);
             }
             if has_waiters(&publication) {
                 deferred.push(publication);
             } else {
-                self.let_go(publication);
+                self.drop_foreign(publication);
             }
         }
         deferred
     }
 
     /// Wakes a timeline's own waiters. The last handle on a timeline may go here.
-    fn tell(&self, publication: Publication<B::Timeline>) {
-        self.count_panic(self.foreign(move || publication.tell()));
+    fn notify(&self, publication: Publication<B::Timeline>) {
+        self.count_panic(self.foreign(move || publication.notify()));
     }
 
     /// Drops a value that foreign code made: that is foreign code as well.
-    pub(super) fn let_go<T>(&self, value: T) {
+    pub(super) fn drop_foreign<T>(&self, value: T) {
         self.count_panic(self.foreign(move || drop(value)));
     }
 
@@ -470,10 +486,10 @@ impl<B: Backend> Shared<B> {
     /// is shown the value: then it fails.
     pub(super) fn reach(
         &self,
-        slot: &Arc<Slot>,
+        timeline_state: &Arc<TimelineState>,
         timeline: &B::Timeline,
         value: u64,
-        agenda: &mut Agenda,
+        deferred: &mut DeferredWork,
     ) -> Result<(), Failure> {
         let mut shown = Ok(());
         let show = || {
@@ -482,66 +498,66 @@ impl<B: Backend> Shared<B> {
                 Some(panic)
             })
         };
-        slot.reach(value, show, agenda);
+        timeline_state.reach(value, show, deferred);
         shown
     }
 
     /// Fails a timeline of the engine's own, also if it panics when it is shown that.
     pub(super) fn fail(
         &self,
-        slot: &Arc<Slot>,
+        timeline_state: &Arc<TimelineState>,
         timeline: &B::Timeline,
         failure: &Failure,
-        agenda: &mut Agenda,
+        deferred: &mut DeferredWork,
     ) {
         let show = |reached| self.foreign_counted(|| timeline.show(Err((reached, failure)))).unwrap_or(None);
-        slot.fail(failure, show, agenda);
+        timeline_state.fail(failure, show, deferred);
     }
 
     /// Has callbacks run on a thread that holds nothing of its program's.
     pub(super) fn defer(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
-        self.leave(run);
-        self.run_deferred_elsewhere();
+        self.push_late_callback(run);
+        self.run_late_callbacks_elsewhere();
     }
 
     /// Has another thread run what was left for later.
-    fn run_deferred_elsewhere(&self) {
+    fn run_late_callbacks_elsewhere(&self) {
         let Some(this) = self.this.upgrade() else {
             // The engine is on its way out, and so is the last thread that could submit.
-            return self.run_deferred();
+            return self.run_late_callbacks();
         };
-        let deferred = Deferred::new(move || this.run_deferred());
+        let deferred = DeferredCallbacks::new(move || this.run_late_callbacks());
         self.count_panic(self.foreign(|| self.backend.defer(deferred)));
     }
 
     /// Puts something behind whatever is left for later.
-    fn leave(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
-        self.deferred.fetch_add(1, Ordering::AcqRel);
-        self.left_to_others.lock().push_back(Box::new(run));
+    fn push_late_callback(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
+        self.callbacks_left.fetch_add(1, Ordering::AcqRel);
+        self.late_callbacks.lock().push_back(Box::new(run));
     }
 
     /// Runs what was left for later, in its order, unless another thread does.
-    pub(super) fn run_deferred(&self) {
+    pub(super) fn run_late_callbacks(&self) {
         while let Some(run) = {
-            let mut left = self.left_to_others.lock();
+            let mut left = self.late_callbacks.lock();
             left.pop_front()
         } {
             self.count_panic(self.foreign(|| run(self)));
-            self.deferred.fetch_sub(1, Ordering::AcqRel);
+            self.callbacks_left.fetch_sub(1, Ordering::AcqRel);
             self.wake_if_closing();
         }
     }
 
     /// Runs what was left for later if no thread is at it, since there may be none left that would. A thread that is at
     /// it goes on with the rest, and may be waiting for what this thread holds.
-    pub(super) fn run_abandoned(&self) {
-        let left = self.left_to_others.lock().len() as u64;
-        if self.deferred.load(Ordering::Acquire) == left {
-            self.run_deferred();
+    pub(super) fn run_stranded_callbacks(&self) {
+        let left = self.late_callbacks.lock().len() as u64;
+        if self.callbacks_left.load(Ordering::Acquire) == left {
+            self.run_late_callbacks();
         }
     }
 
-    fn call_back_elsewhere(&self, callbacks: Vec<Due>) {
+    fn call_back_elsewhere(&self, callbacks: Vec<DueCallback>) {
         self.defer(move |shared| {
             for (callback, state) in callbacks {
                 shared.count_panic(shared.foreign(|| callback(state)));
@@ -558,14 +574,14 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Watches a foreign timeline on behalf of `slot`.
-    pub(super) fn watch(&self, timeline: &B::Timeline, value: u64, slot: &Arc<Slot>) {
-        let port: Weak<dyn EngineEvents> = self.this.clone();
-        let watcher = Watcher::new(port, slot);
-        match self.foreign(|| timeline.watch(value, watcher.clone())) {
-            Ok(watch) => drop(slot.set_watch(Box::new(watch))),
+    /// Watches a foreign timeline on behalf of `timeline_state`.
+    pub(super) fn subscribe(&self, timeline: &B::Timeline, value: u64, timeline_state: &Arc<TimelineState>) {
+        let engine: Weak<dyn EngineEvents> = self.this.clone();
+        let subscriber = Subscriber::new(engine, timeline_state);
+        match self.foreign(|| timeline.subscribe(value, subscriber.clone())) {
+            Ok(subscription) => drop(timeline_state.set_subscription(Box::new(subscription))),
             Err(panic) => {
-                watcher.notify(Err(panic.clone()));
+                subscriber.notify(Err(panic.clone()));
                 self.count_panic(Err(panic));
             }
         }
@@ -616,8 +632,8 @@ impl<B: Backend> Shared<B> {
     }
 
     pub(crate) fn post_loss(&self, device: usize, failure: Failure) {
-        let mut entry = Entry::new(self);
-        entry.agenda().losses.push((device, failure));
+        let mut call = EngineCall::new(self);
+        call.deferred().losses.push((device, failure));
     }
 
     #[cfg(feature = "reactor")]
@@ -636,40 +652,40 @@ impl<B: Backend> EngineEvents for Shared<B> {
         self.this.upgrade().map(|this| this as Arc<dyn EngineEvents>)
     }
 
-    fn run(&self, agenda: &mut Agenda) {
+    fn run(&self, deferred: &mut DeferredWork) {
         loop {
-            if let Some((target, release)) = take_first(&mut agenda.released) {
-                self.deliver(target, release, agenda);
-            } else if let Some(index) = agenda.yields.take() {
+            if let Some((target, release)) = take_first(&mut deferred.released) {
+                self.deliver_release(target, release, deferred);
+            } else if let Some(index) = deferred.yielding_queue.take() {
                 // Behind the queues for which something was released.
-                agenda.visit(index);
-            } else if let Some((device, failure)) = agenda.losses.pop() {
-                self.spread_loss(device, failure, agenda);
-            } else if let Some(index) = take_first(&mut agenda.queues) {
-                Turn::begin(self, index, agenda).work();
-            } else if let Some(covering) = take_first(&mut agenda.covers) {
-                self.cover(covering, agenda);
-            } else if let Some(slot) = take_first(&mut agenda.drains) {
-                slot.drain(agenda);
-            } else if agenda.tells && !agenda.callbacks.is_empty() {
+                deferred.visit_queue(index);
+            } else if let Some((device, failure)) = deferred.losses.pop() {
+                self.spread_loss(device, failure, deferred);
+            } else if let Some(index) = take_first(&mut deferred.queues) {
+                QueueGuard::lock(self, index, deferred).run();
+            } else if let Some(update) = take_first(&mut deferred.promises_due) {
+                self.apply_promise(update, deferred);
+            } else if let Some(timeline_state) = take_first(&mut deferred.drains) {
+                timeline_state.drain(deferred);
+            } else if deferred.runs_late && !deferred.callbacks.is_empty() {
                 // Neither waits for the other: a callback may wait for what another driver has yet to be told.
-                agenda.tells = false;
-                self.run_deferred_elsewhere();
-            } else if let Some((callback, release)) = take_first(&mut agenda.callbacks) {
+                deferred.runs_late = false;
+                self.run_late_callbacks_elsewhere();
+            } else if let Some((callback, release)) = take_first(&mut deferred.callbacks) {
                 // The last, since it may take as long as it likes, or wait for what was before it.
-                self.call_back(&callback, release, agenda);
+                self.call_back(&callback, release, deferred);
             } else {
                 break;
             }
         }
-        if !agenda.deferred.is_empty() {
-            self.call_back_elsewhere(std::mem::take(&mut agenda.deferred));
+        if !deferred.callbacks_elsewhere.is_empty() {
+            self.call_back_elsewhere(std::mem::take(&mut deferred.callbacks_elsewhere));
         }
-        if std::mem::take(&mut agenda.tells) {
-            self.run_deferred();
+        if std::mem::take(&mut deferred.runs_late) {
+            self.run_late_callbacks();
         }
-        agenda.calls = false;
-        while let Some(index) = agenda.calling.pop() {
+        deferred.may_call_back = false;
+        while let Some(index) = deferred.calling_queues.pop() {
             let mut state = self.queue(index).lock();
             state.performing -= 1;
             let rests = state.closing && state.is_idle();
@@ -680,19 +696,19 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
     }
 
-    fn retire_slot(&self, slot: &Arc<Slot>) {
+    fn retire_timeline(&self, timeline_state: &Arc<TimelineState>) {
         self.timelines.fetch_sub(1, Ordering::Relaxed);
         // The last owner but for this list lets go of it just after this.
-        if Arc::strong_count(slot) == 1 {
-            let mut spare = self.spare_slots.lock();
-            if spare.len() < super::SPARE_SLOTS {
-                spare.push(slot.clone());
+        if Arc::strong_count(timeline_state) == 1 {
+            let mut spare = self.spare_timelines.lock();
+            if spare.len() < super::SPARE_TIMELINES {
+                spare.push(timeline_state.clone());
             }
         }
     }
 
-    fn remember_large(&self, slot: &Arc<Slot>) {
-        Shared::remember_large(self, slot);
+    fn remember_large(&self, timeline_state: &Arc<TimelineState>) {
+        Shared::remember_large(self, timeline_state);
     }
 
     fn count_callback(&self, more: bool) {
@@ -709,19 +725,19 @@ impl<B: Backend> EngineEvents for Shared<B> {
             return Err(CompletionError::UnknownQueue { index: queue.index(), queues: self.queues.len() });
         }
         let mut failure = failure;
-        if let Some(reported) = self.note_inside_submit(queue, epoch, &mut failure) {
+        if let Some(reported) = self.record_inside_submit(queue, epoch, &mut failure) {
             if self.polled {
                 self.progress.fetch_add(1, Ordering::Relaxed);
             }
             return reported;
         }
-        let mut entry = Entry::new(self);
-        let nested = entry.is_nested();
-        let mut turn = Turn::begin(self, queue.index, entry.agenda());
-        let reported = turn.report(epoch, failure);
-        turn.finish(nested);
-        drop(entry);
-        super::deferred::run_stranded();
+        let mut call = EngineCall::new(self);
+        let nested = call.is_nested();
+        let mut guard = QueueGuard::lock(self, queue.index, call.deferred());
+        let reported = guard.report(epoch, failure);
+        guard.finish(nested);
+        drop(call);
+        super::deferred_callbacks::run_stranded();
         if self.polled {
             self.progress.fetch_add(1, Ordering::Relaxed);
         }
@@ -732,10 +748,10 @@ impl<B: Backend> EngineEvents for Shared<B> {
         let Some(spec) = self.devices.get(device) else {
             return Err(CompletionError::UnknownDevice { device, devices: self.devices.len() });
         };
-        let mut entry = Entry::new(self);
+        let mut call = EngineCall::new(self);
         spec.unblocks.fetch_add(1, Ordering::AcqRel);
         crate::sync::fence(Ordering::SeqCst);
-        spec.wake_full(true, entry.agenda());
+        spec.wake_full(true, call.deferred());
         Ok(())
     }
 
@@ -749,44 +765,44 @@ impl<B: Backend> EngineEvents for Shared<B> {
     }
 
     fn host_done(&self, ticket: Ticket, result: Result<(), Failure>) {
-        let mut entry = Entry::new(self);
-        let mut turn = Turn::begin(self, ticket.queue, entry.agenda());
-        turn.end_host_work(ticket, result);
-        drop(turn);
-        entry.agenda().visit(ticket.queue);
+        let mut call = EngineCall::new(self);
+        let mut guard = QueueGuard::lock(self, ticket.queue, call.deferred());
+        guard.end_host_work(ticket, result);
+        drop(guard);
+        call.deferred().visit_queue(ticket.queue);
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::engine::slot::Promise;
+    use crate::engine::timeline_state::Promise;
     use crate::testing::{SoftBackend, device};
     use smallvec::SmallVec;
 
     #[test]
     fn promise_that_covers_many_waits_of_other_queues_covers_a_turn_of_them_at_a_time() {
         let engine = crate::engine::Engine::new(SoftBackend::new(vec![device(2)])).unwrap();
-        let (shared, mut agenda) = (engine.shared(), Agenda::default());
-        let slot = shared.new_slot(0);
-        for wait in (0u32..).take(2 * TURN + 1) {
+        let (shared, mut deferred) = (engine.shared(), DeferredWork::default());
+        let timeline_state = shared.new_timeline_state(0);
+        for wait in (0u32..).take(2 * RELEASE_BATCH + 1) {
             let key = crate::slab::Slab::<()>::new().next_key();
-            slot.park(
-                &mut slot.lock(),
-                crate::engine::Owner::queue(1),
+            timeline_state.park(
+                &mut timeline_state.lock(),
+                crate::engine::ListOwner::queue(1),
                 1,
                 Target::Op { queue: 1, key, wait, wide: false },
             );
         }
         // The queue has issued epoch zero, and nothing else.
-        let promise = Promise { value: 1, queue: 0, epoch: 0, cover: 1, event: None };
-        slot.promise(promise, &mut SmallVec::new(), &mut agenda);
-        agenda.covers.push_back(Covering { slot: slot.clone(), promise });
-        for (covered, left) in [(TURN, 1), (2 * TURN, 1), (2 * TURN + 1, 0)] {
-            let covering = agenda.covers.pop_front().unwrap();
-            shared.cover(covering, &mut agenda);
-            assert_eq!((agenda.released.len(), agenda.covers.len()), (covered, left));
+        let promise = Promise { value: 1, queue: 0, epoch: 0, native_epoch: 1, event: None };
+        timeline_state.promise(promise, &mut SmallVec::new(), &mut deferred);
+        deferred.promises_due.push_back(PromiseUpdate { timeline_state: timeline_state.clone(), promise });
+        for (ordered, left) in [(RELEASE_BATCH, 1), (2 * RELEASE_BATCH, 1), (2 * RELEASE_BATCH + 1, 0)] {
+            let update = deferred.promises_due.pop_front().unwrap();
+            shared.apply_promise(update, &mut deferred);
+            assert_eq!((deferred.released.len(), deferred.promises_due.len()), (ordered, left));
         }
-        assert!(!slot.has_listeners(), "no wait is left to be covered");
+        assert!(!timeline_state.has_listeners(), "no wait is left to be covered");
     }
 }

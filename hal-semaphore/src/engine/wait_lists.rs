@@ -6,7 +6,7 @@
 //! queues wait for gets an index: where the list of a queue is, and a tree in which each node has the smallest value of
 //! those below it, so that a signal finds what it releases without a look at any other list (rule S7).
 
-use super::slot::{Covered, Target};
+use super::timeline_state::{OrderedWait, Target};
 use crate::wait_list::WaitList;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -23,9 +23,9 @@ const LARGE: usize = 1024;
 
 /// Whose waits a list has: a queue's, or the host's, which only reaching the value releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Owner(u32);
+pub(crate) struct ListOwner(u32);
 
-impl Owner {
+impl ListOwner {
     /// The host. No queue has this number: there are at most 2¹⁶ devices with 64 queues each.
     pub(crate) const HOST: Self = Self(u32::MAX);
 
@@ -51,16 +51,16 @@ impl Owner {
 /// # Invariants
 ///
 /// - Each queue has at most one list, and so has the host.
-/// - `empty` is how many lists hold nothing, `coverable` how many waits are in lists of queues.
+/// - `empty` is how many lists hold nothing, `queue_waits` how many waits are in lists of queues.
 /// - The index, where there is one, has the place and the smallest value of each list.
 /// - No two waits have the same number, in whatever list they were: a waiter that gives up may still name one that is gone.
 #[derive(Default)]
-pub(super) struct Lists {
-    lists: SmallVec<[(Owner, WaitList<Target>); 1]>,
+pub(super) struct WaitLists {
+    lists: SmallVec<[(ListOwner, WaitList<Target>); 1]>,
     /// How many of them are empty.
     empty: usize,
     /// Waits in the lists of queues.
-    coverable: u64,
+    queue_waits: u64,
     /// The number of the last wait.
     order: u32,
     /// One of the lists has grown past [`LARGE`].
@@ -70,7 +70,7 @@ pub(super) struct Lists {
 
 /// Finds one list among many.
 struct Index {
-    places: HashMap<Owner, usize, BuildHasherDefault<OwnerHasher>>,
+    places: HashMap<ListOwner, usize, BuildHasherDefault<OwnerHasher>>,
     /// The smallest value of each list, from the middle on, and before that the smaller of each two, down to number one.
     tree: Vec<u64>,
 }
@@ -95,7 +95,7 @@ impl Hasher for OwnerHasher {
 }
 
 impl Index {
-    fn new(lists: &[(Owner, WaitList<Target>)]) -> Box<Self> {
+    fn new(lists: &[(ListOwner, WaitList<Target>)]) -> Box<Self> {
         let leaves = (lists.len() + 1).next_power_of_two();
         let mut tree = vec![u64::MAX; 2 * leaves];
         for (leaf, (_, list)) in tree.iter_mut().skip(leaves).zip(lists) {
@@ -159,10 +159,10 @@ impl Index {
     }
 }
 
-impl Lists {
+impl WaitLists {
     /// Waits of queues, which a signal under way may cover.
-    pub(super) fn coverable(&self) -> u64 {
-        self.coverable
+    pub(super) fn queue_waits(&self) -> u64 {
+        self.queue_waits
     }
 
     pub(super) fn are_empty(&self) -> bool {
@@ -174,9 +174,9 @@ impl Lists {
         self.lists.len()
     }
 
-    /// Whether [`pop`](Lists::pop) would take something.
+    /// Whether [`pop`](WaitLists::pop) would take something.
     #[inline]
-    pub(super) fn release(&self, reached: u64) -> bool {
+    pub(super) fn releases(&self, reached: u64) -> bool {
         match &self.index {
             Some(index) => index.least(1) <= reached && !self.are_empty(),
             None => self.lists.iter().any(|(_, list)| list.releases(reached)),
@@ -184,14 +184,14 @@ impl Lists {
     }
 
     #[inline]
-    fn place(&self, owner: Owner) -> Option<usize> {
+    fn place(&self, owner: ListOwner) -> Option<usize> {
         match &self.index {
             Some(index) => index.places.get(&owner).copied(),
             None => self.lists.iter().position(|&(other, _)| other == owner),
         }
     }
 
-    fn add(&mut self, owner: Owner) -> usize {
+    fn add(&mut self, owner: ListOwner) -> usize {
         if self.empty > 0
             && self.index.is_none()
             && let Some(place) = self.lists.iter().position(|(_, list)| list.is_empty())
@@ -216,12 +216,12 @@ impl Lists {
     }
 
     /// Adds a wait; returns its number.
-    pub(super) fn push(&mut self, owner: Owner, value: u64, target: Target) -> u32 {
+    pub(super) fn push(&mut self, owner: ListOwner, value: u64, target: Target) -> u32 {
         let place = self.place(owner).unwrap_or_else(|| self.add(owner));
         #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
         let (_, list) = &mut self.lists[place];
         self.empty -= usize::from(list.is_empty());
-        self.coverable += u64::from(owner.is_queue());
+        self.queue_waits += u64::from(owner.is_queue());
         self.order = self.order.wrapping_add(1);
         list.push(self.order, value, target);
         self.large |= list.capacity() > LARGE;
@@ -236,7 +236,7 @@ impl Lists {
         #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
         let (owner, list) = &self.lists[place];
         self.empty += usize::from(list.is_empty());
-        self.coverable -= u64::from(owner.is_queue());
+        self.queue_waits -= u64::from(owner.is_queue());
         if let Some(index) = &mut self.index {
             index.set(place, list.next());
         }
@@ -259,37 +259,38 @@ impl Lists {
 
     /// Takes the next wait of one queue whose value is at most `reached`.
     pub(super) fn pop_of(&mut self, queue: u32, reached: u64) -> Option<(u64, Target)> {
-        self.pop_at(self.place(Owner::queue(queue))?, reached)
+        self.pop_at(self.place(ListOwner::queue(queue))?, reached)
     }
 
     /// Takes waits of one queue whose value is at most `reached`, because work of the queue covers them, and at most so many. The wait
     /// of an operation that has others goes on waiting in the list of the host, since it may fail. Returns whether there are more.
-    pub(super) fn cover(
+    pub(super) fn take_ordered(
         &mut self,
         queue: u32,
         reached: u64,
         most: usize,
-        covered: &mut SmallVec<[Covered; 4]>,
+        ordered: &mut SmallVec<[OrderedWait; 4]>,
     ) -> bool {
-        let owner = Owner::queue(queue);
+        let owner = ListOwner::queue(queue);
         let Some(place) = self.place(owner) else { return false };
         let mut left = most;
         // Once it is empty it may be the host's.
-        let is_left = |&&(now, ref list): &&(Owner, WaitList<Target>)| now == owner && list.releases(reached);
+        let is_left =
+            |&&(now, ref list): &&(ListOwner, WaitList<Target>)| now == owner && list.releases(reached);
         while let Some((_, list)) = self.lists.get(place).filter(is_left) {
             if left == 0 {
                 return true;
             }
             left -= 1;
-            if let Some((failure_order, &Target::Op { key: op, wait, wide: true, .. })) = list.sole() {
-                let failure_order = Some(self.give_to_host(place, failure_order));
-                covered.push(Covered { op, wait, failure_order });
+            if let Some((failure_entry, &Target::Op { key: op, wait, wide: true, .. })) = list.sole() {
+                let failure_entry = Some(self.give_to_host(place, failure_entry));
+                ordered.push(OrderedWait { op, wait, failure_entry });
                 return false;
             }
             let Some((value, target)) = self.pop_at(place, reached) else { return false };
             let Target::Op { key: op, wait, wide, .. } = target else { continue };
-            let failure_order = wide.then(|| self.push(Owner::HOST, value, target));
-            covered.push(Covered { op, wait, failure_order });
+            let failure_entry = wide.then(|| self.push(ListOwner::HOST, value, target));
+            ordered.push(OrderedWait { op, wait, failure_entry });
         }
         false
     }
@@ -297,23 +298,23 @@ impl Lists {
     /// The only wait in a list, with this number, is one of the host's from now on. Returns its number there.
     fn give_to_host(&mut self, place: usize, order: u32) -> u32 {
         if self.index.is_none()
-            && self.place(Owner::HOST).is_none()
+            && self.place(ListOwner::HOST).is_none()
             && let Some((owner, _)) = self.lists.get_mut(place)
         {
             // The host has no list: this is its.
-            *owner = Owner::HOST;
-            self.coverable -= 1;
+            *owner = ListOwner::HOST;
+            self.queue_waits -= 1;
             return order;
         }
         let popped = self.pop_at(place, u64::MAX);
         let (value, target) = popped.unwrap_or_else(|| unreachable!("it is there, as was just seen"));
-        self.push(Owner::HOST, value, target)
+        self.push(ListOwner::HOST, value, target)
     }
 
     /// Whether there is a wait of that queue whose value is at most `reached`.
     #[cfg(test)]
     fn release_of(&self, queue: u32, reached: u64) -> bool {
-        self.place(Owner::queue(queue))
+        self.place(ListOwner::queue(queue))
             .and_then(|place| self.lists.get(place))
             .is_some_and(|(_, list)| list.releases(reached))
     }
@@ -334,7 +335,7 @@ impl Lists {
     }
 
     /// Takes a wait out by its number, if it is still here.
-    pub(super) fn remove(&mut self, owner: Owner, value: u64, order: u32) -> Option<Target> {
+    pub(super) fn remove(&mut self, owner: ListOwner, value: u64, order: u32) -> Option<Target> {
         let place = self.place(owner)?;
         let removed = self.lists.get_mut(place)?.1.remove(value, order)?;
         self.has_lost_one(place);
@@ -363,7 +364,7 @@ impl Lists {
         self.empty = self.lists.len();
     }
 
-    /// Whether a list has become large since the last [`trim`](Lists::trim).
+    /// Whether a list has become large since the last [`trim`](WaitLists::trim).
     pub(super) fn are_large(&self) -> bool {
         self.large
     }
@@ -385,33 +386,34 @@ mod tests {
 
     /// A step, with a number that says which list or wait it is about.
     #[derive(Clone, Debug)]
-    enum Step {
-        Push(Owner, u64),
+    enum ListStep {
+        Push(ListOwner, u64),
         Pop(u64),
         PopOf(u32, u64),
-        CoverOf(u32, u64),
+        TakeOrderedOf(u32, u64),
         Remove(usize),
         Prune,
         KeepFirst,
     }
 
-    fn step(queues: u32) -> impl Strategy<Value = Step> {
+    fn step(queues: u32) -> impl Strategy<Value = ListStep> {
         let owner = move || {
-            (0..=queues)
-                .prop_map(move |queue| if queue == queues { Owner::HOST } else { Owner::queue(queue) })
+            (0..=queues).prop_map(
+                move |queue| if queue == queues { ListOwner::HOST } else { ListOwner::queue(queue) },
+            )
         };
         prop_oneof![
-            6 => (owner(), 1..60u64).prop_map(|(owner, value)| Step::Push(owner, value)),
-            2 => (0..60u64).prop_map(Step::Pop),
-            2 => (0..queues, 0..60u64).prop_map(|(queue, value)| Step::PopOf(queue, value)),
-            2 => (0..queues, 0..60u64).prop_map(|(queue, value)| Step::CoverOf(queue, value)),
-            1 => any::<usize>().prop_map(Step::Remove),
-            1 => Just(Step::Prune),
-            1 => prop_oneof![30 => Just(Step::Prune), 1 => Just(Step::KeepFirst)],
+            6 => (owner(), 1..60u64).prop_map(|(owner, value)| ListStep::Push(owner, value)),
+            2 => (0..60u64).prop_map(ListStep::Pop),
+            2 => (0..queues, 0..60u64).prop_map(|(queue, value)| ListStep::PopOf(queue, value)),
+            2 => (0..queues, 0..60u64).prop_map(|(queue, value)| ListStep::TakeOrderedOf(queue, value)),
+            1 => any::<usize>().prop_map(ListStep::Remove),
+            1 => Just(ListStep::Prune),
+            1 => prop_oneof![30 => Just(ListStep::Prune), 1 => Just(ListStep::KeepFirst)],
         ]
     }
 
-    fn programs() -> impl Strategy<Value = Vec<Step>> {
+    fn programs() -> impl Strategy<Value = Vec<ListStep>> {
         prop_oneof![Just(2u32), Just(7), Just(9), Just(100)]
             .prop_flat_map(|queues| prop::collection::vec(step(queues), 1..400))
     }
@@ -429,19 +431,19 @@ mod tests {
         #[test]
         fn behave_as_one_list_for_each_queue(steps in programs()) {
             let key = Slab::<()>::new().next_key();
-            let mut lists = Lists::default();
-            let mut model = BTreeMap::<u32, (Owner, u64, u32)>::new();
+            let mut lists = WaitLists::default();
+            let mut model = BTreeMap::<u32, (ListOwner, u64, u32)>::new();
             let mut last = 0;
             for (id, step) in (0u32..).zip(steps) {
                 match step {
-                    Step::Push(owner, value) => {
+                    ListStep::Push(owner, value) => {
                         let target = Target::Op { queue: 0, key, wait: id, wide: id % 2 == 0 };
                         let order = lists.push(owner, value, target);
                         prop_assert!(order > last, "a number is used again");
                         last = order;
                         model.insert(id, (owner, value, order));
                     }
-                    Step::Pop(reached) => {
+                    ListStep::Pop(reached) => {
                         let popped = lists.pop(reached);
                         let any = model.values().any(|&(_, value, _)| value <= reached);
                         prop_assert_eq!(popped.is_some(), any);
@@ -453,8 +455,8 @@ mod tests {
                             prop_assert!(!smaller, "the smallest of a list comes first");
                         }
                     }
-                    Step::PopOf(queue, reached) => {
-                        let owner = Owner::queue(queue);
+                    ListStep::PopOf(queue, reached) => {
+                        let owner = ListOwner::queue(queue);
                         let least = model.values().filter(|&&(other, ..)| other == owner).map(|&(_, value, _)| value).min();
                         prop_assert_eq!(lists.release_of(queue, reached), least.is_some_and(|least| least <= reached));
                         let popped = lists.pop_of(queue, reached);
@@ -463,33 +465,33 @@ mod tests {
                             prop_assert_eq!(model.remove(&number(&target)).map(|(other, ..)| other), Some(owner));
                         }
                     }
-                    Step::CoverOf(queue, reached) => {
-                        let owner = Owner::queue(queue);
-                        let mut covered = SmallVec::new();
-                        let more = lists.cover(queue, reached, 2, &mut covered);
-                        for Covered { wait: id, failure_order, .. } in &covered {
+                    ListStep::TakeOrderedOf(queue, reached) => {
+                        let owner = ListOwner::queue(queue);
+                        let mut ordered = SmallVec::new();
+                        let more = lists.take_ordered(queue, reached, 2, &mut ordered);
+                        for OrderedWait { wait: id, failure_entry, .. } in &ordered {
                             let known = model.remove(id);
                             prop_assert_eq!(known.map(|(other, ..)| other), Some(owner));
                             let value = known.map_or(u64::MAX, |(_, value, _)| value);
                             prop_assert!(value <= reached);
-                            prop_assert_eq!(failure_order.is_some(), id % 2 == 0, "only what has others waits on");
-                            if let Some(order) = *failure_order {
-                                model.insert(*id, (Owner::HOST, value, order));
+                            prop_assert_eq!(failure_entry.is_some(), id % 2 == 0, "only what has others waits on");
+                            if let Some(order) = *failure_entry {
+                                model.insert(*id, (ListOwner::HOST, value, order));
                                 last = last.max(order);
                             }
                         }
                         let left = model.values().any(|&(other, value, _)| other == owner && value <= reached);
                         prop_assert_eq!(more, left);
-                        prop_assert!(covered.len() == 2 || !left);
+                        prop_assert!(ordered.len() == 2 || !left);
                     }
-                    Step::Remove(which) => {
+                    ListStep::Remove(which) => {
                         let Some((&id, &(owner, value, order))) = model.iter().nth(which % model.len().max(1)) else { continue };
                         prop_assert_eq!(lists.remove(owner, value, order).as_ref().map(number), Some(id));
                         prop_assert!(lists.remove(owner, value, order).is_none());
                         model.remove(&id);
                     }
-                    Step::Prune => lists.prune(),
-                    Step::KeepFirst => {
+                    ListStep::Prune => lists.prune(),
+                    ListStep::KeepFirst => {
                         while let Some((_, target)) = lists.pop(u64::MAX) {
                             prop_assert!(model.remove(&number(&target)).is_some());
                         }
@@ -497,11 +499,11 @@ mod tests {
                         prop_assert!(lists.lists.len() <= 1 && lists.index.is_none(), "the others stay");
                     }
                 }
-                let coverable = model.values().filter(|&&(owner, ..)| owner.is_queue()).count();
-                prop_assert_eq!(lists.coverable(), coverable as u64);
+                let queue_waits = model.values().filter(|&&(owner, ..)| owner.is_queue()).count();
+                prop_assert_eq!(lists.queue_waits(), queue_waits as u64);
                 prop_assert_eq!(lists.are_empty(), model.is_empty());
                 for reached in [0, 10, 30, 59] {
-                    prop_assert_eq!(lists.release(reached), model.values().any(|&(_, value, _)| value <= reached));
+                    prop_assert_eq!(lists.releases(reached), model.values().any(|&(_, value, _)| value <= reached));
                     let mut queues = lists.queues(reached);
                     queues.sort_unstable();
                     let mut expected: Vec<u32> = model.values()
@@ -518,9 +520,9 @@ mod tests {
     #[test]
     fn only_many_lists_have_an_index() {
         let key = Slab::<()>::new().next_key();
-        let mut lists = Lists::default();
+        let mut lists = WaitLists::default();
         for queue in 0..100 {
-            lists.push(Owner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false });
+            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false });
             assert_eq!(lists.index.is_some(), lists.lists.len() > MANY, "{} lists", lists.lists.len());
         }
         while lists.pop(1).is_some() {
@@ -532,44 +534,44 @@ mod tests {
     #[test]
     fn only_wait_of_a_queue_becomes_the_hosts_in_its_place_where_it_is_one_of_several() {
         let key = Slab::<()>::new().next_key();
-        let mut lists = Lists::default();
-        let cover = |lists: &mut Lists| {
-            let mut covered = SmallVec::new();
-            assert!(!lists.cover(7, 1, 1, &mut covered), "there are no more");
-            covered.iter().map(|covered| covered.failure_order).collect::<Vec<_>>()
+        let mut lists = WaitLists::default();
+        let take = |lists: &mut WaitLists| {
+            let mut ordered = SmallVec::new();
+            assert!(!lists.take_ordered(7, 1, 1, &mut ordered), "there are no more");
+            ordered.iter().map(|ordered| ordered.failure_entry).collect::<Vec<_>>()
         };
         for round in 1..10 {
-            let order = lists.push(Owner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: true });
-            assert_eq!(lists.coverable(), 1);
-            assert_eq!(cover(&mut lists), [Some(order)]);
-            assert_eq!((lists.coverable(), lists.len()), (0, 1), "round {round}");
-            assert!(cover(&mut lists).is_empty(), "it is covered once");
-            assert!(lists.release(1) && lists.remove(Owner::HOST, 1, order).is_some());
+            let order = lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: true });
+            assert_eq!(lists.queue_waits(), 1);
+            assert_eq!(take(&mut lists), [Some(order)]);
+            assert_eq!((lists.queue_waits(), lists.len()), (0, 1), "round {round}");
+            assert!(take(&mut lists).is_empty(), "it is covered once");
+            assert!(lists.releases(1) && lists.remove(ListOwner::HOST, 1, order).is_some());
         }
-        lists.push(Owner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: false });
-        assert_eq!(cover(&mut lists), [None]);
+        lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: false });
+        assert_eq!(take(&mut lists), [None]);
         assert!(lists.are_empty(), "there is nothing that a failure would matter to");
     }
 
     #[test]
     fn wait_that_was_not_always_the_only_one_is_covered_once_though_its_list_becomes_the_hosts() {
         let key = Slab::<()>::new().next_key();
-        let mut lists = Lists::default();
-        let [first, _] =
-            [0, 1].map(|wait| lists.push(Owner::queue(7), 1, Target::Op { queue: 7, key, wait, wide: true }));
-        assert!(lists.remove(Owner::queue(7), 1, first).is_some());
-        let mut covered = SmallVec::new();
-        assert!(!lists.cover(7, 1, 3, &mut covered), "there are no more");
-        assert_eq!(covered.iter().map(|covered| covered.wait).collect::<Vec<_>>(), [1]);
-        assert_eq!((lists.coverable(), lists.len()), (0, 1));
+        let mut lists = WaitLists::default();
+        let [first, _] = [0, 1]
+            .map(|wait| lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait, wide: true }));
+        assert!(lists.remove(ListOwner::queue(7), 1, first).is_some());
+        let mut ordered = SmallVec::new();
+        assert!(!lists.take_ordered(7, 1, 3, &mut ordered), "there are no more");
+        assert_eq!(ordered.iter().map(|ordered| ordered.wait).collect::<Vec<_>>(), [1]);
+        assert_eq!((lists.queue_waits(), lists.len()), (0, 1));
     }
 
     #[test]
     fn lists_are_large_as_long_as_one_of_them_is() {
         let key = Slab::<()>::new().next_key();
-        let mut lists = Lists::default();
-        let push = |lists: &mut Lists, queue| {
-            lists.push(Owner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false })
+        let mut lists = WaitLists::default();
+        let push = |lists: &mut WaitLists, queue| {
+            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false })
         };
         push(&mut lists, 0);
         assert!(!lists.are_large());
@@ -586,9 +588,9 @@ mod tests {
     #[test]
     fn empty_lists_do_not_accumulate() {
         let key = Slab::<()>::new().next_key();
-        let mut lists = Lists::default();
+        let mut lists = WaitLists::default();
         for queue in 0..1_000 {
-            lists.push(Owner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false });
+            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false });
             assert!(lists.pop(1).is_some());
             lists.prune();
         }

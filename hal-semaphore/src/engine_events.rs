@@ -5,8 +5,8 @@
 //! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type: what they hold of
 //! the engine is called its *port*. `engine/work.rs` implements it.
 
-use crate::engine::Agenda;
-use crate::engine::Slot;
+use crate::engine::DeferredWork;
+use crate::engine::TimelineState;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
@@ -19,19 +19,19 @@ pub(crate) type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 ///
 /// Completers have weak references to these, one for each queue: a thread that reports takes a strong one for the length of
 /// the call. A reference to the engine itself would be counted in one place that all queues share.
-pub(crate) trait Keeper: Send + Sync {
-    fn port(&self) -> &dyn EngineEvents;
+pub(crate) trait KeepAlive: Send + Sync {
+    fn engine(&self) -> &dyn EngineEvents;
 }
 
 pub(crate) trait EngineEvents: Send + Sync {
     /// A reference to keep, unless the engine is on its way out.
     fn share(&self) -> Option<Arc<dyn EngineEvents>>;
     /// Does what an agenda says, and what follows from it. Called without a lock.
-    fn run(&self, agenda: &mut Agenda);
+    fn run(&self, deferred: &mut DeferredWork);
     /// A slot has lost its registration.
-    fn retire_slot(&self, slot: &Arc<Slot>);
+    fn retire_timeline(&self, timeline_state: &Arc<TimelineState>);
     /// A slot has memory to give back one day.
-    fn remember_large(&self, slot: &Arc<Slot>);
+    fn remember_large(&self, timeline_state: &Arc<TimelineState>);
     /// One callback more or less waits for its timeline.
     fn count_callback(&self, more: bool);
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;

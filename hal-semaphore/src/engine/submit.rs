@@ -2,9 +2,9 @@
 
 //! Issuing: ordered operations go to the backend in batches, with their native waits and events; and the backend's answers.
 //!
-//! One thread at a time issues for a queue (`issuing`), without the lock while the backend works. The entries of a
+//! One thread at a time issues for a queue (`submitting`), without the lock while the backend works. The entries of a
 //! batch are in flight before the backend sees them, so that a completion from inside `submit` finds them; they
-//! cannot retire before the submission has returned (`issued`), and no other queue waits for them natively before.
+//! cannot retire before the submission has returned (`submitted`), and no other queue waits for them natively before.
 //!
 //! A submission may stop short. What was not accepted goes back to the head of the queue, in order, as if it had
 //! never left: its events are let go, and the native waits it was given are not counted as known.
@@ -23,12 +23,14 @@
 //! count again, and gets up if it has moved; a thread that reports counts first and then looks for sleepers. Counting
 //! begins with the first time that the device is full, and that time the queue asks once more.
 
-use super::agenda::Cover;
-use super::flow_window::BATCH;
-use super::queue::{ActionKind, InFlight, Known, OpState, Queue, QueueState, Scratch, Turn};
-use super::slot::{Promise, Standing};
+use super::deferred_work::Dependency;
+use super::flow_window::MAX_BATCH;
+use super::queue::{ActionKind, Frontier, InFlight, OpState, Queue, QueueGuard, QueueState, Scratch};
+use super::timeline_state::{Promise, WaitStatus};
 use super::{Device, Shared};
-use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
+use crate::backend::{
+    Backend, Batch, BatchItem, NativeWait, NativeWaits, StopReason, Submitted, Transition, WaitClass,
+};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
 use crate::mutation::{Mutation, is_mutated};
@@ -37,21 +39,21 @@ use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
 /// How many operations, coalesced ones included, one batch takes off a queue.
-const TURN: usize = 256;
+const SUBMIT_BATCH: usize = 256;
 
 /// How many of these the device has something to do with.
-fn native<B: Backend>(items: &[Item<B>]) -> usize {
+fn native<B: Backend>(items: &[BatchItem<B>]) -> usize {
     items.iter().filter(|item| !item.coalesced).count()
 }
 
 fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
-    queue.watched && device.native_waits == NativeWaits::Events
+    queue.awaitable && device.native_waits == NativeWaits::Events
 }
 
 /// What a promise says from the beginning about how to wait for it natively. Work of the device is waited for by its own
 /// epoch, as soon as the device has accepted it. Where that takes an event, and for what may be coalesced, it is known
 /// when the operation goes to the device.
-pub(super) fn foreseen_cover<B: Backend>(
+pub(super) fn expected_native_epoch<B: Backend>(
     queue: &Queue<B>,
     device: &Device,
     kind: ActionKind,
@@ -60,20 +62,20 @@ pub(super) fn foreseen_cover<B: Backend>(
     if kind == ActionKind::Queue && !records_events(queue, device) { epoch } else { 0 }
 }
 
-impl<B: Backend> Turn<'_, B> {
-    pub(super) fn can_issue(&self) -> bool {
+impl<B: Backend> QueueGuard<'_, B> {
+    pub(super) fn can_submit(&self) -> bool {
         let state = &self.state;
-        !state.issuing && !state.ready.is_empty() && !state.window.is_full() && self.may_begin()
+        !state.submitting && !state.queued.is_empty() && !state.window.is_full() && self.may_start()
     }
 
     /// Whether work of the queue may begin: its device is there, and what has not begun is not being ended.
-    pub(super) fn may_begin(&self) -> bool {
-        self.state.lost.is_none() && self.state.ending.is_none()
+    pub(super) fn may_start(&self) -> bool {
+        self.state.lost.is_none() && self.state.unstarted_sweep.is_none()
     }
 
     /// Issues one batch.
-    pub(super) fn issue(mut self) -> Self {
-        self.state.issuing = true;
+    pub(super) fn submit_batch(mut self) -> Self {
+        self.state.submitting = true;
         let mut scratch = self.state.scratch.take().unwrap_or_default();
         if self.records_events() {
             self = self.provide_events(&mut scratch);
@@ -81,18 +83,18 @@ impl<B: Backend> Turn<'_, B> {
         let reports = self.device.reports(self.shared.queues());
         let last_native = self.state.last_native;
         // Others had the lock while events were made.
-        if self.may_begin() {
+        if self.may_start() {
             self.fill(&mut scratch);
         }
         if scratch.items.is_empty() {
-            self.publish_issued();
+            self.publish_submitted();
         } else {
             self.state.stats.batches += 1;
             self.take_credits(native(&scratch.items));
-            self.state.shown = scratch.items.last().map_or(0, |item| item.epoch);
+            self.state.offered = scratch.items.last().map_or(0, |item| item.epoch);
             let id = self.queue.id;
             let answer;
-            (self, answer) = self.without(|shared, _| {
+            (self, answer) = self.unlocked(|shared, _| {
                 let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
                 shared
                     .foreign_counted(|| shared.backend.submit(id, &mut batch))
@@ -107,7 +109,7 @@ impl<B: Backend> Turn<'_, B> {
             }
         }
         self.state.scratch = Some(scratch);
-        self.state.issuing = false;
+        self.state.submitting = false;
         self
     }
 
@@ -131,13 +133,13 @@ impl<B: Backend> Turn<'_, B> {
     /// before is known here. Others may have gone to sleep meanwhile: they look again.
     fn make_count_known(self) -> Self {
         let device = self.device;
-        let step = |shared: &super::Shared<B>, agenda: &mut super::Agenda| {
+        let step = |shared: &super::Shared<B>, deferred: &mut super::DeferredWork| {
             for queue in device.own_queues(shared.queues()) {
                 drop(queue.lock());
             }
-            device.wake_full(true, agenda);
+            device.wake_full(true, deferred);
         };
-        self.without(step).0
+        self.unlocked(step).0
     }
 
     pub(super) fn records_events(&self) -> bool {
@@ -147,8 +149,8 @@ impl<B: Backend> Turn<'_, B> {
     /// Puts events for the next batch into its hands.
     fn provide_events(mut self, scratch: &mut Scratch<B>) -> Self {
         loop {
-            let wanted = self.state.ready.len().min(BATCH);
-            if self.state.eventless || !self.may_begin() || scratch.events.len() >= wanted {
+            let wanted = self.state.queued.len().min(MAX_BATCH);
+            if self.state.eventless || !self.may_start() || scratch.events.len() >= wanted {
                 return self;
             }
             let mut pool = self.queue.events.lock();
@@ -164,7 +166,7 @@ impl<B: Backend> Turn<'_, B> {
             let (id, device, queue) = (self.queue.id.device(), self.device, self.queue);
             let made;
             (self, made) =
-                self.without(|shared, _| shared.foreign_counted(|| shared.backend.create_event(id)));
+                self.unlocked(|shared, _| shared.foreign_counted(|| shared.backend.create_event(id)));
             match made {
                 Ok(Ok(event)) => scratch.events.push(queue.events.lock().add(event)),
                 Ok(Err(_)) => device.run_out_of_events(),
@@ -179,12 +181,12 @@ impl<B: Backend> Turn<'_, B> {
     /// Takes ordered operations off the queue into a batch and into flight.
     fn fill(&mut self, scratch: &mut Scratch<B>) {
         let most = self.state.window.batch();
-        for _ in 0..TURN {
+        for _ in 0..SUBMIT_BATCH {
             if scratch.items.len() == most {
                 break;
             }
-            let Some(key) = take_first(&mut self.state.ready) else { break };
-            if !self.leave_ready(key) {
+            let Some(key) = take_first(&mut self.state.queued) else { break };
+            if !self.dequeue(key) {
                 continue;
             }
             match self.op(key).map(|op| op.failure.clone()) {
@@ -221,7 +223,7 @@ impl<B: Backend> Turn<'_, B> {
         // What was done early has its work only to be reclaimed.
         let work = if kind == ActionKind::Barrier { None } else { op.work.take() };
         if kind == ActionKind::Marker && waits.is_empty() {
-            scratch.items.push(Item { op: key, epoch, work, event: None, waits, coalesced: true });
+            scratch.items.push(BatchItem { op: key, epoch, work, event: None, waits, coalesced: true });
             return self.coalesce(key, epoch);
         }
         let mut recorded = None;
@@ -234,30 +236,39 @@ impl<B: Backend> Turn<'_, B> {
             self.state.eventless = recorded.is_none();
         }
         let (number, event) = recorded.unzip();
-        let cover = if self.records_events() && number.is_none() { 0 } else { epoch };
-        scratch.items.push(Item { op: key, epoch, work, event, waits, coalesced: false });
+        let native_epoch = if self.records_events() && number.is_none() { 0 } else { epoch };
+        scratch.items.push(BatchItem { op: key, epoch, work, event, waits, coalesced: false });
         self.state.last_native = epoch;
-        self.fly(key, InFlight { op: key, epoch, on_device: true, cover, event: number, failure: None });
+        self.put_in_flight(
+            key,
+            InFlight { op: key, epoch, on_device: true, native_epoch, event: number, failure: None },
+        );
     }
 
     /// The operation is in flight from now on.
     #[inline]
-    fn fly(&mut self, key: Key, entry: InFlight) {
-        let (epoch, cover, event) = (entry.epoch, entry.cover, entry.event);
+    fn put_in_flight(&mut self, key: Key, entry: InFlight) {
+        let (epoch, native_epoch, event) = (entry.epoch, entry.native_epoch, entry.event);
         self.state.in_flight.push_back(entry);
         let op = self.state.ops.live_mut(key);
-        op.state = OpState::Issued;
+        op.state = OpState::Submitted;
         op.event = event;
-        if !self.queue.watched {
+        if !self.queue.awaitable {
             return;
         }
-        let foreseen = foreseen_cover(self.queue, self.device, op.kind, epoch);
-        if cover == foreseen {
+        let expected = expected_native_epoch(self.queue, self.device, op.kind, epoch);
+        if native_epoch == expected {
             return;
         }
         for signal in &op.signals {
-            if let Some(slot) = self.shared.own(&signal.timeline) {
-                slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover, event });
+            if let Some(timeline_state) = self.shared.own_state(&signal.timeline) {
+                timeline_state.amend(Promise {
+                    value: signal.value,
+                    queue: self.index,
+                    epoch,
+                    native_epoch,
+                    event,
+                });
             }
         }
     }
@@ -267,15 +278,18 @@ impl<B: Backend> Turn<'_, B> {
     /// are dominated by what the last work of the queue has waited for, so a bare epoch names that; an event of it may
     /// mean something else by now.
     fn coalesce(&mut self, key: Key, epoch: u64) {
-        let (cover, event) = match self.state.in_flight.back() {
-            Some(before) => (before.cover, before.event),
+        let (native_epoch, event) = match self.state.in_flight.back() {
+            Some(before) => (before.native_epoch, before.event),
             None if self.records_events() => (0, None),
             None => (self.state.last_native, None),
         };
         if let Some(event) = event {
             self.queue.events.lock().retain(event);
         }
-        self.fly(key, InFlight { op: key, epoch, on_device: false, cover, event, failure: None });
+        self.put_in_flight(
+            key,
+            InFlight { op: key, epoch, on_device: false, native_epoch, event, failure: None },
+        );
     }
 
     /// Decides what each wait of an operation costs, now that it goes to its device. Returns whether all are reached.
@@ -285,24 +299,24 @@ impl<B: Backend> Turn<'_, B> {
         let state = &mut *self.state;
         let mut all_reached = true;
         for record in &state.ops.live(key).waits {
-            let class = match record.slot.standing(record.value) {
-                Standing::Reached => WaitClass::Reached,
-                Standing::Failed(failure) => return Err(failure),
-                Standing::Open => {
+            let class = match record.timeline.status(record.value) {
+                WaitStatus::Reached => WaitClass::Reached,
+                WaitStatus::Failed(failure) => return Err(failure),
+                WaitStatus::Open => {
                     all_reached = false;
-                    let Some(cover) = record.cover() else {
+                    let Some(dependency) = record.dependency() else {
                         debug_assert!(false, "an ordered operation has a wait that nothing covers");
                         continue;
                     };
-                    let producer = self.shared.queue(cover.queue).point(cover.epoch);
-                    if cover.queue == self.index {
+                    let producer = self.shared.queue(dependency.queue).point(dependency.epoch);
+                    if dependency.queue == self.index {
                         state.stats.same_queue += 1;
                         WaitClass::SameQueue { producer }
-                    } else if is_dominated(self.shared, &state.known, cover, scratch) {
+                    } else if is_dominated(self.shared, &state.frontier, dependency, scratch) {
                         state.stats.dominated += 1;
                         WaitClass::Dominated { producer }
                     } else {
-                        add_native_wait(self.shared, cover, scratch, first_wait);
+                        add_native_wait(self.shared, dependency, scratch, first_wait);
                         if producer.queue.device == self.queue.id.device {
                             state.stats.native += 1;
                             WaitClass::Native { producer }
@@ -315,7 +329,7 @@ impl<B: Backend> Turn<'_, B> {
             };
             if B::OBSERVES {
                 let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
-                let timeline = (!record.slot.is_foreign()).then(|| record.slot.key());
+                let timeline = (!record.timeline.is_foreign()).then(|| record.timeline.key());
                 let transition = Transition::Wait { ticket, timeline, value: record.value, class };
                 state.effects.transitions.push(transition);
             }
@@ -323,7 +337,7 @@ impl<B: Backend> Turn<'_, B> {
         Ok(all_reached)
     }
 
-    /// [`take_answer`](Turn::take_answer), under one hold of the lock.
+    /// [`take_answer`](QueueGuard::take_answer), under one hold of the lock.
     fn apply_answer(
         &mut self,
         scratch: &mut Scratch<B>,
@@ -355,45 +369,51 @@ impl<B: Backend> Turn<'_, B> {
         match (refused, stop) {
             (refused, stop) if self.state.lost.is_some() => return self.apply_loss(refused, stop),
             (Some(refused), stop) => {
-                self.give_room(refusals);
+                self.return_credits(refusals);
                 self.apply_refusal(refused, stop, reports, last_native);
             }
-            (None, Some(Stop::Lost(failure))) => self.lose_device(failure),
+            (None, Some(StopReason::Lost(failure))) => self.lose_device(failure),
             (None, _) => self.state.window.accepted(),
         }
-        self.publish_issued();
+        self.publish_submitted();
     }
 
     /// The device was lost while it was asked: whatever it took, the sweep of this queue ends it; what it refused for a
     /// reason fails with that.
-    fn apply_loss(&mut self, refused: Option<u64>, stop: Option<Stop>) {
-        if let (Some(refused), Some(Stop::Failed(failure))) = (refused, stop) {
+    fn apply_loss(&mut self, refused: Option<u64>, stop: Option<StopReason>) {
+        if let (Some(refused), Some(StopReason::Failed(failure))) = (refused, stop) {
             let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
             if let Some(entry) = self.state.in_flight.get_mut(at) {
                 entry.failure.get_or_insert(failure);
             }
         }
-        self.state.issued = self.state.in_flight.back().map_or(self.state.issued, |entry| entry.epoch);
+        self.state.submitted = self.state.in_flight.back().map_or(self.state.submitted, |entry| entry.epoch);
     }
 
     /// The device did not take what is at `refused`, and nothing behind it.
-    fn apply_refusal(&mut self, refused: u64, stop: Option<Stop>, reports: Option<u64>, last_native: u64) {
-        self.state.shown = self.state.shown.min(refused - 1);
-        let fails = matches!(stop, Some(Stop::Failed(_)));
+    fn apply_refusal(
+        &mut self,
+        refused: u64,
+        stop: Option<StopReason>,
+        reports: Option<u64>,
+        last_native: u64,
+    ) {
+        self.state.offered = self.state.offered.min(refused - 1);
+        let fails = matches!(stop, Some(StopReason::Failed(_)));
         let key = self.take_back(refused, fails, last_native);
         if self.state.closing {
             // Others were ended while it looked as if the device had these.
-            self.end_unbegun(&super::stop::shutdown_failure());
+            self.fail_all_unstarted(&super::stop::shutdown_failure());
         }
         match stop {
-            Some(Stop::Failed(failure)) => {
+            Some(StopReason::Failed(failure)) => {
                 if let Some(key) = key {
                     // At once: it left a promise that looks as if its device had it.
                     self.end(key, Some(failure), None);
                 }
             }
-            Some(Stop::Lost(failure)) => self.lose_device(failure),
-            None => self.wait_for_room(reports),
+            Some(StopReason::Lost(failure)) => self.lose_device(failure),
+            None => self.wait_for_credits(reports),
         }
     }
 
@@ -410,8 +430,8 @@ impl<B: Backend> Turn<'_, B> {
         if source.id.device == self.queue.id.device {
             news.extend(source.history.lock().until(waited).filter(|&(queue, _)| queue != self.index));
         }
-        news.retain(|&mut (queue, epoch)| self.state.known.raise(queue, epoch, retired));
-        if self.queue.watched && !news.is_empty() {
+        news.retain(|&mut (queue, epoch)| self.state.frontier.raise(queue, epoch, retired));
+        if self.queue.awaitable && !news.is_empty() {
             let mut history = self.queue.history.lock();
             for (queue, known) in news {
                 history.add(epoch, queue, known);
@@ -423,17 +443,17 @@ impl<B: Backend> Turn<'_, B> {
     fn take_back(&mut self, refused: u64, fails: bool, last_native: u64) -> Option<Key> {
         let mut failed = None;
         while let Some(entry) = take_last_if(&mut self.state.in_flight, |entry| entry.epoch >= refused) {
-            self.withdraw_cover(&entry);
+            self.withdraw_native_epoch(&entry);
             self.release_event(self.index, entry.event);
             let fails = entry.epoch == refused && fails;
             let op = self.live(entry.op);
-            op.state = if fails { OpState::Unplaced } else { OpState::Ordered };
+            op.state = if fails { OpState::Pending } else { OpState::Queued };
             op.event = None;
             if fails {
                 failed = Some(entry.op);
                 break;
             }
-            self.state.ready.push_front(entry.op);
+            self.state.queued.push_front(entry.op);
         }
         let native = self.state.in_flight.iter().rev().find(|entry| entry.on_device);
         self.state.last_native = native.map_or(last_native, |entry| entry.epoch);
@@ -441,35 +461,41 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// How to wait for the operation natively is to be found out again: its device does not have it.
-    fn withdraw_cover(&self, entry: &InFlight) {
-        if !self.queue.watched {
+    fn withdraw_native_epoch(&self, entry: &InFlight) {
+        if !self.queue.awaitable {
             return;
         }
         let (op, epoch) = (self.state.ops.live(entry.op), entry.epoch);
-        let cover = foreseen_cover(self.queue, self.device, op.kind, epoch);
-        if cover == entry.cover {
+        let native_epoch = expected_native_epoch(self.queue, self.device, op.kind, epoch);
+        if native_epoch == entry.native_epoch {
             return;
         }
         for signal in &op.signals {
-            if let Some(slot) = self.shared.own(&signal.timeline) {
-                slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover, event: None });
+            if let Some(timeline_state) = self.shared.own_state(&signal.timeline) {
+                timeline_state.amend(Promise {
+                    value: signal.value,
+                    queue: self.index,
+                    epoch,
+                    native_epoch,
+                    event: None,
+                });
             }
         }
     }
 
     /// What stays in the queue while it is full hears of failures.
-    fn tell_ready_of_failures(&mut self) {
+    fn listen_for_failures_of_queued(&mut self) {
         // Those farther back were told when they were ordered.
         let keys: smallvec::SmallVec<[Key; 64]> =
-            self.state.ready.iter().take(2 * BATCH + 2).copied().collect();
+            self.state.queued.iter().take(2 * MAX_BATCH + 2).copied().collect();
         for key in keys {
-            self.listen_for_failures_elsewhere(key);
+            self.listen_for_failures_of_other_queues(key);
         }
     }
 
     /// The device has no room. Something of it that ends makes room; if nothing can end any more, the next piece of
     /// work is what it cannot take.
-    fn wait_for_room(&mut self, reports: Option<u64>) {
+    fn wait_for_credits(&mut self, reports: Option<u64>) {
         let device = self.device;
         if !device.counts_reports() {
             // Reports may have come uncounted: asks once more.
@@ -481,8 +507,8 @@ impl<B: Backend> Turn<'_, B> {
         fence(Ordering::SeqCst);
         // Before the reports: what ends in between has been reported then.
         let nothing_left = device.outstanding(self.shared.queues()) == 0;
-        let looks_last = is_mutated(Mutation::FullLooksAtWorkLast);
-        if device.reports(self.shared.queues()) != reports && !is_mutated(Mutation::FullDoesNotLookAgain) {
+        let looks_last = is_mutated(Mutation::FullChecksWorkLast);
+        if device.reports(self.shared.queues()) != reports && !is_mutated(Mutation::FullDoesNotCheckAgain) {
             // What took the room has ended meanwhile.
             self.state.window.resume(true);
             return;
@@ -490,28 +516,28 @@ impl<B: Backend> Turn<'_, B> {
         let nothing_left =
             if looks_last { device.outstanding(self.shared.queues()) == 0 } else { nothing_left };
         if !nothing_left {
-            self.tell_ready_of_failures();
+            self.listen_for_failures_of_queued();
             return;
         }
         self.state.window.resume(true);
         let id = self.queue.id;
-        if let Some(key) = self.state.ready.pop_front() {
+        if let Some(key) = self.state.queued.pop_front() {
             let failure = Failure::with_origin(
                 Code::ResourceExhausted,
                 Origin::Operation,
                 format!("{id} has no room for the operation although nothing is in flight on its device"),
             );
-            if self.leave_ready(key) {
+            if self.dequeue(key) {
                 self.end(key, Some(failure), None);
             }
         }
     }
 
     /// Publishes newly issued epochs, and tells the timelines whose listeners can now wait for them natively.
-    pub(super) fn publish_issued(&mut self) {
-        let before = self.state.issued;
+    pub(super) fn publish_submitted(&mut self) {
+        let before = self.state.submitted;
         let Some(last) = self.state.in_flight.back().map(|entry| entry.epoch) else { return };
-        if last <= before || !self.move_issued(last) {
+        if last <= before || !self.advance_submitted(last) {
             return;
         }
         let count = self.state.in_flight.len();
@@ -524,42 +550,45 @@ impl<B: Backend> Turn<'_, B> {
         }
         for at in first..count {
             let Some(entry) = self.state.in_flight.get(at) else { break };
-            let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
-            self.announce(key, Promise { value: 0, queue: self.index, epoch, cover, event });
+            let (key, epoch, native_epoch, event) = (entry.op, entry.epoch, entry.native_epoch, entry.event);
+            self.notify_listeners(key, Promise { value: 0, queue: self.index, epoch, native_epoch, event });
         }
     }
 
     /// The queue has been issued up to there. Returns whether there are listeners to tell.
     #[inline]
-    pub(super) fn move_issued(&mut self, epoch: u64) -> bool {
-        self.state.issued = epoch;
-        self.queue.issued.store(epoch, Ordering::Release);
-        if !self.queue.watched && !B::OBSERVES {
+    pub(super) fn advance_submitted(&mut self, epoch: u64) -> bool {
+        self.state.submitted = epoch;
+        self.queue.submitted.store(epoch, Ordering::Release);
+        if !self.queue.awaitable && !B::OBSERVES {
             return false;
         }
-        // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `slot`.
+        // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `timeline_state`.
         fence(Ordering::SeqCst);
         true
     }
 
     /// Tells the timelines of an operation that was issued whose listeners can now wait for them natively.
     #[inline(always)]
-    pub(super) fn announce(&mut self, key: Key, promise: Promise) {
+    pub(super) fn notify_listeners(&mut self, key: Key, promise: Promise) {
         let state = &mut *self.state;
         if B::OBSERVES {
             let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
             let point = self.queue.point(promise.epoch);
-            state.effects.transitions.push(Transition::Issued { ticket, point });
+            state.effects.transitions.push(Transition::Submitted { ticket, point });
         }
         // Where it cannot be waited for natively only the host can tell.
-        if !self.queue.watched || promise.cover == 0 {
+        if !self.queue.awaitable || promise.native_epoch == 0 {
             return;
         }
         for signal in &state.ops.live(key).signals {
-            let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-            if slot.has_listeners() && !is_mutated(Mutation::AnnounceDoesNotLook) {
+            let Some(timeline_state) = self.shared.own_state(&signal.timeline) else { continue };
+            if timeline_state.has_listeners() && !is_mutated(Mutation::SubmitDoesNotNotify) {
                 let promise = Promise { value: signal.value, ..promise };
-                self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
+                self.deferred.promises_due.push_back(super::deferred_work::PromiseUpdate {
+                    timeline_state: timeline_state.clone(),
+                    promise,
+                });
             }
         }
     }
@@ -567,25 +596,32 @@ impl<B: Backend> Turn<'_, B> {
 
 /// Whether a queue that knows so much, or the batch that is being made for it, waits for the cover or for what comes
 /// after it already.
-fn is_dominated<B: Backend>(shared: &Shared<B>, known: &Known, cover: Cover, scratch: &Scratch<B>) -> bool {
+fn is_dominated<B: Backend>(
+    shared: &Shared<B>,
+    frontier: &Frontier,
+    dependency: Dependency,
+    scratch: &Scratch<B>,
+) -> bool {
     // Where events are recorded a wait without one was dominated when it was classified, and stays so, though the queue
     // may have forgotten what dominates it.
-    let was = cover.event.is_none() && shared.device_of(cover.queue).native_waits == NativeWaits::Events;
-    let waits =
-        |wait: &NativeWait<_>| wait.point.queue.index == cover.queue && wait.point.epoch >= cover.epoch;
-    was || known.get(cover.queue) >= cover.epoch || scratch.waits.iter().any(waits)
+    let was =
+        dependency.event.is_none() && shared.device_of(dependency.queue).native_waits == NativeWaits::Events;
+    let waits = |wait: &NativeWait<_>| {
+        wait.point.queue.index == dependency.queue && wait.point.epoch >= dependency.epoch
+    };
+    was || frontier.get(dependency.queue) >= dependency.epoch || scratch.waits.iter().any(waits)
 }
 
 /// Adds a wait for the cover to those of the operation, which begin at `first_wait`: one for each queue.
 fn add_native_wait<B: Backend>(
     shared: &Shared<B>,
-    cover: Cover,
+    dependency: Dependency,
     scratch: &mut Scratch<B>,
     first_wait: usize,
 ) {
-    let source = shared.queue(cover.queue);
-    let event = cover.event.and_then(|event| source.events.lock().get(event).cloned());
-    let wait = NativeWait { point: source.point(cover.epoch), event };
+    let source = shared.queue(dependency.queue);
+    let event = dependency.event.and_then(|event| source.events.lock().get(event).cloned());
+    let wait = NativeWait { point: source.point(dependency.epoch), event };
     let own = scratch.waits.get_mut(first_wait..).unwrap_or(&mut []);
     match own.iter_mut().find(|earlier| earlier.point.queue == wait.point.queue) {
         Some(earlier) => *earlier = wait,

@@ -13,7 +13,7 @@
 //!
 //! The lock of a slot is taken while the lock of a queue is held, never the other way round, and never together with that
 //! of another slot. Under it only [`Timeline::show`](crate::timeline::Timeline::show) is called, which must be a store.
-//! What a step releases is put on the [`Agenda`] of the thread that took it, at most [`TURN`] at a time, so
+//! What a step releases is put on the [`DeferredWork`] of the thread that took it, at most [`RELEASE_BATCH`] at a time, so
 //! that the lock is held for a bounded time however many wait.
 //!
 //! # Listeners
@@ -24,9 +24,9 @@
 //! looks how far the queue is; the queue moves on and then looks at the count. One of the two sees the other, because
 //! a sequentially consistent fence stands between the store and the load of each.
 
-use super::agenda::{Agenda, Covering, Release};
+use super::deferred_work::{DeferredWork, PromiseUpdate, Release};
 use super::host_wait::{CallbackRecord, HostWait};
-use super::lists::{Lists, Owner};
+use super::wait_lists::{ListOwner, WaitLists};
 use crate::error::SignalError;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::{MAX_VALUE, TimelineKey};
@@ -43,7 +43,7 @@ use std::sync::Arc;
 const FAILED: u64 = 1 << 63;
 
 /// How many waits one hold of a slot's lock releases at most.
-pub(super) const TURN: usize = 64;
+pub(super) const RELEASE_BATCH: usize = 64;
 
 /// How many signals a look for one that covers a wait goes through at most.
 pub(super) const SCAN: usize = 16;
@@ -57,7 +57,7 @@ pub(crate) enum Target {
     /// One wait of a held operation, which is `wide` where it has others. Once it is covered only a failure matters to it.
     Op { queue: u32, key: Key, wait: u32, wide: bool },
     /// A covered wait of an operation that its device does not have yet: only a failure matters to it.
-    Covered { queue: u32, key: Key },
+    OpFailure { queue: u32, key: Key },
     /// A queue whose oldest operation has ended on its device before what it waited for has retired here.
     Gate(u32),
     /// A queue whose device was full and may have room again, because the device says so (`asked`) or something has ended.
@@ -70,11 +70,11 @@ pub(crate) enum Target {
 
 /// A wait that a promise covers in its own queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Covered {
+pub(super) struct OrderedWait {
     pub(super) op: Key,
     pub(super) wait: u32,
     /// The number under which the host's list of the slot has it from now on, where only a failure matters.
-    pub(super) failure_order: Option<u32>,
+    pub(super) failure_entry: Option<u32>,
 }
 
 /// A signal that work in some queue will make.
@@ -84,7 +84,7 @@ pub(crate) struct Promise {
     pub(super) queue: u32,
     pub(super) epoch: u64,
     /// The epoch that another queue waits for natively in order to wait for this signal; zero where there is none.
-    pub(super) cover: u64,
+    pub(super) native_epoch: u64,
     /// The event that was recorded there.
     pub(super) event: Option<EventIndex>,
 }
@@ -98,20 +98,20 @@ impl Promise {
 
 /// What the lock of a slot protects.
 #[derive(Default)]
-pub(crate) struct SlotState {
+pub(crate) struct TimelineInner {
     failure: Option<Failure>,
-    /// Timepoints, by their [`Owner`]: a waiting queue, or the host.
-    lists: Lists,
+    /// Timepoints, by their [`ListOwner`]: a waiting queue, or the host.
+    lists: WaitLists,
     /// Signals that work with a place in its queue will make, by value, queue and epoch.
     promises: VecDeque<Promise>,
     /// What watches a foreign timeline on behalf of this slot.
-    watch: Option<Box<dyn Any + Send>>,
+    subscription: Option<Box<dyn Any + Send>>,
     /// The engine knows that this slot has memory to give back.
     large: bool,
 }
 
 /// See the [module documentation](self).
-pub(crate) struct Slot {
+pub(crate) struct TimelineState {
     word: AtomicU64,
     /// How many waits a signal under way might cover.
     listeners: AtomicU64,
@@ -120,24 +120,24 @@ pub(crate) struct Slot {
     key: TimelineKey,
     /// It stands in for a foreign timeline.
     foreign: bool,
-    state: Mutex<SlotState>,
+    state: Mutex<TimelineInner>,
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for TimelineState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").field("key", &self.key).field("look", &self.look()).finish_non_exhaustive()
+        f.debug_struct("Slot").field("key", &self.key).field("look", &self.snapshot()).finish_non_exhaustive()
     }
 }
 
 /// Whether a wait is over.
 #[derive(Clone, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum WaitStatus {
     Open,
     Reached,
     Failed(Failure),
 }
 
-impl Slot {
+impl TimelineState {
     pub(crate) fn new(key: TimelineKey, foreign: bool, value: u64) -> Self {
         Self {
             word: AtomicU64::new(value),
@@ -145,7 +145,7 @@ impl Slot {
             promised: std::sync::atomic::AtomicU64::new(0),
             key,
             foreign,
-            state: Mutex::new(SlotState::default()),
+            state: Mutex::new(TimelineInner::default()),
         }
     }
 
@@ -172,7 +172,7 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> Guard<'_, SlotState> {
+    pub(super) fn lock(&self) -> Guard<'_, TimelineInner> {
         self.state.lock()
     }
 
@@ -190,7 +190,7 @@ impl Slot {
 
     /// The value reached, and whether the timeline has failed, at one moment.
     #[inline]
-    pub(super) fn look(&self) -> (u64, bool) {
+    pub(super) fn snapshot(&self) -> (u64, bool) {
         let word = self.word.load(Ordering::Acquire);
         (word & !FAILED, word & FAILED != 0)
     }
@@ -211,14 +211,14 @@ impl Slot {
 
     /// How a wait for `value` stands that was registered before: a value that came before the failure counts.
     #[inline]
-    pub(super) fn standing(&self, value: u64) -> Standing {
+    pub(super) fn status(&self, value: u64) -> WaitStatus {
         let word = self.word.load(Ordering::Acquire);
         if word & !FAILED >= value {
-            Standing::Reached
+            WaitStatus::Reached
         } else if word & FAILED != 0 {
-            Standing::Failed(self.recorded())
+            WaitStatus::Failed(self.recorded())
         } else {
-            Standing::Open
+            WaitStatus::Open
         }
     }
 
@@ -227,7 +227,7 @@ impl Slot {
         self: &Arc<Self>,
         value: u64,
         show: impl FnOnce(),
-        agenda: &mut Agenda,
+        deferred: &mut DeferredWork,
     ) -> Result<(), SignalError> {
         if value > MAX_VALUE {
             return Err(SignalError::ValueTooLarge { value });
@@ -241,7 +241,7 @@ impl Slot {
             return Err(SignalError::NotAbove { value, current });
         }
         show();
-        self.raise(&mut state, value, agenda);
+        self.raise(&mut state, value, deferred);
         Ok(())
     }
 
@@ -251,20 +251,20 @@ impl Slot {
         self: &Arc<Self>,
         value: u64,
         show: impl FnOnce() -> Option<Failure>,
-        agenda: &mut Agenda,
+        deferred: &mut DeferredWork,
     ) {
         let mut state = self.state.lock();
         if state.failure.is_some() || value <= self.value() {
             return;
         }
         match show() {
-            Some(failure) => self.fail_at(&mut state, self.value(), failure, agenda),
-            None => self.raise(&mut state, value, agenda),
+            Some(failure) => self.fail_at(&mut state, self.value(), failure, deferred),
+            None => self.raise(&mut state, value, deferred),
         }
     }
 
     #[inline]
-    fn raise(self: &Arc<Self>, state: &mut SlotState, value: u64, agenda: &mut Agenda) {
+    fn raise(self: &Arc<Self>, state: &mut TimelineInner, value: u64, deferred: &mut DeferredWork) {
         self.word.store(value, Ordering::Release);
         let is_made = |promise: &Promise| promise.value <= value;
         if state.promises.front().is_some_and(is_made) {
@@ -275,7 +275,7 @@ impl Slot {
                 state.promises.drain(..made);
             }
         }
-        self.release(state, agenda);
+        self.release(state, deferred);
     }
 
     /// Fails the timeline for good; only the first failure counts. `show` runs in the same step, with the value
@@ -284,7 +284,7 @@ impl Slot {
         self: &Arc<Self>,
         failure: &Failure,
         show: impl FnOnce(u64) -> Option<Failure>,
-        agenda: &mut Agenda,
+        deferred: &mut DeferredWork,
     ) -> bool {
         let before = if is_mutated(Mutation::FailureForgetsValue) { self.value() } else { 0 };
         let mut state = self.state.lock();
@@ -293,57 +293,75 @@ impl Slot {
         }
         let value = if is_mutated(Mutation::FailureForgetsValue) { before } else { self.value() };
         let earlier = show(value);
-        self.fail_at(&mut state, value, earlier.unwrap_or_else(|| failure.clone()), agenda);
+        self.fail_at(&mut state, value, earlier.unwrap_or_else(|| failure.clone()), deferred);
         true
     }
 
-    fn fail_at(self: &Arc<Self>, state: &mut SlotState, value: u64, failure: Failure, agenda: &mut Agenda) {
+    fn fail_at(
+        self: &Arc<Self>,
+        state: &mut TimelineInner,
+        value: u64,
+        failure: Failure,
+        deferred: &mut DeferredWork,
+    ) {
         state.failure = Some(failure);
         self.word.store(value | FAILED, Ordering::Release);
         state.promises.clear();
-        self.release(state, agenda);
+        self.release(state, deferred);
     }
 
-    /// Goes on releasing what waits; see [`TURN`].
-    pub(super) fn drain(self: &Arc<Self>, agenda: &mut Agenda) {
+    /// Goes on releasing what waits; see [`RELEASE_BATCH`].
+    pub(super) fn drain(self: &Arc<Self>, deferred: &mut DeferredWork) {
         let mut state = self.state.lock();
-        self.release(&mut state, agenda);
+        self.release(&mut state, deferred);
     }
 
     /// Puts what the state of the timeline sets free on the agenda, and the slot itself if there is more.
     #[inline]
-    fn release(self: &Arc<Self>, state: &mut SlotState, agenda: &mut Agenda) {
+    fn release(self: &Arc<Self>, state: &mut TimelineInner, deferred: &mut DeferredWork) {
         let reached = self.value();
         let limit = if state.failure.is_some() { u64::MAX } else { reached };
-        if state.lists.release(limit) {
-            self.release_some(state, reached, limit, agenda);
+        if state.lists.releases(limit) {
+            self.release_some(state, reached, limit, deferred);
         }
     }
 
-    /// The same where something is set free, at most [`TURN`] of it.
+    /// The same where something is set free, at most [`RELEASE_BATCH`] of it.
     #[inline(never)]
-    fn release_some(self: &Arc<Self>, state: &mut SlotState, reached: u64, limit: u64, agenda: &mut Agenda) {
-        let mut left = TURN;
+    fn release_some(
+        self: &Arc<Self>,
+        state: &mut TimelineInner,
+        reached: u64,
+        limit: u64,
+        deferred: &mut DeferredWork,
+    ) {
+        let mut left = RELEASE_BATCH;
         while left > 0
             && let Some((value, target)) = state.lists.pop(limit)
         {
             left -= 1;
-            agenda.calls |= matches!(target, Target::Callback(_));
+            deferred.may_call_back |= matches!(target, Target::Callback(_));
             let release = match &state.failure {
                 Some(failure) if value > reached => Release::Failed(failure.clone()),
                 _ => Release::Reached(reached),
             };
-            agenda.released.push_back((target, release));
+            deferred.released.push_back((target, release));
         }
-        if left == 0 && state.lists.release(limit) {
-            agenda.calls = true;
-            agenda.drains.push_back(self.clone());
+        if left == 0 && state.lists.releases(limit) {
+            deferred.may_call_back = true;
+            deferred.drains.push_back(self.clone());
         }
         self.prune(state);
     }
 
-    /// Adds a timepoint of a wait that is open. Returns the number by which [`unpark`](Slot::unpark) takes it out again.
-    pub(super) fn park(&self, state: &mut SlotState, owner: Owner, value: u64, target: Target) -> u32 {
+    /// Adds a timepoint of a wait that is open. Returns the number by which [`unpark`](TimelineState::unpark) takes it out again.
+    pub(super) fn park(
+        &self,
+        state: &mut TimelineInner,
+        owner: ListOwner,
+        value: u64,
+        target: Target,
+    ) -> u32 {
         debug_assert!(state.failure.is_none(), "a failed timeline is not waited for");
         let order = state.lists.push(owner, value, target);
         if owner.is_queue() {
@@ -353,7 +371,7 @@ impl Slot {
     }
 
     /// Takes a timepoint out whose owner no longer waits. It may have been released already.
-    pub(crate) fn unpark(&self, owner: Owner, value: u64, order: u32) {
+    pub(crate) fn unpark(&self, owner: ListOwner, value: u64, order: u32) {
         let mut state = self.state.lock();
         let removed = state.lists.remove(owner, value, order);
         self.count_listeners(&state);
@@ -363,16 +381,16 @@ impl Slot {
     }
 
     /// Counts a waiter that is about to look for a signal that covers its wait, so that queues which hand such a signal
-    /// to their device from now on come by. Ends with [`count_listeners`](Slot::count_listeners) at the latest.
-    pub(super) fn listen(&self, state: &SlotState) {
-        self.listeners.store(state.lists.coverable() + 1, Ordering::Relaxed);
+    /// to their device from now on come by. Ends with [`count_listeners`](TimelineState::count_listeners) at the latest.
+    pub(super) fn listen(&self, state: &TimelineInner) {
+        self.listeners.store(state.lists.queue_waits() + 1, Ordering::Relaxed);
         if !is_mutated(Mutation::ListenerHasNoFence) {
             fence(Ordering::SeqCst);
         }
     }
 
-    pub(super) fn count_listeners(&self, state: &SlotState) {
-        self.listeners.store(state.lists.coverable(), Ordering::Relaxed);
+    pub(super) fn count_listeners(&self, state: &TimelineInner) {
+        self.listeners.store(state.lists.queue_waits(), Ordering::Relaxed);
     }
 
     /// Whether a signal that is with its device now may cover a wait. The caller has moved on and then passed a
@@ -383,7 +401,7 @@ impl Slot {
     }
 
     /// Puts lists that are empty away if there are many.
-    pub(super) fn prune(&self, state: &mut SlotState) {
+    pub(super) fn prune(&self, state: &mut TimelineInner) {
         state.lists.prune();
         self.count_listeners(state);
     }
@@ -396,13 +414,13 @@ impl Slot {
     }
 
     /// Work with a place in a queue will signal `promise`. Releases what that covers in the queue itself, and says
-    /// through the agenda if there is more of it. Returns whether the slot [has become large](SlotState::becomes_large).
+    /// through the agenda if there is more of it. Returns whether the slot [has become large](TimelineInner::becomes_large).
     #[inline(always)]
     pub(super) fn promise(
         self: &Arc<Self>,
         promise: Promise,
-        covered: &mut SmallVec<[Covered; 4]>,
-        agenda: &mut Agenda,
+        ordered: &mut SmallVec<[OrderedWait; 4]>,
+        deferred: &mut DeferredWork,
     ) -> bool {
         let mut state = self.state.lock();
         if state.failure.is_some() || promise.value <= self.value() {
@@ -418,15 +436,15 @@ impl Slot {
             return false;
         }
         let large = state.becomes_large();
-        if state.lists.coverable() == 0 {
+        if state.lists.queue_waits() == 0 {
             return large;
         }
-        let before = covered.len();
-        let more = state.lists.cover(promise.queue, promise.value, TURN, covered);
+        let before = ordered.len();
+        let more = state.lists.take_ordered(promise.queue, promise.value, RELEASE_BATCH, ordered);
         if more {
-            agenda.covers.push_back(Covering { slot: self.clone(), promise });
+            deferred.promises_due.push_back(PromiseUpdate { timeline_state: self.clone(), promise });
         }
-        if covered.len() > before {
+        if ordered.len() > before {
             self.prune(&mut state);
         }
         large
@@ -441,22 +459,22 @@ impl Slot {
     }
 
     /// Registers a wait of the host, which nothing but the value releases; or says that it is over. Says also whether the
-    /// slot [has become large](SlotState::becomes_large).
+    /// slot [has become large](TimelineInner::becomes_large).
     pub(crate) fn wait_for(&self, value: u64, target: Target) -> Result<(u32, bool), Result<u64, Failure>> {
         let mut state = self.state.lock();
         let reached = self.value();
         match &state.failure {
-            _ if is_mutated(Mutation::RegisterDoesNotLook) => {}
+            _ if is_mutated(Mutation::RegisterDoesNotCheck) => {}
             Some(failure) => return Err(Err(failure.clone())),
             None if reached >= value => return Err(Ok(reached)),
             None => {}
         }
-        let order = self.park(&mut state, Owner::HOST, value, target);
+        let order = self.park(&mut state, ListOwner::HOST, value, target);
         Ok((order, state.becomes_large()))
     }
 
     /// The timeline cannot be signalled any more.
-    pub(crate) fn abandon(self: &Arc<Self>, agenda: &mut Agenda) {
+    pub(crate) fn abandon(self: &Arc<Self>, deferred: &mut DeferredWork) {
         // Without a handle no waiter can come any more, and one that has failed has none left.
         let waited_for = !self.state.lock().lists.are_empty();
         if waited_for {
@@ -468,12 +486,12 @@ impl Slot {
                     "the timeline was dropped at {value}: what was waited for can no longer be signalled"
                 ),
             );
-            self.fail(&failure, |_| None, agenda);
+            self.fail(&failure, |_| None, deferred);
         }
     }
 
-    pub(crate) fn set_watch(&self, watch: Box<dyn Any + Send>) -> Option<Box<dyn Any + Send>> {
-        self.state.lock().watch.replace(watch)
+    pub(crate) fn set_subscription(&self, subscription: Box<dyn Any + Send>) -> Option<Box<dyn Any + Send>> {
+        self.state.lock().subscription.replace(subscription)
     }
 
     /// The value that the promises will bring the timeline to.
@@ -504,7 +522,7 @@ fn find(promises: &mut VecDeque<Promise>, value: u64, queue: u32, epoch: u64) ->
     promises.get_mut(at)
 }
 
-impl SlotState {
+impl TimelineInner {
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }

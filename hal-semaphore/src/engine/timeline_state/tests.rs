@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What one step of a timeline puts on the agenda, and what it leaves behind in the slot.
+
+use super::*;
+use crate::slab::Slab;
+
+const QUEUE: u32 = 3;
+
+fn timeline() -> Arc<TimelineState> {
+    Arc::new(TimelineState::new(TimelineKey { engine: 1, number: 1 }, false, 0))
+}
+
+/// So many operations wait for the value.
+fn park(timeline: &TimelineState, owner: ListOwner, value: u64, waits: usize) {
+    for _ in 0..waits {
+        let key = Slab::<()>::new().next_key();
+        let mut state = timeline.lock();
+        timeline.park(&mut state, owner, value, Target::Op { queue: QUEUE, key, wait: 0, wide: false });
+    }
+}
+
+/// A promise of the queue. Returns how many of its waits that covers at once, and whether the slot becomes large.
+fn promise(
+    timeline: &Arc<TimelineState>,
+    value: u64,
+    epoch: u64,
+    deferred: &mut DeferredWork,
+) -> (usize, bool) {
+    let mut ordered = SmallVec::new();
+    let promise = Promise { value, queue: QUEUE, epoch, native_epoch: 0, event: None };
+    let large = timeline.promise(promise, &mut ordered, deferred);
+    (ordered.len(), large)
+}
+
+#[test]
+fn signal_of_a_value_that_many_wait_for_releases_a_turn_of_them_at_a_time() {
+    let (timeline, mut deferred) = (timeline(), DeferredWork::default());
+    park(&timeline, ListOwner::HOST, 1, 2 * RELEASE_BATCH);
+    timeline.signal(1, || (), &mut deferred).unwrap();
+    assert_eq!((deferred.released.len(), deferred.drains.len()), (RELEASE_BATCH, 1));
+    deferred.drains.pop_front().unwrap().drain(&mut deferred);
+    assert_eq!(
+        (deferred.released.len(), deferred.drains.len()),
+        (2 * RELEASE_BATCH, 0),
+        "nothing is left to come back for"
+    );
+}
+
+#[test]
+fn promise_that_covers_many_waits_of_its_queue_covers_a_turn_of_them_at_a_time() {
+    let (timeline, mut deferred) = (timeline(), DeferredWork::default());
+    park(&timeline, ListOwner::queue(QUEUE), 1, RELEASE_BATCH + 1);
+    assert_eq!(promise(&timeline, 1, 1, &mut deferred).0, RELEASE_BATCH);
+    assert_eq!(deferred.promises_due.len(), 1);
+}
+
+#[test]
+fn timelines_with_more_to_release_have_their_turns_in_order() {
+    let (timelines, mut deferred) = ([timeline(), timeline()], DeferredWork::default());
+    for timeline in &timelines {
+        park(timeline, ListOwner::queue(QUEUE), 1, RELEASE_BATCH + 1);
+        park(timeline, ListOwner::HOST, 2, RELEASE_BATCH + 1);
+        promise(timeline, 1, 1, &mut deferred);
+        timeline.signal(2, || (), &mut deferred).unwrap();
+    }
+    let (promises_due, drains) = (&deferred.promises_due, &deferred.drains);
+    assert!(timelines.iter().eq(promises_due.iter().map(|update| &update.timeline_state)), "covers");
+    assert!(timelines.iter().eq(drains), "drains");
+}
+
+impl PartialEq for TimelineState {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+#[test]
+fn only_waits_that_can_be_covered_are_listened_for_and_only_while_they_are_there() {
+    let (timeline, mut deferred) = (timeline(), DeferredWork::default());
+    park(&timeline, ListOwner::HOST, 1, 1);
+    assert!(!timeline.has_listeners());
+    timeline.listen(&timeline.lock());
+    assert!(timeline.has_listeners(), "one is about to look");
+    timeline.count_listeners(&timeline.lock());
+    assert!(!timeline.has_listeners());
+    park(&timeline, ListOwner::queue(QUEUE), 2, 1);
+    assert!(timeline.has_listeners());
+    promise(&timeline, 2, 1, &mut deferred);
+    assert!(!timeline.has_listeners(), "covered");
+    park(&timeline, ListOwner::queue(QUEUE + 1), 2, 1);
+    assert!(timeline.has_listeners());
+    timeline.signal(2, || (), &mut deferred).unwrap();
+    assert!(!timeline.has_listeners(), "released");
+}
+
+#[test]
+fn lists_that_a_signal_or_a_promise_has_emptied_are_put_away() {
+    let (timeline, mut deferred) = (timeline(), DeferredWork::default());
+    for queue in 0..100 {
+        park(&timeline, ListOwner::queue(queue), 1, 1);
+    }
+    timeline.signal(1, || (), &mut deferred).unwrap();
+    while let Some(timeline) = deferred.drains.pop_front() {
+        timeline.drain(&mut deferred);
+    }
+    assert!(timeline.lock().lists.len() < 10, "{} lists after a signal", timeline.lock().lists.len());
+    for (queue, value) in (0..100).zip(2..) {
+        park(&timeline, ListOwner::queue(queue), value, 1);
+        let promise = Promise { value, queue, epoch: 1, native_epoch: 0, event: None };
+        timeline.promise(promise, &mut SmallVec::new(), &mut deferred);
+    }
+    assert!(timeline.lock().lists.len() < 10, "{} lists after promises", timeline.lock().lists.len());
+}
+
+#[test]
+fn promise_that_says_nothing_new_is_not_remembered() {
+    let (timeline, mut deferred) = (timeline(), DeferredWork::default());
+    timeline.signal(1, || (), &mut deferred).unwrap();
+    assert_eq!(promise(&timeline, 1, 1, &mut deferred), (0, false), "it is reached");
+    assert!(!timeline.lock().has_promises());
+    for value in [3, 2, 2, 3] {
+        assert_eq!(promise(&timeline, value, 2, &mut deferred), (0, false));
+    }
+    let values: Vec<u64> = timeline.lock().promises.iter().map(|promise| promise.value).collect();
+    assert_eq!(values, [2, 3], "each once, the smallest first");
+    timeline.fail(&Failure::new(Code::Aborted, "given up"), |_| None, &mut deferred);
+    assert_eq!(promise(&timeline, 4, 3, &mut deferred), (0, false), "it has failed");
+    assert!(!timeline.lock().has_promises());
+}
+
+#[test]
+fn operation_that_signals_the_value_that_is_reached_shows_nothing() {
+    let (timeline, mut deferred) = (timeline(), DeferredWork::default());
+    let mut shown = 0;
+    for value in [1, 1, 2] {
+        let show = || {
+            shown += 1;
+            None
+        };
+        timeline.reach(value, show, &mut deferred);
+    }
+    assert_eq!((timeline.value(), shown), (2, 2));
+}
+
+#[test]
+fn slot_that_another_timeline_gets_has_nothing_of_the_one_before() {
+    let (timeline, mut deferred) = (timeline(), DeferredWork::default());
+    promise(&timeline, 7, 1, &mut deferred);
+    assert!(timeline.may_be_promised(7));
+    timeline.fail(&Failure::new(Code::Aborted, "given up"), |_| None, &mut deferred);
+    let mut timeline = Arc::into_inner(timeline).unwrap();
+    let key = TimelineKey { engine: 1, number: 2 };
+    timeline.reset(key, 3);
+    assert_eq!((timeline.key(), timeline.snapshot(), timeline.query().ok()), (key, (3, false), Some(3)));
+    assert!(timeline.lock().failure().is_none());
+    assert!(!timeline.may_be_promised(4), "nothing is promised yet, and nobody has to look for it");
+}
+
+/// Promises of any values, queues and epochs, in any order, while the timeline moves: they stay sorted, each once, and each is
+/// found, amended and gone when its value is reached.
+#[test]
+fn promises_stay_sorted_and_are_found_whatever_their_order() {
+    for seed in 0..200_u64 {
+        let (timeline, mut deferred) = (timeline(), DeferredWork::default());
+        let mut expected: std::collections::BTreeMap<(u64, u32, u64), u64> =
+            std::collections::BTreeMap::new();
+        let mut dice = seed;
+        let mut below = |limit: u64| {
+            dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (dice >> 33) % limit
+        };
+        for _ in 0..100 {
+            let value = timeline.value() + below(8);
+            let (queue, epoch) = (u32::try_from(below(3)).unwrap_or_default(), 1 + below(5));
+            let promise = Promise { value, queue, epoch, native_epoch: 0, event: None };
+            match below(8) {
+                0 if value > timeline.value() => {
+                    timeline.signal(value, || (), &mut deferred).unwrap();
+                    expected.retain(|&(promised, ..), _| promised > value);
+                }
+                1 | 2 => {
+                    let native_epoch = 1 + below(9);
+                    timeline.amend(Promise { native_epoch, ..promise });
+                    expected.entry((value, queue, epoch)).and_modify(|known| *known = native_epoch);
+                }
+                _ => {
+                    timeline.promise(promise, &mut SmallVec::new(), &mut deferred);
+                    if value > timeline.value() {
+                        expected.entry((value, queue, epoch)).or_insert(0);
+                    }
+                }
+            }
+            let mut state = timeline.lock();
+            let there: Vec<_> = state.promises.iter().map(|it| (it.rank(), it.native_epoch)).collect();
+            let wanted: Vec<_> = expected.iter().map(|(&rank, &native_epoch)| (rank, native_epoch)).collect();
+            assert_eq!(there, wanted, "seed {seed}");
+            for &(value, queue, epoch) in expected.keys() {
+                assert!(state.find(value, queue, epoch).is_some(), "seed {seed}");
+                assert_eq!(state.promises_for(value).next().map(|it| it.value), Some(value));
+            }
+        }
+    }
+}
