@@ -28,14 +28,15 @@ mod completions;
 mod profile;
 mod queue;
 mod staged;
+mod submit;
 mod work;
 
 pub(crate) use bounce::Bounce;
 
 use crate::command::channel::{CollectiveSettings, Ranks};
-use crate::command::collective::RunningCollectives;
 use crate::command::executable::{DeviceIdentity, Reflection};
 use crate::command::host_program::Loaders;
+use crate::command::running_collectives::RunningCollectives;
 use crate::command::staging::Staging;
 use crate::command::{command_buffer, executable};
 use crate::device::completions::{Completions, PollingGuard};
@@ -103,7 +104,7 @@ pub(crate) struct DeviceState<D: Device> {
     /// Replaced by `replace_channel_provider` before the device is in use.
     provider: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
     ranks: Ranks,
-    waiting: Arc<RunningCollectives>,
+    collectives: Arc<RunningCollectives>,
     frontiers: Arc<Frontiers>,
     /// Whether a query of one of the device's semaphores should spin briefly before it returns.
     spin: Arc<AdaptiveSpin>,
@@ -143,7 +144,7 @@ impl<D: Device> HalDevice<D> {
         let pending_allocas = PendingAllocas::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
         let completions = Completions::new(&device, &properties, &proactor);
-        let waiting = Arc::<RunningCollectives>::default();
+        let collectives = Arc::<RunningCollectives>::default();
         let backend = EngineBackend {
             device: device.clone(),
             spec: properties.queues.clone(),
@@ -151,7 +152,7 @@ impl<D: Device> HalDevice<D> {
             pending_allocas: pending_allocas.clone(),
             pool: pool.clone(),
             completions: completions.clone(),
-            waiting: waiting.clone(),
+            collectives: collectives.clone(),
         };
         let engine = Engine::new(backend).map_err(|error| impossible(&error))?;
         let state = DeviceState {
@@ -166,7 +167,7 @@ impl<D: Device> HalDevice<D> {
             staging: Staging::default(),
             provider: UnsafeCell::new(None),
             ranks: Ranks::new(membership),
-            waiting,
+            collectives,
             frontiers,
             spin: Arc::default(),
             memory,
@@ -212,7 +213,7 @@ impl<D: Device> DeviceState<D> {
         let _ = self.profiler.end(&|| self.device.clock());
         let parked = self.pending_allocas.close(LIMIT);
         // Only their groups can end started collectives, and the engine waits for these.
-        self.waiting.finish(GRACE);
+        self.collectives.finish(GRACE);
         let begin = clock.now();
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);
         let unlooked = self.looking.end(LIMIT);
@@ -273,7 +274,7 @@ fn check_properties(properties: &Properties) -> Result {
         return bug("has no name".to_owned());
     }
     if !(1..=MAX_QUEUES).contains(&properties.queues.queues) {
-        return bug(format!("has {} queues, and not 1 to {MAX_QUEUES}", properties.queues.queues));
+        return bug(format!("has {} queues; it may have 1 to {MAX_QUEUES}", properties.queues.queues));
     }
     if properties.heaps.is_empty() {
         return bug("has no memory".to_owned());
@@ -505,8 +506,8 @@ impl<D: Device> Table<D> {
         out: *mut *mut sys::iree_hal_channel_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours, text for the call and where the result goes. The provider is replaced
-            // only while the device is not in use.
+            // SAFETY: C passes a live device of ours, text for the call and where the result goes. The provider is
+            // replaced only while the device is not in use.
             unsafe {
                 let (state, out) = (HalDevice::<D>::of(device), Out::new(out));
                 let provider = (*state.provider.get()).as_ref().map(Retained::lend);

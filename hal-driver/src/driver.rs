@@ -81,7 +81,8 @@ impl<R: Driver> HalDriver<R> {
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let expanded = |pair: &sys::iree_string_pair_t| {
-            // SAFETY: the text is valid for the call, as the caller promises, and every reading of the union is a pair of text.
+            // SAFETY: the text is valid for the call, as the caller promises, and every reading of the union is a
+            // pair of text.
             let (key, value) = unsafe {
                 let key = named(pair.__bindgen_anon_1.first, "the name of a device's parameter")?;
                 (key, named(pair.__bindgen_anon_2.second, "the value of a device's parameter")?)

@@ -31,16 +31,26 @@
 //!
 //! # Where things are
 //!
-//! | module | contents |
-//! |---|---|
-//! | `driver.rs` | driver factory, driver |
-//! | `device/` | the device (`device.rs`), its queue operations (`queue.rs`), what the engine carries for each (`work.rs`), who looks for completions of devices that do not report them (`completions.rs`), profiling (`profile.rs`) and what a profile says of each operation (`about.rs`); files and memory that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with collectives (`collective.rs`) |
-//! | `command/` | command buffer, event (`command_buffer.rs`, `record.rs`, captured bytes in `staging.rs`); executable, executable cache (`executable.rs`, the host's own in `host_program.rs`); channel (`channel.rs`), collectives (`collective.rs`), what one execution of them has under way (`execution.rs`), what the launcher of many processes says (`launch.rs`) |
-//! | `memory/` | allocator (`allocator.rs`; kinds of memory in `heap.rs`, by file descriptors in `external.rs`), buffer (`buffer.rs` over `backing.rs`; part of any driver's in `buffer_range.rs`, its memory in `resolve.rs`); pools, stream-ordered allocation (`pools.rs`, `alloca.rs`, what is allocated in `reservation.rs` and `transient.rs`); host memory that stands for another device's (`bounce_buffer.rs`, which of its bytes in `ranges.rs`, for drivers that map it in `bounced_mapping.rs`) |
-//! | `sync/` | semaphore (`semaphore.rs` and the files below `semaphore/`: IREE's structure as a timeline of the engine), frontiers and axes (`frontier.rs`), proactor (`proactor.rs`), what a thread brings back before it signals (`write_back.rs`), what it does while it waits (`watch.rs`), threads for what may block (`host_pool.rs`) and for teardown (`teardown.rs`) |
-//! | `ffi/` | C's side as types: counted objects (`object.rs`), statuses (`status.rs`), constants (`constants.rs`) |
+//! - `driver.rs`: driver factory, driver.
+//! - `device/`: the device (`device.rs`), its queue operations (`queue.rs`), the engine's backend (`work.rs`),
+//!   polling for completions (`completions.rs`), profiling (`profile.rs`, `about.rs`); file transfers of memory
+//!   that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with
+//!   collectives (`collective.rs`).
+//! - `command/`: command buffer and event (`command_buffer.rs`, `record.rs`, captured bytes in `staging.rs`);
+//!   executable and executable cache (`executable.rs`, host executables in `host_program.rs`); channel
+//!   (`channel.rs`), collectives (`collective.rs`), one execution of them (`execution.rs`), the launcher's ranks
+//!   (`launch.rs`).
+//! - `memory/`: allocator (`allocator.rs`; heaps in `heap.rs`, file descriptors in `external.rs`); buffer
+//!   (`buffer.rs` over `backing.rs`; a range of any driver's buffer in `buffer_range.rs`, its memory in
+//!   `resolve.rs`); pools and stream-ordered allocation (`pools.rs`, `alloca.rs`, `reservation.rs`,
+//!   `transient.rs`); bounce buffers for memory of other devices (`bounce_buffer.rs`, `ranges.rs`, for drivers that
+//!   map them `bounced_mapping.rs`).
+//! - `sync/`: semaphore (`semaphore.rs`, `semaphore/`), frontiers and axes (`frontier.rs`), proactor
+//!   (`proactor.rs`), write-backs before a signal (`write_back.rs`), polling for collectives during a wait
+//!   (`poll_collectives.rs`), threads for calls that block (`host_pool.rs`) and for teardown (`teardown.rs`).
+//! - `ffi/`: C objects as types (`object.rs`), statuses (`status.rs`), constants (`constants.rs`).
 //!
-//! A module uses those below it in this table, never one above.
+//! A module uses those below it in this list, never one above.
 
 mod command;
 mod device;

@@ -6,8 +6,8 @@
 
 pub(crate) mod frontier;
 pub(crate) mod host_pool;
+pub(crate) mod poll_collectives;
 pub(crate) mod proactor;
 pub(crate) mod semaphore;
 pub(crate) mod teardown;
-pub(crate) mod watch;
 pub(crate) mod write_back;

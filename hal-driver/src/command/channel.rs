@@ -67,9 +67,9 @@ impl CollectiveSettings {
         let place = match (rank, count) {
             (u32::MAX, 0) => None,
             (u32::MAX, _) => {
-                return Err(parameters.refuse("collective_count", "needs collective_rank beside it"));
+                return Err(parameters.refuse("collective_count", "needs collective_rank too"));
             }
-            (_, 0) => return Err(parameters.refuse("collective_rank", "needs collective_count beside it")),
+            (_, 0) => return Err(parameters.refuse("collective_rank", "needs collective_count too")),
             (rank, count) if rank >= count => {
                 let why =
                     format!("is {rank}; with collective_count={count} the ranks are 0 to {}", count - 1);
@@ -211,7 +211,7 @@ impl Ranks {
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_channel_t> {
         if params.flags != 0 {
-            return Err(invalid(format!("a channel does not know the flags {:#x}", params.flags)));
+            return Err(invalid(format!("a channel has no flags {:#x}", params.flags)));
         }
         // SAFETY: valid for the call, as the caller promises.
         let (id, group) = unsafe {
@@ -234,9 +234,9 @@ impl Ranks {
             }
             if all == count {
                 return Err(invalid(format!(
-                    "rank {rank} of the group {name:?} is another process's: a group of {count} ranks is the whole job, of which this \
-                     process is rank {own} of {count}; name the ranks of a group of its devices in their URIs (collective_rank and \
-                     collective_count)"
+                    "rank {rank} of the group {name:?} belongs to another process: a group of {count} ranks is \
+                     the whole job, in which this process is rank {own}; for a group of this process's devices, \
+                     give their ranks in their URIs (collective_rank and collective_count)"
                 )));
             }
         }
@@ -256,7 +256,7 @@ impl Ranks {
             DEFAULT => Ok(None),
             number => u32::try_from(number).map(Some).map_err(|_| {
                 invalid(format!(
-                    "a channel's {what} is {number}; it is a number from 0, or -1 for the default"
+                    "a channel's {what} is {number}; it takes a number from 0, or -1 for the default"
                 ))
             }),
         };
@@ -308,8 +308,8 @@ impl Ranks {
             match &*exchange {
                 IdExchange::Known(id) => return Ok(id.to_vec()),
                 IdExchange::Going(thread) if *thread == this => {
-                    let message = "the channel provider makes a channel of the device while it exchanges the id of the \
-                                   device's ranks; name an id, a rank and a count for that channel";
+                    let message = "the channel provider creates a channel of the device while it exchanges the \
+                                   id of the device's ranks; give that channel an id, a rank and a count";
                     return Err(Failure::new(Code::FailedPrecondition, message));
                 }
                 IdExchange::Going(_) => self.exchanged.wait(&mut exchange),
@@ -379,8 +379,8 @@ fn query_provider(
     match (u32::try_from(rank), u32::try_from(count)) {
         (Ok(rank), Ok(count)) => Ok(Some((provider, (rank, count)))),
         _ => Err(invalid(format!(
-            "the device's channel provider takes this process for rank {rank} of {count}; a provider answers with a rank from 0 and \
-             a count, or with -1 for both where it has none"
+            "the device's channel provider answered rank {rank} of {count}; it may answer a rank from 0 and a \
+             count, or -1 for both if it has none"
         ))),
     }
 }
@@ -421,7 +421,8 @@ impl Channel {
         channel: *mut sys::iree_hal_channel_t,
         device: &DeviceIdentity,
     ) -> Result<Arc<dyn Communicator>> {
-        // SAFETY: the channel is alive or null, as the function asks; null is refused, and every HAL object begins with the resource header.
+        // SAFETY: the channel is alive or null, as the function asks; null is refused, and every HAL object begins
+        // with the resource header.
         let vtable = unsafe {
             Borrowed::required(channel, "a collective needs a channel")?;
             (*channel.cast::<sys::iree_hal_resource_t>()).vtable
@@ -466,12 +467,12 @@ unsafe extern "C" fn split(
         // SAFETY: C passes a live channel of ours and where the result goes.
         let (base, out) = unsafe { (Channel::of(base), Out::new(out)) };
         if flags != 0 {
-            return Err(invalid(format!("a channel does not know the flags {flags:#x}")));
+            return Err(invalid(format!("a channel has no flags {flags:#x}")));
         }
         let color = match color {
             NO_COLOR => None,
             color => Some(u32::try_from(color).map_err(|_| {
-                invalid(format!("a color is a number from 0, or -1 for none, and not {color}"))
+                invalid(format!("the color is {color}; it takes a number from 0, or -1 for none"))
             })?),
         };
         out.set(match base.communicator.split(color, key)? {

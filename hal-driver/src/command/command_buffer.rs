@@ -36,8 +36,8 @@ const SLOTS: usize = 1 << 24;
 ///
 /// # Invariants
 ///
-/// `base` comes first; only `create` gives it [`VTABLE`]. The recording is written by one thread at a time, as IREE asks, and
-/// no more once its state is [`RecordingState::Closed`].
+/// `base` comes first; only `create` gives it [`VTABLE`]. The recording is written by one thread at a time, as IREE
+/// asks, and no more once its state is [`RecordingState::Closed`].
 #[repr(C)]
 pub(crate) struct CommandBuffer {
     base: UnsafeCell<sys::iree_hal_command_buffer_t>,
@@ -180,8 +180,8 @@ impl Recorded {
         let made_by = unsafe { &(*recorded.buffer.get().cast::<CommandBuffer>()).device };
         let is_bound = recorded.recording().dispatches || recorded.has_collectives();
         if is_bound && !is_same_device(made_by, device) {
-            let message =
-                "the command buffer has dispatches or collectives, and was recorded for another device";
+            let message = "the command buffer has dispatches or collectives and was recorded for another device; record \
+                 it for this one";
             return Err(invalid(message));
         }
         if recorded.recording().state != RecordingState::Closed {
@@ -201,8 +201,9 @@ impl Recorded {
     }
 
     fn recording(&self) -> &Recording {
-        // SAFETY: a command buffer of ours, kept by this reference, and closed, so not written any more, by the invariants.
-        // `new` looks before it knows that it is closed: IREE rules out that one thread records while another submits.
+        // SAFETY: a command buffer of ours, kept by this reference, and closed, so not written any more, by the
+        // invariants. `new` looks before it knows that it is closed: IREE rules out that one thread records while
+        // another submits.
         unsafe { &*(*self.buffer.get().cast::<CommandBuffer>()).recording.get() }
     }
 
@@ -293,7 +294,8 @@ pub(crate) fn create(
     binding_capacity: usize,
 ) -> Result<*mut sys::iree_hal_command_buffer_t> {
     if binding_capacity > SLOTS {
-        let message = format!("commands name {SLOTS} slots of a binding table, and not {binding_capacity}");
+        let message =
+            format!("a binding table has at most {SLOTS} slots, and {binding_capacity} were asked for");
         return Err(Failure::new(Code::OutOfRange, message));
     }
     // SAFETY: a question about numbers.
@@ -405,7 +407,10 @@ unsafe extern "C" fn begin(base: Base) -> sys::iree_status_t {
                 ));
             }
             RecordingState::Closed => {
-                return Err(Failure::new(Code::FailedPrecondition, "a command buffer is recorded once"));
+                return Err(Failure::new(
+                    Code::FailedPrecondition,
+                    "a command buffer can be recorded only once",
+                ));
             }
         }
         Ok(())
@@ -526,8 +531,8 @@ unsafe extern "C" fn update_buffer(
     target: sys::iree_hal_buffer_ref_t,
     _flags: sys::iree_hal_update_flags_t,
 ) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call; the source has as many bytes as
-    // the target asks for.
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call; the source has as many
+    // bytes as the target asks for.
     unsafe {
         record(base, || {
             let reference = Reference::new(&target)?;
@@ -546,7 +551,8 @@ fn update_length(target: &Reference) -> Result<usize> {
         Reference::Slot { length, .. } => *length,
     };
     isize::try_from(length).map(isize::unsigned_abs).map_err(|_| {
-        let message = "an update says how many bytes its source has; what a slot will hold is not known when that is captured";
+        let message = "an update of a binding slot needs a length: the slot's buffer is not known when its \
+                       bytes are captured";
         Failure::new(Code::OutOfRange, message)
     })
 }
@@ -639,7 +645,7 @@ pub(crate) unsafe fn bindings(
     let bindings = unsafe { crate::command::record::binding_table(table)? };
     if bindings.len() < recorded.binding_count() {
         let message = format!(
-            "the command buffer needs a binding table of {} slots, and was given one of {}",
+            "the command buffer needs a binding table of {} slots, and got one of {}",
             recorded.binding_count(),
             bindings.len()
         );

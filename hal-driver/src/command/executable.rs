@@ -107,7 +107,7 @@ impl Executable {
         let (takes, buffers) = (usize::from(known.constants), usize::from(known.bindings));
         if constants < takes || bindings < buffers {
             let message = format!(
-                "function {:?} takes {takes} constants and {buffers} bindings, and was given {constants} and {bindings}",
+                "function {:?} takes {takes} constants and {buffers} bindings, and got {constants} and {bindings}",
                 known.name
             );
             return Err(invalid(message));
@@ -250,9 +250,7 @@ unsafe extern "C" fn function_parameters(
         let object = unsafe { object(executable) };
         let (_, known) = lookup(object, function)?;
         if capacity > 0 && out.is_null() {
-            return Err(invalid(format!(
-                "there is no room for {capacity} parameters at no address (a null pointer)"
-            )));
+            return Err(invalid(format!("{capacity} parameters were requested with a null pointer")));
         }
         let capacity = capacity.min(parameter_count(object, known).into());
         let binding = (PARAMETER_BINDING, 8_u8);
@@ -326,8 +324,8 @@ pub(crate) fn create_cache<D: Device>(
 
 /// The refusal of bytes of unknown length (0), which only the host's loaders read.
 fn unmeasured() -> Failure {
-    let message = "the host's loaders know no executable that begins like this, and a format of the device's own is recognised \
-                   only in bytes of a known length: say how long they are";
+    let message = "no host loader recognises the executable, and the device's own formats are recognised only \
+                   in bytes of a known length: give their length";
     Failure::new(Code::InvalidArgument, message)
 }
 
@@ -391,9 +389,7 @@ impl<D: Device> CacheTable<D> {
             unsafe {
                 let cache = Self::of(cache);
                 if data.data.is_null() {
-                    return Err(invalid(
-                        "an executable's format is inferred from its bytes, and there are none",
-                    ));
+                    return Err(invalid("there are no bytes from which to infer an executable's format"));
                 }
                 let inferred = match cache.device.infer_format(slice(data.data, data.data_length)?) {
                     Some(inferred) => inferred,
@@ -432,7 +428,7 @@ impl<D: Device> CacheTable<D> {
             // SAFETY: C passes a live cache of ours and lends us the rest for the call.
             let (cache, out) = unsafe { (Self::of(cache), Out::new(out)) };
             // SAFETY: the parameters are C's, alive for the call, or null, which is refused.
-            let params = unsafe { required(params, "an executable is prepared from parameters")? };
+            let params = unsafe { required(params, "the preparation of an executable needs parameters")? };
             // SAFETY: what the parameters point to is C's, alive for the call, and as long as they say.
             let request = unsafe {
                 LoadRequest {

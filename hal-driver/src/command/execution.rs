@@ -88,7 +88,7 @@ impl Drop for Execution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::collective::RunningCollectives;
+    use crate::command::running_collectives::RunningCollectives;
     use hal_semaphore::testing::{Job, SoftBackend, device};
     use hal_semaphore::{Action, Affinity, Code, Engine, Semaphore};
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -96,7 +96,8 @@ impl Loaders {
     ) -> Result<Inferred> {
         for loader in &self.loaders {
             let (mut name, mut length) = ([0_u8; NAME], data.data_length);
-            // SAFETY: the bytes are valid, as the caller promises; the loader is retained, and the name has as many bytes as it says.
+            // SAFETY: the bytes are valid, as the caller promises; the loader is retained, and the name has as many
+            // bytes as it says.
             let inferred = unsafe {
                 check(sys::iree_hal_executable_loader_infer_format(
                     loader.get(),
@@ -157,7 +158,8 @@ impl HostLoader for Loaders {
             ))?;
             Retained::adopt(executable)
         };
-        let executable = executable.ok_or_else(|| invalid("the loader made nothing"))?;
+        let executable =
+            executable.ok_or_else(|| invalid("the loader reported success but returned no executable"))?;
         Ok(Arc::new(Program::new(executable, workers)?))
     }
 }
@@ -183,7 +185,7 @@ pub(crate) fn check_local_memory(bytes: u32) -> Result {
         return Ok(());
     }
     let message = format!(
-        "a dispatch asks for {bytes} bytes of workgroup-local memory; there are at most {MOST_LOCAL_MEMORY}"
+        "a dispatch asks for {bytes} bytes of workgroup-local memory; it can have at most {MOST_LOCAL_MEMORY}"
     );
     Err(Failure::new(Code::ResourceExhausted, message))
 }
@@ -210,8 +212,8 @@ fn grow(scratch: &mut Vec<u128>, bytes: u32) -> Result {
 impl Program {
     fn new(executable: Retained<sys::iree_hal_executable_t>, workers: usize) -> Result<Self> {
         let (mut functions, mut local_memory) = (Vec::new(), Vec::new());
-        // SAFETY: a loader of IREE's local executables has made the executable; `executable` keeps it alive, by the invariant of `Retained`, and with it
-        // its attributes.
+        // SAFETY: a loader of IREE's local executables has made the executable; `executable` keeps it alive, by the
+        // invariant of `Retained`, and with it its attributes.
         unsafe {
             let local = executable.get().cast::<sys::iree_hal_local_executable_t>();
             let attributes = (*local).dispatch_attrs;
@@ -257,7 +259,7 @@ impl Program {
         );
         if given.0 < takes.0 || given.1 < takes.1 {
             let message = format!(
-                "function {:?} takes {} bindings and {} constants, and was given {} and {}",
+                "function {:?} takes {} bindings and {} constants, and got {} and {}",
                 function.name, takes.0, takes.1, given.0, given.1
             );
             return Err(invalid(message));
@@ -336,8 +338,9 @@ impl HostProgram for Program {
             for number in workgroups {
                 (place.workgroup_id_x, place.workgroup_id_y, place.workgroup_id_z) =
                     place_of(number, call.workgroups);
-                // SAFETY: a local executable, as in `new`, which `self` keeps alive, by the invariant of `Retained`; the state describes bindings that the call keeps, as many as
-                // the function takes; no other thread has the worker's number, which is one that the loader was told of.
+                // SAFETY: a local executable, as in `new`, which `self` keeps alive, by the invariant of
+                // `Retained`; the state describes bindings that the call keeps, as many as the function takes; no
+                // other thread has the worker's number, which is one that the loader was told of.
                 unsafe {
                     check(sys::iree_hal_local_executable_issue_call(
                         self.executable.get().cast(),

@@ -40,10 +40,10 @@ fn check_place_with((rank, count): (u32, u32), lookup: &dyn Fn(&str) -> Option<S
     }
     let Some(&((of_rank, of_count), (launched, all))) = said.first() else { return Ok(()) };
     let message = format!(
-        "the channel provider takes this process for rank {rank} of {count}, and what launched it says rank {launched} of {all} \
-         ({of_rank}, {of_count}): the MPI that the provider has loaded is not the launcher's; start the job with the launcher of that \
-         MPI (IREE's tools load Open MPI: on Debian and Ubuntu, mpirun.openmpi of openmpi-bin), or give the device no provider, and the \
-         launcher's own MPI is used"
+        "the channel provider says that this process is rank {rank} of {count}, but its launcher says rank \
+         {launched} of {all} ({of_rank}, {of_count}): the provider has loaded another MPI than the launcher's; \
+         start the job with the launcher of that MPI (IREE's tools load Open MPI: on Debian and Ubuntu, \
+         mpirun.openmpi of openmpi-bin), or give the device no provider to use the launcher's own MPI"
     );
     Err(Failure::new(Code::FailedPrecondition, message))
 }
@@ -66,8 +66,8 @@ fn expand_with<'a>(text: &'a str, lookup: &dyn Fn(&str) -> Option<String>) -> Re
         }
         let Some(rank) = number(variables, lookup) else {
             let message = format!(
-                "{text:?} names {name}, and nothing says which rank this process is: none of {} is set; start it with \
-                 mpirun or srun, or put a number there",
+                "{text:?} names {name}, but the rank of this process is unknown: none of {} is set; start it \
+                 with mpirun or srun, or write a number instead",
                 variables.join(", ")
             );
             return Err(invalid(message));

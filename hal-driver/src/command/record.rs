@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Records: the commands of a command buffer, or of a single queue operation, before their buffers are resolved to memory.
+//! Records: the commands of a command buffer, or of a single queue operation, before their buffers are resolved to
+//! memory.
 //!
 //! A record retains what it uses (rule S11) but does not yet name memory: a stream-ordered buffer gets its memory
 //! when its allocation happens, and an indirect buffer is chosen when the command buffer is executed.
@@ -87,7 +88,8 @@ impl Reference {
                 Some(None) => Err(invalid(format!("slot {slot} of the binding table holds no buffer"))),
                 None => {
                     let count = table.len();
-                    let message = format!("slot {slot} is past the binding table, which has {count}");
+                    let message =
+                        format!("slot {slot} is past the end of the binding table, which has {count}");
                     Err(Failure::new(Code::OutOfRange, message))
                 }
             },
@@ -186,8 +188,8 @@ impl Use {
             format!("access IREE_HAL_MEMORY_ACCESS_{access_name}")
         };
         let message = format!(
-            "the buffer cannot be {what}: it was made without {missing}, which has to be asked for where it is allocated or \
-             imported (it has access {access:#x} and usage {usage:#x})"
+            "the buffer cannot be {what}: it was created without {missing}, which its allocation or import has \
+             to request (it has access {access:#x} and usage {usage:#x})"
         );
         Failure::new(Code::PermissionDenied, message)
     }
@@ -266,7 +268,7 @@ unsafe fn count_reference(reference: &sys::iree_hal_buffer_ref_t) -> Result<Refe
     }
     if length < COUNT_BYTES {
         let message =
-            format!("a workgroup count has {COUNT_BYTES} bytes, and the buffer is given with {length}");
+            format!("a workgroup count has {COUNT_BYTES} bytes, but the buffer's range has {length}");
         return Err(Failure::new(Code::OutOfRange, message));
     }
     // SAFETY: the buffer is alive or null, as the caller promises.
@@ -280,7 +282,8 @@ fn workgroup_size(asked: [u32; 3], own: [u32; 3]) -> Result<[u32; 3]> {
         [0, 0, 0] => Ok(own.map(|size| size.max(1))),
         some if some.contains(&0) => {
             let message = format!(
-                "a workgroup of {some:?} has no size; each dimension has at least 1, or all are 0 for the function's own"
+                "a workgroup of {some:?} has no size; each dimension is at least 1, or all are 0 for the \
+                 function's own"
             );
             Err(invalid(message))
         }
@@ -376,7 +379,7 @@ impl Record {
         };
         let unknown = flags & !sys::iree_hal_dispatch_flags_t::from(KNOWN_FLAGS);
         if unknown != 0 {
-            return Err(invalid(format!("a dispatch does not know the flags {unknown:#x}")));
+            return Err(invalid(format!("a dispatch has no flags {unknown:#x}")));
         }
         if has(sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS)
             || has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS)

@@ -28,7 +28,7 @@
 //! without a bounce buffer.
 
 use super::DeviceState;
-use super::queue::{SemaphoreLists, Side};
+use super::submit::{SemaphoreLists, Side};
 use crate::command::command_buffer::{CommandStep, Recorded};
 use crate::command::execution::ExecutionPart;
 use crate::command::record::{Record, Reference, StandIns, Use};
@@ -179,9 +179,9 @@ impl<D: Device> DeviceState<D> {
             staging_of(own, length).map_err(|ours| {
                 let (owner, own) = (name_of(owner), name_of(own));
                 let message = format!(
-                    "{length} bytes of the device {owner:?} can reach {own:?} only by way of memory that the host can \
-                     map, and neither has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them a heap that is \
-                     host_visible, or free some of what it has",
+                    "{length} bytes of the device {owner:?} reach {own:?} only through memory that the host can \
+                     map, and neither device has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them \
+                     a heap that is host_visible, or free memory of it",
                     theirs.message(),
                     ours.message()
                 );

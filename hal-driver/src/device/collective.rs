@@ -17,12 +17,13 @@
 //! host memory for as many pieces as it has lanes.
 
 use super::DeviceState;
-use super::queue::{SemaphoreLists, Side};
-use crate::command::collective::{CollectiveRecord, Collectives, EnteredCollective, Mapped, PieceMemory};
+use super::submit::{SemaphoreLists, Side};
+use crate::command::collective::CollectiveRecord;
 use crate::command::command_buffer::{CommandStep, Recorded};
 use crate::command::execution::ExecutionPart;
 use crate::command::record::{Reference, Use};
-use crate::device::work::{Operation, QueueWork};
+use crate::command::running_collectives::{Collectives, EnteredCollective, Mapped, PieceMemory};
+use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::status::{Result, bug};
 use crate::memory::bounce_buffer::{Owner, copy_all_by};
@@ -30,7 +31,7 @@ use crate::memory::buffer_range::BufferRange;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;
 use hal_collectives::{Communicator, Entry, Piece, PieceEntry, Pieces, WINDOW};
-use hal_semaphore::{Action, Affinity, Failure};
+use hal_semaphore::{Affinity, Failure};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -160,14 +161,6 @@ impl UnstartedCollectives {
         self.pieces.into_iter().for_each(|piece| piece.give_up(why));
         self.here.into_iter().for_each(|(_, entered)| entered.give_up(why));
         self.whole.into_iter().for_each(|entry| entry.give_up(why));
-    }
-}
-
-/// Withdraws a rank from the groups of a collective that the engine refused.
-#[cold]
-pub(super) fn give_up<D: Device>(refused: Action<QueueWork<D>>, why: &Failure) {
-    if let Action::Host(QueueWork { operation: Operation::Collectives(collectives), .. }) = refused {
-        collectives.give_up(why);
     }
 }
 
@@ -438,16 +431,15 @@ impl<D: Device> DeviceState<D> {
                 list
             };
             let mut ready = if turn == 0 { waits.borrow().to_owned() } else { at(0) };
-            let copies =
-                |place: &Option<CollectiveMemory>, alone: &Option<BufferRange>, bytes: Option<u64>| {
-                    let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
-                    let alone = alone
-                        .as_ref()
-                        .ok_or_else(|| bug("memory of another device has nothing to stand for it"))?;
-                    let bytes = bytes.ok_or_else(unnamed)?;
-                    let alone = alone.part(0, bytes)?;
-                    Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
-                };
+            let copies = |place: &Option<CollectiveMemory>,
+                          alone: &Option<BufferRange>,
+                          bytes: Option<u64>| {
+                let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
+                let alone = alone.as_ref().ok_or_else(|| bug("memory of another device has no stand-in"))?;
+                let bytes = bytes.ok_or_else(unnamed)?;
+                let alone = alone.part(0, bytes)?;
+                Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
+            };
             let near = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
                 here, alone,
             ) {

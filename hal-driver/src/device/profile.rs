@@ -106,7 +106,8 @@ unsafe impl Sync for Recorder {}
 impl Recorder {
     /// Writes what is left, and ends the session.
     fn end(&self) -> Result {
-        // SAFETY: the recorder is alive, since this alone destroys it. It may be asked to end more than once, and ends once.
+        // SAFETY: the recorder is alive, since this alone destroys it. It may be asked to end more than once, and
+        // ends once.
         self.call(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_end(recorder)) })
     }
 
@@ -148,7 +149,7 @@ fn refuse_without_clock(asked: u64, of_the_device: &[(u64, &str)], device: &str)
         return Ok(());
     }
     let message = format!(
-        "{device} has no clock (Device::clock of its backend), which {} are told by: profile it without them",
+        "{device} has no clock (Device::clock of its backend), which {} need: profile it without them",
         names.join(" and ")
     );
     Err(Failure::new(Code::Unimplemented, message))
@@ -321,7 +322,7 @@ impl Profiler {
 }
 
 fn beginning() -> Failure {
-    let message = "the device's profiling is being begun by another thread; wait until that has returned";
+    let message = "another thread is beginning a profile of the device; wait until that call has returned";
     Failure::new(Code::FailedPrecondition, message)
 }
 

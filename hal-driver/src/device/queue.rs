@@ -1,61 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-use super::collective::{end_groups, give_up};
+//! The queue operations of the device.
+
+use super::collective::end_groups;
+use super::submit::{SemaphoreLists, Side};
 use super::{DeviceState, HalDevice, Raw, Table};
 use crate::command::command_buffer::{Recorded, bindings};
-use crate::command::execution::ExecutionEnd;
 use crate::command::record::{Record, Reference, Use, fill_pattern};
-use crate::device::profile::{OperationDescription, Trace};
-use crate::device::work::{HostCall, Operation, ProgramCall, QueueWork, Transfer};
+use crate::device::work::{HostCall, Operation, ProgramCall, Transfer};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::object::Opaque;
 use crate::ffi::object::{Borrowed, Out, Retained, bytes, slice, to_device_size, to_u64};
-use crate::ffi::status::{Result, check, guard, invalid, refused};
+use crate::ffi::status::{Result, check, guard, invalid};
 use crate::memory::alloca::{Alloca, Attempt, Dealloca};
 use crate::memory::buffer_range::{BorrowedRange, BufferRange};
 use crate::memory::heap;
 use crate::memory::reservation::Pool;
 use crate::memory::transient::TransientBuffer;
 use crate::sync::semaphore::List;
-use hal_backend::{Command, Device, Pattern, Span};
-use hal_semaphore::timeline::TimelineValues;
-use hal_semaphore::{Action, Affinity, Code, Failure};
+use hal_backend::{Command, Device, Pattern};
+use hal_semaphore::{Affinity, Code, Failure};
 use hal_sys as sys;
 use std::ffi::c_void;
-use std::sync::Arc;
-
-/// The waits and signals of an operation.
-pub(super) struct SemaphoreLists<'a> {
-    pub(super) waits: List<'a>,
-    pub(super) signals: List<'a>,
-}
-
-impl<'a> SemaphoreLists<'a> {
-    /// # Safety
-    ///
-    /// Both lists are valid during `'a`.
-    #[inline(always)]
-    unsafe fn new(
-        waits: &'a sys::iree_hal_semaphore_list_t,
-        signals: &'a sys::iree_hal_semaphore_list_t,
-    ) -> Result<Self> {
-        // SAFETY: valid during `'a`, as the caller promises.
-        unsafe { Ok(Self { waits: List::new(waits)?, signals: List::new(signals)? }) }
-    }
-}
-
-/// Where an operation runs.
-#[derive(Clone, Copy)]
-pub(super) enum Side {
-    /// On the device.
-    Queue,
-    /// On the host, once its waits are reached.
-    Host,
-    /// On the host, once its waits are satisfied by order, if it can.
-    Early,
-    /// In its queue, without work for the device.
-    Marker,
-}
 
 const ALLOCA_FLAGS: sys::iree_hal_alloca_flags_t = INDETERMINATE | MAY_WAIT;
 
@@ -68,155 +34,7 @@ const MAY_WAIT: sys::iree_hal_alloca_flags_t =
 const NON_BLOCKING: sys::iree_hal_host_call_flags_t =
     sys::IREE_HAL_HOST_CALL_FLAG_NON_BLOCKING as sys::iree_hal_host_call_flags_t;
 
-/// Folds the bits of an affinity into the queues that exist.
-#[cold]
-fn folded(affinity: sys::iree_hal_queue_affinity_t, queues: u32) -> u64 {
-    (0..64_u32.div_ceil(queues)).fold(0, |folded, fold| folded | affinity >> (fold * queues))
-}
-
 impl<D: Device> DeviceState<D> {
-    /// The queues that an affinity of IREE's names. No bits and all bits both mean any queue.
-    ///
-    /// Every affinity is legal, as programs do not know how many queues a device has: an affinity says which
-    /// operations share a queue. If it names queues of this device, the other bits are ignored; if it names none,
-    /// its bits are folded into the existing queues.
-    pub(super) fn affinity(&self, affinity: sys::iree_hal_queue_affinity_t) -> Affinity {
-        let known = self.queues;
-        Affinity(match affinity {
-            0 | u64::MAX => known,
-            some if some & known != 0 => some & known,
-            none => folded(none, known.count_ones()) & known,
-        })
-    }
-
-    pub(super) fn submit(
-        &self,
-        affinity: Affinity,
-        lists: &SemaphoreLists<'_>,
-        side: Side,
-        operation: Operation<D>,
-    ) -> Result {
-        let trace = self.trace(lists, || OperationDescription::of(&operation, affinity.0));
-        let work = QueueWork { operation, trace };
-        let action = match side {
-            Side::Queue => Action::Queue(work),
-            Side::Host => Action::Host(work),
-            Side::Early => Action::Early(work),
-            Side::Marker => Action::Marker(work),
-        };
-        self.hand_over(affinity, lists, action)
-    }
-
-    /// Submits a single transfer or dispatch. If its memory is known already, only that is kept.
-    #[inline(always)]
-    pub(super) fn submit_record(
-        &self,
-        affinity: Affinity,
-        lists: &SemaphoreLists<'_>,
-        record: Record,
-    ) -> Result {
-        let trace = self.trace(lists, || OperationDescription::of_record(&record, affinity.0));
-        if trace.is_none()
-            && let Some(command) = record.resolve_static(&self.device)?
-        {
-            return self.submit_command(affinity, lists, command);
-        }
-        self.hand_over(
-            affinity,
-            lists,
-            Action::Queue(QueueWork { operation: Operation::Record(record), trace }),
-        )
-    }
-
-    /// Submits a transfer whose memory is certain: only the memory is kept, and no profile records it.
-    #[inline(always)]
-    fn submit_command(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, command: Command<D>) -> Result {
-        let work = QueueWork { operation: Operation::Command(command), trace: None };
-        self.hand_over(affinity, lists, Action::Queue(work))
-    }
-
-    /// The memory of a transfer's range, if it is certain and no profile records its buffer. An empty range has no
-    /// memory.
-    #[inline(always)]
-    fn certain_memory(&self, range: BorrowedRange<'_>) -> Option<Span<D>> {
-        if range.length == 0 || self.profiler.may_be_open() {
-            return None;
-        }
-        range.resolve_static(&self.device)
-    }
-
-    /// A trace of the operation, if a profile is open.
-    #[inline(always)]
-    fn trace(
-        &self,
-        lists: &SemaphoreLists<'_>,
-        about: impl FnOnce() -> OperationDescription,
-    ) -> Option<Arc<Trace>> {
-        self.profiler.trace(|| {
-            let mut about = about();
-            about.waits = lists.waits.len();
-            about.signals = lists.signals.len();
-            about
-        })
-    }
-
-    /// Submits an operation to the engine, which passes it to the device (`EngineBackend::hand_over`) in turn.
-    #[inline(always)]
-    fn hand_over(
-        &self,
-        affinity: Affinity,
-        lists: &SemaphoreLists<'_>,
-        action: Action<QueueWork<D>>,
-    ) -> Result {
-        let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);
-        submitted.map(drop).map_err(|refusal| {
-            let why = refused(&refusal.error);
-            give_up(refusal.action, &why);
-            why
-        })
-    }
-
-    pub(super) fn barrier(&self, affinity: Affinity, lists: &SemaphoreLists<'_>) -> Result {
-        self.submit_barrier(affinity, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0)
-    }
-
-    /// Submits the barrier at the end of an execution that has parts.
-    pub(super) fn ending(
-        &self,
-        affinity: Affinity,
-        lists: &SemaphoreLists<'_>,
-        ending: ExecutionEnd,
-    ) -> Result {
-        self.trace_barrier(affinity, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0);
-        let work = QueueWork { operation: Operation::ExecutionEnd(ending), trace: None };
-        self.hand_over(affinity, lists, Action::Cleanup(work))
-    }
-
-    /// Submits an operation that only waits and signals.
-    fn submit_barrier(
-        &self,
-        affinity: Affinity,
-        lists: &SemaphoreLists<'_>,
-        kind: u32,
-        payload: u64,
-    ) -> Result {
-        self.trace_barrier(affinity, lists, kind, payload);
-        self.hand_over(affinity, lists, Action::Barrier)
-    }
-
-    fn trace_barrier(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, kind: u32, payload: u64) {
-        if let Some(trace) = self.profiler.trace(|| OperationDescription {
-            kind,
-            payload,
-            waits: lists.waits.len(),
-            signals: lists.signals.len(),
-            affinity: affinity.0,
-            ..OperationDescription::default()
-        }) {
-            trace.ready();
-        }
-    }
-
     /// Submits a transfer or a dispatch; an empty one is a barrier.
     #[inline(always)]
     fn record(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, record: Record, length: u64) -> Result {
@@ -314,7 +132,7 @@ impl<D: Device> DeviceState<D> {
             check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
             Retained::adopt(buffer)
         };
-        buffer.ok_or_else(|| invalid("the allocator made nothing"))
+        buffer.ok_or_else(|| invalid("the allocator reported success but returned no buffer"))
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
@@ -330,10 +148,7 @@ impl<D: Device> DeviceState<D> {
         flags: sys::iree_hal_alloca_flags_t,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         if flags & !ALLOCA_FLAGS != 0 {
-            return Err(invalid(format!(
-                "queue_alloca does not know the flags {:#x}",
-                flags & !ALLOCA_FLAGS
-            )));
+            return Err(invalid(format!("queue_alloca has no flags {:#x}", flags & !ALLOCA_FLAGS)));
         }
         let (heap, mut params) = self.place_transient(params, length)?;
         if length == 0 {
@@ -557,8 +372,12 @@ impl<D: Device> Table<D> {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let target = BorrowedRange::new(target, target_offset, length)?;
                 Use::Target.check(target)?;
-                let count =
-                    usize::try_from(target.length).map_err(|_| invalid("an update is larger than memory"))?;
+                let count = usize::try_from(target.length).map_err(|_| {
+                    invalid(
+                        "an update is larger than the address \
+                         space",
+                    )
+                })?;
                 state.update(state.affinity(affinity), &lists, bytes(source, source_offset, count)?, target)
             }
         })

@@ -8,7 +8,7 @@
 //! the program's signals: a refusal leaves nothing begun, and later failures reach the signals along the chain.
 
 use super::DeviceState;
-use super::queue::{SemaphoreLists, Side};
+use super::submit::{SemaphoreLists, Side};
 use crate::command::record::{Record, Reference};
 use crate::device::work::{Operation, Transfer};
 use crate::ffi::object::{Retained, to_device_size};

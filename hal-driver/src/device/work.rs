@@ -2,10 +2,10 @@
 
 //! The engine's backend: it turns each queue operation into a job of the device or a task of the host.
 
-use crate::command::collective::{Collectives, RunningCollectives};
 use crate::command::command_buffer::Recorded;
 use crate::command::execution::{ExecutionEnd, ExecutionPart};
 use crate::command::record::{Record, StandIns};
+use crate::command::running_collectives::{Collectives, RunningCollectives};
 use crate::device::Bounce;
 use crate::device::completions::Completions;
 use crate::device::profile::Trace;
@@ -122,8 +122,8 @@ impl HostCall {
             signal_semaphore_list: self.signals.as_mut().map_or(empty, OwnedList::raw),
         };
         let ProgramCall { function, user_data } = self.call;
-        // SAFETY: the one call that the invariant of `ProgramCall` allows; the context and the list live through the call, and the device waits for
-        // its calls before it goes.
+        // SAFETY: the one call that the invariant of `ProgramCall` allows; the context and the list live through
+        // the call, and the device waits for its calls before it goes.
         let status = unsafe { function(user_data, self.arguments.as_ptr(), &raw mut context) };
         // SAFETY: the status is ours.
         let outcome = unsafe { check(status) };
@@ -171,7 +171,7 @@ pub(crate) struct EngineBackend<D: Device> {
     pub(crate) pending_allocas: Arc<PendingAllocas>,
     pub(crate) pool: Arc<HostPool>,
     pub(crate) completions: Arc<Completions<D>>,
-    pub(crate) waiting: Arc<RunningCollectives>,
+    pub(crate) collectives: Arc<RunningCollectives>,
 }
 
 impl<D: Device> EngineBackend<D> {
@@ -184,7 +184,7 @@ impl<D: Device> EngineBackend<D> {
         }
         match &mut work.operation {
             Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers, &self.pending_allocas),
-            _ => Err(bug("an operation that needs the device was no work for it")),
+            _ => Err(bug("an operation without device work came to the device")),
         }
     }
 
@@ -251,7 +251,7 @@ impl<D: Device> EngineBackend<D> {
             // It waits natively, and has no commands.
             Operation::ExecutionEnd(_) => Commands::Own(SmallVec::new()),
             Operation::Command(_) => {
-                return Err(bug("a command was not handed over as it is"));
+                return Err(bug("a single command was not submitted as it is"));
             }
             Operation::Alloca(_)
             | Operation::Await(_)
@@ -271,7 +271,7 @@ fn put_back<D: Device>(had_work: bool, work: &mut Option<QueueWork<D>>, commands
     if !had_work || work.is_some() {
         return Ok(());
     }
-    let missing = || misuse("had no room for a job and gave it back without its command");
+    let missing = || misuse("had no room for a job and returned it without its command");
     let Commands::Own(own) = commands else { return Err(missing()) };
     let command = own.into_iter().next().ok_or_else(missing)?;
     *work = Some(QueueWork { operation: Operation::Command(command), trace: None });
@@ -391,8 +391,8 @@ impl<D: Device> Backend for EngineBackend<D> {
                 task.finish(outcome);
             }),
             Operation::Collectives(collectives) => {
-                let waiting = self.waiting.clone();
-                collectives.start(&self.pool, &waiting, move |outcome| {
+                let running = self.collectives.clone();
+                collectives.start(&self.pool, &running, move |outcome| {
                     if let Some(trace) = &trace {
                         trace.done(outcome.as_ref().map(drop));
                     }
@@ -418,7 +418,7 @@ impl<D: Device> Backend for EngineBackend<D> {
 
     fn clean_up(&self, task: HostTask, work: QueueWork<D>, why: &Failure) {
         match &work.operation {
-            Operation::ExecutionEnd(ending) => self.waiting.end_execution(ending, why, task),
+            Operation::ExecutionEnd(ending) => self.collectives.end_execution(ending, why, task),
             _ => task.finish(Err(why.clone())),
         }
     }

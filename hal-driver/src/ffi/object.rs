@@ -171,7 +171,8 @@ impl<T: Counted> Retained<T> {
 impl Retained<sys::iree_hal_buffer_t> {
     /// Releases the reference unless it is the last one, which is returned: its release may call the program.
     pub(crate) fn release_unless_last(self) -> Option<Self> {
-        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, by the invariant of `Retained`.
+        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, by the invariant of
+        // `Retained`.
         let count = unsafe { AtomicI32::from_ptr(&raw mut (*self.get()).resource.ref_count) };
         // With IREE's ordering of releases: every use of the buffer happens before its destruction.
         let fewer = |count: i32| (count > 1).then_some(count - 1);
@@ -338,7 +339,7 @@ pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> Result<&'a [T
 
 #[cold]
 fn at_no_address(count: usize) -> Failure {
-    invalid(format!("{count} of something were passed at no address (a null pointer)"))
+    invalid(format!("{count} elements were passed with a null pointer"))
 }
 
 /// Text of C's that names something, borrowed for one call. Text that is not UTF-8 is refused: treating it as empty

@@ -135,7 +135,7 @@ impl Dealloca {
         }
         if !self.buffer.decommit() {
             let message =
-                "the buffer has no memory to give back: it was deallocated before, or never allocated";
+                "the buffer has no memory to deallocate: it was deallocated before, or never allocated";
             return Err(Failure::new(Code::FailedPrecondition, message));
         }
         if self.buffer.pool().is_some_and(|pool| !self.own.is_kind_of(pool))
@@ -364,7 +364,7 @@ impl PendingAllocas {
         // SAFETY: the pool outlives the allocation, which has not ended, and keeps its notification. Once the
         // allocation has ended the program may release the pool, so this keeps its own reference.
         let Some(notification) = (unsafe { Retained::retain(alloca.pool.notification()) }) else {
-            let message = "the pool is exhausted and has no way to say when it is not";
+            let message = "the pool is exhausted and has no notification of returned memory";
             return task.finish(Err(Failure::new(Code::ResourceExhausted, message)));
         };
         let notification = notification.get();
@@ -600,7 +600,7 @@ mod tests {
                 allocas.submit(&pending, notification.get(), token);
                 sys::iree_async_notification_end_observe(notification.get());
             }
-            assert!(closing.join().unwrap(), "IREE still has it");
+            assert!(closing.join().unwrap(), "IREE still has the operation");
         });
         assert_eq!(done.query().unwrap_err().code(), Code::Cancelled);
     }

@@ -141,7 +141,7 @@ impl<D: Device> Memory<D> {
             }
             let takes_any = self.properties.heaps.iter().any(|heap| heap.import_alignment.is_some());
             let message = if takes_any {
-                "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or allocate a \
+                "host memory cannot become this device's own; import it without DEVICE_LOCAL, or allocate a \
                  buffer and copy into it"
             } else {
                 "this device uses no host memory in place; allocate a buffer and copy into it"
@@ -195,7 +195,9 @@ impl ExternalMemory {
                 let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
                 let size = external.size;
                 if start.is_null() && size > 0 {
-                    return Err(invalid(format!("there are no {size} bytes of host memory at no address")));
+                    return Err(invalid(format!(
+                        "{size} bytes of host memory were given with a null pointer"
+                    )));
                 }
                 if isize::try_from(size).is_err() || start.addr().checked_add(size).is_none() {
                     let message = format!("no memory of the host has {size} bytes from {start:p} on");
@@ -216,8 +218,8 @@ impl ExternalMemory {
             other => {
                 let kind = foreign_kind(other);
                 let message = format!(
-                    "host allocations and file descriptors of memory are imported, and this is {kind}; allocate a buffer and \
-                     copy into it"
+                    "only host allocations and file descriptors are imported, and this is {kind}; allocate a \
+                     buffer and copy into it"
                 );
                 Err(Failure::new(Code::Unavailable, message))
             }
@@ -231,7 +233,7 @@ fn foreign_kind(kind: sys::iree_hal_external_buffer_type_t) -> String {
     match kind {
         sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION => "a device's pointer".to_owned(),
         sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32 => "a Win32 handle".to_owned(),
-        other => format!("memory of a kind {other} that is not known"),
+        other => format!("memory of an unknown kind {other}"),
     }
 }
 
@@ -464,8 +466,8 @@ impl<D: Device> Table<D> {
             match requested {
                 sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
                     if !range.is_host_visible() {
-                        let message = "the buffer's memory is the device's alone, so there is no address to export; copy it \
-                                       into a buffer that is HOST_VISIBLE";
+                        let message = "the host cannot map the buffer's memory, so there is no address to \
+                                       export; copy it into a buffer that is HOST_VISIBLE";
                         return Err(Failure::new(Code::Unavailable, message));
                     }
                     external.handle.host_allocation.ptr = range.map(ACCESS_ANY)?.address().cast();
@@ -476,7 +478,7 @@ impl<D: Device> Table<D> {
                 other => {
                     let kind = foreign_kind(other);
                     let message = format!(
-                        "buffers are exported as host allocations or file descriptors, and not as {kind}"
+                        "buffers are exported as host allocations or file descriptors, not as {kind}"
                     );
                     return Err(Failure::new(Code::Unavailable, message));
                 }

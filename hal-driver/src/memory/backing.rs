@@ -189,7 +189,7 @@ impl Parent {
 
 #[cold]
 pub(crate) fn owner_is_gone() -> Failure {
-    let message = "the buffer's device is gone, and only it could reach the buffer's memory; copy what is still needed before the \
-                   device is released";
+    let message = "the buffer's device was released, and only it could access the buffer's memory; copy the \
+                   buffer before releasing its device";
     Failure::new(Code::FailedPrecondition, message)
 }

@@ -63,7 +63,7 @@ pub(crate) fn staging_of(device: Borrowed<'_, sys::iree_hal_device_t>, length: u
         Retained::adopt(buffer)
     };
     let buffer: Retained<sys::iree_hal_buffer_t> =
-        buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
+        buffer.ok_or_else(|| invalid("the allocator reported success but returned no buffer"))?;
     BufferRange::new(buffer, 0, to_device_size(length))
 }
 

@@ -20,7 +20,6 @@
 //! signals, on the same thread. So a thread registers its mappings ([`write_back`]), and whenever it signals a
 //! semaphore of ours, or one that we wait for, all changed bytes go back first. A signal of any other semaphore is
 //! not seen.
-//! or one that we watch, everything that has changed by then goes back first. Of a semaphore that is neither we are not told.
 
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
 use crate::ffi::object::{Borrowed, to_device_size, to_u64};
@@ -166,8 +165,9 @@ pub(crate) unsafe fn map(
     mapping: &mut sys::iree_hal_buffer_mapping_t,
 ) -> Result {
     if teardown::is_inside() {
-        let message = "the buffer's memory can only be copied for the host to see, and this thread brings completions of \
-                       devices, perhaps that of the copy: it must not wait for one";
+        let message = "the host sees the buffer's memory only through a copy, and this thread reports \
+                       completions of devices, perhaps the copy's own, so it must not wait for the copy; map \
+                       the buffer on another thread";
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
     // SAFETY: the buffer is alive, as the caller promises.

@@ -191,9 +191,10 @@ unsafe extern "C" fn map_range(
             .and_then(|view| view.slice(buffer.offset.checked_add(to_u64(offset))?, to_u64(length)))
             .ok_or_else(|| {
                 let message = format!(
-                    "the buffer is in memory of the device {}, which the host cannot map; copy it with a queue of that \
-                     device into a buffer that is HOST_VISIBLE, or ask for IREE_HAL_MEMORY_TYPE_HOST_VISIBLE where it is \
-                     allocated (devices that map what they work on, as IREE's local ones do, can use no other)",
+                    "the buffer is in memory of the device {}, which the host cannot map; copy it with a queue \
+                     of that device into a buffer that is HOST_VISIBLE, or allocate it with \
+                     IREE_HAL_MEMORY_TYPE_HOST_VISIBLE (devices that map their buffers, as IREE's local ones \
+                     do, can use no other)",
                     owner_name(buffer)
                 );
                 Failure::new(Code::PermissionDenied, message)
@@ -255,6 +256,6 @@ fn owner_name(buffer: &Buffer) -> String {
     match buffer.backing.parent().retain() {
         // SAFETY: the device is retained, and has its name as long as it lives.
         Some(owner) => format!("{:?}", unsafe { text(sys::iree_hal_device_id(owner.get())) }),
-        None => "that it was made by, which is gone".to_owned(),
+        None => "that created it, which was released".to_owned(),
     }
 }

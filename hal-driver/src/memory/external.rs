@@ -50,7 +50,7 @@ impl SharedMemory {
     pub(crate) fn create(length: u64) -> Result<Arc<Self>> {
         let length = length.max(1);
         let exhausted = |errno: Errno| {
-            let message = format!("the host has no {length} bytes left that can be shared: {errno}");
+            let message = format!("the host has no {length} bytes of shared memory left: {errno}");
             Failure::new(Code::ResourceExhausted, message)
         };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -65,12 +65,11 @@ impl SharedMemory {
     pub(crate) fn open(descriptor: BorrowedFd<'_>, length: u64) -> Result<Arc<Self>> {
         let size = lasting_size(descriptor)?;
         if length == 0 || size < length {
-            let message =
-                format!("the descriptor has {size} bytes of memory, of which {length} cannot be taken");
+            let message = format!("the descriptor has {size} bytes of memory, and {length} were asked for");
             return Err(Failure::new(Code::OutOfRange, message));
         }
         let own = descriptor.try_clone_to_owned().map_err(|error| {
-            let message = format!("the descriptor cannot be kept: {error}");
+            let message = format!("the descriptor cannot be duplicated: {error}");
             Failure::new(Code::ResourceExhausted, message)
         })?;
         Self::map(own, length)
@@ -83,7 +82,8 @@ impl SharedMemory {
         };
         let length = usize::try_from(length).map_err(|error| refused(&error))?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses an address where nothing is mapped, and the file is as long as the mapping, as the caller ensures.
+        // SAFETY: the kernel chooses an address where nothing is mapped, and the file is as long as the mapping, as
+        // the caller ensures.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, &descriptor, 0)
         };
@@ -101,7 +101,7 @@ impl SharedMemory {
     /// Another descriptor of the memory.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
         self.descriptor.as_fd().try_clone_to_owned().map_err(|error| {
-            let message = format!("there is no further descriptor for the memory: {error}");
+            let message = format!("the memory's descriptor cannot be duplicated: {error}");
             Failure::new(Code::ResourceExhausted, message)
         })
     }
@@ -111,7 +111,7 @@ impl SharedMemory {
 /// memory until then.
 fn lasting_size(descriptor: BorrowedFd<'_>) -> Result<u64> {
     let unknown = |errno: Errno| {
-        let message = format!("the descriptor says nothing of its memory: {errno}");
+        let message = format!("the size of the descriptor's memory cannot be read: {errno}");
         Failure::new(Code::InvalidArgument, message)
     };
     match rustix::fs::fcntl_get_seals(descriptor) {
@@ -125,8 +125,8 @@ fn lasting_size(descriptor: BorrowedFd<'_>) -> Result<u64> {
         Ok(_) | Err(_) => {
             // A pipe has no position; a number that is no descriptor has nothing.
             rustix::fs::seek(descriptor, SeekFrom::Current(0)).map_err(unknown)?;
-            let message = "the descriptor's memory could be cut off while it is used; seal it with F_SEAL_SHRINK, or map it \
-                           and import the mapping";
+            let message = "the descriptor's memory could be truncated while it is used; seal it with \
+                           F_SEAL_SHRINK, or map it and import the mapping";
             Err(Failure::new(Code::FailedPrecondition, message))
         }
     }

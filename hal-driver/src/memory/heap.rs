@@ -107,9 +107,10 @@ fn misplaced(properties: &Properties, params: &sys::iree_hal_buffer_params_t) ->
     let Some(alignment) = alignment(params) else { return crooked(params) };
     let most = properties.heaps.iter().map(|heap| heap.alignment).max().unwrap_or(1);
     invalid(if alignment > most {
-        format!("no memory of this device is aligned to {alignment}, but to {most} at most")
+        format!("no memory of this device is aligned to {alignment}; the most is {most}")
     } else {
-        "no memory of this device is what the buffer asks for: the host cannot map it, or it is aligned to less"
+        "no memory of this device fits the buffer's parameters: the host cannot map it, or its alignment is \
+         smaller"
             .to_owned()
     })
 }
@@ -168,8 +169,8 @@ pub(crate) fn check_alignment(least: u64, params: &sys::iree_hal_buffer_params_t
         return Ok(());
     }
     let message = format!(
-        "host memory at {address:#x} does not begin at a multiple of {alignment}; align it, copy it into a buffer that is \
-         allocated, or allow IREE_HAL_MEMORY_ACCESS_UNALIGNED if no program is to work on it"
+        "host memory at {address:#x} does not begin at a multiple of {alignment}; align it, copy it into an \
+         allocated buffer, or allow IREE_HAL_MEMORY_ACCESS_UNALIGNED if no dispatch uses it"
     );
     Err(Failure::new(Code::OutOfRange, message))
 }

@@ -35,7 +35,8 @@ impl Pool {
 
     /// The identity of the pool's kind.
     pub(crate) fn kind(self) -> *const c_void {
-        // SAFETY: the pool outlives its allocations, by the invariant of `Pool`, and every HAL object begins with the resource header.
+        // SAFETY: the pool outlives its allocations, by the invariant of `Pool`, and every HAL object begins with
+        // the resource header.
         unsafe { (*self.0.cast::<sys::iree_hal_resource_t>()).vtable }
     }
 
@@ -119,15 +120,15 @@ impl Reservation {
             ))?;
             Retained::adopt(buffer)
         };
-        buffer.ok_or_else(|| invalid("the pool reported success and gave no buffer"))
+        buffer.ok_or_else(|| invalid("the pool reported success but returned no buffer"))
     }
 
     /// Returns the memory. The pool may give it to allocations that wait for the frontier.
     pub(crate) fn release(self, frontier: Option<&sys::iree_async_single_frontier_t>) {
         let this = std::mem::ManuallyDrop::new(self);
         let frontier = frontier.map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
-        // SAFETY: out of this pool and given back here alone, by the invariant; a frontier of one entry is a frontier, read
-        // during the call.
+        // SAFETY: out of this pool and given back here alone, by the invariant; a frontier of one entry is a
+        // frontier, read during the call.
         unsafe { sys::iree_hal_pool_release_reservation(this.pool.0, &raw const this.reservation, frontier) };
     }
 }

@@ -87,7 +87,7 @@ impl BufferRange {
     pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
         let (allocation, offset) = self.lend().allocation()?;
         let Some(buffer) = Buffer::recognise(allocation) else {
-            let message = "memory that is allocated in queue order has no descriptor; allocate the buffer from the device's \
+            let message = "stream-ordered memory has no descriptor; allocate the buffer from the device's \
                            allocator with IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";
             return Err(Failure::new(Code::Unavailable, message));
         };
@@ -95,7 +95,7 @@ impl BufferRange {
         let whole = to_u64(unsafe { (*allocation.get()).byte_length });
         if (buffer.offset + offset, self.length) != (0, whole) {
             let message = format!(
-                "a descriptor is of all {whole} bytes of an allocation, and not of {} at {offset}; export the whole buffer",
+                "a descriptor has all {whole} bytes of an allocation, not {} at {offset}; export the whole buffer",
                 self.length
             );
             return Err(Failure::new(Code::InvalidArgument, message));
@@ -210,7 +210,8 @@ impl Drop for Mapping {
             // SAFETY: the mapping keeps the buffer until it ends.
             unsafe { Retained::retain(self.mapping.get_mut().buffer) }
         });
-        // SAFETY: ended here alone, by the invariant. The error of a flush that fails can be returned to no caller here.
+        // SAFETY: ended here alone, by the invariant. The error of a flush that fails can be returned to no caller
+        // here.
         unsafe { drop(check(sys::iree_hal_buffer_unmap_range(self.mapping.get()))) };
         if let Some(mapped) = mapped {
             for buffer in mapped.into_iter().chain(self.source.take()) {

@@ -85,7 +85,8 @@ impl TransientBuffer {
 
     /// The buffer as one of these, if it is.
     pub(crate) fn of(buffer: Borrowed<'_, sys::iree_hal_buffer_t>) -> Option<Self> {
-        // SAFETY: the buffer is alive, by the invariant of `Borrowed`, and every HAL object begins with the resource header.
+        // SAFETY: the buffer is alive, by the invariant of `Borrowed`, and every HAL object begins with the
+        // resource header.
         let vtable = unsafe { (*buffer.get()).resource.vtable };
         std::ptr::eq(vtable.cast(), &raw const VTABLE).then(|| Self(buffer.retain()))
     }
@@ -167,7 +168,7 @@ impl Transient {
 
 /// The failure of a use before the allocation or after the deallocation.
 pub(crate) fn no_memory() -> Failure {
-    let message = "the buffer has no memory: its queue_alloca has not happened yet or its queue_dealloca has";
+    let message = "the buffer has no memory: its queue_alloca has not run yet, or its queue_dealloca has run";
     Failure::new(Code::FailedPrecondition, message)
 }
 
@@ -279,7 +280,7 @@ unsafe fn sync(
             let buffer = backing.get();
             (&*(*buffer).resource.vtable.cast::<sys::iree_hal_buffer_vtable_t>(), (*buffer).byte_offset)
         };
-        let slot = slot(table).ok_or_else(|| invalid("the memory's buffer has a hole in its table"))?;
+        let slot = slot(table).ok_or_else(|| invalid("the memory's buffer lacks a slot of its vtable"))?;
         // SAFETY: the memory is retained, and the range was checked against the buffer, which is as long.
         unsafe { check(slot(backing.get(), begin + offset, length)) }
     })

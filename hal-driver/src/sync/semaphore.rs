@@ -22,7 +22,7 @@ use crate::ffi::object::HostAllocator;
 use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
-use crate::sync::{teardown, watch, write_back};
+use crate::sync::{poll_collectives, teardown, write_back};
 use hal_semaphore::timeline::{Registration, Timeline};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, SignalError};
 use hal_sys as sys;
@@ -175,8 +175,8 @@ impl Semaphore {
     /// The frontier is valid, or null.
     unsafe fn record(&self, value: u64, frontier: *const sys::iree_async_frontier_t) -> bool {
         let base = self.base.get();
-        // SAFETY: IREE has initialised its part, by the invariant; its parts are changed by atomics or under its own lock; the frontier is
-        // read during the call.
+        // SAFETY: IREE has initialised its part, by the invariant; its parts are changed by atomics or under its
+        // own lock; the frontier is read during the call.
         unsafe {
             sys::iree_slim_mutex_lock(&raw mut (*base).mutex);
             let any = !(*base).timepoints_head.is_null();
@@ -316,8 +316,7 @@ unsafe extern "C" fn signal(
         // Waiters are called from here, and may release the device.
         let _inside = teardown::enter();
         if value > MAX_VALUE {
-            let message =
-                format!("cannot signal {value}: it is past the largest a semaphore can reach, {MAX_VALUE}");
+            let message = format!("cannot signal {value}: the largest value of a semaphore is {MAX_VALUE}");
             return Err(invalid(message));
         }
         write_back::before_signal()?;
@@ -370,14 +369,14 @@ unsafe extern "C" fn wait(
             let over = || timeline.value() >= value || timeline.failure().is_some();
             // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
             let spin = unsafe { &semaphore.cast::<Semaphore>().as_ref().spin };
-            spin.spin_until(WAIT_SPIN, || over() || watch::is_busy());
+            spin.spin_until(WAIT_SPIN, || over() || poll_collectives::is_busy());
             if !over() {
-                watch::watch(Duration::from_nanos(left.unsigned_abs()), over);
+                poll_collectives::poll_until(Duration::from_nanos(left.unsigned_abs()), over);
             }
         }
     });
-    // SAFETY: the arrays have one element each and live through the call; C keeps the semaphore, one of ours, for the call, and a published
-    // failure lives as long as it.
+    // SAFETY: the arrays have one element each and live through the call; C keeps the semaphore, one of ours, for
+    // the call, and a published failure lives as long as it.
     unsafe {
         let waited = sys::iree_async_semaphore_multi_wait(
             WAIT_FOR_ALL,

@@ -2,18 +2,20 @@
 
 //! Random programs over IREE's interface, judged by plain bytes and by IREE's own driver.
 //!
-//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and binding
-//! tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who signals
-//! them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and file and on every
-//! semaphore. The same program runs on IREE's `local-task` and on the devices of this project; one that differs has the defect.
+//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and
+//! binding tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who
+//! signals them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and
+//! file and on every semaphore. The same program runs on IREE's `local-task` and on the devices of this project;
+//! one that differs has the defect.
 //!
 //! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `common/dice.rs`: its choices.
 //! - `oracle.rs`: what it must come to, and whether it is legal. `shrink.rs`: makes it smaller.
 //! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: what it does. `ending.rs`: what it came to.
 //!
-//! `PROGRAMS=n` runs so many (from the seed `PROGRAMS_FROM=n` on), `PROGRAMS_SECONDS=n` as many as fit, `PROGRAM_SEED=n`
-//! one and prints it; `PROGRAMS_KIND=name` asks for one kind, `PROGRAMS_DEVICE=name` runs on that device alone. `PROGRAMS_SURVEY=1` goes on after a failure, and
-//! `PROGRAMS_SHRINK=n` makes a program that fails smaller for `n` seconds.
+//! `PROGRAMS=n` runs so many (from the seed `PROGRAMS_FROM=n` on), `PROGRAMS_SECONDS=n` as many as fit,
+//! `PROGRAM_SEED=n` one and prints it; `PROGRAMS_KIND=name` asks for one kind, `PROGRAMS_DEVICE=name` runs on that
+//! device alone. `PROGRAMS_SURVEY=1` goes on after a failure, and `PROGRAMS_SHRINK=n` makes a program that fails
+//! smaller for `n` seconds.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(
     clippy::unwrap_used,
@@ -188,7 +190,8 @@ fn note(kind: &Kind, place: &Place, seed: u64) {
     drop(std::fs::write(path, again(kind, place, seed)));
 }
 
-/// Opening IREE's own device clears the types of a running virtual machine for a moment, in the whole process: no other test runs while one is opened.
+/// Opening IREE's own device clears the types of a running virtual machine for a moment, in the whole process: no
+/// other test runs while one is opened.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs programs of a kind until enough are run; stops at the first that fails.

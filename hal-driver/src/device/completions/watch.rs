@@ -73,8 +73,8 @@ impl<D: Device> DescriptorWatch<D> {
     pub(super) fn begin(self: &Arc<Self>, identifier: &str) -> Result {
         if self.device_poller.device.descriptor().is_none() {
             let message = format!(
-                "the device {identifier:?} says that it reports by descriptor and has none: its backend implements \
-                 Device::descriptor, or says Completion::Poll"
+                "the device {identifier:?} reports by descriptor but has none: its backend must implement \
+                 Device::descriptor, or use Completion::Poll"
             );
             return Err(Failure::new(Code::Internal, message));
         }
@@ -88,8 +88,8 @@ impl<D: Device> DescriptorWatch<D> {
             return Err(Failure::new(Code::Unavailable, "the device has no descriptor any more"));
         };
         let theirs = Arc::into_raw(self.clone());
-        // SAFETY: the operation is not IREE's and the lock is held, so it may be written, by the invariant. From here on
-        // IREE's reference keeps it where it is, and the device, whose descriptor this is.
+        // SAFETY: the operation is not IREE's and the lock is held, so it may be written, by the invariant. From
+        // here on IREE's reference keeps it where it is, and the device, whose descriptor this is.
         let submitted = unsafe {
             let operation = self.operation.get();
             sys::iree_async_operation_initialize(
@@ -139,7 +139,7 @@ impl<D: Device> DescriptorWatch<D> {
         if let Some(failure) = outcome.err().filter(|_| !is_closing) {
             let why = failure.message();
             let message = format!(
-                "the device is lost, as its descriptor cannot be watched any more: {why}; open the device again"
+                "the device is lost, as its descriptor cannot be polled any more: {why}; open the device again"
             );
             self.device_poller.lose(Failure::with_origin(Code::Unavailable, Origin::Device, message));
         }

@@ -86,7 +86,8 @@ impl IreeTimeline {
     /// The semaphore as one of this library, of any device, if it is.
     #[inline]
     pub(super) fn ours(&self) -> Option<&Semaphore> {
-        // SAFETY: the semaphore is alive by the reference that this handle owns, and every HAL semaphore begins with IREE's structure.
+        // SAFETY: the semaphore is alive by the reference that this handle owns, and every HAL semaphore begins
+        // with IREE's structure.
         let vtable = unsafe { (*self.base()).vtable };
         let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
         // SAFETY: only `create` makes semaphores with this table; alive as long as the handle.

@@ -33,7 +33,7 @@ impl<'a> List<'a> {
             (pointers, crate::ffi::object::slice(list.payload_values.cast_const(), list.count)?)
         };
         if pointers.iter().any(|pointer| pointer.is_null()) {
-            return Err(invalid("a semaphore list holds no semaphore in one of its places"));
+            return Err(invalid("a semaphore list has a null semaphore"));
         }
         // SAFETY: a handle is a non-null pointer to a semaphore, which all of these are, and is only borrowed here.
         let semaphores = unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast(), pointers.len()) };

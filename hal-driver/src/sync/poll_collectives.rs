@@ -6,7 +6,7 @@ use crate::sync::teardown;
 use hal_semaphore::WithoutCallbacks;
 use std::time::{Duration, Instant};
 
-/// True if collectives of this process are under way, so that a waiting thread should [poll](poll_collectives).
+/// True if collectives of this process are under way, so that a waiting thread should [poll](poll_until).
 pub(crate) fn is_busy() -> bool {
     hal_collectives_mpi::is_busy()
 }
@@ -14,7 +14,7 @@ pub(crate) fn is_busy() -> bool {
 /// Polls for messages of collectives on a program's thread that waits, as long as polling pays: messages are
 /// received at once, and no thread has to be woken. Never calls the program back, as it may hold a lock that its
 /// callbacks take, and tears down no device.
-pub(crate) fn watch(limit: Duration, is_over: impl FnMut() -> bool) {
+pub(crate) fn poll_until(limit: Duration, is_over: impl FnMut() -> bool) {
     if !is_busy() {
         return;
     }
