@@ -18,6 +18,9 @@ import sys
 
 WIDTH, LEFT, LANE, GAP, TOP = 1100, 130, 34, 34, 84
 INK = "#222"
+# The picture follows the reader's colour scheme.
+STYLE = ("<style>.ground{fill:#fff}@media(prefers-color-scheme:dark)"
+         f'{{[fill="{INK}"]{{fill:#e6edf3}}.ground{{fill:#0d1117}}}}</style>')
 
 
 def read(path):
@@ -178,7 +181,7 @@ def draw(lanes, submitted, title):
     head = f'<text x="8" y="22" fill="{INK}" font-size="15">{html.escape(title)}</text><text x="8" y="42" fill="{INK}">{note}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="11">'
-        f'<rect width="100%" height="100%" fill="white"/>{head}{"".join(out)}</svg>\n'
+        f'{STYLE}<rect class="ground" width="100%" height="100%"/>{head}{"".join(out)}</svg>\n'
     )
 
 

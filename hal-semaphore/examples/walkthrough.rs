@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What waited where, and why: a few operations on two queues, told as it happens.
+//! A few operations on two queues, with each of their steps and the class of each wait.
 //!
-//! Run with `cargo run -p hal-semaphore --example walkthrough`. The device is software and moves one step at a time,
-//! so that each line below has one cause.
+//! Run with `cargo run -p hal-semaphore --example walkthrough`. The device is software and moves one step at a
+//! time, so that each line below has one cause.
 
 use hal_semaphore::backend::{Transition, WaitClass};
 use hal_semaphore::testing::{Job, SoftBackend, device};
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::time::Duration;
 
-/// Names for what the engine knows by number.
+/// Names for the engine's tickets and keys.
 #[derive(Default)]
 struct Story {
     operations: HashMap<Ticket, &'static str>,
@@ -28,7 +28,8 @@ impl Story {
         for transition in engine.backend().take_transitions() {
             match transition {
                 Transition::Wait { ticket, timeline, value, class } => {
-                    // The engine looks twice, at submission and at issue; the second look is news only if it differs.
+                    // The engine classifies at submission and again when the operation goes to its device; the
+                    // second class is news only if it differs.
                     if self.told.insert((ticket, timeline), class) != Some(class) {
                         let timeline = timeline.and_then(|key| self.timelines.get(&key)).unwrap_or(&"?");
                         println!("    {} waits for {timeline} >= {value}: {}", self.name(ticket), why(class));
@@ -64,7 +65,7 @@ fn why(class: WaitClass) -> String {
             format!("the device waits for {}, the host does not wake", producer.queue)
         }
         WaitClass::Peer { producer } => format!("the device waits for its peer's {}", producer.queue),
-        WaitClass::Blocked => "not promised yet, held on the host".into(),
+        WaitClass::Blocked => "not promised yet, blocked on the host".into(),
     }
 }
 

@@ -2,46 +2,50 @@
 
 //! Bounded spinning before a thread sleeps, which stops where it does not pay.
 //!
-//! Sleeping and being woken costs some microseconds, on virtual machines some tens, and most of what is waited for here
-//! happens sooner. Spinning saves that cost only while the thread that is waited for runs on another processor. Beside busy
-//! programs it does harm: a spinning thread keeps the processor from the thread that it waits for, or is preempted itself
-//! and loses a slice of the scheduler, some milliseconds, in the middle of work of some microseconds. So every spin is
+//! To sleep and be woken costs some microseconds, on virtual machines some tens, and most waits here are
+//! shorter. Spinning saves that cost only while the other thread runs on another processor. Beside busy
+//! programs it does harm: a spinning thread keeps the processor from the thread that it waits for, or is
+//! preempted itself and loses a slice of the scheduler, some milliseconds, in work of some microseconds. So
+//! every spin is
 //!
-//! * **bounded** by a reading of the clock, never by a number of looks, whose duration differs tenfold between processors;
-//! * **never yielding**: `sched_yield` hands a whole slice to a busy neighbour;
-//! * **left out where it does not pay**: after two spins in vain the next three at the same place are left out, after another
-//!   one fifteen, and so on up to [`MOST_LEFT_OUT`]. A spin that succeeds quickly is followed by another at once. One that
-//!   succeeds late may have waited for a thread that had to be woken, and sleeping would have done as well: the next turns
-//!   are left out again, half as many each time. This is counted and not timed, since a reading of the clock costs a tenth
-//!   of the shortest of these waits;
-//! * **given up by the whole process** once one of its spinning threads was preempted. Two readings of the clock that lie
-//!   [`PREEMPTED`] or more apart show it: nothing but another program, or another virtual machine, can come between them
-//!   for so long. No thread spins then for [`PREEMPTION_PAUSE`] times what was lost, and twice as long each time it happens
-//!   again soon after, up to [`LONGEST_PREEMPTION_PAUSE`].
+//! - **bounded** by a reading of the clock, never by a number of polls, whose duration differs tenfold between
+//!   processors;
+//! - **never yielding**: `sched_yield` hands a whole slice to a busy neighbour;
+//! - **skipped where it does not pay**: after two spins in vain the next three at the same place are skipped,
+//!   after another one fifteen, and so on up to [`MOST_LEFT_OUT`]. A spin that succeeds quickly is followed by
+//!   another at once. One that succeeds late may have waited for a thread that had to be woken, and sleeping
+//!   would have done as well: the next turns are skipped again, half as many each time. Turns are counted and
+//!   not timed, because a reading of the clock costs a tenth of the shortest of these waits;
+//! - **given up by the whole process** once one of its spinning threads was preempted. Two readings of the
+//!   clock that lie [`PREEMPTED`] or more apart show it: nothing but another program, or another virtual
+//!   machine, can come between them for so long. No thread spins then for [`PREEMPTION_PAUSE`] times the lost
+//!   time, and twice as long each time it happens again soon after, up to [`LONGEST_PREEMPTION_PAUSE`].
 //!
-//! The clock read here is the operating system's, not the engine's [`Clock`](crate::Clock). It bounds what waiting costs
-//! and decides nothing else: whatever it says, what is waited for is looked at before and after, and a caller that is told
-//! "not yet" sleeps (rule S12). Under loom and shuttle, where each look is a step of the schedule, a spin is one look.
+//! The clock here is the operating system's, not the engine's [`Clock`](crate::Clock). It bounds the cost of
+//! waiting and decides nothing else: the condition is polled before and after, and a caller that gets "not yet"
+//! sleeps (rule S12). Under loom and shuttle, where each poll is a step of the schedule, a spin is one poll.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Looks between two readings of the clock. With the processor's pause after each this takes one or two microseconds on most
-/// processors. A reading takes 20 to 70 nanoseconds, so that a spin which succeeds among its first looks makes none.
+/// Polls between two readings of the clock. With the processor's pause after each they take one or two
+/// microseconds on most processors. A reading takes 20 to 70 nanoseconds; a spin that succeeds among its first
+/// polls makes none.
 const POLLS: u32 = 50;
 
-/// Spins left out between two spins in vain, at most: so many that few of the slowest hundredth of all waits are due to them.
+/// The most spins to skip between two spins in vain: so many that few of the slowest hundredth of all waits are
+/// due to them.
 const MOST_LEFT_OUT: u32 = 1023;
 
-/// The part of what is left out that a quick success takes away.
+/// A quick success reduces the number of skipped spins by this part.
 const SLOWLY: u32 = 16;
 
-/// The part of its limit within which a spin succeeds quickly.
+/// A spin is quick if it succeeds within this part of its limit.
 const QUICK: u64 = 4;
 
-/// Nanoseconds between two readings of the clock that only preemption explains. Interrupts, and short work of the kernel,
-/// take a fifth of that at most; the scheduler's shortest slice is close to it.
+/// Nanoseconds between two readings of the clock that only preemption explains. Interrupts and short work of
+/// the kernel take a fifth of that at most; the scheduler's shortest slice is close to it.
 const PREEMPTED: u64 = 700_000;
 
 /// The pause of the whole process after a preemption, as a multiple of the time lost to it.
@@ -52,12 +56,13 @@ const LONGEST_PREEMPTION_PAUSE: u64 = 500_000_000;
 
 /// A place where threads spin, and whether that has paid lately.
 ///
-/// Several threads may share one. Their updates are not atomic together, so that a turn more or less may be left out.
+/// Several threads may share one. Their updates are not atomic together, so that one turn more or less may be
+/// skipped.
 #[derive(Debug, Default)]
 pub struct AdaptiveSpin {
-    /// Turns to be left out from now on.
+    /// Turns to skip from now on.
     left_out: AtomicU32,
-    /// Turns to be left out after the next spin in vain: more after each such spin, fewer after each that succeeded.
+    /// Turns to skip after the next spin in vain: more after each of those, fewer after each success.
     step: AtomicU32,
 }
 
@@ -67,13 +72,13 @@ impl AdaptiveSpin {
         Self { left_out: AtomicU32::new(0), step: AtomicU32::new(0) }
     }
 
-    /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned. Looks only once where this
-    /// turn is to be left out.
+    /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned. Polls only once
+    /// if this turn is to be skipped.
     pub fn spin_until(&self, limit: Duration, mut seen: impl FnMut() -> bool) -> bool {
         seen() || self.take_turn() && self.spin(limit, seen)
     }
 
-    /// Whether to spin now. If so, the caller calls [`spin`](Self::spin); this is for places that prepare for it.
+    /// Whether to spin now. If so, the caller calls [`spin`](Self::spin); for places that prepare for it.
     pub fn take_turn(&self) -> bool {
         !cfg!(any(loom, shuttle)) && has_several_processors() && self.next_turn(&PREEMPTIONS, now)
     }
@@ -131,11 +136,12 @@ impl AdaptiveSpin {
 
     fn succeeded(&self, quickly: bool) {
         let step = self.step.load(Ordering::Relaxed);
-        // Written only when it changes: what two threads write travels between their caches.
+        // Written only when it changes: a value that two threads write travels between their caches.
         if step == 0 {
             return;
         }
-        // Beside busy programs quick successes come in bursts, and a burst is not to make up for all that was in vain.
+        // Beside busy programs quick successes come in bursts, and a burst must not make up for all spins in
+        // vain.
         let step = if quickly { step - step.div_ceil(SLOWLY) } else { step / 2 };
         self.step.store(step, Ordering::Relaxed);
         if !quickly {
@@ -144,14 +150,14 @@ impl AdaptiveSpin {
     }
 
     fn failed(&self) {
-        // The first in vain among many that succeed is an accident, and costs no turn.
+        // The first in vain among many successes is an accident, and costs no turn.
         let left_out = self.step.load(Ordering::Relaxed);
         self.left_out.store(left_out, Ordering::Relaxed);
         self.step.store((left_out * 4 + 3).min(MOST_LEFT_OUT), Ordering::Relaxed);
     }
 }
 
-/// Looks some times, until `seen` returns true, and returns what it last returned.
+/// Polls some times, until `seen` returns true, and returns what it last returned.
 fn poll_some(seen: &mut impl FnMut() -> bool) -> bool {
     (0..POLLS).any(|_| {
         std::hint::spin_loop();
@@ -175,7 +181,7 @@ impl Preemptions {
         Self { resume: AtomicU64::new(0), length: AtomicU64::new(0) }
     }
 
-    /// Whether there may be a pause: if not, no clock need be read.
+    /// Whether there may be a pause: if not, no clock is read.
     fn have_pause(&self) -> bool {
         self.resume.load(Ordering::Relaxed) != 0
     }
@@ -208,13 +214,14 @@ impl Preemptions {
     }
 }
 
-/// Whether another thread of the process can run while one spins. Respects the processors that the process is limited to.
+/// Whether another thread of the process can run while one spins, on the processors that the process is limited
+/// to.
 fn has_several_processors() -> bool {
     static SEVERAL: OnceLock<bool> = OnceLock::new();
     *SEVERAL.get_or_init(|| std::thread::available_parallelism().is_ok_and(|count| count.get() > 1))
 }
 
-/// Nanoseconds since the process first asked, and a little, so that none is zero.
+/// Nanoseconds since the process first called this, plus one, so that none is zero.
 pub(crate) fn now() -> u64 {
     static BEGIN: OnceLock<Instant> = OnceLock::new();
     let elapsed = BEGIN.get_or_init(Instant::now).elapsed();
@@ -246,8 +253,8 @@ mod tests {
             self.time.get()
         }
 
-        /// Takes a turn at `place`, and spins for something that is seen at look number `at`, preempted for `gap` soon after the
-        /// first reading of the clock. Returns whether it succeeded, and how often it looked.
+        /// Takes a turn at `place`, for a condition that poll number `at` sees, preempted for `gap` soon after
+        /// the first reading of the clock. Returns whether it succeeded, and how often it polled.
         fn spin_at(&self, place: &AdaptiveSpin, at: u32, gap: u64) -> (bool, u32) {
             if !place.next_turn(&self.preemptions, || self.time.get()) {
                 return (false, 0);
@@ -265,7 +272,7 @@ mod tests {
             self.spin_at(&self.spin, at, gap)
         }
 
-        /// How many of so many turns in vain are not left out.
+        /// How many of `turns` turns in vain are not skipped.
         fn in_vain(&self, turns: u32) -> usize {
             (0..turns).filter(|_| self.spin(u32::MAX, 0).1 > 0).count()
         }

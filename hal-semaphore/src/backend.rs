@@ -1,37 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The contract between the engine and a backend: in-order queues below, and reports of what has ended.
+//! The contract between the engine and a backend: in-order queues, and reports of completed work.
 //!
 //! # The contract
 //!
-//! **Queues are in order.** Work that [`submit`](Backend::submit) accepts on one queue starts after the work accepted
-//! before it has ended, or at least cannot tell the difference. Between queues nothing is promised. The engine
-//! leans on this: a wait for something earlier in the same queue costs nothing (rule S6).
+//! **Queues are in order.** Work that [`submit`](Backend::submit) accepts on one queue starts after the work
+//! accepted before it has ended, or cannot tell the difference. Nothing is promised between queues. The engine
+//! relies on this: a wait for an earlier operation of the same queue costs nothing (rule S6).
 //!
-//! **Native waits.** A device may be able to make one queue wait for a point of another without the host. It says
-//! so by [`NativeWaits`], and with what: bare epochs (a monotonic counter per queue) or pooled event objects that
-//! the engine creates, hands out, counts and recycles. A device that cannot says `None`; the engine then holds the
-//! work on the host until the wait is reached.
+//! **Native waits.** A device may be able to make one queue wait for a point of another queue without the host.
+//! [`NativeWaits`] declares that, and the means: bare epochs (a monotonic counter for each queue), or pooled
+//! event objects that the engine creates, hands out, counts and recycles. For a device that declares `None`,
+//! the operation is blocked on the host until the wait is reached.
 //!
 //! **Completion is reported, in queue order**, through the [`Completer`]: from any thread, from a poll that the
-//! engine asked for ([`Backend::poll`]), or when a file descriptor becomes readable; even from inside `submit`. When
-//! an epoch is reported its results are visible to the host and the hardware no longer touches its resources.
-//! Everything accepted is reported once, failed or not; a device that cannot keep that promise is
+//! engine requested ([`Backend::poll`]), when a file descriptor becomes readable, or from inside `submit`. When
+//! an epoch is reported, its results are visible to the host and the hardware no longer uses its resources. All
+//! accepted work is reported once, failed or not; a device that cannot keep that promise is
 //! [lost](Completer::lose).
 //!
-//! **Failed work still counts as done for native waits**: its event fires, its epoch passes, and work behind it or
-//! waiting for it starts. The engine knows whose inputs were never made and fails it; a queue that hung would
-//! take innocent work with it. The same holds for a lost device: peers that wait for its points must go on.
+//! **Failed work counts as done for native waits**: its event fires, its epoch passes, and work behind it or
+//! waiting for it starts. The engine knows which operations have lost their inputs and fails them; a queue that
+//! hung would take unrelated work with it. The same holds for a lost device: peers that wait for its points
+//! must go on.
 //!
-//! **Ownership.** The engine owns an operation's work until it has ended; `submit` sees it by reference. It comes
-//! back by value in [`Backend::reclaim`], after the signals, on each path. Several threads may be at it at once.
+//! **Ownership.** The engine owns an operation's work until it has ended; `submit` borrows it. The work returns
+//! by value in [`Backend::reclaim`], after the signals, on each path. Several threads may reclaim at once.
 //!
-//! **Locks.** No lock of the engine is held while backend code runs (rule S8), so a backend may call anything of
-//! the engine from anywhere. `submit` is called by one thread at a time for each queue, never for the same queue
-//! from inside itself, and from several threads for several queues.
+//! **Locks.** The engine holds no lock while backend code runs (rule S8), so a backend may call the engine from
+//! anywhere. For one queue `submit` is called by one thread at a time, never from inside itself; for several
+//! queues, by several threads.
 //!
-//! **Panics.** A backend that panics while it is called loses the device that it was working on: what it had done is unknown. On
-//! a thread of its own it catches a panic itself and [loses](Completer::lose) the device; `hal-backend` has a `Reporter` for that.
+//! **Panics.** A backend that panics while it is called loses the device that it worked on, whose state is
+//! unknown then. On its own threads a backend catches panics itself and [loses](Completer::lose) the device;
+//! `hal-backend` has a `Reporter` for that.
 
 pub use crate::engine::DeferredCallbacks;
 use crate::engine_events::KeepAlive;
@@ -49,7 +51,7 @@ use std::sync::{Arc, Weak};
 pub enum NativeWaits {
     /// They cannot.
     None,
-    /// A queue can wait until another one has completed an epoch; nothing needs to be recorded for that.
+    /// A queue can wait until another one has completed an epoch. Nothing is recorded for that.
     Epochs,
     /// A queue can wait for an event that another queue recorded; see [`Backend::create_event`].
     Events,
@@ -60,10 +62,11 @@ pub enum NativeWaits {
 pub enum Completion {
     /// The backend calls the [`Completer`] when it learns of them.
     Callback,
-    /// The engine asks with [`Backend::poll`]: threads that wait on the host do, and [`Engine::poll`](crate::Engine::poll).
-    Poll,
-    /// As `Poll`, when the device's [descriptor](Backend::descriptor) becomes readable: the thread that watches it calls
+    /// The engine calls [`Backend::poll`], from threads that wait on the host and from
     /// [`Engine::poll`](crate::Engine::poll).
+    Poll,
+    /// As `Poll`, when the device's [descriptor](Backend::descriptor) becomes readable: a thread that waits for
+    /// that calls [`Engine::poll`](crate::Engine::poll).
     Descriptor,
 }
 
@@ -74,7 +77,7 @@ pub struct DeviceSpec {
     pub queues: usize,
     /// How its queues wait for each other.
     pub native_waits: NativeWaits,
-    /// The other devices for whose points its queues can wait natively, by the means of `native_waits`.
+    /// The other devices whose points its queues can wait for, by the means of `native_waits`.
     pub peers: Vec<usize>,
     /// How completions are reported.
     pub completion: Completion,
@@ -84,94 +87,97 @@ pub struct DeviceSpec {
 pub trait Backend: Send + Sync + Sized + 'static {
     /// The timelines that operations wait for and signal.
     type Timeline: Timeline;
-    /// The work of an operation: opaque to the engine.
+    /// The work of an operation, opaque to the engine.
     type Work: Send + 'static;
-    /// A native event, or `()` where there are none. A handle: cheap to clone.
+    /// A native event, cheap to clone; `()` for backends without events.
     type Event: Clone + Send + Sync + 'static;
 
     /// Whether [`observe`](Backend::observe) does anything.
     const OBSERVES: bool = false;
 
-    /// The devices and their queues. Asked once.
+    /// The devices and their queues. Called once.
     fn devices(&self) -> Vec<DeviceSpec>;
 
-    /// The engine exists now; completions go to `completer`.
+    /// The engine exists now. Completions go to `completer`.
     fn start(&self, completer: Completer) {
         drop(completer);
     }
 
-    /// Puts work on a queue, in the order of the batch, each piece after its native waits and recording its event.
-    /// Must not block on the device. See [`Submitted`] for what may go wrong.
+    /// Puts work on a queue in the order of the batch. Each item starts after its native waits, and records its
+    /// event. Must not block on the device. See [`Submitted`] for the possible answers.
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted;
 
-    /// Makes one more native event for a device, unrecorded. Only called for [`NativeWaits::Events`], on the thread that
-    /// issues and before the batch that records it. If it fails the device is asked for no more events: a queue that has
-    /// none left records none from then on, and waits of other queues for its work are held on the host.
+    /// Makes one more native event for a device, unrecorded. The engine calls it for [`NativeWaits::Events`]
+    /// only, on the submitting thread and before the batch that records the event. After an error the engine
+    /// asks this device for no more events: a queue that has none left records none from then on, and waits of
+    /// other queues for its work are blocked on the host.
     fn create_event(&self, device: usize) -> Result<Self::Event, Failure> {
         Err(Failure::new(Code::Unimplemented, format!("device {device} has no native events")))
     }
 
-    /// Runs a host operation whose waits are reached, here or elsewhere, now or later; `task` says when it has
-    /// ended. Must not block for long: the thread has other operations to look after.
+    /// Runs a host operation whose waits are reached, on any thread, now or later; `task` reports its end. Must
+    /// not block for long: the thread has other work.
     fn run(&self, task: HostTask, work: Self::Work) {
         drop(work);
         task.finish(Err(Failure::new(Code::Unimplemented, "this backend runs no host operations")));
     }
 
-    /// A [`Cleanup`](crate::Action::Cleanup) has failed for this reason, and its signals fail when `task` ends, however it does. Otherwise as
-    /// [`run`](Self::run), but for the thread, which may be inside of a call of the program's.
+    /// Cleans up for a [`Cleanup`](crate::Action::Cleanup) that failed with `why`. Its signals fail when `task`
+    /// ends, with whatever result. It follows the rules of [`run`](Self::run), except that the thread may be
+    /// inside a call of the program.
     fn clean_up(&self, task: HostTask, work: Self::Work, why: &Failure) {
         drop(work);
         task.finish(Err(why.clone()));
     }
 
-    /// Does an [`Early`](crate::Action::Early) operation before its waits are reached, if that can be done here and now.
-    /// They are covered: what will reach them is with its device or has its place in the same queue, so the operation can
-    /// count on it. Returns whether it is done; if not, it comes again to [`run`](Backend::run) when they are reached. Done
-    /// or not, the work comes back in the end, as any.
+    /// Does an [`Early`](crate::Action::Early) operation before its waits are reached, if it can be done now.
+    /// Each of them is reached or satisfied by order: the work that will reach it is on its device, or ahead in
+    /// the same queue, so the operation can rely on it. Returns whether it is done; if not, the operation comes
+    /// to [`run`](Backend::run) when its waits are reached. In both cases the work is reclaimed in the end.
     fn try_early(&self, work: &mut Self::Work) -> Result<bool, Failure> {
         let _ = work;
         Ok(false)
     }
 
-    /// Callbacks of the program have become due on a thread that is submitting, which must not run them: it may hold a lock
-    /// that they want. Implementations run them soon, on another thread, which holds none of the program's locks; this thread
-    /// must not run them, nor wait for them. By default this crate keeps threads for it.
+    /// Callbacks of the program have become due on a thread that must not run them, because it submits: it may
+    /// hold a lock that they want. Implementations run them soon, on another thread that holds none of the
+    /// program's locks; this thread must neither run them nor wait for them. By default this crate keeps
+    /// threads for that.
     fn defer(&self, callbacks: DeferredCallbacks) {
         callbacks.run_elsewhere();
     }
 
-    /// Whether [reclaiming](Backend::reclaim) this work may call the program back. Then it is not done on a thread that is
-    /// submitting something, and on others after everything else that they have to do.
+    /// Whether [reclaiming](Backend::reclaim) this work may call the program. Then the engine does not reclaim
+    /// it on a thread that submits, and on other threads last.
     fn calls_back(&self, work: &Self::Work) -> bool {
         let _ = work;
         false
     }
 
-    /// An operation is over and its signals are out; what it held can go.
+    /// An operation has ended, and its signals are out. Its resources can be released.
     fn reclaim(&self, ended: Ended<Self::Work>) {
         drop(ended);
     }
 
-    /// Looks for completions of a device and reports them, without blocking. Several threads may ask at once.
+    /// Finds completions of a device and reports them, without blocking. Several threads may call it at once.
     fn poll(&self, device: usize) {
         let _ = device;
     }
 
-    /// The descriptor that becomes readable when a device with [`Completion::Descriptor`] has something to report.
-    /// [`poll`](Backend::poll) takes what there is and makes it unreadable again.
+    /// The descriptor that becomes readable when a device with [`Completion::Descriptor`] has something to
+    /// report. [`poll`](Backend::poll) takes the reports and makes it unreadable again.
     #[cfg(unix)]
     fn descriptor(&self, device: usize) -> Option<std::os::fd::BorrowedFd<'_>> {
         let _ = device;
         None
     }
 
-    /// Asks the device to stop: report everything outstanding soon, as completed or failed.
+    /// Asks the device to stop, and to report everything outstanding soon, as completed or failed.
     fn abort(&self, device: usize, why: &Failure) {
         let _ = (device, why);
     }
 
-    /// Something happened that a profiler or a person may want to see.
+    /// Takes a step of an operation, for profilers and people.
     fn observe(&self, transition: Transition) {
         let _ = transition;
     }
@@ -180,7 +186,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
 /// One native wait: a queue's next work starts after `point`.
 #[derive(Clone, Debug)]
 pub struct NativeWait<E> {
-    /// The point that is waited for, which was submitted before.
+    /// The point to wait for, which was submitted before.
     pub point: Point,
     /// The event recorded there, for [`NativeWaits::Events`].
     pub event: Option<E>,
@@ -196,7 +202,7 @@ pub(crate) struct BatchItem<B: Backend> {
 }
 
 impl<B: Backend> BatchItem<B> {
-    /// Work of an operation that has no place yet.
+    /// Work of an operation without an epoch yet.
     #[inline]
     pub(crate) fn of(work: Option<B::Work>) -> Self {
         let op = Key { index: 0, generation: 0 };
@@ -204,20 +210,21 @@ impl<B: Backend> BatchItem<B> {
     }
 }
 
-/// One piece of work for a queue.
+/// One item of a batch.
 #[derive(Debug)]
 pub struct Submission<'a, B: Backend> {
-    /// Its place in the queue: how its completion is reported.
+    /// The epoch under which its completion is reported.
     pub epoch: u64,
-    /// The work; `None` means to wait, record and complete. What is left here the engine keeps until it has ended, and
-    /// gives back by [`Backend::reclaim`]; what a device takes is its own, unless it has no room: then it puts the work back.
+    /// The work; `None` means to wait, record and complete only. If the backend leaves it here, the engine
+    /// keeps it until it has ended and returns it in [`Backend::reclaim`]. If the backend takes it, it owns it,
+    /// and puts it back if the device is full.
     pub work: &'a mut Option<B::Work>,
-    /// The points that the queue waits for first, at most one of each other queue.
+    /// The points to wait for first, at most one of each other queue.
     pub waits: &'a [NativeWait<B::Event>],
     /// The event to record when the work is done.
     pub event: Option<&'a B::Event>,
-    /// Whether the device has nothing to do with it: a [`Marker`](crate::Action::Marker) that waits for what is before it in
-    /// its queue, and ends with that. It is not put on the queue, and not reported.
+    /// The device has nothing to do: this is a [`Marker`](crate::Action::Marker) that waits only for earlier
+    /// work of its queue, and ends with it. It is not put on the queue and not reported.
     pub coalesced: bool,
 }
 
@@ -234,13 +241,13 @@ impl<B: Backend> fmt::Debug for Batch<'_, B> {
 }
 
 impl<B: Backend> Batch<'_, B> {
-    /// How many pieces of work there are: at least one.
+    /// The number of items: at least one.
     #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// The work, in queue order.
+    /// The items, in queue order.
     pub fn iter(&mut self) -> impl Iterator<Item = Submission<'_, B>> {
         let waits = self.waits;
         self.items.iter_mut().map(move |item| Submission {
@@ -257,7 +264,7 @@ impl<B: Backend> Batch<'_, B> {
 #[derive(Clone, Debug)]
 pub struct Submitted {
     pub(crate) accepted: usize,
-    /// Why the rest was not accepted; if there is a rest and nothing here, there was no room.
+    /// Why the rest was not accepted; `None` if the device is full.
     pub(crate) stop: Option<StopReason>,
 }
 
@@ -273,37 +280,37 @@ impl Submitted {
         Self { accepted: usize::MAX, stop: None }
     }
 
-    /// Nothing, if so many pieces and no fewer are on the queue.
+    /// `None` if exactly `count` items are on the queue.
     #[inline]
     pub(crate) fn unless_all_of(self, count: usize) -> Option<Self> {
         if self.stop.is_none() && self.accepted >= count { None } else { Some(self) }
     }
 
-    /// The first `accepted` pieces are on the queue and there is no room for more until something of this device
-    /// completes or the backend [says so](Completer::unblock). The engine keeps the rest, and offers it again then. If nothing of
-    /// this device is in flight, nothing can complete: then the first piece of the rest is what the device cannot take, and
+    /// The first `accepted` items are on the queue, and the device is full until something of it completes or
+    /// the backend calls [`Completer::unblock`]. The engine keeps the rest and offers it again then. If nothing
+    /// of the device is in flight, nothing can complete: the next item is more than the device can take, and
     /// fails.
     pub fn full(accepted: usize) -> Self {
         Self { accepted, stop: None }
     }
 
-    /// The first `accepted` pieces are on the queue; the next cannot be submitted at all, and left no trace. It
-    /// fails; the engine goes on with the rest.
+    /// The first `accepted` items are on the queue. The next one cannot be submitted at all and left no trace:
+    /// it fails, and the engine goes on with the rest.
     pub fn failed(accepted: usize, failure: Failure) -> Self {
         Self { accepted, stop: Some(StopReason::Failed(failure)) }
     }
 
-    /// The device is gone, as by [`Completer::lose`].
+    /// The device is lost, as by [`Completer::lose`].
     pub fn lost(failure: Failure) -> Self {
         Self { accepted: 0, stop: Some(StopReason::Lost(failure)) }
     }
 }
 
-/// An operation that is over. Of operations of a queue that have ended well, one after the other, and left no work, only the
-/// last may be told of.
+/// An operation that has ended. Of consecutive operations of a queue that succeeded and left no work, only the
+/// last one may be reclaimed.
 #[derive(Debug)]
 pub struct Ended<W> {
-    /// Where it ran; nothing if it never got that far.
+    /// Its point; `None` if it was not submitted.
     pub point: Option<Point>,
     /// The work of the operation.
     pub work: Option<W>,
@@ -311,8 +318,9 @@ pub struct Ended<W> {
     pub outcome: Result<(), Failure>,
 }
 
-/// Where a backend reports what has ended. Reports after the engine is gone answer [`CompletionError::Gone`], which means nothing;
-/// any other error is a defect of the backend, whose job may never end: it loses the device.
+/// A backend's means to report completed work. Reports after the engine is gone return
+/// [`CompletionError::Gone`], which means nothing. Any other error is a defect of the backend, after which work
+/// might never end: the backend loses the device.
 #[derive(Clone)]
 pub struct Completer {
     /// One for each queue.
@@ -324,14 +332,14 @@ impl Completer {
         Self { keep_alives }
     }
 
-    /// The engine, by way of a queue of it.
+    /// A reference to the engine, counted with a queue.
     #[inline]
     fn keep_alive(&self, queue: usize) -> Result<Arc<dyn KeepAlive>, CompletionError> {
         let keep_alive = self.keep_alives.get(queue).or(self.keep_alives.first());
         keep_alive.and_then(Weak::upgrade).ok_or(CompletionError::Gone)
     }
 
-    /// Everything submitted to `queue` up to `epoch` has ended, well unless reported as failed before.
+    /// Everything submitted to `queue` up to `epoch` has ended, and succeeded unless it was reported as failed.
     #[inline]
     pub fn complete(&self, queue: QueueId, epoch: u64) -> Result<(), CompletionError> {
         self.keep_alive(queue.index())?.engine().complete(queue, epoch, None)
@@ -342,12 +350,12 @@ impl Completer {
         self.keep_alive(queue.index())?.engine().complete(queue, epoch, Some(failure))
     }
 
-    /// There may be room again on the queues of this device.
+    /// The queues of this device may have capacity again.
     pub fn unblock(&self, device: usize) -> Result<(), CompletionError> {
         self.keep_alive(0)?.engine().unblock(device)
     }
 
-    /// The device is gone for good and no longer touches anything: everything on it fails with this one cause, now
+    /// The device is lost for good and uses nothing any more: everything on it fails with this one cause, now
     /// and later.
     pub fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError> {
         self.keep_alive(0)?.engine().lose(device, failure)
@@ -360,7 +368,7 @@ impl fmt::Debug for Completer {
     }
 }
 
-/// The right to end one host operation. Dropped without an answer, the operation fails: it is never lost.
+/// The right to end one host operation. Dropping it without an answer fails the operation.
 pub struct HostTask {
     keep_alive: Option<Arc<dyn KeepAlive>>,
     ticket: Ticket,
@@ -371,12 +379,12 @@ impl HostTask {
         Self { keep_alive: Some(keep_alive), ticket }
     }
 
-    /// The operation it stands for.
+    /// The operation.
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
 
-    /// The operation has ended.
+    /// Ends the operation.
     pub fn finish(mut self, result: Result<(), Failure>) {
         if let Some(keep_alive) = self.keep_alive.take() {
             keep_alive.engine().host_done(self.ticket, result);
@@ -399,23 +407,23 @@ impl fmt::Debug for HostTask {
     }
 }
 
-/// How a wait of an operation is waited for, cheapest first (rule S6).
+/// The class of a wait, cheapest first (rule S6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitClass {
-    /// The value is reached: nothing.
+    /// The value is reached. Nothing waits.
     Reached,
-    /// An earlier operation of the same queue reaches it: queue order, nothing.
+    /// Queue order satisfies it: an earlier operation of the same queue reaches the value.
     SameQueue {
-        /// Where. If several of the queue signal the same value, this is one of them.
+        /// That operation. If several of the queue signal the same value, one of them.
         producer: Point,
     },
-    /// The queue already waits natively for that point or a later one of the same queue, or for work of another queue of
-    /// its device that had waited for it: nothing.
+    /// The queue already waits natively for that point, for a later one of its queue, or for work of another
+    /// queue of its device that had waited for it.
     Dominated {
-        /// The point that the queue waits for already.
+        /// The point that the queue already waits for.
         producer: Point,
     },
-    /// Another queue of the device reaches it: the device waits, the host does not wake.
+    /// Another queue of the device reaches it. The device waits, and the host does not wake.
     Native {
         /// The point that the device waits for.
         producer: Point,
@@ -425,45 +433,46 @@ pub enum WaitClass {
         /// The point that the device waits for.
         producer: Point,
     },
-    /// It is not promised yet, or not by work that can be waited for natively: the operation is held on the host.
+    /// The operation is blocked on the host: no work that it could wait for natively promises the value yet.
     Blocked,
 }
 
-/// A step in the life of an operation, for profilers and people.
+/// A step of an operation, for profilers and people.
 #[derive(Clone, Debug)]
 pub enum Transition {
-    /// A wait was looked at: when the operation was submitted, and again when it went to its queue.
+    /// A wait was classified: when its operation was submitted, and again when it went to its device.
     Wait {
-        /// Whose wait.
+        /// The operation.
         ticket: Ticket,
-        /// For which timeline; nothing for a foreign one.
+        /// The timeline; `None` for a foreign one.
         timeline: Option<TimelineKey>,
-        /// For which value.
+        /// The value.
         value: u64,
-        /// How it is waited for.
+        /// The class.
         class: WaitClass,
     },
-    /// The operation took its place in its queue.
+    /// The operation is queued.
     Queued {
-        /// Which operation.
+        /// The operation.
         ticket: Ticket,
-        /// Where.
+        /// Its point.
         point: Point,
     },
-    /// The backend has it. One whose device was lost while it was handed over may end without that.
+    /// The backend has accepted the operation. If its device is lost during the submission, the operation may
+    /// end without this.
     Submitted {
-        /// Which operation.
+        /// The operation.
         ticket: Ticket,
-        /// Where.
+        /// Its point.
         point: Point,
     },
-    /// It has ended.
+    /// The operation has ended.
     Ended {
-        /// Which operation.
+        /// The operation.
         ticket: Ticket,
-        /// Where it ran, if it got that far.
+        /// Its point, if it was submitted.
         point: Option<Point>,
-        /// How.
+        /// The result.
         outcome: Result<(), Failure>,
     },
 }

@@ -2,8 +2,8 @@
 
 //! Time as an argument: the engine has no clock of its own (rule S12).
 //!
-//! A function with a deadline takes a [`Clock`]. Programs pass [`SystemClock`]; tests pass a [`VirtualClock`]
-//! and decide themselves when a deadline passes.
+//! A function with a deadline takes a [`Clock`]. Programs pass a [`SystemClock`]; tests pass a [`VirtualClock`]
+//! and advance it themselves.
 
 use crate::notification::Wakeup;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub trait Clock {
     /// The time now. Never runs backwards.
     fn now(&self) -> Time;
 
-    /// Sleeps until `wakeup` is raised or the time is `until`. May return early: the caller looks again.
+    /// Sleeps until `wakeup` is raised or the time is `until`. May return early: the caller checks again.
     fn sleep(&self, wakeup: &Wakeup, until: Option<Time>);
 }
 
@@ -51,7 +51,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves when it is told to.
+/// A clock that a test advances.
 #[derive(Debug, Default)]
 pub struct VirtualClock(Mutex<VirtualTime>);
 
@@ -71,7 +71,7 @@ impl VirtualClock {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves time on and wakes the threads that slept until then.
+    /// Moves time on and wakes the threads whose deadline has come.
     pub fn advance(&self, by: Duration) {
         let mut state = self.state();
         state.now += by;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The engine's events: what completers, timelines and host tasks may report to it.
+//! The calls that completers, timelines and host tasks make into the engine.
 //!
-//! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type: what they hold of
-//! the engine is called its *port*. `engine/work.rs` implements it.
+//! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's
+//! type. `engine/work_loop.rs` implements it.
 
 use crate::engine::DeferredWork;
 use crate::engine::TimelineState;
@@ -12,25 +12,25 @@ use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
 use std::sync::Arc;
 
-/// A callback that is called when a timeline has reached a value or has failed.
+/// A callback that gets a value that its timeline has reached, or the failure.
 pub(crate) type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 
 /// A reference that keeps an engine alive on behalf of one queue.
 ///
-/// Completers have weak references to these, one for each queue: a thread that reports takes a strong one for the length of
-/// the call. A reference to the engine itself would be counted in one place that all queues share.
+/// Completers have weak references to these, one for each queue. A reporting thread holds a strong one during
+/// its call; strong references to the engine itself would be counted in one place that all queues share.
 pub(crate) trait KeepAlive: Send + Sync {
     fn engine(&self) -> &dyn EngineEvents;
 }
 
 pub(crate) trait EngineEvents: Send + Sync {
-    /// A reference to keep, unless the engine is on its way out.
+    /// A strong reference, unless the engine is being dropped.
     fn share(&self) -> Option<Arc<dyn EngineEvents>>;
-    /// Does what an agenda says, and what follows from it. Called without a lock.
+    /// Runs deferred work and its consequences. Called without a lock.
     fn run(&self, deferred: &mut DeferredWork);
-    /// A slot has lost its registration.
+    /// A timeline has lost its registration.
     fn retire_timeline(&self, timeline_state: &Arc<TimelineState>);
-    /// A slot has memory to give back one day.
+    /// A timeline has memory for [`Engine::trim`](crate::Engine::trim) to release.
     fn remember_large(&self, timeline_state: &Arc<TimelineState>);
     /// One callback more or less waits for its timeline.
     fn count_callback(&self, more: bool);

@@ -2,10 +2,10 @@
 
 //! Failures: a code, a message and an origin, shared unchanged by everything that fails for the same cause.
 //!
-//! A [`Failure`] is made once, where the trouble is seen, and travels by reference count from there: through an
-//! operation to its signals, from a timeline to the operations that wait for it, and so on. Nothing on the way
-//! replaces or wraps it, so the far end reads what went wrong first (rule S3). Two failures with
-//! the same root compare equal by [`Failure::same_root`].
+//! A [`Failure`] is made once, where the error is detected, and is then shared by reference count: from an
+//! operation to its signals, from a timeline to the operations that wait for it, and so on. Nothing replaces or
+//! wraps it on the way, so the far end reads the first cause (rule S3). [`Failure::same_root`] compares two
+//! failures by their cause.
 
 use std::any::Any;
 use std::fmt;
@@ -106,8 +106,7 @@ impl Failure {
         Self(Arc::new(Inner { code, origin, message: message.into() }))
     }
 
-    /// A panic that was caught: `who` names what panicked. What the panic left behind is dropped here; if that panics too, it is
-    /// forgotten.
+    /// A panic that was caught; `who` panicked. This drops the payload; if that panics too, it is leaked.
     pub fn panicked(who: &str, payload: Box<dyn Any + Send>) -> Self {
         let words = payload
             .downcast_ref::<&str>()
@@ -136,7 +135,7 @@ impl Failure {
         &self.0.message
     }
 
-    /// Whether both come from the very same event.
+    /// Whether both come from the same event.
     pub fn same_root(&self, other: &Failure) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -8,7 +8,7 @@ use std::fmt;
 /// The largest value a timeline can reach: IREE's own limit, 2³¹ − 2. Anything above reads as a failure there.
 pub const MAX_VALUE: u64 = (1 << 31) - 2;
 
-/// One queue of one device, as programs see it. What hardware stands behind it is the backend's affair.
+/// One queue of one device, as programs see it; the backend maps it to hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId {
     pub(crate) index: u32,
@@ -17,12 +17,12 @@ pub struct QueueId {
 }
 
 impl QueueId {
-    /// The queue's number among all queues of the engine, devices in their order.
+    /// Its number among all queues of the engine, in the order of the devices.
     pub fn index(self) -> usize {
         self.index as usize
     }
 
-    /// The number of the device that the queue belongs to.
+    /// The number of its device.
     pub fn device(self) -> usize {
         usize::from(self.device)
     }
@@ -45,13 +45,13 @@ impl fmt::Display for QueueId {
     }
 }
 
-/// A place in a queue: the epoch-th operation that was ordered into it. Epochs start at 1 and only grow; a queue
-/// that has retired epoch `e` has retired every epoch before it.
+/// A position in a queue: the operation that was queued there as number `epoch`. Epochs start at 1 and only
+/// grow; a queue that has retired epoch `e` has retired every epoch before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Point {
     /// The queue.
     pub queue: QueueId,
-    /// The place in its order.
+    /// The number in its order.
     pub epoch: u64,
 }
 
@@ -78,7 +78,7 @@ impl Affinity {
     /// Any queue the device has.
     pub const ANY: Affinity = Affinity(u64::MAX);
 
-    /// Only the queue with this number; a number past 63 selects nothing and is refused at submission.
+    /// Only the queue with this number. A number past 63 selects nothing and is refused at submission.
     pub fn queue(ordinal: usize) -> Affinity {
         Affinity(u32::try_from(ordinal).ok().and_then(|bit| 1u64.checked_shl(bit)).unwrap_or(0))
     }

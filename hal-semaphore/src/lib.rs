@@ -2,28 +2,28 @@
 
 //! Timeline semaphores and pending queue actions for queue-based accelerators.
 //!
-//! An accelerator's queue runs work in order and can tell when it has, by an event that is either signalled or not.
-//! Programs want more: a *timeline*, a value that only grows, on which anyone (host thread, queue, another device)
-//! may signal and wait, in either order. This crate is what stands between the two. It holds operations until each
-//! of their waits is reached, or covered by something their queue can wait for without the host; hands them to a
-//! [`Backend`] in batches; and turns the backend's reports into signals, wake-ups and reclaimed resources.
+//! An accelerator's queue runs work in order and reports its end, at best by an event that is signalled or not.
+//! Programs want a *timeline*: a value that only grows, on which anyone (host thread, queue, another device) may signal
+//! and wait, in either order. This crate connects the two. It blocks operations until each of their waits is reached, or
+//! satisfied by order without the host; hands them to a [`Backend`] in batches; and turns the backend's reports into
+//! signals, wake-ups and reclaimed resources.
 //!
 //! It decides nothing by an operating system clock, knows no device and no C ABI, and contains no unsafe code.
 //!
 //! # Where to look
 //!
 //! - [`Engine`] and its `submit`, `wait`, `cancel`, `shut_down`: the user's side. `cargo run --example walkthrough`
-//!   shows what waits where, and why.
-//! - [`backend`]: the contract of the device's side.
-//! - [`timeline`]: where the truth about a semaphore is, and how one with its own layout, or a foreign one, takes part.
-//!   [`Semaphore`] is the one here.
-//! - `docs/engine.md` in the repository: owners, locks, the states of an operation and of a timepoint, and why each wait
-//!   is correct.
+//!   prints the steps of some operations and the class of each wait.
+//! - [`backend`]: the device's side and its contract.
+//! - [`timeline`]: the state of a semaphore, and how one with its own layout, or a foreign one, takes part.
+//!   [`Semaphore`] is this crate's own.
+//! - `docs/engine.md` in the repository: owners, locks, the states of operations and waits, and why each wait is
+//!   correct.
 //!
 //! # A device of your own
 //!
-//! All that a device has to bring is here: a thread for each queue, which runs closures and reports them. It needs no
-//! native waits and never is full; [`backend`] says what a device that can do more may tell the engine.
+//! This is a complete device: a thread for each queue, which runs closures and reports them. It has no native waits and
+//! is never full; [`backend`] describes what else a device may offer.
 //!
 //! ```
 //! use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
@@ -31,12 +31,12 @@
 //! use std::sync::{Arc, OnceLock, mpsc};
 //! use std::time::Duration;
 //!
-//! /// The engine keeps the work until it has ended, so the device takes out what it runs.
+//! /// The engine keeps the work until it has ended; the device takes the closure out.
 //! type Work = Box<dyn FnOnce() + Send>;
 //!
 //! struct Threads {
 //!     queues: Vec<mpsc::Sender<(QueueId, u64, Option<Work>)>>,
-//!     /// Where they report, as soon as there is an engine. It does not keep the engine alive.
+//!     /// Set when the engine starts. It does not keep the engine alive.
 //!     completer: Arc<OnceLock<Completer>>,
 //! }
 //!
@@ -46,7 +46,7 @@
 //!         let start = |_| {
 //!             let (queue, pieces) = mpsc::channel::<(QueueId, u64, Option<Work>)>();
 //!             let completer = completer.clone();
-//!             // Ends when the backend is dropped, which is when the engine is gone.
+//!             // Ends when the engine drops the backend.
 //!             std::thread::spawn(move || {
 //!                 for (queue, epoch, work) in pieces {
 //!                     work.into_iter().for_each(|work| work());
@@ -84,12 +84,12 @@
 //!
 //! let engine = Engine::new(Threads::new(2))?;
 //! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
-//! let work: Work = Box::new(|| println!("the input is there"));
+//! let work: Work = Box::new(|| println!("the input has arrived"));
 //! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
 //! engine.submit(0, Affinity::queue(1), &waits, &signals, Action::Queue(work))?;
 //! input.signal(1)?;
 //!
-//! // A deadline is a moment of the clock that is given with it.
+//! // Deadlines are moments of the clock that is passed along.
 //! let clock = SystemClock::new();
 //! engine.wait(WaitMode::All, &signals, &clock, Some(clock.now() + Duration::from_secs(5)))?;
 //! let (grace, limit) = (clock.now() + Duration::from_secs(1), clock.now() + Duration::from_secs(2));
@@ -97,28 +97,35 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A device that has to be asked ([`Completion::Poll`](backend::Completion)) is asked by threads that wait, and by
-//! [`Engine::poll`]. One that reports by descriptor is asked by the thread that watches it; the feature `reactor` has a
-//! thread for it.
+//! Waiting threads and [`Engine::poll`] poll a device that does not report by itself
+//! ([`Completion::Poll`](backend::Completion)). For a device that reports by descriptor, the program's event loop does;
+//! the feature `reactor` has a thread for that.
 //!
 //! # From the design to the code
 //!
-//! The design is that of IREE's CUDA driver rewrite. Each structure it names, and where it is:
+//! The design is that of IREE's CUDA driver rewrite. Its structures are these:
 //!
-//! | in the design | here | file |
-//! |---|---|---|
-//! | CPU notification, `iree_event_t` | [`Wakeup`], a turn of a notification over `event-listener` | `notification.rs` |
-//! | its pool, `iree_event_pool_t` | `NotificationPool` | `notification.rs` |
-//! | native event, `cuda2_event_t` | [`Backend::Event`] in a counted slot | `native_event.rs` |
-//! | its pool, `cuda2_event_pool_t` | `EventPool`, one for each queue that records | `native_event.rs` |
-//! | timepoint, `cuda2_timepoint_t`: host wait, device wait | `Target` in an ordered `WaitList` | `engine/timeline_state.rs`, `wait_list.rs` |
-//! | timepoint: device signal | `Promise`, a signal that work with a place in a queue will make | `engine/timeline_state.rs` |
-//! | its pool, `cuda2_timepoint_pool_t` | none: timepoints are entries of lists whose memory stays | `wait_list.rs` |
-//! | timeline semaphore, `cuda_timeline_semaphore_t` | [`Semaphore`], a counted [`Registration`](timeline::Registration); value, failure and waits are in its `TimelineState`; [`Timeline`] is what another layout implements | `engine/timeline_state.rs`, `timeline.rs`, `semaphore.rs` |
-//! | queue action, `cuda2_queue_action_t` | [`Action`]; the record of one is an `Op` | `engine/mod.rs`, `engine/queue.rs` |
-//! | pending queue actions, `cuda2_pending_queue_actions_t` | [`Engine`]; each queue's are in its `QueueState` | `engine/queue.rs`, `engine/work.rs` |
-//! | the worker thread that drains them | none: an `DeferredWork` on each thread that brings something, and [`DeferredCallbacks`] for callbacks | `engine/deferred.rs`, `engine/deferred.rs` |
-//! | advancing the timeline on a stream of its own | a [`Completer`](backend::Completer) report, off the device's queues | `engine/retire.rs` |
+//! - CPU notification, `iree_event_t`: [`Wakeup`], one use of a pooled notification over `event-listener`
+//!   (`notification.rs`).
+//! - Its pool, `iree_event_pool_t`: `NotificationPool` (`notification.rs`).
+//! - Native event, `cuda2_event_t`: [`Backend::Event`], reference-counted (`native_event.rs`).
+//! - Its pool, `cuda2_event_pool_t`: `EventPool`, one for each queue that records events (`native_event.rs`).
+//! - Timepoint, `cuda2_timepoint_t`, of a host wait or a device wait: `Target` in an ordered `WaitList`
+//!   (`engine/timeline_state.rs`, `wait_list.rs`).
+//! - Timepoint of a device signal: `Promise`, a signal that queued work will make (`engine/timeline_state.rs`).
+//! - Its pool, `cuda2_timepoint_pool_t`: none; timepoints are entries of lists whose memory stays
+//!   (`wait_list.rs`).
+//! - Timeline semaphore, `cuda_timeline_semaphore_t`: [`Semaphore`], a counted
+//!   [`Registration`](timeline::Registration) of a `TimelineState`; other layouts implement [`Timeline`]
+//!   (`engine/timeline_state.rs`, `timeline.rs`, `semaphore.rs`).
+//! - Queue action, `cuda2_queue_action_t`: [`Action`], recorded as an `Op` (`engine/mod.rs`,
+//!   `engine/queue.rs`).
+//! - Pending queue actions, `cuda2_pending_queue_actions_t`: [`Engine`], with a `QueueState` for each queue
+//!   (`engine/queue.rs`, `engine/work_loop.rs`).
+//! - The worker thread that drains them: none; each call into the engine has a `DeferredWork`, and callbacks
+//!   are [`DeferredCallbacks`] (`engine/deferred_work.rs`, `engine/deferred_callbacks.rs`).
+//! - Advancing the timeline on a stream of its own: a report through the [`Completer`](backend::Completer), not
+//!   on the device's queues (`engine/retire.rs`).
 //!
 //! # Example
 //!
@@ -128,7 +135,7 @@
 //!
 //! let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager())?;
 //! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
-//! // Waits for a signal that does not exist yet.
+//! // The operation waits for a signal that comes later.
 //! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
 //! engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(Job::new(7)))?;
 //! assert_eq!(output.query()?, 0);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Mutants: lines of the engine that can be made wrong, in builds for the model checkers only.
+//! Mutants: lines of the engine that the model checkers' builds can make wrong.
 //!
-//! A model that passes proves little unless it would have failed on a wrong engine. Each race that is modelled has a
-//! mutant: the same model with one line of the engine wrong, which the checker must catch. The wrong lines live behind
-//! these switches and exist in no build but the checkers'.
+//! A model that passes proves little unless it would have failed on a wrong engine. Each modelled race has a
+//! mutant: the same model with one wrong line in the engine, which the checker must catch. The switches exist
+//! in no other build.
 #![cfg_attr(
     not(any(loom, shuttle)),
     expect(unreachable_pub, reason = "public for the checkers' tests alone")
@@ -14,49 +14,52 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mutation {
-    /// A wait is registered without a look, under the lock, whether its value is reached.
+    /// A wait is registered without a check, under the lock, whether its value is reached.
     RegisterDoesNotCheck = 1,
-    /// Cancelling does not look whether the operation has gone to its device already.
+    /// Cancellation does not check whether the operation is on its device already.
     CancelIgnoresState = 2,
-    /// An operation that waits for a native event does not hold it.
+    /// An operation that waits for a native event does not retain it.
     EventNotHeld = 3,
-    /// Shutting down does not wait for the thread that calls callbacks and reclaims.
+    /// Shutdown does not wait for the thread that runs callbacks and reclaims.
     ShutdownForgetsCallbacks = 4,
-    /// An operation retires without regard to what it waited for natively.
+    /// An operation retires without regard to its native dependencies.
     RetireOutOfOrder = 5,
-    /// A point can be waited for natively while it is still on its way to its device.
+    /// A point can be waited for natively before its submission has returned.
     WaitsForUnsubmitted = 6,
-    /// What could not be done ahead is registered for its waits without a look whether they are reached meanwhile.
+    /// An early action that was not done is registered for its waits without a check whether they are reached
+    /// by now.
     EarlyDoesNotCheck = 7,
-    /// A queue that has handed work to its device does not look who waits for it.
+    /// A queue that has submitted work does not check whether listeners wait for it.
     SubmitDoesNotNotify = 8,
-    /// A thread that registers a wait looks for what covers it before queues can see that it does.
+    /// A thread that registers a wait searches for a dependency before queues can see its wait.
     ListenerChecksFirst = 9,
-    /// Nothing keeps the look for what covers a wait from coming before the count of those who look.
+    /// No fence keeps the search for a dependency behind the count of listeners.
     ListenerHasNoFence = 10,
-    /// A thread leaves the rest of a queue's work to others who are not there.
+    /// A thread leaves the rest of a queue's work although no other thread is there.
     LeavesWithoutSuccessor = 11,
-    /// A queue that found its device full does not look again whether something was reported meanwhile.
+    /// A full queue does not check again whether something was reported meanwhile.
     FullDoesNotCheckAgain = 12,
-    /// A failure takes the value that it leaves behind before it has the lock.
+    /// A failure reads the value that it leaves behind before it has the lock.
     FailureForgetsValue = 13,
-    /// A thread that waits for the engine to be idle looks for callbacks on their way first, and then at the queues.
+    /// A thread that waits for the engine to be idle checks late callbacks first, and then the queues.
     IdleChecksQueuesLast = 14,
-    /// The loss of a device ends what is on its way to the device at that moment.
+    /// The loss of a device ends operations that are being submitted.
     SweepsWhileSubmitting = 15,
-    /// An event is let go before the promises are gone through which others come by it.
+    /// An event is released before the promises through which others find it.
     EventReleasedFirst = 16,
-    /// Nothing keeps the look for queues that wait for room from coming before the room is given.
+    /// No fence keeps the check for full queues behind the return of credits.
     CreditsHaveNoFence = 17,
-    /// A queue that found its device full looks last whether anything is left on the device.
+    /// A full queue checks last whether anything is left on the device.
     FullChecksWorkLast = 18,
-    /// Reports begin to be counted without a word to those that report.
+    /// Reports begin to be counted without the knowledge of the threads that report.
     CountsUnknown = 19,
-    /// A thread with a letter for a timeline of another driver tells it although another thread is telling it something.
+    /// A thread delivers to a foreign timeline although another thread is delivering to it.
     DeliveriesOvertake = 20,
-    /// A timeline of the engine moves before the other drivers' timelines that its operation signals have their letters.
+    /// A timeline of the engine moves before the deliveries for foreign timelines of the same operation are
+    /// posted.
     DeliveriesAreLate = 21,
-    /// A submission that finds the engine shut down leaves its queue without a look at what another thread has left to it.
+    /// A submission that finds the engine shut down leaves its queue without the work that another thread has
+    /// left to it.
     RefusalLeavesQueue = 22,
 }
 
@@ -69,7 +72,7 @@ pub fn set(mutation: u32) {
     CURRENT.store(mutation, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Whether this line is to be wrong.
+/// Whether this line is wrong now.
 #[cfg(any(loom, shuttle))]
 pub(crate) fn is_mutated(mutation: Mutation) -> bool {
     CURRENT.load(std::sync::atomic::Ordering::SeqCst) == mutation as u32

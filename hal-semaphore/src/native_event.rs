@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Native events: counted, and recycled only when nothing on a device can still look at them.
+//! Native events: reference-counted, and recycled only when no device can wait for them any more.
 //!
-//! An event is held by the operation that records it, until that operation has retired, and by each operation that
-//! was submitted with a wait for it, until *that* one has retired: only then can no queue have the wait in front of
-//! it. One event may unblock any number of waits. A binary event that is recorded again while a wait for the old
-//! recording is still open would make it wait for the wrong work; the count is what rules that out.
+//! The operation that records an event retains it until it has retired. So does each operation that was
+//! submitted with a wait for it: only when that has retired can no queue have the wait ahead. One event may
+//! serve any number of waits. If a binary event were recorded again while a wait for the old recording is open,
+//! that wait would be for the wrong work; the count rules that out.
 
 use std::num::NonZeroU32;
 
-/// Which event of a pool, counted from one: an operation keeps several, and most of the time none.
+/// The number of an event in its pool, counted from one, so that an `Option` of it is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventIndex(NonZeroU32);
 
@@ -35,7 +35,7 @@ impl<E> EventPool<E> {
         Self { events: Vec::new(), idle: Vec::new() }
     }
 
-    /// One more event, held once.
+    /// Adds an event, retained once.
     pub(crate) fn add(&mut self, event: E) -> (EventIndex, E)
     where
         E: Clone,
@@ -46,7 +46,7 @@ impl<E> EventPool<E> {
         (EventIndex(number), event)
     }
 
-    /// An event without holders, now held once.
+    /// Takes an idle event, retained once.
     pub(crate) fn acquire(&mut self) -> Option<(EventIndex, E)>
     where
         E: Clone,
@@ -79,7 +79,7 @@ impl<E> EventPool<E> {
         }
     }
 
-    /// How many events exist, and how many of them are at rest.
+    /// How many events exist, and how many of them are idle.
     pub(crate) fn count(&self) -> (usize, usize) {
         (self.events.len(), self.idle.len())
     }

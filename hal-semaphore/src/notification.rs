@@ -2,19 +2,19 @@
 
 //! Host notifications: pooled objects on which a thread sleeps until timelines have reached values.
 //!
-//! Notifications are pooled, and each use of one is a new *turn*. A wake-up names the turn it is for, so one that
-//! was on its way to an earlier user (a wait that ran into its deadline) cannot end a later one.
+//! Each use of a pooled notification has a new *generation*, which a wake-up names. So a late wake-up for an
+//! earlier user (a wait whose deadline passed) does not end a later wait.
 
 use crate::adaptive_spin::AdaptiveSpin;
 use crate::sync::{AtomicU64, Event, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a waiting thread spins before it sleeps: about what sleeping and being woken costs, so that waiting costs at most
-/// twice what it would without.
+/// How long a waiting thread spins before it sleeps: about as long as it takes to sleep and be woken, so that
+/// waiting costs at most twice the minimum.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// One for all notifications: whether spinning pays depends on who else wants the processors.
+/// Shared by all notifications: whether spinning pays depends on other threads' use of the processors.
 static NOTIFICATIONS: AdaptiveSpin = AdaptiveSpin::new();
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ struct Notification {
     event: Event,
 }
 
-/// One turn of a pooled notification, seen by the thread that waits and by the one that wakes it.
+/// One use of a pooled notification, shared by the waiting thread and the thread that wakes it.
 #[derive(Clone, Debug)]
 pub struct Wakeup {
     notification: Arc<Notification>,
@@ -31,12 +31,13 @@ pub struct Wakeup {
 }
 
 impl Wakeup {
-    /// Whether what was waited for has happened.
+    /// Whether the awaited event has happened.
     pub fn is_raised(&self) -> bool {
         self.notification.raised.load(Ordering::Acquire) >= self.generation
     }
 
-    /// Spins for about as long as it would take to be woken from sleep. Returns whether what was waited for has happened.
+    /// Spins for about as long as it takes to be woken from sleep. Returns whether the awaited event has
+    /// happened.
     pub(crate) fn spin(&self) -> bool {
         NOTIFICATIONS.spin_until(SPIN, || self.is_raised())
     }
@@ -50,13 +51,13 @@ impl Wakeup {
         Arc::ptr_eq(&self.notification, &other.notification) && self.generation == other.generation
     }
 
-    /// Wakes the thread so that it looks at the clock again.
+    /// Wakes the thread so that it reads the clock again.
     pub fn nudge(&self) {
         self.notification.event.notify_all();
     }
 
-    /// Sleeps until raised, nudged or out of time, unless `skip` already holds. May return early for no reason: the
-    /// caller looks at the state again.
+    /// Sleeps until raised, nudged or out of time, unless `skip` returns true. May return early: the caller
+    /// checks again.
     pub fn sleep_unless(&self, skip: impl FnOnce() -> bool, timeout: Option<Duration>) {
         let listener = self.notification.event.listen();
         if !self.is_raised() && !skip() {
@@ -65,7 +66,7 @@ impl Wakeup {
     }
 }
 
-/// Notifications at rest.
+/// Unused notifications.
 #[derive(Debug, Default)]
 pub(crate) struct NotificationPool {
     idle: Vec<Wakeup>,

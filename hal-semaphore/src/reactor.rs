@@ -2,9 +2,9 @@
 
 //! One thread for the completions of any number of devices that report by file descriptor.
 //!
-//! A program with an event loop of its own watches [`Backend::descriptor`] there and calls
-//! [`Engine::poll`](crate::Engine::poll). A program without one spawns a [`Reactor`]: it sleeps in the kernel until a
-//! device has something to say, however many devices and queues there are, and uses no processor time until then.
+//! A program with an event loop polls [`Backend::descriptor`] there and calls
+//! [`Engine::poll`](crate::Engine::poll). A program without one spawns a [`Reactor`], which sleeps in the
+//! kernel until a device has something to report, however many devices and queues there are.
 
 use crate::backend::Backend;
 use crate::engine::{Engine, Shared};
@@ -18,9 +18,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A thread that asks devices what has ended when their descriptors become readable. Dropping it ends the thread.
+/// A thread that polls devices when their descriptors become readable. Dropping it ends the thread.
 pub struct Reactor {
-    /// Closing this end of the pipe is what ends the thread.
+    /// Closing this end of the pipe ends the thread.
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -32,7 +32,7 @@ impl fmt::Debug for Reactor {
 }
 
 impl Reactor {
-    /// Watches the descriptors of an engine's devices from now on.
+    /// Spawns the thread for an engine's devices.
     pub fn spawn<B: Backend>(engine: &Engine<B>) -> io::Result<Self> {
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
         let shared = engine.share();
@@ -48,7 +48,7 @@ impl Drop for Reactor {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
-            // A reactor thread that panicked has nothing left to say.
+            // A panic of the reactor's thread has been reported by then.
             let _ = thread.join();
         }
     }
@@ -87,7 +87,7 @@ fn run<B: Backend>(shared: &Arc<Shared<B>>, stopped: &OwnedFd) {
             if !events.is_empty() {
                 shared.poll_device(device);
             }
-            // A descriptor that is broken says so for ever, and never anything else.
+            // A broken descriptor stays broken, and never reports anything else.
             let broken = events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
             if broken {
                 shared.post_loss(device, gone(format!("its descriptor hung up: {events:?}")));

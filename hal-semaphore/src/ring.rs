@@ -2,9 +2,8 @@
 
 //! `pop_front` that resets an emptied ring to its start, to stay in cache.
 //!
-//! A ring goes round in all the memory that it ever had. One that was long once, for a burst, would from then on lead
-//! through memory that no cache holds, an entry at a time. Most rings here are empty again and again: then they begin at
-//! their front.
+//! A ring moves through all the memory that it ever had. After a long burst it would move through memory that
+//! no cache holds, one entry at a time. Most rings here are often empty, and then start at their front again.
 
 use std::collections::VecDeque;
 
@@ -13,13 +12,13 @@ use std::collections::VecDeque;
 pub(crate) fn take_first<T>(ring: &mut VecDeque<T>) -> Option<T> {
     let first = ring.pop_front();
     if ring.is_empty() {
-        // This is what moves an empty ring to its front.
+        // This moves an empty ring to its front.
         ring.clear();
     }
     first
 }
 
-/// The last entry, if it is like that.
+/// Takes the last entry if `is` returns true for it.
 pub(crate) fn take_last_if<T>(ring: &mut VecDeque<T>, is: impl FnOnce(&T) -> bool) -> Option<T> {
     if ring.back().is_some_and(is) { ring.pop_back() } else { None }
 }

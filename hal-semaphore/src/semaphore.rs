@@ -11,8 +11,8 @@ use crate::timeline::{Registration, Subscriber, Subscription, Timeline};
 use std::fmt;
 use std::sync::Arc;
 
-/// A timeline semaphore. Clones are handles on the same one; when the last is dropped, whatever still waits for it
-/// fails as abandoned (an operation that will signal it holds a handle).
+/// A timeline semaphore. Clones are handles on the same one. When the last is dropped, its waits fail as
+/// abandoned; an operation that will signal it holds a handle.
 #[derive(Clone)]
 pub struct Semaphore(Arc<Registration>);
 
@@ -25,12 +25,12 @@ impl Semaphore {
         Ok(Self(Arc::new(engine.register(initial))))
     }
 
-    /// The value reached, or what the timeline failed with.
+    /// The value, or the failure.
     pub fn query(&self) -> Result<u64, Failure> {
         self.0.query()
     }
 
-    /// Raises the timeline to `value`, which must be above where it is, and releases what waits for it.
+    /// Raises the timeline to `value`, which must be above the present one, and releases its waits.
     pub fn signal(&self, value: u64) -> Result<(), SignalError> {
         self.0.signal(value)
     }

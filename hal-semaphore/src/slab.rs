@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A slab whose entries never move: chunked storage, and keys that notice when their entry is gone.
+//! A slab whose entries never move: chunked storage, and keys that detect when their entry is gone.
 //!
-//! A plain growing vector would copy every record of a million held operations each time it doubles, under a lock. Here
-//! growth adds one chunk of 64 entries and copies nothing. A [`Key`] names an entry *and* the insertion that
-//! filled it; a key that outlived its entry finds nothing, which is what makes every stale reference in the engine (a
-//! cancelled operation still named in some list) harmless.
+//! A growing vector would copy every record of a million blocked operations each time it doubles, under a lock.
+//! Here growth adds one chunk of 64 entries and copies nothing. A [`Key`] names an entry *and* the insertion
+//! that filled it; a key that outlived its entry finds nothing, so every stale reference in the engine (a
+//! cancelled operation in some list) is harmless.
 //!
-//! Entries that were given back are used again before others, the last one first, since a cache has it. When all are given
-//! back they are used from the first one on again: after a burst the order in which they came back would lead all over
-//! its memory. [`trim`](Slab::trim) gives back every chunk that holds nothing, though others hold something.
+//! Released entries are reused first, the last one first, while a cache has it. When all are released, entries
+//! are used from the first one on again: after a burst the order of their release would lead all over the
+//! memory. [`trim`](Slab::trim) releases every empty chunk.
 
 const CHUNK_BITS: u32 = 6;
 const CHUNK: u32 = 1 << CHUNK_BITS;
@@ -35,17 +35,18 @@ type Chunk<T> = Box<[SlabEntry<T>; LENGTH]>;
 ///
 /// # Invariants
 ///
-/// - `len` entries hold a value. Two of them never have the same generation, and one is given out again after 2³² others.
-/// - The list that begins at `free` goes through entries that hold nothing, each once, and none of a missing chunk.
-/// - Entries from `fresh` on hold nothing and are in no list.
+/// - `len` entries hold a value. Two of them never have the same generation; a generation is reused after 2³²
+///   others.
+/// - The list that begins at `free` goes through empty entries, each once, and none of a missing chunk.
+/// - Entries from `fresh` on are empty and in no list.
 pub(crate) struct Slab<T> {
-    /// Nothing where a chunk was given back.
+    /// `None` where a chunk was released.
     chunks: Vec<Option<Chunk<T>>>,
-    /// The numbers of chunks that were given back.
+    /// The numbers of released chunks.
     missing: Vec<u32>,
-    /// The first of the entries that were given back.
+    /// The first released entry.
     free: u32,
-    /// The first of those that were not used since the slab was empty.
+    /// The first entry that was not used since the slab was empty.
     fresh: u32,
     len: usize,
     generation: u32,
@@ -84,7 +85,7 @@ impl<T> Slab<T> {
 
     #[cold]
     fn grow(&mut self) {
-        // A chunk that was given back comes first; its entries go to the list of free ones.
+        // A released chunk comes first; its entries go to the list of free ones.
         if let Some(number) = self.missing.pop() {
             if let Some(place) = self.chunks.get_mut(number as usize) {
                 *place = new_chunk();
@@ -109,7 +110,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// What the next insertion will be known as.
+    /// The key of the next insertion.
     #[inline]
     pub(crate) fn next_key(&mut self) -> Key {
         let generation = self.generation.wrapping_add(1);
@@ -126,7 +127,7 @@ impl<T> Slab<T> {
         key
     }
 
-    /// Has a value made under the [next key](Slab::next_key), where it stays: it is not moved there.
+    /// Makes a value under the [next key](Slab::next_key), in place.
     #[inline]
     pub(crate) fn insert_with(&mut self, key: Key, make: impl FnOnce() -> T) {
         #[expect(clippy::expect_used, reason = "the next key names an entry that exists")]
@@ -166,14 +167,14 @@ impl<T> Slab<T> {
         self.get(key).expect("the key of a living entry")
     }
 
-    /// The same, to change it.
+    /// The entry of a key whose entry is there, mutably.
     #[expect(clippy::expect_used, reason = "as above")]
     #[inline]
     pub(crate) fn live_mut(&mut self, key: Key) -> &mut T {
         self.get_mut(key).expect("the key of a living entry")
     }
 
-    /// Takes out the entry of a key whose entry is there.
+    /// Removes the entry of a key whose entry is there.
     #[expect(clippy::expect_used, reason = "as above")]
     #[inline]
     pub(crate) fn take_live(&mut self, key: Key) -> T {
@@ -201,7 +202,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The keys of what is in one chunk, in storage order; nothing past the last chunk.
+    /// The keys of the values in one chunk, in storage order; `None` after the last chunk.
     pub(crate) fn keys_of_chunk(&self, number: u32) -> Option<impl Iterator<Item = Key> + '_> {
         let chunk = self.chunks.get(number as usize)?;
         Some(chunk.iter().flat_map(move |chunk| {
@@ -211,7 +212,7 @@ impl<T> Slab<T> {
         }))
     }
 
-    /// Gives back the memory of every chunk that holds nothing. Keys handed out before stay unknown.
+    /// Releases the memory of every empty chunk. Keys that were handed out before stay unknown.
     pub(crate) fn trim(&mut self) {
         let holds = |chunk: &Chunk<T>| chunk.iter().any(|entry| entry.value.is_some());
         while self.chunks.last().is_some_and(|chunk| !chunk.as_ref().is_some_and(holds)) {
@@ -224,7 +225,7 @@ impl<T> Slab<T> {
             let Some(place) = self.chunks.get_mut(number) else { continue };
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             if !place.as_ref().is_some_and(holds) {
-                // Whether it is given back now or was before.
+                // Released now or before.
                 *place = None;
                 self.missing.push(number);
                 continue;
@@ -265,7 +266,7 @@ mod tests {
         let keys: Vec<Key> = (0..1000).map(|n| slab.insert(n)).collect();
         let indices: Vec<u32> = keys.iter().map(|key| key.index).collect();
         assert!(indices.iter().copied().eq(0..1000));
-        // Given back in an order that leads all over it.
+        // Released in an order that leads all over it.
         for at in 0..keys.len() {
             assert!(slab.remove(keys[at * 7 % 1000]).is_some());
         }
@@ -306,7 +307,7 @@ mod tests {
         }
         slab.trim();
         slab.trim();
-        // One chunk was given back in front of the one that holds something, which has room left.
+        // One chunk was released in front of the one that holds a value, which has free entries.
         for n in 0..2 * LENGTH - 1 {
             assert!(slab.insert(n).index < 2 * CHUNK, "{n}: a place is forgotten");
         }

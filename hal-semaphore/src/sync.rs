@@ -2,10 +2,10 @@
 
 //! The engine's synchronisation primitives, which the model checkers replace by their own.
 //!
-//! Everything that orders two threads in this crate comes from here: [`Mutex`], the atomics, fences, and [`Event`].
-//! Under `--cfg loom` and `--cfg shuttle` the same names are the checkers' versions, so that the code they explore
-//! is the code that ships. Reference counts are the standard library's everywhere: no decision of the engine is
-//! taken on one.
+//! Everything that orders two threads in this crate comes from here: [`Mutex`], the atomics, fences, and
+//! [`Event`]. Under `--cfg loom` and `--cfg shuttle` the same names are the checkers' versions, so the checkers
+//! explore the code that ships. Reference counts are the standard library's everywhere: no decision of the
+//! engine depends on one.
 
 #[cfg(not(any(loom, shuttle)))]
 mod imp {
@@ -16,11 +16,11 @@ mod imp {
     use crate::adaptive_spin::{AdaptiveSpin, now};
     use std::time::Duration;
 
-    /// How long a thread spins for the lock before it sleeps. The lock is held for bookkeeping only, mostly for less than a
-    /// microsecond.
+    /// How long a thread spins for the lock before it sleeps. The lock is held for bookkeeping only, usually
+    /// for less than a microsecond.
     const SPIN: Duration = Duration::from_micros(20);
 
-    /// One for all locks: whether spinning pays depends on who else wants the processors.
+    /// Shared by all locks: whether spinning pays depends on other threads' use of the processors.
     static LOCKS: AdaptiveSpin = AdaptiveSpin::new();
 
     #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ mod imp {
             self.lock_awake().unwrap_or_else(|| self.0.lock())
         }
 
-        /// Takes the lock if that can be done without sleeping.
+        /// Takes the lock if that is possible without sleeping.
         #[inline]
         fn lock_awake(&self) -> Option<Guard<'_, T>> {
             self.0.try_lock().or_else(|| self.spin())
@@ -55,7 +55,7 @@ mod imp {
         }
     }
 
-    /// A lock that is often taken again by the thread that has just let it go. Others get it all the same, and soon.
+    /// A lock that the same thread often releases and takes again, with bounded waiting for other threads.
     #[derive(Debug, Default)]
     pub(crate) struct FairMutex<T> {
         mutex: Mutex<T>,
@@ -64,8 +64,8 @@ mod imp {
         since: AtomicU64,
     }
 
-    /// How long a thread sleeps for the lock before it is handed to the next one that does. Handing it over costs a change of
-    /// threads, in which none has it.
+    /// How long a thread sleeps for the lock before `unlock` hands it over. A handover costs a change of
+    /// threads, during which none has the lock.
     const HAND_OVER_AFTER: u64 = 5_000;
 
     impl<T> FairMutex<T> {
@@ -94,7 +94,7 @@ mod imp {
             guard
         }
 
-        /// Lets the lock go. Threads that take it often do so by this.
+        /// Releases the lock, for threads that take it often.
         #[inline]
         pub(crate) fn unlock(&self, guard: Guard<'_, T>) {
             if self.has_overdue_sleeper(now) {
@@ -109,7 +109,7 @@ mod imp {
         }
     }
 
-    /// Wakes the listeners that were there when it was notified.
+    /// Wakes the listeners that listen when it is notified.
     #[derive(Debug, Default)]
     pub(crate) struct Event(event_listener::Event);
 
@@ -148,8 +148,8 @@ mod imp {
             assert!(!mutex.has_overdue_sleeper(|| u64::MAX));
         }
 
-        /// Two threads sleep for the lock, one after the other: patience counts from when the first lay down, then from when
-        /// that one got the lock, and no more when the second has it.
+        /// Two threads sleep for the lock, one after the other: the time counts from when the first fell
+        /// asleep, then from when that one got the lock, and no more when the second has it.
         #[test]
         fn patience_counts_for_the_thread_that_sleeps_longest() {
             let mutex = FairMutex::new(());
@@ -217,7 +217,7 @@ mod imp {
         }
     }
 
-    /// To the checkers every schedule is fair.
+    /// Every schedule of the checkers is fair.
     #[derive(Debug, Default)]
     pub(crate) struct FairMutex<T>(Mutex<T>);
 
@@ -240,8 +240,8 @@ mod imp {
         }
     }
 
-    /// Counts notifications; a listener waits for the count to move. The checkers have no clock: a timeout is a
-    /// wait that ends at once.
+    /// Counts notifications; a listener waits for the count to change. The checkers have no clock: a wait with
+    /// a timeout ends at once.
     #[derive(Debug, Default)]
     pub(crate) struct Event(Arc<Count>);
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device made of software, for tests, examples and benchmarks: what a backend looks like, and what the engine
-//! must never do to one.
+//! A device made of software, for tests, examples and benchmarks: a model of a backend, which also detects the
+//! engine's mistakes.
 //!
-//! [`SoftBackend`] has any number of devices and queues, runs [`Job`]s that do nothing but leave their tag in a log,
-//! and moves only when told to: [`step`](SoftBackend::step) lets the head of a queue run, if its native waits allow,
-//! and [`report`](SoftBackend::report) tells the engine. The two are apart so that a test can report late, or one
-//! queue before another. With [`eager`](SoftBackend::eager) everything runs and is reported from inside `submit`.
+//! [`SoftBackend`] has any number of devices and queues. Its [`Job`]s only leave their tag in a log. It moves
+//! only when told to: [`step`](SoftBackend::step) runs the head of a queue if its native waits allow, and
+//! [`report`](SoftBackend::report) reports it, so that a test can report late, or one queue before another.
+//! With [`eager`](SoftBackend::eager) everything runs and is reported from inside `submit`.
 //!
-//! Its events are binary, like a GPU's: recording one again forgets what it said before. A wait remembers which
-//! recording it was meant for, and a queue that comes to a wait whose event was recorded anew counts a
-//! [violation](SoftBackend::violations): the engine recycled an event that a wait still looked at.
+//! Its events are binary, like a GPU's: a new recording overwrites the old one. A wait remembers its recording.
+//! If a queue comes to a wait whose event was recorded again, that counts as a
+//! [violation](SoftBackend::violations): the engine recycled an event that was still waited for.
 
 use crate::backend::{
     Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted, Transition,
@@ -33,14 +33,15 @@ pub struct Job {
     pub tag: u64,
     /// The failure that the device reports instead of success.
     pub failure: Option<Failure>,
-    /// What the device answers at submission: it cannot take this. Or the host, when it is asked to do it ahead.
+    /// The answer at submission: the device cannot take this; or the host's answer to
+    /// [`try_early`](Backend::try_early).
     pub refuse: Option<Failure>,
-    /// Whether the host can do it ahead.
+    /// Whether the host can do it early.
     pub early: bool,
 }
 
 impl Job {
-    /// A job that the host does ahead, or says that it cannot.
+    /// A job that the host can do early, or cannot.
     pub fn early(tag: u64, early: bool) -> Self {
         Self { tag, early, ..Self::default() }
     }
@@ -55,7 +56,7 @@ impl Job {
         Self { tag, failure: Some(failure), ..Self::default() }
     }
 
-    /// A job that its device does not take.
+    /// A job that its device does not accept.
     pub fn refused(tag: u64, failure: Failure) -> Self {
         Self { tag, refuse: Some(failure), ..Self::default() }
     }
@@ -140,7 +141,7 @@ impl fmt::Debug for SoftBackend {
     }
 }
 
-/// A device with so many queues and event objects.
+/// A device with this many queues, and event objects.
 pub fn device(queues: usize) -> DeviceSpec {
     DeviceSpec {
         queues,
@@ -183,14 +184,14 @@ impl SoftBackend {
         self
     }
 
-    /// A queue has room for so many jobs that have not run.
+    /// Each queue has capacity for this many jobs that have not run.
     #[must_use]
     pub fn capacity(mut self, jobs: usize) -> Self {
         self.capacity = jobs;
         self
     }
 
-    /// From now on a device has room for so many jobs that were not reported, on all of its queues together.
+    /// From now on each device has capacity for this many unreported jobs, on all of its queues together.
     pub fn set_device_capacity(&self, jobs: usize) {
         let state = self.state();
         self.device_capacity.store(jobs, Ordering::Relaxed);
@@ -206,7 +207,7 @@ impl SoftBackend {
             && state.queues.get(id.index()).is_some_and(|queue| queue.queued.len() < self.capacity)
     }
 
-    /// The devices can make so many events.
+    /// The devices can make this many events.
     #[must_use]
     pub fn event_limit(mut self, events: usize) -> Self {
         self.event_limit = events;
@@ -227,9 +228,10 @@ impl SoftBackend {
         self.state().step(queue, self.without_log)
     }
 
-    /// Reports the oldest thing that ran on a queue and was not reported. Returns whether there was one.
+    /// Reports the oldest unreported job of a queue that ran. Returns whether there was one.
     ///
-    /// The reporting thread is one of the device, and first runs the callbacks that a submitting thread had to leave.
+    /// The calling thread acts as one of the device's, and first runs the callbacks that a submitting thread
+    /// deferred.
     pub fn report(&self, queue: QueueId) -> bool {
         self.call_back();
         self.report_one(queue)
@@ -285,7 +287,7 @@ impl SoftBackend {
         }
     }
 
-    /// As [`run_until_idle`](SoftBackend::run_until_idle), and lets the host end well whatever it was given.
+    /// As [`run_until_idle`](SoftBackend::run_until_idle), and ends all host jobs with success.
     pub fn run_until_idle_with_host(&self) {
         loop {
             self.run_until_idle();
@@ -299,7 +301,7 @@ impl SoftBackend {
         }
     }
 
-    /// Takes a device off the bus: what it had is gone, waits for its points are over, and the engine is told.
+    /// Loses a device: its jobs are gone, waits for its points are over, and the engine is notified.
     pub fn lose(&self, device: usize, failure: Failure) {
         let mut state = self.state();
         for event in state.events.iter_mut().filter(|event| event.device == device) {
@@ -322,7 +324,7 @@ impl SoftBackend {
         self.state().queues.get(queue.index()).map_or(0, |queue| queue.queued.len())
     }
 
-    /// The jobs that ran, in order: the queue, and the tag (none for a barrier).
+    /// The jobs that ran, in order: the queue and the tag (`None` for a barrier).
     pub fn log(&self) -> Vec<(QueueId, Option<u64>)> {
         self.state().log.clone()
     }
@@ -332,7 +334,7 @@ impl SoftBackend {
         self.state().log.iter().filter_map(|&(_, tag)| tag).collect()
     }
 
-    /// How often a queue came to a wait whose event had been recorded anew.
+    /// How often a queue came to a wait whose event had been recorded again.
     pub fn violations(&self) -> usize {
         self.state().violations
     }
@@ -342,32 +344,32 @@ impl SoftBackend {
         self.state().native_waits
     }
 
-    /// The jobs that came back, in order, and how they ended.
+    /// The reclaimed jobs, in order, and their results.
     pub fn reclaimed(&self) -> Vec<(u64, Result<(), Failure>)> {
         self.state().reclaimed.clone()
     }
 
-    /// The tags of the markers that came to a queue and did not go to its device, in order.
+    /// The tags of coalesced markers, in order.
     pub fn markers(&self) -> Vec<(QueueId, u64)> {
         self.state().markers.clone()
     }
 
-    /// The tags of what was done ahead, in order.
+    /// The tags of jobs that were done early, in order.
     pub fn done_early(&self) -> Vec<u64> {
         self.state().early.clone()
     }
 
-    /// The host jobs that were started and not ended.
+    /// The host jobs that were started and have not ended.
     pub fn take_host(&self) -> Vec<(HostTask, Job)> {
         std::mem::take(&mut self.state().host)
     }
 
-    /// The devices that were asked to stop.
+    /// The devices that were aborted.
     pub fn aborted(&self) -> Vec<usize> {
         self.state().aborted.clone()
     }
 
-    /// The transitions that were observed since the last call.
+    /// The transitions since the last call.
     pub fn take_transitions(&self) -> Vec<Transition> {
         std::mem::take(&mut self.state().transitions)
     }
@@ -510,7 +512,7 @@ impl Backend for SoftBackend {
 
     fn defer(&self, callbacks: DeferredCallbacks) {
         if self.eager && !cfg!(any(loom, shuttle)) {
-            // Such a device is not stepped by hand.
+            // Nobody steps an eager device by hand.
             callbacks.run_elsewhere();
         } else {
             self.state().deferred.push(callbacks);

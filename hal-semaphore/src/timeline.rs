@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The trait that makes a semaphore usable by the engine, and the registration of one with an engine.
+//! The trait that makes a semaphore usable by the engine, and its registration with an engine.
 //!
-//! The truth about a timeline that is registered with an engine (its value, its failure and the order in which they
-//! changed) is kept by the engine, behind its [`Registration`]. [`Semaphore`](crate::Semaphore) is nothing but that. A C
-//! ABI has a layout of its own, with the value, the failure and the host's waiters inside it; it adapts it by
-//! implementing [`Timeline`], repeats there what the engine [shows](Timeline::show) it, and wakes its own waiters when the
-//! engine [says so](Timeline::notify). A program that moves such a timeline from the host does so through its
-//! registration.
+//! The engine keeps the state of a registered timeline (its value, its failure and the order in which they
+//! changed) behind its [`Registration`]; [`Semaphore`](crate::Semaphore) is nothing but that. A semaphore of a
+//! C ABI has a layout of its own, with the value, the failure and the host's waiters. It implements
+//! [`Timeline`], repeats there what the engine [shows](Timeline::show) it, and wakes its own waiters when the
+//! engine [notifies](Timeline::notify) it. A program that moves such a timeline from the host does so through
+//! its registration.
 //!
-//! **Own and foreign.** A timeline that is registered with an engine is that engine's own: waits for it are kept in
-//! the engine's ordered lists and can be covered by native events. Every other timeline (another engine's, another
-//! driver's) is foreign: it is never assumed to be anything but this trait, and its waits go through
+//! **Own and foreign.** A timeline that is registered with an engine is that engine's own: its waits are in the
+//! engine's ordered lists, and native waits can satisfy them. Every other timeline (another engine's, another
+//! driver's) is foreign: the engine assumes nothing but this trait, and waits for it through
 //! [`subscribe`](Timeline::subscribe), a callback (rule S9).
 
 use crate::engine::{CallbackRecord, EngineCall, Target, TimelineState};
@@ -22,87 +22,89 @@ use crate::ids::{MAX_VALUE, Point, TimelineKey};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// A handle on one timeline. Clones are handles on the same one, and are made under a lock of the engine: cloning must be
-/// no more than counting.
+/// A handle on one timeline. Clones are handles on the same timeline. They are made under a lock of the engine:
+/// cloning must only count.
 pub trait Timeline: Clone + Send + Sync + 'static {
-    /// The handle that [`subscribe`](Timeline::subscribe) returns; dropping it ends the watch. `()` where nothing is ever foreign.
+    /// The handle that [`subscribe`](Timeline::subscribe) returns; dropping it ends the subscription. `()` if
+    /// the timeline is never foreign.
     type Subscription: Send + 'static;
 
     /// The timeline's registration with an engine, if it has one.
     fn registration(&self) -> Option<&Registration>;
 
-    /// The name by which that engine knows it.
+    /// Its name in that engine.
     fn key(&self) -> Option<TimelineKey> {
         self.registration().map(Registration::key)
     }
 
-    /// A number that it shares with no other timeline while a handle on it is left, such as its address. An engine
+    /// A number that no other timeline has while a handle on this one exists, such as its address. The engine
     /// tells foreign timelines apart by it, under a lock: this must be a read.
     fn identity(&self) -> usize;
 
-    /// The value it has reached.
+    /// The value.
     fn value(&self) -> u64;
 
     /// The failure, if the timeline has failed.
     fn failure(&self) -> Option<Failure>;
 
-    /// Repeats a step wherever else the timeline can be read: the engine has moved it to a value, or has failed it at one. It is
-    /// one of the engine's own. Called in the order of the steps and under a lock of the engine: this must be a store, not a lock.
+    /// Repeats a step of one of the engine's own timelines, a value or a failure at a value, wherever else the
+    /// timeline is read. Called in the order of the steps and under a lock of the engine: this must be a store,
+    /// not a lock.
     ///
-    /// Returns the failure that the timeline has had there already, if it was failed there first and has not
-    /// told the engine yet: then that is what it failed with, and a value that comes after it is not reached.
+    /// Returns the failure with which the timeline was failed there before, if the engine does not know of it
+    /// yet. Then the timeline has failed with that, and a later value is not reached.
     fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let _ = state;
         None
     }
 
-    /// The failure that this timeline, one of the engine's own, has had elsewhere, if the engine may not have been told
-    /// yet: an operation that comes now and waits for the timeline comes after it. Asked under a lock: this must be a
-    /// read.
+    /// The failure of one of the engine's own timelines, if it has failed elsewhere and the engine may not know
+    /// of it yet: an operation that comes now and waits for the timeline comes after the failure. Called under
+    /// a lock: this must be a read.
     fn failed_before(&self) -> Option<Failure> {
         None
     }
 
-    /// Takes down what led up to a step that the timeline was shown: an operation that has ended, at `by` if it ran on a queue.
-    /// Returns whether the timeline has waiters of its own, which the engine does not know: these are [woken](Timeline::notify)
-    /// then. A thread that comes later looks at what was shown. Called without a lock held, also on a thread that is submitting something: this
-    /// calls no program back. Several threads may be at it at once, not always in the order of the steps.
+    /// Records the origin of a shown step: an operation that has ended, at `by` if it ran on a queue. Returns
+    /// whether the timeline has waiters of its own, which the engine [notifies](Timeline::notify) then; later
+    /// waiters see the shown step. Called without a lock, possibly on a thread that submits: this must not call
+    /// the program. Several threads may call it at once, in any order of the steps.
     fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
         let _ = (state, by);
         false
     }
 
-    /// Wakes the timeline's own waiters whose value is reached, or all with a failure, after such a step and after everything that
-    /// the same step has set free in the engine. Only called where there [were waiters](Timeline::record_step), without a lock
-    /// held and never on a thread that is submitting something. Several threads may be at it at once, not always in the order of the
-    /// steps.
+    /// Wakes the timeline's own waiters whose value is reached, or all of them with a failure, after everything
+    /// that the step has released in the engine. Called only if there [were waiters](Timeline::record_step),
+    /// without a lock, and never on a thread that submits. Several threads may call it at once, in any order of
+    /// the steps.
     fn notify(&self, state: Result<u64, &Failure>) {
         let _ = state;
     }
 
-    /// Signals or fails a timeline of another owner than the calling engine, with whatever that takes there. A signal that
-    /// the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on a
-    /// thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
-    /// engine's operations have ended. So a program that another driver calls back from in here holds up the next step of
-    /// this timeline, and waits for ever if that is what it waits for. Where the timeline belongs to another engine of this
-    /// crate, only its value or failure changes in here. What that releases is done later by the same thread, when it no
-    /// longer attends this timeline's letters, because a callback may wait for the next of them.
+    /// Signals or fails a timeline that is foreign to the calling engine. A signal that the timeline refuses
+    /// (it is there already, or has failed) is dropped. Called without a lock, never on a thread that submits,
+    /// and for each timeline by one thread at a time, in the order in which the engine's operations have ended.
+    /// A program that another driver calls from in here delays the next delivery to this timeline, and waits
+    /// forever if it waits for that. A timeline of another engine of this crate only moves in here. Its effects
+    /// run later on the same thread, when it is not delivering to this timeline, because a callback may wait
+    /// for the next delivery.
     fn deliver(&self, state: Result<u64, &Failure>);
 
-    /// Calls `subscriber` once, on any thread and possibly before this returns, when `value` is reached or the timeline
-    /// has failed. Only called on foreign timelines, without a lock held.
+    /// Calls `subscriber` once, on any thread and possibly before this returns, when `value` is reached or the
+    /// timeline has failed. Called for foreign timelines only, without a lock.
     fn subscribe(&self, value: u64, subscriber: Subscriber) -> Self::Subscription;
 }
 
-/// Some timelines and a value for each: what an operation waits for, or what it signals.
+/// Some timelines with a value each: the waits of an operation, or its signals.
 ///
-/// A slice of pairs is the natural form in Rust; a pair of slices is the form a C ABI has at hand. The engine reads it
+/// A slice of pairs is the natural form in Rust; a pair of slices is the form of a C ABI. The engine reads it
 /// more than once, also under a lock, and relies on reading the same each time.
 pub trait TimelineValues<T> {
     /// How many there are.
     fn len(&self) -> usize;
 
-    /// The one with this number, which is below [`len`](TimelineValues::len).
+    /// The one at `index`, which is below [`len`](TimelineValues::len).
     fn get(&self, index: usize) -> Option<(&T, u64)>;
 
     /// Whether there are none.
@@ -160,8 +162,8 @@ where
     (0..values.len()).filter_map(|index| values.get(index))
 }
 
-/// A timeline's place in its engine, and the truth about it. Dropping it tells the engine that no handle is left to
-/// signal the timeline any more: what still waits for it fails as abandoned.
+/// The registration of a timeline with its engine, which keeps the timeline's state. Dropping it means that no
+/// handle is left to signal the timeline: its waits fail as abandoned.
 pub struct Registration {
     engine: Arc<dyn EngineEvents>,
     timeline_state: Arc<TimelineState>,
@@ -183,12 +185,12 @@ impl Registration {
         self.timeline_state().key()
     }
 
-    /// The value reached, or what the timeline failed with.
+    /// The value, or the failure.
     pub fn query(&self) -> Result<u64, Failure> {
         self.timeline_state().query()
     }
 
-    /// The value reached, whether the timeline has failed or not.
+    /// The value, whether the timeline has failed or not.
     #[inline]
     pub fn value(&self) -> u64 {
         self.timeline_state().value()
@@ -199,24 +201,26 @@ impl Registration {
         self.timeline_state().has_failed()
     }
 
-    /// Raises the timeline from the host to `value`, which must be above where it is, and releases what waits for it.
+    /// Raises the timeline from the host to `value`, which must be above the present one, and releases its
+    /// waits.
     pub fn signal(&self, value: u64) -> Result<(), SignalError> {
         self.signal_and(value, || {})
     }
 
-    /// As [`signal`](Registration::signal), and does `show` in the same step: under a lock, so it must be a store.
+    /// As [`signal`](Registration::signal), and calls `show` in the same step: under a lock, so it must be a
+    /// store.
     pub fn signal_and(&self, value: u64, show: impl FnOnce()) -> Result<(), SignalError> {
         let mut call = EngineCall::new(&*self.engine);
         self.timeline_state().signal(value, show, call.deferred())
     }
 
-    /// Fails the timeline for good, and what waits for it. Only the first failure counts; returns whether this was it.
+    /// Fails the timeline for good, and its waits. Only the first failure counts; returns whether this was it.
     pub fn fail(&self, failure: &Failure) -> bool {
         self.fail_and(failure, |_| {})
     }
 
-    /// As [`fail`](Registration::fail), and does `show` in the same step, with the value that was reached: under a lock, so
-    /// it must be a store.
+    /// As [`fail`](Registration::fail), and calls `show` in the same step with the value that was reached:
+    /// under a lock, so it must be a store.
     pub fn fail_and(&self, failure: &Failure, show: impl FnOnce(u64)) -> bool {
         let mut call = EngineCall::new(&*self.engine);
         let show = |reached| {
@@ -226,16 +230,17 @@ impl Registration {
         self.timeline_state().fail(failure, show, call.deferred())
     }
 
-    /// The value that work which has its place in a queue will bring the timeline to, unless something fails; nothing if
-    /// no such work signals it.
+    /// The value that queued work will bring the timeline to, unless something fails; `None` if no queued work
+    /// signals it.
     pub fn promised(&self) -> Option<u64> {
         self.timeline_state().promised()
     }
 
-    /// Calls `callback` once when the timeline reaches `value` or fails: before this returns if it has already, or else on
-    /// a thread that completes, signals or fails something, without a lock held, and never inside a submission (see
-    /// [`Backend::defer`](crate::Backend::defer)). On a timeline that has failed, it is told the failure even if the value
-    /// was reached. It may still be called after the subscription was dropped if it was on its way.
+    /// Calls `callback` once when the timeline reaches `value` or fails: before this returns if it has already,
+    /// or else on a thread that completes, signals or fails something, without a lock, and never inside a
+    /// submission (see [`Backend::defer`](crate::Backend::defer)). If the timeline has failed, the callback
+    /// gets the failure even if the value was reached. It may still be called after the subscription was
+    /// dropped, if it was due by then.
     pub fn subscribe(
         &self,
         value: u64,
@@ -278,7 +283,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// A callback timepoint; dropping it takes the callback back, unless it is on its way already.
+/// A registered callback; dropping it unregisters the callback, unless it is due already.
 pub struct Subscription {
     engine: Weak<dyn EngineEvents>,
     parked: Option<Parked>,
@@ -310,7 +315,7 @@ impl Drop for Subscription {
     }
 }
 
-/// Tells an engine about one foreign timeline. Telling it late, twice or after the wait has ended is harmless.
+/// Notifies an engine about one foreign timeline. To do so late, twice or after the wait has ended is harmless.
 #[derive(Clone)]
 pub struct Subscriber {
     engine: Weak<dyn EngineEvents>,

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Timepoints of one timeline in the order a signal releases them.
+//! One list of timepoints of a timeline, in the order in which a signal releases them.
 //!
-//! Waits mostly arrive in growing order of value (a chain waits for 1, 2, 3, …), so the list is a sorted run, where
-//! such a wait is appended in O(1), beside a tree for the few that arrive far out of order. Taking what a signal releases
-//! costs as much as what it releases; nothing else is looked at (rule S7). Among equal values the older one comes first.
+//! Most waits arrive in ascending order of value (a chain waits for 1, 2, 3, …), so the list is a sorted run,
+//! where such a wait is appended in O(1), and a tree for the few that arrive far out of order. A signal costs
+//! as much as it releases and looks at nothing else (rule S7). Among equal values the older wait comes first.
 //!
-//! Every entry has a number, which the owner of the list gives it, larger than those before. By it a waiter that gives up takes it
-//! out again without looking at the others. It leaves a gap in the run, which is closed when gaps are the larger part.
+//! Every entry has a number from the owner of the list, larger than earlier ones. A waiter that gives up
+//! removes its entry by that number, without a search. The entry leaves a gap in the run; gaps are closed when
+//! they are the larger part.
 //!
-//! Most timelines have one waiter at a time, and many never have another. The only entry of a list is kept in the list
-//! itself, so that such a timeline needs no memory of its own for it.
+//! Most timelines have one waiter at a time, and many never have another. The only entry of a list is kept in
+//! the list itself, so that such a timeline allocates nothing for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// How far from an end of the run an entry is still put into it.
+/// An entry is inserted into the run if its position is at most this far from an end.
 const NEAR: usize = 32;
 
-/// Below this many gaps a run is not worth closing up.
+/// Fewer gaps than this are not worth closing.
 const CLOSE_AT: usize = 32;
 
 #[derive(Debug)]
 struct WaitEntry<T> {
     value: u32,
     order: u32,
-    /// Nothing where the waiter has given up.
+    /// `None` if the waiter has given up.
     target: Option<T>,
 }
 
@@ -40,7 +41,7 @@ impl<T> WaitEntry<T> {
 ///
 /// - The run is sorted by value and number; `gaps` of its entries have no target.
 /// - While there is an entry `alone`, the run and the tree are empty.
-/// - `next` is the smallest value of an entry with a target, and the largest number there is where none has one.
+/// - `next` is the smallest value of an entry with a target, and `u64::MAX` if there is none.
 #[derive(Debug)]
 pub(crate) struct WaitList<T> {
     /// The only entry; while it is here the run and the tree are empty.
@@ -48,7 +49,7 @@ pub(crate) struct WaitList<T> {
     run: VecDeque<WaitEntry<T>>,
     late: BTreeMap<(u32, u32), T>,
     gaps: usize,
-    /// The smallest value in here: most looks at a list end with it.
+    /// The smallest value in the list: most checks read nothing else.
     next: u64,
 }
 
@@ -66,12 +67,12 @@ impl<T> WaitList<T> {
         self.next == u64::MAX
     }
 
-    /// How many entries fit into the memory that the list has.
+    /// How many entries fit into the list's memory.
     pub(crate) fn capacity(&self) -> usize {
         self.run.capacity()
     }
 
-    /// The smallest value in here, or the largest there is where nothing is.
+    /// The smallest value in the list, or `u64::MAX`.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -124,7 +125,7 @@ impl<T> WaitList<T> {
             return Some((u64::from(alone.value), alone.target?));
         }
         if self.gaps == 0 && self.late.is_empty() {
-            // Fast path: the one behind it is next.
+            // Fast path: the entry behind it is next.
             let first = crate::ring::take_first(&mut self.run)?;
             self.next = self.run.front().map_or(u64::MAX, |entry| u64::from(entry.value));
             return Some((u64::from(first.value), first.target?));
@@ -132,7 +133,7 @@ impl<T> WaitList<T> {
         self.pop_of_both()
     }
 
-    /// The same where there are gaps, or entries in the tree.
+    /// With gaps, or entries in the tree.
     #[inline(never)]
     fn pop_of_both(&mut self) -> Option<(u64, T)> {
         let run = self.run.front().map(WaitEntry::rank);
@@ -160,7 +161,7 @@ impl<T> WaitList<T> {
         self.next = next.map_or(u64::MAX, u64::from);
     }
 
-    /// Takes the entry with this value and number out, if it is still here.
+    /// Removes the entry with this value and number, if it is still here.
     pub(crate) fn remove(&mut self, value: u64, order: u32) -> Option<T> {
         let rank = (u32::try_from(value).unwrap_or(u32::MAX), order);
         let target = if self.alone.as_ref().is_some_and(|alone| alone.rank() == rank) {
@@ -191,7 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against the obvious model: a vector, stably sorted by value.
+        /// Compared with a simple model: a vector, stably sorted by value.
         #[test]
         fn releases_what_a_stable_sort_would(steps in prop::collection::vec((0u64..200, 0u8..6), 1..400)) {
             let mut list = WaitList::new();

@@ -1,23 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Taking operations in, classifying their waits, and giving them their place in a queue.
+//! Admission: the engine records an operation, classifies its waits and gives it its epoch in a queue.
 //!
-//! # What a wait costs
-//!
-//! Each wait that is not reached falls into the cheapest class that is correct (rule S6). [`QueueGuard::find_dependency`] looks at
-//! them in this order: the queue's own work ([`QueueGuard::same_queue_dependency`]), then that of others ([`QueueGuard::native_dependency`]).
-//!
-//! | class | when | what it costs |
-//! |---|---|---|
-//! | same queue | an earlier operation of the queue will signal enough | nothing: queues are in order |
-//! | dominated | the queue waits natively already for that signal, or for a later one of the same queue | nothing |
-//! | native, peer | work that another queue's device has accepted will signal enough | one native wait |
-//! | held | otherwise | an entry in a list; the host wakes |
-//!
-//! Of the signals of a class that are enough the one of the smallest value counts. Waiting for a later one would be correct
-//! and would serialise what need not be. In the queue itself it is no matter which counts, since the operation comes behind
-//! all of them: of several that signal one value any may be named. What covers a wait is written down with it and stays
-//! valid: the point was accepted by its device, and its event is held for the wait.
+//! [`QueueGuard::classify_wait`] has the table of wait classes. A wait records the dependency that satisfies
+//! it, which stays valid: its epoch was accepted by the device, and its event is retained for the wait.
 
 use super::deferred_work::{DeferredWork, Dependency, EngineCall};
 use super::flow_window::MAX_BATCH;
@@ -38,7 +24,7 @@ use crate::timeline::{Timeline, TimelineValues, iter};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Waits that work with a place in their queue covers.
+/// Waits that a queued operation satisfies by order.
 pub(super) type OrderedWaits = SmallVec<[OrderedWait; 4]>;
 
 impl<W> Action<W> {
@@ -54,7 +40,7 @@ impl<W> Action<W> {
         }
     }
 
-    /// The action again. Only a barrier has no work.
+    /// The inverse of `into_parts`. Only a barrier has no work.
     fn from_parts(kind: ActionKind, work: Option<W>) -> Self {
         let Some(work) = work else { return Self::Barrier };
         match kind {
@@ -68,7 +54,7 @@ impl<W> Action<W> {
 }
 
 impl<B: Backend> Shared<B> {
-    /// The slot of one of this engine's timelines; nothing for a foreign one.
+    /// The state of a timeline of this engine; `None` for a foreign one.
     pub(super) fn own_state<'a>(&self, timeline: &'a B::Timeline) -> Option<&'a Arc<TimelineState>> {
         timeline
             .registration()
@@ -76,7 +62,7 @@ impl<B: Backend> Shared<B> {
             .filter(|timeline_state| timeline_state.key().engine == self.id)
     }
 
-    /// Checks a request before anything changes. Returns whether it waits for timelines that are not this engine's.
+    /// Validates a request before anything changes. Returns whether it waits for foreign timelines.
     #[inline(always)]
     fn check<W, S>(
         &self,
@@ -125,7 +111,8 @@ impl<B: Backend> Shared<B> {
         Ok(waits_for_foreign)
     }
 
-    /// Chooses a queue of the device: the one whose order already covers a wait, else the one with the least to do.
+    /// Chooses a queue of the device: one whose order satisfies a wait, or else the one with the fewest
+    /// operations.
     fn choose_queue<W: TimelineValues<B::Timeline> + ?Sized>(
         &self,
         device: usize,
@@ -162,8 +149,8 @@ impl<B: Backend> Shared<B> {
             .unwrap_or(spec.first_queue)
     }
 
-    /// The caller makes the item where it stays while it is handed over: an action is as large as its work, and is not
-    /// moved from one place to the next.
+    /// Makes the batch item here, where it stays while the backend has it: an action is as large as its work,
+    /// and is moved only once.
     #[inline(always)]
     pub(super) fn submit<W, S>(
         &self,
@@ -229,8 +216,8 @@ impl<B: Backend> Shared<B> {
         Ok(admitted)
     }
 
-    /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a
-    /// driver that panics has failed.
+    /// The statuses of the waits for foreign timelines, in their order. This calls foreign code, without a
+    /// lock; a timeline that panics has failed.
     #[cold]
     fn foreign_statuses<W: TimelineValues<B::Timeline> + ?Sized>(&self, waits: &W) -> Vec<WaitStatus> {
         let mut statuses = Vec::new();
@@ -251,8 +238,8 @@ impl<B: Backend> Shared<B> {
         asked.unwrap_or_else(WaitStatus::Failed)
     }
 
-    /// Work with a place in its queue will make each of these signals: from here on whatever follows it there is ordered after
-    /// them. Adds the waits of the queue that this covers.
+    /// Promises each signal of a queued operation. The waits of its queue that this satisfies are added to
+    /// `ordered`.
     #[inline(always)]
     pub(super) fn promise_each(
         &self,
@@ -275,16 +262,16 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-/// What a [`Placement`] is made of, by those who want one.
+/// The parts of a [`Placement`].
 struct Admitted {
     key: Key,
-    /// The queue that was chosen.
+    /// The chosen queue.
     queue: QueueId,
     waits: WaitCounts,
 }
 
-/// An operation that is being made in its place. It goes from there if foreign code panics before it is finished: then it was
-/// never submitted.
+/// An operation that is being admitted. If foreign code panics meanwhile, dropping this rolls the admission
+/// back.
 struct AdmissionGuard<'t, 'a, B: Backend> {
     guard: &'t mut QueueGuard<'a, B>,
     key: Key,
@@ -297,18 +284,18 @@ impl<B: Backend> Drop for AdmissionGuard<'_, '_, B> {
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// Takes out an operation that is not finished, and what it has registered so far. Its handles on timelines go.
+    /// Removes the operation, its registered waits and its handles on timelines.
     #[cold]
     fn roll_back(&mut self, key: Key) {
         let op = self.state.ops.take_live(key);
         self.release_waits(&op.waits);
         if !self.state.effects.is_empty() {
-            // The call that panics does this as it ends.
+            // The call performs them as it ends.
             self.deferred.visit_queue(self.index);
         }
     }
 
-    /// Takes an operation in. Everything was checked: this cannot fail.
+    /// Admits an operation of a valid request. Returns whether it is in flight, by the fast path.
     fn admit<W, S>(
         &mut self,
         waits: &W,
@@ -324,7 +311,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     {
         let is_clear = may_take_fast_path && kind == ActionKind::Queue && self.is_clear();
         let key = self.state.ops.next_key();
-        // It is made where it stays.
+        // The operation is made in place.
         let lost = self.device.lost();
         self.state.ops.insert_with(key, move || Op::new(kind, lost));
         let admission = AdmissionGuard { guard: self, key };
@@ -345,7 +332,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         let is_blocked = counts.blocked > 0 && op.failure.is_none();
         let partly_ordered = usize::try_from(counts.blocked).is_ok_and(|blocked| blocked < op.waits.len());
         if is_blocked && partly_ordered {
-            // The covered waits of an operation that stays held matter to it only if their timeline fails.
+            // Only a failure of their timeline matters to the ordered waits of a blocked operation.
             self.listen_for_failures(key, |_| true);
         }
         if !is_blocked {
@@ -369,8 +356,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Classifies each wait of an operation that is being admitted as `key`, and registers those that are not reached.
-    /// One that has failed fails the operation.
+    /// Classifies each wait of the operation, and registers those that are not reached. A failed one fails the
+    /// operation.
     #[inline(always)]
     fn record_waits<W: TimelineValues<B::Timeline> + ?Sized>(
         &mut self,
@@ -389,7 +376,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             let classified = match self.shared.own_state(timeline) {
                 Some(timeline_state) => match self.shared.foreign_counted(|| timeline.failed_before()) {
                     Ok(Some(failure)) | Err(failure) => Err(failure),
-                    Ok(None) => self.classify(timeline_state, value, kind, key, wide),
+                    Ok(None) => self.classify_wait(timeline_state, value, kind, key, wide),
                 },
                 None => match foreign.next() {
                     Some(WaitStatus::Reached) => Ok(WaitClass::Reached),
@@ -416,7 +403,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         counts
     }
 
-    /// Keeps the memory of a wide operation, whose lists are empty by now, for the next one.
+    /// Keeps the empty lists of an operation with several waits or signals for the next one.
     pub(super) fn keep_spare(
         &mut self,
         waits: SmallVec<[WaitRecord; 1]>,
@@ -432,10 +419,24 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Decides what a wait for one of this engine's timelines costs the operation `key`, and registers it there unless it is
-    /// reached; or says what the timeline has failed with.
+    /// Classifies a wait for one of this engine's timelines, and registers it unless it is reached. Returns the
+    /// failure of a failed timeline.
+    ///
+    /// The cheapest class that is correct wins (rule S6):
+    ///
+    /// | class | when | what waits |
+    /// |---|---|---|
+    /// | 0 reached | the timeline is at the value | nothing |
+    /// | 1 same queue | an operation that is queued in this queue will signal enough | nothing: queue order |
+    /// | 2 dominated | this queue already waits natively for a submitted signal that is enough | nothing: queue order |
+    /// | 2 native, peer | submitted work of another queue, of this device or of a peer, will signal enough | the device |
+    /// | 3 blocked | otherwise, and always for host operations | the host |
+    ///
+    /// Of several promises of one class that are enough, the smallest value wins: to wait for a later one would
+    /// serialise independent work. In class 1 any of them will do, since the operation comes behind all of
+    /// them.
     #[inline]
-    fn classify(
+    fn classify_wait(
         &mut self,
         timeline_state: &Arc<TimelineState>,
         value: u64,
@@ -443,6 +444,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         key: Key,
         wide: bool,
     ) -> Result<WaitClass, Failure> {
+        // Class 0, without the lock.
         if !is_mutated(Mutation::RegisterDoesNotCheck) {
             match timeline_state.snapshot() {
                 (reached, false) if reached >= value => return Ok(WaitClass::Reached),
@@ -454,10 +456,12 @@ impl<B: Backend> QueueGuard<'_, B> {
             if let Some(failure) = state.failure() {
                 return Err(failure.clone());
             }
+            // Class 0.
             if timeline_state.value() >= value {
                 return Ok(WaitClass::Reached);
             }
         }
+        // Classes 1 and 2.
         let for_host = kind == ActionKind::Host;
         if !for_host
             && state.has_promises()
@@ -467,6 +471,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             self.live(key).wait_for(timeline_state.clone(), value, WaitState::Dependency(dependency));
             return Ok(class);
         }
+        // Class 3.
         let wait = self.live(key).next_wait();
         let target = Target::Op { queue: self.index, key, wait, wide };
         let wait_state = if for_host {
@@ -487,9 +492,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         Ok(WaitClass::Blocked)
     }
 
-    /// What covers a wait, in the queue itself or in another one. A queue that finds nothing stays counted as a listener of the
-    /// slot, and the next promise is told to it. It is counted before it looks: either it sees a promise that is made
-    /// meanwhile, or the thread that makes it sees the listener.
+    /// Classes 1 and 2. A queue that finds nothing stays counted as a listener of the timeline, and is notified
+    /// of the next promise. It is counted before it searches: either it sees a promise that is made meanwhile,
+    /// or the thread that makes the promise sees the listener.
     fn find_dependency(
         &self,
         timeline_state: &TimelineState,
@@ -508,7 +513,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         })
     }
 
-    /// Registers a wait of the operation `key` for a foreign timeline.
+    /// Class 3 for a foreign timeline.
     #[cold]
     fn subscribe(&mut self, timeline: &B::Timeline, value: u64, key: Key) -> Result<WaitClass, Failure> {
         let timeline = self.shared.foreign_counted(|| timeline.clone())?;
@@ -521,22 +526,21 @@ impl<B: Backend> QueueGuard<'_, B> {
         Ok(WaitClass::Blocked)
     }
 
-    /// What covers a wait of this queue in the queue itself. Work of the queue moves on under the lock that is held here.
+    /// Class 1. The queue's own work moves on only under the lock that this thread holds.
     fn same_queue_dependency(
         &self,
         timeline_state: &TimelineInner,
         value: u64,
     ) -> Option<(WaitClass, Dependency)> {
         let is_own = |promise: &&Promise| promise.queue == self.index;
-        // Mostly it is the last one that is waited for.
+        // Fast path: usually the last promise is the one.
         let exact = timeline_state.last_promise().filter(|promise| promise.value == value).filter(is_own);
         let promise = exact.or_else(|| timeline_state.promises_for(value).find(is_own))?;
         let class = WaitClass::SameQueue { producer: self.queue.point(promise.epoch) };
         Some((class, Dependency { queue: self.index, epoch: promise.epoch, event: None }))
     }
 
-    /// What covers a wait of this queue in another one, for a value that is not reached; see the module's table. An event
-    /// that is part of it is held for the caller.
+    /// Class 2. The event of the dependency is retained for the caller.
     fn native_dependency(
         &self,
         timeline_state: &TimelineInner,
@@ -575,17 +579,17 @@ impl<B: Backend> QueueGuard<'_, B> {
         if let Some(event) = dependency.event
             && !is_mutated(Mutation::EventNotHeld)
         {
-            // The promise is still there, so the operation that records the event still holds it.
+            // The promise exists, so the operation that records the event still retains it.
             self.shared.queue(dependency.queue).events.lock().retain(event);
         }
         Some((class, dependency))
     }
 
-    /// From now on the operation hears of it when a timeline fails on which a covered wait of it depends.
+    /// Makes the operation fail when a timeline fails on which a wait with such a producer depends.
     pub(super) fn listen_for_failures(&mut self, key: Key, which: impl Fn(u32) -> bool) {
         let count = self.state.ops.get(key).map_or(0, |op| op.waits.len());
         for number in 0..count {
-            // To listen may end the operation.
+            // The call may end the operation.
             let record = self.state.ops.get(key).and_then(|op| op.waits.get(number));
             if record.and_then(WaitRecord::producer).is_some_and(&which) {
                 self.listen_for_failure(key, number);
@@ -593,7 +597,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The same for one wait.
+    /// For one wait.
     fn listen_for_failure(&mut self, key: Key, number: usize) {
         let index = self.index;
         let Some(record) = self.op(key).and_then(|op| op.waits.get_mut(number)) else { return };
@@ -620,7 +624,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Sends an operation on its way: it is to end, or nothing holds it any more.
+    /// Sends a runnable operation on: to its end, to its queue or to the host.
     pub(super) fn route(&mut self, key: Key) {
         let Some(op) = self.op(key) else { return };
         if let Some(failure) = op.failure.clone() {
@@ -649,7 +653,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Ends an operation that has failed, or has the host clean up for it first, which ends it then.
+    /// Ends a failed operation. If it has a cleanup, the host runs that first and ends it then.
     fn end_or_clean_up(&mut self, key: Key, failure: Failure) {
         let all_end = self.state.closing || self.state.lost.is_some();
         let op = self.live(key);
@@ -668,7 +672,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The host is at an operation from now on.
+    /// Marks an operation as running on the host. Returns its work.
     fn start_on_host(&mut self, key: Key) -> Option<B::Work> {
         let op = self.live(key);
         op.state = OpState::Running;
@@ -681,7 +685,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.ops.live(key).waits.iter().all(|wait| wait.timeline.value() >= wait.value)
     }
 
-    /// The backend was asked to do an operation before its waits are reached, and said whether it has.
+    /// Takes the backend's answer about an early action.
     pub(super) fn finish_early(&mut self, EarlyRun { op: key, work, done }: EarlyRun<B>) {
         let index = self.index;
         let (closing, lost) = (self.state.closing, self.state.lost.clone());
@@ -734,7 +738,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Gives an operation the next place in its queue.
+    /// Gives an operation its epoch in its queue.
     fn enqueue(&mut self, key: Key) {
         let epoch = self.next_epoch();
         let op = self.state.ops.live_mut(key);
@@ -751,14 +755,14 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The next place in the queue.
+    /// The next epoch of the queue.
     #[inline]
     pub(super) fn next_epoch(&mut self) -> u64 {
         self.state.last_epoch += 1;
         self.state.last_epoch
     }
 
-    /// An operation has its place in its queue, which covers these waits of others.
+    /// An operation is queued, which satisfies these waits of others.
     #[inline]
     pub(super) fn note_queued(&mut self, key: Key, epoch: u64, ordered: &OrderedWaits) {
         if B::OBSERVES {
@@ -771,13 +775,14 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The operation stays in the queue for a while: it hears of it when what it waits for in another queue fails.
+    /// The operation stays queued for a while: failures of waits for other queues must reach it.
     pub(super) fn listen_for_failures_of_other_queues(&mut self, key: Key) {
         let own = self.index;
         self.listen_for_failures(key, |producer| producer != own);
     }
 
-    /// A wait of a held operation is covered now. It may have a number already by which the operation hears of a failure.
+    /// A wait of a blocked operation is satisfied by order. `failure_entry`: it is in the host's list already,
+    /// for failures.
     pub(super) fn satisfy(
         &mut self,
         key: Key,
@@ -822,7 +827,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The operation is to end with this failure, unless its device or the host has it already.
+    /// Makes an operation end with this failure, unless it is submitted or runs on the host.
     pub(super) fn fail_unstarted(&mut self, key: Key, failure: &Failure) {
         let Some(op) = self.op(key) else { return };
         let started = !matches!(op.state, OpState::Pending | OpState::Queued);

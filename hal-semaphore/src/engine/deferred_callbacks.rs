@@ -1,33 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Deferred callbacks: run on another thread than the one on which they became due.
+//! Deferred callbacks run on another thread than the one on which they became due.
 //!
-//! A thread that submits may hold a lock of its program's, which a callback may want: it must not call back. What becomes
-//! due on such a thread, because its operation ends at once or its device reports from inside `submit`, is handed to the
-//! backend as a [`DeferredCallbacks`] ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs it
-//! there; for the others this module keeps a few.
+//! A thread that submits may hold a lock of its program that a callback wants, so it must not run callbacks.
+//! Callbacks that become due on such a thread, because an operation ends at once or a device reports from
+//! inside `submit`, are handed to the backend as [`DeferredCallbacks`]
+//! ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs them there; for the
+//! others this module keeps some threads.
 //!
 //! # How many threads
 //!
-//! A callback may take as long as it likes, or wait for another one that is due after it: for its lock, for a value that it
-//! signals, for a waiter that it wakes. So callbacks can have no fixed order and their threads no fixed number, or one
-//! waits for ever. But most callbacks that take long wait for the very thread that submits, and two thousand of those are
-//! no reason for two thousand threads. One thread is busy and another watches. While nothing that is due is taken
-//! for a millisecond, times the number of threads that are busy, the one that watches becomes busy as well
-//! and leaves another to watch. So n threads are busy after n²/2 milliseconds at the earliest in which every callback
-//! waited, and whatever is due is taken in the end.
+//! A callback may take long, or wait for a callback that is due after it: for a lock of its, a value that it
+//! signals, a waiter that it wakes. So callbacks can have no fixed order and no fixed number of threads, or one
+//! could wait forever. But most slow callbacks wait for the submitting thread itself, and two thousand of those
+//! do not justify two thousand threads. One thread is busy and another one watches. If no callback is taken for
+//! a millisecond, times the number of busy threads, the watching thread becomes busy as well and starts another
+//! one to watch. So n threads are busy after n²/2 milliseconds at the earliest, in which every callback waited,
+//! and every callback is taken in the end.
 //!
-//! Only the first thread is started by one that submits. Without work they are gone after a second, and when the last engine of the
-//! process goes: the thread that drops it waits for those that do nothing. So a program that has let go of its engines has no idle
-//! thread of ours, whose code it may unload and whose memory a leak checker may not find at the process's end.
+//! A submitting thread starts only the first thread. Threads without work exit after a second, and when the
+//! last engine of the process is dropped: the dropping thread waits for the idle ones. So a program without
+//! engines has no idle thread of ours, can unload this code, and a leak checker finds no memory of theirs at
+//! its exit.
 
 use std::fmt;
 
-/// Callbacks to run, once. Dropping it runs them, on another thread if this one is submitting: they are never lost.
+/// Callbacks to run, once. Dropping it runs them, on another thread if this one submits: they are never lost.
 pub struct DeferredCallbacks(Option<Box<dyn FnOnce() + Send>>);
 
 impl DeferredCallbacks {
-    /// Callbacks of a thread that must not run them, or must not wait for them.
+    /// Callbacks that this thread must not run, or must not wait for.
     pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(run)))
     }
@@ -39,7 +41,7 @@ impl DeferredCallbacks {
         }
     }
 
-    /// Runs the callbacks on a thread that this crate keeps for it.
+    /// Runs the callbacks on a thread of this module.
     pub fn run_elsewhere(self) {
         threads::run(self);
     }
@@ -63,7 +65,7 @@ impl fmt::Debug for DeferredCallbacks {
     }
 }
 
-/// As long as an engine has one, threads for callbacks stay for a while without work.
+/// Each engine has one. While any exists, idle threads wait for more work before they exit.
 #[derive(Debug)]
 pub(super) struct EngineCount(());
 
@@ -80,7 +82,7 @@ impl Drop for EngineCount {
     }
 }
 
-/// Runs callbacks for which no thread could be started, on a thread that may call a program back.
+/// Runs callbacks for which no thread could be started, unless this thread must not.
 pub(super) fn run_stranded() {
     threads::run_stranded();
 }
@@ -95,24 +97,24 @@ mod threads {
     use std::thread::{JoinHandle, ThreadId};
     use std::time::{Duration, Instant};
 
-    /// How long a thread without work stays, and is waited for when no engine is left.
+    /// How long a thread waits for work before it exits, and how long the last engine waits for idle threads.
     const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-    /// How long callbacks that are due wait for each thread that is busy before one more becomes busy.
+    /// How long due callbacks wait, for each busy thread, before one more thread becomes busy.
     const STALL_LIMIT: Duration = Duration::from_millis(1);
 
     #[derive(Default)]
     struct Pool {
         due: VecDeque<DeferredCallbacks>,
         threads: usize,
-        /// Threads that watch for work; those that are on their way count.
+        /// Threads that watch for work, including those that are about to.
         idle: usize,
-        /// How many were taken so far.
+        /// How many callbacks were taken so far.
         taken: u64,
-        /// Engines that there are.
+        /// The number of engines.
         engines: usize,
         handles: Vec<JoinHandle<()>>,
-        /// Threads that do nothing more.
+        /// Threads that have exited, or are about to.
         ended: Vec<ThreadId>,
     }
 
@@ -121,13 +123,13 @@ mod threads {
             self.threads - self.idle
         }
 
-        /// Whether a thread that watches finds nothing to do and is not needed any more.
+        /// Whether a watching thread without work can exit.
         fn has_no_use(&self, timed_out: bool) -> bool {
             let is_over = timed_out && (self.idle > 1 || self.busy() == 0);
             self.due.is_empty() && (self.engines == 0 || is_over)
         }
 
-        /// The handles of threads that have ended.
+        /// The handles of exited threads.
         fn take_ended(&mut self) -> Vec<JoinHandle<()>> {
             let Self { handles, ended, .. } = self;
             handles
@@ -147,10 +149,10 @@ mod threads {
     });
     static WORK: Condvar = Condvar::new();
 
-    /// For who waits until no thread is idle.
+    /// Signalled when no thread is idle.
     static QUIET: Condvar = Condvar::new();
 
-    /// Something is due and no thread watches, since none could be started.
+    /// Callbacks are due and no thread watches, because none could be started.
     static STRANDED: AtomicBool = AtomicBool::new(false);
 
     fn lock() -> MutexGuard<'static, Pool> {
@@ -168,8 +170,8 @@ mod threads {
         }
     }
 
-    /// Starts a thread that watches. If none can be had, a thread that is busy looks when it is done, the next one that
-    /// defers something tries again, and one that completes something helps.
+    /// Starts a watching thread. If that fails, a busy thread takes the callbacks when it is done, the next
+    /// thread that defers one tries again, and a thread that completes something helps.
     fn start(mut pool: MutexGuard<'static, Pool>) {
         pool.threads += 1;
         pool.idle += 1;
@@ -189,13 +191,13 @@ mod threads {
         }
     }
 
-    /// There is an engine more.
+    /// Counts an engine.
     pub(super) fn engine_made() {
         lock().engines += 1;
     }
 
-    /// There is an engine less. With the last one the threads go that do nothing; those that are inside of a callback, which may be
-    /// this one, go when it ends.
+    /// Counts an engine down. Idle threads exit with the last one; those inside a callback, this thread
+    /// possibly among them, exit after it.
     pub(super) fn engine_gone() {
         let mut pool = lock();
         pool.engines -= 1;
@@ -209,7 +211,7 @@ mod threads {
         let ended = pool.take_ended();
         drop(pool);
         for thread in ended {
-            // It has nothing to say.
+            // Its result is of no interest.
             let _ = thread.join();
         }
     }
@@ -219,7 +221,7 @@ mod threads {
             while let Some(deferred) = pool.due.pop_front() {
                 pool.taken += 1;
                 if pool.idle == 0 {
-                    // A thread that goes into a callback leaves another one to watch.
+                    // A thread that runs a callback leaves another one to watch.
                     start(pool);
                 } else {
                     let more = !pool.due.is_empty();
@@ -235,7 +237,7 @@ mod threads {
         }
     }
 
-    /// Waits until there is something for this thread to do, and comes back busy; or until it is not needed any more.
+    /// Watches until this thread is to run a callback, and returns busy; or until it is to exit.
     fn wait_for_work() -> Option<MutexGuard<'static, Pool>> {
         let mut pool = lock();
         let mut seen = None;
@@ -258,7 +260,7 @@ mod threads {
             }
             let (taken, since) = *seen.get_or_insert_with(|| (pool.taken, Instant::now()));
             if taken != pool.taken {
-                // Another thread goes on with the rest.
+                // Another thread is taking callbacks.
                 seen = None;
                 continue;
             }
@@ -293,10 +295,10 @@ mod threads {
         use crate::WithoutCallbacks;
         use std::sync::mpsc;
 
-        /// Set in the process that runs one of these tests alone, since there is one pool in a process.
+        /// Set in the process that runs one of these tests alone, because there is one pool in a process.
         const ALONE: &str = "HAL_TEST_DEFERRED_ALONE";
 
-        /// Runs the test in a process of its own, with this stack for each thread. True in that process.
+        /// Runs the test in a process of its own, with this stack size for each thread. True in that process.
         fn is_alone(test: &str, stack: usize) -> bool {
             if std::env::var_os(ALONE).is_some() {
                 return true;
@@ -318,7 +320,7 @@ mod threads {
             (pool.threads, pool.idle)
         }
 
-        /// How many of these threads there are by what the system says.
+        /// How many of these threads the system counts.
         #[cfg(target_os = "linux")]
         fn tasks() -> usize {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -331,7 +333,7 @@ mod threads {
             0
         }
 
-        /// Has one callback called, and waits until no thread is inside of one.
+        /// Has one callback called, and waits until no thread is inside one.
         fn call_back() {
             let (sender, called) = mpsc::channel();
             run(DeferredCallbacks::new(move || sender.send(()).unwrap()));
@@ -349,7 +351,7 @@ mod threads {
 
         #[test]
         fn thread_that_cannot_be_started_is_not_counted() {
-            // No thread has room for such a stack.
+            // No thread can have such a stack.
             if is_alone("thread_that_cannot_be_started_is_not_counted", 1 << 62) {
                 let (sender, called) = mpsc::channel();
                 run(DeferredCallbacks::new(move || sender.send(POOL.try_lock().is_ok()).unwrap()));
@@ -392,7 +394,7 @@ mod threads {
             }
         }
 
-        /// Neither a thread that is inside of a callback is waited for, nor what is due behind that.
+        /// The drop waits neither for a thread inside a callback nor for callbacks behind it.
         #[test]
         fn last_engine_goes_while_callbacks_wait() {
             if is_alone("last_engine_goes_while_callbacks_wait", 1 << 20) {
@@ -414,7 +416,7 @@ mod threads {
                 let engine = EngineCount::new();
                 call_back();
                 let (sender, called) = mpsc::channel();
-                // Both before the thread that watches wakes up.
+                // Both before the watching thread wakes up.
                 let mut pool = lock();
                 pool.due.push_back(DeferredCallbacks::new(move || sender.send(()).unwrap()));
                 pool.engines -= 1;
@@ -425,7 +427,7 @@ mod threads {
             }
         }
 
-        /// Says that its thread has ended.
+        /// Reports that its thread has exited.
         struct LastWords(mpsc::Sender<()>);
 
         impl Drop for LastWords {
@@ -485,7 +487,7 @@ mod threads {
                 let begin = Instant::now();
                 eventually(|| tasks() == 0);
                 assert!(begin.elapsed() < IDLE_TIMEOUT / 2, "{:?}", begin.elapsed());
-                // The next ones let go of the handles of those that have gone.
+                // The next threads drop the handles of the exited ones.
                 call_back();
                 assert!(lock().handles.len() <= 2);
             }
@@ -495,7 +497,8 @@ mod threads {
 
 #[cfg(any(loom, shuttle))]
 mod threads {
-    /// The checkers know of no thread but a model's own: a model whose callbacks matter has a backend that keeps them.
+    /// The checkers know only the threads of a model: a model whose callbacks matter has a backend that keeps
+    /// them.
     pub(super) fn run(deferred: super::DeferredCallbacks) {
         deferred.run();
     }

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A thread's agenda: the effects of a step under a lock (released waits, deliveries, callbacks) that are run after the lock.
+//! The consequences of a step under a lock (released waits, deliveries, callbacks), which the thread runs after
+//! the lock.
 //!
-//! Nothing in the engine recurses: a step under a lock puts what follows from it on the agenda of its thread, and the
-//! thread works the agenda off without a lock ([`Shared::run`](super::Shared)). Foreign code that runs on the way may call
-//! the engine again, on the same thread; such a call has an agenda of its own and works it off before it returns, so that
-//! the caller sees what it did. Only when calls are nested [`MAX_DEPTH`] deep is the agenda left to the call around it,
-//! which bounds the stack however long the chain is that a signal sets free.
+//! Nothing in the engine recurses: a step under a lock puts its consequences into the [`DeferredWork`] of its
+//! thread, and the thread runs them without a lock ([`Shared::run`](super::Shared)). Foreign code that runs on
+//! the way may call the engine again on the same thread. Such a call has its own `DeferredWork` and runs it
+//! before it returns, so that the caller sees its effects. A call that is nested deeper than [`MAX_DEPTH`]
+//! leaves its work to the call around it. That bounds the stack, however long the chain is that a signal
+//! releases.
 //!
-//! # Who may call a program back
+//! # Who may call the program
 //!
-//! A program may hold a lock of its own while it submits, and take the same lock in a callback. So a thread that is inside
-//! `submit`, or that cancels or waits, runs no callback (rule S8): [`is_submitting`] says so, and what has become due is
-//! [deferred](crate::Backend::defer).
+//! A program may hold a lock while it submits, and take the same lock in a callback. Therefore a thread that
+//! submits, cancels or waits runs no callback (rule S8): [`is_submitting`] tells such a thread, and callbacks
+//! that become due there are [deferred](crate::Backend::defer).
 
 use super::host_wait::CallbackRecord;
 use super::timeline_state::{Promise, Target, TimelineState};
@@ -24,63 +26,63 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How deep calls may be nested before the agenda of the innermost is left to the one around it.
+/// Calls that are nested deeper than this leave their work to the call around them.
 const MAX_DEPTH: u32 = 8;
 
-/// How a wait that is not reached can do without the host: wait for `epoch` of `queue` natively.
+/// The work that satisfies a wait without the host: `epoch` of `queue`, by queue order or by a native wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dependency {
     pub(super) queue: u32,
     pub(super) epoch: u64,
-    /// Held for the owner of the cover.
+    /// The event to wait for. It is retained for the owner of the dependency.
     pub(super) event: Option<EventIndex>,
 }
 
 /// Why a timepoint is released.
 #[derive(Clone, Debug)]
 pub(crate) enum Release {
-    /// The timeline is at this value.
+    /// The timeline has reached this value.
     Reached(u64),
     Failed(Failure),
     Ordered(Dependency),
 }
 
-/// A promise, and the waits that it covers and that were not told yet.
+/// A promise that may satisfy more waits.
 #[derive(Debug)]
 pub(crate) struct PromiseUpdate {
     pub(super) timeline_state: Arc<TimelineState>,
     pub(super) promise: Promise,
 }
 
-/// A callback that is due, and what it is to be told.
+/// A callback that is due, and its argument.
 pub(super) type DueCallback = (Callback, Result<u64, Failure>);
 
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct DeferredWork {
-    /// Timepoints that were released, in order.
+    /// Released timepoints, in order.
     pub(super) released: VecDeque<(Target, Release)>,
-    /// Queues where something may be to do.
+    /// Queues that may have work.
     pub(super) queues: VecDeque<u32>,
-    /// A queue that lets those go first for which it has released something.
+    /// A queue that has released something for other queues, and runs after them.
     pub(super) yielding_queue: Option<u32>,
-    /// Something was left for the end, and this thread may run it.
+    /// Late callbacks were pushed, and this thread may run them.
     pub(super) runs_late: bool,
-    /// Promises that may cover more waits.
+    /// Promises that may satisfy more waits.
     pub(super) promises_due: VecDeque<PromiseUpdate>,
     /// Timelines that may release more.
     pub(super) drains: VecDeque<Arc<TimelineState>>,
     /// Callbacks that are due.
     pub(super) callbacks: VecDeque<(Arc<CallbackRecord>, Release)>,
-    /// Devices that are gone, and why.
+    /// Lost devices, and why.
     pub(super) losses: Vec<(usize, Failure)>,
-    /// There are callbacks in what was released, or may be in what is left of a timeline.
+    /// `released` has callbacks, or the rest of a timeline in `drains` may have some.
     pub(super) may_call_back: bool,
-    /// Queues that are not at rest before those callbacks were called.
+    /// Queues that are not idle before those callbacks have run.
     pub(super) calling_queues: Vec<u32>,
     /// Callbacks that this thread must not run.
     pub(super) callbacks_elsewhere: Vec<DueCallback>,
-    /// Its thread is [inside a call](is_submitting) during which it must not call a program back.
+    /// The thread is [inside a call](is_submitting) that must not call the program.
     pub(super) submits: bool,
 }
 
@@ -105,9 +107,9 @@ impl DeferredWork {
         left == 0 && self.yielding_queue.is_none() && !self.runs_late
     }
 
-    /// Whether a burst has left so much memory behind that it is not worth keeping.
+    /// Whether a burst has left too much memory to keep.
     fn is_large(&self) -> bool {
-        // One of them is, if all of their bits together are: it is a power of two.
+        // `LARGE` is a power of two: if one capacity reaches it, so does the union of their bits.
         let capacities = self.released.capacity()
             | self.queues.capacity()
             | self.promises_due.capacity()
@@ -117,13 +119,13 @@ impl DeferredWork {
     }
 }
 
-/// How many agendas a thread keeps for its next calls.
+/// How many of them a thread keeps for its next calls.
 const SPARE: usize = MAX_DEPTH as usize;
 
-/// An agenda that grew past this is not kept.
+/// One whose capacity reaches this is not kept.
 const LARGE: usize = 1 << 12;
 
-/// What a call that was nested too deep has left, and the engine whose it is.
+/// The work that a deeply nested call has left, and its engine.
 type LeftWork = (Arc<dyn EngineEvents>, Box<DeferredWork>);
 
 #[derive(Default)]
@@ -131,14 +133,14 @@ struct ThreadState {
     depth: Cell<u32>,
     submitting: Cell<u32>,
     inbox: RefCell<VecDeque<LeftWork>>,
-    /// The agenda for the next call, and those for calls inside it.
+    /// For the next call; `spare` has those for calls nested in it.
     next: Cell<Option<Box<DeferredWork>>>,
     #[expect(clippy::vec_box, reason = "agendas move between here and calls, and are large")]
     spare: RefCell<Vec<Box<DeferredWork>>>,
 }
 
 impl ThreadState {
-    /// Keeps an agenda for the next call.
+    /// Keeps one for the next call.
     #[inline(always)]
     fn keep(&self, deferred: Box<DeferredWork>) {
         if deferred.is_large() {
@@ -166,35 +168,35 @@ local! {
     static THREAD: ThreadState = ThreadState::default();
 }
 
-/// Nothing on a thread that is on its way out: it then has no calls around this one.
+/// `None` on a thread that is exiting, which has no calls around this one.
 fn with<R>(look: impl FnOnce(&ThreadState) -> R) -> Option<R> {
     THREAD.try_with(look).ok()
 }
 
-/// Whether this thread is inside a call during which it must not call a program back. One that is on its way out may be.
+/// Whether this thread is inside a call that must not call the program. A thread that is exiting may be.
 pub(super) fn is_submitting() -> bool {
     with(|local| local.submitting.get() > 0).unwrap_or(true)
 }
 
-/// A guard: while it lives, this thread calls no program back, whatever it completes or signals: what becomes due is
-/// [deferred](crate::Backend::defer). For a thread that waits for a program and does what others would do meanwhile: a program may
-/// hold a lock of its own while it waits, and take it in a callback.
+/// A guard: while it lives, this thread runs no callback. Callbacks that become due are
+/// [deferred](crate::Backend::defer). It is for a thread that waits on behalf of a program and does other
+/// threads' work meanwhile: the program may hold a lock while it waits, and take it in a callback.
 #[derive(Debug)]
 pub struct WithoutCallbacks(std::marker::PhantomData<*const ()>);
 
 impl WithoutCallbacks {
-    /// Forbids callbacks on this thread until this is dropped.
+    /// Forbids callbacks on this thread until the guard is dropped.
     pub fn begin() -> Self {
         let _ = with(|local| local.submitting.set(local.submitting.get() + 1));
         Self(std::marker::PhantomData)
     }
 
-    /// Runs what may call a program back: now, or soon on another thread if this one must not.
+    /// Runs something that may call the program: now, or soon on another thread if this one must not.
     pub fn call_back(run: impl FnOnce() + Send + 'static) {
         drop(super::DeferredCallbacks::new(run));
     }
 
-    /// Whether this thread has such a guard, or is in a call that must not call back either.
+    /// Whether this thread has such a guard, or is inside a call that forbids callbacks.
     pub fn is_active() -> bool {
         is_submitting()
     }
@@ -206,29 +208,29 @@ impl Drop for WithoutCallbacks {
     }
 }
 
-/// Whether what this thread's innermost call has to do is left to the calls around it.
+/// Whether this thread's innermost call leaves its work to the calls around it.
 pub(super) fn is_nested() -> bool {
     with(|local| local.depth.get() > MAX_DEPTH).unwrap_or(false)
 }
 
-/// A call into the engine on this thread. Dropping it works its agenda off.
+/// A call into the engine on this thread. Dropping it runs its deferred work.
 pub(crate) struct EngineCall<'a> {
     engine: &'a dyn EngineEvents,
-    /// Gone only while the call ends.
+    /// `None` only while the call ends.
     deferred: Option<Box<DeferredWork>>,
-    /// Calls around this one, and this one.
+    /// The number of calls around this one, plus one.
     depth: u32,
     submits: bool,
 }
 
 impl<'a> EngineCall<'a> {
-    /// The thread completes or signals something.
+    /// A call that completes or signals something.
     #[inline]
     pub(crate) fn new(engine: &'a dyn EngineEvents) -> Self {
         Self::begin(engine, false)
     }
 
-    /// The thread submits, or merely comes by.
+    /// A call that submits, or otherwise must not call the program.
     #[inline(always)]
     pub(crate) fn submitting(engine: &'a dyn EngineEvents) -> Self {
         Self::begin(engine, true)
@@ -255,13 +257,14 @@ impl<'a> EngineCall<'a> {
         self.deferred.get_or_insert_default()
     }
 
-    /// Whether what there is to do is left to the call around this one.
+    /// Whether the call leaves its work to the call around it.
     #[inline]
     pub(crate) fn is_nested(&self) -> bool {
         self.depth > MAX_DEPTH
     }
 
-    /// Does what the call has left to do, or leaves it to the call around it. Returns the agenda if that is still its own.
+    /// Runs the rest of the work, or leaves it to the call around this one. Returns the memory in the first
+    /// case.
     #[inline(never)]
     fn run_or_leave(&self, mut left: Box<DeferredWork>) -> Option<Box<DeferredWork>> {
         match self.is_nested().then(|| self.engine.share()).flatten() {
@@ -276,7 +279,7 @@ impl<'a> EngineCall<'a> {
         }
     }
 
-    /// Does what there is to do now, whatever the depth: the thread is about to sleep.
+    /// Runs the work now, whatever the depth: the thread is about to sleep.
     pub(crate) fn flush(&mut self) {
         let engine = self.engine;
         engine.run(self.deferred());
@@ -291,11 +294,11 @@ impl Drop for EngineCall<'_> {
 }
 
 impl EngineCall<'_> {
-    /// Ends the call as dropping it does, for callers that end many.
+    /// Ends the call as `drop` does; inlined for frequent callers.
     #[inline(always)]
     pub(crate) fn end(mut self) {
         self.leave();
-        // Nothing is left in it.
+        // `leave` has emptied it.
         std::mem::forget(self);
     }
 
@@ -319,8 +322,8 @@ impl EngineCall<'_> {
     }
 }
 
-/// While it is there, calls into any engine on this thread make their steps and leave what follows from them, as calls do
-/// that are nested too deep. The caller that had it sees to it that [it is done](run_deferred_effects).
+/// A guard: while it lives, calls into any engine on this thread leave their work, as deeply nested calls do.
+/// Its owner calls [`run_deferred_effects`] after it.
 pub(super) struct DeferEffects(());
 
 impl DeferEffects {
@@ -336,8 +339,8 @@ impl Drop for DeferEffects {
     }
 }
 
-/// Does what was left beside a [`DeferEffects`], unless this is nested too deep itself: then it is left to the call around
-/// this one.
+/// Runs the work that was left while a [`DeferEffects`] lived. If this call is deeply nested itself, the call
+/// around it does.
 pub(super) fn run_deferred_effects() {
     if is_nested() {
         return;
@@ -347,11 +350,11 @@ pub(super) fn run_deferred_effects() {
     let _ = with(|local| local.depth.set(local.depth.get() - 1));
 }
 
-/// Works off what calls have left that were nested too deep, or beside a [`DeferEffects`].
+/// Runs the work that deeply nested calls have left, and calls under a [`DeferEffects`].
 #[cold]
 fn drain_inbox() {
     while let Some((engine, mut deferred)) = with(|local| local.inbox.borrow_mut().pop_front()).flatten() {
-        // Some of the calls around which it was left may be over.
+        // Some of the calls that were around it may have ended.
         deferred.submits = is_submitting();
         engine.run(&mut deferred);
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The straight way, a fast path: an operation that can go to its device at once is issued without the queue's lists.
+//! The fast path: an operation whose queue is idle is submitted without the queue's lists.
 //!
-//! An operation goes from list to list: it is put on `runnable` to be routed, on `queued` to be issued, and each station looks
-//! again at what the one before has found. Where the queue has nothing else to do, and every wait is reached or left to the
-//! order of the queue, the thread that brings the operation would put it on each list and take it off at once. It makes the
-//! same steps one after the other instead, without the lists: admitted, ordered and in flight under one hold of the lock,
-//! which it lets go of to hand the operation over.
+//! Usually an operation is put on `runnable` to be routed, then on `queued` to be submitted, and each step
+//! checks again what the one before found. If the queue has nothing else to do and every wait is reached or
+//! satisfied by queue order, the submitting thread takes the same steps without the lists: it admits the
+//! operation, queues it and puts it in flight under one hold of the lock, and then releases the lock to hand it
+//! over.
 //!
-//! Whether an operation goes this way is decided before it has a place ([`QueueGuard::is_clear`], [`Op::waits_for_nothing_but`]). Once it is in flight nothing
-//! is special about it: what its device does not take goes back to the head of `queued`, as it would from any batch, and what it
-//! sets free is worked off by [`QueueGuard::work`].
+//! [`QueueGuard::is_clear`] and [`Op::waits_for_nothing_but`] decide before the operation has its epoch. Once
+//! it is in flight, it is like any other: a full device sends it back to the head of `queued`, and
+//! [`QueueGuard::run`] does what follows.
 
 use super::admit::OrderedWaits;
 #[cfg(doc)]
@@ -21,7 +21,7 @@ use crate::backend::{Backend, Batch, BatchItem, Submitted, Transition, WaitClass
 use crate::slab::Key;
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// Whether an operation that comes now is the only thing that there is to do for the queue.
+    /// Whether a new operation would be the only work of the queue.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         let state = &self.state;
@@ -34,7 +34,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             && !self.records_events()
     }
 
-    /// Gives an operation its place in its queue and in flight.
+    /// Gives an operation its epoch and puts it in flight.
     #[inline(always)]
     pub(super) fn enqueue_in_flight(&mut self, key: Key, item: &mut BatchItem<B>) {
         let epoch = self.next_epoch();
@@ -55,12 +55,12 @@ impl<B: Backend> QueueGuard<'_, B> {
         (item.op, item.epoch) = (key, epoch);
     }
 
-    /// What the signals of the operation at `epoch` promise: it is waited for by its own place.
+    /// The promise of its signals: other queues wait for its own epoch.
     fn promise(&self, epoch: u64) -> Promise {
         Promise { value: 0, queue: self.index, epoch, native_epoch: epoch, event: None }
     }
 
-    /// Tells what the waits of an operation, which are left to queue order, are when it goes to its device.
+    /// Observes the waits of an operation, which queue order satisfies, when it goes to its device.
     fn observe_own_waits(&mut self, key: Key) {
         let ticket = self.ticket(key);
         let state = &mut *self.state;
@@ -72,7 +72,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }));
     }
 
-    /// Hands the one operation that was [put in flight](QueueGuard::enqueue_in_flight) to its device.
+    /// Hands the operation that was [put in flight](QueueGuard::enqueue_in_flight) to its device.
     #[inline(always)]
     pub(super) fn hand_over(mut self, item: &mut BatchItem<B>) -> Self {
         let (key, epoch) = (item.op, item.epoch);
@@ -110,7 +110,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self
     }
 
-    /// Takes in what the backend answered to a batch of this one, which it has not simply taken.
+    /// Applies an answer other than "all accepted".
     #[cold]
     fn take_answer_of_one(
         mut self,

@@ -2,24 +2,25 @@
 
 //! Flow control for a queue: how many submissions its device accepts before it is full.
 //!
-//! A backend says "full" and not how much it holds. Asking again after every completion would hand over a whole batch
-//! to get rid of one piece of it, so a queue remembers what the device had when it was full, offers no more than fits
-//! into that, and asks again once a fair part of it has ended. What the device holds may grow, and it may be shared with
-//! other queues: each time that everything was taken more is offered, first by one piece, then by two, by four.
+//! A backend says "full" but not how much it holds. To try again after every completion would hand over a whole
+//! batch to place one operation. So the queue remembers how many operations the device had when it was full,
+//! offers no more than that, and tries again once a fair part of them has ended. The capacity may grow, and
+//! other queues may share it: each time that everything was accepted, the queue offers more, first one more,
+//! then two, then four.
 
-/// How many pieces of work one submission carries at most.
+/// How many operations for the device one submission carries at most.
 pub(super) const MAX_BATCH: usize = 64;
 
-/// The flow window of one queue: how much its device takes.
+/// The flow window of one queue.
 #[derive(Debug)]
 pub(super) struct FlowWindow {
-    /// What the device has of this queue.
+    /// Operations of this queue that the device has.
     taken: usize,
-    /// What it can have, as far as is known.
+    /// How many it can have, as far as is known.
     capacity: usize,
-    /// How much more than that is tried next.
+    /// How many more than that are tried next.
     step: usize,
-    /// While it is full: with how much left it is worth asking again.
+    /// While the device is full: the number of operations from which it is worth trying again.
     resume_at: Option<usize>,
 }
 
@@ -35,32 +36,32 @@ impl FlowWindow {
         self.resume_at.is_some()
     }
 
-    /// What the device has of this queue.
+    /// Operations of this queue that the device has.
     #[inline]
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// How much the next submission of a queue that is not full may carry: one piece at least, since more than the device
-    /// has is tried after everything was taken.
+    /// How many operations the next submission may carry, at least one: after everything was accepted, one more
+    /// than the known capacity is tried.
     #[inline]
     pub(super) fn batch(&self) -> usize {
         self.capacity.saturating_sub(self.taken).clamp(1, MAX_BATCH)
     }
 
-    /// So much was handed over.
+    /// Counts operations that were handed over.
     #[inline]
     pub(super) fn take(&mut self, count: usize) {
         self.taken += count;
     }
 
-    /// So much came back unseen, or has ended.
+    /// Counts operations that came back unseen, or have ended.
     #[inline]
     pub(super) fn give(&mut self, count: usize) {
         self.taken -= count;
     }
 
-    /// The device took everything that it was offered.
+    /// The device accepted everything.
     #[inline]
     pub(super) fn accepted(&mut self) {
         if self.taken >= self.capacity {
@@ -69,14 +70,15 @@ impl FlowWindow {
         }
     }
 
-    /// The device had no room for more than it has now.
+    /// The device is full with what it has now.
     pub(super) fn refused(&mut self) {
         self.capacity = self.taken.max(1);
         self.step = 1;
         self.resume_at = Some(self.taken - (self.taken / 4).clamp(1, MAX_BATCH).min(self.taken));
     }
 
-    /// Something has ended, or the device says that it has room (`asked`): whether the queue goes on.
+    /// Something has ended, or the device says that it has capacity (`asked`). Returns whether the queue
+    /// continues.
     pub(super) fn resume(&mut self, asked: bool) -> bool {
         let goes_on = self.resume_at.is_some_and(|resume_at| asked || self.taken <= resume_at);
         if goes_on {
@@ -93,7 +95,8 @@ impl FlowWindow {
 mod tests {
     use super::*;
 
-    /// A device with room for `depth`, one completion at a time. Returns how many pieces were handed over and came back.
+    /// Simulates a device with capacity for `depth` operations, one completion at a time. Returns how many were
+    /// handed over in vain.
     fn churn(depth: usize, work: usize) -> usize {
         let (mut window, mut left, mut wasted) = (FlowWindow::default(), work, 0);
         while left > 0 || window.taken > 0 {

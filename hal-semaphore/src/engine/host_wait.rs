@@ -8,7 +8,7 @@ use crate::notification::Wakeup;
 use crate::sync::Mutex;
 use std::fmt;
 
-/// What decided a wait: a timeline of it, by number.
+/// The timeline that decided a wait, by index.
 #[derive(Clone, Debug)]
 pub(crate) enum HostOutcome {
     Reached(usize),
@@ -16,14 +16,14 @@ pub(crate) enum HostOutcome {
 }
 
 struct HostWaitProgress {
-    /// How many timelines are still to be reached.
+    /// How many timelines are not reached yet.
     remaining: usize,
     outcome: Option<HostOutcome>,
 }
 
 /// A thread that waits for some timelines.
 pub(crate) struct HostWait {
-    /// Any one of them is enough.
+    /// One timeline is enough.
     any: bool,
     wakeup: Wakeup,
     state: Mutex<HostWaitProgress>,
@@ -70,7 +70,7 @@ impl fmt::Debug for HostWait {
     }
 }
 
-/// A callback that waits for its timeline. The thread that takes it calls it, or drops it.
+/// A callback that waits for its timeline. The thread that takes it calls it or drops it.
 pub(crate) struct CallbackRecord(Mutex<Option<Callback>>);
 
 impl CallbackRecord {

@@ -2,35 +2,47 @@
 
 //! The engine: pending queue actions over timelines, for any number of queues and devices.
 //!
-//! # Who owns what
+//! # Owners
 //!
-//! Each queue has a lock, and under it the operations whose queue it is ([`queue`]). Each timeline has one, and under it
-//! its value, its failure and who waits for it ([`timeline_state`]): that is the one truth about it. Threads that use different
-//! queues and different timelines share nothing that either of them writes (rule S13). Foreign code (the backend,
-//! timelines, callbacks, the drop of anything a caller gave us) runs without any of these locks (rule S8).
+//! - A queue owns its operations ([`queue`]).
+//! - A timeline's state owns its value, its failure and its waits ([`timeline_state`]). Nothing else decides
+//!   about them.
+//! - A thread owns the [`DeferredWork`] of the call that it is in ([`deferred_work`]).
 //!
-//! # What one lock for everything would give for free
+//! # Locking protocol
 //!
-//! - *Cause before effect.* Operation A signals x, operation B waits for x and signals y: a thread that sees y sees x.
-//!   A's end
-//!   raises x before it releases any operation, and B's end comes after B was let go, or, where its wait was left to queue order or
-//!   to a device, after B's queue has seen that x is raised ([`retire`]).
-//! - *No wake-up is lost.* A thread that registers with a timeline looks at it under the lock under which it moves. What
-//!   only covers
-//!   a wait is looked at across a pair of fences ([`timeline_state`]).
-//! - *No recursion.* What a step sets free is put on the thread's [`DeferredWork`], never followed.
-//! - *No deadlock.* A thread holds one queue's lock at most, then one timeline's, then one of the small ones.
+//! | rank | lock | protects |
+//! |---|---|---|
+//! | 1 | a queue's, [`QueueGuard`](queue::QueueGuard) | the operations of one queue |
+//! | 2 | a timeline's, `TimelineInner` | failure, waits and promises of one timeline |
+//! | 3 | pools, frontier histories, the [outbox], a device's loss and full queues | what their names say |
 //!
-//! # Who works for whom
+//! A thread holds at most one lock of each rank, and takes them in the order of the ranks. Under a lock of rank
+//! 3 it takes no other lock. Work for another queue or another timeline goes to the thread's [`DeferredWork`],
+//! which the thread runs without a lock. Foreign code (the backend, timelines, callbacks, the drop of anything
+//! that a caller gave us) runs without a lock (rule S8); the exceptions are the calls that
+//! [`Timeline`](crate::Timeline) documents as reads and stores. Threads that use different queues and different
+//! timelines write to nothing in common (rule S13).
 //!
-//! A queue has no thread. A thread that brings it something (an operation, a report, a timeline that one of its
-//! operations waited for) looks after it: [`QueueGuard::work`](queue::QueueGuard::work) routes, retires, performs what is to be done without the lock,
-//! and issues, until nothing is left, or until another thread has come that will do the rest.
+//! The guarantees of one lock for everything hold all the same:
+//!
+//! - *Cause before effect.* Operation A signals x; operation B waits for x and signals y. A thread that sees y
+//!   also sees x: A raises x before it releases B, and B ends after its release. Where queue order or the
+//!   device satisfied B's wait, B's queue checks that x is raised before it retires B ([`retire`]).
+//! - *No wake-up is lost.* A thread registers a wait under the timeline's lock, under which the timeline also
+//!   moves. A promise is matched with waits across a pair of fences ([`timeline_state`]).
+//! - *No recursion.* A step puts its consequences into [`DeferredWork`] and does not follow them.
+//!
+//! # Who works for a queue
+//!
+//! A queue has no thread. A thread that brings the queue something (an operation, a report, a released wait)
+//! works for it: [`QueueGuard::run`](queue::QueueGuard::run) routes, retires, performs effects without the lock
+//! and submits batches, until nothing is left or another thread takes over.
 //!
 //! # Refused or failed
 //!
-//! What is wrong with a request itself (values, queues) is refused, and nothing has changed. Whatever goes wrong later,
-//! a lost device included, is reported through the operation's signals, and only there.
+//! An invalid request (values, queues) is refused, and nothing has changed. Every later error, a lost device
+//! included, is reported through the operation's signals only.
 
 mod admit;
 mod deferred_callbacks;
@@ -74,54 +86,56 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long a thread that waits for a polled device sleeps first before it looks again.
+/// The first interval between two polls of a waiting thread.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// How many slots are kept for the next timelines.
+/// How many timeline states are kept for the next timelines.
 const SPARE_TIMELINES: usize = 4096;
 
-/// What an operation does once its waits are reached or covered.
+/// What an operation does once its waits are reached, or satisfied by order.
 ///
-/// The kinds of queue action in HAL terms: launches and transfers are [`Queue`](Action::Queue) work, host calls
-/// [`Host`](Action::Host) work. Stream-ordered allocations and deallocations are `Queue` work where the queue itself gives
-/// and takes the memory; where the host does, an allocation is work that may be done [`Early`](Action::Early) and a
-/// deallocation a [`Marker`](Action::Marker).
+/// In HAL terms, launches and transfers are [`Queue`](Action::Queue) actions and host calls are
+/// [`Host`](Action::Host) actions. Stream-ordered allocations and deallocations are `Queue` actions if the
+/// device's queue manages the memory. If the host does, an allocation is an [`Early`](Action::Early) action and
+/// a deallocation is a [`Marker`](Action::Marker).
 #[derive(Debug)]
 pub enum Action<W> {
     /// Goes to the device's queue, in queue order.
     Queue(W),
-    /// Runs on the host, once every wait is reached, in no order but its waits'.
+    /// Runs on the host once every wait is reached. Only its waits order it.
     Host(W),
-    /// Runs on the host, and may do so as soon as its waits are reached or covered, if the backend finds that it
-    /// [can](crate::Backend::try_early). Then it takes its place in its queue, as a barrier does, and what comes after it
-    /// there goes to the device without the host. Otherwise it is like `Host`.
+    /// Runs on the host, possibly before its waits are reached: as soon as each is reached or satisfied by
+    /// order, the engine asks [`Backend::try_early`]. If the work is done then, the
+    /// operation is queued like a barrier, and later operations of the queue go to the device without the host.
+    /// If not, it becomes a `Host` action.
     Early(W),
-    /// Goes to its queue, in queue order, where the backend sees it and the device has nothing to do but to wait and
-    /// signal.
+    /// Goes to its queue, in queue order. The backend sees it, and the device only waits and signals.
     Marker(W),
-    /// Nothing: signals when its waits are reached.
+    /// Does nothing, and signals when its waits are reached.
     Barrier,
-    /// The same, and where it fails before it has its place in its queue, or all of its queue ends before the device has it, the host
-    /// [cleans up](crate::Backend::clean_up) first: its signals fail when that has ended. For callers that begin several things that end at one barrier, of which one fails while others go on.
+    /// A barrier with a host cleanup: if it fails before it is submitted, the engine calls
+    /// [`Backend::clean_up`], and its signals fail when that has ended. A queued one
+    /// is cleaned up only if its whole queue ends. It serves callers that start several things that end at one
+    /// barrier: if one of them fails, the others may still be running.
     Cleanup(W),
 }
 
 /// How many waits of an operation were of each class when it was submitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitCounts {
-    /// Reached.
+    /// The value was reached.
     pub reached: u32,
-    /// Free by queue order, or by an earlier native wait of the queue.
+    /// Satisfied by queue order, or by an earlier native wait of the queue.
     pub ordered: u32,
-    /// Left to the device.
+    /// The device waits.
     pub native: u32,
-    /// Held on the host.
+    /// Blocked on the host.
     pub blocked: u32,
 }
 
 impl WaitCounts {
     fn count(&mut self, class: WaitClass) {
-        // Each by itself, so that the compiler can keep the counts in registers.
+        // One field each, so that the compiler can keep the counts in registers.
         match class {
             WaitClass::Reached => self.reached += 1,
             WaitClass::SameQueue { .. } | WaitClass::Dominated { .. } => self.ordered += 1,
@@ -131,22 +145,22 @@ impl WaitCounts {
     }
 }
 
-/// Where an accepted operation went.
+/// The queue that took an operation, and the classes of its waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// Names the operation until it has ended.
     pub ticket: Ticket,
-    /// The queue that was chosen for it.
+    /// The chosen queue.
     pub queue: QueueId,
     /// The classes of its waits.
     pub waits: WaitCounts,
 }
 
-/// A submission that was refused, and the action back.
+/// A refused submission, with its action.
 pub struct Refused<W> {
-    /// Why.
+    /// Why it was refused.
     pub error: SubmitError,
-    /// The action, handed back.
+    /// The action, returned to the caller.
     pub action: Action<W>,
 }
 
@@ -176,9 +190,9 @@ pub enum WaitMode {
 /// The result of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
-    /// The operation will not run; its signals fail with the given failure.
+    /// The operation will not run. Its signals fail as cancelled.
     Cancelled,
-    /// Its device or the host has it; it ends as it ends.
+    /// The operation is on its device or on the host, and ends by itself.
     TooLate,
     /// It has ended.
     Ended,
@@ -189,15 +203,15 @@ pub enum Cancel {
 pub struct Occupancy {
     /// Operations that have not ended.
     pub operations: usize,
-    /// Of those, the ones a device has.
+    /// Those that are on a device.
     pub in_flight: usize,
-    /// Of those, the ones the host is at.
+    /// Those that run on the host.
     pub running: usize,
     /// Timelines that were registered here and not dropped.
     pub timelines: usize,
     /// Native events that exist.
     pub events: usize,
-    /// Native events that no operation holds.
+    /// Native events that no operation uses.
     pub idle_events: usize,
     /// Host waits.
     pub host_waits: usize,
@@ -205,33 +219,33 @@ pub struct Occupancy {
     pub callbacks: usize,
 }
 
-/// Counts since the engine was made. All grow only. What a wait cost is counted when its operation is handed to the
-/// device, and again if the device had no room and the operation is handed to it later.
+/// Counts since the engine was made. They only grow. The class of a wait is counted when its operation is
+/// handed to the device, and again if the device was full and gets the operation a second time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Operations accepted.
     pub submitted: u64,
-    /// Operations that ended well.
+    /// Operations that succeeded.
     pub succeeded: u64,
-    /// Operations that ended otherwise.
+    /// Operations that failed.
     pub failed: u64,
     /// Waits that were reached when their operation was submitted.
     pub reached: u64,
-    /// Waits that queue order took care of.
+    /// Waits that queue order satisfied.
     pub same_queue: u64,
-    /// Waits that an earlier native wait of the queue took care of.
+    /// Waits that an earlier native wait of the queue satisfied.
     pub dominated: u64,
-    /// Waits left to the device.
+    /// Waits of a device for its own queues.
     pub native: u64,
-    /// Waits left to the device for a point of another device.
+    /// Waits of a device for a point of another device.
     pub peer: u64,
-    /// Waits that made their operation wait on the host for a while.
+    /// Waits that blocked their operation on the host for a while.
     pub blocked: u64,
-    /// Barriers that ended without their device knowing.
+    /// Barriers that ended without their device.
     pub host_barriers: u64,
     /// Batches handed to the backend.
     pub batches: u64,
-    /// Times that foreign code panicked.
+    /// Panics of foreign code that were caught.
     pub panics: u64,
 }
 
@@ -249,7 +263,7 @@ impl Stats {
             blocked,
             host_barriers,
             batches,
-            // Counted by the engine itself.
+            // The engine counts them itself.
             panics: _,
         } = other;
         self.submitted += submitted;
@@ -272,20 +286,20 @@ struct Device {
     queues: u32,
     native_waits: NativeWaits,
     completion: Completion,
-    /// The other devices for whose points its queues can wait by its own means, in order.
+    /// The other devices whose points this device can wait for natively, sorted.
     peers: Box<[usize]>,
     /// Whether `lost` holds anything.
     is_lost: AtomicU64,
     lost: Mutex<Option<Failure>>,
-    /// The backend could not make an event: operations that need a new one do without it from then on.
+    /// The backend failed to make an event: operations that need a new one run without it from then on.
     out_of_events: AtomicU64,
-    /// The device was full once: reports are counted, so that "is full" can be told from "was full".
+    /// The device was full once. Reports are counted from then on, to tell "is full" from "was full".
     counts_reports: AtomicU64,
-    /// How often the backend said that there may be room.
+    /// How often the backend called [`Completer::unblock`].
     unblocks: AtomicU64,
     /// Whether `full` holds anything.
     any_full: AtomicU64,
-    /// Queues that wait for room.
+    /// Queues that wait for the device to have capacity.
     full: Mutex<Vec<u32>>,
 }
 
@@ -314,7 +328,7 @@ impl Device {
         }
     }
 
-    /// Whether queues of this device, whose number is `own`, can wait natively for those of another.
+    /// Whether queues of this device, whose number is `own`, can wait natively for queues of `producer`.
     fn reaches(&self, own: usize, producer: usize) -> bool {
         self.native_waits != NativeWaits::None
             && (own == producer || self.peers.binary_search(&producer).is_ok())
@@ -331,7 +345,7 @@ impl Device {
         if self.is_lost.load(Ordering::Acquire) == 0 { None } else { self.lost.lock().clone() }
     }
 
-    /// The device is lost, with the first cause that was reported.
+    /// Records the loss. Returns the first cause that was reported.
     fn record_loss(&self, failure: Failure) -> Failure {
         let cause = self.lost.lock().get_or_insert(failure).clone();
         self.is_lost.store(1, Ordering::Release);
@@ -356,7 +370,7 @@ impl Device {
         self.counts_reports.store(1, Ordering::Release);
     }
 
-    /// A queue waits for room from now on.
+    /// Records that a queue waits for capacity.
     fn add_full(&self, queue: u32) {
         let mut full = self.full.lock();
         if !full.contains(&queue) {
@@ -365,7 +379,7 @@ impl Device {
         self.any_full.store(1, Ordering::Release);
     }
 
-    /// Queues that wait for room are to look again.
+    /// Makes the full queues try again.
     #[inline]
     fn wake_full(&self, asked: bool, deferred: &mut DeferredWork) {
         if self.any_full.load(Ordering::Acquire) != 0 {
@@ -389,11 +403,11 @@ impl Device {
 #[derive(Default)]
 struct IdleWaiters {
     waiting: Vec<Wakeup>,
-    /// Keep a closing engine until its devices have reported everything.
+    /// They keep a closing engine alive until its devices have reported everything.
     keep_alives: Vec<Arc<dyn KeepAlive>>,
 }
 
-/// Callbacks for a thread that may run them.
+/// Callbacks that a thread runs which may call the program.
 type LateCallback<B> = Box<dyn FnOnce(&Shared<B>) + Send>;
 
 pub(crate) struct Shared<B: Backend> {
@@ -402,21 +416,21 @@ pub(crate) struct Shared<B: Backend> {
     this: Weak<Shared<B>>,
     queues: Box<[Queue<B>]>,
     devices: Box<[Device]>,
-    /// Some device has to be asked what has ended.
+    /// Some device reports by polling.
     polled: bool,
     closing: AtomicU64,
     idle_waiters: Mutex<IdleWaiters>,
     notifications: Mutex<NotificationPool>,
     spare_timelines: Mutex<Vec<Arc<TimelineState>>>,
-    /// Slots with memory to give back.
+    /// Timelines with memory to release.
     large: Mutex<Vec<Weak<TimelineState>>>,
-    /// How many timelines were ever named.
+    /// How many timeline keys were given out.
     timelines_made: AtomicU64,
     timelines: AtomicU64,
     host_waits: AtomicU64,
     callbacks: AtomicU64,
     panics: AtomicU64,
-    /// What submitting threads have left for others, and what of it has not ended.
+    /// Callbacks for a thread that may call the program. `callbacks_left` counts those that have not returned.
     late_callbacks: Mutex<VecDeque<LateCallback<B>>>,
     callbacks_left: AtomicU64,
     outbox: Outbox<B>,
@@ -424,8 +438,9 @@ pub(crate) struct Shared<B: Backend> {
     progress: AtomicU64,
 }
 
-/// A handle on an engine. Clones are handles on the same one; when the last is dropped, what has not begun is
-/// cancelled and devices are asked to stop. [`shut_down`](Engine::shut_down) does so with a bound.
+/// A handle on an engine. Clones are handles on the same engine. Dropping the last one cancels the operations
+/// that have not started and asks the devices to stop; [`shut_down`](Engine::shut_down) does that within a time
+/// limit.
 pub struct Engine<B: Backend> {
     handle: Arc<Handle<B>>,
 }
@@ -434,11 +449,11 @@ struct Handle<B: Backend> {
     shared: Arc<Shared<B>>,
     /// One for each queue.
     keep_alives: Vec<Arc<dyn KeepAlive>>,
-    /// The last to go, behind what may have callbacks.
+    /// Dropped last, after everything that may have callbacks.
     _threads: deferred_callbacks::EngineCount,
 }
 
-/// Keeps an engine alive for one queue; its count shares no cache line with another's.
+/// Keeps an engine alive on behalf of one queue. Its reference count shares no cache line with another queue's.
 #[repr(align(128))]
 struct QueueKeepAlive<B: Backend>(Arc<Shared<B>>);
 
@@ -469,7 +484,7 @@ impl<B: Backend> fmt::Debug for Engine<B> {
 static ENGINES: AtomicU32 = AtomicU32::new(1);
 
 impl<B: Backend> Engine<B> {
-    /// An engine for the devices of `backend`.
+    /// Makes an engine for the devices of `backend`.
     pub fn new(backend: B) -> Result<Self, EngineError> {
         let specs = backend.devices();
         validate(&specs)?;
@@ -528,17 +543,17 @@ impl<B: Backend> Engine<B> {
         &self.shared().backend
     }
 
-    /// Registers a timeline that stands at `value` now, or at [`MAX_VALUE`] if that is past it. See
+    /// Registers a timeline whose value is `value`, or [`MAX_VALUE`] if that is smaller. See
     /// [`Timeline`](crate::Timeline).
     pub fn register(&self, value: u64) -> Registration {
         Registration::new(self.handle.shared.clone(), self.shared().new_timeline_state(value.min(MAX_VALUE)))
     }
 
-    /// Hands in an operation: once each of `waits` is reached, or covered by something its queue can wait for, do
-    /// `action`; then signal `signals`. Never blocks, and captures everything it is given.
+    /// Submits an operation: once each of `waits` is reached or satisfied by order, the engine does `action`
+    /// and then signals `signals`. It never blocks, and captures its arguments.
     ///
-    /// On return the operation is on its way, and may have ended. If a wait can no longer be reached or the device is
-    /// lost, the signals fail. An error means that nothing has changed.
+    /// The operation may have ended when this returns. If a wait fails or the device is lost, the signals fail.
+    /// An error means that nothing has changed.
     #[inline(always)]
     pub fn submit<W, S>(
         &self,
@@ -555,8 +570,8 @@ impl<B: Backend> Engine<B> {
         self.shared().submit(device, affinity, waits, signals, action)
     }
 
-    /// Sleeps until all or any of `points` are reached, one that is needed fails, or the time is `until`. Says which
-    /// one decided the wait.
+    /// Sleeps until all or any of `points` are reached, a needed one fails, or the time is `until`. Returns the
+    /// index of the point that decided.
     pub fn wait<P>(
         &self,
         mode: WaitMode,
@@ -570,33 +585,34 @@ impl<B: Backend> Engine<B> {
         self.shared().wait(mode, points, clock, until)
     }
 
-    /// Ends an operation that has not begun.
+    /// Cancels an operation that has not started.
     pub fn cancel(&self, ticket: Ticket) -> Cancel {
         self.shared().cancel(ticket)
     }
 
-    /// Asks the devices that do not report by themselves what has ended.
+    /// Polls the devices that do not report by themselves.
     pub fn poll(&self) {
         let shared = self.shared();
         shared.poll_devices();
         let mut call = EngineCall::submitting(shared);
         if call.is_nested() {
-            // What the devices answered was left to calls around this one, which may wait for it.
+            // A nested call leaves its work to the calls around it, which may wait for this one.
             call.flush();
         }
     }
 
-    /// Takes no more work, cancels what has not begun, and waits for the rest: until `grace` by itself, then, asked to
-    /// stop by [`Backend::abort`], until `limit`. What has not ended by then loses its signals, which fail, and keeps
-    /// its resources until it ends. Both are moments of `clock`, not lengths.
+    /// Takes no more work, cancels operations that have not started, and waits for the others: until `grace`
+    /// without interference, then, after [`Backend::abort`], until `limit`. The signals of operations that have
+    /// not ended by then fail; their resources stay until they end. Both are moments of `clock`, not durations.
     ///
-    /// Callbacks that become due run on other threads, and are waited for like the rest. Those that no thread has begun by
-    /// `limit` run here. A callback that shuts its own engine down waits for itself until `limit`.
+    /// Callbacks that become due run on other threads, and the shutdown waits for them. Those that no thread
+    /// has started by `limit` run on this thread. A callback that shuts its own engine down waits for itself
+    /// until `limit`.
     pub fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         self.shared().shut_down(clock, grace, limit)
     }
 
-    /// The queue of a device with that number.
+    /// The queue with this number on a device.
     pub fn queue(&self, device: usize, ordinal: usize) -> Option<QueueId> {
         let shared = self.shared();
         let queues = shared.devices.get(device)?.own_queues(&shared.queues);
@@ -642,7 +658,7 @@ impl<B: Backend> Engine<B> {
         self.shared().devices.get(device)?.lost()
     }
 
-    /// Gives back memory that a burst has left behind.
+    /// Releases memory that a burst has left behind.
     pub fn trim(&self) {
         let shared = self.shared();
         for queue in &shared.queues {
@@ -679,7 +695,7 @@ fn validate(specs: &[DeviceSpec]) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// A number of queues, or that of one.
+/// Converts a count of queues, or the number of one.
 fn queue_number(number: usize) -> u32 {
     u32::try_from(number)
         .unwrap_or_else(|_| unreachable!("`validate` refuses more than 2¹⁶ devices of 64 queues"))
@@ -698,7 +714,7 @@ fn make_devices(specs: &[DeviceSpec]) -> Box<[Device]> {
 
 fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Box<[Queue<B>]> {
     let devices = make_devices(specs);
-    // Devices for whose queues another device can wait.
+    // Whether another device can wait for the queues of a device.
     let mut waited_for = vec![false; specs.len()];
     for device in &devices {
         for &peer in &device.peers {
@@ -766,7 +782,7 @@ impl<B: Backend> Shared<B> {
         Arc::new(TimelineState::new(key, false, value))
     }
 
-    /// A slot that stands in for a foreign timeline.
+    /// The state that stands in for a foreign timeline.
     fn stand_in(&self) -> Arc<TimelineState> {
         Arc::new(TimelineState::new(TimelineKey { engine: 0, number: 0 }, true, 0))
     }
@@ -774,7 +790,7 @@ impl<B: Backend> Shared<B> {
     fn remember_large(&self, timeline_state: &Arc<TimelineState>) {
         let mut large = self.large.lock();
         if large.len() == large.capacity() {
-            // Those that are gone need not be remembered.
+            // Dropped timelines need no trim.
             large.retain(|timeline_state| timeline_state.strong_count() > 0);
         }
         large.push(Arc::downgrade(timeline_state));
@@ -786,8 +802,8 @@ mod tests {
     use super::*;
     use crate::testing::{SoftBackend, device};
 
-    /// The handle of a timeline goes on one thread, which has kept its slot for the next one and not let go of it yet, when another
-    /// thread makes a timeline. And a slot that may have memory to give back is still known to those who would do that.
+    /// A thread that drops a timeline keeps its state for the next one, and may still hold a reference when
+    /// another thread makes a timeline. A weak reference of the list of large timelines counts as well.
     #[test]
     fn spare_slot_with_another_owner_is_not_used_again() {
         let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The outbox: signals and failures that are still to be delivered to timelines of other drivers, in order for each.
+//! The outbox: deliveries of signals and failures to foreign timelines, in order for each timeline.
 //!
-//! A delivery is foreign code, which takes as long as it likes. A timeline is told of its steps in the order in which they were
-//! made, by one thread at a time; one that comes meanwhile leaves its own to that thread. No timeline waits for another
-//! one's driver, so each has a lane of its own.
+//! A delivery is foreign code, which may take long. A timeline gets its deliveries in the order in which they
+//! were posted, from one thread at a time; a thread that comes meanwhile leaves its own deliveries to that
+//! thread. Each timeline has its own lane, so that none waits for another one's driver.
 //!
-//! A timeline of another engine of this crate makes its steps at once, and what follows from them, callbacks among it,
-//! comes when no thread attends the lane: a callback may wait for the next step of the same timeline. What another driver
-//! does inside [`deliver`](Timeline::deliver) is its own affair.
+//! A timeline of another engine of this crate moves at once, but the effects of that, callbacks included, run
+//! when no thread is delivering to it: a callback may wait for its next delivery. What another driver does
+//! inside [`deliver`](Timeline::deliver) is its own affair.
 //!
-//! The order is that in which operations end: a letter is posted under the lock of the queue on which its operation ends,
-//! and before a timeline of the engine moves by which another queue could hear of that end.
+//! The order is the order in which operations end: a delivery is posted under the lock of the operation's
+//! queue, and before a timeline of this engine moves through which another queue could see that end.
 //!
-//! What such an operation held is given back when it has been told of, and those that ended with it: see [`PendingDeliveries`]. What
-//! operations held that signal no foreign timeline waits for no other driver.
+//! The operations of a delivery are reclaimed when all that ended together with them are delivered; see
+//! [`PendingDeliveries`]. Operations that signal no foreign timeline wait for no other driver.
 
 use super::Shared;
 use super::deferred_work::{DeferEffects, run_deferred_effects};
@@ -26,27 +26,27 @@ use crate::timeline::Timeline;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// How many steps a timeline of another engine is told of before what follows from them is done.
+/// How many deliveries to another engine's timeline are made before their effects run.
 const MOST_DEFERRED: u32 = 16;
 
-/// The letters for each timeline that has any, by its [identity](Timeline::identity).
+/// The deliveries of each timeline that has any, by its [identity](Timeline::identity).
 pub(super) struct Outbox<B: Backend>(Mutex<BTreeMap<usize, DeliveryLane<B>>>);
 
 struct DeliveryLane<B: Backend> {
     deliveries: VecDeque<Delivery<B>>,
-    /// A thread is telling the timeline, and goes on until no letter is left.
+    /// A thread is delivering, until none is left.
     delivering: bool,
 }
 
-/// A step that a timeline is to be told of.
+/// One step that a foreign timeline is to make.
 pub(super) struct Delivery<B: Backend> {
     pub(super) timeline: B::Timeline,
     pub(super) state: Result<u64, Failure>,
     pub(super) pending_deliveries: Arc<PendingDeliveries<B>>,
 }
 
-/// Operations with signals for other drivers that have ended together, until all of these are delivered. It belongs to the
-/// letters that are not delivered yet, and to the thread that gathers it.
+/// Operations with signals for foreign timelines that ended together, until all of these are delivered. Its
+/// owners are the deliveries, and the thread that collects them.
 pub(super) struct PendingDeliveries<B: Backend> {
     owners: AtomicU64,
     reclaims: Mutex<Vec<Ended<B::Work>>>,
@@ -59,8 +59,8 @@ impl<B: Backend> Default for Outbox<B> {
 }
 
 impl<B: Backend> Outbox<B> {
-    /// Puts a letter behind those that its timeline has already. The caller has to see that it is
-    /// [told](Shared::deliver_all).
+    /// Adds a delivery to its timeline's lane. The caller sees to it that [it is
+    /// delivered](Shared::deliver_all).
     pub(super) fn post(&self, identity: usize, delivery: Delivery<B>) {
         delivery.pending_deliveries.owners.fetch_add(1, Ordering::Relaxed);
         let mut lanes = self.0.lock();
@@ -70,7 +70,7 @@ impl<B: Backend> Outbox<B> {
         lane.deliveries.push_back(delivery);
     }
 
-    /// The first letter of a lane, unless another thread is at it.
+    /// Takes the first delivery of a lane, unless another thread is delivering.
     fn begin(&self, identity: usize) -> Option<Delivery<B>> {
         let mut lanes = self.0.lock();
         let lane = lanes.get_mut(&identity)?;
@@ -81,7 +81,7 @@ impl<B: Backend> Outbox<B> {
         lane.deliveries.pop_front()
     }
 
-    /// Leaves a lane to the next thread that attends it. Returns whether there is something left in it.
+    /// Leaves a lane to the next thread that delivers. Returns whether something is left in it.
     fn pause(&self, identity: usize) -> bool {
         let mut lanes = self.0.lock();
         let Some(lane) = lanes.get_mut(&identity) else { return false };
@@ -93,7 +93,7 @@ impl<B: Backend> Outbox<B> {
         remains
     }
 
-    /// The next letter of a lane that this thread attends; with the last one the lane goes.
+    /// Takes the next delivery of a lane; after the last one the lane is removed.
     fn next(&self, identity: usize) -> Option<Delivery<B>> {
         let mut lanes = self.0.lock();
         let next = lanes.get_mut(&identity)?.deliveries.pop_front();
@@ -109,14 +109,14 @@ impl<B: Backend> PendingDeliveries<B> {
         Arc::new(Self { owners: AtomicU64::new(1), reclaims: Mutex::new(Vec::new()) })
     }
 
-    /// What is to be given back in the end.
+    /// Adds something to reclaim after the deliveries.
     pub(super) fn keep(&self, ended: Ended<B::Work>) {
         self.reclaims.lock().push(ended);
     }
 }
 
 impl<B: Backend> Shared<B> {
-    /// Tells timelines of other drivers all that there is to tell them, unless another thread does.
+    /// Makes the deliveries to these timelines, unless another thread does.
     pub(super) fn deliver_all(&self, identities: &[usize]) {
         let left: u32 = identities.iter().map(|identity| self.deliver_to(*identity)).sum();
         if left > 0 {
@@ -124,19 +124,19 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Tells a timeline. Says of how many steps what follows is left to be done.
+    /// Makes the deliveries to one timeline. Returns how many have deferred their effects.
     fn deliver_to(&self, identity: usize) -> u32 {
         let mut delivery = self.outbox.begin(identity);
         let mut left = 0;
         while let Some(Delivery { timeline, state, pending_deliveries }) = delivery {
             let leaving = timeline.registration().is_some().then(DeferEffects::begin);
             left += u32::from(leaving.is_some());
-            // The last handle on the timeline may go here.
+            // This may drop the last handle on the timeline.
             self.count_panic(self.foreign(move || timeline.deliver(state.as_ref().copied())));
             drop(leaving);
             self.finish_delivery(&pending_deliveries);
             if left == MOST_DEFERRED {
-                // What follows from those is not kept waiting by more of them.
+                // More deliveries must not delay the effects of these.
                 if self.outbox.pause(identity) {
                     self.defer(move |shared| shared.deliver_all(&[identity]));
                 }
@@ -147,7 +147,7 @@ impl<B: Backend> Shared<B> {
         left
     }
 
-    /// One owner less. The last gives back what the operations held.
+    /// Removes an owner. The last one reclaims the operations.
     pub(super) fn finish_delivery(&self, pending_deliveries: &PendingDeliveries<B>) {
         if pending_deliveries.owners.fetch_sub(1, Ordering::AcqRel) == 1 {
             let reclaims = std::mem::take(&mut *pending_deliveries.reclaims.lock());

@@ -1,49 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A queue and the state that its lock protects: all pending operations of the queue, of every kind.
+//! A queue, and the state that its lock protects: all operations of the queue, of every kind, that have not
+//! ended.
 //!
-//! # An operation
-//!
-//! ```text
-//!            submit                     last wait reached or covered
-//!              │                                    │
-//!              ▼                                    ▼
-//!          Pending ──────────────────────────► Ordered ───────────► Issued ──────────► ended
-//!              │  Host actions: all reached         │   backend took it    retired in queue order
-//!              ├──────────────► Running ──────────────────────────────────────────────► ended
-//!              │                                    │        HostTask::finish
-//!              ├─► Running ──► Pending: done early, and a barrier from here on; or not, and a Host action
-//!              ├────────────────────────────────────┴─────────────────────────────────► ended
-//!              │         a wait failed · cancelled · device lost · shut down (a barrier that cleans up: by way of Running)
-//!              └── barrier whose waits are all reached ───────────────────────────────► ended
-//! ```
-//!
-//! Work whose turn it is when it comes goes from the left to *Issued* [at once](super::fast_path).
-//!
-//! *Ended* is not a state but the removal of the record ([`QueueGuard::end`]), which is why it happens once.
-//!
-//! # A timepoint
+//! # The states of an operation
 //!
 //! ```text
-//!   registered ──value reached──────────────────────► released
-//!       │      ──an earlier op of the same queue ───► covered ──value reached──► forgotten
-//!       │        was ordered, or one of a queue that     │
-//!       │        can be waited for natively was issued   └──timeline failed──► its operation fails
-//!       └──────timeline failed──► its operation, wait or callback fails
+//!            submit              last wait reached or satisfied by order
+//!              │                            │
+//!              ▼                            ▼
+//!           Pending ────────────────────► Queued ─────────► Submitted ─────► ended
+//!              │                            │   in a batch     │   retired in queue order
+//!              │                            │                  └── a device was full: Queued again
+//!              ├─► Running ─────────────────┼──────────────────────────────► ended
+//!              │     Host actions: all waits reached; until HostTask::finish
+//!              ├─► Running ─► Pending       │
+//!              │     Early actions: done, and a barrier from here on; or not done, and a Host action
+//!              ├────────────────────────────┴──────────────────────────────► ended
+//!              │     a wait failed · cancelled · device lost · shut down (a Cleanup by way of Running)
+//!              └───────────────────────────────────────────────────────────► ended
+//!                    barriers: all waits reached
 //! ```
 //!
-//! Timepoints are not objects of their own: they are [`Target`](super::timeline_state::Target)s in the ordered lists of a
-//! [`TimelineState`], one list for each queue that waits (what can be covered for one queue cannot for another) and one for
-//! everything that only the host can release. That is what keeps a signal from looking at anything it does not
-//! release (rule S7).
+//! An operation whose queue is idle goes from `Pending` to `Submitted` [at once](super::fast_path). *Ended* is
+//! no state: [`QueueGuard::end`] removes the record, so it happens once.
 //!
-//! # Locks
+//! # The states of a wait
 //!
-//! No thread ever holds the locks of two queues. One that holds a queue may take the lock of a [`TimelineState`], of a device's
-//! events, of the [outbox](super::outbox), or of a queue's [`History`]; under those nothing else is taken. Whatever
-//! concerns another queue goes onto the thread's [`DeferredWork`] and is done without this lock. A thread that finds the lock
-//! taken announces itself (`waiting_threads`), so that the thread that works for the queue can leave the rest to it: none is
-//! kept for the work of others.
+//! ```text
+//!   registered ── value reached ──────────────────────────► released
+//!       │      ── its producer was queued in this queue, ─► satisfied by order ── value reached ──► forgotten
+//!       │         or submitted to a queue that this one          │
+//!       │         can wait for natively                          └── timeline failed ──► its operation fails
+//!       └──────── timeline failed ──► its operation, host wait or callback fails
+//! ```
+//!
+//! A timepoint is no object of its own, but a [`Target`](super::timeline_state::Target) in an ordered list of a
+//! [`TimelineState`]. Each waiting queue has a list there, because order that satisfies a wait of one queue
+//! does not satisfy one of another; and the host has one. So a signal looks at nothing that it does not release
+//! (rule S7).
+//!
+//! # The lock
+//!
+//! The module [`engine`](super) has the locking protocol. A thread that finds the lock taken counts itself in
+//! `waiting_threads`, so that the thread that works for the queue can leave the rest to it: no thread is kept
+//! for the work of others.
 
 use super::deferred_work::{DeferredWork, Dependency, is_nested, is_submitting};
 use super::flow_window::FlowWindow;
@@ -66,15 +67,15 @@ mod arrivals;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpState {
-    /// It has no place in its queue: some wait is neither reached nor covered, or it was not routed yet. One that was
-    /// taken off `queued` to be ended is in this state as well, and keeps its epoch.
+    /// Some wait is neither reached nor satisfied by order, or the operation was not routed yet. An operation
+    /// that was dequeued to be ended is pending as well, and keeps its epoch.
     Pending,
-    /// It has its place in its queue; the backend has not seen it.
+    /// It has its epoch in its queue. The backend has not seen it.
     Queued,
-    /// In flight: in a batch that is with the backend or was accepted by it, or coalesced with such work. Only when its
-    /// epoch is at most [`QueueState::submitted`] has the submission returned.
+    /// In flight: the backend has its batch, or it is coalesced with such work. The submission has returned if
+    /// its epoch is at most [`QueueState::submitted`].
     Submitted,
-    /// The host is at it.
+    /// The host runs it.
     Running,
 }
 
@@ -88,41 +89,42 @@ pub(super) enum ActionKind {
     Barrier,
 }
 
-/// A wait of an operation that was not reached when it was submitted.
+/// A wait that was not reached when its operation was submitted.
 ///
 /// # Invariants
 ///
-/// A wait that is `InQueueList` or the `Host`'s is one of those that its operation counts in [`remaining`](Op::remaining); no
-/// other is. The event of a cover is counted for the wait until [`QueueGuard::end`] lets it go.
+/// The operation counts exactly the waits in the states `InQueueList` and `InHostList` in
+/// [`remaining`](Op::remaining). The event of a dependency is retained for the wait until [`QueueGuard::end`]
+/// releases it.
 #[derive(Clone, Debug)]
 pub(super) struct WaitRecord {
     pub(super) timeline: Arc<TimelineState>,
     pub(super) value: u64,
     pub(super) state: WaitState,
-    /// The number of its entry in the slot's list for the host, while only a failure matters.
+    /// The number of its entry in the host's list, while it waits for a failure.
     pub(super) failure_entry: Option<u32>,
 }
 
-/// The state of a wait: how it is going to end.
+/// How a wait is going to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitState {
-    /// Nothing that the queue could wait for yet: it is in the slot's list for the operation's queue, under this number.
+    /// Blocked; the list of the operation's queue has it under this number. A promise may satisfy it by order.
     InQueueList(u32),
-    /// The host: it is in the slot's list for the host, under this number.
+    /// Blocked; the host's list has it under this number. Only the value releases it.
     InHostList(u32),
-    /// Work that a queue has been given.
+    /// Satisfied by order.
     Dependency(Dependency),
-    /// It is reached.
+    /// The value is reached.
     Reached,
 }
 
 impl WaitRecord {
-    /// The work that reaches the value, if any does.
+    /// The work that satisfies it by order.
     pub(super) fn dependency(&self) -> Option<Dependency> {
         if let WaitState::Dependency(dependency) = self.state { Some(dependency) } else { None }
     }
 
-    /// The queue whose work that is.
+    /// The queue of that work.
     pub(super) fn producer(&self) -> Option<u32> {
         self.dependency().map(|dependency| dependency.queue)
     }
@@ -135,21 +137,21 @@ pub(super) struct SignalRecord<T> {
 
 /// # Invariants
 ///
-/// - `epoch` is not zero in the states [`Queued`](OpState::Queued) and [`Submitted`](OpState::Submitted), and never changes
-///   again.
-/// - Every wait of an ordered operation is covered or reached: `remaining` is zero.
-/// - An operation that is ordered is in the queue's `queued`; one that is issued is in `in_flight`, once.
+/// - `epoch` is not zero in the states [`Queued`](OpState::Queued) and [`Submitted`](OpState::Submitted), and
+///   never changes again.
+/// - Every wait of a queued operation is reached or satisfied by order: `remaining` is zero.
+/// - A queued operation is in the queue's `queued`, and a submitted one is in `in_flight`, once.
 pub(super) struct Op<B: Backend> {
     pub(super) state: OpState,
     pub(super) kind: ActionKind,
-    /// Its work was done before its waits were reached.
+    /// Its work was done early.
     pub(super) done: bool,
-    /// Waits that are neither reached nor covered.
+    /// Waits that are blocked.
     pub(super) remaining: u32,
     pub(super) epoch: u64,
-    /// The event that it records, held until it retires.
+    /// The event that it records, retained until it retires.
     pub(super) event: Option<EventIndex>,
-    /// Set when it is to end without running.
+    /// Why it ends without running.
     pub(super) failure: Option<Failure>,
     pub(super) waits: SmallVec<[WaitRecord; 1]>,
     pub(super) signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
@@ -157,7 +159,7 @@ pub(super) struct Op<B: Backend> {
 }
 
 impl<B: Backend> Op<B> {
-    /// One that was just submitted. Its waits, its signals and its work are put in.
+    /// A pending operation. The caller adds its waits, signals and work.
     #[inline(always)]
     pub(super) fn new(kind: ActionKind, failure: Option<Failure>) -> Self {
         Self {
@@ -174,25 +176,25 @@ impl<B: Backend> Op<B> {
         }
     }
 
-    /// The number of the wait that is put in next.
+    /// The number of the wait that is added next.
     #[expect(clippy::cast_possible_truncation, reason = "2³² waits do not fit into memory")]
     pub(super) fn next_wait(&self) -> u32 {
         self.waits.len() as u32
     }
 
-    /// Puts in a wait that is not reached.
+    /// Adds a wait that is not reached.
     #[inline(always)]
     pub(super) fn wait_for(&mut self, timeline_state: Arc<TimelineState>, value: u64, state: WaitState) {
         self.waits.push(WaitRecord { timeline: timeline_state, value, state, failure_entry: None });
     }
 
-    /// Whether it waits for nothing but earlier operations of this queue, which is its own.
+    /// Whether all of its waits are satisfied by the order of `queue`.
     #[inline]
     pub(super) fn waits_for_nothing_but(&self, queue: u32) -> bool {
         self.waits.iter().all(|wait| wait.producer() == Some(queue))
     }
 
-    /// One wait less. Returns whether it was the last, so that the operation can go.
+    /// Counts a blocked wait down. Returns whether the operation became runnable.
     #[inline]
     pub(super) fn count_down(&mut self) -> bool {
         debug_assert!(
@@ -203,66 +205,68 @@ impl<B: Backend> Op<B> {
         self.remaining == 0 && self.failure.is_none()
     }
 
-    /// Whether the host has something to do before it fails. What was done early has its work only to be reclaimed. What has its place in
-    /// its queue fails at once, as those behind it may count on its signals; unless all of them end (`all_end`), while the device
-    /// is still at what it waits for.
+    /// True if cleanup must run before the signals fail. An operation that was done early is only reclaimed. A
+    /// queued one fails at once, because later operations of its queue may rely on its signals; unless the
+    /// whole queue ends (`all_end`) while the device still works on its dependencies.
     pub(super) fn cleans_up(&self, all_end: bool) -> bool {
         let is_barrier = self.kind == ActionKind::Barrier && !self.done;
         let begins = self.state == OpState::Pending || (all_end && self.state == OpState::Queued);
         is_barrier && begins && self.work.is_some()
     }
 
-    /// Whether the host is at that.
+    /// Whether its cleanup runs.
     pub(super) fn is_cleaning_up(&self) -> bool {
         self.kind == ActionKind::Barrier && self.state == OpState::Running
     }
 }
 
-/// An operation that its queue's device has, or that is coalesced with one.
+/// An operation that is on its queue's device, or coalesced with one that is.
 pub(super) struct InFlight {
     pub(super) op: Key,
     pub(super) epoch: u64,
-    /// Whether it is work of the device, which reports it. What is coalesced is not, though the backend is shown a marker.
+    /// The device has it and reports it. A coalesced operation is not on the device, though the backend sees a
+    /// marker.
     pub(super) on_device: bool,
-    /// What another queue waits for in order to wait for this: its own epoch, or for a coalesced one that of the last
-    /// work which the device was given; zero where it cannot be waited for natively.
+    /// The epoch that another queue waits for in order to wait for this one: its own, or the last native one
+    /// before a coalesced operation; zero if there is none.
     pub(super) native_epoch: u64,
     pub(super) event: Option<EventIndex>,
     pub(super) failure: Option<Failure>,
 }
 
 impl InFlight {
-    /// Whether the device is done with it, having completed so much of the queue.
+    /// Whether it is over, after the device has completed the queue up to `completed`.
     pub(super) fn has_ended(&self, completed: u64) -> bool {
         self.epoch <= completed || self.failure.is_some() || !self.on_device
     }
 }
 
-/// What is to be done without the lock, in this order.
+/// Actions that run without the lock, in this order.
 pub(super) struct Effects<B: Backend> {
     pub(super) publications: Vec<Publication<B::Timeline>>,
-    /// Timelines of other drivers that have letters, by their identities, and what is given back when they have got them.
+    /// Foreign timelines that have deliveries, by identity. `pending_deliveries` has what is reclaimed after
+    /// them.
     pub(super) foreign_timelines: Vec<usize>,
     pub(super) pending_deliveries: Option<Arc<PendingDeliveries<B>>>,
     pub(super) transitions: Vec<Transition>,
     pub(super) subscriptions: Vec<(B::Timeline, u64, Arc<TimelineState>)>,
-    /// Operations of the host that can run, and those that have failed and are cleaned up.
+    /// Host operations to run, and failed ones to clean up.
     pub(super) runs: Vec<(Key, B::Work, Option<Failure>)>,
-    /// What the backend is asked to do early, and what it says to that.
+    /// Early actions to try, with the backend's answers.
     pub(super) early: Vec<EarlyRun<B>>,
     pub(super) reclaims: Vec<Ended<B::Work>>,
-    /// Slots that may end a watch when they go.
+    /// Timelines whose drop may end a subscription.
     pub(super) garbage: Vec<Arc<TimelineState>>,
 }
 
-/// A step of a timeline of the engine's own, of which others may have to be told.
+/// A step of a timeline of this engine, which its waiters may have to be notified of.
 pub(super) struct Publication<T> {
     pub(super) timeline: T,
     pub(super) state: Result<u64, Failure>,
     pub(super) by: Option<Point>,
 }
 
-/// An operation, its work, and whether the work was done early.
+/// An early action, its work, and whether it was done.
 pub(super) struct EarlyRun<B: Backend> {
     pub(super) op: Key,
     pub(super) work: B::Work,
@@ -286,8 +290,8 @@ impl<B: Backend> Default for Effects<B> {
 }
 
 impl<B: Backend> Effects<B> {
-    /// An operation has ended well here and left no work: if that is so of the last one as well, the end of both is told
-    /// as one.
+    /// Merges the end of an operation that succeeded and left no work with the last end, if that is one as
+    /// well.
     #[inline]
     pub(super) fn extend_last(&mut self, point: Option<Point>) -> bool {
         let Some(point) = point else { return true };
@@ -300,8 +304,8 @@ impl<B: Backend> Effects<B> {
         }
     }
 
-    /// The backend is to be told of the end of an operation, if anything is left of it: after other drivers are, if those
-    /// are told.
+    /// Adds the end of an operation for [`Backend::reclaim`], unless there is nothing to report. It goes behind
+    /// the deliveries if it has some (`delivers`).
     pub(super) fn push_ended(
         &mut self,
         point: Option<Point>,
@@ -319,7 +323,7 @@ impl<B: Backend> Effects<B> {
         }
     }
 
-    /// Whether nothing of it calls what may take its time; where work is reclaimed later on that is not looked at.
+    /// Whether all of them return soon. The caller says whether work is reclaimed later.
     pub(super) fn are_quick(&self, reclaims_later: bool) -> bool {
         (reclaims_later || self.reclaims.is_empty())
             && self.subscriptions.is_empty()
@@ -347,7 +351,7 @@ impl<B: Backend> Effects<B> {
 pub(super) struct Scratch<B: Backend> {
     pub(super) items: Vec<BatchItem<B>>,
     pub(super) waits: Vec<NativeWait<B::Event>>,
-    /// Events for the batch, held.
+    /// Retained events for the batch.
     pub(super) events: Vec<(EventIndex, B::Event)>,
 }
 
@@ -357,7 +361,7 @@ impl<B: Backend> Default for Scratch<B> {
     }
 }
 
-/// Memory that wide operations leave behind for the next ones.
+/// Memory that operations with several waits or signals leave for the next ones.
 pub(super) struct SpareMemory<B: Backend> {
     pub(super) waits: Vec<Vec<WaitRecord>>,
     pub(super) signals: Vec<Vec<SignalRecord<B::Timeline>>>,
@@ -370,37 +374,37 @@ impl<B: Backend> Default for SpareMemory<B> {
     }
 }
 
-/// How many rounds a thread that completes something works for a queue before it leaves the rest to another. A model has
-/// too few operations for more than one.
+/// How many rounds a thread that completes something works for a queue before it leaves the rest to another
+/// thread. A model has too few operations for more than one.
 const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 
 /// How many of each kind are kept.
 pub(super) const SPARE: usize = 16;
 
-/// A walk over all operations of a queue, to end what has not begun.
+/// A walk over all operations of a queue that fails those that have not started.
 pub(super) struct UnstartedSweep {
     pub(super) failure: Failure,
     /// The next chunk of the slab.
     pub(super) chunk: u32,
 }
 
-/// What the lock of a queue protects.
+/// The part of a queue that its lock protects.
 ///
 /// # Invariants
 ///
-/// - `completed ≤ offered ≤ last_epoch` and `submitted ≤ last_epoch`; epochs in `in_flight` ascend, and so do those in `queued`, which
-///   are all above them.
-/// - A key in `in_flight` names an operation that has not ended: only [`QueueGuard::end`] removes one, after its entry is taken
-///   off.
-///   Keys in `runnable` and `queued` may name ended ones; `queued_ended` counts those in `queued`.
+/// - `completed ≤ offered ≤ last_epoch` and `submitted ≤ last_epoch`. Epochs in `in_flight` ascend, and so do
+///   those in `queued`, which are all larger.
+/// - A key in `in_flight` names an operation that has not ended: only [`QueueGuard::end`] removes one, after
+///   its entry is removed. Keys in `runnable` and `queued` may name ended ones; `queued_ended` counts those in
+///   `queued`.
 /// - Only the thread that set `submitting` takes operations off `queued` to show them to the backend.
 pub(super) struct QueueState<B: Backend> {
     pub(super) ops: Slab<Op<B>>,
-    /// Operations with nothing left to wait for, and those that are to end.
+    /// Operations without a blocked wait, and those that are to end.
     pub(super) runnable: VecDeque<Key>,
-    /// Ordered, not yet issued. Some of them may have ended, or be cleaned up for.
+    /// Queued operations, in order. Some may have ended, or their cleanup runs.
     pub(super) queued: VecDeque<Key>,
-    /// How many of those are.
+    /// How many of `queued` have.
     pub(super) queued_ended: usize,
     pub(super) in_flight: VecDeque<InFlight>,
     /// The last epoch given out.
@@ -413,13 +417,13 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) completed: u64,
     /// The last epoch that is work of the device.
     pub(super) last_native: u64,
-    /// For other queues, the latest epoch that this one waits for natively.
+    /// For each other queue, the latest epoch that this one waits for natively.
     pub(super) frontier: Frontier,
     /// A batch is with the backend, or being made.
     pub(super) submitting: bool,
-    /// The oldest operation in flight waits for what it waited for to retire.
+    /// Completion arrived before a dependency of the oldest operation retired; retirement pauses.
     pub(super) gated: bool,
-    /// The queue once did without an event, and does from then on.
+    /// The queue once ran out of events, and records none from then on.
     pub(super) eventless: bool,
     pub(super) window: FlowWindow,
     pub(super) closing: bool,
@@ -427,12 +431,12 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) unstarted_sweep: Option<UnstartedSweep>,
     /// Threads that perform effects of this queue.
     pub(super) performing: usize,
-    /// Those of them that are back at once to look after the queue.
+    /// Those of them that return to the queue soon.
     pub(super) returning: usize,
-    /// Operations that the host is at.
+    /// Operations that run on the host.
     pub(super) running: usize,
     pub(super) effects: Box<Effects<B>>,
-    /// Gone while a thread issues.
+    /// `None` while a thread submits a batch.
     pub(super) scratch: Option<Box<Scratch<B>>>,
     pub(super) spare: SpareMemory<B>,
     pub(super) stats: Stats,
@@ -474,14 +478,14 @@ impl<B: Backend> QueueState<B> {
     pub(super) fn is_due(&self) -> bool {
         !self.gated
             && self.in_flight.front().is_some_and(|entry| {
-                // A lost device is done with what it had reported, and with nothing else.
+                // A lost device has completed what it reported, and nothing else.
                 entry.epoch <= self.submitted
                     && entry.has_ended(self.completed)
                     && (self.lost.is_none() || entry.epoch <= self.completed)
             })
     }
 
-    /// Nothing is under way, and no thread is on its way out with something.
+    /// Whether nothing is under way, and no thread is about to act for the queue.
     pub(super) fn is_idle(&self) -> bool {
         self.ops.len() == 0 && self.performing == 0 && !self.submitting && self.effects.is_empty()
     }
@@ -499,7 +503,7 @@ impl<B: Backend> QueueState<B> {
     }
 }
 
-/// The latest epochs of some queues, by queue: a few of them, since forgetting one costs a native wait and no more.
+/// The latest epochs of some queues. Forgetting one costs a needless native wait and no more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Frontier(SmallVec<[(u32, u64); 4]>);
 
@@ -515,7 +519,7 @@ impl Frontier {
             .map_or(0, |&(_, epoch)| epoch)
     }
 
-    /// Returns whether that was news.
+    /// Returns whether the epoch was news.
     pub(super) fn raise(&mut self, queue: u32, epoch: u64, retired: impl Fn(u32) -> u64) -> bool {
         match self.0.binary_search_by_key(&queue, |&(queue, _)| queue) {
             Ok(at) => match self.0.get_mut(at) {
@@ -535,15 +539,15 @@ impl Frontier {
     }
 }
 
-/// What a queue had come to know at which of its epochs: a queue that waits for a later epoch of it knows the same.
+/// The epochs at which a queue's frontier grew: a queue that waits for a later epoch of it inherits that.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<(u64, u32, u64)>);
 
-/// How much of it is remembered.
+/// How many of them are remembered.
 const HISTORY_LENGTH: usize = 16;
 
 impl History {
-    /// From `at` on, the queue has waited for `epoch` of `queue`.
+    /// From epoch `at` on, the queue has waited for `epoch` of `queue`.
     pub(super) fn add(&mut self, at: u64, queue: u32, epoch: u64) {
         if self.0.len() >= HISTORY_LENGTH {
             self.0.pop_front();
@@ -560,26 +564,27 @@ impl History {
 #[repr(align(128))]
 pub(super) struct Queue<B: Backend> {
     pub(super) id: QueueId,
-    /// Whether any other queue can wait for this one, so that coverage is worth telling and events worth recording.
+    /// Another queue can wait for this one natively: its timelines' listeners are notified and events are
+    /// recorded.
     pub(super) awaitable: bool,
-    /// Threads that wait for the lock and will look after the queue when they have it.
+    /// Threads that wait for the lock and will work for the queue.
     waiting_threads: AtomicU64,
     /// Those of them that do not submit.
     waiting_completers: AtomicU64,
-    /// As in the state, for those who do not have the lock.
+    /// A copy for threads without the lock.
     pub(super) submitted: AtomicU64,
-    /// The last epoch that has retired in order. What the sweep of a lost device ends does not move it.
+    /// The last epoch that has retired in order. The sweep of a lost device does not move it.
     pub(super) retired: AtomicU64,
     /// Operations that have not ended.
     pub(super) load: AtomicU64,
     /// Operations that the backend has and has not reported.
     pub(super) taken: AtomicU64,
-    /// Reports so far, counted once the device has ever been full.
+    /// Reports since the device was full for the first time.
     pub(super) reports: AtomicU64,
     pub(super) history: Mutex<History>,
     /// The native events that its work records.
     pub(super) events: Mutex<EventPool<B::Event>>,
-    /// What keeps the engine alive for work of this queue.
+    /// Keeps the engine alive for work of this queue.
     pub(super) keep_alive: Mutex<Option<Weak<dyn KeepAlive>>>,
     state: FairMutex<QueueState<B>>,
 }
@@ -603,18 +608,18 @@ impl<B: Backend> Queue<B> {
         }
     }
 
-    /// For a look that leaves nothing to do.
+    /// For callers that leave no work behind.
     pub(super) fn lock(&self) -> Guard<'_, QueueState<B>> {
         self.state.lock()
     }
 
-    /// For callers that have another way if a thread is at the queue.
+    /// For callers that do something else if the lock is taken.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Guard<'_, QueueState<B>>> {
         self.state.try_lock()
     }
 
-    /// For callers that work for the queue once they have the lock, at once or by putting the queue on their agenda.
+    /// For callers that then work for the queue, at once or through their deferred work.
     #[inline]
     pub(super) fn lock_for_work(&self) -> Guard<'_, QueueState<B>> {
         self.state.try_lock().unwrap_or_else(|| self.lock_contended())
@@ -623,7 +628,8 @@ impl<B: Backend> Queue<B> {
     #[cold]
     fn lock_contended(&self) -> Guard<'_, QueueState<B>> {
         if is_nested() {
-            // It puts the queue on its agenda and leaves that to calls around it, inside a callback that may take its time.
+            // This call leaves the queue to the calls around it, inside a callback that may take long: it must
+            // not be counted.
             return self.state.lock();
         }
         let completes = !is_submitting();
@@ -640,7 +646,7 @@ impl<B: Backend> Queue<B> {
     }
 }
 
-/// One thread's hold of a queue.
+/// A thread's hold of a queue's lock, and the work that it does there.
 pub(super) struct QueueGuard<'a, B: Backend> {
     pub(super) shared: &'a Shared<B>,
     pub(super) index: u32,
@@ -657,9 +663,9 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
         Self { shared, index, queue, device: shared.device(queue), state: queue.lock_for_work(), deferred }
     }
 
-    /// Whether another thread will work for the queue next, which has not got the lock yet or is on its way back to it,
-    /// so that this thread can go. A thread that submits leaves the rest to any thread, as soon as it has done one round;
-    /// one that completes something does not leave it to a program that only submits.
+    /// Whether another thread will work for the queue next, so that this one can leave. A thread that submits
+    /// leaves after one round, to any thread; a thread that completes something does not leave work to threads
+    /// that submit.
     pub(super) fn has_successor(&self, rounds: usize) -> bool {
         if self.deferred.submits {
             rounds >= 1
@@ -669,7 +675,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
         }
     }
 
-    /// Lets the lock go while `step` runs.
+    /// Releases the lock while `step` runs.
     pub(super) fn unlocked<R>(self, step: impl FnOnce(&Shared<B>, &mut DeferredWork) -> R) -> (Self, R) {
         let Self { shared, index, queue, device, state, deferred } = self;
         queue.state.unlock(state);
@@ -677,7 +683,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
         (Self { shared, index, queue, device, state: queue.lock_for_work(), deferred }, result)
     }
 
-    /// Leaves the queue to others.
+    /// Releases the lock.
     #[inline(always)]
     pub(super) fn unlock(self) {
         self.queue.state.unlock(self.state);
@@ -692,7 +698,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
         self.state.ops.get_mut(key)
     }
 
-    /// An operation that has not ended, as the caller knows since it looked under the lock that it still has.
+    /// An operation that has not ended: the caller found it so under this hold of the lock.
     pub(super) fn live(&mut self, key: Key) -> &mut Op<B> {
         self.state.ops.live_mut(key)
     }
@@ -702,7 +708,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
 mod tests {
     use super::*;
 
-    /// Nothing of any queue has retired.
+    /// No queue has retired anything.
     fn none(_queue: u32) -> u64 {
         0
     }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Retirement: from a device's report to the end of an operation, in queue order and after everything it waited for.
+//! Retirement: from a device's report to the end of an operation, in queue order and after its dependencies.
 //!
-//! An operation that waited natively for another queue may be reported before the one it waited for. It does not
-//! retire before it: else a host thread could see the effect before the cause. A queue whose oldest operation is in
-//! that position is *gated* on the timeline in question, which the other queue's retirement, no more than a report
-//! away, opens.
+//! An operation that waited natively for another queue may be reported before its dependency. It does not
+//! retire before it, or a host thread could see the effect before the cause. Its queue is *gated*: completion
+//! arrived before a dependency retired, and retirement pauses until the dependency's timeline moves, which is
+//! no more than a report away.
 //!
-//! Whether an operation failed is decided here, too: its own report, or else the failure of something it waited for
-//! without the host (its inputs were never made, whatever its device thinks). What has ended is ended here one after the
-//! other, so that everything behind a failure sees what it did. It is a bounded number at a time: what they
-//! signal is published, and what waits for it goes on, before the next are looked at.
+//! Retirement also decides whether an operation failed: by its own report, or because a dependency failed (its
+//! inputs were never made, whatever the device reports). Operations end one after the other, so that later ones
+//! see an earlier failure, and a bounded number at a time, so that waiters go on before the next ones end.
 
 use super::Shared;
 use super::outbox::{Delivery, PendingDeliveries};
@@ -30,14 +29,14 @@ use crate::sync::{Ordering, fence};
 use crate::timeline::Timeline;
 use smallvec::SmallVec;
 
-/// How many operations end in one turn.
+/// How many operations retire under one hold of the lock at most.
 const RETIRE_BATCH: usize = 64;
 
-/// Below this many ended ones among the ready they are not worth looking for.
+/// Fewer ended operations than this in `queued` are not worth removing.
 const SWEEP_AT: usize = 32;
 
 impl<B: Backend> QueueState<B> {
-    /// Takes a report down.
+    /// Records a report.
     fn record_report(
         &mut self,
         id: QueueId,
@@ -57,7 +56,7 @@ impl<B: Backend> QueueState<B> {
         Ok(())
     }
 
-    /// An operation that had its place in the queue has ended without being issued, or the host cleans up for it.
+    /// Counts an operation in `queued` that has ended, or whose cleanup runs.
     pub(super) fn count_queued_ended(&mut self) {
         self.queued_ended += 1;
         if self.queued_ended >= SWEEP_AT && self.queued_ended * 2 > self.queued.len() {
@@ -69,8 +68,8 @@ impl<B: Backend> QueueState<B> {
 }
 
 impl<B: Backend> Shared<B> {
-    /// Takes a report from inside `submit` down, for the thread that submits: it looks what has ended
-    /// when the backend returns. `None` where a queue that sleeps has to be woken, or where another thread is at the queue.
+    /// Records a report that comes from inside `submit`; the submitting thread retires what has ended when the
+    /// backend returns. `None` if a full queue has to be woken, or if another thread has the queue's lock.
     pub(super) fn record_inside_submit(
         &self,
         id: QueueId,
@@ -87,37 +86,37 @@ impl<B: Backend> Shared<B> {
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// A backend's report. See [`Completer`](crate::backend::Completer).
+    /// Takes a backend's report; see [`Completer`](crate::backend::Completer).
     pub(super) fn report(&mut self, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
         self.state.record_report(self.queue.id, epoch, failure)?;
         if self.device.counts_reports() {
             let reports = self.queue.reports.load(Ordering::Relaxed);
             self.queue.reports.store(reports + 1, Ordering::Release);
-            // Either this sees who sleeps, or who lies down sees the report.
+            // This thread sees a full queue, or that queue sees the report.
             fence(Ordering::SeqCst);
             self.wake_full_queues();
         }
         Ok(())
     }
 
-    /// The backend is handed so much of the queue.
+    /// Counts operations that the backend is handed.
     pub(super) fn take_credits(&mut self, count: usize) {
         self.state.window.take(count);
         self.queue.taken.store(self.state.window.taken() as u64, Ordering::Release);
     }
 
-    /// So much of the queue came back, or has ended.
+    /// Counts operations that came back or have ended.
     pub(super) fn return_credits(&mut self, count: usize) {
         self.state.window.give(count);
         self.queue.taken.store(self.state.window.taken() as u64, Ordering::Release);
     }
 
-    /// Something of the device has ended: its full queues may have room again.
+    /// Something of the device has ended: its full queues try again.
     fn wake_full_queues(&mut self) {
         self.device.wake_full(false, self.deferred);
     }
 
-    /// Ends what has ended on the queue, a bounded number.
+    /// Retires operations, a bounded number.
     pub(super) fn retire(&mut self) {
         let mut left = RETIRE_BATCH;
         let mut gave = false;
@@ -129,11 +128,11 @@ impl<B: Backend> QueueGuard<'_, B> {
             left -= 1;
         }
         if self.needs_sweep() {
-            // Queues that wait for room of this device are swept, too.
+            // This includes queues that wait for capacity of this device.
             self.sweep(left);
         }
         if gave {
-            // A queue that waits for room is on the list before it checks whether any will be given.
+            // A full queue registers before it checks whether the device has anything left.
             if self.device.counts_reports() && !is_mutated(Mutation::CreditsHaveNoFence) {
                 fence(Ordering::SeqCst);
             }
@@ -141,7 +140,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Ends the oldest operation in flight, if what it waited for has ended; else the queue is gated.
+    /// Retires the oldest operation in flight; if a dependency has not ended, the queue is gated. Returns
+    /// whether one retired.
     fn retire_first(&mut self) -> bool {
         let Some(entry) = self.state.in_flight.front() else { return false };
         let (key, epoch) = (entry.op, entry.epoch);
@@ -157,7 +157,7 @@ impl<B: Backend> QueueGuard<'_, B> {
                 WaitStatus::Open if is_mutated(Mutation::RetireOutOfOrder) => {}
                 WaitStatus::Open => {
                     state.gated = gate(record, self.index);
-                    // Where it ended just now the operation is looked at again.
+                    // If the dependency has ended since, the loop tries again.
                     return false;
                 }
             }
@@ -177,8 +177,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Whether a lost device has left something here that it will not report. What it was not given ends with all that has not
-    /// begun.
+    /// Whether a lost device will not report something in flight. Operations that it was not given end with
+    /// those that have not started.
     #[inline(always)]
     pub(super) fn needs_sweep(&self) -> bool {
         let state = &self.state;
@@ -187,12 +187,12 @@ impl<B: Backend> QueueGuard<'_, B> {
             && state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed))
     }
 
-    /// Ends what a lost device has not reported, a bounded number.
+    /// Ends operations that a lost device has not reported, a bounded number.
     fn sweep(&mut self, most: usize) {
         let Some(lost) = self.state.lost.clone() else { return };
         for _ in 0..most {
             let completed = self.state.completed;
-            // What it had reported retires as ever, when what it waited for has; the rest is behind that.
+            // Reported operations retire as usual, once their dependencies have; the others are behind them.
             let entry = match self.state.in_flight.front() {
                 Some(first) if !is_reported(first, completed) => take_first(&mut self.state.in_flight),
                 Some(_) if self.state.in_flight.back().is_some_and(|last| !is_reported(last, completed)) => {
@@ -207,10 +207,10 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Ends an operation: the one place where it happens, whatever the reason.
+    /// Ends an operation; nothing else does, whatever the reason.
     ///
-    /// Its signals are made here, in order, for all readers; waiters are put on the agenda, those that have to be
-    /// told otherwise on the list of effects; its work is reclaimed behind them.
+    /// Its signals are made here, in order, for all readers. Its waiters are deferred, notifications become
+    /// effects, and its work is reclaimed after them.
     pub(super) fn end(&mut self, key: Key, failure: Option<Failure>, point: Option<Point>) {
         let mut op = self.state.ops.take_live(key);
         if is_mutated(Mutation::EventReleasedFirst) {
@@ -219,7 +219,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.release_waits(&op.waits);
         op.waits.clear();
         let delivers = self.make_signals(&mut op.signals, failure.as_ref(), point);
-        // As long as a promise of the operation is there a waiter may take a share in its event.
+        // While a promise of the operation exists, a waiter may retain its event.
         self.release_event(self.index, op.event);
         match op.state {
             OpState::Running => self.state.running -= 1,
@@ -246,7 +246,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Gives up what the waits of an operation that is gone still hold. Slots that may end a watch go without the lock.
+    /// Releases what the waits of an ended operation still have. States of foreign timelines are dropped
+    /// without the lock.
     pub(super) fn release_waits(&mut self, waits: &[WaitRecord]) {
         for record in waits {
             self.release_wait(record);
@@ -256,7 +257,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Gives up what a wait of an ended operation still holds.
+    /// Releases what a wait of an ended operation still has.
     fn release_wait(&self, record: &WaitRecord) {
         if let Some(dependency) = record.dependency()
             && !is_mutated(Mutation::EventNotHeld)
@@ -279,7 +280,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// What was taken off the ready ones is like one that has no place in the queue yet. False where it has left its place before.
+    /// Resets a dequeued operation to pending; false if it already left.
     pub(super) fn dequeue(&mut self, key: Key) -> bool {
         match self.op(key).filter(|op| op.state == OpState::Queued) {
             Some(op) => op.state = OpState::Pending,
@@ -291,8 +292,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         true
     }
 
-    /// Makes all signals of an operation, in their order, or fails them. Returns whether another driver is to be told of
-    /// any.
+    /// Makes all signals of an operation in order, or fails them. Returns whether foreign timelines have
+    /// deliveries.
     pub(super) fn make_signals(
         &mut self,
         signals: &mut SmallVec<[SignalRecord<B::Timeline>; 1]>,
@@ -303,7 +304,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         let is_own = |signal: &SignalRecord<B::Timeline>| shared.own_state(&signal.timeline).is_some();
         if signals.len() > 1 {
             if !signals.iter().all(is_own) && !is_mutated(Mutation::DeliveriesAreLate) {
-                // A thread that sees a timeline of the engine move may go on to signal another driver's: after this, there too.
+                // A thread that sees a timeline of this engine move may go on to signal a foreign one: its
+                // delivery has to be behind this one.
                 signals.sort_by_key(is_own);
             }
             // Popping from the end is cheaper than draining.
@@ -339,7 +341,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         false
     }
 
-    /// Leaves word for a timeline of another driver.
+    /// Posts a delivery for a foreign timeline.
     fn post_delivery(&mut self, timeline: B::Timeline, state: Result<u64, Failure>) {
         let effects = &mut *self.state.effects;
         let identity = self.shared.foreign_counted(|| timeline.identity()).unwrap_or_default();
@@ -351,8 +353,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.shared.outbox.post(identity, Delivery { timeline, state, pending_deliveries });
     }
 
-    /// Whether an operation was done before its waits were reached, or is one of the device's or the host's: then it can no
-    /// longer be cancelled.
+    /// Whether an operation was done early, or is on its device or the host: then it cannot be cancelled.
     pub(super) fn has_started(&self, key: Key) -> bool {
         self.state.ops.get(key).is_some_and(|op| {
             matches!(op.state, OpState::Submitted | OpState::Running)
@@ -361,8 +362,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 }
 
-/// Registers the queue to be told when a wait of its oldest operation is over, unless it is over now. Returns whether the
-/// queue stays closed until then.
+/// Registers the queue with an open wait of its oldest operation. Returns false if the wait is over now.
 fn gate(record: &WaitRecord, queue: u32) -> bool {
     let mut timeline_state = record.timeline.lock();
     if record.timeline.value() >= record.value || timeline_state.failure().is_some() {
@@ -372,7 +372,7 @@ fn gate(record: &WaitRecord, queue: u32) -> bool {
     true
 }
 
-/// Whether the device has said that it is done with it, or with something that came after it.
+/// Whether the device has completed it, or something behind it.
 fn is_reported(entry: &InFlight, completed: u64) -> bool {
     entry.epoch <= completed
 }
@@ -387,7 +387,8 @@ mod tests {
     use crate::testing::SoftBackend;
     use std::sync::Arc;
 
-    /// Of so many operations that are ready so many end. How many are on the list then, and how many of these count as ended.
+    /// Lets `ends` of `queued` operations end. Returns how many are listed then, and how many of these count as
+    /// ended.
     fn queued_after(queued: usize, ends: usize) -> (usize, usize) {
         let mut state = QueueState::<SoftBackend>::new();
         let mut keys = crate::slab::Slab::new();
@@ -405,7 +406,7 @@ mod tests {
         }
     }
 
-    /// Between the look at a wait and the lock of its timeline another thread may have moved it.
+    /// Another thread may move the timeline before its lock is taken.
     #[test]
     fn queue_is_gated_only_by_a_wait_that_is_still_open() {
         fn failure() -> Option<Failure> {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Ending things early: cancelling, losing a device, shutting down.
+//! Early ends: cancellation, device loss, shutdown.
 //!
-//! What has not begun (held, or ordered and not yet issued) ends at once. What a device or the host has is theirs
-//! until they say so: a lost device says so for all of its work; a shutdown asks, waits, and in the end lets go of
-//! the signals, so that no thread waits for ever, but never of the resources, which the hardware may still touch.
+//! An operation that has not started (pending or queued) ends at once. One that is on a device or the host ends
+//! when those report it. A lost device reports everything by being lost. A shutdown asks, waits, and finally
+//! fails the signals, so that no thread waits forever; it never releases the resources, which the hardware may
+//! still use.
 //!
-//! All of it goes through a queue a chunk of operations at a time, so that no lock is held for long.
+//! All of these walk a queue in chunks of operations, so that no lock is held for long.
 
 use super::deferred_work::EngineCall;
 use super::queue::{OpState, QueueGuard, UnstartedSweep};
@@ -32,14 +33,14 @@ pub(super) fn shutdown_failure() -> Failure {
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// The device of this queue is gone. The others of its queues hear of it through the agenda.
+    /// Loses the queue's device. The device's other queues follow through the deferred work.
     pub(super) fn lose_device(&mut self, failure: Failure) {
         let cause = self.device.record_loss(failure);
         self.mark_lost(&cause);
         self.deferred.losses.push((self.queue.id.device(), cause));
     }
 
-    /// The queue's device is gone.
+    /// Marks the queue as one of a lost device.
     fn mark_lost(&mut self, failure: &Failure) {
         if self.state.lost.is_none() {
             self.state.lost = Some(failure.clone());
@@ -52,7 +53,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.unstarted_sweep = Some(UnstartedSweep { failure: failure.clone(), chunk: 0 });
     }
 
-    /// Goes on with ending what has not begun, one chunk of operations.
+    /// Continues to fail operations that have not started: one chunk.
     pub(super) fn fail_chunk(&mut self) {
         let Some(UnstartedSweep { failure, chunk }) = self.state.unstarted_sweep.take() else { return };
         let Some(keys) = self.state.ops.keys_of_chunk(chunk) else { return };
@@ -63,12 +64,13 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.unstarted_sweep = Some(UnstartedSweep { failure, chunk: chunk + 1 });
     }
 
-    /// The host is done with an operation.
+    /// Ends an operation that ran on the host.
     pub(super) fn end_host_work(&mut self, ticket: Ticket, result: Result<(), Failure>) {
         let Some(op) = self.state.ops.get(ticket.key).filter(|op| op.state == OpState::Running) else {
             return;
         };
-        // What was cleaned up has failed before. A host call that ends well on a device that is lost meanwhile has still lost its device.
+        // A cleaned-up operation has its failure. A host call that succeeds on a lost device fails all the
+        // same.
         let failure = op.failure.clone().or(result.err()).or(self.state.lost.clone());
         self.end(ticket.key, failure, None);
     }
@@ -76,7 +78,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     fn cancel(&mut self, key: Key, failure: &Failure) -> Cancel {
         match self.state.ops.get(key) {
             None => Cancel::Ended,
-            // It is on its way out with another failure.
+            // It is ending with another failure.
             Some(op) if op.failure.is_some() => Cancel::TooLate,
             Some(_) if self.has_started(key) && !is_mutated(Mutation::CancelIgnoresState) => Cancel::TooLate,
             Some(_) => {
@@ -86,8 +88,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Fails the signals of what has begun in one chunk of operations, and keeps the rest of it. Counts what the device
-    /// and the host have; nothing past the last chunk.
+    /// Fails the signals of the started operations in one chunk, and keeps their resources. Returns their
+    /// counts; `None` after the last chunk.
     fn fail_unfinished_signals(&mut self, chunk: u32, failure: &Failure) -> Option<Unfinished> {
         let keys: SmallVec<[Key; 64]> = self.state.ops.keys_of_chunk(chunk)?.collect();
         let mut unfinished = Unfinished { in_flight: 0, host: 0 };
@@ -99,7 +101,7 @@ impl<B: Backend> QueueGuard<'_, B> {
                 OpState::Pending | OpState::Queued => continue,
             }
             let mut signals = std::mem::take(&mut op.signals);
-            // What is being cleaned up had failed before.
+            // A cleanup that runs belongs to an earlier failure.
             let cause = op.failure.clone().unwrap_or_else(|| failure.clone());
             self.make_signals(&mut signals, Some(&cause), None);
         }
@@ -110,7 +112,7 @@ impl<B: Backend> QueueGuard<'_, B> {
 impl<B: Backend> Shared<B> {
     pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
         if ticket.engine != self.id {
-            // It names nothing here.
+            // The ticket is another engine's.
             return Cancel::Ended;
         }
         let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
@@ -122,11 +124,11 @@ impl<B: Backend> Shared<B> {
         outcome
     }
 
-    /// The device is gone: everything on it ends with this failure, and everything that comes later.
+    /// The device is lost: its operations fail with this failure, and so do later ones.
     pub(super) fn spread_loss(&self, device: usize, failure: Failure, deferred: &mut super::DeferredWork) {
         #[expect(clippy::indexing_slicing, reason = "only the loss of a device that exists is taken down")]
         let spec = &self.devices[device];
-        // The first cause is the cause of everything.
+        // The first cause counts.
         let failure = spec.record_loss(failure);
         for index in spec.first_queue..spec.first_queue + spec.queues {
             QueueGuard::lock(self, index, deferred).mark_lost(&failure);
@@ -134,7 +136,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Takes no more work and ends everything that has not begun.
+    /// Takes no more work and fails all operations that have not started.
     fn stop_taking_work(&self, failure: &Failure) {
         self.closing.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -151,7 +153,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Closes without waiting; what the devices have keeps the engine alive until they have reported it.
+    /// Closes without waiting. `keep_alives` keep the engine until its devices have reported everything.
     pub(super) fn close(&self, keep_alives: Vec<Arc<dyn KeepAlive>>) {
         let failure = shutdown_failure();
         self.stop_taking_work(&failure);
@@ -173,7 +175,7 @@ impl<B: Backend> Shared<B> {
 
     pub(super) fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         let failure = shutdown_failure();
-        // Callbacks may take as long as they like: other threads run them, and this one waits for them, until `limit`.
+        // Callbacks may take long: other threads run them, and this one waits for them until `limit`.
         let without_callbacks = EngineCall::submitting(self);
         self.stop_taking_work(&failure);
         if self.wait_until_idle(clock, grace.min(limit)) {
@@ -203,7 +205,7 @@ impl<B: Backend> Shared<B> {
         if self.is_engine_idle() { Ok(()) } else { Err(unfinished) }
     }
 
-    /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
+    /// Whether nothing is under way, and no thread is about to run a callback.
     fn is_engine_idle(&self) -> bool {
         let forgets = is_mutated(Mutation::ShutdownForgetsCallbacks);
         let all_called = || forgets || self.callbacks_left.load(Ordering::Acquire) == 0;
@@ -214,11 +216,12 @@ impl<B: Backend> Shared<B> {
             let state = queue.lock();
             state.is_idle() || (forgets && state.ops.len() == 0)
         });
-        // What a queue leaves to others is counted before the queue is at rest, so the queues are looked at first.
+        // A queue counts its late callbacks before it becomes idle, so the queues are checked first.
         idle && (is_mutated(Mutation::IdleChecksQueuesLast) || all_called())
     }
 
-    /// A queue of a closing engine has come to rest, or something deferred has run: threads that wait for that look again.
+    /// Wakes the threads that wait for the engine to be idle: a queue of a closing engine has become idle, or a
+    /// late callback has returned.
     pub(super) fn wake_idle_waiters(&self) {
         let mut idle_waiters = self.idle_waiters.lock();
         let waiting = std::mem::take(&mut idle_waiters.waiting);
@@ -233,7 +236,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Waits until nothing is under way, at most until a moment. Returns whether it got there.
+    /// Waits until the engine is idle, until `until` at most. Returns whether it is.
     fn wait_until_idle(&self, clock: &dyn Clock, until: Time) -> bool {
         loop {
             self.poll_and_flush(&mut EngineCall::new(self));

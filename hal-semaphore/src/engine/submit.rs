@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Issuing: ordered operations go to the backend in batches, with their native waits and events; and the backend's answers.
+//! Submission: queued operations go to the backend in batches, with their native waits and events; and the
+//! backend's answers.
 //!
-//! One thread at a time issues for a queue (`submitting`), without the lock while the backend works. The entries of a
-//! batch are in flight before the backend sees them, so that a completion from inside `submit` finds them; they
-//! cannot retire before the submission has returned (`submitted`), and no other queue waits for them natively before.
+//! One thread at a time submits for a queue (`submitting`), without the lock while the backend works. The
+//! entries of a batch are in flight before the backend sees them, so that a completion from inside `submit`
+//! finds them. They cannot retire before the submission has returned (`submitted`), and no other queue waits
+//! for them natively before that.
 //!
-//! A submission may stop short. What was not accepted goes back to the head of the queue, in order, as if it had
-//! never left: its events are let go, and the native waits it was given are not counted as known.
+//! The backend may accept only the first part of a batch. The rest returns to the head of the queue, in order,
+//! as if it had never left: its events are released, and its native waits do not enter the frontier.
 //!
 //! # Events
 //!
-//! A batch has its events in hand before it is made up, and takes no more operations than it has events for. Making one is
-//! foreign code and runs without the lock, but what was made or taken from the device's pool for a batch belongs to
-//! it alone. Only when the backend cannot make any more does an operation go without; then its queue never
-//! records one again. So of a queue's signals under way those without an event all come after those with one.
+//! A batch has its events before it is filled, and takes no more operations than it has events. To make an
+//! event is foreign code and runs without the lock, but an event that was made or taken from the pool for a
+//! batch belongs to that batch alone. Only when the backend cannot make more does an operation go without, and
+//! then its queue never records one again. So among the promises of a queue, those without an event come after
+//! those with one.
 //!
 //! # A full device
 //!
-//! A queue that was told "full" sleeps until something of its device is reported. The report may come between the answer
-//! and the moment when the queue is known to sleep, so reports are counted: the queue lays itself down, looks at the
-//! count again, and gets up if it has moved; a thread that reports counts first and then looks for sleepers. Counting
-//! begins with the first time that the device is full, and that time the queue asks once more.
+//! A queue whose device is full sleeps until something of the device is reported. The report may come between
+//! the backend's answer and the moment when the queue is known to sleep, so reports are counted. The queue
+//! registers as full, reads the count again and continues if it has moved; a thread that reports counts first
+//! and then reads which queues are full. Counting begins when the device is full for the first time; that time
+//! the queue tries once more.
 
 use super::deferred_work::Dependency;
 use super::flow_window::MAX_BATCH;
@@ -41,7 +45,7 @@ use crate::sync::{Ordering, fence};
 /// How many operations, coalesced ones included, one batch takes off a queue.
 const SUBMIT_BATCH: usize = 256;
 
-/// How many of these the device has something to do with.
+/// How many of these go to the device.
 fn native<B: Backend>(items: &[BatchItem<B>]) -> usize {
     items.iter().filter(|item| !item.coalesced).count()
 }
@@ -50,9 +54,8 @@ fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
     queue.awaitable && device.native_waits == NativeWaits::Events
 }
 
-/// What a promise says from the beginning about how to wait for it natively. Work of the device is waited for by its own
-/// epoch, as soon as the device has accepted it. Where that takes an event, and for what may be coalesced, it is known
-/// when the operation goes to the device.
+/// The first guess of a promise's native epoch: work of the device is waited for by its own epoch, once the
+/// device has accepted it. Where that takes an event, or the operation may be coalesced, submission finds out.
 pub(super) fn expected_native_epoch<B: Backend>(
     queue: &Queue<B>,
     device: &Device,
@@ -68,12 +71,12 @@ impl<B: Backend> QueueGuard<'_, B> {
         !state.submitting && !state.queued.is_empty() && !state.window.is_full() && self.may_start()
     }
 
-    /// Whether work of the queue may begin: its device is there, and what has not begun is not being ended.
+    /// Whether the queue may start work: its device is not lost, and its operations are not being failed.
     pub(super) fn may_start(&self) -> bool {
         self.state.lost.is_none() && self.state.unstarted_sweep.is_none()
     }
 
-    /// Issues one batch.
+    /// Submits one batch.
     pub(super) fn submit_batch(mut self) -> Self {
         self.state.submitting = true;
         let mut scratch = self.state.scratch.take().unwrap_or_default();
@@ -82,7 +85,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         let reports = self.device.reports(self.shared.queues());
         let last_native = self.state.last_native;
-        // Others had the lock while events were made.
+        // Other threads had the lock while events were made.
         if self.may_start() {
             self.fill(&mut scratch);
         }
@@ -113,7 +116,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self
     }
 
-    /// Takes in what the backend answered to a batch.
+    /// Applies the backend's answer to a batch.
     pub(super) fn take_answer(
         mut self,
         scratch: &mut Scratch<B>,
@@ -129,8 +132,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         self
     }
 
-    /// Reports of the device are counted from now on: a thread that holds a queue of it later knows, and what was done
-    /// before is known here. Others may have gone to sleep meanwhile: they look again.
+    /// Makes every thread know that reports of the device are counted: a thread that locks a queue of the
+    /// device later sees it, and this thread sees what was done under the lock before. Queues that sleep by now
+    /// try again.
     fn make_count_known(self) -> Self {
         let device = self.device;
         let step = |shared: &super::Shared<B>, deferred: &mut super::DeferredWork| {
@@ -146,7 +150,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         records_events(self.queue, self.device)
     }
 
-    /// Puts events for the next batch into its hands.
+    /// Gets events for the next batch.
     fn provide_events(mut self, scratch: &mut Scratch<B>) -> Self {
         loop {
             let wanted = self.state.queued.len().min(MAX_BATCH);
@@ -178,7 +182,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Takes ordered operations off the queue into a batch and into flight.
+    /// Fills the batch with queued operations and puts them in flight.
     fn fill(&mut self, scratch: &mut Scratch<B>) {
         let most = self.state.window.batch();
         for _ in 0..SUBMIT_BATCH {
@@ -191,15 +195,15 @@ impl<B: Backend> QueueGuard<'_, B> {
             }
             match self.op(key).map(|op| op.failure.clone()) {
                 None => {}
-                // It ends before what comes after it in the queue and may count on its signals.
+                // It ends before later operations of the queue, which may rely on its signals.
                 Some(Some(failure)) => self.end(key, Some(failure), None),
                 Some(None) => self.fill_one(key, scratch),
             }
         }
     }
 
-    /// Takes an operation into the batch and into flight, or ends it: one that waits for something that has failed, or a
-    /// barrier that waits for nothing.
+    /// Puts one operation in the batch and in flight, or ends it: if a wait has failed, or if it is a barrier
+    /// whose waits are reached.
     #[inline]
     fn fill_one(&mut self, key: Key, scratch: &mut Scratch<B>) {
         let first_wait = scratch.waits.len();
@@ -220,7 +224,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             }
             return self.coalesce(key, epoch);
         }
-        // What was done early has its work only to be reclaimed.
+        // An operation that was done early is only reclaimed.
         let work = if kind == ActionKind::Barrier { None } else { op.work.take() };
         if kind == ActionKind::Marker && waits.is_empty() {
             scratch.items.push(BatchItem { op: key, epoch, work, event: None, waits, coalesced: true });
@@ -245,7 +249,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         );
     }
 
-    /// The operation is in flight from now on.
+    /// Puts the operation in flight.
     #[inline]
     fn put_in_flight(&mut self, key: Key, entry: InFlight) {
         let (epoch, native_epoch, event) = (entry.epoch, entry.native_epoch, entry.event);
@@ -273,9 +277,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// A barrier or a marker that waits for nothing but earlier work of its queue needs no work of its own: it ends with
-    /// the work before it, and a native wait for it is a wait for that. Where nothing is in flight its waits
-    /// are dominated by what the last work of the queue has waited for, so a bare epoch names that; an event of it may
+    /// A barrier or a marker that waits only for earlier work of its queue is no work of the device: it ends
+    /// with the work before it, and a native wait for it is a wait for that work. If nothing is in flight, the
+    /// last native work of the queue dominates its waits, so a bare epoch names that one; an event of it may
     /// mean something else by now.
     fn coalesce(&mut self, key: Key, epoch: u64) {
         let (native_epoch, event) = match self.state.in_flight.back() {
@@ -292,7 +296,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         );
     }
 
-    /// Decides what each wait of an operation costs, now that it goes to its device. Returns whether all are reached.
+    /// Classifies each wait of an operation again, now that it goes to its device. Returns whether all are
+    /// reached.
     #[inline]
     fn resolve(&mut self, key: Key, scratch: &mut Scratch<B>) -> Result<bool, Failure> {
         let first_wait = scratch.waits.len();
@@ -346,7 +351,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         last_native: u64,
     ) {
         let Submitted { accepted, stop } = answer;
-        // What was reported was accepted, whatever the answer says.
+        // A reported operation was accepted, whatever the answer says.
         let reported = scratch.items.iter().take_while(|item| item.epoch <= self.state.completed).count();
         let accepted = accepted.min(scratch.items.len()).max(reported);
         for item in &mut scratch.items {
@@ -378,8 +383,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.publish_submitted();
     }
 
-    /// The device was lost while it was asked: whatever it took, the sweep of this queue ends it; what it refused for a
-    /// reason fails with that.
+    /// The device was lost during the submission: the sweep of the queue ends what it took, and a refused
+    /// operation fails with its refusal.
     fn apply_loss(&mut self, refused: Option<u64>, stop: Option<StopReason>) {
         if let (Some(refused), Some(StopReason::Failed(failure))) = (refused, stop) {
             let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
@@ -390,7 +395,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.submitted = self.state.in_flight.back().map_or(self.state.submitted, |entry| entry.epoch);
     }
 
-    /// The device did not take what is at `refused`, and nothing behind it.
+    /// The device did not take the operation at `refused`, nor the ones behind it.
     fn apply_refusal(
         &mut self,
         refused: u64,
@@ -402,13 +407,13 @@ impl<B: Backend> QueueGuard<'_, B> {
         let fails = matches!(stop, Some(StopReason::Failed(_)));
         let key = self.take_back(refused, fails, last_native);
         if self.state.closing {
-            // Others were ended while it looked as if the device had these.
+            // Operations were failed while these looked as if they were on the device.
             self.fail_all_unstarted(&super::stop::shutdown_failure());
         }
         match stop {
             Some(StopReason::Failed(failure)) => {
                 if let Some(key) = key {
-                    // At once: it left a promise that looks as if its device had it.
+                    // At once: its promise looks as if the operation were on its device.
                     self.end(key, Some(failure), None);
                 }
             }
@@ -417,10 +422,11 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Work at `epoch` of this queue waits for that point natively, and so does whatever comes after it here.
+    /// Records that work at `epoch` of this queue, and all later work, waits natively for that point.
     ///
-    /// What the other queue had waited for by then is known with it, as long as it is one of the same device: a device
-    /// that is lost lets its queues' points pass without having waited, and then only its own queues are lost with it.
+    /// This queue then knows what the producer knew at that point, but only within one device: a lost device
+    /// lets the points of its queues pass although they have not waited, and then only its own queues are lost
+    /// with it.
     fn learn(&mut self, epoch: u64, producer: u32, waited: u64) {
         let shared = self.shared;
         let retired = |queue: u32| shared.queue(queue).retired.load(Ordering::Relaxed);
@@ -439,7 +445,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Puts everything from `refused` on back at the head of the queue; the first one stays out if it failed.
+    /// Returns the operations from `refused` on to the head of the queue. The first one is returned instead if
+    /// it failed.
     fn take_back(&mut self, refused: u64, fails: bool, last_native: u64) -> Option<Key> {
         let mut failed = None;
         while let Some(entry) = take_last_if(&mut self.state.in_flight, |entry| entry.epoch >= refused) {
@@ -460,7 +467,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         failed
     }
 
-    /// How to wait for the operation natively is to be found out again: its device does not have it.
+    /// Resets the native epoch of an operation's promises: it is not on its device.
     fn withdraw_native_epoch(&self, entry: &InFlight) {
         if !self.queue.awaitable {
             return;
@@ -483,9 +490,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// What stays in the queue while it is full hears of failures.
+    /// Makes the operations that stay queued while the device is full fail with their waits.
     fn listen_for_failures_of_queued(&mut self) {
-        // Those farther back were told when they were ordered.
+        // Those farther back listen since they were queued.
         let keys: smallvec::SmallVec<[Key; 64]> =
             self.state.queued.iter().take(2 * MAX_BATCH + 2).copied().collect();
         for key in keys {
@@ -493,23 +500,23 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The device has no room. Something of it that ends makes room; if nothing can end any more, the next piece of
-    /// work is what it cannot take.
+    /// The device is full. Whatever ends on it makes it try again. If nothing is on it, the next operation is
+    /// more than it can take, and fails.
     fn wait_for_credits(&mut self, reports: Option<u64>) {
         let device = self.device;
         if !device.counts_reports() {
-            // Reports may have come uncounted: asks once more.
+            // Reports may have come uncounted: try once more.
             device.count_reports();
             return;
         }
         device.add_full(self.index);
         self.state.window.refused();
         fence(Ordering::SeqCst);
-        // Before the reports: what ends in between has been reported then.
+        // Read before the reports: whatever ends in between has been reported then.
         let nothing_left = device.outstanding(self.shared.queues()) == 0;
         let looks_last = is_mutated(Mutation::FullChecksWorkLast);
         if device.reports(self.shared.queues()) != reports && !is_mutated(Mutation::FullDoesNotCheckAgain) {
-            // What took the room has ended meanwhile.
+            // Something has ended meanwhile.
             self.state.window.resume(true);
             return;
         }
@@ -533,7 +540,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Publishes newly issued epochs, and tells the timelines whose listeners can now wait for them natively.
+    /// Publishes newly submitted epochs, and releases the waits of other queues that they satisfy.
     pub(super) fn publish_submitted(&mut self) {
         let before = self.state.submitted;
         let Some(last) = self.state.in_flight.back().map(|entry| entry.epoch) else { return };
@@ -555,7 +562,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The queue has been issued up to there. Returns whether there are listeners to tell.
+    /// Moves `submitted`. Returns whether listeners have to be notified.
     #[inline]
     pub(super) fn advance_submitted(&mut self, epoch: u64) -> bool {
         self.state.submitted = epoch;
@@ -563,12 +570,13 @@ impl<B: Backend> QueueGuard<'_, B> {
         if !self.queue.awaitable && !B::OBSERVES {
             return false;
         }
-        // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `timeline_state`.
+        // A thread that registers a wait sees how far the queue is, or this thread sees the listener; see
+        // [`timeline_state`](super::timeline_state).
         fence(Ordering::SeqCst);
         true
     }
 
-    /// Tells the timelines of an operation that was issued whose listeners can now wait for them natively.
+    /// Notifies the listeners of an operation's signals that they can wait for it natively.
     #[inline(always)]
     pub(super) fn notify_listeners(&mut self, key: Key, promise: Promise) {
         let state = &mut *self.state;
@@ -577,7 +585,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             let point = self.queue.point(promise.epoch);
             state.effects.transitions.push(Transition::Submitted { ticket, point });
         }
-        // Where it cannot be waited for natively only the host can tell.
+        // Without a native wait only the host can continue.
         if !self.queue.awaitable || promise.native_epoch == 0 {
             return;
         }
@@ -594,16 +602,16 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 }
 
-/// Whether a queue that knows so much, or the batch that is being made for it, waits for the cover or for what comes
-/// after it already.
+/// Whether the queue with this frontier, or the batch that is being made for it, already waits for the
+/// dependency or for a later epoch of its queue.
 fn is_dominated<B: Backend>(
     shared: &Shared<B>,
     frontier: &Frontier,
     dependency: Dependency,
     scratch: &Scratch<B>,
 ) -> bool {
-    // Where events are recorded a wait without one was dominated when it was classified, and stays so, though the queue
-    // may have forgotten what dominates it.
+    // A dependency without an event, where events are recorded, was dominated when the wait was classified. It
+    // stays so, although the frontier may have forgotten why.
     let was =
         dependency.event.is_none() && shared.device_of(dependency.queue).native_waits == NativeWaits::Events;
     let waits = |wait: &NativeWait<_>| {
@@ -612,7 +620,7 @@ fn is_dominated<B: Backend>(
     was || frontier.get(dependency.queue) >= dependency.epoch || scratch.waits.iter().any(waits)
 }
 
-/// Adds a wait for the cover to those of the operation, which begin at `first_wait`: one for each queue.
+/// Adds a native wait to those of the operation, which begin at `first_wait`: one for each producer.
 fn add_native_wait<B: Backend>(
     shared: &Shared<B>,
     dependency: Dependency,
@@ -630,7 +638,7 @@ fn add_native_wait<B: Backend>(
 }
 
 impl Device {
-    /// How many reports there were, once they are counted.
+    /// The count of reports, once they are counted.
     pub(super) fn reports<B: Backend>(&self, queues: &[Queue<B>]) -> Option<u64> {
         self.counts_reports().then(|| {
             self.own_queues(queues).iter().map(|queue| queue.reports.load(Ordering::Acquire)).sum::<u64>()

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A slot: the engine's record of one timeline, which alone decides its value, its failure and its waits.
+//! The engine's record of one timeline, which alone decides its value, its failure and its waits.
 //!
 //! # One step at a time
 //!
-//! A timeline moves under the lock of its slot and nowhere else: a host signal, a retired operation, a failure. The order
-//! of those steps decides every question about it (rule S1): a wait that was registered and whose value came before
-//! the failure is fulfilled, a wait that comes after the failure fails, reached or not. `word` repeats the state for
-//! readers that take no lock: the value, and a bit that says that the timeline has failed.
+//! A timeline moves only under the lock of its state: by a signal of the host, by a retired operation, by a
+//! failure. The order of these steps decides every question about it (rule S1): a registered wait whose value
+//! came before the failure is fulfilled; a wait that comes after the failure fails, reached or not. `word`
+//! repeats the state for readers without the lock: the value, and a bit for the failure.
 //!
-//! # Locks
+//! # The lock
 //!
-//! The lock of a slot is taken while the lock of a queue is held, never the other way round, and never together with that
-//! of another slot. Under it only [`Timeline::show`](crate::timeline::Timeline::show) is called, which must be a store.
-//! What a step releases is put on the [`DeferredWork`] of the thread that took it, at most [`RELEASE_BATCH`] at a time, so
-//! that the lock is held for a bounded time however many wait.
+//! The module [`engine`](super) has the locking protocol. Under this lock only
+//! [`Timeline::show`](crate::timeline::Timeline::show) is called, which must be a store. A step releases at
+//! most [`RELEASE_BATCH`] waits under one hold of the lock, so that the hold is bounded however many wait; the
+//! thread's [`DeferredWork`] continues.
 //!
 //! # Listeners
 //!
-//! A queue that has handed work to its device tells the timelines that the work signals, so that operations of other queues
-//! that wait for it can leave the wait to their device. Most timelines have no such queue. `listeners` counts
-//! them, so that the producing queue need not take the lock to find out: a thread that registers raises the count and then
-//! looks how far the queue is; the queue moves on and then looks at the count. One of the two sees the other, because
-//! a sequentially consistent fence stands between the store and the load of each.
+//! When a queue has submitted work, it notifies the timelines that the work signals, so that waiting operations
+//! of other queues can leave the wait to their device. Most timelines have no waiting queue. `listeners` counts
+//! the waits of queues, so that the producing queue need not take the lock to find out. A thread that registers
+//! a wait raises the count and then reads how far the producer is; the producer moves on and then reads the
+//! count. Each has a sequentially consistent fence between its store and its load, so one of the two sees the
+//! other.
 
 use super::deferred_work::{DeferredWork, PromiseUpdate, Release};
 use super::host_wait::{CallbackRecord, HostWait};
@@ -42,25 +43,28 @@ use std::sync::Arc;
 
 const FAILED: u64 = 1 << 63;
 
-/// How many waits one hold of a slot's lock releases at most.
+/// How many waits are released under one hold of the lock at most.
 pub(super) const RELEASE_BATCH: usize = 64;
 
-/// How many signals a look for one that covers a wait goes through at most.
+/// How many promises a search for a dependency looks at, at most.
 pub(super) const SCAN: usize = 16;
 
-/// From this capacity on the memory of the promises is worth giving back.
+/// From this capacity on, the memory of the promises is worth releasing.
 const LARGE: usize = 1024;
 
-/// What a timepoint releases.
+/// The receiver of a released timepoint.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// One wait of a held operation, which is `wide` where it has others. Once it is covered only a failure matters to it.
+    /// One wait of a blocked operation. `wide`: the operation has other waits. Once the wait is satisfied by
+    /// order, only a failure matters to it.
     Op { queue: u32, key: Key, wait: u32, wide: bool },
-    /// A covered wait of an operation that its device does not have yet: only a failure matters to it.
+    /// A wait that is satisfied by order, of an operation that is not submitted yet: only a failure matters to
+    /// it.
     OpFailure { queue: u32, key: Key },
-    /// A queue whose oldest operation has ended on its device before what it waited for has retired here.
+    /// A gated queue: its oldest operation completed on the device before a dependency retired.
     Gate(u32),
-    /// A queue whose device was full and may have room again, because the device says so (`asked`) or something has ended.
+    /// A queue whose device was full and may have capacity now: the device says so (`asked`), or something has
+    /// ended.
     FullQueue { queue: u32, asked: bool },
     /// One timeline of a host wait.
     Wait(Arc<HostWait>, u32),
@@ -68,54 +72,54 @@ pub(crate) enum Target {
     Callback(Arc<CallbackRecord>),
 }
 
-/// A wait that a promise covers in its own queue.
+/// A wait that a promise of the same queue satisfies by order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderedWait {
     pub(super) op: Key,
     pub(super) wait: u32,
-    /// The number under which the host's list of the slot has it from now on, where only a failure matters.
+    /// The number of the wait's entry in the host's list, where it waits for a failure from now on.
     pub(super) failure_entry: Option<u32>,
 }
 
-/// A signal that work in some queue will make.
+/// The announcement that work in some queue will signal a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promise {
     pub(super) value: u64,
     pub(super) queue: u32,
     pub(super) epoch: u64,
-    /// The epoch that another queue waits for natively in order to wait for this signal; zero where there is none.
+    /// The epoch that another queue waits for natively in order to wait for this signal; zero if there is none.
     pub(super) native_epoch: u64,
-    /// The event that was recorded there.
+    /// The event that was recorded at that epoch.
     pub(super) event: Option<EventIndex>,
 }
 
 impl Promise {
-    /// What promises are sorted by.
+    /// The order of promises.
     fn rank(&self) -> (u64, u32, u64) {
         (self.value, self.queue, self.epoch)
     }
 }
 
-/// What the lock of a slot protects.
+/// The part of a timeline's state that its lock protects.
 #[derive(Default)]
 pub(crate) struct TimelineInner {
     failure: Option<Failure>,
     /// Timepoints, by their [`ListOwner`]: a waiting queue, or the host.
     lists: WaitLists,
-    /// Signals that work with a place in its queue will make, by value, queue and epoch.
+    /// Promises of work that is queued or submitted, by value, queue and epoch.
     promises: VecDeque<Promise>,
-    /// What watches a foreign timeline on behalf of this slot.
+    /// The subscription to the foreign timeline that this state stands in for.
     subscription: Option<Box<dyn Any + Send>>,
-    /// The engine knows that this slot has memory to give back.
+    /// The engine's list of large timelines has this one.
     large: bool,
 }
 
 /// See the [module documentation](self).
 pub(crate) struct TimelineState {
     word: AtomicU64,
-    /// How many waits a signal under way might cover.
+    /// How many waits of queues a promise might satisfy.
     listeners: AtomicU64,
-    /// The largest value that was ever promised, for those without the lock, who may see an older one. It orders nothing.
+    /// The largest promised value, for readers without the lock, who may see an older one. It orders nothing.
     promised: std::sync::atomic::AtomicU64,
     key: TimelineKey,
     /// It stands in for a foreign timeline.
@@ -149,13 +153,13 @@ impl TimelineState {
         }
     }
 
-    /// Makes a slot without other owners ready for another timeline; the memory of its lists stays.
+    /// Makes a state without other owners ready for another timeline. The memory of its lists stays.
     pub(crate) fn reset(&mut self, key: TimelineKey, value: u64) {
         self.word = AtomicU64::new(value);
         *self.promised.get_mut() = 0;
         self.key = key;
         let mut state = self.state.lock();
-        // A waiter, or an operation that was to signal it, would own it as well.
+        // A waiter, or an operation that signals the timeline, would be an owner.
         debug_assert!(state.lists.are_empty() && state.promises.is_empty(), "it has other owners");
         state.failure = None;
         state.lists.keep_first();
@@ -176,19 +180,19 @@ impl TimelineState {
         self.state.lock()
     }
 
-    /// The value reached, whether it has failed or not.
+    /// The value, whether the timeline has failed or not.
     #[inline]
     pub(crate) fn value(&self) -> u64 {
         self.word.load(Ordering::Acquire) & !FAILED
     }
 
-    /// The value reached, or what the timeline failed with.
+    /// The value, or the failure.
     pub(crate) fn query(&self) -> Result<u64, Failure> {
         let word = self.word.load(Ordering::Acquire);
         if word & FAILED == 0 { Ok(word) } else { Err(self.recorded()) }
     }
 
-    /// The value reached, and whether the timeline has failed, at one moment.
+    /// The value and whether the timeline has failed, at one moment.
     #[inline]
     pub(super) fn snapshot(&self) -> (u64, bool) {
         let word = self.word.load(Ordering::Acquire);
@@ -199,7 +203,7 @@ impl TimelineState {
         self.word.load(Ordering::Acquire) & FAILED != 0
     }
 
-    /// What a failed timeline failed with.
+    /// The failure of a failed timeline.
     #[cold]
     fn recorded(&self) -> Failure {
         #[expect(
@@ -209,7 +213,7 @@ impl TimelineState {
         self.state.lock().failure.clone().expect("a failed timeline has its failure recorded")
     }
 
-    /// How a wait for `value` stands that was registered before: a value that came before the failure counts.
+    /// The status of a wait that is registered: a value that came before the failure counts as reached.
     #[inline]
     pub(super) fn status(&self, value: u64) -> WaitStatus {
         let word = self.word.load(Ordering::Acquire);
@@ -245,8 +249,8 @@ impl TimelineState {
         Ok(())
     }
 
-    /// Raises the timeline for an operation that has ended. A value that is reached, or a failure, stays as it is. `show`
-    /// runs in the same step, and says if it knows of a failure: then the timeline fails.
+    /// Raises the timeline for an operation that has ended, unless the value is reached or the timeline has
+    /// failed. `show` runs in the same step; if it returns a failure, the timeline fails.
     pub(crate) fn reach(
         self: &Arc<Self>,
         value: u64,
@@ -270,7 +274,7 @@ impl TimelineState {
         if state.promises.front().is_some_and(is_made) {
             crate::ring::take_first(&mut state.promises);
             if state.promises.front().is_some_and(is_made) {
-                // However many there are, this only moves the front.
+                // This moves the front only, however many there are.
                 let made = state.promises.partition_point(is_made);
                 state.promises.drain(..made);
             }
@@ -279,7 +283,8 @@ impl TimelineState {
     }
 
     /// Fails the timeline for good; only the first failure counts. `show` runs in the same step, with the value
-    /// that was reached, and says if it knows of an earlier one. Returns whether this was the first that the engine knows.
+    /// that was reached, and may return an earlier failure. Returns whether this is the first failure that the
+    /// engine knows.
     pub(crate) fn fail(
         self: &Arc<Self>,
         failure: &Failure,
@@ -310,13 +315,13 @@ impl TimelineState {
         self.release(state, deferred);
     }
 
-    /// Goes on releasing what waits; see [`RELEASE_BATCH`].
+    /// Continues to release waits; see [`RELEASE_BATCH`].
     pub(super) fn drain(self: &Arc<Self>, deferred: &mut DeferredWork) {
         let mut state = self.state.lock();
         self.release(&mut state, deferred);
     }
 
-    /// Puts what the state of the timeline sets free on the agenda, and the slot itself if there is more.
+    /// Releases waits by the state of the timeline, and defers the rest if there is more.
     #[inline]
     fn release(self: &Arc<Self>, state: &mut TimelineInner, deferred: &mut DeferredWork) {
         let reached = self.value();
@@ -326,7 +331,7 @@ impl TimelineState {
         }
     }
 
-    /// The same where something is set free, at most [`RELEASE_BATCH`] of it.
+    /// Releases at most [`RELEASE_BATCH`] waits.
     #[inline(never)]
     fn release_some(
         self: &Arc<Self>,
@@ -354,7 +359,7 @@ impl TimelineState {
         self.prune(state);
     }
 
-    /// Adds a timepoint of a wait that is open. Returns the number by which [`unpark`](TimelineState::unpark) takes it out again.
+    /// Adds a timepoint of an open wait. Returns the number for [`unpark`](TimelineState::unpark).
     pub(super) fn park(
         &self,
         state: &mut TimelineInner,
@@ -370,18 +375,19 @@ impl TimelineState {
         order
     }
 
-    /// Takes a timepoint out whose owner no longer waits. It may have been released already.
+    /// Removes a timepoint whose owner no longer waits. It may have been released already.
     pub(crate) fn unpark(&self, owner: ListOwner, value: u64, order: u32) {
         let mut state = self.state.lock();
         let removed = state.lists.remove(owner, value, order);
         self.count_listeners(&state);
         drop(state);
-        // What the target holds goes without the lock.
+        // The target may hold foreign values, which are dropped without the lock.
         drop(removed);
     }
 
-    /// Counts a waiter that is about to look for a signal that covers its wait, so that queues which hand such a signal
-    /// to their device from now on come by. Ends with [`count_listeners`](TimelineState::count_listeners) at the latest.
+    /// Counts a waiter that is about to search for a dependency, so that queues that submit work from now on
+    /// notify the timeline. The caller calls [`count_listeners`](TimelineState::count_listeners) at the end, at
+    /// the latest.
     pub(super) fn listen(&self, state: &TimelineInner) {
         self.listeners.store(state.lists.queue_waits() + 1, Ordering::Relaxed);
         if !is_mutated(Mutation::ListenerHasNoFence) {
@@ -393,28 +399,29 @@ impl TimelineState {
         self.listeners.store(state.lists.queue_waits(), Ordering::Relaxed);
     }
 
-    /// Whether a signal that is with its device now may cover a wait. The caller has moved on and then passed a
-    /// sequentially consistent fence.
+    /// Whether a submitted promise may satisfy a wait. The caller has moved its queue's `submitted` and passed
+    /// a sequentially consistent fence.
     #[inline]
     pub(super) fn has_listeners(&self) -> bool {
         self.listeners.load(Ordering::Relaxed) > 0
     }
 
-    /// Puts lists that are empty away if there are many.
+    /// Removes empty lists if there are many.
     pub(super) fn prune(&self, state: &mut TimelineInner) {
         state.lists.prune();
         self.count_listeners(state);
     }
 
-    /// Whether there may be promises that are enough for `value`, which is not reached: a look without the lock, for those to whom an
-    /// answer of a moment ago will do.
+    /// Whether there may be promises that are enough for `value`, which is not reached. It reads without the
+    /// lock: the answer may be out of date.
     #[inline]
     pub(super) fn may_be_promised(&self, value: u64) -> bool {
         self.promised.load(std::sync::atomic::Ordering::Relaxed) >= value
     }
 
-    /// Work with a place in a queue will signal `promise`. Releases what that covers in the queue itself, and says
-    /// through the agenda if there is more of it. Returns whether the slot [has become large](TimelineInner::becomes_large).
+    /// Adds a promise of queued work. The waits of the queue itself that it satisfies are added to `ordered`;
+    /// if there are more, the thread's deferred work continues. Returns whether the timeline [has become
+    /// large](TimelineInner::becomes_large).
     #[inline(always)]
     pub(super) fn promise(
         self: &Arc<Self>,
@@ -428,8 +435,8 @@ impl TimelineState {
         }
         if state.promises.back().is_none_or(|last| last.value < promise.value || last.rank() < promise.rank())
         {
-            // A ring that is empty stays at its front. No larger value was promised before: it would stand behind this one, or is
-            // reached.
+            // An empty ring stays at its front. No larger value was promised before: it would stand behind this
+            // one, or is reached.
             self.promised.store(promise.value, std::sync::atomic::Ordering::Relaxed);
             state.promises.push_back(promise);
         } else if !state.insert_promise(promise) {
@@ -450,7 +457,7 @@ impl TimelineState {
         large
     }
 
-    /// How another queue can wait for a promise is known now.
+    /// Records how another queue can wait natively for a promise.
     pub(super) fn amend(&self, promise: Promise) {
         let mut state = self.state.lock();
         if let Some(known) = find(&mut state.promises, promise.value, promise.queue, promise.epoch) {
@@ -458,8 +465,8 @@ impl TimelineState {
         }
     }
 
-    /// Registers a wait of the host, which nothing but the value releases; or says that it is over. Says also whether the
-    /// slot [has become large](TimelineInner::becomes_large).
+    /// Registers a wait that only the value or a failure releases, or returns the result if the wait is over.
+    /// Also returns whether the timeline [has become large](TimelineInner::becomes_large).
     pub(crate) fn wait_for(&self, value: u64, target: Target) -> Result<(u32, bool), Result<u64, Failure>> {
         let mut state = self.state.lock();
         let reached = self.value();
@@ -473,9 +480,9 @@ impl TimelineState {
         Ok((order, state.becomes_large()))
     }
 
-    /// The timeline cannot be signalled any more.
+    /// Fails the waits of a timeline that nothing can signal any more.
     pub(crate) fn abandon(self: &Arc<Self>, deferred: &mut DeferredWork) {
-        // Without a handle no waiter can come any more, and one that has failed has none left.
+        // Without a handle no waiter can come, and a failed timeline has none.
         let waited_for = !self.state.lock().lists.are_empty();
         if waited_for {
             let value = self.value();
@@ -496,11 +503,12 @@ impl TimelineState {
 
     /// The value that the promises will bring the timeline to.
     pub(crate) fn promised(&self) -> Option<u64> {
-        // With the lock: a step that is shown already is made when this returns, and those who have seen the one read the other then.
+        // With the lock: a caller that has seen a shown step also sees the promises of that step.
         self.state.lock().promises.back().map(|promise| promise.value)
     }
 
-    /// Gives back memory that a burst has left behind. Returns whether there is more, which those who wait now need.
+    /// Releases memory that a burst has left behind. Returns whether there is more, which the present waits
+    /// need.
     pub(super) fn trim(&self) -> bool {
         let mut state = self.state.lock();
         state.lists.trim();
@@ -512,7 +520,7 @@ impl TimelineState {
 
 fn find(promises: &mut VecDeque<Promise>, value: u64, queue: u32, epoch: u64) -> Option<&mut Promise> {
     let rank = (value, queue, epoch);
-    // Mostly it was made just now.
+    // Fast path: usually it was just added.
     let is_last = promises.back().is_some_and(|last| last.rank() == rank);
     let at = if is_last {
         promises.len() - 1
@@ -537,13 +545,13 @@ impl TimelineInner {
         self.promises.back()
     }
 
-    /// Whether the last promise is enough for `value`, and the only one.
+    /// Whether the last promise, and no other, is enough for `value`.
     fn only_last_is_enough(&self, value: u64) -> bool {
         let mut from_last = self.promises.iter().rev().map(|promise| promise.value >= value);
         from_last.next() == Some(true) && from_last.next() != Some(true)
     }
 
-    /// The promises that are enough for `value`, the smallest first, and no more than a look goes through.
+    /// The promises that are enough for `value`, the smallest first, at most [`SCAN`].
     pub(super) fn promises_for(&self, value: u64) -> impl Iterator<Item = &Promise> {
         let first = if self.only_last_is_enough(value) {
             self.promises.len() - 1
@@ -553,13 +561,13 @@ impl TimelineInner {
         self.promises.range(first..).take(SCAN)
     }
 
-    /// Puts a promise in its place among the others, unless it is there.
+    /// Inserts a promise in order, unless it is there.
     fn insert_promise(&mut self, promise: Promise) -> bool {
         let rank = promise.rank();
         let at = self.promises.partition_point(|other| other.rank() <= rank);
         if at.checked_sub(1).and_then(|before| self.promises.get(before)).is_some_and(|it| it.rank() == rank)
         {
-            // An operation that names a signal twice makes it once. A promise is found again by its rank.
+            // An operation that names a signal twice promises it once. `find` finds a promise by its rank.
             return false;
         }
         self.promises.insert(at, promise);
@@ -570,7 +578,7 @@ impl TimelineInner {
         find(&mut self.promises, value, queue, epoch).copied()
     }
 
-    /// The queues whose waits `value` may cover.
+    /// The queues with waits that `value` may satisfy.
     pub(super) fn waiting(&self, value: u64) -> SmallVec<[u32; 8]> {
         self.lists.queues(value)
     }
@@ -579,7 +587,7 @@ impl TimelineInner {
         self.lists.pop_of(queue, value)
     }
 
-    /// Whether the slot has become large and is not on the list of large ones yet.
+    /// Whether the timeline has become large and is not in the engine's list yet.
     pub(super) fn becomes_large(&mut self) -> bool {
         let large = self.promises.capacity() > LARGE || self.lists.are_large();
         large && !std::mem::replace(&mut self.large, true)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Waiting on the host: any or all of some timelines, until a moment.
+//! Host waits: for all or any of some timelines, until a deadline.
 
 use super::deferred_work::EngineCall;
 use super::host_wait::{HostOutcome, HostWait};
@@ -18,7 +18,7 @@ use crate::timeline::{Timeline, TimelineValues, iter};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What a thread that waits is registered with: the slot, the value, and the number of its entry.
+/// The timelines with which a waiting thread is registered, with the value and the number of its entry.
 type RegisteredWaits = SmallVec<[(Arc<TimelineState>, u64, u32); 4]>;
 
 impl<B: Backend> Shared<B> {
@@ -50,12 +50,12 @@ impl<B: Backend> Shared<B> {
         match outcome {
             Some(HostOutcome::Reached(index)) => Ok(index),
             Some(HostOutcome::Failed(index, failure)) => Err(WaitError::Failed { index, failure }),
-            // It may have come while the wake-up was on its way.
+            // The value may have come together with the deadline.
             None => self.seen(mode, values).unwrap_or(Err(WaitError::DeadlineExceeded)),
         }
     }
 
-    /// Registers the thread with each timeline, sleeps until it is woken or the time is up, and takes it off again.
+    /// Registers the thread with each timeline, sleeps until it is woken or the time is up, and unregisters it.
     fn wait_registered<P>(
         &self,
         mode: WaitMode,
@@ -71,7 +71,7 @@ impl<B: Backend> Shared<B> {
         self.host_waits.fetch_add(1, Ordering::Relaxed);
         let mut call = EngineCall::submitting(self);
         let registered = self.register_wait(values, &wait);
-        // What calls around this one have put off may be what is waited for.
+        // Work that calls around this one have deferred may be what it waits for.
         call.flush();
         self.sleep(&wakeup, &mut call, clock, until);
 
@@ -81,7 +81,8 @@ impl<B: Backend> Shared<B> {
                 timeline_state.unpark(ListOwner::HOST, *value, *order);
             }
         }
-        // This is still the call: what another driver signals when it is not watched any more is called back elsewhere.
+        // Still inside the call: callbacks of a foreign driver that the end of a subscription triggers run
+        // elsewhere.
         for (timeline_state, ..) in registered {
             self.drop_foreign(timeline_state);
         }
@@ -123,14 +124,14 @@ impl<B: Backend> Shared<B> {
         registered
     }
 
-    /// Asks the devices that do not report by themselves, for a thread that waits: what they answer, and what calls around
-    /// this one have put off, may be what is waited for, and is worked off here however deep the call.
+    /// Polls devices for a waiting thread, and runs what they report and what calls around this one have
+    /// deferred, however deep the call: it may be what the thread waits for.
     pub(super) fn poll_and_flush(&self, call: &mut EngineCall<'_>) {
         self.poll_devices();
         call.flush();
     }
 
-    /// Sleeps until `wakeup` is raised or the time is up, and asks polled devices meanwhile.
+    /// Sleeps until `wakeup` is raised or the time is up, and polls devices meanwhile.
     fn sleep(&self, wakeup: &Wakeup, call: &mut EngineCall<'_>, clock: &dyn Clock, until: Option<Time>) {
         let mut interval = POLL_INTERVAL;
         while !wakeup.is_raised() {
@@ -141,7 +142,7 @@ impl<B: Backend> Shared<B> {
                     break;
                 }
                 if self.progress.load(Ordering::Relaxed) != before {
-                    // What has ended has set something free, which may have ended as well by now.
+                    // Released work may have completed by now.
                     interval = POLL_INTERVAL;
                     continue;
                 }
@@ -163,7 +164,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// The outcome of a wait as the timelines themselves show it; nothing while it is open.
+    /// The outcome of a wait by the present state of the timelines; `None` while it is open.
     fn seen<P>(&self, mode: WaitMode, values: &P) -> Option<Result<usize, WaitError>>
     where
         P: TimelineValues<B::Timeline> + ?Sized,

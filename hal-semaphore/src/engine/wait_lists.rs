@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The timepoints of a timeline: a list for each queue that waits for it, and one for the host.
+//! The timepoints of a timeline: one list for each queue that waits for it, and one for the host.
 //!
-//! Most timelines have one list or two, and looking through them is the cheapest there is. A timeline that hundreds of
-//! queues wait for gets an index: where the list of a queue is, and a tree in which each node has the smallest value of
-//! those below it, so that a signal finds what it releases without a look at any other list (rule S7).
+//! Most timelines have one or two lists, and a linear search is cheapest. A timeline with many lists has an
+//! index: a map from owner to list, and a tree in which each node has the smallest value below it, so that a
+//! signal finds what it releases without a look at any other list (rule S7).
 
 use super::timeline_state::{OrderedWait, Target};
 use crate::wait_list::WaitList;
@@ -12,21 +12,21 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// From more lists than this on an index is cheaper than a look at each.
+/// With more lists than this, an index is cheaper than a linear search.
 const MANY: usize = 8;
 
-/// How many empty lists are kept for the next waits; more of them would only be in the way.
+/// How many empty lists are kept for the next waits; more of them would slow the search.
 const KEPT: usize = 2;
 
-/// From this capacity on the memory of a list is worth giving back.
+/// From this capacity on, the memory of a list is worth releasing.
 const LARGE: usize = 1024;
 
-/// Whose waits a list has: a queue's, or the host's, which only reaching the value releases.
+/// The owner of a list: a queue, or the host, whose waits only the value releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListOwner(u32);
 
 impl ListOwner {
-    /// The host. No queue has this number: there are at most 2¹⁶ devices with 64 queues each.
+    /// No queue has this number: there are at most 2¹⁶ devices with 64 queues each.
     pub(crate) const HOST: Self = Self(u32::MAX);
 
     #[inline]
@@ -51,13 +51,14 @@ impl ListOwner {
 /// # Invariants
 ///
 /// - Each queue has at most one list, and so has the host.
-/// - `empty` is how many lists hold nothing, `queue_waits` how many waits are in lists of queues.
-/// - The index, where there is one, has the place and the smallest value of each list.
-/// - No two waits have the same number, in whatever list they were: a waiter that gives up may still name one that is gone.
+/// - `empty` counts the empty lists, and `queue_waits` the waits in the lists of queues.
+/// - The index, if there is one, has the position and the smallest value of each list.
+/// - No two waits ever have the same number, in whatever list they were: a waiter that gives up may name a wait
+///   that is gone.
 #[derive(Default)]
 pub(super) struct WaitLists {
     lists: SmallVec<[(ListOwner, WaitList<Target>); 1]>,
-    /// How many of them are empty.
+    /// The number of empty lists.
     empty: usize,
     /// Waits in the lists of queues.
     queue_waits: u64,
@@ -71,11 +72,12 @@ pub(super) struct WaitLists {
 /// Finds one list among many.
 struct Index {
     places: HashMap<ListOwner, usize, BuildHasherDefault<OwnerHasher>>,
-    /// The smallest value of each list, from the middle on, and before that the smaller of each two, down to number one.
+    /// A binary heap's layout: from the middle on, the smallest value of each list; before that, each node the
+    /// smaller one of its two children; the root has number one.
     tree: Vec<u64>,
 }
 
-/// Spreads the numbers of queues. The engine numbers them itself, so no program can make them collide.
+/// Spreads the numbers of queues. The engine numbers them itself, so that no program can make them collide.
 #[derive(Default)]
 struct OwnerHasher(u64);
 
@@ -117,7 +119,7 @@ impl Index {
         self.tree.get(node).copied().unwrap_or(u64::MAX)
     }
 
-    /// Finds the smallest value below a node again. Returns whether it is another.
+    /// Updates the smallest value below a node. Returns whether it changed.
     fn choose(&mut self, node: usize) -> bool {
         let least = self.least(2 * node).min(self.least(2 * node + 1));
         self.put(node, least)
@@ -146,7 +148,7 @@ impl Index {
         node - self.leaves()
     }
 
-    /// Calls `found` with each list that `value` releases something of, below this node.
+    /// Calls `found` with each list below this node that `value` releases something of.
     fn each(&self, value: u64, node: usize, found: &mut impl FnMut(usize)) {
         if self.least(node) > value {
             return;
@@ -160,7 +162,7 @@ impl Index {
 }
 
 impl WaitLists {
-    /// Waits of queues, which a signal under way may cover.
+    /// Waits that a promise may satisfy by order.
     pub(super) fn queue_waits(&self) -> u64 {
         self.queue_waits
     }
@@ -215,7 +217,7 @@ impl WaitLists {
         place
     }
 
-    /// Adds a wait; returns its number.
+    /// Adds a wait, and returns its number.
     pub(super) fn push(&mut self, owner: ListOwner, value: u64, target: Target) -> u32 {
         let place = self.place(owner).unwrap_or_else(|| self.add(owner));
         #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
@@ -231,7 +233,7 @@ impl WaitLists {
         self.order
     }
 
-    /// A list has one wait less.
+    /// Updates the counts after a list has lost a wait.
     fn has_lost_one(&mut self, place: usize) {
         #[expect(clippy::indexing_slicing, reason = "places are those of the lists that there are")]
         let (owner, list) = &self.lists[place];
@@ -262,8 +264,9 @@ impl WaitLists {
         self.pop_at(self.place(ListOwner::queue(queue))?, reached)
     }
 
-    /// Takes waits of one queue whose value is at most `reached`, because work of the queue covers them, and at most so many. The wait
-    /// of an operation that has others goes on waiting in the list of the host, since it may fail. Returns whether there are more.
+    /// Takes waits of one queue whose value is at most `reached`, `most` at most: queued work of the queue
+    /// satisfies them by order. A wait of an operation with other waits moves to the host's list, because it
+    /// may still fail. Returns whether there are more.
     pub(super) fn take_ordered(
         &mut self,
         queue: u32,
@@ -274,7 +277,7 @@ impl WaitLists {
         let owner = ListOwner::queue(queue);
         let Some(place) = self.place(owner) else { return false };
         let mut left = most;
-        // Once it is empty it may be the host's.
+        // An emptied list may have become the host's.
         let is_left =
             |&&(now, ref list): &&(ListOwner, WaitList<Target>)| now == owner && list.releases(reached);
         while let Some((_, list)) = self.lists.get(place).filter(is_left) {
@@ -295,13 +298,13 @@ impl WaitLists {
         false
     }
 
-    /// The only wait in a list, with this number, is one of the host's from now on. Returns its number there.
+    /// Moves the only wait in a list, which has this number, to the host. Returns its number there.
     fn give_to_host(&mut self, place: usize, order: u32) -> u32 {
         if self.index.is_none()
             && self.place(ListOwner::HOST).is_none()
             && let Some((owner, _)) = self.lists.get_mut(place)
         {
-            // The host has no list: this is its.
+            // The host has no list: it gets this one.
             *owner = ListOwner::HOST;
             self.queue_waits -= 1;
             return order;
@@ -311,7 +314,7 @@ impl WaitLists {
         self.push(ListOwner::HOST, value, target)
     }
 
-    /// Whether there is a wait of that queue whose value is at most `reached`.
+    /// Whether that queue has a wait whose value is at most `reached`.
     #[cfg(test)]
     fn release_of(&self, queue: u32, reached: u64) -> bool {
         self.place(ListOwner::queue(queue))
@@ -334,7 +337,7 @@ impl WaitLists {
         queues
     }
 
-    /// Takes a wait out by its number, if it is still here.
+    /// Removes a wait by its number, if it is still here.
     pub(super) fn remove(&mut self, owner: ListOwner, value: u64, order: u32) -> Option<Target> {
         let place = self.place(owner)?;
         let removed = self.lists.get_mut(place)?.1.remove(value, order)?;
@@ -342,7 +345,7 @@ impl WaitLists {
         Some(removed)
     }
 
-    /// Puts lists that are empty away once they are the larger part.
+    /// Removes empty lists once they are the larger part.
     pub(super) fn prune(&mut self) {
         if self.empty <= KEPT + (self.lists.len() - self.empty) {
             return;
@@ -356,7 +359,7 @@ impl WaitLists {
         self.index = (self.lists.len() > MANY).then(|| Index::new(&self.lists));
     }
 
-    /// Puts the lists away, which are empty; the memory of the first stays for the next user.
+    /// Removes all lists, which are empty, except for the memory of the first.
     pub(super) fn keep_first(&mut self) {
         debug_assert!(self.are_empty(), "a wait is left");
         self.index = None;
@@ -384,7 +387,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// A step, with a number that says which list or wait it is about.
+    /// A step, with a number that selects a list or a wait.
     #[derive(Clone, Debug)]
     enum ListStep {
         Push(ListOwner, u64),
@@ -427,7 +430,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious model: each wait under the number that its list gave it.
+        /// Compared with a simple model: each wait under the number that its list gave it.
         #[test]
         fn behave_as_one_list_for_each_queue(steps in programs()) {
             let key = Slab::<()>::new().next_key();

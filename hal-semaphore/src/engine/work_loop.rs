@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The two loops that do the engine's work: a thread works off its agenda, and a queue under its lock.
+//! The two loops that do the engine's work: a thread runs its deferred work, and works for a queue under its
+//! lock.
 //!
-//! Two loops feed each other. [`QueueGuard::work`] has a queue's lock and goes round: route what is runnable, retire what has
-//! ended, take releases for this queue off the agenda, let the lock go to perform effects, issue a batch; it ends when
-//! nothing is left or a successor is there. [`run`](EngineEvents::run) has no lock and works the agenda off, in this
-//! order: releases, losses, queues to visit (each of which is a turn), covers, the rest of long drains, and callbacks
-//! last. A turn puts what concerns other queues on the agenda; the agenda begins turns.
+//! The loops feed each other. [`QueueGuard::run`] has a queue's lock. Each round routes runnable operations,
+//! retires completed ones, applies releases for this queue, performs effects without the lock and submits a
+//! batch, until nothing is left or another thread takes over. [`EngineEvents::run`] has no lock. It runs the
+//! deferred work in this order: releases, losses, queues to visit, promises, the rest of timelines with many
+//! waits, and callbacks last. The first loop defers the work for other queues; the second one locks those
+//! queues.
 
 use super::deferred_callbacks::DeferredCallbacks;
 use super::deferred_work::{DeferredWork, DueCallback, EngineCall, PromiseUpdate, Release};
@@ -31,13 +33,13 @@ use std::sync::{Arc, Weak};
 const ROUTE_BATCH: usize = 64;
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// Works for the queue until nothing is left to do, or until another thread is there to do it.
+    /// Works for the queue until nothing is left, or until another thread takes over.
     #[inline]
     pub(super) fn run(self) {
         self.run_after(0);
     }
 
-    /// The same for a call that leaves the rest to the calls around it if it is nested too deep.
+    /// Runs, or leaves the queue to the calls around this one if it is deeply nested.
     #[inline(always)]
     pub(super) fn finish(self, nested: bool) {
         if nested {
@@ -47,7 +49,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The same for a call that has worked for so many rounds already.
+    /// Runs, after `rounds` rounds.
     #[inline(always)]
     pub(super) fn run_after(self, rounds: usize) {
         if self.is_done(rounds) {
@@ -57,14 +59,14 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Whether nothing is left to do after so many rounds.
+    /// Whether nothing is left to do after `rounds` rounds.
     #[inline(always)]
     fn is_done(&self, rounds: usize) -> bool {
         let brings = rounds == 0 && !self.deferred.released.is_empty();
         !brings && !self.has_more()
     }
 
-    /// Leaves a queue for which nothing is left to do.
+    /// Releases the lock of a queue without work.
     #[inline(always)]
     fn leave_idle(self) {
         let rests = self.state.closing && self.state.is_idle();
@@ -75,7 +77,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Goes round while something is left to do, as it is at the beginning.
+    /// Goes round while there is work, as there is at the beginning.
     #[inline(never)]
     fn run_rounds(mut self, mut round: usize) {
         loop {
@@ -94,12 +96,12 @@ impl<B: Backend> QueueGuard<'_, B> {
                 self = self.perform();
             }
             if self.deferred.released.is_empty() && !self.has_runnable() && self.can_submit() {
-                // What is to fail has failed by now.
+                // Failures have been applied by now.
                 self = self.submit_batch();
             }
             self.stay_busy_for_callbacks();
             if !self.deferred.released.is_empty() {
-                // Others wait for what has been released here: they come first.
+                // Other queues wait for the releases: they run first.
                 self.deferred.yielding_queue = Some(self.index);
                 return self.unlock();
             }
@@ -110,7 +112,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// The queue is not at rest before the callbacks of what has ended on it were called.
+    /// The queue is not idle before the callbacks of its ended operations have run.
     #[inline]
     fn stay_busy_for_callbacks(&mut self) {
         if self.deferred.may_call_back && !self.deferred.calling_queues.contains(&self.index) {
@@ -140,7 +142,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         for _ in 0..ROUTE_BATCH {
             if self.state.runnable.is_empty() && !self.deferred.released.is_empty() {
-                // The next link of a chain is set free by the one before: what they signal is told together.
+                // The previous link of a chain releases the next: their signals are published together.
                 self.apply_own_releases();
             }
             let Some(key) = take_first(&mut self.state.runnable) else { break };
@@ -148,7 +150,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Takes in what was released for this queue, while its lock is here.
+    /// Applies releases for this queue.
     #[inline]
     fn apply_own_releases(&mut self) {
         while let Some((target, _)) = self.deferred.released.front() {
@@ -181,14 +183,13 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Performs the effects that have gathered, without the lock.
+    /// Performs the gathered effects without the lock.
     fn perform(mut self) -> Self {
         let fresh = self.state.spare.effects.take().unwrap_or_default();
         let mut effects = std::mem::replace(&mut self.state.effects, fresh);
         self.state.performing += 1;
         let index = self.index;
-        // What this thread has set free, or has still to do for the queue, does not wait for the program.
-        // Neither does what a thread that submits has to do.
+        // The thread's other work does not wait for the program.
         let busy = self.deferred.submits
             || !self.deferred.is_empty()
             || self.has_runnable()
@@ -227,7 +228,7 @@ impl<T: Timeline> Publication<T> {
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
     }
 
-    /// Tells the timeline what led up to the step. Whether it has waiters.
+    /// Records the step with the timeline. Returns whether the timeline has waiters of its own.
     fn record(&self) -> bool {
         self.timeline.record_step(self.state.as_ref().copied(), self.by)
     }
@@ -237,12 +238,10 @@ impl<T: Timeline> Publication<T> {
     }
 }
 
-/// Effects that may call the program back. They come after everything that the engine has to do itself, and not on a thread
-/// that submits.
+/// Effects that may call the program. They run after the engine's own work, and not on a thread that submits.
 struct LateEffects<B: Backend> {
     publications: Vec<Publication<B::Timeline>>,
-    /// Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that: what
-    /// is given back, and the timelines that have letters.
+    /// Deliveries to these foreign timelines; the operations are reclaimed after them.
     pending_deliveries: Option<(Arc<PendingDeliveries<B>>, Vec<usize>)>,
     reclaims: Vec<Ended<B::Work>>,
 }
@@ -253,7 +252,7 @@ impl<B: Backend> LateEffects<B> {
             shared.notify(publication);
         }
         if let Some((pending_deliveries, foreign_timelines)) = self.pending_deliveries {
-            // Its last letter gives back what it keeps: this thread may go on with those of others.
+            // The last delivery reclaims: this thread may go on with deliveries of others.
             shared.finish_delivery(&pending_deliveries);
             shared.deliver_all(&foreign_timelines);
         }
@@ -262,12 +261,12 @@ impl<B: Backend> LateEffects<B> {
 }
 
 impl<B: Backend> Shared<B> {
-    /// Releases waits of other queues that a promise covers now, and those of its own queue that are left.
+    /// Releases waits of other queues that a promise satisfies now, and the rest of its own queue's.
     fn apply_promise(&self, update: PromiseUpdate, deferred: &mut DeferredWork) {
         let PromiseUpdate { timeline_state, promise } = &update;
         let source = self.queue(promise.queue);
         let mut state = timeline_state.lock();
-        // What has ended meanwhile is reached, or has failed: then everything is released anyway.
+        // The promise is gone if it was fulfilled or the timeline failed, which released everything.
         let Some(promise) = state.find(promise.value, promise.queue, promise.epoch) else { return };
         let accepted = promise.epoch <= source.submitted.load(Ordering::Acquire);
         let mut left = RELEASE_BATCH;
@@ -296,7 +295,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Delivers the next releases: all that are in a row for one queue.
+    /// Applies the next releases: all that are in a row for one queue.
     fn deliver_release(&self, target: Target, release: Release, deferred: &mut DeferredWork) {
         if let Some(index) = queue_of(&target) {
             deferred.released.push_front((target, release));
@@ -312,14 +311,14 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Calls the program back, or has another thread do so.
+    /// Calls the program, or has another thread do so.
     fn call_back(&self, record: &CallbackRecord, release: Release, deferred: &mut DeferredWork) {
         let Some(callback) = record.take() else { return };
         self.callbacks.fetch_sub(1, Ordering::Relaxed);
         let state = match release {
             Release::Failed(failure) => Err(failure),
             Release::Reached(value) => Ok(value),
-            // Only waits of queues are covered.
+            // Only queues have waits that order satisfies.
             Release::Ordered(_) => return,
         };
         if deferred.submits {
@@ -329,8 +328,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Does what has to be done without a lock. What may call the program back comes last, on a thread that is `busy`
-    /// otherwise or submits, and on another one if this one submits.
+    /// Performs effects without a lock. Effects that may call the program come last if this thread is `busy` or
+    /// submits; in the second case another thread performs them.
     fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, deferred: &mut DeferredWork) {
         let Effects {
             publications,
@@ -345,7 +344,7 @@ impl<B: Backend> Shared<B> {
         } = effects;
         let publications = self.publish(publications);
         let reclaims_late = self.take_late_reclaims(reclaims, busy);
-        // Fast path: nothing calls back.
+        // Fast path: nothing calls the program.
         if !publications.is_empty() || !reclaims_late.is_empty() || pending_deliveries.is_some() {
             let pending_deliveries = pending_deliveries
                 .take()
@@ -376,7 +375,7 @@ impl<B: Backend> Shared<B> {
             self.run_all(index, runs);
         }
         if reclaims.len() == 1 {
-            // Fast path: usually it is one, and to take it off is cheaper than to drain.
+            // Fast path: usually it is one, and popping it is cheaper than draining.
             self.reclaim_all(reclaims.pop());
         } else if !reclaims.is_empty() {
             self.reclaim_all(reclaims.drain(..));
@@ -394,7 +393,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Has what may call the program back done later, by another thread if this one submits.
+    /// Pushes effects that may call the program; another thread performs them if this one submits.
     #[cold]
     fn defer_late(&self, late: LateEffects<B>, deferred: &mut DeferredWork) {
         if deferred.submits {
@@ -405,7 +404,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Those whose work may call the program back, where that has to wait.
+    /// Takes the ends whose work may call the program, if those have to wait.
     #[inline]
     fn take_late_reclaims(&self, reclaims: &mut Vec<Ended<B::Work>>, waits: bool) -> Vec<Ended<B::Work>> {
         if !waits {
@@ -421,11 +420,11 @@ impl<B: Backend> Shared<B> {
         late
     }
 
-    /// Hands operations of the host to the backend.
+    /// Hands host operations to the backend.
     fn run_all(&self, index: u32, runs: &mut Vec<(Key, B::Work, Option<Failure>)>) {
         let keep_alive = self.queue(index).keep_alive.lock().as_ref().and_then(Weak::upgrade);
         for ((key, work, failure), keep_alive) in runs.drain(..).zip(std::iter::repeat(keep_alive)) {
-            // Without a keeper the engine is on its way out, and nothing is left that could run.
+            // Without it the engine is being dropped, and nothing is left to run.
             if let Some(keep_alive) = keep_alive {
                 let task = HostTask::new(keep_alive, Ticket { engine: self.id, queue: index, key });
                 self.count_panic(self.foreign(|| match failure {
@@ -436,8 +435,9 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Tells timelines what led up to their steps. Returns those that have waiters whom the engine does not know: these come after
-    /// everything that the engine has to do itself, since they may take as long as they like, and not on a thread that submits.
+    /// Records steps with their timelines. Returns those whose timelines have waiters that the engine does not
+    /// know: they are notified after the engine's own work, since they may take long, and not on a thread that
+    /// submits.
     fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
         let mut deferred = Vec::new();
         if publications.is_empty() {
@@ -457,7 +457,7 @@ impl<B: Backend> Shared<B> {
         }
         let mut left = publications.drain(..).peekable();
         while let Some(mut publication) = left.next() {
-            // Of several values in a row for one timeline the largest says it all.
+            // The largest of several values in a row for one timeline is enough.
             while let Some(next) = left.next_if(|next| publication.merges(next)) {
                 let says_more = next.state.as_ref().ok() >= publication.state.as_ref().ok();
                 let less = if says_more { std::mem::replace(&mut publication, next) } else { next };
@@ -472,18 +472,18 @@ impl<B: Backend> Shared<B> {
         deferred
     }
 
-    /// Wakes a timeline's own waiters. The last handle on a timeline may go here.
+    /// Wakes a timeline's own waiters. This may drop the last handle on the timeline.
     fn notify(&self, publication: Publication<B::Timeline>) {
         self.count_panic(self.foreign(move || publication.notify()));
     }
 
-    /// Drops a value that foreign code made: that is foreign code as well.
+    /// Drops a value of a foreign type, whose drop is foreign code.
     pub(super) fn drop_foreign<T>(&self, value: T) {
         self.count_panic(self.foreign(move || drop(value)));
     }
 
-    /// Raises a timeline of the engine's own for an operation that has ended. Says why not if the timeline panics when it
-    /// is shown the value: then it fails.
+    /// Raises a timeline of this engine for an operation that has ended. If the timeline panics when it is
+    /// shown the value, it fails, and the failure is returned.
     pub(super) fn reach(
         &self,
         timeline_state: &Arc<TimelineState>,
@@ -502,7 +502,7 @@ impl<B: Backend> Shared<B> {
         shown
     }
 
-    /// Fails a timeline of the engine's own, also if it panics when it is shown that.
+    /// Fails a timeline of this engine, even if it panics when it is shown the failure.
     pub(super) fn fail(
         &self,
         timeline_state: &Arc<TimelineState>,
@@ -514,29 +514,29 @@ impl<B: Backend> Shared<B> {
         timeline_state.fail(failure, show, deferred);
     }
 
-    /// Has callbacks run on a thread that holds nothing of its program's.
+    /// Has another thread run something that may call the program.
     pub(super) fn defer(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
         self.push_late_callback(run);
         self.run_late_callbacks_elsewhere();
     }
 
-    /// Has another thread run what was left for later.
+    /// Has another thread run the late callbacks.
     fn run_late_callbacks_elsewhere(&self) {
         let Some(this) = self.this.upgrade() else {
-            // The engine is on its way out, and so is the last thread that could submit.
+            // The engine is being dropped: no thread can submit any more.
             return self.run_late_callbacks();
         };
         let deferred = DeferredCallbacks::new(move || this.run_late_callbacks());
         self.count_panic(self.foreign(|| self.backend.defer(deferred)));
     }
 
-    /// Puts something behind whatever is left for later.
+    /// Adds a late callback.
     fn push_late_callback(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
         self.callbacks_left.fetch_add(1, Ordering::AcqRel);
         self.late_callbacks.lock().push_back(Box::new(run));
     }
 
-    /// Runs what was left for later, in its order, unless another thread does.
+    /// Runs the late callbacks in order, together with other threads that do.
     pub(super) fn run_late_callbacks(&self) {
         while let Some(run) = {
             let mut left = self.late_callbacks.lock();
@@ -548,8 +548,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Runs what was left for later if no thread is at it, since there may be none left that would. A thread that is at
-    /// it goes on with the rest, and may be waiting for what this thread holds.
+    /// Runs the late callbacks if no thread does, since there may be none left that would. A thread that runs
+    /// one continues with the rest, and may be waiting for something of this thread's.
     pub(super) fn run_stranded_callbacks(&self) {
         let left = self.late_callbacks.lock().len() as u64;
         if self.callbacks_left.load(Ordering::Acquire) == left {
@@ -565,16 +565,16 @@ impl<B: Backend> Shared<B> {
         });
     }
 
-    /// Something has ended that a shutdown waits for.
+    /// Wakes a shutdown that waits for something that has ended.
     fn wake_if_closing(&self) {
-        // Either this sees that the engine is being closed, or the thread that closes it sees what has ended.
+        // This thread sees that the engine is closing, or the closing thread sees what has ended.
         fence(Ordering::SeqCst);
         if self.is_closing() {
             self.wake_idle_waiters();
         }
     }
 
-    /// Watches a foreign timeline on behalf of `timeline_state`.
+    /// Subscribes to a foreign timeline on behalf of its stand-in.
     pub(super) fn subscribe(&self, timeline: &B::Timeline, value: u64, timeline_state: &Arc<TimelineState>) {
         let engine: Weak<dyn EngineEvents> = self.this.clone();
         let subscriber = Subscriber::new(engine, timeline_state);
@@ -593,7 +593,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Runs foreign code; a panic becomes a failure. The checkers see panics as they are.
+    /// Runs foreign code and turns a panic into a failure. Under the model checkers it panics.
     pub(super) fn foreign<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
         #[cfg(any(loom, shuttle))]
         return Ok(call());
@@ -602,7 +602,7 @@ impl<B: Backend> Shared<B> {
             .map_err(|payload| Failure::panicked("the backend", payload))
     }
 
-    /// The same, and counts the panic; what it means is the caller's to say.
+    /// Runs foreign code and counts its panic, whose meaning is the caller's affair.
     pub(super) fn foreign_counted<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
         let result = self.foreign(call);
         if result.is_err() {
@@ -625,7 +625,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// The backend panicked while it was at this device: what it had done is unknown.
+    /// The backend panicked while it worked on this device, whose state is unknown now.
     pub(super) fn lose_panicked(&self, device: usize, failure: Failure) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         self.post_loss(device, failure);
@@ -668,11 +668,11 @@ impl<B: Backend> EngineEvents for Shared<B> {
             } else if let Some(timeline_state) = take_first(&mut deferred.drains) {
                 timeline_state.drain(deferred);
             } else if deferred.runs_late && !deferred.callbacks.is_empty() {
-                // Neither waits for the other: a callback may wait for what another driver has yet to be told.
+                // Neither waits for the other: a callback may wait for a delivery.
                 deferred.runs_late = false;
                 self.run_late_callbacks_elsewhere();
             } else if let Some((callback, release)) = take_first(&mut deferred.callbacks) {
-                // The last, since it may take as long as it likes, or wait for what was before it.
+                // Last, because it may take long, or wait for the work before it.
                 self.call_back(&callback, release, deferred);
             } else {
                 break;
@@ -698,7 +698,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
 
     fn retire_timeline(&self, timeline_state: &Arc<TimelineState>) {
         self.timelines.fetch_sub(1, Ordering::Relaxed);
-        // The last owner but for this list lets go of it just after this.
+        // The caller drops the last other reference right after this.
         if Arc::strong_count(timeline_state) == 1 {
             let mut spare = self.spare_timelines.lock();
             if spare.len() < super::SPARE_TIMELINES {
@@ -794,7 +794,7 @@ mod tests {
                 Target::Op { queue: 1, key, wait, wide: false },
             );
         }
-        // The queue has issued epoch zero, and nothing else.
+        // The queue has submitted epoch zero, and nothing else.
         let promise = Promise { value: 1, queue: 0, epoch: 0, native_epoch: 1, event: None };
         timeline_state.promise(promise, &mut SmallVec::new(), &mut deferred);
         deferred.promises_due.push_back(PromiseUpdate { timeline_state: timeline_state.clone(), promise });

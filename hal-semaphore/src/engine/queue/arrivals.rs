@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tests: which threads are counted as about to take a queue's lock.
+//! Tests: the counts of threads that are about to take a queue's lock.
 
 use super::Queue;
 use crate::engine::deferred_work::WithoutCallbacks;
@@ -9,8 +9,9 @@ use crate::sync::Ordering;
 use crate::testing::SoftBackend;
 use std::time::{Duration, Instant};
 
-/// A thread that finds the lock taken is counted until it has it, and as one that completes something unless it submits: the
-/// thread that has the queue leaves work to it, and must leave none when no other thread is there.
+/// A thread that finds the lock taken is counted until it has it, and as one that completes something unless it
+/// submits: the thread that works for the queue leaves work to it, and must leave none if no other thread is
+/// there.
 #[test]
 fn thread_that_comes_to_a_queue_is_counted_until_it_has_the_lock() {
     let queue = Queue::<SoftBackend>::new(QueueId { index: 0, device: 0, ordinal: 0 }, false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What one step of a timeline puts on the agenda, and what it leaves behind in the slot.
+//! Tests: the deferred work of one step of a timeline, and the state that it leaves.
 
 use super::*;
 use crate::slab::Slab;
@@ -11,7 +11,7 @@ fn timeline() -> Arc<TimelineState> {
     Arc::new(TimelineState::new(TimelineKey { engine: 1, number: 1 }, false, 0))
 }
 
-/// So many operations wait for the value.
+/// Parks `waits` operations that wait for the value.
 fn park(timeline: &TimelineState, owner: ListOwner, value: u64, waits: usize) {
     for _ in 0..waits {
         let key = Slab::<()>::new().next_key();
@@ -20,7 +20,8 @@ fn park(timeline: &TimelineState, owner: ListOwner, value: u64, waits: usize) {
     }
 }
 
-/// A promise of the queue. Returns how many of its waits that covers at once, and whether the slot becomes large.
+/// Adds a promise of the queue. Returns how many of its waits that satisfies at once, and whether the timeline
+/// becomes large.
 fn promise(
     timeline: &Arc<TimelineState>,
     value: u64,
@@ -157,8 +158,8 @@ fn slot_that_another_timeline_gets_has_nothing_of_the_one_before() {
     assert!(!timeline.may_be_promised(4), "nothing is promised yet, and nobody has to look for it");
 }
 
-/// Promises of any values, queues and epochs, in any order, while the timeline moves: they stay sorted, each once, and each is
-/// found, amended and gone when its value is reached.
+/// Promises of any values, queues and epochs, in any order, while the timeline moves: they stay sorted, each
+/// once, and each is found, amended and gone when its value is reached.
 #[test]
 fn promises_stay_sorted_and_are_found_whatever_their_order() {
     for seed in 0..200_u64 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! `cargo xtask doctor`: what is here, what is missing, what to do.
+//! `cargo xtask setup --check`: what is here, what is missing, and how to get it.
 
-use crate::{setup, workspace};
+use crate::{packages, setup, workspace};
 use anyhow::Result;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Something that the project's commands use.
@@ -13,7 +13,7 @@ struct Item {
     /// What was found; nothing if it is not here.
     found: Option<String>,
     needed: &'static str,
-    advice: &'static str,
+    advice: String,
     /// What cannot be done without it; nothing can, if this is empty.
     purpose: &'static str,
 }
@@ -38,8 +38,8 @@ pub(crate) fn run() -> Result<bool> {
     let writable = workspace::ensure_writable();
     let unmoved = workspace::target().and_then(|target| setup::ensure_unmoved(&target));
     let space = workspace::target().ok().and_then(|target| free_gigabytes(&target));
-    let built = built(writable.is_ok(), unmoved.is_ok(), space);
-    let items = [rust(), c_and_python(), built, packages()].into_iter().flatten().collect::<Vec<_>>();
+    let brought = brought(writable.is_ok(), unmoved.is_ok(), space);
+    let items = [rust(), c_and_python(), brought, optional()].into_iter().flatten().collect::<Vec<_>>();
     println!("{:<12}{:<44}{:<10}what to do", "item", "found", "needed");
     let mut complete = true;
     for item in &items {
@@ -51,9 +51,6 @@ pub(crate) fn run() -> Result<bool> {
     for error in [writable.err(), unmoved.err()].into_iter().flatten() {
         println!("\n{error:#}");
     }
-    if let Ok(target) = workspace::target() {
-        print!("{}", removable(&target, &sizes(&target)));
-    }
     Ok(complete)
 }
 
@@ -63,18 +60,15 @@ fn rust() -> Vec<Item> {
         Item {
             found: version("rustc", &["--version"]).filter(|found| at_least(found, oldest_rust())),
             needed: env!("CARGO_PKG_RUST_VERSION"),
-            advice: "rustup update stable",
-            ..required("rustc")
+            ..required("rustc", "rustup update stable")
         },
         Item {
             found: version("cargo", &["fmt", "--version"]),
-            advice: "rustup component add rustfmt",
-            ..required("rustfmt")
+            ..required("rustfmt", "rustup component add rustfmt")
         },
         Item {
             found: version("cargo", &["clippy", "--version"]),
-            advice: "rustup component add clippy",
-            ..required("clippy")
+            ..required("clippy", "rustup component add clippy")
         },
     ]
 }
@@ -84,122 +78,69 @@ fn c_and_python() -> Vec<Item> {
     vec![
         Item {
             found: version("cc", &["--version"]),
-            advice: "install gcc, or another C compiler as cc",
-            ..required("cc")
+            ..required("cc", "install gcc, or another C compiler as cc")
         },
         Item {
             found: version("c++", &["--version"]),
-            advice: "install g++, or another C++ compiler as c++",
-            ..required("c++")
+            ..required("c++", "install g++, or another C++ compiler as c++")
         },
         Item {
             found: version("python3", &["--version"]).filter(|found| at_least(found, (3, 10))),
             needed: "3.10",
-            advice: "install Python 3.10 or newer with pip and venv",
-            ..required("python3")
+            ..required("python3", "install Python 3.10 or newer with pip and venv")
         },
         Item {
             found: version("python3", &["-m", "pip", "--version"]),
-            advice: "install pip (Debian: apt-get install python3-pip)",
-            ..required("pip")
+            ..required("pip", "install pip (Debian: apt-get install python3-pip)")
         },
         Item {
             // What a virtual environment is made with: Debian has both in a package of their own.
             found: version("python3", &["-c", "import ensurepip, venv; print('ensurepip, venv')"]),
-            advice: "install Python's venv module (Debian: apt-get install python3-venv)",
-            ..required("venv")
+            ..required("venv", "install Python's venv module (Debian: apt-get install python3-venv)")
         },
     ]
 }
 
 /// What `setup` and other people's packages bring, and where it goes.
-fn built(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
+fn brought(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
     vec![
         Item {
             found: (setup::installed() && unmoved).then(|| "in the target folder".into()),
             needed: "3.13.0",
-            advice: "cargo xtask setup",
             purpose: "everything but cargo xtask setup, which brings them: cargo build too",
-            ..required("IREE tools")
+            ..required("IREE tools", "cargo xtask setup")
         },
         Item {
             found: writable.then(|| "writable".into()),
-            advice: "make the target folder writable, or set CARGO_TARGET_DIR",
-            ..required("target")
+            ..required("target", "make the target folder writable, or set CARGO_TARGET_DIR")
         },
         Item {
             found: space
                 .filter(|free| setup::installed() || *free >= DISK)
                 .map(|free| format!("{free} GB free")),
             needed: "8 GB",
-            advice: "free some space where target is, or set CARGO_TARGET_DIR (what is built there: cargo clean)",
-            ..required("disk space")
+            ..required(
+                "disk space",
+                "free some space where target is, or set CARGO_TARGET_DIR (what is built there: cargo clean)",
+            )
         },
         Item {
             found: version("cargo", &["deny", "--version"]),
-            advice: "cargo install --locked cargo-deny",
             purpose: "the steps deny and advisories of cargo xtask test",
-            ..required("cargo-deny")
+            ..required("cargo-deny", "cargo install --locked cargo-deny")
         },
     ]
 }
 
-/// Packages of the system's that only some commands need.
-fn packages() -> Vec<Item> {
-    let item = |package: &setup::Package| Item {
+/// Packages of the system that only some commands need.
+fn optional() -> Vec<Item> {
+    let item = |package: &packages::Package| Item {
         found: (package.is_here)().then(|| "installed".into()),
-        advice: package.advice,
+        advice: package.advice(),
         purpose: package.purpose,
-        ..required(package.name)
+        ..required(package.name, "")
     };
-    setup::PACKAGES.iter().map(item).collect()
-}
-
-/// What may be removed from the target folder, and what that costs; folders are from there on.
-const REMOVABLE: [(&str, &str); 7] = [
-    ("debug/incremental", "the first build after it compiles the crates of this workspace whole"),
-    ("debug", "all that cargo build and cargo test have made: some minutes"),
-    ("release", "what other commands build optimised: a minute or two"),
-    ("iree-asan", "what cargo xtask asan builds: some minutes"),
-    ("asan", "likewise"),
-    ("mutants", "what cargo xtask mutants builds: some minutes"),
-    ("python-package", "what cargo xtask wheel --test installs: a minute, and the network"),
-];
-
-/// How large the target folder and its removable parts are, in megabytes; nothing is said of what is not there.
-fn sizes(target: &Path) -> Vec<(PathBuf, u64)> {
-    let parts = REMOVABLE.map(|(part, _)| target.join(part));
-    let all = std::iter::once(target.to_owned()).chain(parts).filter(|folder| folder.is_dir());
-    all.filter_map(|folder| {
-        let output = Command::new("du").arg("-sk").arg(&folder).output().ok()?;
-        let kilobytes =
-            String::from_utf8_lossy(&output.stdout).split_whitespace().next()?.parse::<u64>().ok()?;
-        Some((folder, kilobytes / 1000))
-    })
-    .collect()
-}
-
-/// From how many megabytes on a part is worth a line.
-const WORTH: u64 = 100;
-
-/// How large the target folder is, and what may be removed from it.
-fn removable(target: &Path, sizes: &[(PathBuf, u64)]) -> String {
-    let size = |folder: &Path| sizes.iter().find(|(path, _)| path == folder).map_or(0, |(_, size)| *size);
-    let mut text = format!("\n{} has {:.1} GB", target.display(), gigabytes(size(target)));
-    let parts = REMOVABLE.iter().map(|(part, cost)| (part, cost, size(&target.join(part))));
-    let worth: Vec<_> = parts.filter(|(_, _, size)| *size >= WORTH).collect();
-    if !worth.is_empty() {
-        text += "; what may be removed there, and what it takes to have it again:";
-    }
-    for (part, cost, size) in worth {
-        text += &format!("\n  {part:<20}{:>5.1} GB  {cost}", gigabytes(size));
-    }
-    text + "\n"
-}
-
-#[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
-fn gigabytes(megabytes: u64) -> f64 {
-    megabytes as f64 / 1e3
+    packages::PACKAGES.iter().map(item).collect()
 }
 
 /// The smallest Rust that builds the project, as the manifest says it.
@@ -223,8 +164,8 @@ fn available(text: &str) -> Option<u64> {
     Some(kilobytes / 1_000_000)
 }
 
-fn required(name: &'static str) -> Item {
-    Item { name, found: None, needed: "any", advice: "", purpose: "" }
+fn required(name: &'static str, advice: &str) -> Item {
+    Item { name, found: None, needed: "any", advice: advice.to_owned(), purpose: "" }
 }
 
 /// The first line of what a program says of its version.
@@ -251,16 +192,16 @@ mod tests {
     /// What setup brings, and what only some commands need, is not called optional: who lacks it is told what for.
     #[test]
     fn what_is_missing_says_what_cannot_be_done_without_it() {
-        let lines =
-            Item { purpose: "cargo xtask cts", advice: "install it", ..required("googletest") }.lines();
+        let lines = Item { purpose: "cargo xtask cts", ..required("googletest", "install it") }.lines();
         assert!(
             lines.contains("missing ") && lines.ends_with("install it\n            for cargo xtask cts\n"),
             "{lines}"
         );
-        assert!(Item { advice: "install it", ..required("cc") }.lines().contains("MISSING"));
-        let here = Item { found: Some("1.2".into()), purpose: "cargo xtask cts", ..required("googletest") };
+        assert!(required("cc", "install it").lines().contains("MISSING"));
+        let here =
+            Item { found: Some("1.2".into()), purpose: "cargo xtask cts", ..required("googletest", "") };
         assert_eq!(here.lines().lines().count(), 1);
-        let named: Vec<&str> = packages().iter().map(|item| item.name).collect();
+        let named: Vec<&str> = optional().iter().map(|item| item.name).collect();
         assert_eq!(named, ["googletest", "MPI", "valgrind"]);
     }
 
@@ -278,32 +219,6 @@ mod tests {
         assert_eq!(available(text), Some(72));
         assert_eq!(available("df: no such folder"), None);
         assert!(free_gigabytes(&std::env::temp_dir()).is_some());
-    }
-
-    #[test]
-    fn large_folder_that_may_be_removed_is_named_with_its_size() {
-        let target = Path::new("/t");
-        let size = |part: &str, megabytes| (target.join(part), megabytes);
-        let text = removable(
-            target,
-            &[size("", 5100), size("debug", 3400), size("debug/incremental", 1234), size("asan", 9)],
-        );
-        let lines: Vec<&str> = text.trim().lines().collect();
-        assert!(lines[0].starts_with("/t has 5.1 GB; what may be removed"), "{text}");
-        assert!(lines[1].starts_with("  debug/incremental     1.2 GB  the first build"), "{text}");
-        assert!(lines[2].starts_with("  debug                 3.4 GB") && lines.len() == 3, "{text}");
-        assert_eq!(removable(target, &[size("", 50)]), "\n/t has 0.1 GB\n");
-    }
-
-    #[test]
-    fn sizes_are_those_of_folders_that_are_there() {
-        let target = std::env::temp_dir().join(format!("sizes-{}", std::process::id()));
-        std::fs::create_dir_all(target.join("debug/incremental")).unwrap();
-        std::fs::write(target.join("debug/incremental/state"), vec![1; 3_000_000]).unwrap();
-        let sizes = sizes(&target);
-        std::fs::remove_dir_all(&target).unwrap();
-        assert_eq!(sizes.len(), 3, "{sizes:?}");
-        assert!(sizes.iter().all(|(_, megabytes)| (2..=4).contains(megabytes)), "{sizes:?}");
     }
 
     #[test]
