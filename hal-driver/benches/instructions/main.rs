@@ -166,7 +166,8 @@ struct Rig {
     idle_references: [i32; 5],
 }
 
-/// What an operation keeps, and the values that it waits for and signals, as in the `ownership` floor of `cargo xtask bench`.
+/// What an operation keeps, and the values that it waits for and signals, as in the `ownership` floor of `cargo
+/// xtask bench`.
 struct Owned {
     semaphore: *mut sys::iree_async_semaphore_t,
     buffers: [*mut sys::iree_hal_buffer_t; 2],
@@ -578,8 +579,8 @@ fn updates_submitted(rig: &mut Rig) {
     update_chain(rig);
 }
 
-/// What IREE asks of a thread that submits to any driver that works on another one: references to the semaphore and to both
-/// buffers, a look whether there is anything to wait for, and an entry in a list with a lock.
+/// What IREE asks of a thread that submits to any driver that works on another one: references to the semaphore and
+/// to both buffers, a look whether there is anything to wait for, and an entry in a list with a lock.
 fn ownership(rig: &mut Rig) {
     let (semaphore, buffers, owned) = (rig.plain, [rig.source.0, rig.target.0], &rig.owned);
     for at in 0..COUNT {

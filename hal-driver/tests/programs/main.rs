@@ -2,17 +2,18 @@
 
 //! Random programs over IREE's interface, judged by plain bytes and by IREE's own driver.
 //!
-//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and binding
-//! tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who signals
-//! them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and file and on every
-//! semaphore. The same program runs on IREE's `local-task` and on the devices of this project; one that differs has the defect.
+//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and
+//! binding tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who
+//! signals them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and
+//! file and on every semaphore. The same program runs on IREE's `local-task` and on the devices of this project;
+//! one that differs has the defect.
 //!
 //! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `common/dice.rs`: its choices.
 //! - `oracle.rs`: what it must come to, and whether it is legal. `shrink.rs`: makes it smaller.
 //! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: what it does. `ending.rs`: what it came to.
 //!
-//! `cargo test -p hal-driver --all-features --release --test programs -- --seconds 60` runs as many as fit; `--help` has the
-//! other flags. `cargo xtask build` comes first: it compiles what is dispatched.
+//! `cargo test -p hal-driver --all-features --release --test programs -- --seconds 60` runs as many as fit;
+//! `--help` has the other flags. `cargo xtask build` comes first: it compiles what is dispatched.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(
     clippy::unwrap_used,
@@ -290,8 +291,8 @@ fn programs_on_devices_that_fail() {
     judge(&KINDS[4], 30);
 }
 
-/// One after the other: opening IREE's own device clears the types of a running virtual machine for a moment, in the whole
-/// process.
+/// One after the other: opening IREE's own device clears the types of a running virtual machine for a moment, in
+/// the whole process.
 fn main() -> ExitCode {
     flags::run(
         &FLAGS,
