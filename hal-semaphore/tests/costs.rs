@@ -89,7 +89,7 @@ fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
 
 /// The same for cancelled operations, of a device and of the host, that wait for a semaphore (S7).
 #[test]
-fn cancelled_operation_that_was_held_leaves_nothing_behind() {
+fn cancelled_blocked_operation_leaves_nothing_behind() {
     let rig = Rig::new(2, NativeWaits::Events);
     let never = rig.semaphore();
     let submit_and_cancel = |round: usize| {
@@ -105,7 +105,7 @@ fn cancelled_operation_that_was_held_leaves_nothing_behind() {
 
 /// The same for one of whose waits one is covered: it hears of failures there, and no longer once it has ended (S7).
 #[test]
-fn cancelled_operation_that_was_partly_covered_leaves_nothing_behind() {
+fn cancelled_operation_with_some_ordered_waits_leaves_nothing_behind() {
     let rig = Rig::new(1, NativeWaits::None);
     let [never, coming] = rig.semaphores();
     rig.job(0, &[], &[(&coming, 1)], 1);
@@ -163,7 +163,7 @@ fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool
 /// Operations that are cancelled leave as little as if they had never been submitted, whatever had become of their waits by then:
 /// open, covered when they came, covered later by work of their own queue or of another one (S7).
 #[test]
-fn cancelled_operations_leave_as_little_as_if_they_had_never_been_there() {
+fn cancelled_operations_leave_no_memory_behind() {
     for native_waits in rig::ALL_NATIVE_WAITS {
         let [with, without] = [true, false].map(|is| kept_of_cancelled(native_waits, 1, is));
         assert!(
@@ -176,7 +176,7 @@ fn cancelled_operations_leave_as_little_as_if_they_had_never_been_there() {
 /// An operation waits natively and finds no room, again and again. It hears of failures of what it waits for meanwhile, for which
 /// one entry is enough (S7).
 #[test]
-fn operation_that_finds_no_room_again_and_again_leaves_nothing_behind() {
+fn operation_refused_again_and_again_leaves_nothing_behind() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
@@ -301,7 +301,7 @@ fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
 /// A thread waits for a polled device that takes long. It asks less and less often, and not too seldom either: at least each
 /// millisecond (S13).
 #[test]
-fn wait_for_a_slow_polled_device_asks_about_each_millisecond() {
+fn wait_for_a_slow_device_polls_about_each_millisecond() {
     within(LIMIT, || {
         let engine = Engine::new(Polled { nth: usize::MAX, ..Polled::default() }).unwrap();
         let x = Semaphore::new(&engine, 0).unwrap();
@@ -486,7 +486,7 @@ fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
 /// Timelines that a burst has made large come and go. What is remembered of them, so that their memory can be given back,
 /// goes with them (S7).
 #[test]
-fn large_timelines_that_are_gone_leave_nothing_behind() {
+fn dropped_large_timelines_leave_nothing_behind() {
     let rig = Rig::new(1, NativeWaits::None);
     let large = || {
         let x = rig.semaphore();
@@ -503,7 +503,7 @@ fn large_timelines_that_are_gone_leave_nothing_behind() {
 /// A hundred thousand jobs in a row signal one timeline, which then remembers as many signals under way. That memory can be
 /// given back, too, after each such burst (S7).
 #[test]
-fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
+fn trim_releases_a_timelines_memory_after_a_burst_of_signals() {
     let engine = Engine::new(Polled::default()).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     for burst in [0, 100_000] {
@@ -523,7 +523,7 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
 
 /// Timelines that were there together leave some of their memory for the next ones: so much, however many they were (S7).
 #[test]
-fn timelines_that_are_gone_leave_no_more_however_many_they_were() {
+fn dropped_timelines_leave_bounded_memory_behind() {
     let kept_by = |timelines| {
         let rig = Rig::new(1, NativeWaits::None);
         let come_and_go = || drop((0..timelines).map(|_| rig.semaphore()).collect::<Vec<_>>());
@@ -535,7 +535,7 @@ fn timelines_that_are_gone_leave_no_more_however_many_they_were() {
 
 /// One thread waits for very many values of one timeline at once. That memory can be given back, too (S7).
 #[test]
-fn trim_gives_back_what_a_timeline_remembered_of_a_wide_host_wait() {
+fn trim_releases_a_timelines_memory_after_a_wide_host_wait() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     let values: Vec<_> = (1..=20_000).map(|value| (x.clone(), value)).collect();
@@ -552,7 +552,7 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_wide_host_wait() {
 
 /// Callbacks that are taken back leave nothing with a timeline that stays (S7).
 #[test]
-fn callback_that_is_taken_back_leaves_nothing_behind() {
+fn unsubscribed_callback_leaves_nothing_behind() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     let come_and_go = |times| (0..times).for_each(|_| drop(x.subscribe(1, |_| ())));
@@ -564,7 +564,7 @@ fn callback_that_is_taken_back_leaves_nothing_behind() {
 /// The same for a hundred thousand operations that wait for one timeline, beside a callback, also if memory was given back
 /// while they waited (S7).
 #[test]
-fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_waits() {
+fn trim_releases_a_timelines_memory_after_a_burst_of_waits() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     for burst in 1..=2 {
@@ -584,7 +584,7 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_waits() {
 
 /// The same for a hundred thousand operations that one timeline holds and that another one, which is promised, can fail (S7).
 #[test]
-fn trim_gives_back_what_a_timeline_remembered_of_a_burst_that_hears_of_its_failure() {
+fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
     let rig = Rig::new(1, NativeWaits::None);
     let [never, coming] = rig.semaphores();
     rig.job(0, &[], &[(&coming, 1)], 1);
@@ -604,7 +604,7 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_that_hears_of_its_failu
 /// A queue is asked again and again, and its device has no room. A job that stays in it is noted once with the timeline whose
 /// failure it is to hear of (S7).
 #[test]
-fn job_that_stays_in_a_full_queue_is_noted_once() {
+fn job_that_stays_in_a_full_queue_listens_for_failures_once() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
@@ -623,7 +623,7 @@ fn job_that_stays_in_a_full_queue_is_noted_once() {
 
 /// Operations with very many signals set very many others free at once. What the queue needed for that can be given back (S7).
 #[test]
-fn trim_gives_back_what_a_queue_needed_for_operations_with_many_signals() {
+fn trim_releases_a_queues_memory_after_operations_with_many_signals() {
     let rig = Rig::new(1, NativeWaits::None);
     let ((), allocated) = counted(|| {
         let gate = rig.semaphore();

@@ -369,18 +369,18 @@ fn decline_against_report() {
 }
 
 #[test]
-fn report_and_a_refusal_to_go_ahead_may_cross() {
+fn report_and_an_early_action_that_is_not_done_may_cross() {
     holds(decline_against_report);
 }
 
 #[test]
-fn mutant_of_decline_against_report_is_caught() {
-    catches(Mutation::EarlyDoesNotCheck, "report_and_a_refusal_to_go_ahead_may_cross");
+fn mutant_of_not_done_early_against_report_is_caught() {
+    catches(Mutation::EarlyDoesNotCheck, "report_and_an_early_action_that_is_not_done_may_cross");
 }
 
 /// What is done ahead takes its place in its queue while what it counts on fails.
 #[test]
-fn going_ahead_and_a_failure_may_cross() {
+fn early_action_and_a_failure_may_cross() {
     holds(|| {
         let engine = stepped(1);
         let (x, y, z) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
@@ -513,16 +513,16 @@ fn announcement_against_listener() {
 }
 
 #[test]
-fn announcement_and_a_listener_may_cross() {
+fn submission_and_a_listener_may_cross() {
     holds(announcement_against_listener);
 }
 
 #[test]
-fn mutant_of_announcement_against_listener_is_caught() {
+fn mutant_of_submission_against_listener_is_caught() {
     for mutation in
         [Mutation::SubmitDoesNotNotify, Mutation::ListenerChecksFirst, Mutation::ListenerHasNoFence]
     {
-        catches(mutation, "announcement_and_a_listener_may_cross");
+        catches(mutation, "submission_and_a_listener_may_cross");
     }
 }
 
@@ -608,13 +608,13 @@ fn full_against_unblock() {
 }
 
 #[test]
-fn full_device_and_word_of_room_may_cross() {
+fn full_device_and_unblock_may_cross() {
     holds(full_against_unblock);
 }
 
 #[test]
 fn mutant_of_full_against_unblock_is_caught() {
-    catches(Mutation::FullDoesNotCheckAgain, "full_device_and_word_of_room_may_cross");
+    catches(Mutation::FullDoesNotCheckAgain, "full_device_and_unblock_may_cross");
 }
 
 /// What a device has no room for although it has nothing fails, even if the last thing that it had ends at that moment.
@@ -812,7 +812,7 @@ fn end_of_an_operation_and_a_wait_for_its_event_may_cross() {
 }
 
 #[test]
-fn mutant_of_end_against_cover_is_caught() {
+fn mutant_of_end_against_dependency_is_caught() {
     catches(Mutation::EventReleasedFirst, "end_of_an_operation_and_a_wait_for_its_event_may_cross");
 }
 

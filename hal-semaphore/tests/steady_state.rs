@@ -78,7 +78,7 @@ fn native_events_allocate_nothing() {
 }
 
 #[test]
-fn held_operations_are_small_and_draining_them_allocates_nothing() {
+fn blocked_operations_are_small_and_draining_them_allocates_nothing() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let n = 100_000;
     let x = semaphore(&engine);
@@ -101,7 +101,7 @@ fn held_operations_are_small_and_draining_them_allocates_nothing() {
 
 /// What a burst needed is given back when the program asks for that.
 #[test]
-fn trimmed_engine_has_given_back_the_memory_of_a_burst() {
+fn trimmed_engine_has_released_the_memory_of_a_burst() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let x = semaphore(&engine);
     let n = 20_000;
@@ -116,7 +116,7 @@ fn trimmed_engine_has_given_back_the_memory_of_a_burst() {
 
 /// The same where one timeline had very many waits, and no signal was under way.
 #[test]
-fn trimmed_engine_has_given_back_the_memory_of_many_waits_for_one_timeline() {
+fn trimmed_engine_has_released_the_memory_of_many_waits_for_one_timeline() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let x = semaphore(&engine);
     let ((), burst) = counted(|| {
@@ -138,7 +138,7 @@ fn trimmed_engine_has_given_back_the_memory_of_many_waits_for_one_timeline() {
 /// One operation signals very many timelines, for each of which another queue has something waiting. What that took is given
 /// back, too, wherever the queues keep it for the next.
 #[test]
-fn trimmed_engine_has_given_back_the_memory_of_a_wide_signal() {
+fn trimmed_engine_has_released_the_memory_of_a_wide_signal() {
     for later in 0..3 {
         let spec = DeviceSpec { native_waits: NativeWaits::None, ..device(2) };
         let engine = Engine::new(Noop::devices(vec![spec])).unwrap();
@@ -245,7 +245,7 @@ fn short_lived_semaphores_cost_their_handle() {
 }
 
 #[test]
-fn million_held_operations_drain_on_a_small_stack() {
+fn million_blocked_operations_drain_on_a_small_stack() {
     let n: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
     let drain = move || {
         let engine = Engine::new(Noop::immediate(2)).unwrap();
@@ -261,7 +261,7 @@ fn million_held_operations_drain_on_a_small_stack() {
 /// after. No other test of this program needs them.
 #[test]
 #[cfg(target_os = "linux")]
-fn threads_for_callbacks_end_when_nothing_is_left_to_call() {
+fn callback_threads_exit_when_no_callback_is_left() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let threads = move || {
         let name = |task: std::io::Result<std::fs::DirEntry>| {

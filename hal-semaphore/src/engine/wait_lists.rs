@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn only_wait_of_a_queue_becomes_the_hosts_in_its_place_where_it_is_one_of_several() {
+    fn only_wait_of_a_queue_moves_to_the_host_in_place_if_its_operation_has_others() {
         let key = Slab::<()>::new().next_key();
         let mut lists = WaitLists::default();
         let take = |lists: &mut WaitLists| {
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_that_was_not_always_the_only_one_is_covered_once_though_its_list_becomes_the_hosts() {
+    fn wait_that_was_not_always_the_only_one_is_satisfied_once_though_its_list_becomes_the_hosts() {
         let key = Slab::<()>::new().next_key();
         let mut lists = WaitLists::default();
         let [first, _] = [0, 1]

@@ -50,7 +50,7 @@ fn signal_of_a_foreign_timeline_is_above_it_unless_it_has_failed() {
 
 /// A refusal gives the action back as it was, so that it can be submitted again (S10).
 #[test]
-fn refused_action_comes_back_as_the_kind_that_it_was_with_its_work() {
+fn refused_action_is_returned_with_its_kind_and_work() {
     let rig = Rig::new(1, NativeWaits::None);
     let nothing: [(Semaphore, u64); 0] = [];
     let actions: [fn(Job) -> Action<Job>; 5] =
@@ -167,7 +167,7 @@ fn operations_that_are_done_early_together_keep_their_order() {
 /// A device is lost that had no room yet for most of its queue. What it never had comes back in the order of the queue (S2,
 /// S3).
 #[test]
-fn jobs_that_a_lost_device_never_had_come_back_in_their_order() {
+fn jobs_that_a_lost_device_never_had_are_reclaimed_in_order() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
     let jobs: Vec<u64> = (1..=9).collect();
     for &id in &jobs {
@@ -182,7 +182,7 @@ fn jobs_that_a_lost_device_never_had_come_back_in_their_order() {
 /// An operation comes to a queue that is known to be full. It hears of a failure of what it waits for all the same, and does
 /// not stay behind what fills the queue (S13).
 #[test]
-fn failure_reaches_an_operation_that_came_to_a_full_queue() {
+fn failure_reaches_an_operation_admitted_to_a_full_queue() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let [x, y] = rig.semaphores();
     let cause = broken("parity");
@@ -201,7 +201,7 @@ fn failure_reaches_an_operation_that_came_to_a_full_queue() {
 
 /// The same for one that comes to a long queue, while its device takes its time over a submission (S13).
 #[test]
-fn failure_reaches_an_operation_that_came_to_a_long_queue() {
+fn failure_reaches_an_operation_admitted_to_a_long_queue() {
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::Epochs);
         let [x, y] = rig.semaphores();

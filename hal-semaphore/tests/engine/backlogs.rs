@@ -135,7 +135,7 @@ fn native_wait_never_names_a_refused_job_in_a_backlog() {
 /// A thread is kept by work that comes back and takes its time. Another one submits to the same queue, and does all that there
 /// is to do for it: nothing is left to the one that is kept (S13).
 #[test]
-fn thread_that_is_kept_by_work_that_comes_back_is_left_nothing() {
+fn thread_inside_reclaim_is_left_no_work() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
@@ -187,7 +187,7 @@ impl TimelineValues<Semaphore> for Keeps<'_> {
 /// One thread has had to wait for another one's hold of a queue, and has done its work. Those that come later do all of theirs:
 /// they leave nothing to a thread that is not there any more (S13).
 #[test]
-fn thread_that_has_waited_for_a_queue_is_left_nothing_later() {
+fn thread_that_has_waited_for_a_queue_is_left_no_work_later() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
@@ -226,7 +226,7 @@ fn thread_that_has_waited_for_a_queue_is_left_nothing_later() {
 /// The report of a job releases more others than one look at their queue takes. A job that is submitted in between, while the
 /// backend is asked whether one of them can be done early, does not overtake those that have been released already (S13).
 #[test]
-fn submission_in_the_middle_of_a_backlog_comes_behind_it() {
+fn submission_during_a_backlog_is_queued_behind_it() {
     let rig = Rig::new(2, NativeWaits::None);
     let [first, second, third, x] = rig.semaphores();
     let gates = [&first, &second, &third];

@@ -209,7 +209,7 @@ fn callback_that_waits_for_the_host_ends() {
 
 /// A callback that panics ends itself and nothing else: what became due with it still comes (S3, S8).
 #[test]
-fn callback_that_panics_takes_nothing_with_it() {
+fn callback_that_panics_affects_nothing_else() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
@@ -257,7 +257,7 @@ fn slow_callback_delays_no_job_that_waits_for_the_same_value() {
 /// A callback waits on the host for a job that was released by the same signal as the callback itself. Nothing but that
 /// signal is missing, so the wait ends (S8, S13).
 #[test]
-fn callback_that_waits_for_what_its_own_signal_releases_ends() {
+fn callback_that_waits_for_operations_its_signal_releases_ends() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
@@ -475,7 +475,7 @@ fn inside_callbacks(rig: &Rig, depth: usize, inside: impl FnOnce() + Send + 'sta
 /// A callback deep inside other callbacks comes by a queue while another thread submits there, and does not return. What it
 /// does not do itself it is not left by the other thread either (S13).
 #[test]
-fn callback_deep_inside_others_is_left_nothing_of_a_queue() {
+fn callback_deep_inside_others_is_left_no_work_of_a_queue() {
     const ROUNDS: u64 = 3_000;
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
@@ -621,7 +621,7 @@ fn job_that_is_cancelled_deep_inside_callbacks_while_an_event_is_made_fails() {
 /// What may call the program back runs at once on a thread that may, and on another one as long as this one must not. A thread
 /// can ask, also one that is about to end (S8).
 #[test]
-fn thread_that_must_not_call_back_has_another_one_do_so() {
+fn thread_that_must_not_call_back_defers_to_another_one() {
     let (sender, receiver) = mpsc::channel();
     let call_back = || {
         let sender = sender.clone();
@@ -722,7 +722,7 @@ fn callbacks_that_wait_for_those_behind_them_all_end() {
 /// A thread for callbacks is there and sleeps until something is due. Then it is woken, and does not find it when it looks again
 /// by itself a second later.
 #[test]
-fn callback_that_becomes_due_wakes_the_thread_that_is_there_for_it() {
+fn callback_that_becomes_due_wakes_the_watching_thread() {
     const ROUNDS: usize = 9;
     let rig = Rig::new(1, NativeWaits::None);
     let mut delays: Vec<_> = (0..ROUNDS)
@@ -830,7 +830,7 @@ impl Backend for Releasing {
 /// A job has ended, and what it held calls the program back as it goes, which takes its time. The job's signal is out, and
 /// what waits for that, on its queue or on another one, does not wait for the program (S13).
 #[test]
-fn slow_release_delays_no_operation_that_waits_for_the_same_value() {
+fn slow_reclaim_delays_no_operation_that_waits_for_the_same_value() {
     within(8 * LIMIT, || [0, 1].map(slow_release_beside_an_operation_on));
 }
 
@@ -863,7 +863,7 @@ fn slow_release_beside_an_operation_on(other: usize) {
 /// Two jobs have ended, which makes room for the next one. That one goes to the device before what the first two held goes,
 /// since that calls the program back (S13).
 #[test]
-fn slow_releases_delay_no_job_that_waits_for_its_room() {
+fn slow_reclaims_delay_no_job_that_waits_for_capacity() {
     let engine = Engine::new(Releasing::default()).unwrap();
     let (backend, queue) = (engine.backend(), engine.queue(0, 0).unwrap());
     let submit = |work| {
@@ -913,7 +913,7 @@ fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
 /// A callback deep inside others submits a job, and asks the device until it has ended. What the device answers is not left to
 /// calls around the callback, which does not return before (S2).
 #[test]
-fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
+fn callback_deep_inside_others_that_polls_the_device_sees_its_job_end() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let engine = Asked::engine(false, DeferredCallbacks::run_elsewhere);
@@ -934,7 +934,7 @@ fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
 /// Forty jobs end, each of which signals another engine's timeline. What follows there from the first sixteen steps comes before
 /// the next, which another thread has to tell: a callback sees as many, and neither fewer nor more (S13).
 #[test]
-fn callback_on_a_foreign_signal_comes_after_sixteen_steps() {
+fn callback_on_a_foreign_signal_runs_after_sixteen_deliveries() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
     let far = Rig::new(1, NativeWaits::None).semaphore();
     for value in 1..=40 {

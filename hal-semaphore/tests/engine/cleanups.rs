@@ -42,7 +42,7 @@ impl Held {
 }
 
 #[test]
-fn barrier_that_is_reached_has_nothing_cleaned_up_and_its_work_comes_back() {
+fn reached_barrier_is_not_cleaned_up_and_its_work_is_reclaimed() {
     let held = Held::new();
     held.rig.job(1, &[], &[(&held.first, 1)], 2);
     held.second.signal(1).unwrap();
@@ -70,7 +70,7 @@ fn barrier_whose_wait_fails_is_cleaned_up_before_its_signals_fail() {
 }
 
 #[test]
-fn barrier_that_waits_for_what_fails_twice_is_cleaned_up_once() {
+fn barrier_whose_two_waits_fail_is_cleaned_up_once() {
     let held = Held::new();
     let cause = broken("parity");
     held.rig.failing_job(1, &[], &[(&held.first, 1), (&held.second, 1)], 2, &cause);
@@ -80,7 +80,7 @@ fn barrier_that_waits_for_what_fails_twice_is_cleaned_up_once() {
 }
 
 #[test]
-fn cleaning_that_is_dropped_has_ended() {
+fn dropped_cleanup_has_ended() {
     let held = Held::new();
     let cause = broken("given up");
     held.second.fail(cause.clone());
@@ -118,7 +118,7 @@ fn barrier_that_is_cancelled_is_cleaned_up_before_its_signals_fail() {
 
 /// What it waits for is ahead of it in its queue: it has its place behind that, and nothing to clean up.
 #[test]
-fn barrier_that_has_its_place_in_its_queue_fails_without_being_cleaned_up() {
+fn queued_barrier_fails_without_cleanup() {
     let rig = Rig::new(1, NativeWaits::Events);
     let [x, end] = rig.semaphores();
     let cause = broken("parity");
@@ -144,7 +144,7 @@ fn behind_a_full_queue() -> (Rig, Semaphore) {
 
 /// It has its place in its queue and is not issued, and what it waits for is still the device's.
 #[test]
-fn barrier_that_a_shutdown_takes_out_of_its_queue_is_cleaned_up_before_its_signals_fail() {
+fn queued_barrier_of_a_shut_down_engine_is_cleaned_up_before_its_signals_fail() {
     let (rig, end) = behind_a_full_queue();
     within(LIMIT, move || {
         let shut_down = |clock: &VirtualClock| rig.engine.shut_down(clock, Duration::ZERO, Duration::ZERO);
@@ -160,7 +160,7 @@ fn barrier_that_a_shutdown_takes_out_of_its_queue_is_cleaned_up_before_its_signa
 }
 
 #[test]
-fn barrier_that_a_loss_takes_out_of_its_queue_is_cleaned_up_before_its_signals_fail() {
+fn queued_barrier_of_a_lost_device_is_cleaned_up_before_its_signals_fail() {
     let (rig, end) = behind_a_full_queue();
     let cause = gone();
     rig.lose(0, &cause);
@@ -172,7 +172,7 @@ fn barrier_that_a_loss_takes_out_of_its_queue_is_cleaned_up_before_its_signals_f
 }
 
 #[test]
-fn shutdown_waits_for_what_is_cleaned_up_as_long_as_it_may() {
+fn shutdown_waits_for_cleanups_until_its_limit() {
     let held = Held::new();
     within(LIMIT, move || {
         let unfinished =
@@ -188,7 +188,7 @@ fn shutdown_waits_for_what_is_cleaned_up_as_long_as_it_may() {
 }
 
 #[test]
-fn barrier_that_is_still_cleaned_up_when_the_limit_of_a_shutdown_comes_fails_with_its_own_cause() {
+fn barrier_in_cleanup_at_the_limit_of_a_shutdown_fails_with_its_own_cause() {
     let held = Held::new();
     let cause = broken("given up");
     held.first.fail(cause.clone());

@@ -165,7 +165,7 @@ fn coalesced_marker_on_an_empty_queue_waits_for_the_late_report() {
 /// A job on a third queue waits for a coalesced marker of the gated queue. The device has all that it needs and runs the job at
 /// once; its signal is seen after the marker's (S5, S6).
 #[test]
-fn consumer_of_a_gated_rider_runs_at_once_and_is_seen_last() {
+fn consumer_of_a_gated_coalesced_marker_runs_at_once_and_ends_last() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let end = gated.rig.semaphore();
@@ -184,7 +184,7 @@ fn consumer_of_a_gated_rider_runs_at_once_and_is_seen_last() {
 /// A coalesced marker of a gated queue is cancelled. Whether that comes too late or not, the answer is true and the queue goes on
 /// (S5).
 #[test]
-fn cancelled_rider_of_a_gated_queue_keeps_its_word() {
+fn cancelled_coalesced_marker_of_a_gated_queue_still_signals() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let answer = gated.rig.engine.cancel(gated.marker_ticket.unwrap());

@@ -29,7 +29,7 @@ fn host_wait_drives_a_polled_device() {
 }
 
 #[test]
-fn reports_that_cannot_be_are_refused() {
+fn impossible_reports_are_refused() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
     let other = Engine::new(SoftBackend::new(vec![device(2)])).unwrap();
     let (queue, strange) = (engine.queue(0, 0).unwrap(), other.queue(0, 1).unwrap());
@@ -154,7 +154,7 @@ fn wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
 }
 
 #[test]
-fn full_queue_keeps_its_order_and_nothing_is_refused() {
+fn full_queue_keeps_its_order_and_loses_nothing() {
     let engine = Engine::new(SoftBackend::new(vec![device(2)]).capacity(3)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     for tag in 1..=20 {
@@ -413,7 +413,7 @@ mod descriptor {
     }
 
     #[test]
-    fn reactor_that_was_dropped_has_nothing_of_its_engine() {
+    fn dropped_reactor_holds_no_reference_to_its_engine() {
         let engine = wired(1);
         let far = engine.backend().end(0).1.try_clone().unwrap();
         far.set_nonblocking(true).unwrap();

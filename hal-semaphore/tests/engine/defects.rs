@@ -500,7 +500,7 @@ fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
 /// l. Completion is one queue of synchronous waits: whatever is behind a slow operation waits with it. (The same
 /// entry lists allocations for each operation: `steady_state.rs`.)
 #[test]
-fn l_a_slow_queue_does_not_hold_up_others() {
+fn l_a_slow_queue_does_not_delay_others() {
     let engine = soft(vec![device(2)]);
     let (slow, fast) = (semaphore(&engine), semaphore(&engine));
     submit(&engine, 0, &[], &[(slow.clone(), 1)], Job::new(1));
@@ -553,7 +553,7 @@ fn m_semaphores_of_another_engine_work_through_the_host() {
 
 /// n. What an operation retains is leaked when its submission fails.
 #[test]
-fn n_a_failed_submission_gives_everything_back() {
+fn n_a_failed_submission_returns_everything() {
     let engine = soft(vec![device(1)]);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
     let refused = engine

@@ -56,7 +56,7 @@ fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
 /// A device is lost with several jobs in one queue, none of which it has reported: they come back in their order, and so do
 /// those for which it has had no room (S5).
 #[test]
-fn jobs_of_a_lost_device_come_back_in_order() {
+fn jobs_of_a_lost_device_are_reclaimed_in_order() {
     for (room, taken) in [(4, vec![1, 2, 3, 4]), (2, vec![1, 2])] {
         let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(room).start();
         for id in 1..=4 {
@@ -111,7 +111,7 @@ fn submission_to_any_queue_during_a_shutdown_is_refused() {
 /// While the host is asked whether it can do an operation early, something fails that the operation waits for. It cannot, and
 /// the operation fails at once, whatever else it waits for (S3).
 #[test]
-fn operation_whose_wait_fails_while_the_host_is_asked_for_it_fails_at_once() {
+fn operation_whose_wait_fails_during_try_early_fails_at_once() {
     let rig = Rig::new(1, NativeWaits::None);
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1), (&y, 1)], 1);
@@ -265,7 +265,7 @@ impl Backend for Unwatched {
 /// A program need not have a thread that watches descriptors. During a shutdown the engine asks such a device by
 /// itself, or work that has long ended counts as unfinished (S10).
 #[test]
-fn shutdown_asks_a_device_whose_descriptor_is_not_watched() {
+fn shutdown_polls_a_device_whose_descriptor_nobody_polls() {
     within(LIMIT, || {
         let unwatched =
             Unwatched { polls: AtomicUsize::new(0), latest: Mutex::default(), completer: OnceLock::new() };
@@ -315,7 +315,7 @@ fn refused_for_room_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) 
 /// The engine is shut down while a device is being offered a job that it has no room for. The job has not begun, so it is
 /// cancelled like all others (S5, S10).
 #[test]
-fn job_that_comes_back_from_a_full_device_during_a_shutdown_is_cancelled() {
+fn job_refused_by_a_full_device_during_a_shutdown_is_cancelled() {
     within(4 * LIMIT, || {
         let rig = Devices::new(vec![rig::device(1, NativeWaits::None)]).queue_capacity(1).start();
         let engine = rig.engine.clone();
@@ -455,7 +455,7 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
 /// The last handle on an engine goes while a callback runs on the thread of its device. That thread lets the engine go when the
 /// callback returns (S8, S10).
 #[test]
-fn engine_that_is_dropped_during_a_callback_goes_with_it() {
+fn engine_dropped_during_a_callback_is_freed_after_it() {
     within(2 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let x = rig.semaphore();
@@ -490,7 +490,7 @@ fn host_operations_are_counted_while_they_run() {
 /// A queue that has more operations than one turn ends is shut down while another thread makes an event for the next batch.
 /// What has not begun by then does not begin (S10).
 #[test]
-fn batch_in_the_making_is_not_issued_once_a_shutdown_has_begun_to_end_the_queue() {
+fn batch_in_the_making_is_not_submitted_once_a_shutdown_has_begun_to_end_the_queue() {
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::Events);
         let [never, gate, x] = rig.semaphores();
@@ -535,7 +535,7 @@ fn batch_in_the_making_is_not_issued_once_a_shutdown_has_begun_to_end_the_queue(
 
 /// Very many operations are held when their device is lost, or the engine is shut down. Not one is left (S10).
 #[test]
-fn held_operations_end_however_many_they_are() {
+fn blocked_operations_end_however_many_they_are() {
     for lost in [true, false] {
         let rig = Rig::new(1, NativeWaits::None);
         let [never, x] = rig.semaphores();
@@ -555,7 +555,7 @@ fn held_operations_end_however_many_they_are() {
 
 /// The backend panics when a device is asked to stop. The device is lost with what it had, and the shutdown ends (S10).
 #[test]
-fn device_that_panics_when_asked_to_stop_is_lost() {
+fn device_that_panics_in_abort_is_lost() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -580,7 +580,7 @@ impl<F: Fn(&Wakeup) + Send + Sync> Clock for Sleeping<F> {
 
 /// A device that ends its work within the grace is not asked to stop (S10).
 #[test]
-fn shutdown_leaves_a_device_alone_during_the_grace() {
+fn shutdown_does_not_abort_a_device_during_the_grace() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -614,7 +614,7 @@ fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
 /// Another thread shuts the engine down as well, and has less time. The one that waits longer is still woken by the end of the
 /// last job (S10).
 #[test]
-fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
+fn shutdown_that_times_out_keeps_the_wake_up_of_another_one() {
     let rig = Rig::new(1, NativeWaits::None);
     rig.job(0, &[], &[], 1);
     let clock = Sleeping(|pending: &Wakeup| {
@@ -670,7 +670,7 @@ impl<F: Fn() -> bool + Send + Sync> Clock for Leaping<F> {
 /// One device is busy, one has nothing to do, and one is lost. When the grace is over a shutdown asks the first to stop and
 /// leaves the others alone, and it waits for what the first makes of that (S10).
 #[test]
-fn shutdown_asks_only_a_busy_device_to_stop_and_waits_for_it() {
+fn shutdown_aborts_only_a_busy_device_and_waits_for_it() {
     let rig = Devices::new(vec![device(1, NativeWaits::None); 3]).start();
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);

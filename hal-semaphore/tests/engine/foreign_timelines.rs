@@ -253,7 +253,7 @@ fn elsewhere() -> (Either, Arc<Elsewhere>) {
 /// One signal sets a chain of barriers free, each of which signals what the next waits for. The timeline is shown each step, and
 /// what came of many steps is told once: its waiters are not woken for each link (S7).
 #[test]
-fn steps_of_a_chain_that_is_set_free_at_once_are_told_together() {
+fn steps_of_a_released_chain_are_published_together() {
     const LINKS: u64 = 256;
     let setup = Setup::new();
     let (chain, at) = setup.mirrored();
@@ -285,7 +285,7 @@ fn signals_of_two_foreign_timelines_are_both_delivered() {
 /// A foreign timeline cannot be watched: its driver panics. The operation that waits for it would never be told, so it
 /// fails instead (S3, S9).
 #[test]
-fn wait_for_a_timeline_that_cannot_be_watched_fails() {
+fn wait_for_a_timeline_without_subscription_fails() {
     let setup = Setup::new();
     let bad = Either::Elsewhere(Arc::new(Elsewhere { refuses_to_be_watched: true, ..Elsewhere::default() }));
     let (y, _) = setup.mirrored();
@@ -298,7 +298,7 @@ fn wait_for_a_timeline_that_cannot_be_watched_fails() {
 
 /// A foreign wait is watched once, is released by what its watcher is told, and is no longer watched then (S9).
 #[test]
-fn foreign_wait_is_released_by_its_watcher() {
+fn foreign_wait_is_released_by_its_subscriber() {
     for (told, ends_well) in [(Ok(3), true), (Ok(2), false), (Err(broken("the other driver's")), false)] {
         let setup = Setup::new();
         let ((x, at_x), (y, _)) = (elsewhere(), setup.mirrored());
@@ -354,7 +354,7 @@ fn steps_of_a_mirrored_timeline_are_shown_in_order() {
 /// Waiters that only the timeline knows are woken after the step is shown, when the timeline knows which point of a queue made
 /// it (S1).
 #[test]
-fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
+fn waiters_of_a_mirrored_timeline_are_notified_of_the_point() {
     let setup = Setup::new();
     let (x, mirror) = setup.mirrored();
     setup.submit(&[], &[(x.clone(), 1)], Action::Queue(1));
@@ -373,7 +373,7 @@ fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
 
 /// Of values of one timeline that come in a row its waiters are told the last, and of no other's (S1).
 #[test]
-fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
+fn waiters_of_a_mirrored_timeline_are_notified_once_of_values_in_a_row() {
     let setup = Setup::new();
     let ((x, at_x), (y, at_y)) = (setup.mirrored(), setup.mirrored());
     // The second of y's is there already when its operation ends.
@@ -400,7 +400,7 @@ fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
 /// A timeline is told that it has moved though it has no waits, at once and where the operation ends: no other thread is
 /// asked to (S8).
 #[test]
-fn timeline_without_waiters_is_told_where_its_operation_ends() {
+fn timeline_without_waiters_records_the_end_of_its_operation() {
     let setup = Setup::that_keeps_deferred();
     let ((x, at_x), (y, at_y)) = (setup.with_waiters(false), setup.with_waiters(false));
     setup.submit(&[], &[(x.clone(), 1)], Action::Barrier);
@@ -414,7 +414,7 @@ fn timeline_without_waiters_is_told_where_its_operation_ends() {
 
 /// What is left to the backend is run in the order in which it became due, whichever of the pieces is run first (S8).
 #[test]
-fn callbacks_left_to_the_backend_run_in_order() {
+fn callbacks_deferred_to_the_backend_run_in_order() {
     let setup = Setup::that_keeps_deferred();
     let order = Arc::new(Mutex::new(Vec::new()));
     let timelines: Vec<_> = (0..3).map(|_| setup.with_waiters(false)).collect();
@@ -470,7 +470,7 @@ fn mirror_and_truth_agree_after_a_race() {
 /// Callbacks and foreign deliveries that become due inside `submit` go to the backend, which runs them where it likes.
 /// The value is there at once; until the backend runs them nothing else has happened (S8).
 #[test]
-fn callback_that_becomes_due_inside_submit_runs_where_the_backend_says() {
+fn callback_that_becomes_due_inside_submit_runs_on_the_backends_thread() {
     let setup = Setup::that_keeps_deferred();
     let ((x, mirror), (y, at_y)) = (setup.mirrored(), elsewhere());
     let called = Arc::new(AtomicUsize::new(0));
@@ -494,7 +494,7 @@ fn callback_that_becomes_due_inside_submit_runs_where_the_backend_says() {
 /// What was deferred is dropped by a backend that is going away. That ends nothing else: the operation has ended, and the
 /// engine takes more work (S8, S10).
 #[test]
-fn deferred_callbacks_that_are_dropped_leave_the_engine_whole() {
+fn dropped_deferred_callbacks_still_run() {
     within(LIMIT, || {
         let setup = Setup::that_keeps_deferred();
         let (x, mirror) = setup.mirrored();
@@ -509,7 +509,7 @@ fn deferred_callbacks_that_are_dropped_leave_the_engine_whole() {
 /// An operation signals some values of one timeline, and another driver's timeline in between. Word for the other driver is left
 /// before the engine's own moves, by which others may hear of the end; the own steps are made in their order (S1, S9).
 #[test]
-fn signals_of_an_operation_are_made_in_order_behind_word_for_other_drivers() {
+fn signals_of_an_operation_are_made_in_order_behind_posted_deliveries() {
     let setup = Setup::new();
     let (x, mirror) = setup.mirrored();
     let beside = Some(mirror.clone());

@@ -69,7 +69,7 @@ fn each_case(check: impl Fn(NativeWaits, usize, &str) + Copy + Send + 'static) {
 /// The first pieces run and are reported while the rest of their batch is still being taken. They end well, and so does
 /// what comes after (S2, S5).
 #[test]
-fn completion_between_two_pieces_of_a_batch_counts() {
+fn completion_between_two_items_of_a_batch_counts() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, Job::new);
         batch
@@ -88,7 +88,7 @@ fn completion_between_two_pieces_of_a_batch_counts() {
 /// A piece is reported as failed before the rest of its batch is taken: its own signal fails, its neighbours' do not,
 /// and the consumer fails with its cause (S3).
 #[test]
-fn failure_between_two_pieces_of_a_batch_stays_with_its_piece() {
+fn failure_between_two_items_of_a_batch_stays_with_its_item() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, move |id| {
             let job = Job::new(id);
@@ -109,7 +109,7 @@ fn failure_between_two_pieces_of_a_batch_stays_with_its_piece() {
 /// The device is lost while it takes a batch. Everything of the batch fails with that one cause, and comes back (S3,
 /// S5).
 #[test]
-fn loss_between_two_pieces_of_a_batch_fails_the_batch() {
+fn loss_between_two_items_of_a_batch_fails_the_batch() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, Job::new);
         batch.rig.once(Moment::Taken(JOBS[position]), |devices| devices.lose(0, &broken("bus error")));
@@ -146,7 +146,7 @@ fn loss_after_completion_inside_submit_spares_what_was_reported() {
 
 /// The device cannot take a piece: that piece fails, those before and after it run in their order (S3).
 #[test]
-fn refused_piece_of_a_batch_fails_alone() {
+fn refused_item_of_a_batch_fails_alone() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, move |id| {
             let job = Job::new(id);
@@ -204,7 +204,7 @@ fn lost_answer_fails_the_whole_batch() {
 
 /// Reports may overtake each other on their way to the engine. A later one that says less takes nothing back (S5).
 #[test]
-fn stale_report_inside_submit_takes_nothing_back() {
+fn stale_report_inside_submit_changes_nothing() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
@@ -224,7 +224,7 @@ fn stale_report_inside_submit_takes_nothing_back() {
 
 /// The backend submits to the queue whose submission it is inside of. That work is next, after the batch (S2, S8).
 #[test]
-fn submission_from_inside_submit_comes_next_in_its_queue() {
+fn submission_from_inside_submit_is_next_in_its_queue() {
     for native_waits in ALL_NATIVE_WAITS {
         within(LIMIT, move || {
             let rig = Rig::new(2, native_waits);
@@ -303,7 +303,7 @@ fn lost_answer_after_completion_inside_submit_spares_what_was_reported() {
 /// The device reports a whole batch and then answers that it is lost. What it reported has ended well, and it is lost all
 /// the same (S3).
 #[test]
-fn loss_behind_a_batch_that_was_reported_is_taken_down() {
+fn loss_behind_a_reported_batch_is_recorded() {
     for native_waits in ALL_NATIVE_WAITS {
         let batch = Batch::new(native_waits, Job::new);
         batch.rig.once(Moment::SubmitEnds(0), |devices| while devices.step(0) && devices.report(0) {});
@@ -338,7 +338,7 @@ fn report_of_an_earlier_job_inside_submit_ends_it_at_once() {
 /// While the device takes a job it is lost, and then reports the job before. That one ends well; the one on its way is still
 /// the device's to look at, and does not come back before `submit` has returned (S5).
 #[test]
-fn job_on_its_way_to_a_device_that_is_lost_comes_back_after_submit() {
+fn job_on_its_way_to_a_lost_device_is_reclaimed_after_submit() {
     let rig = Rig::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);

@@ -223,7 +223,7 @@ fn run(native_waits: NativeWaits, seed: u64, fails: bool) -> Seen {
 }
 
 #[test]
-fn operations_are_held_only_where_nothing_covers_a_wait_and_end_where_one_fails() {
+fn operations_are_blocked_only_without_a_dependency_and_end_if_a_wait_fails() {
     for native_waits in ALL_NATIVE_WAITS {
         let mut all = Seen::default();
         for seed in 0..300 {

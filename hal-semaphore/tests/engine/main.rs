@@ -12,7 +12,6 @@
 )]
 
 mod admission;
-mod ahead;
 mod backlogs;
 mod callbacks;
 mod choice_of_queue;
@@ -21,15 +20,15 @@ mod coalesced;
 #[path = "../common/mod.rs"]
 mod common;
 mod completion;
-mod covered;
 mod dag;
 mod defaults;
 mod defects;
 mod directions;
+mod early;
 mod early_ends;
-mod ending;
 mod foreign_timelines;
-mod given_back;
+mod full_devices;
+mod independent;
 mod inside_submit;
 mod least_cost;
 mod many_waits;
@@ -39,17 +38,18 @@ mod nested;
 mod noop;
 mod observed;
 mod order_of_ends;
+mod ordered_waits;
 mod other_drivers;
 mod owned_work;
 mod panics;
 mod promises;
 mod properties;
+mod reclaimed;
 #[path = "../common/rig.rs"]
 mod rig;
-mod room;
 mod same_values;
+mod shutdown;
 mod slow_drivers;
 mod statistics;
-mod strangers;
-mod truth;
+mod value_and_failure;
 mod waiting;

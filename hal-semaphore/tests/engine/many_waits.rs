@@ -11,7 +11,7 @@ const MANY: u64 = 150;
 
 /// Work of their own queue will signal what they wait for: they all go to the device behind it, the oldest first.
 #[test]
-fn waits_for_a_signal_of_their_own_queue_are_all_covered_in_order() {
+fn waits_for_a_signal_of_their_own_queue_are_all_satisfied_in_order() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     for id in 1..=MANY {
@@ -28,7 +28,7 @@ fn waits_for_a_signal_of_their_own_queue_are_all_covered_in_order() {
 /// Another queue waits for the same signal, whose work has its place in its queue and is not with the device, which is full.
 /// The other queue cannot wait for it natively yet.
 #[test]
-fn signal_that_is_not_with_its_device_covers_waits_of_its_own_queue_only() {
+fn queued_signal_satisfies_waits_of_its_own_queue_only() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(0, &[], &[], MANY + 1);
@@ -46,7 +46,7 @@ fn signal_that_is_not_with_its_device_covers_waits_of_its_own_queue_only() {
 /// Queues of two devices wait for a signal that one of them cannot wait for natively. That one stays held when the other
 /// is let go.
 #[test]
-fn accepted_signal_covers_waits_only_where_the_device_can_wait_for_it() {
+fn submitted_signal_satisfies_waits_only_if_the_device_can_wait_for_it() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
         let rig = Devices::new(vec![device(2, native_waits), device(1, native_waits)]).start();
         let x = rig.semaphore();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A marker or barrier that ends with the work before it has no epoch on the device. A queue that is told to wait for
 /// that epoch never runs again, so the wait has to name one that the device was given (S2, S6).
 #[test]
-fn native_wait_behind_marker_names_an_issued_epoch() {
+fn native_wait_behind_marker_names_a_submitted_epoch() {
     let rig = Rig::new(3, NativeWaits::Epochs);
     let [y, z, x, w] = rig.semaphores();
     rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
@@ -93,7 +93,7 @@ fn wait_for_barrier_on_empty_queue_ends_with_bare_epochs() {
 /// A barrier with a native wait comes back from a full device. Before it goes there again that wait is reached, and what it
 /// waits for besides costs nothing: it records no event then. The one that it was to record before is not waited for (S6).
 #[test]
-fn barrier_that_came_back_is_not_waited_for_by_the_event_it_had() {
+fn returned_barrier_is_not_waited_for_by_its_former_event() {
     let (rig, z) = empty_queue_behind_late_report(NativeWaits::Events, |y| y.signal(1).unwrap());
     let [v, x, w] = rig.semaphores();
     rig.job(2, &[], &[(&v, 1)], 3);
@@ -112,7 +112,7 @@ fn barrier_that_came_back_is_not_waited_for_by_the_event_it_had() {
 /// Two jobs are on their way to the device together. The first one fails there, since something fails that it waits for. The
 /// native wait that it was to have goes with it: the second job, which waits for the same producer, has one of its own (S6).
 #[test]
-fn native_wait_of_a_job_that_fails_on_its_way_serves_no_other() {
+fn native_wait_of_a_job_that_fails_during_submission_serves_no_other() {
     let rig = Rig::new(2, NativeWaits::Events);
     let [a, b, c] = rig.semaphores();
     rig.job(1, &[], &[(&a, 1), (&b, 1)], 1);
@@ -134,7 +134,7 @@ fn native_wait_of_a_job_that_fails_on_its_way_serves_no_other() {
 /// What a barrier waits for in another queue is reached while the barrier is on its way to the device. It ends there and then,
 /// and not with the job in front of it (S6, S13).
 #[test]
-fn barrier_that_is_reached_on_its_way_ends_before_the_job_in_front_of_it() {
+fn barrier_reached_during_submission_ends_before_the_job_in_front_of_it() {
     let rig = Rig::new(2, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.job(1, &[], &[(&x, 1)], 1);
@@ -167,7 +167,7 @@ fn signal_without_an_event_is_not_waited_for_by_a_later_one() {
 /// Two jobs that go to the device together signal the same timeline. The jobs that wait for the first signal were there before:
 /// they wait for the first job alone, and their queue is told so once (S6).
 #[test]
-fn held_jobs_wait_for_the_first_of_two_signals_that_go_to_the_device_together() {
+fn blocked_jobs_wait_for_the_first_of_two_signals_of_one_batch() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
         let rig = Rig::new(2, native_waits);
         let [gate, x] = rig.semaphores();
@@ -187,7 +187,7 @@ fn held_jobs_wait_for_the_first_of_two_signals_that_go_to_the_device_together() 
 /// While the backend makes an event, another submission reaches the same queue and can take the event. The signal that
 /// is left without one must not be passed off as covered by a later one (S6).
 #[test]
-fn submission_while_event_is_made_keeps_its_own_cover() {
+fn submission_while_event_is_made_keeps_its_own_dependency() {
     let rig = Rig::new(3, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.once(Moment::EventCreation, {
@@ -378,7 +378,7 @@ fn waits_across_queues_go_on_when_events_run_out() {
 /// Two jobs in a row are refused on a queue that has nothing in flight. A barrier that comes after them names, for those
 /// that wait for it natively, the last epoch that the device was given, and none of the refused (S6).
 #[test]
-fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
+fn barrier_behind_two_refused_jobs_names_a_submitted_epoch() {
     within(LIMIT, || {
         let rig = Rig::new(3, NativeWaits::Epochs);
         let [y, z, before, after] = rig.semaphores();
@@ -401,7 +401,7 @@ fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
 /// Very many jobs wait for a value when the one comes that will signal it, in its own queue and in another one. All of them
 /// go to the device with it, and the host need not come by between (S2, S6).
 #[test]
-fn one_signal_covers_very_many_waits() {
+fn one_signal_satisfies_very_many_waits() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
         let rig = Rig::new(2, native_waits);
         let x = rig.semaphore();
@@ -434,7 +434,7 @@ fn order_in_which_peers_are_named_means_nothing() {
 /// While the engine has an event made for one job, another one comes to the same queue. It gets an event of its own, and so do
 /// those after it: what waits for them does not become the host's business (S6).
 #[test]
-fn job_that_comes_while_an_event_is_made_has_one_too() {
+fn job_submitted_while_an_event_is_made_has_one_too() {
     let rig = Rig::new(2, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.once(Moment::EventCreation, {
@@ -492,7 +492,7 @@ fn failed_job_ends_before_the_report_of_its_producer() {
 /// queue has learnt that what it did meanwhile implies the wait. The device never had the barrier, so another queue does not wait
 /// for it natively (S2, S6).
 #[test]
-fn barrier_that_was_refused_and_needs_no_wait_any_more_is_waited_for_on_the_host() {
+fn refused_barrier_whose_wait_is_reached_is_waited_for_on_the_host() {
     let rig = Devices::new(vec![device(4, NativeWaits::Events)]).queue_capacity(1).start();
     let [y, z, w, gate, v, u] = rig.semaphores();
     // Once the device has been full, a queue that finds it full again waits until something has ended.

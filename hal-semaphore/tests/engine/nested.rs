@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 /// A callback deep inside others submits what ends at once. The submission leaves that to the calls around it, which submit
 /// nothing: they call back what is due on their own thread, before the outermost returns (S8).
 #[test]
-fn callback_of_what_a_deep_submission_has_left_is_called_by_the_calls_around_it() {
+fn callback_of_a_deep_submission_is_called_by_the_calls_around_it() {
     within(LIMIT, || {
         let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
         let x = rig.semaphore();
@@ -47,7 +47,7 @@ fn submissions_deep_inside_others_keep_their_order() {
 /// What was submitted deep inside others is left to the calls around. What another thread submits meanwhile comes behind it,
 /// though nothing else keeps it from going to its device at once (S2).
 #[test]
-fn submission_of_another_thread_comes_behind_one_that_is_left_to_the_calls_around() {
+fn submission_of_another_thread_comes_behind_one_left_to_the_calls_around() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let deep = rig.clone();
@@ -86,7 +86,7 @@ fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
 /// An operation that waits for another engine's timeline is submitted deep inside others, which have yet to watch the
 /// timeline, and the engine is told to give back memory. The watch is not among that (S9).
 #[test]
-fn trim_deep_inside_others_takes_nothing_that_is_still_to_be_done() {
+fn trim_deep_inside_others_keeps_deferred_work() {
     within(LIMIT, || {
         let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
         let (x, far) = (rig.semaphore(), other.semaphore());
@@ -106,7 +106,7 @@ fn trim_deep_inside_others_takes_nothing_that_is_still_to_be_done() {
 /// Work fails as it is submitted, and its backend submits the next when it comes back, again and again. Those calls are a few
 /// deep inside each other, however many there are (S7).
 #[test]
-fn submissions_from_work_that_comes_back_are_a_few_deep() {
+fn submissions_from_reclaim_are_a_few_levels_deep() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let failed = rig.semaphore();

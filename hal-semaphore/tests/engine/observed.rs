@@ -127,7 +127,7 @@ const JOB: Action<()> = Action::Queue(());
 /// Each class of wait is told when the operation is submitted and again when it goes to its queue, where a timeline that a
 /// later operation of the same name uses is another one.
 #[test]
-fn life_of_an_operation_is_told_step_by_step() {
+fn steps_of_an_operation_are_observed_in_order() {
     let mut it = Watched::new(2);
     it.submit((0, 0), &[], &[(0, 1)], JOB);
     assert_eq!(it.told(), ["0 ordered 0.0@1", "0 issued 0.0@1"]);
@@ -161,7 +161,7 @@ fn life_of_an_operation_is_told_step_by_step() {
 /// What is held is told to be, and is told again what it costs when it goes to its queue. What never gets a place there
 /// ends nowhere.
 #[test]
-fn held_and_unplaced_operations_are_told() {
+fn blocked_and_pending_operations_are_observed() {
     let mut it = Watched::new(2);
     it.submit((0, 0), &[(0, 2)], &[], JOB);
     it.submit((0, 0), &[(1, 1)], &[], JOB);
@@ -193,7 +193,7 @@ fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
 
 /// The same of signals of the queue itself: a wait is behind an operation that makes the value, not behind later ones.
 #[test]
-fn wait_that_queue_order_covers_names_no_later_signal_than_it_needs() {
+fn wait_satisfied_by_queue_order_names_no_later_signal_than_it_needs() {
     let mut it = Watched::new(1);
     for value in 1..=3 {
         it.submit((0, 0), &[], &[(0, value)], JOB);
@@ -209,7 +209,7 @@ fn wait_that_queue_order_covers_names_no_later_signal_than_it_needs() {
 /// A device takes a job and is lost before it has answered. The job ends with the loss, and whether its device ever had it is told
 /// neither of one that goes there straight from its call nor of one that was held.
 #[test]
-fn job_whose_device_is_lost_while_it_takes_it_ends_and_is_not_issued() {
+fn job_whose_device_is_lost_during_submit_ends_and_is_not_submitted() {
     for waits in [&[][..], &[(0, 1)]] {
         let mut it = Watched::new(2);
         it.engine.backend().is_lost_inside.store(true, Ordering::Relaxed);
@@ -240,7 +240,7 @@ fn waits_for_foreign_timelines_have_no_name() {
 /// A timeline is known by a name of its own, also where the engine uses the place of one that is gone, of which it takes
 /// nothing over.
 #[test]
-fn timeline_takes_nothing_over_from_one_that_is_gone() {
+fn new_timeline_inherits_nothing_from_a_dropped_one() {
     let mut it = Watched::new(0);
     let gone = Semaphore::new(&it.engine, 0).unwrap();
     gone.signal(7).unwrap();

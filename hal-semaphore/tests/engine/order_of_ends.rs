@@ -132,7 +132,7 @@ impl Case {
 
 /// The device's work is visible only when it is reported, the host's when it returns: until then nothing is signalled.
 #[test]
-fn action_that_succeeds_signals_and_then_comes_back() {
+fn successful_action_signals_before_it_is_reclaimed() {
     for kind in KINDS {
         let case = Case::under_way(kind, Job::new(OWN), Job::new(1));
         case.assert_open();
@@ -166,7 +166,7 @@ fn action_that_succeeds_signals_and_then_comes_back() {
 /// The work of a host action is the backend's from [`run`](hal_semaphore::Backend::run) on. It does not come back a
 /// second time, whether it ends well, badly, or is dropped.
 #[test]
-fn host_action_that_has_begun_does_not_come_back() {
+fn started_host_action_is_not_reclaimed() {
     for kind in [Host, Declined] {
         for end in ["well", "badly", "dropped"] {
             let case = Case::under_way(kind, Job::new(OWN), Job::new(1));
@@ -190,7 +190,7 @@ fn host_action_that_has_begun_does_not_come_back() {
 
 /// The operation itself fails: on the device, when its device refuses it, or when it is done early.
 #[test]
-fn action_that_fails_signals_its_failure_and_then_comes_back() {
+fn failed_action_signals_its_failure_before_it_is_reclaimed() {
     for kind in [Queue, Early, Declined, Marker] {
         let own = broken("the operation's own");
         let jobs = match kind {
@@ -208,7 +208,7 @@ fn action_that_fails_signals_its_failure_and_then_comes_back() {
 
 /// What a held operation waits for fails.
 #[test]
-fn held_action_whose_wait_fails_signals_that_and_then_comes_back() {
+fn blocked_action_whose_wait_fails_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let case = Case::held(kind, Job::new(OWN));
         case.assert_open();
@@ -220,7 +220,7 @@ fn held_action_whose_wait_fails_signals_that_and_then_comes_back() {
 
 /// The producer fails, which the device does not know: it runs what comes after it all the same.
 #[test]
-fn action_whose_producer_fails_signals_that_and_then_comes_back() {
+fn action_whose_producer_fails_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let cause = broken("the producer's");
         let case = Case::under_way(kind, Job::new(OWN), Job::new(1).fails(&cause));
@@ -234,7 +234,7 @@ fn action_whose_producer_fails_signals_that_and_then_comes_back() {
 
 /// An operation that has not begun is cancelled.
 #[test]
-fn held_action_that_is_cancelled_signals_that_and_then_comes_back() {
+fn cancelled_blocked_action_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let case = Case::held(kind, Job::new(OWN));
         assert_eq!(case.rig.engine.cancel(case.ticket), Cancel::Cancelled);
@@ -246,7 +246,7 @@ fn held_action_that_is_cancelled_signals_that_and_then_comes_back() {
 
 /// The device is lost before the operation has begun, or while the device has it.
 #[test]
-fn action_of_a_lost_device_signals_that_and_then_comes_back() {
+fn action_of_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         for case in [Case::held(kind, Job::new(OWN)), Case::under_way(kind, Job::new(OWN), Job::new(1))] {
             case.assert_open();
@@ -259,7 +259,7 @@ fn action_of_a_lost_device_signals_that_and_then_comes_back() {
 
 /// The device was lost before the operation was submitted.
 #[test]
-fn action_for_a_lost_device_signals_that_and_then_comes_back() {
+fn action_for_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let rig = Rig::new(1, NativeWaits::Epochs);
         let cause = gone();
@@ -270,7 +270,7 @@ fn action_for_a_lost_device_signals_that_and_then_comes_back() {
 
 /// The last handle on what a held operation waits for is dropped: it can be signalled no more.
 #[test]
-fn action_whose_wait_is_abandoned_signals_that_and_then_comes_back() {
+fn action_whose_wait_is_abandoned_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let mut case = Case::held(kind, Job::new(OWN));
         let other = case.rig.semaphore();
@@ -284,7 +284,7 @@ fn action_whose_wait_is_abandoned_signals_that_and_then_comes_back() {
 /// A shutdown runs out of time. The signals fail at once; what the device has comes back when it says so, and not
 /// before.
 #[test]
-fn action_at_a_forced_shutdown_signals_that_and_then_comes_back() {
+fn action_at_a_forced_shutdown_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         within(LIMIT, move || {
             let case = Case::under_way(kind, Job::new(OWN), Job::new(1));
@@ -312,7 +312,7 @@ fn action_at_a_forced_shutdown_signals_that_and_then_comes_back() {
 
 /// The backend panics while it takes the operation: its device is lost.
 #[test]
-fn action_whose_backend_panics_signals_that_and_then_comes_back() {
+fn action_whose_backend_panics_signals_that_before_it_is_reclaimed() {
     for kind in [Queue, Marker] {
         let rig = Rig::new(1, NativeWaits::Epochs);
         rig.once(Moment::Taken(OWN), |_| panic!("the driver panics"));
@@ -327,7 +327,7 @@ fn action_whose_backend_panics_signals_that_and_then_comes_back() {
 /// The device completes the operation before its `submit` returns: even then the work comes back once, after the
 /// signals.
 #[test]
-fn action_that_completes_inside_submit_signals_and_then_comes_back() {
+fn action_that_completes_inside_submit_signals_before_it_is_reclaimed() {
     for kind in [Queue, Marker, Barrier] {
         let rig = Rig::new(1, NativeWaits::Epochs);
         rig.always(Moment::SubmitEnds(0), rig::Devices::run_until_idle);

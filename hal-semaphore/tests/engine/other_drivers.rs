@@ -238,7 +238,7 @@ fn submission_during_which_the_engine_is_shut_down_is_refused() {
 /// The other driver panics when it is asked for a value. Whatever becomes of that submission, the next one has nothing to
 /// do with what it waited for (S1, S9).
 #[test]
-fn foreign_driver_that_panics_when_asked_leaves_no_wait_behind() {
+fn foreign_driver_that_panics_in_value_leaves_no_wait_behind() {
     let setup = Setup::new();
     let ((x, at_x), (z, _), (y, at_y)) = (setup.own(), setup.own(), setup.own());
     let (bad, at_bad) = other();
@@ -252,7 +252,7 @@ fn foreign_driver_that_panics_when_asked_leaves_no_wait_behind() {
 /// Operations that succeed and, after them in the same queue, one that fails signal the same foreign timeline. The other
 /// driver is told in that order, or a waiter there for the first sees it fail (S1, S9).
 #[test]
-fn foreign_timeline_is_told_of_a_success_before_the_failure_behind_it() {
+fn foreign_timeline_gets_a_success_before_the_failure_behind_it() {
     let setup = Setup::new();
     let (x, at_x) = other();
     setup.submit(&[], &[(&x, 1)], Action::Barrier);
@@ -267,7 +267,7 @@ fn foreign_timeline_is_told_of_a_success_before_the_failure_behind_it() {
 /// A barrier signals a slow driver's timeline and a second driver's; a job behind it fails and signals the second one's,
 /// while the first driver has not returned. The second is told in order, and at once (S1, S9, S13).
 #[test]
-fn slow_driver_neither_holds_another_one_up_nor_changes_the_order_there() {
+fn slow_driver_neither_delays_another_one_nor_changes_its_order() {
     within(LIMIT, || {
         let setup = Setup::new();
         let ((z, at_z), (x, at_x)) = (other(), other());
@@ -295,7 +295,7 @@ fn slow_driver_neither_holds_another_one_up_nor_changes_the_order_there() {
 /// queue's alone and one that two queues share. Each is told of every signal, its own queue's in their order, and what a
 /// job held goes when both were told (S5, S9).
 #[test]
-fn other_drivers_are_told_in_order_by_many_threads() {
+fn many_threads_deliver_to_other_drivers_in_order() {
     const QUEUES: usize = 4;
     const JOBS: usize = 200;
     within(4 * LIMIT, || {
@@ -336,7 +336,7 @@ fn other_drivers_are_told_in_order_by_many_threads() {
 
 /// What a job held is given back when the other driver has been told, even by another thread (S5).
 #[test]
-fn work_comes_back_when_the_last_of_its_letters_is_delivered() {
+fn work_is_reclaimed_when_its_last_delivery_is_made() {
     within(LIMIT, || {
         let setup = Setup::new();
         let (z, at_z) = other();
@@ -394,7 +394,7 @@ fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
 /// Two jobs end together, of which only the first signals another driver's timeline. The work of the second comes back without
 /// regard to that driver (S9, S13).
 #[test]
-fn work_without_a_foreign_signal_does_not_wait_for_another_drivers_word() {
+fn work_without_a_foreign_signal_does_not_wait_for_deliveries() {
     let setup = Setup::new();
     let ((x, at_x), (y, _)) = (other(), setup.own());
     let back_when_told = Arc::new(OnceLock::new());

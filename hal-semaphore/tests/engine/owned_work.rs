@@ -180,7 +180,7 @@ impl Setup {
 
 /// A batch is larger than the room, again and again. What was put back goes to the device in its order, as it was.
 #[test]
-fn work_that_is_put_back_in_the_middle_of_a_batch_comes_again_in_order() {
+fn work_returned_in_the_middle_of_a_batch_is_submitted_again_in_order() {
     let mut setup = Setup::with_room(3);
     let gate = Semaphore::new(&setup.engine, 0).unwrap();
     for _ in 0..20 {
@@ -200,7 +200,7 @@ fn work_that_is_put_back_in_the_middle_of_a_batch_comes_again_in_order() {
 
 /// While work that was put back waits for room it is cancelled, the engine is shut down or the device is lost. It comes back.
 #[test]
-fn work_that_was_put_back_is_given_back_however_its_wait_for_room_ends() {
+fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
     for held in [false, true] {
         for end in ["cancelled", "shut down", "lost"] {
             within(LIMIT, move || {
@@ -254,7 +254,7 @@ fn work_that_is_refused_and_kept_by_the_device_fails_alone() {
 /// Of jobs that end together the last is told, as far as they end well and have left nothing. One that fails among them is told
 /// itself, and so is one whose work the device has left.
 #[test]
-fn ends_that_leave_nothing_are_told_as_one_up_to_a_failure_or_what_is_left() {
+fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
     let mut setup = Setup::with_room(usize::MAX);
     setup.state().leaves = Some(6);
     let first = setup.job(1, &[], &[]);
@@ -280,7 +280,7 @@ fn ends_that_leave_nothing_are_told_as_one_up_to_a_failure_or_what_is_left() {
 
 /// A job that signals another driver's timeline is told when that has been told, and the others around it without it.
 #[test]
-fn end_that_another_driver_is_told_of_is_told_beside_the_others() {
+fn end_with_a_delivery_is_not_merged_with_others() {
     within(LIMIT, || {
         let other = Engine::new(Taker::with_room(0)).unwrap();
         let elsewhere = Semaphore::new(&other, 0).unwrap();
@@ -303,7 +303,7 @@ fn end_that_another_driver_is_told_of_is_told_beside_the_others() {
 /// refusals, failures, cancellation, and a loss or a shut-down. Each piece of work is somewhere once, an end is told when all
 /// signals up to there are out, and the last end of a queue that ends well is told.
 #[test]
-fn work_is_owned_once_and_ends_are_told_behind_their_signals_whatever_happens() {
+fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
     for seed in 0..150 {
         within(4 * LIMIT, move || {
             let mut dice = Seeded::new(seed);

@@ -266,7 +266,7 @@ fn has_ended(timeline: &Mean) -> bool {
 /// A timeline's driver panics when the timeline is shown a step, its waiters are looked for or told, or its handle goes, on
 /// a thread that completes a job. The timeline is where it should be, or fails; what comes after it goes on (S3, S5, S10).
 #[test]
-fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
+fn timeline_that_panics_while_a_job_ends_delays_nothing() {
     for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
         within(LIMIT, move || {
             let setup = Setup::new();
@@ -299,7 +299,7 @@ fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
 
 /// A handle panics as it goes because a later value of its timeline says more. The later one is told (S5, S10).
 #[test]
-fn handle_that_panics_beside_a_later_value_holds_nothing_up() {
+fn handle_that_panics_beside_a_later_value_delays_nothing() {
     within(LIMIT, || {
         let setup = Setup::new();
         let [bad, behind] = std::array::from_fn(|_| setup.own());
@@ -340,7 +340,7 @@ impl Backend for Unaskable {
 
 /// What such a device had done is unknown: it is lost with all that it had (S3, S10).
 #[test]
-fn device_that_panics_when_it_is_asked_is_lost() {
+fn device_that_panics_in_poll_is_lost() {
     let engine = Engine::new(Unaskable).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     engine.poll();
@@ -354,7 +354,7 @@ fn device_that_panics_when_it_is_asked_is_lost() {
 
 /// The same inside `submit`, where what may call the program back is left to another thread (S8, S10).
 #[test]
-fn timeline_that_panics_inside_submit_holds_nothing_up() {
+fn timeline_that_panics_inside_submit_delays_nothing() {
     for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
         within(LIMIT, move || {
             let setup = Setup::new();
@@ -392,7 +392,7 @@ fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
 
 /// Another driver panics when it is told of a signal, or when it is watched no more; two of them at once, too (S9, S10).
 #[test]
-fn other_driver_that_panics_holds_nothing_up() {
+fn other_driver_that_panics_delays_nothing() {
     for spot in [Spot::Identity, Spot::Deliver, Spot::Drop, Spot::EndOfWatch] {
         within(LIMIT, move || {
             let setup = Setup::new();
@@ -420,7 +420,7 @@ fn other_driver_that_panics_holds_nothing_up() {
 /// Another driver's timeline is reached while it is being watched, and its driver panics when the handle goes by which it
 /// was watched, or the watch that is not needed any more. The submission has nothing to do with that (S9, S10).
 #[test]
-fn other_driver_that_panics_behind_its_watch_holds_nothing_up() {
+fn other_driver_that_panics_after_its_subscription_delays_nothing() {
     for spot in [Spot::Drop, Spot::EndOfWatch] {
         within(LIMIT, move || {
             let setup = Setup::new();
@@ -505,7 +505,7 @@ fn submits<B: Backend>(
 /// A program's lists panic, at each look that a submission takes at them. Until the submission succeeds nothing of it is left:
 /// what was waited for moves on, and what was to be signalled is neither signalled nor failed (S1, S5, S10).
 #[test]
-fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
+fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
     within(LIMIT, || {
         for elsewhere in [false, true] {
             let setup = Setup::new();
@@ -580,7 +580,7 @@ fn host_step_that_panics_has_not_happened() {
 
 /// The backend panics when it is asked whether reclaiming may call the program back, and the work when it is dropped (S5).
 #[test]
-fn work_that_panics_holds_nothing_up() {
+fn work_that_panics_delays_nothing() {
     for (asked, dropped) in [(true, false), (false, true)] {
         within(LIMIT, move || {
             let setup = Setup::new();
@@ -600,7 +600,7 @@ fn work_that_panics_holds_nothing_up() {
 /// A driver and a backend panic when they are asked whether they may call the program back. They may, for all that is known, so
 /// they are not told on the thread that submits, which may hold a lock of the program's (S8).
 #[test]
-fn timeline_that_panics_when_asked_whether_it_calls_back_is_told_on_another_thread() {
+fn timeline_that_panics_in_record_step_is_notified_on_another_thread() {
     within(LIMIT, || {
         let setup = Setup::new();
         let [never, x] = std::array::from_fn(|_| setup.own());
@@ -619,7 +619,7 @@ fn timeline_that_panics_when_asked_whether_it_calls_back_is_told_on_another_thre
 
 /// A callback's captured state panics when it goes, called or not (S8).
 #[test]
-fn callback_that_panics_when_it_is_dropped_holds_nothing_up() {
+fn callback_that_panics_when_dropped_delays_nothing() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

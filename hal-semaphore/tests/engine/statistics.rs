@@ -7,7 +7,7 @@ use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::{Action, Occupancy, Stats};
 
 #[test]
-fn everything_under_way_is_counted() {
+fn unfinished_objects_are_counted() {
     let rig = Devices::new(vec![device(2, NativeWaits::Events)]).start();
     let [x, gate] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);

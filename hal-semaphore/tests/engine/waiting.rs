@@ -129,7 +129,7 @@ fn wait_in_vain(engine: &Engine<Unwatched>, when_unwatched: impl FnOnce() + Send
 /// A program looks whether something has ended, without any time to wait. A device that no thread watches is asked, or it would
 /// never be seen (S13).
 #[test]
-fn wait_without_time_asks_a_device_whose_descriptor_is_not_watched() {
+fn wait_without_time_polls_a_device_whose_descriptor_nobody_polls() {
     let engine = Engine::new(Unwatched::default()).unwrap();
     let points = [(Either::Own(Arc::new(engine.register(0))), 1)];
     engine.submit(0, Affinity::ANY, &[], &points, Action::Queue(())).unwrap();
@@ -154,7 +154,7 @@ fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
 /// Another driver panics when its timeline is not watched any more. That is not the program's fault, whose wait ends as it
 /// would (S9).
 #[test]
-fn wait_ends_although_another_driver_panics_when_it_is_not_watched_any_more() {
+fn wait_ends_although_another_driver_panics_when_its_subscription_ends() {
     let engine = Engine::new(Unwatched::default()).unwrap();
     wait_in_vain(&engine, || panic!("the other driver panics"));
     assert_eq!(engine.stats().panics, 1);

@@ -67,7 +67,7 @@ fn chain_goes_to_its_device_without_the_host_on_the_way() {
 }
 
 #[test]
-fn early_action_that_cannot_be_done_ahead_waits_and_runs_on_the_host() {
+fn early_action_that_cannot_be_done_early_waits_and_runs_on_the_host() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Early(Job::early(2, false)));
@@ -85,7 +85,7 @@ fn early_action_that_cannot_be_done_ahead_waits_and_runs_on_the_host() {
 }
 
 #[test]
-fn operations_that_wait_for_the_host_are_not_asked_ahead() {
+fn operations_that_wait_for_the_host_are_not_tried_early() {
     let rig = Rig::new(device(1));
     rig.link(0, 2, Action::Early(Job::early(2, true)));
     assert!(rig.engine.backend().done_early().is_empty(), "the 1 is not promised");
@@ -96,7 +96,7 @@ fn operations_that_wait_for_the_host_are_not_asked_ahead() {
 }
 
 #[test]
-fn failure_ahead_is_the_operations_own() {
+fn failure_of_an_early_action_is_its_own() {
     let rig = Rig::new(device(1));
     let failure = Failure::new(Code::ResourceExhausted, "no memory");
     let y = Semaphore::new(&rig.engine, 0).unwrap();
@@ -124,7 +124,7 @@ fn waits_may_fail_after_an_early_operation() {
 }
 
 #[test]
-fn marker_that_waits_for_another_queue_is_the_devices_to_wait_for() {
+fn marker_that_waits_for_another_queue_goes_to_the_device() {
     for native_waits in [NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None] {
         let rig = Rig::new(DeviceSpec { native_waits, ..device(2) });
         rig.link(0, 1, Action::Queue(Job::new(1)));
@@ -141,7 +141,7 @@ fn marker_that_waits_for_another_queue_is_the_devices_to_wait_for() {
 }
 
 #[test]
-fn another_queue_waits_natively_for_what_a_marker_follows() {
+fn native_wait_for_a_marker_waits_for_the_work_before_it() {
     let rig = Rig::new(device(2));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Marker(Job::new(2)));
@@ -171,7 +171,7 @@ fn marker_that_is_refused_fails_and_the_queue_goes_on() {
 }
 
 #[test]
-fn markers_take_no_room_and_keep_their_place_in_a_full_queue() {
+fn markers_take_no_capacity_and_keep_their_order_in_a_full_queue() {
     let backend = SoftBackend::new(vec![device(1)]).capacity(1);
     let engine = Engine::new(backend).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
@@ -187,7 +187,7 @@ fn markers_take_no_room_and_keep_their_place_in_a_full_queue() {
 }
 
 #[test]
-fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
+fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
     for ahead in [true, false] {
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
@@ -242,7 +242,7 @@ impl Backend for Panics {
 }
 
 #[test]
-fn panic_ahead_fails_the_operation() {
+fn panic_of_an_early_action_fails_the_operation() {
     let engine = Engine::new(Panics(SoftBackend::new(vec![device(1)]))).unwrap();
     let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();

@@ -41,7 +41,7 @@ impl Backend for Recorder {
 }
 
 #[test]
-fn ended_operation_gives_back_its_work_and_where_it_ran_if_it_has_either() {
+fn ended_operation_is_reclaimed_with_its_work_and_point_if_it_has_either() {
     let engine = Engine::new(Recorder::default()).unwrap();
     let [x, never] = [0, 0].map(|value| Semaphore::new(&engine, value).unwrap());
     let submit = |queue, waits: &[(&Semaphore, u64)], signals: &[(&Semaphore, u64)], action| {

@@ -97,7 +97,7 @@ impl<F: FnOnce()> Clock for Meanwhile<F> {
 /// A thread waits on the host, and before it wakes more happens than it has waited for. What came first has decided its wait
 /// (S1, S3).
 #[test]
-fn host_wait_is_decided_by_what_came_first() {
+fn host_wait_is_decided_by_the_first_step() {
     let rig = Rig::new(1, NativeWaits::None);
     let wait = |mode, meanwhile: &dyn Fn(&Semaphore, &Semaphore)| {
         let [x, y] = rig.semaphores();
@@ -193,7 +193,7 @@ fn dependants_fail_with_the_failure_that_their_timeline_shows() {
 /// The host fails a timeline while the signal that would move it is on its way. If the signal loses, nothing that
 /// waited for it may end well: an effect whose cause never comes (S1).
 #[test]
-fn dependant_never_succeeds_on_a_timeline_that_never_gets_there() {
+fn dependant_never_succeeds_on_a_timeline_that_never_reaches_its_value() {
     let (here, there) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
     let ([x, y], foreign) = (here.semaphores(), there.semaphore());
     let _subscription = foreign.subscribe(1, {

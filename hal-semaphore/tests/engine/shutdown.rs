@@ -41,7 +41,7 @@ impl Backend for Mute {
 
 /// A device that has to be asked is lost with all that it had: it is not asked what has ended any more (S10).
 #[test]
-fn lost_device_is_not_asked_what_has_ended() {
+fn lost_device_is_not_polled() {
     let engine = Engine::new(Mute::default()).unwrap();
     engine.submit(0, Affinity::ANY, &[], &[], Action::Queue(())).unwrap();
     let ask = || {
@@ -56,7 +56,7 @@ fn lost_device_is_not_asked_what_has_ended() {
 /// The last handle on an engine is dropped while its device has a job. The device is asked to stop, and keeps the engine until
 /// it has (S10).
 #[test]
-fn dropped_engine_asks_its_device_to_stop() {
+fn dropped_engine_aborts_its_device() {
     let rig = Rig::new(1, NativeWaits::None);
     let asked = Arc::new(AtomicUsize::new(0));
     rig.job(0, &[], &[], 1);
@@ -76,7 +76,7 @@ fn dropped_engine_asks_its_device_to_stop() {
 /// A job fails with more jobs behind it than a queue ends at once. The engine is shut down when the first comes back, and has no
 /// time: the others end with the failure that they have, all the same (S3, S10).
 #[test]
-fn shutdown_amid_jobs_that_are_about_to_fail_leaves_them_their_failure() {
+fn shutdown_keeps_the_failure_of_jobs_that_are_about_to_fail() {
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::None);
         let gates: [Semaphore; 5] = rig.semaphores();
@@ -108,7 +108,7 @@ fn shutdown_amid_jobs_that_are_about_to_fail_leaves_them_their_failure() {
 /// A shutdown whose time is up runs callbacks that no thread has begun. They are called as on a thread that may call them, so
 /// what they call back in turn is called there, too (S8, S10).
 #[test]
-fn callback_that_a_shutdown_runs_may_call_back() {
+fn callback_run_by_a_shutdown_may_call_back() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -122,7 +122,7 @@ fn callback_that_a_shutdown_runs_may_call_back() {
 
 /// What the host has done ends, and what it signals has a callback, which takes its time. The engine is not at rest meanwhile (S10).
 #[test]
-fn shutdown_waits_for_the_callback_of_what_the_host_has_done() {
+fn shutdown_waits_for_the_callback_of_a_host_operation() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let x = rig.semaphore();
@@ -147,7 +147,7 @@ fn shutdown_waits_for_the_callback_of_what_the_host_has_done() {
 /// What a call has to do deep inside of others is left to those; a shutdown there does it before it looks whether the engine is at
 /// rest (S10).
 #[test]
-fn shutdown_deep_inside_other_calls_ends_what_has_not_begun() {
+fn shutdown_deep_inside_other_calls_ends_unstarted_operations() {
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::None);
         let [never, x, y] = rig.semaphores();

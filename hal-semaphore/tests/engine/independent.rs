@@ -223,7 +223,7 @@ impl Clock for LateOnceCalled {
 /// The only piece of a queue comes to a device that another queue has filled for long. It has its turn after a few of the
 /// other's, not after all of them (S13).
 #[test]
-fn one_piece_does_not_wait_for_all_of_another_queue() {
+fn one_job_does_not_wait_for_all_of_another_queue() {
     let desk = Desk::new(2, NativeWaits::None, 4);
     for _ in 0..2000 {
         desk.submit(0, &[], &[], Action::Queue(0));
@@ -235,7 +235,7 @@ fn one_piece_does_not_wait_for_all_of_another_queue() {
 
 /// Three queues that all have more than the device has room for share it (S13).
 #[test]
-fn queues_of_a_full_device_share_its_room() {
+fn queues_of_a_full_device_share_its_capacity() {
     let desk = Desk::new(3, NativeWaits::None, 6);
     for queue in 0..3 {
         for _ in 0..1000 {
@@ -257,7 +257,7 @@ fn queues_of_a_full_device_share_its_room() {
 
 /// The same where the device says that it has room as soon as it begins something, which ends later (S13).
 #[test]
-fn room_that_is_made_by_word_of_it_is_shared() {
+fn capacity_announced_by_unblock_is_shared() {
     let desk = Desk::new(2, NativeWaits::None, 4);
     for name in 0..2 {
         for _ in 0..1000 {
@@ -428,7 +428,7 @@ fn slow_waiter_keeps_no_work() {
 /// Two queues signal one timeline of another engine. The thread that tells it of the first signal is kept by a callback. The second
 /// is told all the same, and the work of each comes back when its signal can be seen (S5).
 #[test]
-fn work_comes_back_after_its_signal_though_a_callback_takes_its_time() {
+fn work_is_reclaimed_after_its_signal_though_a_callback_takes_long() {
     within(|| {
         let (desk, other) = (Desk::new(2, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
@@ -454,7 +454,7 @@ fn work_comes_back_after_its_signal_though_a_callback_takes_its_time() {
 /// A queue's work has been reported before what it waited for. More work comes to that queue, which will signal the same
 /// timeline. What was waited for ends, and the queue goes on (S6).
 #[test]
-fn later_signal_of_a_gated_queue_does_not_keep_it() {
+fn later_signal_does_not_keep_a_queue_gated() {
     let desk = Desk::new(2, NativeWaits::Epochs, 9);
     let (x, y) = (desk.semaphore(), desk.semaphore());
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
@@ -471,7 +471,7 @@ fn later_signal_of_a_gated_queue_does_not_keep_it() {
 /// A full queue has one piece on the device, which ends before what it waited for. When that has ended, too, the queue has
 /// room for the next (S13).
 #[test]
-fn queue_that_was_kept_by_another_has_room_when_that_has_ended() {
+fn queue_kept_full_by_another_resumes_when_that_has_ended() {
     let desk = Desk::new(2, NativeWaits::Epochs, 2);
     let x = desk.semaphore();
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
@@ -486,7 +486,7 @@ fn queue_that_was_kept_by_another_has_room_when_that_has_ended() {
 
 /// What an operation waited for has failed, and so has the operation by itself. Its own failure is what its signals say (S3).
 #[test]
-fn own_failure_counts_before_that_of_what_was_waited_for() {
+fn own_failure_counts_before_that_of_a_dependency() {
     let desk = Desk::new(2, NativeWaits::Epochs, 9);
     let (x, y) = (desk.semaphore(), desk.semaphore());
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
@@ -521,7 +521,7 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
 /// Many operations wait for one value. The first that goes on fails the timeline. Its value had come before, so that the
 /// others go on as well, however many they are (S1).
 #[test]
-fn failure_after_the_value_spares_those_that_were_not_released_yet() {
+fn failure_after_the_value_spares_waits_not_released_yet() {
     const MANY: u64 = 500;
     let desk = Desk::new(1, NativeWaits::None, 9);
     let x = desk.semaphore();
@@ -636,7 +636,7 @@ fn chain_between_two_engines_ends_on_a_small_stack() {
 
 /// A timeline is registered at more than any can reach: it stands at the limit (S1).
 #[test]
-fn timeline_that_is_registered_past_the_limit_stands_at_it() {
+fn timeline_registered_past_the_limit_is_at_the_limit() {
     let desk = Desk::new(1, NativeWaits::None, 9);
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
         assert_eq!(desk.0.register(value).query().unwrap(), MAX_VALUE, "{value:#x}");

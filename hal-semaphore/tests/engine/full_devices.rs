@@ -60,7 +60,7 @@ fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
 /// A job is reported before the producer that it waited for: it does not end yet, and its place on the device is free. The
 /// queue that needs the place does not wait for the producer's report (S13).
 #[test]
-fn report_of_a_job_that_may_not_end_yet_makes_room() {
+fn report_of_a_gated_job_frees_capacity() {
     let rig = Devices::new(vec![device(3, NativeWaits::Epochs)]).device_capacity(2).start();
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -187,7 +187,7 @@ fn report_during_a_full_answer_counts_for_a_queue_with_work_on_the_device() {
 /// Two jobs come back from a device that has nothing and yet no room. The first of them is what it cannot take, and fails; the
 /// second one it can (S13).
 #[test]
-fn first_of_the_jobs_for_which_an_empty_device_has_no_room_fails() {
+fn first_of_the_jobs_that_an_empty_device_cannot_take_fails() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
     let [gate, x, y] = rig.semaphores();
     rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1);
@@ -215,7 +215,7 @@ fn submission_behind_a_full_queue_carries_a_bounded_number_of_jobs() {
 
 /// Queues that share their device's room get by however little there is, and everything keeps its order (S2, S13).
 #[test]
-fn queues_that_share_little_room_all_finish() {
+fn queues_that_share_little_capacity_all_finish() {
     for capacity in 1..=3 {
         within(LIMIT, move || {
             let rig = Devices::new(vec![device(3, NativeWaits::Events)]).device_capacity(capacity).start();
@@ -234,7 +234,7 @@ fn queues_that_share_little_room_all_finish() {
 
 /// A device has no room for anything, ever. Each job fails with that, and none is left behind the first (S13).
 #[test]
-fn device_without_any_room_fails_each_job() {
+fn device_without_any_capacity_fails_each_job() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(0).start();
     for id in 1..=3 {
         let x = rig.semaphore();
@@ -247,7 +247,7 @@ fn device_without_any_room_fails_each_job() {
 /// A job came back because there was no room for it. A report of it is a mistake of the backend, which is told so: the job
 /// has yet to run (S5).
 #[test]
-fn report_of_a_job_that_came_back_is_refused() {
+fn report_of_a_returned_job_is_refused() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(0, &[], &[], 1);
@@ -264,7 +264,7 @@ fn report_of_a_job_that_came_back_is_refused() {
 /// A device with room for sixteen jobs ends one after the other. The queue does not hand over more after each, to get most of
 /// it back: once the device has been full it is asked again when a fair part of its jobs has ended (S13).
 #[test]
-fn full_device_is_not_asked_again_for_each_job_that_ends() {
+fn full_device_is_not_tried_again_for_each_job_that_ends() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(16).start();
     let x = rig.semaphore();
     let jobs = 400;
@@ -282,7 +282,7 @@ fn full_device_is_not_asked_again_for_each_job_that_ends() {
 /// A device that had room for one job gets more of it. Jobs that come one by one, and are taken at once each, show how much: a
 /// burst that comes then is handed over together, and room for it is not felt for again piece by piece (S13).
 #[test]
-fn jobs_that_are_taken_one_by_one_show_how_much_room_there_is() {
+fn jobs_taken_one_by_one_show_the_capacity() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
     let gate = rig.semaphore();
     rig.job(0, &[], &[], 1);
@@ -308,7 +308,7 @@ fn jobs_that_are_taken_one_by_one_show_how_much_room_there_is() {
 /// A job comes deep inside of other calls, so that its queue, which is full, takes it in when those return. What it waits for has failed
 /// by then: it fails at once, and does not wait for room (S3).
 #[test]
-fn job_of_a_full_queue_whose_wait_fails_before_it_has_its_place_fails_at_once() {
+fn pending_job_of_a_full_queue_whose_wait_fails_fails_at_once() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let [x, y] = rig.semaphores();
     rig.job(1, &[], &[(&x, 1)], 1);
