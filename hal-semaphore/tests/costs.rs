@@ -14,13 +14,16 @@ mod common;
 mod counting;
 #[path = "../benches/engine/delays.rs"]
 mod delays;
+#[path = "common/fake.rs"]
+mod fake;
 #[path = "common/rig.rs"]
 mod rig;
 
 use common::Seeded;
 use counting::{Counting, counted};
 use delays::Delays;
-use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use fake::Fake;
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::*;
 use rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -218,44 +221,15 @@ fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
     rig.assert_idle();
 }
 
-/// A device that has to be asked, and has ended everything by then, or when it is asked for the nth time.
-#[derive(Default)]
-struct Polled {
-    /// Each so many times; each time, if that is zero.
-    nth: usize,
-    asked: AtomicUsize,
-    submitted: Mutex<Vec<(QueueId, u64)>>,
-    completer: OnceLock<Completer>,
-}
-
-impl Backend for Polled {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Poll, ..device(2, NativeWaits::None) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        self.submitted.lock().unwrap().extend(batch.iter().map(|piece| (queue, piece.epoch)));
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        let asked = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.nth > 0 && !asked.is_multiple_of(self.nth) {
-            return;
+/// A polled device that reports everything at each `nth` poll; at each poll, if that is zero.
+fn polled(nth: usize) -> Engine<Fake<Semaphore, ()>> {
+    let spec = DeviceSpec { completion: Completion::Poll, ..device(2, NativeWaits::None) };
+    let report = move |fake: &Fake<Semaphore, ()>, _| {
+        if nth == 0 || fake.polls.load(Ordering::SeqCst).is_multiple_of(nth) {
+            fake.complete_all();
         }
-        let ended = std::mem::take(&mut *self.submitted.lock().unwrap());
-        for (queue, epoch) in ended {
-            self.completer.get().unwrap().complete(queue, epoch).unwrap();
-        }
-    }
+    };
+    Fake::new(vec![spec]).on_poll(report).on_reclaim(|_, ended| drop(ended)).start()
 }
 
 /// A clock that moves only in sleeps, by as much as was asked for.
@@ -279,7 +253,7 @@ impl Clock for Slept {
 #[test]
 fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
     let wait = |nth| {
-        let engine = Engine::new(Polled { nth, ..Polled::default() }).unwrap();
+        let engine = polled(nth);
         let x = Semaphore::new(&engine, 0).unwrap();
         let links = 500;
         for value in 1..=links {
@@ -303,13 +277,13 @@ fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
 #[test]
 fn wait_for_a_slow_device_polls_about_each_millisecond() {
     within(LIMIT, || {
-        let engine = Engine::new(Polled { nth: usize::MAX, ..Polled::default() }).unwrap();
+        let engine = polled(usize::MAX);
         let x = Semaphore::new(&engine, 0).unwrap();
         engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
         let (clock, until) = (Slept::default(), Duration::from_millis(100));
         let waited = engine.wait(WaitMode::All, &[(x, 1)], &clock, Some(until));
         assert!(matches!(waited, Err(WaitError::DeadlineExceeded)), "{waited:?}");
-        let asked = engine.backend().asked.load(Ordering::SeqCst);
+        let asked = engine.backend().polls.load(Ordering::SeqCst);
         assert!((100..=300).contains(&asked), "asked {asked} times in 100 ms");
         assert_eq!(clock.now(), until, "it sleeps no longer than it is to");
     });
@@ -504,7 +478,7 @@ fn dropped_large_timelines_leave_nothing_behind() {
 /// given back, too, after each such burst (S7).
 #[test]
 fn trim_releases_a_timelines_memory_after_a_burst_of_signals() {
-    let engine = Engine::new(Polled::default()).unwrap();
+    let engine = polled(0);
     let x = Semaphore::new(&engine, 0).unwrap();
     for burst in [0, 100_000] {
         let ((), allocated) = counted(|| {
@@ -646,7 +620,7 @@ fn trim_releases_a_queues_memory_after_operations_with_many_signals() {
 /// The host overtakes the signals that are under way, again and again. Those are not remembered for that (S7).
 #[test]
 fn signals_that_the_host_overtakes_leave_nothing_behind() {
-    let engine = Engine::new(Polled::default()).unwrap();
+    let engine = polled(0);
     let x = Semaphore::new(&engine, 0).unwrap();
     let rounds = |from: u64, to: u64| {
         for value in (from..to).map(|round| round * 10) {

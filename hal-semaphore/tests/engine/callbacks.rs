@@ -6,11 +6,9 @@
 //! on a thread that is inside `submit`, whatever made it due. And a callback may take its time, or wait for the host:
 //! only what depends on it waits with it.
 
+use crate::fake::Fake;
 use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
-use hal_semaphore::backend::{
-    Backend, Batch, Completer, Completion, DeferredCallbacks, DeviceSpec, Ended, HostTask, NativeWaits,
-    Submitted,
-};
+use hal_semaphore::backend::{Completion, DeferredCallbacks, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::*;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -277,56 +275,25 @@ fn callback_that_waits_for_operations_its_signal_releases_ends() {
     });
 }
 
-/// A device that has to be asked, and what it does with callbacks that are left to it.
-struct Asked {
-    completer: OnceLock<Completer>,
-    latest: Mutex<Option<(QueueId, u64)>>,
-    defer: fn(DeferredCallbacks),
-    at_once: bool,
-}
+type Polled = Fake<Semaphore, ()>;
 
-impl Asked {
-    fn engine(at_once: bool, defer: fn(DeferredCallbacks)) -> Engine<Self> {
-        let asked = Asked { completer: OnceLock::new(), latest: Mutex::default(), defer, at_once };
-        Engine::new(asked).unwrap()
-    }
-}
-
-impl Backend for Asked {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        *self.latest.lock().unwrap() = batch.iter().last().map(|piece| (queue, piece.epoch));
-        if self.at_once {
-            self.poll(0);
-        }
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        let latest = self.latest.lock().unwrap().take();
-        if let Some((queue, epoch)) = latest {
-            self.completer.get().unwrap().complete(queue, epoch).unwrap();
-        }
-    }
-
-    fn defer(&self, callbacks: DeferredCallbacks) {
-        (self.defer)(callbacks);
-    }
+/// A polled device, what it does with deferred callbacks, and whether its work ends inside `submit`.
+fn polled(at_once: bool, defer: fn(DeferredCallbacks)) -> Engine<Polled> {
+    let spec = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
+    Polled::new(vec![spec])
+        .on_submit(move |fake, queue, batch| {
+            fake.accept(queue, batch);
+            if at_once {
+                fake.complete_all();
+            }
+            Submitted::all()
+        })
+        .on_defer(move |_, callbacks| defer(callbacks))
+        .start()
 }
 
 /// Submits a job, holds the program's lock, which a callback wants, while `step` runs, and expects the callback afterwards.
-fn lock_held_while(engine: Engine<Asked>, step: impl FnOnce(&Engine<Asked>, &Semaphore) + Send + 'static) {
+fn lock_held_while(engine: Engine<Polled>, step: impl FnOnce(&Engine<Polled>, &Semaphore) + Send + 'static) {
     within(2 * LIMIT, move || {
         let x = Semaphore::new(&engine, 0).unwrap();
         let calls = Arc::new(Mutex::new(0));
@@ -347,7 +314,7 @@ fn lock_held_while(engine: Engine<Asked>, step: impl FnOnce(&Engine<Asked>, &Sem
 #[test]
 fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {
     for until in [Duration::from_secs(5), Duration::ZERO] {
-        lock_held_while(Asked::engine(false, DeferredCallbacks::run_elsewhere), move |engine, x| {
+        lock_held_while(polled(false, DeferredCallbacks::run_elsewhere), move |engine, x| {
             let clock = SystemClock::new();
             engine.wait(WaitMode::All, &[(x.clone(), 1)], &clock, Some(until)).unwrap();
         });
@@ -359,7 +326,7 @@ fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {
 #[test]
 fn lock_held_for_a_submission_is_free_for_callbacks_that_the_backend_drops() {
     for defer in [drop::<DeferredCallbacks> as fn(DeferredCallbacks), |_| panic!("the backend panics")] {
-        lock_held_while(Asked::engine(true, defer), |_, _| {});
+        lock_held_while(polled(true, defer), |_, _| {});
     }
 }
 
@@ -400,7 +367,7 @@ fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
 /// the callbacks that are due. They run on another thread all the same (S8).
 #[test]
 fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_backend_drops() {
-    lock_held_while(Asked::engine(false, drop::<DeferredCallbacks>), |engine, x| {
+    lock_held_while(polled(false, drop::<DeferredCallbacks>), |engine, x| {
         let (engine, values) = (engine.clone(), [(x.clone(), 1)]);
         let waits = OnDrop(Some(move || {
             engine.wait(WaitMode::All, &values, &SystemClock::new(), Some(Duration::ZERO)).unwrap();
@@ -541,7 +508,7 @@ fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
 fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        let engine = Asked::engine(false, DeferredCallbacks::run_elsewhere);
+        let engine = polled(false, DeferredCallbacks::run_elsewhere);
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
             let x = Semaphore::new(&engine, 0).unwrap();
@@ -781,50 +748,16 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
     assert_eq!((calls.lock().unwrap().as_slice(), y.query().unwrap()), (['y', 'x'].as_slice(), 1));
 }
 
-/// A device whose work ends when the test says so, and whose work runs something of the program's when it comes back.
-#[derive(Default)]
-struct Releasing {
-    completer: OnceLock<Completer>,
-    /// Whether there is no room at this moment.
-    is_full: AtomicBool,
-    /// How many pieces it has taken.
-    taken: Arc<AtomicUsize>,
-}
+/// Work that runs something of the program's when it is reclaimed.
+type Release = Option<Box<dyn FnOnce() + Send>>;
 
-impl Backend for Releasing {
-    type Timeline = Semaphore;
-    type Work = Option<Box<dyn FnOnce() + Send>>;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(2, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        if self.is_full.load(Ordering::SeqCst) {
-            return Submitted::full(0);
-        }
-        self.taken.fetch_add(batch.len(), Ordering::SeqCst);
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, _work: Self::Work) {
-        task.finish(Ok(()));
-    }
-
-    fn calls_back(&self, work: &Self::Work) -> bool {
-        work.is_some()
-    }
-
-    fn reclaim(&self, ended: Ended<Self::Work>) {
+/// A device whose work ends when the test says so.
+fn releasing() -> Fake<Semaphore, Release> {
+    Fake::new(vec![device(2, NativeWaits::None)]).calls_back(Release::is_some).on_reclaim(|_, ended| {
         if let Some(release) = ended.work.flatten() {
             release();
         }
-    }
+    })
 }
 
 /// A job has ended, and what it held calls the program back as it goes, which takes its time. The job's signal is out, and
@@ -835,7 +768,7 @@ fn slow_reclaim_delays_no_operation_that_waits_for_the_same_value() {
 }
 
 fn slow_release_beside_an_operation_on(other: usize) {
-    let engine = Engine::new(Releasing::default()).unwrap();
+    let engine = releasing().start();
     let [x, y] = std::array::from_fn(|_| Semaphore::new(&engine, 0).unwrap());
     let (release, released) = mpsc::channel::<()>();
     let slow: Box<dyn FnOnce() + Send> = Box::new(move || {
@@ -848,8 +781,8 @@ fn slow_release_beside_an_operation_on(other: usize) {
     submit(0, &[], &x, Action::Queue(Some(slow)));
     submit(other, &[(x.clone(), 1)], &y, Action::Host(None));
     std::thread::scope(|scope| {
-        let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().completer.get().unwrap());
-        scope.spawn(move || completer.complete(queue, 1).unwrap());
+        let (queue, backend) = (engine.queue(0, 0).unwrap(), engine.backend());
+        scope.spawn(move || backend.complete(queue, 1));
         let begin = std::time::Instant::now();
         while y.query().unwrap() == 0 && begin.elapsed() < LIMIT {
             std::thread::yield_now();
@@ -864,21 +797,32 @@ fn slow_release_beside_an_operation_on(other: usize) {
 /// since that calls the program back (S13).
 #[test]
 fn slow_reclaims_delay_no_job_that_waits_for_capacity() {
-    let engine = Engine::new(Releasing::default()).unwrap();
-    let (backend, queue) = (engine.backend(), engine.queue(0, 0).unwrap());
+    let (is_full, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let engine = releasing()
+        .on_submit({
+            let (is_full, taken) = (is_full.clone(), taken.clone());
+            move |_, _, batch| {
+                if is_full.load(Ordering::SeqCst) {
+                    return Submitted::full(0);
+                }
+                taken.fetch_add(batch.len(), Ordering::SeqCst);
+                Submitted::all()
+            }
+        })
+        .start();
     let submit = |work| {
         engine.submit(0, Affinity::queue(0), &[], &[], Action::Queue(work)).unwrap();
     };
-    let (taken, seen) = (backend.taken.clone(), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..2 {
         let (taken, seen) = (taken.clone(), seen.clone());
         submit(Some(Box::new(move || seen.lock().unwrap().push(taken.load(Ordering::SeqCst)))));
     }
-    backend.is_full.store(true, Ordering::SeqCst);
+    is_full.store(true, Ordering::SeqCst);
     submit(None);
-    backend.is_full.store(false, Ordering::SeqCst);
+    is_full.store(false, Ordering::SeqCst);
     assert_eq!(taken.load(Ordering::SeqCst), 2, "there is no room for the third job");
-    backend.completer.get().unwrap().complete(queue, 2).unwrap();
+    engine.backend().complete(engine.queue(0, 0).unwrap(), 2);
     assert_eq!(*seen.lock().unwrap(), [3, 3], "jobs that the device had when the program was called back");
 }
 
@@ -916,7 +860,7 @@ fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
 fn callback_deep_inside_others_that_polls_the_device_sees_its_job_end() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        let engine = Asked::engine(false, DeferredCallbacks::run_elsewhere);
+        let engine = polled(false, DeferredCallbacks::run_elsewhere);
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
             let x = Semaphore::new(&engine, 0).unwrap();

@@ -6,9 +6,8 @@
 //! known defects are the best list of what is hard about it. Each test names the defect first, then shows that it
 //! is not here.
 
-use hal_semaphore::backend::{
-    Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted, Transition, WaitClass,
-};
+use crate::fake::Fake;
+use hal_semaphore::backend::{DeviceSpec, NativeWaits, Submitted, Transition, WaitClass};
 use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
 use hal_semaphore::timeline::{Registration, Subscriber, Timeline};
 use hal_semaphore::*;
@@ -210,55 +209,41 @@ impl Timeline for Noted {
     }
 }
 
-/// A backend that keeps its completer and counts its own drops.
-struct Bare {
-    queues: usize,
-    completer: OnceLock<Completer>,
-    dropped: Arc<AtomicUsize>,
-}
+/// A device that counts how often it is dropped, how often each work is reclaimed, and panics at work number 666.
+type Counting = Fake<Noted, Arc<AtomicUsize>>;
 
-impl Bare {
-    fn new(queues: usize) -> (Self, Arc<AtomicUsize>) {
-        let dropped = Arc::new(AtomicUsize::new(0));
-        (Self { queues, completer: OnceLock::new(), dropped: dropped.clone() }, dropped)
-    }
-}
+/// Counts its drops.
+struct CountsDrops(Arc<AtomicUsize>);
 
-impl Drop for Bare {
+impl Drop for CountsDrops {
     fn drop(&mut self) {
-        self.dropped.fetch_add(1, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl Backend for Bare {
-    type Timeline = Noted;
-    type Work = Arc<AtomicUsize>;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { native_waits: NativeWaits::Epochs, ..device(self.queues) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let panics = batch.iter().any(|submission| {
-            submission.work.as_ref().is_some_and(|work| work.load(Ordering::SeqCst) == 666)
-        });
-        assert!(!panics, "the firmware answered 666");
-        Submitted::all()
-    }
-
-    fn reclaim(&self, ended: Ended<Self::Work>) {
-        if let Some(work) = ended.work {
-            work.fetch_add(1, Ordering::SeqCst);
-        }
-    }
+fn counting(queues: usize) -> (Engine<Counting>, Arc<AtomicUsize>) {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let dropping = CountsDrops(dropped.clone());
+    let spec = DeviceSpec { native_waits: NativeWaits::Epochs, ..device(queues) };
+    let engine = Counting::new(vec![spec])
+        .on_submit(move |_, _, batch| {
+            let _ = &dropping;
+            let panics = batch.iter().any(|submission| {
+                submission.work.as_ref().is_some_and(|work| work.load(Ordering::SeqCst) == 666)
+            });
+            assert!(!panics, "the firmware answered 666");
+            Submitted::all()
+        })
+        .on_reclaim(|_, ended| {
+            if let Some(work) = ended.work {
+                work.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .start();
+    (engine, dropped)
 }
 
-fn noted(engine: &Engine<Bare>) -> Noted {
+fn noted(engine: &Engine<Counting>) -> Noted {
     Noted(Arc::new(NotedInner {
         value: AtomicU64::new(0),
         failure: OnceLock::new(),
@@ -272,8 +257,7 @@ fn noted(engine: &Engine<Bare>) -> Noted {
 /// where it ran.
 #[test]
 fn d_nothing_is_published_before_completion() {
-    let (backend, _) = Bare::new(2);
-    let engine = Engine::new(backend).unwrap();
+    let (engine, _) = counting(2);
     let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(0)));
     for value in 1..=3 {
         let signals = [(x.clone(), value)];
@@ -282,7 +266,7 @@ fn d_nothing_is_published_before_completion() {
     assert!(x.0.recorded.lock().unwrap().is_empty());
     assert_eq!(x.value(), 0);
     let queue = engine.queue(0, 1).unwrap();
-    let completer = engine.backend().completer.get().unwrap().clone();
+    let completer = engine.backend().completer().clone();
     completer.complete(queue, 1).unwrap();
     assert_eq!(x.value(), 1);
     assert_eq!(*x.0.recorded.lock().unwrap(), [(1, Some(Point { queue, epoch: 1 }))]);
@@ -328,12 +312,11 @@ fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
 /// that still has work when the last handle goes may finish it.
 #[test]
 fn f_everything_is_dropped_exactly_once() {
-    let (backend, dropped) = Bare::new(1);
-    let engine = Engine::new(backend).unwrap();
+    let (engine, dropped) = counting(1);
     let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(0)));
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(work.clone())).unwrap();
     let queue = engine.queue(0, 0).unwrap();
-    let completer = engine.backend().completer.get().unwrap().clone();
+    let completer = engine.backend().completer().clone();
     drop(engine);
     assert_eq!((dropped.load(Ordering::SeqCst), work.load(Ordering::SeqCst)), (0, 0));
     completer.complete(queue, 1).unwrap();
@@ -573,8 +556,7 @@ fn n_a_failed_submission_returns_everything() {
     assert_eq!(engine.occupancy().timelines, 0);
 
     // A backend that panics loses its device, and nothing else.
-    let (backend, _) = Bare::new(1);
-    let engine = Engine::new(backend).unwrap();
+    let (engine, _) = counting(1);
     let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(666)));
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

@@ -2,7 +2,8 @@
 
 //! What takes its place in a queue without its device: host work that is done early, and markers.
 
-use hal_semaphore::backend::{Backend, Batch, DeviceSpec, NativeWaits, Submitted};
+use crate::fake::Fake;
+use hal_semaphore::backend::{DeviceSpec, NativeWaits};
 use hal_semaphore::testing::{Job, SoftBackend, device};
 use hal_semaphore::*;
 use std::time::Duration;
@@ -216,34 +217,10 @@ fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
     }
 }
 
-/// A backend that panics when it is asked to do something ahead.
-struct Panics(SoftBackend);
-
-impl Backend for Panics {
-    type Timeline = Semaphore;
-    type Work = Job;
-    type Event = <SoftBackend as Backend>::Event;
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { native_waits: NativeWaits::None, ..device(1) }]
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn try_early(&self, _work: &mut Job) -> Result<bool, Failure> {
-        panic!("not that")
-    }
-
-    fn reclaim(&self, ended: backend::Ended<Job>) {
-        self.0.reclaim(ended);
-    }
-}
-
 #[test]
 fn panic_of_an_early_action_fails_the_operation() {
-    let engine = Engine::new(Panics(SoftBackend::new(vec![device(1)]))).unwrap();
+    let spec = DeviceSpec { native_waits: NativeWaits::None, ..device(1) };
+    let engine = Fake::new(vec![spec]).on_early(|_: &mut Job| panic!("not that")).start();
     let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
     let action = Action::Early(Job::new(2));
@@ -251,6 +228,6 @@ fn panic_of_an_early_action_fails_the_operation() {
     let failure = y.query().unwrap_err();
     assert!(failure.message().contains("not that"), "{failure}");
     assert_eq!(engine.stats().panics, 1);
-    assert_eq!(engine.backend().0.reclaimed().len(), 1, "the work comes back");
+    assert_eq!(engine.backend().reclaimed(), 1, "the work comes back");
     assert!(x.query().is_ok());
 }

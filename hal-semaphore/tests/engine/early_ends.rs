@@ -2,8 +2,9 @@
 
 //! Operations that end before their time: cancelled, lost with their device, shut down (rules S3, S5, S10).
 
+use crate::fake::Fake;
 use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
-use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::timeline::Subscription;
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -226,50 +227,20 @@ fn forced_shutdown_calls_back_before_it_returns() {
     });
 }
 
-/// A device with a file descriptor that nothing watches; its work ends some polls after it was submitted. Beside it stands
-/// one that would report by itself, and has nothing to do.
-struct Unwatched {
-    polls: AtomicUsize,
-    latest: Mutex<Option<(QueueId, u64)>>,
-    completer: OnceLock<Completer>,
-}
-
-impl Backend for Unwatched {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        let idle = device(1, NativeWaits::None);
-        vec![DeviceSpec { completion: Completion::Descriptor, ..idle.clone() }, idle]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        *self.latest.lock().unwrap() = batch.iter().last().map(|piece| (queue, piece.epoch));
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        if self.polls.fetch_add(1, Ordering::SeqCst) >= 2
-            && let Some((queue, epoch)) = self.latest.lock().unwrap().take()
-        {
-            self.completer.get().unwrap().complete(queue, epoch).unwrap();
-        }
-    }
-}
-
 /// A program need not have a thread that watches descriptors. During a shutdown the engine asks such a device by
 /// itself, or work that has long ended counts as unfinished (S10).
 #[test]
 fn shutdown_polls_a_device_whose_descriptor_nobody_polls() {
     within(LIMIT, || {
-        let unwatched =
-            Unwatched { polls: AtomicUsize::new(0), latest: Mutex::default(), completer: OnceLock::new() };
-        let engine = Engine::new(unwatched).unwrap();
+        // Beside it stands a device that would report by itself, and has nothing to do.
+        let idle = device(1, NativeWaits::None);
+        let unpolled = DeviceSpec { completion: Completion::Descriptor, ..idle.clone() };
+        let ends_at_the_third_poll = |fake: &Fake<Semaphore, ()>, _| {
+            if fake.polls.load(Ordering::SeqCst) > 2 {
+                fake.complete_all();
+            }
+        };
+        let engine = Fake::new(vec![unpolled, idle]).on_poll(ends_at_the_third_poll).start();
         let x = Semaphore::new(&engine, 0).unwrap();
         engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
         let grace = Duration::from_millis(100);

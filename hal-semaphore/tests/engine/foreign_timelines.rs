@@ -7,10 +7,9 @@
 //! copy. About any other timeline it knows what [`Timeline::watch`] tells it, and hands it what an operation signals by
 //! [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
 
+use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, within};
-use hal_semaphore::backend::{
-    Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, NativeWaits, Submitted,
-};
+use hal_semaphore::backend::{DeferredCallbacks, NativeWaits};
 use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -156,47 +155,7 @@ impl Timeline for Either {
     }
 }
 
-/// A device whose work ends when the test says so. What is deferred runs on a thread of its own, or when the test says
-/// so.
-#[derive(Default)]
-struct Bare {
-    completer: OnceLock<Completer>,
-    keeps_deferred: bool,
-    deferred: Mutex<Vec<DeferredCallbacks>>,
-    reclaimed: Mutex<Vec<(u64, Result<(), Failure>)>>,
-}
-
-impl Backend for Bare {
-    type Timeline = Either;
-    type Work = u64;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn defer(&self, callbacks: DeferredCallbacks) {
-        if self.keeps_deferred {
-            self.deferred.lock().unwrap().push(callbacks);
-        } else {
-            std::thread::spawn(move || callbacks.run());
-        }
-    }
-
-    fn reclaim(&self, ended: Ended<u64>) {
-        if let Some(work) = ended.work {
-            self.reclaimed.lock().unwrap().push((work, ended.outcome));
-        }
-    }
-}
+type Bare = Fake<Either, u64>;
 
 struct Setup {
     engine: Engine<Bare>,
@@ -204,11 +163,14 @@ struct Setup {
 
 impl Setup {
     fn new() -> Self {
-        Self { engine: Engine::new(Bare::default()).unwrap() }
+        let device = Bare::new(vec![device(1, NativeWaits::None)]);
+        let in_a_thread =
+            |_: &Bare, callbacks: DeferredCallbacks| drop(std::thread::spawn(|| callbacks.run()));
+        Self { engine: device.on_defer(in_a_thread).start() }
     }
 
     fn that_keeps_deferred() -> Self {
-        Self { engine: Engine::new(Bare { keeps_deferred: true, ..Bare::default() }).unwrap() }
+        Self { engine: Bare::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start() }
     }
 
     fn mirrored(&self) -> (Either, Arc<Mirrored>) {
@@ -234,14 +196,11 @@ impl Setup {
 
     fn complete(&self, epoch: u64) {
         let queue = self.engine.queue(0, 0).unwrap();
-        self.engine.backend().completer.get().unwrap().complete(queue, epoch).unwrap();
+        self.engine.backend().complete(queue, epoch);
     }
 
     fn run_deferred(&self) -> usize {
-        let deferred = std::mem::take(&mut *self.engine.backend().deferred.lock().unwrap());
-        let count = deferred.len();
-        deferred.into_iter().for_each(DeferredCallbacks::run);
-        count
+        self.engine.backend().run_deferred()
     }
 }
 
@@ -291,7 +250,7 @@ fn wait_for_a_timeline_without_subscription_fails() {
     let (y, _) = setup.mirrored();
     setup.submit(&[(bad, 1)], &[(y.clone(), 1)], Action::Queue(1));
     eventually("the operation has failed", || y.failure().is_some());
-    eventually("its work has come back", || setup.engine.backend().reclaimed.lock().unwrap().len() == 1);
+    eventually("its work has come back", || setup.engine.backend().reclaimed() == 1);
     assert_eq!((setup.engine.occupancy().operations, setup.engine.stats().panics), (0, 1));
     assert!(setup.engine.lost(0).is_none(), "the device has nothing to do with it");
 }
@@ -345,10 +304,7 @@ fn steps_of_a_mirrored_timeline_are_shown_in_order() {
     let (failed_at, failure) = mirror.failed_at.get().unwrap();
     assert!(*failed_at == 20 && failure.same_root(&cause));
     assert!(mirror.registration.query().unwrap_err().same_root(&cause));
-    assert_eq!(
-        (mirror.registration.value(), setup.engine.backend().reclaimed.lock().unwrap().len()),
-        (20, 3)
-    );
+    assert_eq!((mirror.registration.value(), setup.engine.backend().reclaimed()), (20, 3));
 }
 
 /// Waiters that only the timeline knows are woken after the step is shown, when the timeline knows which point of a queue made
@@ -381,7 +337,7 @@ fn waiters_of_a_mirrored_timeline_are_notified_once_of_values_in_a_row() {
         setup.submit(&[], &[(timeline.clone(), value)], Action::Queue(1));
     }
     let queue = setup.engine.queue(0, 0).unwrap();
-    setup.engine.backend().completer.get().unwrap().fail(queue, 7, broken("parity")).unwrap();
+    setup.engine.backend().completer().fail(queue, 7, broken("parity")).unwrap();
     eventually("the failure is told", || at_x.notified.lock().unwrap().iter().any(Result::is_err));
     let recorded = |at: &Mirrored| -> Vec<_> {
         let recorded = at.recorded.lock().unwrap();

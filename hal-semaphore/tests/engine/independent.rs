@@ -5,6 +5,8 @@
 //! The device here shares nothing with the ones that the other tests drive. It runs a piece when the test says so and has
 //! room for so many.
 
+use crate::fake::Fake;
+use crate::rig::device;
 use hal_semaphore::backend::{
     Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWait, NativeWaits, Submitted,
 };
@@ -684,29 +686,11 @@ impl Timeline for Line {
     }
 }
 
-/// A device that has nothing to do.
-struct Idle;
-
-impl Backend for Idle {
-    type Timeline = Line;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        let native_waits = NativeWaits::None;
-        vec![DeviceSpec { queues: 1, native_waits, peers: Vec::new(), completion: Completion::Callback }]
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-}
-
 /// Another driver counts further than this engine does. What waits for less goes on (S9).
 #[test]
 fn foreign_timeline_may_be_past_the_limit() {
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
-        let engine = Engine::new(Idle).unwrap();
+        let engine = Fake::<Line, ()>::new(vec![device(1, NativeWaits::None)]).start();
         let watchers = Arc::new(Mutex::default());
         let (far, own) = (Line::Far(watchers.clone()), Line::Own(Arc::new(engine.register(0))));
         let (waits, signals) = ([(far, 1)], [(own.clone(), 1)]);

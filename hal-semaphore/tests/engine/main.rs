@@ -26,6 +26,8 @@ mod defects;
 mod directions;
 mod early;
 mod early_ends;
+#[path = "../common/fake.rs"]
+mod fake;
 mod foreign_timelines;
 mod full_devices;
 mod independent;

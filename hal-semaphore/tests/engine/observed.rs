@@ -2,58 +2,22 @@
 
 //! What a backend that observes is told: each step in the life of an operation, in order, under the engine's own names.
 
+use crate::fake::Fake;
 use crate::rig::{broken, device, gone};
-use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, NativeWaits, Submitted, Transition};
 use hal_semaphore::backend::{HostTask, WaitClass};
+use hal_semaphore::backend::{NativeWaits, Submitted, Transition};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// A device with two queues and one with one, which can wait for the first. Nothing ends before it is reported.
-#[derive(Default)]
-struct Observing {
-    told: Mutex<Vec<Transition>>,
-    completer: OnceLock<Completer>,
-    host: Mutex<Vec<HostTask>>,
-    /// Device 0 is lost while it takes the next batch, all of which it takes.
-    is_lost_inside: AtomicBool,
-}
-
-impl Backend for Observing {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    const OBSERVES: bool = true;
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        let mut second = device(1, NativeWaits::Epochs);
-        second.peers.push(0);
-        vec![device(2, NativeWaits::Epochs), second]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        if self.is_lost_inside.swap(false, Ordering::Relaxed) {
-            self.completer.get().unwrap().lose(0, gone()).unwrap();
-        }
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, (): ()) {
-        self.host.lock().unwrap().push(task);
-    }
-
-    fn observe(&self, transition: Transition) {
-        self.told.lock().unwrap().push(transition);
-    }
-}
+type Observing = Fake<Semaphore, (), true>;
 
 struct Watched {
     engine: Engine<Observing>,
+    host: Arc<Mutex<Vec<HostTask>>>,
+    /// Device 0 is lost while it takes the next batch, all of which it takes.
+    is_lost_inside: Arc<AtomicBool>,
     /// Operations and timelines, which tests call by their numbers.
     tickets: Vec<Ticket>,
     timelines: Vec<Semaphore>,
@@ -61,9 +25,21 @@ struct Watched {
 
 impl Watched {
     fn new(timelines: usize) -> Self {
-        let engine = Engine::new(Observing::default()).unwrap();
+        let mut second = device(1, NativeWaits::Epochs);
+        second.peers.push(0);
+        let (host, is_lost_inside) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicBool>::default());
+        let (tasks, lost) = (host.clone(), is_lost_inside.clone());
+        let engine = Observing::observing(vec![device(2, NativeWaits::Epochs), second])
+            .on_run(move |_, task, ()| tasks.lock().unwrap().push(task))
+            .on_submit(move |fake, _, _| {
+                if lost.swap(false, Ordering::Relaxed) {
+                    fake.completer().lose(0, gone()).unwrap();
+                }
+                Submitted::all()
+            })
+            .start();
         let timelines = (0..timelines).map(|_| Semaphore::new(&engine, 0).unwrap()).collect();
-        Self { engine, tickets: Vec::new(), timelines }
+        Self { engine, host, is_lost_inside, tickets: Vec::new(), timelines }
     }
 
     /// Submits to a queue of a device; the operation's number is how many there were before.
@@ -84,7 +60,7 @@ impl Watched {
 
     fn report(&self, (device, queue): (usize, usize), epoch: u64, failure: Option<Failure>) {
         let id = self.engine.queue(device, queue).unwrap();
-        let completer = self.engine.backend().completer.get().unwrap();
+        let completer = self.engine.backend().completer();
         match failure {
             None => completer.complete(id, epoch).unwrap(),
             Some(failure) => completer.fail(id, epoch, failure).unwrap(),
@@ -93,7 +69,7 @@ impl Watched {
 
     /// What was told since the last time, a line each. An operation that is being submitted has the next number.
     fn told(&self) -> Vec<String> {
-        let told = std::mem::take(&mut *self.engine.backend().told.lock().unwrap());
+        let told = std::mem::take(&mut *self.engine.backend().transitions.lock().unwrap());
         let op = |ticket| self.tickets.iter().position(|&other| other == ticket).unwrap();
         let place =
             |point: Point| format!("{}.{}@{}", point.queue.device(), point.queue.ordinal(), point.epoch);
@@ -172,7 +148,7 @@ fn blocked_and_pending_operations_are_observed() {
     assert_eq!(told, ["0 ordered 0.0@1", "0 waits 0=2 reached", "0 issued 0.0@1"]);
     assert_eq!(it.engine.cancel(it.tickets[1]), Cancel::Cancelled);
     assert_eq!(it.told(), ["1 ended failed nowhere"]);
-    let task = it.engine.backend().host.lock().unwrap().pop().unwrap();
+    let task = it.host.lock().unwrap().pop().unwrap();
     task.finish(Ok(()));
     assert_eq!(it.told(), ["2 ended well nowhere"]);
 }
@@ -212,7 +188,7 @@ fn wait_satisfied_by_queue_order_names_no_later_signal_than_it_needs() {
 fn job_whose_device_is_lost_during_submit_ends_and_is_not_submitted() {
     for waits in [&[][..], &[(0, 1)]] {
         let mut it = Watched::new(2);
-        it.engine.backend().is_lost_inside.store(true, Ordering::Relaxed);
+        it.is_lost_inside.store(true, Ordering::Relaxed);
         it.submit((0, 0), waits, &[(1, 1)], JOB);
         it.timelines[0].signal(1).unwrap();
         let mut told = it.told();

@@ -2,14 +2,12 @@
 
 //! Timelines whose driver has locks, mistakes and habits of its own (rules S1, S8, S9, S13).
 
+use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, within};
-use hal_semaphore::backend::{
-    Backend, Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
-};
+use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -111,47 +109,8 @@ impl Timeline for Either {
     }
 }
 
-/// A device whose work ends when the test says so; its host ends everything at once. Callbacks wait for the test.
-#[derive(Default)]
-struct Bare {
-    queues: usize,
-    completer: OnceLock<Completer>,
-    deferred: Mutex<Vec<DeferredCallbacks>>,
-    reclaimed: AtomicUsize,
-}
-
-impl Backend for Bare {
-    type Timeline = Either;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(self.queues, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, (): ()) {
-        task.finish(Ok(()));
-    }
-
-    fn defer(&self, callbacks: DeferredCallbacks) {
-        self.deferred.lock().unwrap().push(callbacks);
-    }
-
-    fn reclaim(&self, ended: Ended<()>) {
-        self.reclaimed.fetch_add(usize::from(ended.work.is_some()), Ordering::SeqCst);
-    }
-}
-
 #[derive(Clone)]
-struct Setup(Engine<Bare>);
+struct Setup(Engine<Fake<Either, ()>>);
 
 impl Setup {
     fn new() -> Self {
@@ -159,7 +118,7 @@ impl Setup {
     }
 
     fn with_queues(queues: usize) -> Self {
-        Self(Engine::new(Bare { queues, ..Bare::default() }).unwrap())
+        Self(Fake::new(vec![device(queues, NativeWaits::None)]).keeps_deferred().start())
     }
 
     fn own(&self) -> (Either, Arc<Slow>) {
@@ -176,16 +135,15 @@ impl Setup {
 
     fn report_on(&self, queue: usize, epoch: u64) {
         let queue = self.0.queue(0, queue).unwrap();
-        self.0.backend().completer.get().unwrap().complete(queue, epoch).unwrap();
+        self.0.backend().complete(queue, epoch);
     }
 
     fn run_deferred(&self) {
-        let deferred = std::mem::take(&mut *self.0.backend().deferred.lock().unwrap());
-        deferred.into_iter().for_each(DeferredCallbacks::run);
+        self.0.backend().run_deferred();
     }
 
     fn report(&self, epoch: u64, failure: Option<Failure>) {
-        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer.get().unwrap());
+        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer());
         match failure {
             None => completer.complete(queue, epoch).unwrap(),
             Some(failure) => completer.fail(queue, epoch, failure).unwrap(),
@@ -330,7 +288,7 @@ fn many_threads_deliver_to_other_drivers_in_order() {
             }
             assert_eq!(told.len(), 2 * JOBS);
         }
-        assert_eq!(setup.0.backend().reclaimed.load(Ordering::SeqCst), QUEUES * JOBS);
+        assert_eq!(setup.0.backend().reclaimed(), QUEUES * JOBS);
     });
 }
 
@@ -346,7 +304,7 @@ fn work_is_reclaimed_when_its_last_delivery_is_made() {
             sender.send(()).unwrap();
             let _ = released.recv();
         }));
-        let reclaimed = || setup.0.backend().reclaimed.load(Ordering::SeqCst);
+        let reclaimed = || setup.0.backend().reclaimed();
         for value in 1..=2 {
             setup.submit(&[], &[(&z, value)], Action::Queue(()));
         }
@@ -400,10 +358,10 @@ fn work_without_a_foreign_signal_does_not_wait_for_deliveries() {
     let back_when_told = Arc::new(OnceLock::new());
     *at_x.when_told.lock().unwrap() = Some(Box::new({
         let (engine, back_when_told) = (setup.0.clone(), back_when_told.clone());
-        move || back_when_told.set(engine.backend().reclaimed.load(Ordering::SeqCst)).unwrap()
+        move || back_when_told.set(engine.backend().reclaimed()).unwrap()
     }));
     setup.submit(&[], &[(&x, 1)], Action::Queue(()));
     setup.submit(&[], &[(&y, 1)], Action::Queue(()));
     setup.report(2, None);
-    assert_eq!((back_when_told.get(), setup.0.backend().reclaimed.load(Ordering::SeqCst)), (Some(&1), 2));
+    assert_eq!((back_when_told.get(), setup.0.backend().reclaimed()), (Some(&1), 2));
 }

@@ -4,12 +4,13 @@
 //! of operations that have left nothing (rules S3, S5, S10, S13).
 
 use crate::common::Seeded;
+use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, gone, within};
-use hal_semaphore::backend::{Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted};
+use hal_semaphore::backend::{Batch, Ended, NativeWaits, Submitted};
 use hal_semaphore::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// The number of a job. It is counted while it is there, wherever that is.
 struct Work(usize, Arc<AtomicUsize>);
@@ -43,77 +44,63 @@ struct State {
 
 const QUEUES: usize = 2;
 
-struct Taker {
-    completer: OnceLock<Completer>,
-    state: Mutex<State>,
-}
-
-impl Taker {
-    fn with_room(room: usize) -> Self {
-        Self { completer: OnceLock::new(), state: Mutex::new(State { room, ..State::default() }) }
-    }
-}
-
-impl Backend for Taker {
-    type Timeline = Semaphore;
-    type Work = Work;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(QUEUES, NativeWaits::Epochs)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let mut state = self.state.lock().unwrap();
-        let at = queue.ordinal();
+impl State {
+    fn submit(&mut self, queue: usize, batch: &mut Batch<'_, Fake<Semaphore, Work>>) -> Submitted {
         for (accepted, submission) in batch.iter().enumerate() {
             let Some(work) = submission.work.take() else {
-                state.empty_handed += 1;
+                self.empty_handed += 1;
                 continue;
             };
-            if std::mem::take(&mut state.refuses_next) {
+            if std::mem::take(&mut self.refuses_next) {
                 return Submitted::failed(accepted, broken("refused"));
             }
-            if state.taken.iter().map(VecDeque::len).sum::<usize>() >= state.room {
+            if self.taken.iter().map(VecDeque::len).sum::<usize>() >= self.room {
                 *submission.work = Some(work);
-                state.put_back += 1;
+                self.put_back += 1;
                 return Submitted::full(accepted);
             }
-            state.at[at].insert(submission.epoch, work.0);
+            self.at[queue].insert(submission.epoch, work.0);
             let (id, mut work) = (work.0, Some(work));
-            if state.leaves == Some(id) {
+            if self.leaves == Some(id) {
                 *submission.work = work.take();
             }
-            state.taken[at].push_back((submission.epoch, work));
+            self.taken[queue].push_back((submission.epoch, work));
         }
         Submitted::all()
     }
 
-    fn reclaim(&self, ended: Ended<Work>) {
-        let mut state = self.state.lock().unwrap();
+    fn reclaim(&mut self, ended: Ended<Work>) {
         if let Some(point) = ended.point {
             let queue = point.queue.ordinal();
-            state.told.push((queue, point.epoch, ended.outcome.is_ok()));
+            self.told.push((queue, point.epoch, ended.outcome.is_ok()));
             let is_out = |id: &usize| {
-                let Some((timeline, value)) = state.promised.get(id) else { return true };
+                let Some((timeline, value)) = self.promised.get(id) else { return true };
                 timeline.query().is_ok_and(|reached| reached >= *value) || timeline.query().is_err()
             };
-            if ended.outcome.is_ok() && !state.at[queue].range(..=point.epoch).all(|(_, id)| is_out(id)) {
-                state.too_early += 1;
+            if ended.outcome.is_ok() && !self.at[queue].range(..=point.epoch).all(|(_, id)| is_out(id)) {
+                self.too_early += 1;
             }
         }
         if let Some(work) = ended.work {
-            state.returned.push(work.0);
+            self.returned.push(work.0);
         }
     }
 }
 
+/// A device that takes the work out of its submissions.
+fn taker(room: usize) -> (Engine<Fake<Semaphore, Work>>, Arc<Mutex<State>>) {
+    let state = Arc::new(Mutex::new(State { room, ..State::default() }));
+    let (submits, reclaims) = (state.clone(), state.clone());
+    let engine = Fake::new(vec![device(QUEUES, NativeWaits::Epochs)])
+        .on_submit(move |_, queue, batch| submits.lock().unwrap().submit(queue.ordinal(), batch))
+        .on_reclaim(move |_, ended| reclaims.lock().unwrap().reclaim(ended))
+        .start();
+    (engine, state)
+}
+
 struct Setup {
-    engine: Engine<Taker>,
+    engine: Engine<Fake<Semaphore, Work>>,
+    state: Arc<Mutex<State>>,
     live: Arc<AtomicUsize>,
     submitted: usize,
     signals: Vec<Semaphore>,
@@ -122,12 +109,12 @@ struct Setup {
 
 impl Setup {
     fn with_room(room: usize) -> Self {
-        let engine = Engine::new(Taker::with_room(room)).unwrap();
-        Self { engine, live: Arc::default(), submitted: 0, signals: Vec::new(), tickets: Vec::new() }
+        let (engine, state) = taker(room);
+        Self { engine, state, live: Arc::default(), submitted: 0, signals: Vec::new(), tickets: Vec::new() }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.engine.backend().state.lock().unwrap()
+        self.state.lock().unwrap()
     }
 
     /// Submits a job, which signals a timeline of its own, and others.
@@ -152,7 +139,7 @@ impl Setup {
         drop(state);
         let Some(&(epoch, _)) = ended.last() else { return 0 };
         drop(ended);
-        let completer = self.engine.backend().completer.get().unwrap();
+        let completer = self.engine.backend().completer();
         let queue = self.engine.queue(0, queue).unwrap();
         match failure {
             None => completer.complete(queue, epoch).unwrap(),
@@ -224,7 +211,7 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
                         assert_eq!(setup.engine.occupancy().operations, 2, "what the device has is its own");
                         setup.end_all();
                     }
-                    _ => setup.engine.backend().completer.get().unwrap().lose(0, gone()).unwrap(),
+                    _ => setup.engine.backend().completer().lose(0, gone()).unwrap(),
                 }
                 setup.assert_over();
                 let mut returned = setup.state().returned.clone();
@@ -263,7 +250,7 @@ fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
         setup.job(0, if id == 1 { &behind } else { &[] }, &[]);
     }
     let [queue, other] = [0, 1].map(|queue| setup.engine.queue(0, queue).unwrap());
-    let completer = setup.engine.backend().completer.get().unwrap().clone();
+    let completer = setup.engine.backend().completer().clone();
     completer.complete(queue, 3).unwrap();
     completer.fail(queue, 4, broken("parity")).unwrap();
     completer.complete(queue, 9).unwrap();
@@ -282,7 +269,7 @@ fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
 #[test]
 fn end_with_a_delivery_is_not_merged_with_others() {
     within(LIMIT, || {
-        let other = Engine::new(Taker::with_room(0)).unwrap();
+        let (other, _) = taker(0);
         let elsewhere = Semaphore::new(&other, 0).unwrap();
         let mut setup = Setup::with_room(usize::MAX);
         for id in 0..5_u64 {
@@ -308,7 +295,7 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
         within(4 * LIMIT, move || {
             let mut dice = Seeded::new(seed);
             let mut below = move |limit: usize| dice.below(limit);
-            let other = Engine::new(Taker::with_room(0)).unwrap();
+            let (other, _) = taker(0);
             let (elsewhere, mut sent) = (Semaphore::new(&other, 0).unwrap(), 0);
             let mut setup = Setup::with_room(4);
             let gate = Semaphore::new(&setup.engine, 0).unwrap();
@@ -340,7 +327,7 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
                 }
             }
             match below(4) {
-                0 => setup.engine.backend().completer.get().unwrap().lose(0, gone()).unwrap(),
+                0 => setup.engine.backend().completer().lose(0, gone()).unwrap(),
                 1 => drop(setup.engine.shut_down(&SystemClock::new(), LIMIT / 500, LIMIT / 500)),
                 _ => gate.signal(opened + 1).unwrap(),
             }

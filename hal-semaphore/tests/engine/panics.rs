@@ -5,16 +5,15 @@
 //! Whatever panics, nothing else is held up: operations end once, their work comes back, no count is lost that a shutdown
 //! waits for, and no lock stays taken.
 
+use crate::fake::Fake;
 use crate::rig::{self, LIMIT, device, eventually, within};
-use hal_semaphore::backend::{
-    Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
-};
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::timeline::{Registration, Subscriber, TimelineValues};
 use hal_semaphore::*;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
 /// Where a timeline's driver is called.
@@ -152,54 +151,28 @@ impl Drop for Work {
     }
 }
 
-/// A device whose work ends when the test says so; its host ends everything at once.
-#[derive(Default)]
-struct Bare {
-    completer: OnceLock<Completer>,
-    reclaimed: Mutex<Vec<u64>>,
-    reclaimed_by: Mutex<Vec<ThreadId>>,
-}
-
-impl Backend for Bare {
-    type Timeline = Mean;
-    type Work = Work;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, _work: Work) {
-        task.finish(Ok(()));
-    }
-
-    fn calls_back(&self, work: &Work) -> bool {
-        assert!(!work.asked, "the backend panics when it is asked about work");
-        false
-    }
-
-    fn reclaim(&self, ended: Ended<Work>) {
-        if let Some(work) = ended.work {
-            self.reclaimed_by.lock().unwrap().push(thread::current().id());
-            self.reclaimed.lock().unwrap().push(work.id);
-        }
-    }
-}
+/// The work that was reclaimed, and on which thread.
+type Reclaimed = Arc<Mutex<Vec<(u64, ThreadId)>>>;
 
 #[derive(Clone)]
-struct Setup(Engine<Bare>);
+struct Setup(Engine<Fake<Mean, Work>>, Reclaimed);
 
 impl Setup {
     fn new() -> Self {
-        Self(Engine::new(Bare::default()).unwrap())
+        let reclaimed = Reclaimed::default();
+        let into = reclaimed.clone();
+        let engine = Fake::new(vec![device(1, NativeWaits::None)])
+            .calls_back(|work: &Work| {
+                assert!(!work.asked, "the backend panics when it is asked about work");
+                false
+            })
+            .on_reclaim(move |_, ended| {
+                if let Some(work) = ended.work {
+                    into.lock().unwrap().push((work.id, thread::current().id()));
+                }
+            })
+            .start();
+        Self(engine, reclaimed)
     }
 
     fn timeline(&self, registration: Option<Registration>) -> Mean {
@@ -235,8 +208,7 @@ impl Setup {
 
     /// Reports everything up to an epoch, on a thread of the device.
     fn report(&self, epoch: u64) {
-        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer.get().unwrap());
-        completer.complete(queue, epoch).unwrap();
+        self.0.backend().complete(self.0.queue(0, 0).unwrap(), epoch);
     }
 
     /// Fails the test unless everything has ended and nothing is counted that has.
@@ -249,7 +221,7 @@ impl Setup {
     }
 
     fn reclaimed(&self) -> Vec<u64> {
-        let mut reclaimed = self.0.backend().reclaimed.lock().unwrap().clone();
+        let mut reclaimed: Vec<u64> = self.1.lock().unwrap().iter().map(|&(id, _)| id).collect();
         reclaimed.sort_unstable();
         reclaimed
     }
@@ -317,31 +289,11 @@ fn handle_that_panics_beside_a_later_value_delays_nothing() {
     });
 }
 
-/// A device whose driver panics when it is asked what has ended.
-struct Unaskable;
-
-impl Backend for Unaskable {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        panic!("the driver panics when it is asked");
-    }
-}
-
-/// What such a device had done is unknown: it is lost with all that it had (S3, S10).
+/// What a device had done whose driver panics in `poll` is unknown: it is lost with all that it had (S3, S10).
 #[test]
 fn device_that_panics_in_poll_is_lost() {
-    let engine = Engine::new(Unaskable).unwrap();
+    let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
+    let engine = Fake::new(vec![polled]).on_poll(|_, _| panic!("the driver panics when it is asked")).start();
     let x = Semaphore::new(&engine, 0).unwrap();
     engine.poll();
     assert!(engine.lost(0).is_none(), "a device that has nothing is not asked");
@@ -609,10 +561,11 @@ fn timeline_that_panics_in_record_step_is_notified_on_another_thread() {
         never.registration().unwrap().fail(&rig::broken("given up"));
         let work = Work { id: 1, asked: true, dropped: false };
         setup.submit(&[(&never, 1)], &[], Action::Queue(work));
-        let (notified, reclaimed) = (&x.0.notified_by, &setup.0.backend().reclaimed_by);
-        for threads in [notified, reclaimed] {
-            eventually("it is told", || !threads.lock().unwrap().is_empty());
-            assert_ne!(threads.lock().unwrap()[0], thread::current().id());
+        let notified_by = || x.0.notified_by.lock().unwrap().first().copied();
+        let reclaimed_by = || setup.1.lock().unwrap().first().map(|&(_, thread)| thread);
+        eventually("it is notified and reclaimed", || notified_by().is_some() && reclaimed_by().is_some());
+        for thread in [notified_by(), reclaimed_by()] {
+            assert_ne!(thread, Some(thread::current().id()));
         }
     });
 }

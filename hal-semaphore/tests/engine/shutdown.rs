@@ -3,53 +3,26 @@
 //! The last things that a device and an engine do: what is asked, what is called, and which failure counts (rules S3, S8, S10).
 
 use crate::callbacks::deep_inside;
+use crate::fake::Fake;
 use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, gone, within};
-use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
-
-/// A device that has to be asked and never has an answer.
-#[derive(Default)]
-struct Mute {
-    asked: AtomicUsize,
-    completer: OnceLock<Completer>,
-}
-
-impl Backend for Mute {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-    }
-}
 
 /// A device that has to be asked is lost with all that it had: it is not asked what has ended any more (S10).
 #[test]
 fn lost_device_is_not_polled() {
-    let engine = Engine::new(Mute::default()).unwrap();
+    let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
+    let engine = Fake::<Semaphore, ()>::new(vec![polled]).on_poll(|_, _| ()).start();
     engine.submit(0, Affinity::ANY, &[], &[], Action::Queue(())).unwrap();
     let ask = || {
         engine.poll();
-        engine.backend().asked.swap(0, Ordering::SeqCst)
+        engine.backend().polls.swap(0, Ordering::SeqCst)
     };
     assert_eq!(ask(), 1);
-    engine.backend().completer.get().unwrap().lose(0, gone()).unwrap();
+    engine.backend().completer().lose(0, gone()).unwrap();
     assert_eq!((ask(), engine.occupancy().operations), (0, 0));
 }
 

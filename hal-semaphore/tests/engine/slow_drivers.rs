@@ -3,12 +3,13 @@
 //! Foreign code that takes its time while a thread that submits is inside it: others that come to the queue do not leave
 //! their work to that thread (rule S13).
 
+use crate::fake::Fake;
 use crate::rig::{LIMIT, device, eventually, within};
-use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, HostTask, NativeWaits, Submitted};
+use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What takes its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,59 +93,31 @@ impl Timeline for Either {
     }
 }
 
-/// A device whose work ends when the test says so.
-struct Driver {
-    gate: Arc<Gate>,
-    completer: OnceLock<Completer>,
-    taken: AtomicU64,
-}
-
-impl Backend for Driver {
-    type Timeline = Either;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let last = batch.iter().last().map_or(0, |piece| piece.epoch);
-        self.taken.store(last, Ordering::SeqCst);
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, (): ()) {
-        self.gate.come(Slow::Run);
-        task.finish(Ok(()));
-    }
-
-    fn try_early(&self, (): &mut ()) -> Result<bool, Failure> {
-        self.gate.come(Slow::Early);
-        Ok(false)
-    }
-}
-
 /// Jobs that wait in the queue: more than go to the device at one go.
-const HELD: u64 = 100;
+const BLOCKED: u64 = 100;
 
 /// A thread is inside code of a driver that takes its time. Another one submits a job to the same queue, which sets others free
 /// there: all go to the device, and do not wait for the first thread (S13).
 fn submit_beside(slow: Slow) {
     let gate = Arc::new(Gate { at: slow, begun: AtomicBool::new(false), open: AtomicBool::new(false) });
-    let driver = Driver { gate: gate.clone(), completer: OnceLock::new(), taken: AtomicU64::new(0) };
-    let engine = Engine::new(driver).unwrap();
+    let (in_run, in_early) = (gate.clone(), gate.clone());
+    let engine = Fake::new(vec![device(1, NativeWaits::None)])
+        .on_run(move |_, task, ()| {
+            in_run.come(Slow::Run);
+            task.finish(Ok(()));
+        })
+        .on_early(move |()| {
+            in_early.come(Slow::Early);
+            Ok(false)
+        })
+        .start();
     let [x, y] = std::array::from_fn(|_| Either::Own(Semaphore::new(&engine, 0).unwrap()));
     let far = Either::Far(Arc::new(Far { gate: gate.clone(), watcher: Mutex::default() }));
     let submit = |waits: &[(Either, u64)], signals: &[(Either, u64)], action| {
         engine.submit(0, Affinity::ANY, waits, signals, action).unwrap().ticket
     };
     submit(&[], &[(y.clone(), 1)], Action::Queue(()));
-    for _ in 0..HELD {
+    for _ in 0..BLOCKED {
         submit(&[(x.clone(), 1)], &[], Action::Queue(()));
     }
     std::thread::scope(|scope| {
@@ -160,12 +133,11 @@ fn submit_beside(slow: Slow) {
         });
         eventually("the driver takes its time", || gate.begun.load(Ordering::SeqCst));
         submit(&[], &[(x, 1)], Action::Queue(()));
-        let taken = engine.backend().taken.load(Ordering::SeqCst);
+        let taken = engine.backend().accepted.lock().unwrap().last().map_or(0, |&(_, epoch)| epoch);
         gate.open.store(true, Ordering::SeqCst);
-        assert_eq!(taken, HELD + 2, "the device has so many jobs beside a slow {slow:?}");
+        assert_eq!(taken, BLOCKED + 2, "the device has so many jobs beside a slow {slow:?}");
     });
-    let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().completer.get().unwrap());
-    completer.complete(queue, HELD + 2).unwrap();
+    engine.backend().complete(engine.queue(0, 0).unwrap(), BLOCKED + 2);
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 //! Threads that wait on the host: what they ask, and what they let go when they have waited (rules S8, S9, S13).
 
+use crate::fake::Fake;
 use crate::rig::{LIMIT, device, within};
-use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -69,37 +70,10 @@ impl Timeline for Either {
     }
 }
 
-/// A device whose descriptor nothing watches. Its work has ended when it is asked.
-#[derive(Default)]
-struct Unwatched {
-    submitted: Mutex<Vec<(QueueId, u64)>>,
-    completer: OnceLock<Completer>,
-}
-
-impl Backend for Unwatched {
-    type Timeline = Either;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        self.submitted.lock().unwrap().extend(batch.iter().map(|piece| (queue, piece.epoch)));
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        let ended = std::mem::take(&mut *self.submitted.lock().unwrap());
-        for (queue, epoch) in ended {
-            self.completer.get().unwrap().complete(queue, epoch).unwrap();
-        }
-    }
+/// A device whose descriptor nobody polls. Its work has ended when it is polled.
+fn unpolled() -> Engine<Fake<Either, ()>> {
+    let spec = DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) };
+    Fake::new(vec![spec]).start()
 }
 
 /// A clock that moves only in sleeps, to their end.
@@ -117,7 +91,7 @@ impl Clock for Moving {
 }
 
 /// Waits in vain for a timeline of another driver, which does `when_unwatched` when that is over.
-fn wait_in_vain(engine: &Engine<Unwatched>, when_unwatched: impl FnOnce() + Send + 'static) {
+fn wait_in_vain(engine: &Engine<Fake<Either, ()>>, when_unwatched: impl FnOnce() + Send + 'static) {
     let other = Other { when_unwatched: Mutex::new(Some(Box::new(when_unwatched))) };
     let points = [(Either::Other(Arc::new(other)), 1)];
     let waited = engine.wait(WaitMode::All, &points, &Moving::default(), Some(Duration::from_secs(1)));
@@ -130,7 +104,7 @@ fn wait_in_vain(engine: &Engine<Unwatched>, when_unwatched: impl FnOnce() + Send
 /// never be seen (S13).
 #[test]
 fn wait_without_time_polls_a_device_whose_descriptor_nobody_polls() {
-    let engine = Engine::new(Unwatched::default()).unwrap();
+    let engine = unpolled();
     let points = [(Either::Own(Arc::new(engine.register(0))), 1)];
     engine.submit(0, Affinity::ANY, &[], &points, Action::Queue(())).unwrap();
     let (clock, until) = (Moving::default(), Some(Duration::ZERO));
@@ -142,7 +116,7 @@ fn wait_without_time_polls_a_device_whose_descriptor_nobody_polls() {
 #[test]
 fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
     within(LIMIT, || {
-        let engine = Engine::new(Unwatched::default()).unwrap();
+        let engine = unpolled();
         let x = Arc::new(engine.register(0));
         let (sender, receiver) = mpsc::channel();
         let _subscription = x.subscribe(1, move |_| sender.send(thread::current().id()).unwrap());
@@ -155,7 +129,7 @@ fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
 /// would (S9).
 #[test]
 fn wait_ends_although_another_driver_panics_when_its_subscription_ends() {
-    let engine = Engine::new(Unwatched::default()).unwrap();
+    let engine = unpolled();
     wait_in_vain(&engine, || panic!("the other driver panics"));
     assert_eq!(engine.stats().panics, 1);
 }
