@@ -8,22 +8,20 @@
 #![cfg(not(any(loom, shuttle)))]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/mod.rs"]
-mod common;
 #[path = "common/counting.rs"]
 mod counting;
-#[path = "../benches/engine/delays.rs"]
+#[path = "common/delays.rs"]
 mod delays;
 #[path = "common/fake.rs"]
 mod fake;
 #[path = "common/rig.rs"]
 mod rig;
 
-use common::Seeded;
 use counting::{Counting, counted};
 use delays::Delays;
 use fake::Fake;
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
+use hal_semaphore::testing::Seeded;
 use hal_semaphore::*;
 use rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -9,12 +9,9 @@
 #![cfg(shuttle)]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-mod common;
-
-use common::Seeded;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits};
 use hal_semaphore::mutation::{self, Mutation};
-use hal_semaphore::testing::{Job, SoftBackend, device};
+use hal_semaphore::testing::{Job, Seeded, SoftBackend, device};
 use hal_semaphore::*;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Runner, thread};

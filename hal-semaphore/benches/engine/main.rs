@@ -10,6 +10,7 @@
 mod bursts;
 #[path = "../../tests/common/counting.rs"]
 mod counting;
+#[path = "../../tests/common/delays.rs"]
 mod delays;
 mod holds;
 #[path = "../../tests/common/noop.rs"]

@@ -8,9 +8,8 @@
 //!
 //! `DAG_SEED=n` runs one seed; `DAG_SEEDS=n` that many.
 
-use crate::common::Seeded;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits, Transition, WaitClass};
-use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
+use hal_semaphore::testing::{Job, Seeded, SoftBackend, SoftStep, device};
 use hal_semaphore::*;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,10 +7,10 @@
 //! follows from that, whatever the order in which signals and waits came. One that is held ends as soon as a wait of it can no
 //! longer be reached, covered or not. Nothing runs while the program goes on, so that the model has to know nothing else.
 
-use crate::common::Seeded;
 use crate::rig::{ALL_NATIVE_WAITS, Devices, device};
 use hal_semaphore::Semaphore;
 use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::testing::Seeded;
 
 /// A look for a signal that covers a wait goes through so many at most; no timeline has more under way here.
 const SIGNALS: usize = 12;

@@ -17,8 +17,6 @@ mod callbacks;
 mod choice_of_queue;
 mod cleanups;
 mod coalesced;
-#[path = "../common/mod.rs"]
-mod common;
 mod completion;
 mod dag;
 mod defaults;
@@ -45,7 +43,6 @@ mod other_drivers;
 mod owned_work;
 mod panics;
 mod promises;
-mod properties;
 mod reclaimed;
 #[path = "../common/rig.rs"]
 mod rig;

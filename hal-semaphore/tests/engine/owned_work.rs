@@ -3,10 +3,10 @@
 //! A device that makes the work its own as it takes it, and puts back what it has no room for; and what it is told of the ends
 //! of operations that have left nothing (rules S3, S5, S10, S13).
 
-use crate::common::Seeded;
 use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, gone, within};
 use hal_semaphore::backend::{Batch, Ended, NativeWaits, Submitted};
+use hal_semaphore::testing::Seeded;
 use hal_semaphore::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -21,8 +21,6 @@
 )]
 
 mod backend;
-#[path = "../common/mod.rs"]
-mod common;
 mod coverage;
 mod dice;
 mod drive;

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::slab::Slab;
+use crate::testing::Seeded;
 
 const QUEUE: u32 = 3;
 
@@ -166,11 +167,8 @@ fn promises_stay_sorted_and_are_found_whatever_their_order() {
         let (timeline, mut deferred) = (timeline(), DeferredWork::default());
         let mut expected: std::collections::BTreeMap<(u64, u32, u64), u64> =
             std::collections::BTreeMap::new();
-        let mut dice = seed;
-        let mut below = |limit: u64| {
-            dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            (dice >> 33) % limit
-        };
+        let mut random = Seeded::new(seed);
+        let mut below = |limit: u64| random.next() % limit;
         for _ in 0..100 {
             let value = timeline.value() + below(8);
             let (queue, epoch) = (u32::try_from(below(3)).unwrap_or_default(), 1 + below(5));
