@@ -28,6 +28,8 @@ mod early_ends;
 mod fake;
 mod foreign_timelines;
 mod full_devices;
+#[path = "../common/graph.rs"]
+mod graph;
 mod independent;
 mod inside_submit;
 mod least_cost;
