@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What must not grow: memory with what has ended, delays with what others do (rules S7, S13).
+//! Bounds of memory after work has ended, and of delays by other work (rules S7, S13).
 //!
-//! A bound is a count of bytes, of operations, or of time on a clock that the test owns, so that a busy machine makes no
-//! difference; the few that need real time are generous and relative to what the machine has just done. The latency of
-//! `submit` beside other threads that submit is left to the benchmark.
+//! A bound is a count of bytes, of operations, or of time on a clock of the test's own, so that a busy machine
+//! makes no difference; the few that need real time are generous, and relative to the speed of the machine. The
+//! benchmark has the latency of `submit` beside other threads that submit.
 #![cfg(not(any(loom, shuttle)))]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
@@ -34,7 +34,7 @@ static ALLOCATOR: Counting = Counting;
 /// More than any list needs for what is alive, less than any of these tests would leave behind.
 const SLACK: i64 = 64 << 10;
 
-/// Runs something once when it is asked to sleep.
+/// Runs a closure once, at its first sleep.
 struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Clock for Meanwhile {
@@ -70,7 +70,8 @@ fn host_wait_that_fails_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "20,000 waits have left {} bytes", allocated.kept);
 }
 
-/// Operations that are cancelled while their queue is full leave the queue's list, too, however long it stays full (S7).
+/// Operations that are cancelled while their queue is full leave the queue's list, too, however long it stays
+/// full (S7).
 #[test]
 fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
@@ -104,7 +105,8 @@ fn cancelled_blocked_operation_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
 }
 
-/// The same for one of whose waits one is covered: it hears of failures there, and no longer once it has ended (S7).
+/// The same for one with a wait that is satisfied by order: it listens for a failure there, and no longer once
+/// it has ended (S7).
 #[test]
 fn cancelled_operation_with_some_ordered_waits_leaves_nothing_behind() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -120,8 +122,9 @@ fn cancelled_operation_with_some_ordered_waits_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
 }
 
-/// How many bytes rounds leave in which operations of every kind are submitted and cancelled, while one timeline waits for ever and
-/// another one is promised more and more and stands still. Without the operations, what is left is what the promises take.
+/// How many bytes are left by rounds in which operations of every kind are submitted and cancelled, while one
+/// timeline waits forever and another one is promised more and more and does not move. Without the operations,
+/// the rest is the memory of the promises.
 fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool) -> i64 {
     let rig = Rig::new(2, native_waits);
     let [never, coming] = rig.semaphores();
@@ -161,8 +164,9 @@ fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool
     allocated.kept
 }
 
-/// Operations that are cancelled leave as little as if they had never been submitted, whatever had become of their waits by then:
-/// open, covered when they came, covered later by work of their own queue or of another one (S7).
+/// Cancelled operations leave no more memory than if they had never been submitted, in whatever state their
+/// waits were: blocked, or satisfied by order at once or later, by work of their own queue or of another one
+/// (S7).
 #[test]
 fn cancelled_operations_leave_no_memory_behind() {
     for native_waits in rig::ALL_NATIVE_WAITS {
@@ -174,8 +178,8 @@ fn cancelled_operations_leave_no_memory_behind() {
     }
 }
 
-/// An operation waits natively and finds no room, again and again. It hears of failures of what it waits for meanwhile, for which
-/// one entry is enough (S7).
+/// An operation waits natively and is refused by a full device, again and again. One entry is enough to listen
+/// for the failure of its wait meanwhile (S7).
 #[test]
 fn operation_refused_again_and_again_leaves_nothing_behind() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
@@ -197,8 +201,8 @@ fn operation_refused_again_and_again_leaves_nothing_behind() {
     rig.assert_idle();
 }
 
-/// Many operations with many waits each are there at once. When they have ended the memory of a few of them is kept for the next,
-/// and not of all (S7).
+/// Many operations with many waits each exist at once. When they have ended, the memory of a few of them is
+/// kept for the next, and not of all (S7).
 #[test]
 fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
     const WIDE: usize = 512;
@@ -230,7 +234,7 @@ fn polled(nth: usize) -> Engine<Fake<Semaphore, ()>> {
     Fake::new(vec![spec]).on_poll(report).on_reclaim(|_, ended| drop(ended)).start()
 }
 
-/// A clock that moves only in sleeps, by as much as was asked for.
+/// A clock that moves only in sleeps, by their length.
 #[derive(Default)]
 struct Slept(Mutex<Duration>);
 
@@ -246,8 +250,9 @@ impl Clock for Slept {
     }
 }
 
-/// A thread waits for a chain on a polled device, each link of which has ended when it is asked, or asked again. It sleeps longer
-/// while nothing happens, and shortly again once something has: a long chain costs short sleeps only (S13).
+/// A thread waits for a chain on a polled device, each link of which has ended at the next poll or the one
+/// after. It sleeps longer while nothing happens, and shortly again once something has: a long chain costs
+/// short sleeps only (S13).
 #[test]
 fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
     let wait = |nth| {
@@ -270,8 +275,7 @@ fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
     within(LIMIT, move || [1, 2].map(wait));
 }
 
-/// A thread waits for a polled device that takes long. It asks less and less often, and not too seldom either: at least each
-/// millisecond (S13).
+/// A thread waits for a slow polled device. It polls less and less often, but at least each millisecond (S13).
 #[test]
 fn wait_for_a_slow_device_polls_about_each_millisecond() {
     within(LIMIT, || {
@@ -287,8 +291,8 @@ fn wait_for_a_slow_device_polls_about_each_millisecond() {
     });
 }
 
-/// One signal sets very many operations free, and the device ends each at once. The first one's signal is seen long
-/// before the last one is begun (S7, S13).
+/// One signal releases very many operations, and the device ends each at once. The first one's signal is seen
+/// long before the last one is submitted (S7, S13).
 #[test]
 fn first_signal_of_a_long_drain_is_seen_early() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -316,8 +320,8 @@ fn first_signal_of_a_long_drain_is_seen_early() {
     assert!(seen_at.is_some_and(|batches| batches <= 50), "seen after batch {seen_at:?} of some 800");
 }
 
-/// A device reports very many jobs at once. When the first one's work comes back, only a few of the others have ended: what
-/// an end sets free does not wait for all that end with it (S13).
+/// A device reports very many jobs at once. When the first one is reclaimed, only a few of the others have
+/// ended: operations that an end releases do not wait for all of them (S13).
 #[test]
 fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -337,8 +341,9 @@ fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
     assert!(ended.is_some_and(|ended| ended <= jobs / 20), "{ended:?} jobs had ended");
 }
 
-/// How long another thread, which submits to another queue, was kept out at most while one call dealt with a burst, without the time
-/// that either thread was ready to run and did not; and how long the burst had taken to submit, which tells how fast this machine is.
+/// How long another thread, which submits to another queue, was kept out at most while one call processed a
+/// burst, without the time that either thread was ready to run and did not; and how long the burst had taken to
+/// submit, as a measure of the machine's speed.
 fn kept_out(submit: impl Fn(&Rig, &Semaphore, u64), release: impl FnOnce(&Rig, &Semaphore)) -> [Duration; 2] {
     let rig = Rig::new(2, NativeWaits::None);
     let x = rig.semaphore();
@@ -377,7 +382,7 @@ fn kept_out(submit: impl Fn(&Rig, &Semaphore, u64), release: impl FnOnce(&Rig, &
 
 const BURST: u64 = 200_000;
 
-/// A thread that shares its processor with others may stand still for so long without anybody's lock: some turns of the
+/// A thread on a shared processor may be delayed this long without anybody's lock: some slices of the
 /// scheduler. A lock that is held for the whole burst is held several times longer, also in an optimised build.
 const PREEMPTED: Duration = Duration::from_millis(20);
 
@@ -394,8 +399,8 @@ fn assert_answers(what: &str, round: impl Fn() -> [Duration; 2]) {
     panic!("{what}: kept out and submitted for {rounds:?}");
 }
 
-/// One signal releases very many waits: no lock is held for the whole of it, other threads get their answers meanwhile
-/// (S13).
+/// One signal releases very many waits: no lock is held for all of it, and other threads' calls return
+/// meanwhile (S13).
 #[test]
 fn signal_that_releases_a_burst_lets_other_calls_in() {
     assert_answers("released", || {
@@ -432,9 +437,9 @@ fn report_of_a_burst_lets_other_calls_in() {
     });
 }
 
-/// A timeline has a signal under way from each of a great many operations that their device has no room for, and the host
-/// moves it past all of them. That takes a moment, during which the timeline is locked, and not one that grows with what
-/// is under way (S13).
+/// A timeline has a promise from each of a great many operations that their device has no capacity for, and the
+/// host moves it past all of them. The timeline is locked for a moment, which does not grow with the promises
+/// (S13).
 #[test]
 fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
     const OPERATIONS: u64 = 50_000;
@@ -455,8 +460,8 @@ fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
     assert!(fastest * 10_000 < submitted, "{fastest:?} for each signal, {submitted:?} for all operations");
 }
 
-/// Timelines that a burst has made large come and go. What is remembered of them, so that their memory can be given back,
-/// goes with them (S7).
+/// Timelines that a burst has made large come and go. The engine's list of large timelines does not grow with
+/// them (S7).
 #[test]
 fn dropped_large_timelines_leave_nothing_behind() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -472,8 +477,8 @@ fn dropped_large_timelines_leave_nothing_behind() {
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// A hundred thousand jobs in a row signal one timeline, which then remembers as many signals under way. That memory can be
-/// given back, too, after each such burst (S7).
+/// A hundred thousand jobs in a row signal one timeline, which then has as many promises. `trim` releases that
+/// memory, after each such burst (S7).
 #[test]
 fn trim_releases_a_timelines_memory_after_a_burst_of_signals() {
     let engine = polled(0);
@@ -493,7 +498,8 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_signals() {
     }
 }
 
-/// Timelines that were there together leave some of their memory for the next ones: so much, however many they were (S7).
+/// Timelines that existed together leave some of their memory for the next ones: a bounded amount, however many
+/// they were (S7).
 #[test]
 fn dropped_timelines_leave_bounded_memory_behind() {
     let kept_by = |timelines| {
@@ -505,7 +511,7 @@ fn dropped_timelines_leave_bounded_memory_behind() {
     assert!(many - few < SLACK, "4,500 timelines leave {few} bytes, 9,000 {many}");
 }
 
-/// One thread waits for very many values of one timeline at once. That memory can be given back, too (S7).
+/// One thread waits for very many values of one timeline at once. `trim` releases that memory, too (S7).
 #[test]
 fn trim_releases_a_timelines_memory_after_a_wide_host_wait() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -533,8 +539,8 @@ fn unsubscribed_callback_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 callbacks have left {} bytes", allocated.kept);
 }
 
-/// The same for a hundred thousand operations that wait for one timeline, beside a callback, also if memory was given back
-/// while they waited (S7).
+/// The same for a hundred thousand operations that wait for one timeline, beside a callback, also if memory was
+/// released while they waited (S7).
 #[test]
 fn trim_releases_a_timelines_memory_after_a_burst_of_waits() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -554,7 +560,8 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_waits() {
     }
 }
 
-/// The same for a hundred thousand operations that one timeline holds and that another one, which is promised, can fail (S7).
+/// The same for a hundred thousand operations that are blocked by one timeline, and that another one, which is
+/// promised, can fail (S7).
 #[test]
 fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -573,8 +580,8 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// A queue is asked again and again, and its device has no room. A job that stays in it is noted once with the timeline whose
-/// failure it is to hear of (S7).
+/// A queue of a full device tries again and again. A job that stays in it registers once with the timeline
+/// whose failure it listens for (S7).
 #[test]
 fn job_that_stays_in_a_full_queue_listens_for_failures_once() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
@@ -593,7 +600,8 @@ fn job_that_stays_in_a_full_queue_listens_for_failures_once() {
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// Operations with very many signals set very many others free at once. What the queue needed for that can be given back (S7).
+/// Operations with very many signals release very many others at once. `trim` releases the queue's memory for
+/// that (S7).
 #[test]
 fn trim_releases_a_queues_memory_after_operations_with_many_signals() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -636,8 +644,8 @@ fn signals_that_the_host_overtakes_leave_nothing_behind() {
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// A burst of callbacks leaves nothing behind once the engine was trimmed, whether they were called or given up. The thread
-/// that called them keeps nothing of them either (S7).
+/// A burst of callbacks leaves nothing behind once the engine was trimmed, called or unsubscribed. The thread
+/// that ran them keeps nothing of them either (S7).
 #[test]
 fn burst_of_callbacks_leaves_no_memory_behind() {
     for called in [false, true] {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Larger schedules than loom can exhaust, at random: several threads that submit, signal, cancel, fail, lose a device
-//! and shut down, while devices run and report.
+//! Random schedules that are larger than loom can exhaust: several threads submit a random graph, signal,
+//! cancel, fail, lose a device and shut down, while devices run and report. The graphs and their oracle are
+//! those of the engine's tests (`common/graph.rs`).
 //!
-//! Run with `RUSTFLAGS="--cfg shuttle" cargo test -p hal-semaphore --test shuttle --release`. A run repeats itself:
-//! `SHUTTLE_SEED` asks for other schedules and `SHUTTLE_ITERATIONS` for more. A failure prints the schedule that
-//! repeats it.
+//! Run with `RUSTFLAGS="--cfg shuttle" cargo test -p hal-semaphore --test shuttle --release`. A run repeats
+//! itself: `SHUTTLE_SEED` selects other schedules and `SHUTTLE_ITERATIONS` more. A failure prints the schedule
+//! that repeats it.
 #![cfg(shuttle)]
 #![expect(
     clippy::unwrap_used,

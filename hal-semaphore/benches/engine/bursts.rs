@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a burst of very many operations costs those that wait for the first, and what it leaves behind.
+//! The cost of a burst of very many operations for those that wait for the first, and the memory that it leaves
+//! behind.
 
 use crate::counting::counted;
 use crate::delays::Delays;
@@ -66,7 +67,7 @@ fn first_publication(report: &mut Report, plan: &Plan, n: u64) {
     report.judged(&case, n, median(&quiet), "ms", 0.2);
 }
 
-/// The bytes that are allocated beyond the start while one operation of very many is still held.
+/// The bytes that are allocated beyond the start while one operation of very many is still blocked.
 fn straggler(report: &mut Report, n: u64, name: &str, at: f64) {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let (x, late) = (semaphore(&engine), semaphore(&engine));

@@ -2,16 +2,18 @@
 
 //! How long a lock is held while something happens to very many operations.
 //!
-//! That is measured from outside: one thread has something done to very many operations, another
-//! asks the engine something over and over, and its worst answer is no faster than the longest hold that it met. On a
-//! machine with few processors, and neighbours, either thread may also be off its processor meanwhile. So
+//! This is measured from outside: one thread has something done to very many operations, another one calls the
+//! engine over and over, and its worst call is no faster than the longest hold that it met. On a machine with
+//! few processors, and neighbours, either thread may also be off its processor meanwhile. So
 //!
-//! - for half of the time the asking thread only reads the clock, and the worst gap is the machine's own noise;
-//! - where the kernel says how long a thread was ready to run and did not (Linux's `schedstat`), that of both threads
-//!   during a slice of time is no part of the hold. A lock that a thread sleeps for does not count as ready.
+//! - for half of the time the calling thread only reads the clock, and the worst gap is the machine's own
+//!   noise;
+//! - where the kernel tells how long a thread was ready to run and did not (Linux's `schedstat`), that of both
+//!   threads during a slice of time is no part of the hold. A lock that a thread sleeps for does not count as
+//!   ready.
 //!
-//! The hold is what is left of the worst answer less what is left of the worst gap, in the best of several rounds. A round
-//! in which the asking thread hardly ran has seen nothing, and is taken again.
+//! The hold is the rest of the worst call less the rest of the worst gap, in the best of several rounds. A
+//! round in which the calling thread hardly ran has seen nothing, and is repeated.
 
 use crate::delays::Delays;
 use crate::noop::Noop;
@@ -35,7 +37,7 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
     }
 }
 
-/// What happens to very many operations.
+/// The event that happens to very many operations.
 #[derive(Clone, Copy)]
 enum What {
     Report,
@@ -43,7 +45,7 @@ enum What {
     Failure,
 }
 
-/// What the other thread asks meanwhile.
+/// The other thread's call.
 #[derive(Clone, Copy)]
 enum Probe {
     Stats,
@@ -100,7 +102,7 @@ fn one_hold(n: u64, what: What, probe: Probe) -> Seen {
         What::Failure => assert!(y.query().is_err()),
         What::Report | What::Signal => assert_eq!(y.query().unwrap(), n),
     }
-    // What the barriers left to the device.
+    // The waits of the barriers, left to the device.
     while engine.backend().flush() {}
     seen
 }
@@ -118,14 +120,14 @@ struct Longest {
 struct Seen {
     asked: Longest,
     clock: Longest,
-    /// For how long questions were asked, and their answers waited for, without the time off the processor.
+    /// How long calls took, without the time off the processor.
     asking: Duration,
     /// How long the work took.
     work: Duration,
 }
 
 impl Seen {
-    /// Whether the asking thread would have met a long hold.
+    /// Whether the calling thread would have met a long hold.
     fn counts(&self) -> bool {
         self.asking > self.work / 10
     }
@@ -135,7 +137,7 @@ impl Seen {
     }
 }
 
-/// Does `work` on this thread, and asks over and over on another one.
+/// Does `work` on this thread, and calls over and over on another one.
 fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
     const SLICE: Duration = Duration::from_micros(100);
     let (ready, done) = (Barrier::new(2), AtomicBool::new(false));
@@ -160,7 +162,7 @@ fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
                 longest.on_processor = longest.on_processor.max(worst.saturating_sub(off));
                 (last - begin).saturating_sub(own_off)
             };
-            // What is done for the first time does not count.
+            // The first time does not count.
             slice(&mut Longest::default(), &mut ask);
             ready.wait();
             let mut seen = Seen::default();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an operation costs in the engine, with devices that do nothing.
+//! The cost of an operation in the engine, with devices that do nothing.
 //!
-//! `cargo bench -p hal-semaphore` runs the chains under criterion, then prints a table of all cases with their goals,
-//! and writes it as lines of JSON to `target/engine-bench.json`. `ENGINE_BENCH_QUICK=1` skips criterion and takes fewer
-//! rounds; `ENGINE_BENCH_ONLY` names the one part of the table to run; `-- --test` runs each case once with few operations.
+//! `cargo bench -p hal-semaphore` runs the chains under criterion, then prints a table of all cases with their
+//! goals, and writes it as lines of JSON to `target/engine-bench.json`. `ENGINE_BENCH_QUICK=1` skips criterion
+//! and takes fewer rounds; `ENGINE_BENCH_ONLY` names the one part of the table to run; `-- --test` runs each
+//! case once with few operations.
 #![expect(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
 
 mod bursts;

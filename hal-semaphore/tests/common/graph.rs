@@ -240,7 +240,8 @@ impl Graph {
         edges
     }
 
-    /// For each operation of a graph whose semaphores each have one producer, the operations whose failures may fail it.
+    /// For each operation of a graph whose semaphores each have one producer, the operations whose failures may
+    /// fail it.
     pub(crate) fn failure_roots(&self) -> Vec<Vec<usize>> {
         let mut producer: HashMap<usize, usize> = HashMap::new();
         let mut roots: Vec<Vec<usize>> = Vec::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Which queue an operation goes to when several would do: the one whose order covers a wait that is open, so that the wait
-//! costs nothing; else the one with the least to do (rules S6, S13).
+//! The choice among several queues: one whose order satisfies an open wait, or else the one with the fewest
+//! operations (rules S6, S13).
 
 use crate::rig::{Job, Rig};
 use hal_semaphore::backend::NativeWaits;

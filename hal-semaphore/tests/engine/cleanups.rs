@@ -26,7 +26,7 @@ impl Held {
         Self { rig, first, second, end, ticket }
     }
 
-    /// What the host has to do; the signals wait for it.
+    /// The host's cleanup; the signals wait for it.
     fn cleaning(&self) -> HostTask {
         let mut tasks = self.rig.take_host();
         assert_eq!(tasks.len(), 1, "the host cleans up once");
@@ -61,7 +61,7 @@ fn barrier_whose_wait_fails_is_cleaned_up_before_its_signals_fail() {
     let cause = broken("given up");
     held.first.fail(cause.clone());
     let task = held.cleaning();
-    // What happens to its other wait meanwhile is of no concern, and neither is how the cleaning ends.
+    // Neither the other wait nor the cleanup's own result matters.
     held.second.signal(1).unwrap();
     assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::TooLate);
     assert_eq!(held.end.query().unwrap(), 0);
@@ -116,7 +116,7 @@ fn barrier_that_is_cancelled_is_cleaned_up_before_its_signals_fail() {
     held.rig.assert_idle();
 }
 
-/// What it waits for is ahead of it in its queue: it has its place behind that, and nothing to clean up.
+/// It waits for an earlier job of its queue: it is queued behind that, and has nothing to clean up.
 #[test]
 fn queued_barrier_fails_without_cleanup() {
     let rig = Rig::new(1, NativeWaits::Events);
@@ -131,7 +131,8 @@ fn queued_barrier_fails_without_cleanup() {
     rig.assert_idle();
 }
 
-/// A job on the device, another one for which that has no room, and behind them a barrier that waits for the first.
+/// A job on the device, another one that the device has no capacity for, and behind them a barrier that waits
+/// for the first.
 fn behind_a_full_queue() -> (Rig, Semaphore) {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
     let [x, y, end] = rig.semaphores();
@@ -142,7 +143,7 @@ fn behind_a_full_queue() -> (Rig, Semaphore) {
     (rig, end)
 }
 
-/// It has its place in its queue and is not issued, and what it waits for is still the device's.
+/// It is queued and not submitted, and the device still works on its dependency.
 #[test]
 fn queued_barrier_of_a_shut_down_engine_is_cleaned_up_before_its_signals_fail() {
     let (rig, end) = behind_a_full_queue();
@@ -178,7 +179,7 @@ fn shutdown_waits_for_cleanups_until_its_limit() {
         let unfinished =
             held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (0, 1));
-        // No waiter waits for ever.
+        // No waiter waits forever.
         assert_eq!(held.end.query().unwrap_err().code(), Code::Cancelled);
         let (task, _) = held.rig.take_host().pop().unwrap();
         task.finish(Ok(()));
@@ -202,7 +203,7 @@ fn barrier_in_cleanup_at_the_limit_of_a_shutdown_fails_with_its_own_cause() {
     });
 }
 
-/// A barrier that nothing holds is cancelled before the calls around have looked at it: it is sent on its way twice, and cleaned up
+/// A runnable barrier is cancelled before the calls around have routed it: it is routed twice, and cleaned up
 /// once.
 #[test]
 fn barrier_that_is_cancelled_deep_inside_others_does_not_end_while_it_is_cleaned_up() {

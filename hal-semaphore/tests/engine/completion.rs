@@ -94,7 +94,8 @@ fn largest_value_may_be_waited_for_and_signalled() {
     assert_eq!(Semaphore::new(&engine, MAX_VALUE).unwrap().query().unwrap(), MAX_VALUE);
 }
 
-/// A timeline of another engine is asked where it stands. One that has failed takes no signal at all, so any will do.
+/// A signal of another engine's timeline has to be above its value. A failed timeline takes no signal at all,
+/// so any will do.
 #[test]
 fn signal_of_another_engines_timeline_has_to_be_above_its_value_unless_it_has_failed() {
     let [engine, other] = [(), ()].map(|()| Engine::new(SoftBackend::new(vec![device(1)])).unwrap());
@@ -125,7 +126,7 @@ fn bad_signals_are_refused_and_change_nothing() {
     assert!(matches!(y.signal(1), Err(SignalError::Failed { failure, .. }) if failure.message() == "first"));
 }
 
-/// No handle is left that could signal: what waits is told, rather than left waiting.
+/// Without a handle nothing can signal: the waiter fails instead of waiting.
 #[test]
 fn wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
@@ -150,7 +151,7 @@ fn full_queue_keeps_its_order_and_loses_nothing() {
     assert_eq!(engine.backend().tags(), (1..=20).collect::<Vec<_>>());
     assert_eq!(x.query().unwrap(), 20);
 
-    // No room although nothing is in flight: an error, not a hang.
+    // No capacity although nothing is in flight: an error, not a hang.
     let engine = Engine::new(SoftBackend::new(vec![device(1)]).capacity(0)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
@@ -179,7 +180,7 @@ fn lost_device_fails_its_own_work_and_no_other() {
     for lost in [&x, &y] {
         assert!(lost.query().unwrap_err().same_root(&cause));
     }
-    // What comes later fails with the same cause, through its signals.
+    // Later operations fail with the same cause, through their signals.
     let late = Semaphore::new(&engine, 0).unwrap();
     job(0, &[], (&late, 1));
     assert!(late.query().unwrap_err().same_root(&cause));
@@ -252,7 +253,8 @@ impl Clock for Counted {
     }
 }
 
-/// A thread that waits for something far off sleeps until then: it does not keep a processor busy, with a deadline or without.
+/// A thread that waits for something far off sleeps: it does not keep a processor busy, with a deadline or
+/// without.
 #[test]
 fn thread_that_waits_sleeps_until_it_is_woken() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
@@ -336,8 +338,8 @@ mod descriptor {
         drop(reactor);
     }
 
-    /// The kernel refuses to poll more descriptors than the process may have, which it may have fewer of from one call to the
-    /// next. That is so for the whole process: this test runs in one of its own.
+    /// The kernel refuses to poll more descriptors than the process may have, and that limit can be lowered. It
+    /// counts for the whole process: this test runs in one of its own.
     #[test]
     fn descriptors_that_cannot_be_waited_for_are_lost_devices() {
         const ALONE: &str = "DESCRIPTORS_ARE_TAKEN_AWAY";

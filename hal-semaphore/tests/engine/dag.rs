@@ -160,7 +160,8 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
     assert!(most > 64 && dominated > 1000 && coalesced > 100 || few, "{most}, {dominated}, {coalesced}");
 }
 
-/// What fails before it has its place in its queue is cleaned up first, and nothing else is (S5): it does not come back. Returns how much was.
+/// A cleanup runs exactly if its operation fails before it is queued (S5); then its work is not reclaimed.
+/// Returns how many ran.
 fn check_cleaned(
     graph: &Graph,
     engine: &Engine<SoftBackend>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What goes wrong in engines of this design, one test for each way.
+//! Known defects of engines of this design, one test for each.
 //!
-//! The design (a timeline over binary events, with a queue of pending actions) has been implemented before, and its
-//! known defects are the best list of what is hard about it. Each test names the defect first, then shows that it
-//! is not here.
+//! The design (a timeline over binary events, with a queue of pending actions) has been implemented before, and
+//! its known defects are the best list of what is hard about it. Each test names the defect first, then shows
+//! that it is not here.
 
 use crate::fake::Fake;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits, Submitted, Transition, WaitClass};
@@ -97,7 +97,7 @@ fn b_a_callback_may_end_everything_it_belongs_to() {
     assert_eq!(engine.occupancy().timelines, 0);
 }
 
-/// b, second half. Of several events that cover a value the latest is taken, which waits for more than was asked.
+/// b, second half. Of several events that satisfy a wait the latest is taken, which waits longer than needed.
 #[test]
 fn b_the_earliest_event_that_is_enough_is_waited_for() {
     let engine = soft(vec![device(2)]);
@@ -253,8 +253,8 @@ fn noted(engine: &Engine<Counting>) -> Noted {
     }))
 }
 
-/// d. Frontiers advance when work is submitted. Here a timeline is told nothing before the work has ended, and then
-/// where it ran.
+/// d. Frontiers advance when work is submitted. Here a timeline is notified only after the work has ended, and
+/// of where it ran.
 #[test]
 fn d_nothing_is_published_before_completion() {
     let (engine, _) = counting(2);
@@ -290,7 +290,7 @@ fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
     let peers = DeviceSpec { peers: vec![3], ..device(1) };
     assert_eq!(refused(vec![peers]), EngineError::UnknownPeer { device: 0, peer: 3, devices: 1 });
 
-    // No event can be made: the wait across queues is held on the host instead, and still works.
+    // No event can be made: the wait across queues is blocked on the host instead, and still works.
     let engine = Engine::new(SoftBackend::new(vec![device(2)]).event_limit(0)).unwrap();
     let (x, y) = (semaphore(&engine), semaphore(&engine));
     submit(&engine, 0, &[], &[(x.clone(), 1)], Job::new(1));
@@ -308,8 +308,8 @@ fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
     drop((x, y, never));
 }
 
-/// f. The queue is released by its actions but was never retained by them. Here everything goes once, and a device
-/// that still has work when the last handle goes may finish it.
+/// f. The queue is released by its actions but was never retained by them. Here everything is dropped once, and
+/// a device that still has work when the last handle is dropped may finish it.
 #[test]
 fn f_everything_is_dropped_exactly_once() {
     let (engine, dropped) = counting(1);
@@ -369,8 +369,8 @@ fn h_any_number_of_waits_across_any_number_of_queues() {
     assert_eq!(occupancy.events, occupancy.idle_events);
 }
 
-/// i. A counter of pending work that goes down twice on failure keeps the exit from ever coming true; a wait that
-/// is never signalled hangs the destruction of the device.
+/// i. A counter of pending work that goes down twice on failure never allows the exit; a wait that is never
+/// signalled hangs the destruction of the device.
 #[test]
 fn i_shutdown_ends_whatever_is_pending() {
     let engine = soft(vec![device(2)]);
@@ -422,7 +422,7 @@ fn j_callbacks_may_change_the_list_that_is_being_released() {
             keep.lock().unwrap().push(again.subscribe(value, move |_| {
                 count.fetch_add(1, Ordering::SeqCst);
             }));
-            // What waits for the failure is added while the failure is being delivered.
+            // A waiter for the failure is added while the failure is being delivered.
             let waits = [(again.clone(), 1000)];
             engine.submit(0, Affinity::ANY, &waits, &[], Action::Barrier).unwrap();
         });
@@ -436,8 +436,8 @@ fn j_callbacks_may_change_the_list_that_is_being_released() {
     assert_eq!(engine.backend().reclaimed().len(), 100);
 }
 
-/// k. A dependent operation is noticed only when its producer has completed, so the device idles in between; and
-/// each signal looks at everything that is pending.
+/// k. A dependent operation is noticed only when its producer has completed, so the device idles in between;
+/// and each signal scans everything that is pending.
 #[test]
 fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
     let engine = soft(vec![device(2)]);
@@ -463,8 +463,8 @@ fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
     engine.backend().run_until_idle();
     assert_eq!(engine.backend().tags(), (1..=9).collect::<Vec<_>>());
 
-    // 200,000 others wait for one timeline while another goes on 20,000 times. Looking at all of them each time
-    // would be 4,000,000,000 looks.
+    // 200,000 others wait for one timeline while another one moves 20,000 times. To scan all of them each time
+    // would take 4,000,000,000 steps.
     let engine = Engine::new(SoftBackend::new(vec![device(1)]).eager().without_log()).unwrap();
     let (crowd, busy) = (semaphore(&engine), semaphore(&engine));
     for value in 0..200_000 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What takes its place in a queue without its device: host work that is done early, and markers.
+//! Operations that are queued without work on the device: early actions that are done, and markers.
 
 use crate::fake::Fake;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits};
@@ -205,7 +205,7 @@ fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
         rig.link(0, 2, Action::Early(Job::early(2, ahead)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
         rig.link(0, 5, Action::Early(Job::early(5, ahead)));
-        // What is coalesced with the job is the device's to end; what waits for 4 is not.
+        // Operations that are coalesced with the job end with the device; those that wait for 4 do not.
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (if ahead { 3 } else { 1 }, 0));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Timelines that are not the engine's own semaphores: those of another driver, and those whose value is also kept in a
-//! layout of another library (rules S1, S8, S9).
+//! Timelines that are not the engine's own semaphores: those of another driver, and those with a copy of their
+//! value in a layout of another library (rules S1, S8, S9).
 //!
-//! The engine keeps the truth about a timeline that is registered with it, and [shows](Timeline::show) each step to the
-//! copy. About any other timeline it knows what [`Timeline::watch`] tells it, and hands it what an operation signals by
-//! [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
+//! The engine keeps the state of a timeline that is registered with it, and [shows](Timeline::show) each step
+//! to the copy. About any other timeline it knows what [`Timeline::subscribe`] reports, and delivers the
+//! signals of operations by [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
 
 use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, within};
@@ -20,11 +20,11 @@ struct Mirrored {
     registration: Registration,
     value: AtomicU64,
     failed_at: OnceLock<(u64, Failure)>,
-    /// All that was shown, in order. No thread holds this lock while it calls the engine.
+    /// All shown steps, in order. No thread holds this lock while it calls the engine.
     shown: Mutex<Vec<Result<u64, u64>>>,
-    /// What led up to each step that it was told of.
+    /// The recorded steps and their origins.
     recorded: Mutex<Vec<Recorded>>,
-    /// What its waiters were told.
+    /// The notifications.
     notified: Mutex<Vec<Result<u64, Failure>>>,
     /// All waits for it go through the engine.
     is_lonely: bool,
@@ -39,11 +39,11 @@ struct Elsewhere {
     value: AtomicU64,
     delivered: Mutex<Vec<Result<u64, Failure>>>,
     watchers: Mutex<Vec<(u64, Subscriber)>>,
-    /// Watches that were dropped.
+    /// Dropped subscriptions.
     unwatched: AtomicUsize,
     refuses_to_be_watched: bool,
     has_failed: bool,
-    /// A timeline of the engine, and where that was when the engine left word for this one.
+    /// A timeline of the engine, and its value when the engine posted a delivery for this one.
     beside: Option<Arc<Mirrored>>,
     found: Mutex<Vec<u64>>,
 }
@@ -54,7 +54,7 @@ enum Either {
     Elsewhere(Arc<Elsewhere>),
 }
 
-/// Ends a watch.
+/// A subscription.
 struct Watch(Arc<Elsewhere>);
 
 impl Drop for Watch {
@@ -209,8 +209,8 @@ fn elsewhere() -> (Either, Arc<Elsewhere>) {
     (Either::Elsewhere(elsewhere.clone()), elsewhere)
 }
 
-/// One signal sets a chain of barriers free, each of which signals what the next waits for. The timeline is shown each step, and
-/// what came of many steps is told once: its waiters are not woken for each link (S7).
+/// One signal releases a chain of barriers, each of which signals the wait of the next. The timeline is shown
+/// each step, and many steps are published as one: its waiters are not woken for each link (S7).
 #[test]
 fn steps_of_a_released_chain_are_published_together() {
     const LINKS: u64 = 256;
@@ -241,8 +241,8 @@ fn signals_of_two_foreign_timelines_are_both_delivered() {
     }
 }
 
-/// A foreign timeline cannot be watched: its driver panics. The operation that waits for it would never be told, so it
-/// fails instead (S3, S9).
+/// The driver of a foreign timeline panics in `subscribe`. The operation that waits for it would never be
+/// released, so it fails instead (S3, S9).
 #[test]
 fn wait_for_a_timeline_without_subscription_fails() {
     let setup = Setup::new();
@@ -255,7 +255,7 @@ fn wait_for_a_timeline_without_subscription_fails() {
     assert!(setup.engine.lost(0).is_none(), "the device has nothing to do with it");
 }
 
-/// A foreign wait is watched once, is released by what its watcher is told, and is no longer watched then (S9).
+/// A foreign wait has one subscription, which releases it and is dropped then (S9).
 #[test]
 fn foreign_wait_is_released_by_its_subscriber() {
     for (told, ends_well) in [(Ok(3), true), (Ok(2), false), (Err(broken("the other driver's")), false)] {
@@ -279,8 +279,8 @@ fn foreign_wait_is_released_by_its_subscriber() {
     }
 }
 
-/// What is shown to a copy is shown in the order of the steps, ends with a failure at the value that had been reached,
-/// and is there before the work comes back (S1, S5).
+/// The copy is shown the steps in order, with a failure at the value that had been reached, and before the work
+/// is reclaimed (S1, S5).
 #[test]
 fn steps_of_a_mirrored_timeline_are_shown_in_order() {
     let setup = Setup::new();
@@ -307,8 +307,8 @@ fn steps_of_a_mirrored_timeline_are_shown_in_order() {
     assert_eq!((mirror.registration.value(), setup.engine.backend().reclaimed()), (20, 3));
 }
 
-/// Waiters that only the timeline knows are woken after the step is shown, when the timeline knows which point of a queue made
-/// it (S1).
+/// Waiters that only the timeline knows are notified after the step is shown, when the timeline knows its point
+/// (S1).
 #[test]
 fn waiters_of_a_mirrored_timeline_are_notified_of_the_point() {
     let setup = Setup::new();
@@ -327,7 +327,8 @@ fn waiters_of_a_mirrored_timeline_are_notified_of_the_point() {
     assert!(matches!(told[..], [Ok(1)]), "{told:?}");
 }
 
-/// Of values of one timeline that come in a row its waiters are told the last, and of no other's (S1).
+/// Of consecutive values of one timeline its waiters are notified of the last only, and of no other timeline's
+/// (S1).
 #[test]
 fn waiters_of_a_mirrored_timeline_are_notified_once_of_values_in_a_row() {
     let setup = Setup::new();
@@ -353,8 +354,8 @@ fn waiters_of_a_mirrored_timeline_are_notified_once_of_values_in_a_row() {
     assert_eq!(shown, [Ok(2)], "what is there already is no step");
 }
 
-/// A timeline is told that it has moved though it has no waits, at once and where the operation ends: no other thread is
-/// asked to (S8).
+/// A timeline without waits records its step at once, on the thread where the operation ends: no other thread
+/// is involved (S8).
 #[test]
 fn timeline_without_waiters_records_the_end_of_its_operation() {
     let setup = Setup::that_keeps_deferred();
@@ -368,7 +369,8 @@ fn timeline_without_waiters_records_the_end_of_its_operation() {
     assert_eq!((told(&at_x), told(&at_y)), (vec![Some(1), Some(2)], vec![Some(1)]));
 }
 
-/// What is left to the backend is run in the order in which it became due, whichever of the pieces is run first (S8).
+/// Callbacks that are deferred to the backend run in the order in which they became due, whichever the backend
+/// runs first (S8).
 #[test]
 fn callbacks_deferred_to_the_backend_run_in_order() {
     let setup = Setup::that_keeps_deferred();
@@ -447,8 +449,8 @@ fn callback_that_becomes_due_inside_submit_runs_on_the_backends_thread() {
     assert_eq!(setup.run_deferred(), 0);
 }
 
-/// What was deferred is dropped by a backend that is going away. That ends nothing else: the operation has ended, and the
-/// engine takes more work (S8, S10).
+/// A backend drops the deferred callbacks. That ends nothing else: the operation has ended, and the engine
+/// takes more work (S8, S10).
 #[test]
 fn dropped_deferred_callbacks_still_run() {
     within(LIMIT, || {
@@ -462,8 +464,9 @@ fn dropped_deferred_callbacks_still_run() {
     });
 }
 
-/// An operation signals some values of one timeline, and another driver's timeline in between. Word for the other driver is left
-/// before the engine's own moves, by which others may hear of the end; the own steps are made in their order (S1, S9).
+/// An operation signals some values of one timeline, and another driver's timeline in between. The delivery for
+/// the other driver is posted before the engine's own timeline moves, through which others may see the end; the
+/// engine's own steps keep their order (S1, S9).
 #[test]
 fn signals_of_an_operation_are_made_in_order_behind_posted_deliveries() {
     let setup = Setup::new();
@@ -482,8 +485,8 @@ fn signals_of_an_operation_are_made_in_order_behind_posted_deliveries() {
     assert_eq!(mirror.shown.lock().unwrap()[3..], [Ok(4), Ok(5)]);
 }
 
-/// A signal that another driver's timeline is past is refused like one of the engine's own. One that has failed takes any
-/// signal, which then comes to nothing (S9).
+/// A signal below the value of another driver's timeline is refused like one of the engine's own. A failed
+/// timeline takes any signal, which is dropped (S9).
 #[test]
 fn signal_of_a_foreign_timeline_that_is_past_it_is_refused() {
     let setup = Setup::new();

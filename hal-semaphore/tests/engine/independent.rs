@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device, a driver and programs by an author who has read the contract and nothing else (rules S5, S6, S9, S10, S13).
+//! A device, a driver and programs that were written against the contract alone (rules S5, S6, S9, S10, S13).
 //!
-//! The device here shares nothing with the ones that the other tests drive. It runs a piece when the test says so and has
-//! room for so many.
+//! The device here shares nothing with the other tests' devices. It runs a job when the test says so, and has a
+//! limited capacity.
 
 use crate::fake::Fake;
 use crate::rig::device;
@@ -33,7 +33,7 @@ fn within(work: impl FnOnce() + Send + 'static) {
     worker.join().unwrap();
 }
 
-/// A piece of work that the device has.
+/// A job on the device.
 struct Piece {
     epoch: u64,
     name: u32,
@@ -47,12 +47,12 @@ struct State {
     began: Vec<u32>,
     events: u32,
     reclaimed: Vec<u32>,
-    /// A timeline that each reclaim looks at, and what it saw.
+    /// A timeline that each reclaim reads, and the values that it read.
     looks: Option<Semaphore>,
     saw: Vec<(u32, u64)>,
-    /// How many pieces the next submissions take.
+    /// How many jobs the next submissions accept.
     takes: VecDeque<usize>,
-    /// What the next submission answers, which then takes nothing.
+    /// The answer to the next submission, which then accepts nothing.
     answer: Option<Submitted>,
     /// Runs when the next submission comes.
     when_submitted: Option<Box<dyn FnOnce() + Send>>,
@@ -60,7 +60,7 @@ struct State {
     when_run: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// One device, whose queues share its room.
+/// One device, whose queues share its capacity.
 struct Card {
     queues: usize,
     native_waits: NativeWaits,
@@ -74,7 +74,7 @@ impl Card {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the oldest piece of a queue off the device.
+    /// Takes the oldest job of a queue off the device.
     fn begin(&self, queue: usize) -> Option<u64> {
         let mut state = self.state();
         let piece = state.queues[queue].pop_front()?;
@@ -185,7 +185,7 @@ impl Desk {
         self.completer().fail(self.0.queue(0, queue).unwrap(), epoch, failure.clone()).unwrap();
     }
 
-    /// The oldest piece of a queue begins, ends and is reported. Returns whether there was one.
+    /// The oldest job of a queue starts, ends and is reported. Returns whether there was one.
     fn step(&self, queue: usize) -> bool {
         let began = self.card().begin(queue);
         if let Some(epoch) = began {
@@ -195,7 +195,7 @@ impl Desk {
     }
 }
 
-/// A clock by which it is late as soon as a callback has begun.
+/// A clock whose deadlines pass as soon as a callback has started.
 #[derive(Clone, Default)]
 struct LateOnceCalled(Arc<AtomicBool>);
 
@@ -222,7 +222,7 @@ impl Clock for LateOnceCalled {
     }
 }
 
-/// The only piece of a queue comes to a device that another queue has filled for long. It has its turn after a few of the
+/// The only job of a queue comes to a device that another queue has filled for long. It runs after a few of the
 /// other's, not after all of them (S13).
 #[test]
 fn one_job_does_not_wait_for_all_of_another_queue() {
@@ -235,7 +235,7 @@ fn one_job_does_not_wait_for_all_of_another_queue() {
     assert!(before < 10, "it ran after {before} of the other queue");
 }
 
-/// Three queues that all have more than the device has room for share it (S13).
+/// Three queues that all have more jobs than the device has capacity share it (S13).
 #[test]
 fn queues_of_a_full_device_share_its_capacity() {
     let desk = Desk::new(3, NativeWaits::None, 6);
@@ -246,7 +246,7 @@ fn queues_of_a_full_device_share_its_capacity() {
     }
     for _ in 0..300 {
         for queue in 0..3 {
-            // At first one of them has all the room.
+            // At first one of them has all the capacity.
             let _ = desk.step(queue);
         }
     }
@@ -257,7 +257,7 @@ fn queues_of_a_full_device_share_its_capacity() {
     }
 }
 
-/// The same where the device says that it has room as soon as it begins something, which ends later (S13).
+/// The same if the device calls `unblock` as soon as it starts something, which ends later (S13).
 #[test]
 fn capacity_announced_by_unblock_is_shared() {
     let desk = Desk::new(2, NativeWaits::None, 4);
@@ -281,14 +281,14 @@ fn capacity_announced_by_unblock_is_shared() {
     assert!(ones * 10 > began.len(), "{ones} of {} were the second queue's", began.len());
 }
 
-/// An operation names one signal twice, goes to a full device and comes back. A later native wait for it waits for
-/// the event that it records then, and not for one that it had before (S6).
+/// An operation names one signal twice, goes to a full device and returns. A later native wait for it waits for
+/// the event that it records then, and not for its earlier one (S6).
 #[test]
 fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
     let desk = Desk::new(2, NativeWaits::Events, usize::MAX);
     let (x, gate) = (desk.semaphore(), desk.semaphore());
-    // Values that the other queue reaches first: where in its memory the timeline keeps what it knows is another place when
-    // the device refuses the operation than when it was handed over.
+    // The other queue reaches values first, so that the timeline's promises lie elsewhere in memory when the
+    // device refuses the operation than when it was handed over.
     for value in 1..=4 {
         desk.submit(1, &[], &[(&x, value)], Action::Queue(0));
     }
@@ -315,8 +315,8 @@ fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
     assert_eq!((occupancy.operations, occupancy.events), (0, occupancy.idle_events));
 }
 
-/// An operation signals a timeline of its engine and one of another. A callback on the first waits for the second: the other
-/// engine hears of it all the same (S9, S13).
+/// An operation signals a timeline of its engine and one of another. A callback on the first waits for the
+/// second, which is delivered all the same (S9, S13).
 #[test]
 fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
     within(|| {
@@ -384,8 +384,8 @@ fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
     });
 }
 
-/// Forty steps of another engine's timeline are told by one report. A callback on one of the first waits for the last: not all
-/// of them are told by the thread that calls back, and all are told in their order.
+/// One report makes forty deliveries to another engine's timeline. A callback on one of the first waits for the
+/// last: the thread that runs the callback does not make all deliveries, and all are made in order.
 #[test]
 fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
     within(|| {
@@ -407,8 +407,9 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
     });
 }
 
-/// Two operations end together, and one of them signals another engine, whose waiter takes its time. The other operation has
-/// no waiter to tell, and its work comes back at once (S13); what the first holds comes when its signal can be seen (S5).
+/// Two operations end together, and one of them signals another engine, which has a slow waiter. The other
+/// operation has no delivery, and its work is reclaimed at once (S13); the first is reclaimed when its signal
+/// is visible (S5).
 #[test]
 fn slow_waiter_keeps_no_work() {
     within(|| {
@@ -427,8 +428,9 @@ fn slow_waiter_keeps_no_work() {
     });
 }
 
-/// Two queues signal one timeline of another engine. The thread that tells it of the first signal is kept by a callback. The second
-/// is told all the same, and the work of each comes back when its signal can be seen (S5).
+/// Two queues signal one timeline of another engine. A callback stops the thread that delivers the first
+/// signal. The second is delivered all the same, and the work of each is reclaimed when its signal is visible
+/// (S5).
 #[test]
 fn work_is_reclaimed_after_its_signal_though_a_callback_takes_long() {
     within(|| {
@@ -453,8 +455,8 @@ fn work_is_reclaimed_after_its_signal_though_a_callback_takes_long() {
     });
 }
 
-/// A queue's work has been reported before what it waited for. More work comes to that queue, which will signal the same
-/// timeline. What was waited for ends, and the queue goes on (S6).
+/// A queue's work was reported before its dependency. More work is queued there, which will signal the same
+/// timeline. The dependency ends, and the queue continues (S6).
 #[test]
 fn later_signal_does_not_keep_a_queue_gated() {
     let desk = Desk::new(2, NativeWaits::Epochs, 9);
@@ -470,8 +472,8 @@ fn later_signal_does_not_keep_a_queue_gated() {
     assert_eq!(x.query().unwrap(), 2);
 }
 
-/// A full queue has one piece on the device, which ends before what it waited for. When that has ended, too, the queue has
-/// room for the next (S13).
+/// A full queue has one job on the device, which ends before its dependency. When that has ended, too, the
+/// device takes the queue's next job (S13).
 #[test]
 fn queue_kept_full_by_another_resumes_when_that_has_ended() {
     let desk = Desk::new(2, NativeWaits::Epochs, 2);
@@ -486,7 +488,8 @@ fn queue_kept_full_by_another_resumes_when_that_has_ended() {
     assert_eq!(desk.0.occupancy().operations, 0);
 }
 
-/// What an operation waited for has failed, and so has the operation by itself. Its own failure is what its signals say (S3).
+/// An operation's dependency has failed, and so has the operation by itself. Its signals fail with its own
+/// failure (S3).
 #[test]
 fn own_failure_counts_before_that_of_a_dependency() {
     let desk = Desk::new(2, NativeWaits::Epochs, 9);
@@ -500,8 +503,8 @@ fn own_failure_counts_before_that_of_a_dependency() {
     assert!(y.query().unwrap_err().same_root(&own));
 }
 
-/// A device is lost while it looks at an operation that it cannot take at all. The operation fails with the reason that the
-/// backend gave for it, and what comes later with the loss (S3).
+/// A device is lost while it refuses an operation. The operation fails with the backend's refusal, and later
+/// ones with the loss (S3).
 #[test]
 fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
     let desk = Desk::new(1, NativeWaits::None, 9);
@@ -520,8 +523,8 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
     assert!(y.query().unwrap_err().same_root(&loss));
 }
 
-/// Many operations wait for one value. The first that goes on fails the timeline. Its value had come before, so that the
-/// others go on as well, however many they are (S1).
+/// Many operations wait for one value. The first that is released fails the timeline. The value came before
+/// that, so the others are released as well, however many they are (S1).
 #[test]
 fn failure_after_the_value_spares_waits_not_released_yet() {
     const MANY: u64 = 500;
@@ -540,7 +543,7 @@ fn failure_after_the_value_spares_waits_not_released_yet() {
     assert_eq!((stats.succeeded, stats.failed), (MANY, 0));
 }
 
-/// A program holds a lock while it cancels an operation, and a callback of the operation's wants it, too (S8).
+/// A program holds a lock while it cancels an operation whose callback wants the lock, too (S8).
 #[test]
 fn program_may_hold_its_lock_while_it_cancels() {
     within(|| {
@@ -592,8 +595,8 @@ fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
     }
 }
 
-/// A program shuts its engine down under a lock that a callback wants, too. Another thread calls it, and the shutdown ends at its
-/// limit (S10).
+/// A program shuts its engine down under a lock that a callback wants, too. Another thread runs the callback,
+/// and the shutdown ends at its limit (S10).
 #[test]
 fn program_may_hold_its_lock_while_it_shuts_down() {
     within(|| {
@@ -619,8 +622,8 @@ fn program_may_hold_its_lock_while_it_shuts_down() {
     });
 }
 
-/// Two engines that wait for each other link by link: a long chain needs little stack, and is done when the call that set
-/// it going returns.
+/// Two engines wait for each other link by link: a long chain needs little stack, and has ended when the call
+/// that started it returns.
 #[test]
 fn chain_between_two_engines_ends_on_a_small_stack() {
     let chain = || {
@@ -636,7 +639,7 @@ fn chain_between_two_engines_ends_on_a_small_stack() {
     std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
 }
 
-/// A timeline is registered at more than any can reach: it stands at the limit (S1).
+/// A timeline that is registered past the largest value is at the largest value (S1).
 #[test]
 fn timeline_registered_past_the_limit_is_at_the_limit() {
     let desk = Desk::new(1, NativeWaits::None, 9);
@@ -686,7 +689,7 @@ impl Timeline for Line {
     }
 }
 
-/// Another driver counts further than this engine does. What waits for less goes on (S9).
+/// Another driver counts further than this engine. Waits for smaller values are released (S9).
 #[test]
 fn foreign_timeline_may_be_past_the_limit() {
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! No operation is held on the host that need not be: random programs, beside a model that knows the rule alone (rules S3, S6).
+//! No operation is blocked without need: random programs, beside a model that knows the rule alone (rules S3,
+//! S6).
 //!
-//! A wait that is not reached is left to the order of its queue where work with a place there will signal enough, and to the
-//! device where work will that another queue's device has; else its operation is held. Which operations are with their devices
-//! follows from that, whatever the order in which signals and waits came. One that is held ends as soon as a wait of it can no
-//! longer be reached, covered or not. Nothing runs while the program goes on, so that the model has to know nothing else.
+//! An open wait is satisfied by queue order if queued work of its queue will signal enough, and by the device
+//! if submitted work of another queue will, for which the device can wait; else its operation is blocked. That
+//! decides which operations are on their devices, whatever the order of signals and waits. A blocked operation
+//! ends as soon as one of its waits fails, satisfied by order or not. Nothing runs during the program, so that
+//! the model has to know nothing else.
 
 use crate::rig::{ALL_NATIVE_WAITS, Devices, device};
 use hal_semaphore::Semaphore;
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::testing::Seeded;
 
-/// A look for a signal that covers a wait goes through so many at most; no timeline has more under way here.
+/// A search for a dependency looks at this many promises; no timeline has more of them here.
 const SIGNALS: usize = 12;
 
 /// Timelines of a program.
@@ -27,7 +29,7 @@ type Mark = (usize, u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Held,
-    /// It has its place in its queue, and is with its device.
+    /// It is queued, and on its device.
     Placed,
     Failed,
 }
@@ -39,18 +41,18 @@ struct Operation {
     state: State,
 }
 
-/// What programs had of the situations that this is about.
+/// How often programs had the situations that this is about.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Held operations that work of their own queue let go.
+    /// Blocked operations that work of their own queue released.
     let_go: usize,
-    /// Of those, the ones that a signal below another one under way let go.
+    /// Those that a signal below another one under way released.
     let_go_out_of_order: usize,
-    /// Held operations that failed with a wait which was covered.
+    /// Blocked operations that failed with a wait that was satisfied by order.
     failed_where_covered: usize,
 }
 
-/// What the rule says.
+/// The rule.
 struct Model {
     native_waits: NativeWaits,
     values: [u64; TIMELINES],
@@ -74,7 +76,7 @@ impl Model {
         self.native_waits != NativeWaits::None && (waiting == producer || (waiting, producer) == (0, 1))
     }
 
-    /// The largest value that work with a place in one of these queues will signal.
+    /// The largest value that queued work of one of these queues will signal.
     fn under_way(&self, timeline: usize, is_meant: impl Fn(usize) -> bool) -> u64 {
         let placed = self.operations.iter().filter(|it| it.state == State::Placed && is_meant(it.queue));
         let signals = placed.flat_map(|it| &it.signals).filter(|&&(signalled, _)| signalled == timeline);
@@ -104,7 +106,7 @@ impl Model {
         }
     }
 
-    /// Fails a timeline, and what is held for it with the timelines that it was to signal.
+    /// Fails a timeline, the operations that are blocked for it, and their signals.
     fn fail(&mut self, timeline: usize) {
         let mut failing = vec![timeline];
         while let Some(timeline) = failing.pop() {

@@ -2,8 +2,8 @@
 
 //! The engine's tests, subject by subject.
 //!
-//! They are one program: to link it is most of what a change of the engine costs. What has an allocator of its own stays outside
-//! (`costs.rs`, `steady_state.rs`), and so do the random worlds and the models of the checkers.
+//! They are one program, because linking is most of the cost of a change. Tests with an allocator of their own
+//! are apart (`costs.rs`, `steady_state.rs`), and so are the random worlds and the models of the checkers.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(
     clippy::unwrap_used,

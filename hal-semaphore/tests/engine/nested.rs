@@ -9,8 +9,8 @@ use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A callback deep inside others submits what ends at once. The submission leaves that to the calls around it, which submit
-/// nothing: they call back what is due on their own thread, before the outermost returns (S8).
+/// A callback deep inside others submits an operation that ends at once. The submission leaves its callbacks to
+/// the calls around it, which do not submit: they run on this thread before the outermost call returns (S8).
 #[test]
 fn callback_of_a_deep_submission_is_called_by_the_calls_around_it() {
     within(LIMIT, || {
@@ -44,8 +44,8 @@ fn submissions_deep_inside_others_keep_their_order() {
     });
 }
 
-/// What was submitted deep inside others is left to the calls around. What another thread submits meanwhile comes behind it,
-/// though nothing else keeps it from going to its device at once (S2).
+/// A submission deep inside others is left to the calls around. A later submission of another thread is queued
+/// behind it, though nothing else keeps that one from its device (S2).
 #[test]
 fn submission_of_another_thread_comes_behind_one_left_to_the_calls_around() {
     within(LIMIT, || {
@@ -64,7 +64,7 @@ fn submission_of_another_thread_comes_behind_one_left_to_the_calls_around() {
     });
 }
 
-/// A timeline fails deep inside others, and what that means for an operation is left to the calls around. Meanwhile the
+/// A timeline fails deep inside others, and its waiting operation is left to the calls around. Meanwhile the
 /// operation is cancelled: it ends as the caller was told (S3).
 #[test]
 fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
@@ -83,8 +83,8 @@ fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
     });
 }
 
-/// An operation that waits for another engine's timeline is submitted deep inside others, which have yet to watch the
-/// timeline, and the engine is told to give back memory. The watch is not among that (S9).
+/// An operation that waits for another engine's timeline is submitted deep inside others, which have yet to
+/// subscribe to the timeline, and the engine is trimmed. The subscription is made all the same (S9).
 #[test]
 fn trim_deep_inside_others_keeps_deferred_work() {
     within(LIMIT, || {
@@ -103,8 +103,8 @@ fn trim_deep_inside_others_keeps_deferred_work() {
     });
 }
 
-/// Work fails as it is submitted, and its backend submits the next when it comes back, again and again. Those calls are a few
-/// deep inside each other, however many there are (S7).
+/// A job fails as it is submitted, and its backend submits the next from reclaim, again and again. Those calls
+/// are nested a few levels deep, however many there are (S7).
 #[test]
 fn submissions_from_reclaim_are_a_few_levels_deep() {
     within(LIMIT, || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a backend that observes is told: each step in the life of an operation, in order, under the engine's own names.
+//! Observed transitions: each step of an operation, in order, under the engine's own names.
 
 use crate::fake::Fake;
 use crate::rig::{broken, device, gone};
@@ -67,7 +67,8 @@ impl Watched {
         }
     }
 
-    /// What was told since the last time, a line each. An operation that is being submitted has the next number.
+    /// The transitions since the last call, one line each. An operation that is being submitted has the next
+    /// number.
     fn told(&self) -> Vec<String> {
         let told = std::mem::take(&mut *self.engine.backend().transitions.lock().unwrap());
         let op = |ticket| self.tickets.iter().position(|&other| other == ticket).unwrap();
@@ -100,8 +101,8 @@ impl Watched {
 
 const JOB: Action<()> = Action::Queue(());
 
-/// Each class of wait is told when the operation is submitted and again when it goes to its queue, where a timeline that a
-/// later operation of the same name uses is another one.
+/// The class of each wait is observed when the operation is submitted and again when it goes to its queue; a
+/// later operation of the same name has another ticket.
 #[test]
 fn steps_of_an_operation_are_observed_in_order() {
     let mut it = Watched::new(2);
@@ -134,8 +135,8 @@ fn steps_of_an_operation_are_observed_in_order() {
     assert_eq!(it.told(), ["5 waits 0=1 reached", "5 ordered 0.0@3", "5 issued 0.0@3"]);
 }
 
-/// What is held is told to be, and is told again what it costs when it goes to its queue. What never gets a place there
-/// ends nowhere.
+/// A blocked wait is observed as blocked, and again with its class when the operation goes to its queue. An
+/// operation that is never queued ends nowhere.
 #[test]
 fn blocked_and_pending_operations_are_observed() {
     let mut it = Watched::new(2);
@@ -153,8 +154,8 @@ fn blocked_and_pending_operations_are_observed() {
     assert_eq!(it.told(), ["2 ended well nowhere"]);
 }
 
-/// A queue waits natively for two jobs already, each of which signals what the next operation waits for. The first of them is
-/// named: no more is needed.
+/// A queue waits natively for two jobs already, each of which signals the next operation's wait. The first of
+/// them is named: no more is needed.
 #[test]
 fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
     let mut it = Watched::new(1);
@@ -167,7 +168,8 @@ fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
     assert_eq!(it.told()[..3], lines);
 }
 
-/// The same of signals of the queue itself: a wait is behind an operation that makes the value, not behind later ones.
+/// The same for signals of the queue itself: the wait names the operation that makes the value, not a later
+/// one.
 #[test]
 fn wait_satisfied_by_queue_order_names_no_later_signal_than_it_needs() {
     let mut it = Watched::new(1);
@@ -182,8 +184,8 @@ fn wait_satisfied_by_queue_order_names_no_later_signal_than_it_needs() {
     }
 }
 
-/// A device takes a job and is lost before it has answered. The job ends with the loss, and whether its device ever had it is told
-/// neither of one that goes there straight from its call nor of one that was held.
+/// A device accepts a job and is lost before it has answered. The job ends with the loss, and is not observed
+/// as submitted, by the fast path or after it was blocked.
 #[test]
 fn job_whose_device_is_lost_during_submit_ends_and_is_not_submitted() {
     for waits in [&[][..], &[(0, 1)]] {
@@ -198,7 +200,7 @@ fn job_whose_device_is_lost_during_submit_ends_and_is_not_submitted() {
     }
 }
 
-/// A wait for a timeline of another engine has no name here, at any look.
+/// A wait for a timeline of another engine has no key, at any step.
 #[test]
 fn waits_for_foreign_timelines_have_no_name() {
     let mut it = Watched::new(0);
@@ -213,8 +215,8 @@ fn waits_for_foreign_timelines_have_no_name() {
     );
 }
 
-/// A timeline is known by a name of its own, also where the engine uses the place of one that is gone, of which it takes
-/// nothing over.
+/// A timeline has a key of its own, also if the engine reuses the state of a dropped one, from which it
+/// inherits nothing.
 #[test]
 fn new_timeline_inherits_nothing_from_a_dropped_one() {
     let mut it = Watched::new(0);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Every kind of action, every way to end: results are visible, then the signals are out, then the work comes back,
-//! once (rule S5).
+//! Every kind of action, every way to end: results are visible, then the signals are out, then the work is
+//! reclaimed, once (rule S5).
 //!
-//! There is no hook between the device's report and the signals: no backend has anything to finish there, since a report
-//! says that results are visible already (`backend.rs`). So nothing here tests one that panics, blocks or is skipped.
+//! There is no hook between the device's report and the signals: no backend has anything to finish there, since
+//! a report means that results are visible already (`backend.rs`). So nothing here tests one that panics,
+//! blocks or is skipped.
 
 use crate::rig::{self, Job, LIMIT, Moment, Rig, broken, gone, within};
 use hal_semaphore::backend::NativeWaits;
@@ -51,7 +52,7 @@ struct Case {
     input: Semaphore,
     outputs: [Semaphore; 2],
     ticket: Ticket,
-    /// What the outputs showed when the work came back.
+    /// The values of the outputs when the work was reclaimed.
     at_reclaim: Arc<Mutex<Vec<Result<u64, Failure>>>>,
 }
 
@@ -87,7 +88,7 @@ impl Case {
         Self { kind, rig, input, outputs, ticket, at_reclaim }
     }
 
-    /// The operation has not ended: no signal is out, and its work has not come back.
+    /// The operation has not ended: no signal is out, and its work is not reclaimed.
     fn assert_open(&self) {
         for output in &self.outputs {
             assert_eq!(output.query().unwrap(), 0, "{:?}: signalled too early", self.kind);
@@ -95,7 +96,7 @@ impl Case {
         assert!(!self.rig.reclaimed().contains(&OWN), "{:?}: came back too early", self.kind);
     }
 
-    /// The operation has ended like this, everywhere; its work came back once, and the signals were out by then.
+    /// The operation has ended like this, everywhere; its work was reclaimed once, after its signals.
     fn assert_ended(&self, expected: Result<(), &Failure>) {
         let as_expected = |seen: &Result<u64, Failure>| match (seen, expected) {
             (Ok(value), Ok(())) => *value == 1,
@@ -163,8 +164,8 @@ fn successful_action_signals_before_it_is_reclaimed() {
     }
 }
 
-/// The work of a host action is the backend's from [`run`](hal_semaphore::Backend::run) on. It does not come back a
-/// second time, whether it ends well, badly, or is dropped.
+/// The backend owns the work of a host action from [`run`](hal_semaphore::Backend::run) on. It is not reclaimed
+/// as well, whether the action succeeds, fails, or its task is dropped.
 #[test]
 fn started_host_action_is_not_reclaimed() {
     for kind in [Host, Declined] {
@@ -206,7 +207,7 @@ fn failed_action_signals_its_failure_before_it_is_reclaimed() {
     }
 }
 
-/// What a held operation waits for fails.
+/// The wait of a blocked operation fails.
 #[test]
 fn blocked_action_whose_wait_fails_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
@@ -232,7 +233,7 @@ fn action_whose_producer_fails_signals_that_before_it_is_reclaimed() {
     }
 }
 
-/// An operation that has not begun is cancelled.
+/// An operation that has not started is cancelled.
 #[test]
 fn cancelled_blocked_action_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
@@ -244,7 +245,7 @@ fn cancelled_blocked_action_signals_that_before_it_is_reclaimed() {
     }
 }
 
-/// The device is lost before the operation has begun, or while the device has it.
+/// The device is lost before the operation has started, or while the device has it.
 #[test]
 fn action_of_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
@@ -268,7 +269,7 @@ fn action_for_a_lost_device_signals_that_before_it_is_reclaimed() {
     }
 }
 
-/// The last handle on what a held operation waits for is dropped: it can be signalled no more.
+/// The last handle on the timeline that a blocked operation waits for is dropped: nothing can signal it.
 #[test]
 fn action_whose_wait_is_abandoned_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
@@ -281,8 +282,8 @@ fn action_whose_wait_is_abandoned_signals_that_before_it_is_reclaimed() {
     }
 }
 
-/// A shutdown runs out of time. The signals fail at once; what the device has comes back when it says so, and not
-/// before.
+/// A shutdown runs out of time. The signals fail at once; the work on the device is reclaimed when it is
+/// reported, and not before.
 #[test]
 fn action_at_a_forced_shutdown_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
@@ -299,7 +300,7 @@ fn action_at_a_forced_shutdown_signals_that_before_it_is_reclaimed() {
             for output in &case.outputs {
                 assert!(output.query().unwrap_err().same_root(&cause), "{kind:?}");
             }
-            // What had been submitted ends as the device says, or as cancelled; its signals were out before that.
+            // Submitted work ends by its report, or as cancelled; its signals were out before that.
             let mut reclaimed = case.rig.reclaimed();
             reclaimed.sort_unstable();
             assert_eq!(reclaimed, if kind == Barrier { vec![1] } else { vec![1, OWN] }, "{kind:?}");
@@ -317,15 +318,15 @@ fn action_whose_backend_panics_signals_that_before_it_is_reclaimed() {
         let rig = Rig::new(1, NativeWaits::Epochs);
         rig.once(Moment::Taken(OWN), |_| panic!("the driver panics"));
         let case = Case::new(kind, rig, Job::new(OWN));
-        // A marker goes to the backend when it has work before it in its queue.
+        // A marker goes to the backend behind earlier work of its queue.
         case.rig.job(0, &[], &[(&case.input, 1)], 1);
         let cause = case.rig.engine.lost(0).unwrap();
         case.assert_ended(Err(&cause));
     }
 }
 
-/// The device completes the operation before its `submit` returns: even then the work comes back once, after the
-/// signals.
+/// The device completes the operation before its `submit` returns: even then the work is reclaimed once, after
+/// the signals.
 #[test]
 fn action_that_completes_inside_submit_signals_before_it_is_reclaimed() {
     for kind in [Queue, Marker, Barrier] {

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// A timeline of some other driver, which holds a lock while it tells its watchers.
+/// A timeline of some other driver, which holds a lock while it notifies its subscribers.
 #[derive(Default)]
 struct Other {
     state: Mutex<(u64, Vec<(u64, Subscriber)>)>,
     delivered: Mutex<Vec<Result<u64, Failure>>>,
-    /// Runs when the driver is asked for the value.
+    /// Runs when the engine reads the value.
     when_asked: Hook,
-    /// Runs when the driver is told of a signal.
+    /// Runs when the engine delivers a signal.
     when_told: Hook,
 }
 
@@ -156,8 +156,9 @@ fn other() -> (Either, Arc<Other>) {
     (Either::Other(other.clone()), other)
 }
 
-/// One thread submits and asks the other driver for a value, which takes that driver's lock. Another thread has that lock
-/// and tells the engine of a step. Neither waits for the other: the engine asks without a lock of its own (S8, S9).
+/// One thread submits and reads the other driver's value, which takes that driver's lock. Another thread holds
+/// that lock and notifies the engine of a step. Neither waits for the other: the engine reads without a lock of
+/// its own (S8, S9).
 #[test]
 fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
     within(LIMIT, || {
@@ -177,8 +178,8 @@ fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
     });
 }
 
-/// The engine is shut down while a submission asks the other driver for a value. What comes too late is refused: nothing
-/// would end it any more (S10).
+/// The engine is shut down while a submission reads the other driver's value. The late submission is refused:
+/// nothing would end it any more (S10).
 #[test]
 fn submission_during_which_the_engine_is_shut_down_is_refused() {
     let setup = Setup::new();
@@ -193,8 +194,8 @@ fn submission_during_which_the_engine_is_shut_down_is_refused() {
     assert_eq!(setup.0.occupancy().operations, 0);
 }
 
-/// The other driver panics when it is asked for a value. Whatever becomes of that submission, the next one has nothing to
-/// do with what it waited for (S1, S9).
+/// The other driver panics when its value is read. Whatever happens to that submission, its waits do not affect
+/// the next one (S1, S9).
 #[test]
 fn foreign_driver_that_panics_in_value_leaves_no_wait_behind() {
     let setup = Setup::new();
@@ -207,8 +208,8 @@ fn foreign_driver_that_panics_in_value_leaves_no_wait_behind() {
     assert_eq!(at_y.registration.value(), 0, "what it waits for is not signalled");
 }
 
-/// Operations that succeed and, after them in the same queue, one that fails signal the same foreign timeline. The other
-/// driver is told in that order, or a waiter there for the first sees it fail (S1, S9).
+/// Operations that succeed and, after them in the same queue, one that fails signal the same foreign timeline.
+/// The deliveries have that order, or a waiter there for the first would see it fail (S1, S9).
 #[test]
 fn foreign_timeline_gets_a_success_before_the_failure_behind_it() {
     let setup = Setup::new();
@@ -222,8 +223,9 @@ fn foreign_timeline_gets_a_success_before_the_failure_behind_it() {
     assert!(matches!(&delivered[..], [Ok(1), Ok(2), Err(_)]), "{delivered:?}");
 }
 
-/// A barrier signals a slow driver's timeline and a second driver's; a job behind it fails and signals the second one's,
-/// while the first driver has not returned. The second is told in order, and at once (S1, S9, S13).
+/// A barrier signals a slow driver's timeline and a second driver's; a job behind it fails and signals the
+/// second one's, while the first driver has not returned. The second gets its deliveries in order, and at once
+/// (S1, S9, S13).
 #[test]
 fn slow_driver_neither_delays_another_one_nor_changes_its_order() {
     within(LIMIT, || {
@@ -249,9 +251,9 @@ fn slow_driver_neither_delays_another_one_nor_changes_its_order() {
     });
 }
 
-/// Four threads report the ends of jobs on four queues, each of which signals a timeline of another driver that is its
-/// queue's alone and one that two queues share. Each is told of every signal, its own queue's in their order, and what a
-/// job held goes when both were told (S5, S9).
+/// Four threads report the ends of jobs on four queues. Each job signals a timeline of another driver that is
+/// its queue's alone and one that two queues share. Each timeline gets every signal, its own queue's in order,
+/// and a job is reclaimed after both deliveries (S5, S9).
 #[test]
 fn many_threads_deliver_to_other_drivers_in_order() {
     const QUEUES: usize = 4;
@@ -265,7 +267,7 @@ fn many_threads_deliver_to_other_drivers_in_order() {
                 let ((own, _), (shared, _), setup) = (&own[queue], &shared[queue / 2], &setup);
                 scope.spawn(move || {
                     for job in 1..=JOBS {
-                        // The shared timeline is told of each job by a value of the job's own.
+                        // Each job has a value of its own on the shared timeline.
                         let (value, named) = (job as u64, (job * QUEUES + queue) as u64);
                         let signals = [(shared.clone(), named), (own.clone(), value)];
                         let affinity = Affinity::queue(queue);
@@ -292,7 +294,7 @@ fn many_threads_deliver_to_other_drivers_in_order() {
     });
 }
 
-/// What a job held is given back when the other driver has been told, even by another thread (S5).
+/// A job is reclaimed after the delivery to the other driver, even if another thread makes that (S5).
 #[test]
 fn work_is_reclaimed_when_its_last_delivery_is_made() {
     within(LIMIT, || {
@@ -311,7 +313,8 @@ fn work_is_reclaimed_when_its_last_delivery_is_made() {
         std::thread::scope(|scope| {
             scope.spawn(|| setup.report(1, None));
             begun.recv().unwrap();
-            // The driver is at the first signal: the second waits for its return, and nothing comes back before.
+            // The driver is inside the first delivery: the second waits for its return, and nothing is
+            // reclaimed before.
             setup.report(2, None);
             assert_eq!((reclaimed(), at_z.delivered.lock().unwrap().len()), (0, 0));
             drop(release);
@@ -320,8 +323,8 @@ fn work_is_reclaimed_when_its_last_delivery_is_made() {
     });
 }
 
-/// A timeline's own waiter takes its time when it is told of a job's end. What the same end has set free in the engine
-/// does not wait for it (S13).
+/// A timeline's own waiter is slow when it is notified of a job's end. Operations that the same end has
+/// released do not wait for it (S13).
 #[test]
 fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
     within(4 * LIMIT, || {
@@ -349,8 +352,8 @@ fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
     });
 }
 
-/// Two jobs end together, of which only the first signals another driver's timeline. The work of the second comes back without
-/// regard to that driver (S9, S13).
+/// Two jobs end together, of which only the first signals another driver's timeline. The second is reclaimed
+/// without regard to that driver (S9, S13).
 #[test]
 fn work_without_a_foreign_signal_does_not_wait_for_deliveries() {
     let setup = Setup::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device that makes the work its own as it takes it, and puts back what it has no room for; and what it is told of the ends
-//! of operations that have left nothing (rules S3, S5, S10, S13).
+//! A device that takes the work out of its submissions, and puts it back when it is full; and the merged ends
+//! of operations without work (rules S3, S5, S10, S13).
 
 use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, gone, within};
@@ -24,21 +24,21 @@ impl Drop for Work {
 #[derive(Default)]
 struct State {
     room: usize,
-    /// What it has, in order. Work that it was given without anything in it is a mistake of the engine's.
+    /// Its work, in order. A submission without work is a mistake of the engine's.
     taken: [VecDeque<(u64, Option<Work>)>; QUEUES],
     /// The job whose work it leaves with the engine.
     leaves: Option<usize>,
-    /// The work that each epoch was, and what that is to signal.
+    /// The job of each epoch, and its signal.
     at: [BTreeMap<u64, usize>; QUEUES],
     promised: BTreeMap<usize, (Semaphore, u64)>,
     refuses_next: bool,
     /// How often it has put work back.
     put_back: usize,
     empty_handed: usize,
-    /// The queue and the epoch of each end that it was told of.
+    /// The queue, the epoch and the success of each end that it was told.
     told: Vec<(usize, u64, bool)>,
     returned: Vec<usize>,
-    /// Ends that it was told of before the signals were out.
+    /// Ends that came before their signals.
     too_early: usize,
 }
 
@@ -165,7 +165,8 @@ impl Setup {
     }
 }
 
-/// A batch is larger than the room, again and again. What was put back goes to the device in its order, as it was.
+/// A batch is larger than the capacity, again and again. Returned work goes to the device in its order,
+/// unchanged.
 #[test]
 fn work_returned_in_the_middle_of_a_batch_is_submitted_again_in_order() {
     let mut setup = Setup::with_room(3);
@@ -185,7 +186,8 @@ fn work_returned_in_the_middle_of_a_batch_is_submitted_again_in_order() {
     assert_eq!(state.told.last(), Some(&(0, 20, true)));
 }
 
-/// While work that was put back waits for room it is cancelled, the engine is shut down or the device is lost. It comes back.
+/// While returned work waits for capacity, it is cancelled, the engine is shut down or the device is lost. It
+/// is reclaimed.
 #[test]
 fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
     for held in [false, true] {
@@ -238,8 +240,8 @@ fn work_that_is_refused_and_kept_by_the_device_fails_alone() {
     assert_eq!(failed, [false, false, true, false, false, false]);
 }
 
-/// Of jobs that end together the last is told, as far as they end well and have left nothing. One that fails among them is told
-/// itself, and so is one whose work the device has left.
+/// Of jobs that end together only the last end is reported, as far as they succeed and have left no work. A
+/// failure among them is reported by itself, and so is one whose work the device has left.
 #[test]
 fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
     let mut setup = Setup::with_room(usize::MAX);
@@ -265,7 +267,8 @@ fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
     assert!(setup.signals.iter().enumerate().all(|(id, own)| own.query().is_err() == (id == 4)));
 }
 
-/// A job that signals another driver's timeline is told when that has been told, and the others around it without it.
+/// The end of a job that signals another driver's timeline is reported after the delivery, and the ends around
+/// it without it.
 #[test]
 fn end_with_a_delivery_is_not_merged_with_others() {
     within(LIMIT, || {
@@ -286,9 +289,9 @@ fn end_with_a_delivery_is_not_merged_with_others() {
     });
 }
 
-/// Anything in any order: jobs that wait for each other and for the host, other drivers' timelines, room that comes and goes,
-/// refusals, failures, cancellation, and a loss or a shut-down. Each piece of work is somewhere once, an end is told when all
-/// signals up to there are out, and the last end of a queue that ends well is told.
+/// Anything in any order: jobs that wait for each other and for the host, other drivers' timelines, changing
+/// capacities, refusals, failures, cancellation, and a loss or a shutdown. Each work has one owner, an end is
+/// reported when all signals up to there are out, and the last successful end of a queue is reported.
 #[test]
 fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
     for seed in 0..150 {
@@ -341,7 +344,7 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
                 };
                 let told =
                     || setup.state().told.iter().filter(|told| told.0 == queue).map(|told| told.1).max();
-                // What signals another driver's timeline is told of when that has been told, which may be on another thread.
+                // Another thread may report the end of a job with a delivery.
                 eventually(&format!("seed {seed}: queue {queue} is told of {:?}", last()), || {
                     told() >= last()
                 });

@@ -2,8 +2,8 @@
 
 //! Foreign code that panics, at each place where the engine calls or drops it (rules S3, S5, S8, S10).
 //!
-//! Whatever panics, nothing else is held up: operations end once, their work comes back, no count is lost that a shutdown
-//! waits for, and no lock stays taken.
+//! Whatever panics, nothing else is delayed: operations end once, their work is reclaimed, no count is lost
+//! that a shutdown waits for, and no lock stays taken.
 
 use crate::fake::Fake;
 use crate::rig::{self, LIMIT, device, eventually, within};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
-/// Where a timeline's driver is called.
+/// The calls of a timeline's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spot {
     Clone,
@@ -31,7 +31,7 @@ enum Spot {
     EndOfWatch,
 }
 
-/// What it is whose driver panics.
+/// A timeline whose driver panics.
 struct Inner {
     /// Nothing where it belongs to another driver.
     registration: Option<Registration>,
@@ -40,7 +40,7 @@ struct Inner {
     recorded: Mutex<Vec<bool>>,
     notified_by: Mutex<Vec<ThreadId>>,
     watchers: Mutex<Vec<Subscriber>>,
-    /// Where it is to panic once it is watched; then it has been reached already.
+    /// The call that panics once somebody subscribes; the value has been reached by then.
     panics_when_watched: Mutex<Option<Spot>>,
 }
 
@@ -138,7 +138,7 @@ impl Timeline for Mean {
     }
 }
 
-/// Work that panics when the backend is asked about it, or when it is dropped.
+/// Work that panics when `calls_back` sees it, or when it is dropped.
 struct Work {
     id: u64,
     asked: bool,
@@ -235,8 +235,8 @@ fn has_ended(timeline: &Mean) -> bool {
     timeline.value() > 0 || timeline.failure().is_some()
 }
 
-/// A timeline's driver panics when the timeline is shown a step, its waiters are looked for or told, or its handle goes, on
-/// a thread that completes a job. The timeline is where it should be, or fails; what comes after it goes on (S3, S5, S10).
+/// A timeline's driver panics in `show`, `record_step`, `notify` or when its handle is dropped, on a thread
+/// that completes a job. The timeline has its value, or fails; later work continues (S3, S5, S10).
 #[test]
 fn timeline_that_panics_while_a_job_ends_delays_nothing() {
     for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
@@ -259,7 +259,7 @@ fn timeline_that_panics_while_a_job_ends_delays_nothing() {
                 assert_eq!(*bad.0.recorded.lock().unwrap(), [false], "it is told that it has failed");
             }
             if spot == Spot::RecordStep {
-                // Whether it has waiters is unknown: they are woken, in case.
+                // Whether it has waiters is unknown: they are notified, in case.
                 eventually("its waiters are told", || bad.0.notified_by.lock().unwrap().len() == 1);
             }
             eventually("both have come back", || setup.reclaimed() == [1, 2]);
@@ -269,7 +269,8 @@ fn timeline_that_panics_while_a_job_ends_delays_nothing() {
     }
 }
 
-/// A handle panics as it goes because a later value of its timeline says more. The later one is told (S5, S10).
+/// A handle panics when it is dropped because a later value of its timeline is enough. The later value is
+/// recorded (S5, S10).
 #[test]
 fn handle_that_panics_beside_a_later_value_delays_nothing() {
     within(LIMIT, || {
@@ -289,7 +290,7 @@ fn handle_that_panics_beside_a_later_value_delays_nothing() {
     });
 }
 
-/// What a device had done whose driver panics in `poll` is unknown: it is lost with all that it had (S3, S10).
+/// The state of a device whose driver panics in `poll` is unknown: it is lost with its work (S3, S10).
 #[test]
 fn device_that_panics_in_poll_is_lost() {
     let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
@@ -304,7 +305,7 @@ fn device_that_panics_in_poll_is_lost() {
     assert_eq!(engine.stats().panics, 1);
 }
 
-/// The same inside `submit`, where what may call the program back is left to another thread (S8, S10).
+/// The same inside `submit`, where calls of the program are left to another thread (S8, S10).
 #[test]
 fn timeline_that_panics_inside_submit_delays_nothing() {
     for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
@@ -342,7 +343,7 @@ fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
     setup.finish("a failure");
 }
 
-/// Another driver panics when it is told of a signal, or when it is watched no more; two of them at once, too (S9, S10).
+/// Another driver panics in `deliver`, or when its subscription is dropped; two of them at once, too (S9, S10).
 #[test]
 fn other_driver_that_panics_delays_nothing() {
     for spot in [Spot::Identity, Spot::Deliver, Spot::Drop, Spot::EndOfWatch] {
@@ -369,8 +370,8 @@ fn other_driver_that_panics_delays_nothing() {
     }
 }
 
-/// Another driver's timeline is reached while it is being watched, and its driver panics when the handle goes by which it
-/// was watched, or the watch that is not needed any more. The submission has nothing to do with that (S9, S10).
+/// Another driver's timeline is reached during `subscribe`, and its driver panics when the handle is dropped,
+/// or the subscription that is no longer needed. The submission is not affected (S9, S10).
 #[test]
 fn other_driver_that_panics_after_its_subscription_delays_nothing() {
     for spot in [Spot::Drop, Spot::EndOfWatch] {
@@ -388,8 +389,8 @@ fn other_driver_that_panics_after_its_subscription_delays_nothing() {
     }
 }
 
-/// A timeline's driver panics inside `submit`, when a handle is made or its failure is asked for. Either the submission has
-/// not happened, or the operation fails. The next one has nothing to do with what it waited for (S1, S10).
+/// A timeline's driver panics inside `submit`, in `clone` or in `failed_before`. Either the submission has not
+/// happened, or the operation fails. Its waits do not affect the next one (S1, S10).
 #[test]
 fn submission_whose_timeline_panics_leaves_nothing_behind() {
     for (spot, foreign) in [(Spot::Clone, false), (Spot::Clone, true), (Spot::FailedBefore, false)] {
@@ -422,7 +423,7 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
     }
 }
 
-/// A program's list of timelines and values, which panics when it is looked at once more than it was told.
+/// A program's list of timelines and values, which panics at one read more than it was told.
 struct Brittle<'a, T> {
     values: &'a [(T, u64)],
     looks: &'a Cell<usize>,
@@ -440,7 +441,7 @@ impl<T: Timeline> TimelineValues<T> for Brittle<'_, T> {
     }
 }
 
-/// Submits a barrier whose lists panic at the look behind so many. Whether it was accepted.
+/// Submits a barrier whose lists panic after this many reads. Returns whether it was accepted.
 fn submits<B: Backend>(
     engine: &Engine<B>,
     affinity: Affinity,
@@ -454,8 +455,8 @@ fn submits<B: Backend>(
     catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
 }
 
-/// A program's lists panic, at each look that a submission takes at them. Until the submission succeeds nothing of it is left:
-/// what was waited for moves on, and what was to be signalled is neither signalled nor failed (S1, S5, S10).
+/// A program's lists panic, at each read of a submission. Until the submission succeeds nothing of it is left:
+/// its waits are gone, and its signals are neither made nor failed (S1, S5, S10).
 #[test]
 fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
     within(LIMIT, || {
@@ -475,7 +476,7 @@ fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
                 assert_eq!(left, (0, 0), "{refused} looks");
                 let handles = [Arc::strong_count(&bad.0), Arc::strong_count(&bad.0.panics_at)];
                 assert_eq!(handles, [1, 1], "{refused} looks: the engine has, or watches, the timeline");
-                // What the engine has kept of a timeline that is gone is taken for the next, if nothing waits for it any more.
+                // The state of a dropped timeline is reused for the next, if nothing waits for it any more.
                 passing = setup.own();
                 refused += 1;
             }
@@ -496,7 +497,7 @@ fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
     });
 }
 
-/// The same where a wait was to be left to the device: the event that it would have waited for is not held.
+/// The same where the device would wait: the event of that wait is not retained.
 #[test]
 fn submission_whose_lists_panic_holds_no_event() {
     let rig = rig::Rig::new(2, NativeWaits::Events);
@@ -530,7 +531,7 @@ fn host_step_that_panics_has_not_happened() {
     setup.finish("a step");
 }
 
-/// The backend panics when it is asked whether reclaiming may call the program back, and the work when it is dropped (S5).
+/// The backend panics in `calls_back`, and the work when it is dropped (S5).
 #[test]
 fn work_that_panics_delays_nothing() {
     for (asked, dropped) in [(true, false), (false, true)] {
@@ -549,8 +550,8 @@ fn work_that_panics_delays_nothing() {
     }
 }
 
-/// A driver and a backend panic when they are asked whether they may call the program back. They may, for all that is known, so
-/// they are not told on the thread that submits, which may hold a lock of the program's (S8).
+/// A driver panics in `record_step` and a backend in `calls_back`. For all that is known they may call the
+/// program, so they are not notified on the submitting thread, which may hold a lock of the program's (S8).
 #[test]
 fn timeline_that_panics_in_record_step_is_notified_on_another_thread() {
     within(LIMIT, || {
@@ -570,7 +571,7 @@ fn timeline_that_panics_in_record_step_is_notified_on_another_thread() {
     });
 }
 
-/// A callback's captured state panics when it goes, called or not (S8).
+/// A callback's captured state panics when it is dropped, called or not (S8).
 #[test]
 fn callback_that_panics_when_dropped_delays_nothing() {
     struct Bomb;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What comes back to the backend when an operation has ended: its work, and where it ran (rule S5).
+//! Reclaim: an ended operation returns its work, and the point at which it ran (rule S5).
 
 use crate::fake::Fake;
 use crate::rig::{device, gone};

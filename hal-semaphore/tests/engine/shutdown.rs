@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The last things that a device and an engine do: what is asked, what is called, and which failure counts (rules S3, S8, S10).
+//! The end of a device and of an engine: which calls are made, and which failure counts (rules S3, S8, S10).
 
 use crate::callbacks::deep_inside;
 use crate::fake::Fake;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// A device that has to be asked is lost with all that it had: it is not asked what has ended any more (S10).
+/// A lost device loses its work, and is not polled any more (S10).
 #[test]
 fn lost_device_is_not_polled() {
     let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
@@ -26,8 +26,8 @@ fn lost_device_is_not_polled() {
     assert_eq!((ask(), engine.occupancy().operations), (0, 0));
 }
 
-/// The last handle on an engine is dropped while its device has a job. The device is asked to stop, and keeps the engine until
-/// it has (S10).
+/// The last handle on an engine is dropped while its device has a job. The device is aborted, and keeps the
+/// engine alive until it has reported (S10).
 #[test]
 fn dropped_engine_aborts_its_device() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -46,8 +46,8 @@ fn dropped_engine_aborts_its_device() {
     assert_eq!(completer.complete(queue, 1), Err(CompletionError::Gone));
 }
 
-/// A job fails with more jobs behind it than a queue ends at once. The engine is shut down when the first comes back, and has no
-/// time: the others end with the failure that they have, all the same (S3, S10).
+/// A job fails with more jobs behind it than a queue ends in one round. The engine is shut down without any
+/// time when the first is reclaimed: the others end with their own failure all the same (S3, S10).
 #[test]
 fn shutdown_keeps_the_failure_of_jobs_that_are_about_to_fail() {
     within(LIMIT, || {
@@ -78,8 +78,8 @@ fn shutdown_keeps_the_failure_of_jobs_that_are_about_to_fail() {
     });
 }
 
-/// A shutdown whose time is up runs callbacks that no thread has begun. They are called as on a thread that may call them, so
-/// what they call back in turn is called there, too (S8, S10).
+/// A shutdown at its limit runs callbacks that no thread has started. They run as on a thread that may call the
+/// program, so callbacks that they make due run there, too (S8, S10).
 #[test]
 fn callback_run_by_a_shutdown_may_call_back() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
@@ -93,7 +93,7 @@ fn callback_run_by_a_shutdown_may_call_back() {
     rig.let_deferred_go();
 }
 
-/// What the host has done ends, and what it signals has a callback, which takes its time. The engine is not at rest meanwhile (S10).
+/// A host operation ends, and its signal has a slow callback. The engine is not idle meanwhile (S10).
 #[test]
 fn shutdown_waits_for_the_callback_of_a_host_operation() {
     within(LIMIT, || {
@@ -117,8 +117,8 @@ fn shutdown_waits_for_the_callback_of_a_host_operation() {
     });
 }
 
-/// What a call has to do deep inside of others is left to those; a shutdown there does it before it looks whether the engine is at
-/// rest (S10).
+/// A call deep inside others leaves its work to those; a shutdown there runs it before it checks whether the
+/// engine is idle (S10).
 #[test]
 fn shutdown_deep_inside_other_calls_ends_unstarted_operations() {
     within(LIMIT, || {
@@ -127,7 +127,7 @@ fn shutdown_deep_inside_other_calls_ends_unstarted_operations() {
         rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
         rig.job(1, &[(&never, 1)], &[(&y, 1)], 2);
         let (sender, receiver) = mpsc::channel();
-        // The callbacks come from an engine of their own, which is at work meanwhile.
+        // The callbacks come from another engine, which is busy meanwhile.
         deep_inside(&Rig::new(1, NativeWaits::None), {
             let rig = rig.clone();
             move || {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Foreign code that takes its time while a thread that submits is inside it: others that come to the queue do not leave
-//! their work to that thread (rule S13).
+//! Slow foreign code inside a submission: other threads that come to the queue do not leave their work to the
+//! submitting thread (rule S13).
 
 use crate::fake::Fake;
 use crate::rig::{LIMIT, device, eventually, within};
@@ -11,7 +11,7 @@ use hal_semaphore::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What takes its time.
+/// The slow call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slow {
     Run,
@@ -20,7 +20,7 @@ enum Slow {
     Unwatch,
 }
 
-/// A place where a thread stays until the test lets it go on.
+/// A place where a thread stays until the test lets it continue.
 struct Gate {
     at: Slow,
     begun: AtomicBool,
@@ -50,7 +50,7 @@ enum Either {
     Far(Arc<Far>),
 }
 
-/// Ends a watch.
+/// A subscription.
 struct Watch(Arc<Gate>);
 
 impl Drop for Watch {
@@ -96,7 +96,7 @@ impl Timeline for Either {
 /// Jobs that wait in the queue: more than go to the device at one go.
 const BLOCKED: u64 = 100;
 
-/// A thread is inside code of a driver that takes its time. Another one submits a job to the same queue, which sets others free
+/// A thread is inside slow code of a driver. Another one submits a job to the same queue, which releases others
 /// there: all go to the device, and do not wait for the first thread (S13).
 fn submit_beside(slow: Slow) {
     let gate = Arc::new(Gate { at: slow, begun: AtomicBool::new(false), open: AtomicBool::new(false) });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the engine says that it did: each count, by one piece of work of its kind.
+//! The engine's counts, each by one operation of its kind.
 
 use crate::rig::{self, Devices, Job, broken, device};
 use hal_semaphore::backend::NativeWaits;

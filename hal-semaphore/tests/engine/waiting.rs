@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Threads that wait on the host: what they ask, and what they let go when they have waited (rules S8, S9, S13).
+//! Threads that wait on the host: the devices that they poll, and the subscriptions that they drop (rules S8,
+//! S9, S13).
 
 use crate::fake::Fake;
 use crate::rig::{LIMIT, device, within};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// A timeline of some other driver, which does something when it is not watched any more.
+/// A timeline of some other driver, which runs a closure when its subscription is dropped.
 #[derive(Default)]
 struct Other {
     when_unwatched: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -23,7 +24,7 @@ enum Either {
     Other(Arc<Other>),
 }
 
-/// Ends a watch.
+/// A subscription.
 struct Watch(Arc<Other>);
 
 impl Drop for Watch {
@@ -100,7 +101,7 @@ fn wait_in_vain(engine: &Engine<Fake<Either, ()>>, when_unwatched: impl FnOnce()
     assert!(other.when_unwatched.lock().unwrap().is_none(), "it is still watched");
 }
 
-/// A program looks whether something has ended, without any time to wait. A device that no thread watches is asked, or it would
+/// A program waits without any time. The engine polls a device that nobody else polls, or its completion would
 /// never be seen (S13).
 #[test]
 fn wait_without_time_polls_a_device_whose_descriptor_nobody_polls() {
@@ -111,8 +112,9 @@ fn wait_without_time_polls_a_device_whose_descriptor_nobody_polls() {
     assert_eq!(engine.wait(WaitMode::All, &points, &clock, until).unwrap(), 0);
 }
 
-/// The time of a wait is up, and another driver signals a timeline of the engine when it is not watched any more. A callback
-/// that becomes due by that does not run on the thread that waits, which may hold a lock of its program's (S8).
+/// A wait times out, and another driver signals a timeline of the engine when its subscription is dropped. A
+/// callback that becomes due by that does not run on the waiting thread, which may hold a lock of its program's
+/// (S8).
 #[test]
 fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
     within(LIMIT, || {
@@ -125,8 +127,7 @@ fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
     });
 }
 
-/// Another driver panics when its timeline is not watched any more. That is not the program's fault, whose wait ends as it
-/// would (S9).
+/// Another driver panics when its subscription is dropped. The program's wait ends as usual (S9).
 #[test]
 fn wait_ends_although_another_driver_panics_when_its_subscription_ends() {
     let engine = unpolled();

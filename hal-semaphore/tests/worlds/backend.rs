@@ -14,14 +14,14 @@ use hal_semaphore::backend::{
 use hal_semaphore::{Cancel, Code, DeferredCallbacks, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
 
-/// The work of one operation. Dropped without having come back, it is lost.
+/// The work of one operation. If it is dropped without having been returned, it is lost.
 pub(crate) struct Job {
     pub(crate) op: usize,
-    /// What the device reports instead of success.
+    /// The failure that the device reports instead of success.
     pub(crate) fails: Option<Failure>,
-    /// What the device answers at submission, or the host when it is asked ahead.
+    /// The answer at submission, or of `try_early`.
     pub(crate) refused: Option<Failure>,
-    /// The host can do it ahead.
+    /// The host can do it early.
     pub(crate) ahead: bool,
     pub(crate) back: bool,
     pub(crate) ledger: Arc<Ledger>,
@@ -64,7 +64,7 @@ impl Gpu {
         self.world.get()?.upgrade()
     }
 
-    /// Takes one piece of work, or refuses it.
+    /// Accepts one item, or refuses it.
     fn take(
         &self,
         state: &mut Hardware,
@@ -189,7 +189,7 @@ impl Gpu {
                         wait.event.map(|Event(at)| &state.events[at])
                     )
                 });
-                // Where this is allowed, look for others behind it.
+                // `WORLDS_ALLOW` permits this, to find other faults behind it.
                 if !matches!(rule, "native-wait-event" | "native-wait-stale") {
                     continue;
                 }
@@ -432,7 +432,7 @@ impl Backend for Gpu {
                         if matches!(self.machine.abort, Abort::FailsAll) {
                             let mut book = self.ledger.book();
                             for entry in &mut state.queues[queue].queued {
-                                // What has no work of its own cannot fail by itself.
+                                // An item without work cannot fail by itself.
                                 if let Some(op) = entry.op {
                                     entry.failure.get_or_insert_with(|| failure.clone());
                                     book.operations[op].given.push(failure.clone());

@@ -66,7 +66,7 @@ pub(crate) fn add(world: &World) {
     total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
 }
 
-/// What there was so far, in every test of this process.
+/// The counts so far, in every test of this process.
 pub(crate) fn total() -> String {
     let total = *TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let words: Vec<String> = NAMES.iter().zip(total).map(|(name, count)| format!("{count} {name}")).collect();

@@ -2,17 +2,19 @@
 
 //! Random worlds: a judge that does not know where the races are.
 //!
-//! A world is made from one seed: engines, devices of every kind, programs that do everything a program can, backends
-//! that call the engine from wherever they are called. The judge looks only from outside and knows only the rules.
+//! A world is made from one seed: engines, devices of every kind, programs that do everything a program can,
+//! backends that call the engine from all of their calls. The judge observes from outside and knows only the
+//! rules.
 //!
-//! - `plan.rs`: what a world is made of. `dice.rs`: its choices.
-//! - `gpu.rs`, `backend.rs`: its hardware, and what the engine must never ask of it.
-//! - `program.rs`: what its programs do, and what each call must have answered.
-//! - `world.rs`: looking at it while it moves. `oracle.rs`: judging it when it has ended. `ledger.rs`: the facts.
+//! - `plan.rs`: the parameters of a world. `dice.rs`: its choices.
+//! - `gpu.rs`, `backend.rs`: its hardware, and requests that the engine must never make.
+//! - `program.rs`: the actions of its programs, and the answers that each call may have.
+//! - `world.rs`: observations while it moves. `oracle.rs`: the judgement at its end. `ledger.rs`: the facts.
 //! - `drive.rs`: one thread that steps it, or threads. `watchdog.rs`: a hang is a failure with a seed.
 //!
-//! `WORLDS=n` runs so many (from the seed `WORLDS_FROM=n` on), `WORLDS_SECONDS=n` as many as fit, `WORLD_SEED=n` one, and prints what happens.
-//! `WORLDS_SURVEY=1` goes on after failures and counts them; `WORLDS_ALLOW=rule,rule` turns objections off.
+//! `WORLDS=n` runs n worlds (from the seed `WORLDS_FROM=n` on), `WORLDS_SECONDS=n` as many as fit,
+//! `WORLD_SEED=n` one, and prints its steps. `WORLDS_SURVEY=1` continues after failures and counts them;
+//! `WORLDS_ALLOW=rule,rule` turns alarms off.
 #![cfg(not(any(loom, shuttle)))]
 #![expect(
     clippy::unwrap_used,

@@ -11,8 +11,8 @@ use hal_semaphore::{Cancel, Code, Failure, Origin, Semaphore};
 const NEVER: u64 = u64::MAX;
 
 impl World {
-    /// The accepted operations that have not ended and should have, once the devices have done everything they can: their
-    /// waits are all over, or one is broken for good; their device is lost; or they were cancelled.
+    /// The accepted operations that have not ended and should have, once the devices have done everything they
+    /// can: their waits are all over, or one has failed; their device is lost; or they were cancelled.
     pub(crate) fn forgotten(&self) -> Vec<usize> {
         let states: Vec<_> = (0..self.semaphores()).map(|semaphore| self.look(semaphore)).collect();
         let book = self.ledger.book();
@@ -70,8 +70,8 @@ impl World {
     }
 }
 
-/// When each operation can be said to have been done, for what waits for it natively or in its queue: when its work ran,
-/// or its device was lost; for an operation without work, when its waits were done.
+/// The earliest moment at which each operation was done for native waits and its queue: when its work ran, or
+/// its device was lost; for an operation without work, when its waits were done.
 fn done(book: &Book) -> Vec<u64> {
     let start = |operation: &Operation| {
         let lost = operation.taken.and(book.lost_at(operation.engine, operation.device)).unwrap_or(NEVER);
@@ -186,8 +186,8 @@ impl Judge<'_> {
         }
     }
 
-    /// S5: what fails before it has its place in its queue is cleaned up for its failure. What has its place may be where all of its queue
-    /// ends, and nothing else is.
+    /// S5: an operation that fails before it is queued is cleaned up for its failure. A queued one may be if
+    /// its whole queue ends, and no other is.
     fn cleaning(&self, op: usize, operation: &Operation, outcome: &Result<(), Failure>) {
         let ordered = self.book.was_ordered(op);
         let all_end = self.book.closing[operation.engine].is_some()
@@ -297,7 +297,8 @@ impl Judge<'_> {
                 let rule = if foreign { "fulfilled-failed-foreign" } else { "fulfilled-failed" };
                 self.alarm(rule, || {
                     format!(
-                        "operation {op} failed with {failure:?} of semaphore {semaphore}, which had reached {value}: {operation:?}"
+                        "operation {op} failed with {failure:?} of semaphore {semaphore}, \
+                         which had reached {value}: {operation:?}"
                     )
                 });
             }
@@ -314,7 +315,7 @@ impl Judge<'_> {
             .is_some_and(|loss| loss.told.iter().any(|told| told.same_root(failure)))
     }
 
-    /// Whether a timeline can have failed with this, from all that is known.
+    /// Whether a timeline can have failed with this, by all facts.
     fn may_have_failed(&self, semaphore: usize, failure: &Failure) -> bool {
         let line = &self.book.lines[semaphore];
         let by_host = line.given.iter().any(|given| given.same_root(failure));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a world is made of: drawn once, from its seed.
+//! The parameters of a world, drawn once, from its seed.
 
 use crate::dice::{below, one_in};
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
@@ -9,11 +9,11 @@ use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) specs: Vec<DeviceSpec>,
-    /// The pieces of work that a queue has room for.
+    /// The capacity of a queue, in jobs.
     pub(crate) queue_room: usize,
-    /// The pieces of work that the queues of a device have room for together.
+    /// The capacity of the queues of a device together.
     pub(crate) device_room: usize,
-    /// Room is free again when work is reported, else when it has run.
+    /// Capacity is free again when work is reported, else when it has run.
     pub(crate) room_until_reported: bool,
     /// The events that a device can make.
     pub(crate) events: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     pub(crate) lost_inside: usize,
     /// How often the backend calls the engine from where it is called.
     pub(crate) meddles: usize,
-    /// What a device does when it is asked to stop.
+    /// The device's answer to `abort`.
     pub(crate) abort: Abort,
     /// How often a host task ends at once: once in so many times.
     pub(crate) task_now: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Machine {
     pub(crate) task_ways: usize,
 }
 
-/// What a device does when it is asked to stop.
+/// The device's answer to `abort`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Abort {
     Ignores,
@@ -107,7 +107,7 @@ fn machine() -> Machine {
 }
 
 impl Plan {
-    /// Draws a plan. Most worlds are small: what goes wrong mostly needs little.
+    /// Draws a plan. Most worlds are small: most faults need little.
     pub(crate) fn draw() -> Self {
         // Failures stick and spread: in half of the worlds there are none, so that there is much to order.
         let calm = one_in(2);

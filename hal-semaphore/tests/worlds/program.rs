@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What programs do: submit, signal, fail, wait, subscribe, cancel, let go.
+//! The actions of programs: submit, signal, fail, wait, subscribe, cancel, drop.
 
 use crate::backend::Job;
 use crate::dice::{below, one_in, value_below, weighted};
@@ -97,7 +97,7 @@ impl World {
             .iter()
             .map(|&(semaphore, _)| {
                 let line = &mut book.lines[semaphore];
-                // Operations signal even values, the host odd ones: a value tells who signalled it.
+                // Operations signal even values, the host odd ones: a value tells its origin.
                 line.promised = (line.promised | 1) + 1 + 2 * value_below(2);
                 line.signallers.push((line.promised, Signaller::Operation(number)));
                 (semaphore, line.promised)
@@ -308,7 +308,7 @@ impl World {
         drop(self.take_handle(semaphore));
     }
 
-    /// Asks to be called.
+    /// Subscribes a callback.
     pub(crate) fn subscribe(self: &Arc<Self>) {
         let semaphore = self.pick();
         let (Some(state), Some(handle)) = (self.look(semaphore), self.handle(semaphore)) else { return };

@@ -28,7 +28,7 @@ pub(crate) fn patience_ms() -> u64 {
     std::env::var("WORLDS_PATIENCE_MS").ok().and_then(|ms| ms.parse().ok()).unwrap_or(3000)
 }
 
-/// Watches a world until the answer is dropped.
+/// Supervises a world until the result is dropped.
 pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Watch {
     START.call_once(|| {
         std::thread::spawn(|| {
