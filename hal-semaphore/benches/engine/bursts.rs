@@ -38,7 +38,7 @@ fn first_publication(report: &mut Report, plan: &Plan, n: u64) {
             let (mut own, (awake, other)) = (Delays::of_this_thread(), mpsc::channel());
             let mut of_signaller = Delays::of_this_thread();
             std::thread::scope(|scope| {
-                let watcher = scope.spawn(|| {
+                let subscriber = scope.spawn(|| {
                     let mut own = Delays::of_this_thread();
                     awake.send(Delays::of_this_thread()).unwrap();
                     while first.value() == 0 {
@@ -51,7 +51,7 @@ fn first_publication(report: &mut Report, plan: &Plan, n: u64) {
                 let before = [other.read(), own.read()];
                 let begin = Instant::now();
                 x.signal(1).unwrap();
-                let (seen, after) = watcher.join().unwrap();
+                let (seen, after) = subscriber.join().unwrap();
                 let time = seen.saturating_duration_since(begin);
                 let off = before.iter().zip(after).map(|(&before, after)| after.saturating_sub(before)).max();
                 (milliseconds(time), milliseconds(off.unwrap_or_default()))

@@ -63,19 +63,19 @@ fn longest_hold(report: &mut Report, plan: &Plan, what: What, probe: Probe) {
         Probe::Stats => "stats()",
         Probe::Barrier => "a barrier submit",
     };
-    let rounds: Vec<Seen> = (0..plan.long_rounds * 3)
+    let rounds: Vec<HoldSample> = (0..plan.long_rounds * 3)
         .map(|_| one_hold(n, what, probe))
-        .filter(Seen::counts)
+        .filter(HoldSample::counts)
         .take(plan.long_rounds)
         .collect();
-    let least = |of: fn(&Seen) -> Duration| rounds.iter().map(of).min().map_or(f64::NAN, milliseconds);
+    let least = |of: fn(&HoldSample) -> Duration| rounds.iter().map(of).min().map_or(f64::NAN, milliseconds);
     let case = |figure: &str| format!("{verb} {n}: {asked}, {figure}");
     report.row(&case("worst"), n, least(|seen| seen.asked.worst), "ms");
     report.row(&case("clock alone"), n, least(|seen| seen.clock.worst), "ms");
-    report.judged(&case("hold"), n, least(Seen::hold), "ms", 0.1);
+    report.judged(&case("hold"), n, least(HoldSample::hold), "ms", 0.1);
 }
 
-fn one_hold(n: u64, what: What, probe: Probe) -> Seen {
+fn one_hold(n: u64, what: What, probe: Probe) -> HoldSample {
     let backend = if matches!(what, What::Report) { Noop::deferred(1) } else { Noop::immediate(1) };
     let engine = Engine::new(backend).unwrap();
     let (x, y, z) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
@@ -117,7 +117,7 @@ struct Longest {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct HoldSample {
     asked: Longest,
     clock: Longest,
     /// How long calls took, without the time off the processor.
@@ -126,7 +126,7 @@ struct Seen {
     work: Duration,
 }
 
-impl Seen {
+impl HoldSample {
     /// Whether the calling thread would have met a long hold.
     fn counts(&self) -> bool {
         self.asking > self.work / 10
@@ -138,12 +138,12 @@ impl Seen {
 }
 
 /// Does `work` on this thread, and calls over and over on another one.
-fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
+fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> HoldSample {
     const SLICE: Duration = Duration::from_micros(100);
     let (ready, done) = (Barrier::new(2), AtomicBool::new(false));
     let worker = Delays::of_this_thread();
     std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
+        let subscriber = scope.spawn(|| {
             let (mut own, mut worker) = (Delays::of_this_thread(), worker);
             let mut slice = |longest: &mut Longest, step: &mut dyn FnMut()| {
                 let (before, begin) = ([own.read(), worker.read()], Instant::now());
@@ -165,7 +165,7 @@ fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
             // The first time does not count.
             slice(&mut Longest::default(), &mut ask);
             ready.wait();
-            let mut seen = Seen::default();
+            let mut seen = HoldSample::default();
             while !done.load(Ordering::Acquire) {
                 seen.asking += slice(&mut seen.asked, &mut ask);
                 slice(&mut seen.clock, &mut || {});
@@ -179,6 +179,6 @@ fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
         work();
         let work = begin.elapsed();
         done.store(true, Ordering::Release);
-        Seen { work, ..watcher.join().unwrap() }
+        HoldSample { work, ..subscriber.join().unwrap() }
     })
 }

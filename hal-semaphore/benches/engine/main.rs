@@ -33,10 +33,10 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-type Part = fn(&mut Report, &Plan);
+type BenchPart = fn(&mut Report, &Plan);
 
 /// The modules with cases, in the order of the table.
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, BenchPart); 6] = [
     ("operations", operations::table),
     ("threads", threads::table),
     ("bursts", bursts::table),

@@ -88,7 +88,7 @@ struct Recording {
     number: u64,
 }
 
-struct Event {
+struct FakeEvent {
     device: usize,
     number: u64,
     fired: bool,
@@ -112,9 +112,9 @@ struct HardwareQueue {
 }
 
 #[derive(Default)]
-struct State {
+struct DevicesState {
     queues: Vec<HardwareQueue>,
-    events: Vec<Event>,
+    events: Vec<FakeEvent>,
     lost: Vec<bool>,
     answers: Vec<(usize, Submitted)>,
     last_answers: Vec<(usize, Submitted)>,
@@ -135,7 +135,7 @@ pub(crate) struct Devices {
     event_limit: usize,
     keeps_deferred: bool,
     deferred: Mutex<Vec<DeferredCallbacks>>,
-    state: Mutex<State>,
+    state: Mutex<DevicesState>,
     hooks: Mutex<Vec<(Moment, Hook)>>,
     completer: OnceLock<Completer>,
 }
@@ -148,10 +148,10 @@ pub(crate) fn device(queues: usize, native_waits: NativeWaits) -> DeviceSpec {
 impl Devices {
     pub(crate) fn new(specs: Vec<DeviceSpec>) -> Self {
         let queues = specs.iter().map(|spec| spec.queues).sum();
-        let state = State {
+        let state = DevicesState {
             queues: (0..queues).map(|_| HardwareQueue::default()).collect(),
             lost: vec![false; specs.len()],
-            ..State::default()
+            ..DevicesState::default()
         };
         Self {
             specs,
@@ -187,7 +187,7 @@ impl Devices {
     }
 
     /// Drops what was deferred and kept, which runs it. An engine lives as long as something of it is kept.
-    pub(crate) fn let_deferred_go(&self) {
+    pub(crate) fn drop_deferred(&self) {
         let kept = std::mem::take(&mut *self.deferred.lock().expect("nothing runs with this lock"));
         drop(kept);
     }
@@ -197,7 +197,7 @@ impl Devices {
         Rig { engine: Engine::new(self).expect("the devices are well described") }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DevicesState> {
         self.state.lock().expect("no hook runs with this lock")
     }
 
@@ -416,17 +416,17 @@ impl Devices {
         &self,
         queue: QueueId,
         position: usize,
-        piece: Submission<'_, Self>,
+        item: Submission<'_, Self>,
     ) -> Result<Option<u64>, Submitted> {
         let state = &mut *self.state();
         if state.lost[queue.device()] {
             return Err(Submitted::lost(gone()));
         }
-        if let Some(refusal) = piece.work.as_ref().and_then(|job| job.refusal.clone()) {
+        if let Some(refusal) = item.work.as_ref().and_then(|job| job.refusal.clone()) {
             return Err(Submitted::failed(position, refusal));
         }
-        let id = piece.work.as_ref().map(|job| job.id);
-        if piece.coalesced {
+        let id = item.work.as_ref().map(|job| job.id);
+        if item.coalesced {
             state.markers.extend(id);
             return Ok(id);
         }
@@ -436,7 +436,7 @@ impl Devices {
         if own >= self.queue_capacity || shared >= self.device_capacity {
             return Err(Submitted::full(position));
         }
-        let waits: Vec<_> = piece
+        let waits: Vec<_> = item
             .waits
             .iter()
             .map(|wait| {
@@ -446,15 +446,15 @@ impl Devices {
             })
             .collect();
         state.native_waits.extend(waits.iter().map(|(point, recording)| (*point, recording.is_some())));
-        let records = piece.event.map(|&event| {
+        let records = item.event.map(|&event| {
             let record = &mut state.events[event];
             record.number += 1;
             record.fired = false;
             Recording { event, number: record.number }
         });
-        let failure = piece.work.as_ref().and_then(|job| job.failure.clone());
+        let failure = item.work.as_ref().and_then(|job| job.failure.clone());
         state.queues[queue.index()].queued.push_back(Queued {
-            epoch: piece.epoch,
+            epoch: item.epoch,
             id,
             failure,
             waits,
@@ -491,8 +491,8 @@ impl Backend for Devices {
         }
         drop(state);
         let mut answer = Submitted::all();
-        for (position, piece) in batch.iter().enumerate() {
-            match self.take(queue, position, piece) {
+        for (position, item) in batch.iter().enumerate() {
+            match self.take(queue, position, item) {
                 Ok(Some(id)) => self.come(Moment::Taken(id)),
                 Ok(None) => {}
                 Err(stopped) => {
@@ -515,7 +515,7 @@ impl Backend for Devices {
         if state.events.len() >= self.event_limit {
             return Err(Failure::new(Code::ResourceExhausted, format!("device {device} is out of events")));
         }
-        state.events.push(Event { device, number: 0, fired: false });
+        state.events.push(FakeEvent { device, number: 0, fired: false });
         Ok(state.events.len() - 1)
     }
 

@@ -899,7 +899,7 @@ fn callback_on_a_foreign_signal_runs_after_sixteen_deliveries() {
     assert_eq!(seen.get(), Some(&16));
     while far.query().unwrap() < 40 {
         let before = far.query().unwrap();
-        rig.let_deferred_go();
+        rig.drop_deferred();
         assert!(far.query().unwrap() > before, "no thread is left to tell the rest");
     }
 }

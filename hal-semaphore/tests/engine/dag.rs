@@ -78,7 +78,7 @@ fn seeds() -> Vec<u64> {
 #[test]
 fn every_edge_is_respected_though_most_waits_cost_nothing() {
     let mut total = Stats::default();
-    let (mut edges, mut ahead, mut coalesced) = (0, 0, 0);
+    let (mut edges, mut early, mut coalesced) = (0, 0, 0);
     for seed in seeds() {
         let graph = graph(seed, false);
         let (engine, semaphores, tickets) = run(&graph, seed);
@@ -89,7 +89,7 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
         let work = graph.nodes.iter().filter(|node| node.kind == NodeKind::Work).count();
         let ran = engine.backend().tags().iter().filter(|tag| is_work(tag)).count();
         assert_eq!(ran, work, "seed {seed}: not everything ran once");
-        ahead += engine.backend().done_early().len();
+        early += engine.backend().done_early().len();
         coalesced += engine.backend().markers().len();
         for node in &graph.nodes {
             for &(semaphore, value) in &node.signals {
@@ -111,8 +111,8 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
     let native = total.native + total.peer;
     assert!(elided > edges as u64 / 10 && native > edges as u64 / 20, "{edges} edges, {total:?}");
     assert!(
-        ahead > 100 && coalesced > 100 || seeds().len() < 100,
-        "{ahead} done ahead, {coalesced} coalesced"
+        early > 100 && coalesced > 100 || seeds().len() < 100,
+        "{early} done ahead, {coalesced} coalesced"
     );
 }
 

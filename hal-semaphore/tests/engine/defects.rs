@@ -204,7 +204,7 @@ impl Timeline for Noted {
         }
     }
 
-    fn subscribe(&self, _value: u64, _watcher: Subscriber) {
+    fn subscribe(&self, _value: u64, _subscriber: Subscriber) {
         unreachable!("each of these timelines is its engine's own")
     }
 }

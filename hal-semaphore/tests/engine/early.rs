@@ -135,8 +135,8 @@ fn marker_that_waits_for_another_queue_goes_to_the_device() {
         assert_eq!(rig.markers(), []);
         rig.engine.backend().run_until_idle();
         assert_eq!(rig.x.value(), 3);
-        let (ran, rode): (&[u64], &[u64]) = if native { (&[1, 2, 3], &[]) } else { (&[1, 3], &[2]) };
-        assert_eq!((rig.engine.backend().tags().as_slice(), rig.markers().as_slice()), (ran, rode));
+        let (ran, coalesced): (&[u64], &[u64]) = if native { (&[1, 2, 3], &[]) } else { (&[1, 3], &[2]) };
+        assert_eq!((rig.engine.backend().tags().as_slice(), rig.markers().as_slice()), (ran, coalesced));
         assert_eq!(rig.engine.backend().violations(), 0);
     }
 }
@@ -189,10 +189,10 @@ fn markers_take_no_capacity_and_keep_their_order_in_a_full_queue() {
 
 #[test]
 fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
-    for ahead in [true, false] {
+    for early in [true, false] {
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Early(Job::early(2, ahead)));
+        rig.link(0, 2, Action::Early(Job::early(2, early)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
         rig.engine.backend().lose(0, gone());
         assert_eq!(rig.x.failure().unwrap().message(), "gone");
@@ -202,13 +202,13 @@ fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
 
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Early(Job::early(2, ahead)));
+        rig.link(0, 2, Action::Early(Job::early(2, early)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
-        rig.link(0, 5, Action::Early(Job::early(5, ahead)));
+        rig.link(0, 5, Action::Early(Job::early(5, early)));
         // Operations that are coalesced with the job end with the device; those that wait for 4 do not.
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();
-        assert_eq!((unfinished.in_flight, unfinished.host), (if ahead { 3 } else { 1 }, 0));
+        assert_eq!((unfinished.in_flight, unfinished.host), (if early { 3 } else { 1 }, 0));
         rig.engine.backend().run_until_idle_with_host();
         let mut back = rig.reclaimed();
         back.sort_unstable();

@@ -58,8 +58,8 @@ fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
 /// behind them that it never had (S5).
 #[test]
 fn jobs_of_a_lost_device_are_reclaimed_in_order() {
-    for (room, taken) in [(4, vec![1, 2, 3, 4]), (2, vec![1, 2])] {
-        let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(room).start();
+    for (capacity, taken) in [(4, vec![1, 2, 3, 4]), (2, vec![1, 2])] {
+        let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(capacity).start();
         for id in 1..=4 {
             rig.job(0, &[], &[], id);
         }
@@ -271,7 +271,7 @@ fn host_operation_of_a_lost_device_ends_once() {
 
 /// A queue whose device has job 1 forever, and job 2, which a full device is just being offered when
 /// `meanwhile` runs. Returns the signal of job 2.
-fn refused_for_room_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) -> Semaphore {
+fn refused_when_full_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) -> Semaphore {
     let [held, never, x] = rig.semaphores();
     rig.job(0, &[], &[], 1);
     rig.job(0, &[(&never, 1)], &[(&held, 1)], 3);
@@ -291,7 +291,7 @@ fn job_refused_by_a_full_device_during_a_shutdown_is_cancelled() {
         let rig = Devices::new(vec![rig::device(1, NativeWaits::None)]).queue_capacity(1).start();
         let engine = rig.engine.clone();
         let (sender, ended) = mpsc::channel();
-        let x = refused_for_room_after(&rig, move || {
+        let x = refused_when_full_after(&rig, move || {
             std::thread::spawn(move || {
                 let limit = Duration::from_millis(500);
                 sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
@@ -581,7 +581,7 @@ fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
     assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
     assert!(x.query().is_err());
     assert_eq!(rig.reclaimed(), [1]);
-    rig.let_deferred_go();
+    rig.drop_deferred();
 }
 
 /// Another thread shuts the engine down as well, with an earlier limit. The one that waits longer is still

@@ -38,10 +38,10 @@ type Recorded = (Result<u64, Failure>, Option<Point>);
 struct Elsewhere {
     value: AtomicU64,
     delivered: Mutex<Vec<Result<u64, Failure>>>,
-    watchers: Mutex<Vec<(u64, Subscriber)>>,
+    subscribers: Mutex<Vec<(u64, Subscriber)>>,
     /// Dropped subscriptions.
-    unwatched: AtomicUsize,
-    refuses_to_be_watched: bool,
+    unsubscribed: AtomicUsize,
+    refuses_subscriptions: bool,
     has_failed: bool,
     /// A timeline of the engine, and its value when the engine posted a delivery for this one.
     beside: Option<Arc<Mirrored>>,
@@ -49,17 +49,17 @@ struct Elsewhere {
 }
 
 #[derive(Clone)]
-enum Either {
+enum MirroredOrElsewhere {
     Mirrored(Arc<Mirrored>),
     Elsewhere(Arc<Elsewhere>),
 }
 
 /// A subscription.
-struct Watch(Arc<Elsewhere>);
+struct FakeSubscription(Arc<Elsewhere>);
 
-impl Drop for Watch {
+impl Drop for FakeSubscription {
     fn drop(&mut self) {
-        self.0.unwatched.fetch_add(1, Ordering::SeqCst);
+        self.0.unsubscribed.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -85,20 +85,20 @@ impl Mirrored {
     }
 }
 
-impl Timeline for Either {
-    type Subscription = Watch;
+impl Timeline for MirroredOrElsewhere {
+    type Subscription = FakeSubscription;
 
     fn registration(&self) -> Option<&Registration> {
         match self {
-            Either::Mirrored(mirrored) => Some(&mirrored.registration),
-            Either::Elsewhere(_) => None,
+            MirroredOrElsewhere::Mirrored(mirrored) => Some(&mirrored.registration),
+            MirroredOrElsewhere::Elsewhere(_) => None,
         }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Either::Mirrored(mirrored) => Arc::as_ptr(mirrored).addr(),
-            Either::Elsewhere(elsewhere) => {
+            MirroredOrElsewhere::Mirrored(mirrored) => Arc::as_ptr(mirrored).addr(),
+            MirroredOrElsewhere::Elsewhere(elsewhere) => {
                 let found = elsewhere.beside.as_ref().map(|beside| beside.registration.value());
                 elsewhere.found.lock().unwrap().extend(found);
                 Arc::as_ptr(elsewhere).addr()
@@ -108,54 +108,66 @@ impl Timeline for Either {
 
     fn value(&self) -> u64 {
         match self {
-            Either::Mirrored(mirrored) => mirrored.value.load(Ordering::SeqCst),
-            Either::Elsewhere(elsewhere) => elsewhere.value.load(Ordering::SeqCst),
+            MirroredOrElsewhere::Mirrored(mirrored) => mirrored.value.load(Ordering::SeqCst),
+            MirroredOrElsewhere::Elsewhere(elsewhere) => elsewhere.value.load(Ordering::SeqCst),
         }
     }
 
     fn failure(&self) -> Option<Failure> {
         match self {
-            Either::Mirrored(mirrored) => mirrored.failed_at.get().map(|(_, failure)| failure.clone()),
-            Either::Elsewhere(elsewhere) => elsewhere.has_failed.then(|| broken("the other driver's")),
+            MirroredOrElsewhere::Mirrored(mirrored) => {
+                mirrored.failed_at.get().map(|(_, failure)| failure.clone())
+            }
+            MirroredOrElsewhere::Elsewhere(elsewhere) => {
+                elsewhere.has_failed.then(|| broken("the other driver's"))
+            }
         }
     }
 
     fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
-        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
+            panic!("this timeline is not the engine's")
+        };
         mirrored.show(state);
         None
     }
 
     fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
-        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
+            panic!("this timeline is not the engine's")
+        };
         mirrored.recorded.lock().unwrap().push((state.map_err(Failure::clone), by));
         !mirrored.is_lonely
     }
 
     fn notify(&self, state: Result<u64, &Failure>) {
-        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
+            panic!("this timeline is not the engine's")
+        };
         assert!(!mirrored.is_lonely, "it has no waiters to wake");
         mirrored.notified.lock().unwrap().push(state.map_err(Failure::clone));
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
         match self {
-            Either::Mirrored(_) => panic!("this timeline is the engine's own"),
-            Either::Elsewhere(elsewhere) => {
+            MirroredOrElsewhere::Mirrored(_) => panic!("this timeline is the engine's own"),
+            MirroredOrElsewhere::Elsewhere(elsewhere) => {
                 elsewhere.delivered.lock().unwrap().push(state.map_err(Failure::clone))
             }
         }
     }
 
-    fn subscribe(&self, value: u64, watcher: Subscriber) -> Watch {
-        let Either::Elsewhere(elsewhere) = self else { panic!("this timeline is the engine's own") };
-        assert!(!elsewhere.refuses_to_be_watched, "the other driver panics");
-        elsewhere.watchers.lock().unwrap().push((value, watcher));
-        Watch(elsewhere.clone())
+    fn subscribe(&self, value: u64, subscriber: Subscriber) -> FakeSubscription {
+        let MirroredOrElsewhere::Elsewhere(elsewhere) = self else {
+            panic!("this timeline is the engine's own")
+        };
+        assert!(!elsewhere.refuses_subscriptions, "the other driver panics");
+        elsewhere.subscribers.lock().unwrap().push((value, subscriber));
+        FakeSubscription(elsewhere.clone())
     }
 }
 
-type Bare = Fake<Either, u64>;
+type Bare = Fake<MirroredOrElsewhere, u64>;
 
 struct Setup {
     engine: Engine<Bare>,
@@ -173,11 +185,11 @@ impl Setup {
         Self { engine: Bare::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start() }
     }
 
-    fn mirrored(&self) -> (Either, Arc<Mirrored>) {
+    fn mirrored(&self) -> (MirroredOrElsewhere, Arc<Mirrored>) {
         self.with_waiters(true)
     }
 
-    fn with_waiters(&self, waiters: bool) -> (Either, Arc<Mirrored>) {
+    fn with_waiters(&self, waiters: bool) -> (MirroredOrElsewhere, Arc<Mirrored>) {
         let mirrored = Arc::new(Mirrored {
             registration: self.engine.register(0),
             value: AtomicU64::new(0),
@@ -187,10 +199,15 @@ impl Setup {
             notified: Mutex::default(),
             is_lonely: !waiters,
         });
-        (Either::Mirrored(mirrored.clone()), mirrored)
+        (MirroredOrElsewhere::Mirrored(mirrored.clone()), mirrored)
     }
 
-    fn submit(&self, waits: &[(Either, u64)], signals: &[(Either, u64)], action: Action<u64>) -> Ticket {
+    fn submit(
+        &self,
+        waits: &[(MirroredOrElsewhere, u64)],
+        signals: &[(MirroredOrElsewhere, u64)],
+        action: Action<u64>,
+    ) -> Ticket {
         self.engine.submit(0, Affinity::ANY, waits, signals, action).unwrap().ticket
     }
 
@@ -204,9 +221,9 @@ impl Setup {
     }
 }
 
-fn elsewhere() -> (Either, Arc<Elsewhere>) {
+fn elsewhere() -> (MirroredOrElsewhere, Arc<Elsewhere>) {
     let elsewhere = Arc::new(Elsewhere::default());
-    (Either::Elsewhere(elsewhere.clone()), elsewhere)
+    (MirroredOrElsewhere::Elsewhere(elsewhere.clone()), elsewhere)
 }
 
 /// One signal releases a chain of barriers, each of which signals the wait of the next. The timeline is shown
@@ -246,7 +263,10 @@ fn signals_of_two_foreign_timelines_are_both_delivered() {
 #[test]
 fn wait_for_a_timeline_without_subscription_fails() {
     let setup = Setup::new();
-    let bad = Either::Elsewhere(Arc::new(Elsewhere { refuses_to_be_watched: true, ..Elsewhere::default() }));
+    let bad = MirroredOrElsewhere::Elsewhere(Arc::new(Elsewhere {
+        refuses_subscriptions: true,
+        ..Elsewhere::default()
+    }));
     let (y, _) = setup.mirrored();
     setup.submit(&[(bad, 1)], &[(y.clone(), 1)], Action::Queue(1));
     eventually("the operation has failed", || y.failure().is_some());
@@ -262,19 +282,19 @@ fn foreign_wait_is_released_by_its_subscriber() {
         let setup = Setup::new();
         let ((x, at_x), (y, _)) = (elsewhere(), setup.mirrored());
         let ticket = setup.submit(&[(x, 3)], &[(y.clone(), 1)], Action::Barrier);
-        eventually("the timeline is watched", || at_x.watchers.lock().unwrap().len() == 1);
-        let (value, watcher) = at_x.watchers.lock().unwrap()[0].clone();
+        eventually("the timeline is watched", || at_x.subscribers.lock().unwrap().len() == 1);
+        let (value, subscriber) = at_x.subscribers.lock().unwrap()[0].clone();
         assert_eq!((value, y.value()), (3, 0));
-        watcher.notify(told.clone());
+        subscriber.notify(told.clone());
         eventually("the operation has heard of it", || {
             y.value() == 1 || y.failure().is_some() || matches!(told, Ok(2))
         });
         assert_eq!(y.value() == 1, ends_well);
         setup.engine.cancel(ticket);
-        eventually("the watch is over", || at_x.unwatched.load(Ordering::SeqCst) == 1);
+        eventually("the watch is over", || at_x.unsubscribed.load(Ordering::SeqCst) == 1);
         // Late, twice, and after the wait: harmless.
-        watcher.notify(Ok(4));
-        watcher.notify(Err(broken("late")));
+        subscriber.notify(Ok(4));
+        subscriber.notify(Err(broken("late")));
         assert_eq!(setup.engine.occupancy().operations, 0);
     }
 }
@@ -376,7 +396,7 @@ fn callbacks_deferred_to_the_backend_run_in_order() {
     let setup = Setup::that_keeps_deferred();
     let order = Arc::new(Mutex::new(Vec::new()));
     let timelines: Vec<_> = (0..3).map(|_| setup.with_waiters(false)).collect();
-    let subscribe = |(number, (_, mirror)): (usize, &(Either, Arc<Mirrored>))| {
+    let subscribe = |(number, (_, mirror)): (usize, &(MirroredOrElsewhere, Arc<Mirrored>))| {
         let order = order.clone();
         mirror.registration.subscribe(1, move |_| order.lock().unwrap().push(number))
     };
@@ -473,7 +493,7 @@ fn signals_of_an_operation_are_made_in_order_behind_posted_deliveries() {
     let (x, mirror) = setup.mirrored();
     let beside = Some(mirror.clone());
     let at_y = Arc::new(Elsewhere { beside, ..Elsewhere::default() });
-    let y = Either::Elsewhere(at_y.clone());
+    let y = MirroredOrElsewhere::Elsewhere(at_y.clone());
     let signals = [(x.clone(), 1), (x.clone(), 2), (y, 1), (x.clone(), 3)];
     setup.submit(&[], &signals, Action::Queue(1));
     setup.complete(1);
@@ -496,6 +516,7 @@ fn signal_of_a_foreign_timeline_that_is_past_it_is_refused() {
     let not_above = SubmitError::SignalNotAbove { value: 5, current: 5 };
     assert!(matches!(refused, Err(Refused { error, .. }) if error == not_above));
     setup.submit(&[], &[(x, 6)], Action::Barrier);
-    let failed = Either::Elsewhere(Arc::new(Elsewhere { has_failed: true, ..Elsewhere::default() }));
+    let failed =
+        MirroredOrElsewhere::Elsewhere(Arc::new(Elsewhere { has_failed: true, ..Elsewhere::default() }));
     setup.submit(&[], &[(failed, 0)], Action::Barrier);
 }

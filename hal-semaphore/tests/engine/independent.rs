@@ -34,7 +34,7 @@ fn within(work: impl FnOnce() + Send + 'static) {
 }
 
 /// A job on the device.
-struct Piece {
+struct CardJob {
     epoch: u64,
     name: u32,
     waits: Vec<NativeWait<u32>>,
@@ -42,8 +42,8 @@ struct Piece {
 }
 
 #[derive(Default)]
-struct State {
-    queues: Vec<VecDeque<Piece>>,
+struct CardState {
+    queues: Vec<VecDeque<CardJob>>,
     began: Vec<u32>,
     events: u32,
     reclaimed: Vec<u32>,
@@ -64,22 +64,22 @@ struct State {
 struct Card {
     queues: usize,
     native_waits: NativeWaits,
-    room: usize,
+    capacity: usize,
     completer: OnceLock<Completer>,
-    state: Mutex<State>,
+    state: Mutex<CardState>,
 }
 
 impl Card {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the oldest job of a queue off the device.
     fn begin(&self, queue: usize) -> Option<u64> {
         let mut state = self.state();
-        let piece = state.queues[queue].pop_front()?;
-        state.began.push(piece.name);
-        Some(piece.epoch)
+        let job = state.queues[queue].pop_front()?;
+        state.began.push(job.name);
+        Some(job.epoch)
     }
 }
 
@@ -113,14 +113,14 @@ impl Backend for Card {
             return answer;
         }
         let takes = state.takes.pop_front().unwrap_or(usize::MAX);
-        for (count, piece) in batch.iter().enumerate() {
+        for (count, job) in batch.iter().enumerate() {
             let taken: usize = state.queues.iter().map(VecDeque::len).sum();
-            if count >= takes || taken >= self.room {
+            if count >= takes || taken >= self.capacity {
                 return Submitted::full(count);
             }
-            let (name, waits) = (piece.work.as_ref().map_or(0, |name| *name), piece.waits.to_vec());
-            let piece = Piece { epoch: piece.epoch, name, waits, event: piece.event.copied() };
-            state.queues[queue.index()].push_back(piece);
+            let (name, waits) = (job.work.as_ref().map_or(0, |name| *name), job.waits.to_vec());
+            let job = CardJob { epoch: job.epoch, name, waits, event: job.event.copied() };
+            state.queues[queue.index()].push_back(job);
         }
         Submitted::all()
     }
@@ -143,13 +143,14 @@ impl Backend for Card {
 
 /// An engine over a [`Card`].
 #[derive(Clone)]
-struct Desk(Engine<Card>);
+struct CardSetup(Engine<Card>);
 
-impl Desk {
-    fn new(queues: usize, native_waits: NativeWaits, room: usize) -> Self {
-        let state = State { queues: (0..queues).map(|_| VecDeque::new()).collect(), ..State::default() };
+impl CardSetup {
+    fn new(queues: usize, native_waits: NativeWaits, capacity: usize) -> Self {
+        let state =
+            CardState { queues: (0..queues).map(|_| VecDeque::new()).collect(), ..CardState::default() };
         let (completer, state) = (OnceLock::new(), Mutex::new(state));
-        Self(Engine::new(Card { queues, native_waits, room, completer, state }).unwrap())
+        Self(Engine::new(Card { queues, native_waits, capacity, completer, state }).unwrap())
     }
 
     fn card(&self) -> &Card {
@@ -207,7 +208,7 @@ impl LateOnceCalled {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    fn shut_down(&self, desk: &Desk) -> Result<(), Unfinished> {
+    fn shut_down(&self, desk: &CardSetup) -> Result<(), Unfinished> {
         desk.0.shut_down(self, Duration::ZERO, Self::LATE)
     }
 }
@@ -226,7 +227,7 @@ impl Clock for LateOnceCalled {
 /// other's, not after all of them (S13).
 #[test]
 fn one_job_does_not_wait_for_all_of_another_queue() {
-    let desk = Desk::new(2, NativeWaits::None, 4);
+    let desk = CardSetup::new(2, NativeWaits::None, 4);
     for _ in 0..2000 {
         desk.submit(0, &[], &[], Action::Queue(0));
     }
@@ -238,7 +239,7 @@ fn one_job_does_not_wait_for_all_of_another_queue() {
 /// Three queues that all have more jobs than the device has capacity share it (S13).
 #[test]
 fn queues_of_a_full_device_share_its_capacity() {
-    let desk = Desk::new(3, NativeWaits::None, 6);
+    let desk = CardSetup::new(3, NativeWaits::None, 6);
     for queue in 0..3 {
         for _ in 0..1000 {
             desk.submit(queue, &[], &[], Action::Queue(u32::try_from(queue).unwrap()));
@@ -260,7 +261,7 @@ fn queues_of_a_full_device_share_its_capacity() {
 /// The same if the device calls `unblock` as soon as it starts something, which ends later (S13).
 #[test]
 fn capacity_announced_by_unblock_is_shared() {
-    let desk = Desk::new(2, NativeWaits::None, 4);
+    let desk = CardSetup::new(2, NativeWaits::None, 4);
     for name in 0..2 {
         for _ in 0..1000 {
             desk.submit(name, &[], &[], Action::Queue(u32::try_from(name).unwrap()));
@@ -285,7 +286,7 @@ fn capacity_announced_by_unblock_is_shared() {
 /// the event that it records then, and not for its earlier one (S6).
 #[test]
 fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
-    let desk = Desk::new(2, NativeWaits::Events, usize::MAX);
+    let desk = CardSetup::new(2, NativeWaits::Events, usize::MAX);
     let (x, gate) = (desk.semaphore(), desk.semaphore());
     // The other queue reaches values first, so that the timeline's promises lie elsewhere in memory when the
     // device refuses the operation than when it was handed over.
@@ -306,7 +307,7 @@ fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
     desk.card().state().takes.clear();
     assert_eq!(desk.submit(1, &[(&x, 5)], &[], Action::Queue(3)).waits.native, 1);
     let state = desk.card().state();
-    let named = |queue: usize, name| state.queues[queue].iter().find(|piece| piece.name == name).unwrap();
+    let named = |queue: usize, name| state.queues[queue].iter().find(|job| job.name == name).unwrap();
     assert!(named(0, 1).event.is_some());
     assert_eq!(named(1, 3).waits[0].event, named(0, 1).event);
     drop(state);
@@ -320,7 +321,8 @@ fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
 #[test]
 fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
     within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let (x, far) = (desk.semaphore(), other.semaphore());
         desk.submit(0, &[], &[(&x, 1), (&far, 1)], Action::Queue(1));
         let seen = Arc::new(AtomicBool::new(false));
@@ -340,7 +342,8 @@ fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
 #[test]
 fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
     within(|| {
-        let (desk, other) = (Desk::new(2, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(2, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         for queue in 0..2 {
             desk.submit(queue, &[], &[(&far, queue as u64 + 1)], Action::Queue(1));
@@ -368,7 +371,8 @@ fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
 #[test]
 fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
     within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let (near, far) = (other.semaphore(), other.semaphore());
         desk.submit(0, &[], &[(&near, 1), (&far, 1)], Action::Queue(1));
         let seen = Arc::new(AtomicBool::new(false));
@@ -389,7 +393,8 @@ fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
 #[test]
 fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
     within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 99), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 99), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         for value in 1..=40 {
             desk.submit(0, &[], &[(&far, value)], Action::Queue(1));
@@ -413,7 +418,8 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
 #[test]
 fn slow_waiter_keeps_no_work() {
     within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         desk.card().state().looks = Some(far.clone());
         desk.submit(0, &[], &[(&far, 1)], Action::Queue(1));
@@ -434,7 +440,8 @@ fn slow_waiter_keeps_no_work() {
 #[test]
 fn work_is_reclaimed_after_its_signal_though_a_callback_takes_long() {
     within(|| {
-        let (desk, other) = (Desk::new(2, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(2, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         desk.card().state().looks = Some(far.clone());
         desk.submit(0, &[], &[(&far, 1)], Action::Queue(1));
@@ -459,7 +466,7 @@ fn work_is_reclaimed_after_its_signal_though_a_callback_takes_long() {
 /// timeline. The dependency ends, and the queue continues (S6).
 #[test]
 fn later_signal_does_not_keep_a_queue_gated() {
-    let desk = Desk::new(2, NativeWaits::Epochs, 9);
+    let desk = CardSetup::new(2, NativeWaits::Epochs, 9);
     let (x, y) = (desk.semaphore(), desk.semaphore());
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
     desk.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
@@ -476,7 +483,7 @@ fn later_signal_does_not_keep_a_queue_gated() {
 /// device takes the queue's next job (S13).
 #[test]
 fn queue_kept_full_by_another_resumes_when_that_has_ended() {
-    let desk = Desk::new(2, NativeWaits::Epochs, 2);
+    let desk = CardSetup::new(2, NativeWaits::Epochs, 2);
     let x = desk.semaphore();
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
     desk.submit(1, &[(&x, 1)], &[], Action::Queue(2));
@@ -492,7 +499,7 @@ fn queue_kept_full_by_another_resumes_when_that_has_ended() {
 /// failure (S3).
 #[test]
 fn own_failure_counts_before_that_of_a_dependency() {
-    let desk = Desk::new(2, NativeWaits::Epochs, 9);
+    let desk = CardSetup::new(2, NativeWaits::Epochs, 9);
     let (x, y) = (desk.semaphore(), desk.semaphore());
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
     desk.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
@@ -507,7 +514,7 @@ fn own_failure_counts_before_that_of_a_dependency() {
 /// ones with the loss (S3).
 #[test]
 fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
-    let desk = Desk::new(1, NativeWaits::None, 9);
+    let desk = CardSetup::new(1, NativeWaits::None, 9);
     let (x, y) = (desk.semaphore(), desk.semaphore());
     let [refusal, loss] = ["too wide", "unplugged"].map(|words| Failure::new(Code::Unavailable, words));
     let mut state = desk.card().state();
@@ -528,7 +535,7 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
 #[test]
 fn failure_after_the_value_spares_waits_not_released_yet() {
     const MANY: u64 = 500;
-    let desk = Desk::new(1, NativeWaits::None, 9);
+    let desk = CardSetup::new(1, NativeWaits::None, 9);
     let x = desk.semaphore();
     desk.card().state().when_run = Some(Box::new({
         let x = x.clone();
@@ -547,7 +554,7 @@ fn failure_after_the_value_spares_waits_not_released_yet() {
 #[test]
 fn program_may_hold_its_lock_while_it_cancels() {
     within(|| {
-        let desk = Desk::new(1, NativeWaits::None, 9);
+        let desk = CardSetup::new(1, NativeWaits::None, 9);
         let (gate, ended) = (desk.semaphore(), desk.semaphore());
         let ticket = desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1)).ticket;
         let lock = Arc::new(Mutex::new(()));
@@ -572,7 +579,8 @@ fn program_may_hold_its_lock_while_it_cancels() {
 fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
     for elsewhere in [false, true] {
         within(move || {
-            let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+            let (desk, other) =
+                (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
             let gate = desk.semaphore();
             let ended = if elsewhere { other.semaphore() } else { desk.semaphore() };
             desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
@@ -600,7 +608,7 @@ fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
 #[test]
 fn program_may_hold_its_lock_while_it_shuts_down() {
     within(|| {
-        let desk = Desk::new(1, NativeWaits::None, 9);
+        let desk = CardSetup::new(1, NativeWaits::None, 9);
         let (gate, ended) = (desk.semaphore(), desk.semaphore());
         desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
         let lock = Arc::new(Mutex::new(()));
@@ -627,7 +635,8 @@ fn program_may_hold_its_lock_while_it_shuts_down() {
 #[test]
 fn chain_between_two_engines_ends_on_a_small_stack() {
     let chain = || {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let (near, far) = (desk.semaphore(), other.semaphore());
         for value in 1..=5000 {
             desk.submit(0, &[(&near, value)], &[(&far, value)], Action::Barrier);
@@ -642,7 +651,7 @@ fn chain_between_two_engines_ends_on_a_small_stack() {
 /// A timeline that is registered past the largest value is at the largest value (S1).
 #[test]
 fn timeline_registered_past_the_limit_is_at_the_limit() {
-    let desk = Desk::new(1, NativeWaits::None, 9);
+    let desk = CardSetup::new(1, NativeWaits::None, 9);
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
         assert_eq!(desk.0.register(value).query().unwrap(), MAX_VALUE, "{value:#x}");
     }
@@ -650,25 +659,25 @@ fn timeline_registered_past_the_limit_is_at_the_limit() {
 
 /// A timeline of the engine, or one of a driver that counts as far as it likes.
 #[derive(Clone)]
-enum Line {
+enum AnyTimeline {
     Own(Arc<Registration>),
     Far(Arc<Mutex<Vec<Subscriber>>>),
 }
 
-impl Timeline for Line {
+impl Timeline for AnyTimeline {
     type Subscription = ();
 
     fn registration(&self) -> Option<&Registration> {
         match self {
-            Line::Own(registration) => Some(registration),
-            Line::Far(_) => None,
+            AnyTimeline::Own(registration) => Some(registration),
+            AnyTimeline::Far(_) => None,
         }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Line::Own(registration) => Arc::as_ptr(registration).addr(),
-            Line::Far(watchers) => Arc::as_ptr(watchers).addr(),
+            AnyTimeline::Own(registration) => Arc::as_ptr(registration).addr(),
+            AnyTimeline::Far(subscribers) => Arc::as_ptr(subscribers).addr(),
         }
     }
 
@@ -682,9 +691,9 @@ impl Timeline for Line {
 
     fn deliver(&self, _state: Result<u64, &Failure>) {}
 
-    fn subscribe(&self, _value: u64, watcher: Subscriber) {
-        if let Line::Far(watchers) = self {
-            watchers.lock().unwrap().push(watcher);
+    fn subscribe(&self, _value: u64, subscriber: Subscriber) {
+        if let AnyTimeline::Far(subscribers) = self {
+            subscribers.lock().unwrap().push(subscriber);
         }
     }
 }
@@ -693,13 +702,14 @@ impl Timeline for Line {
 #[test]
 fn foreign_timeline_may_be_past_the_limit() {
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
-        let engine = Fake::<Line, ()>::new(vec![device(1, NativeWaits::None)]).start();
-        let watchers = Arc::new(Mutex::default());
-        let (far, own) = (Line::Far(watchers.clone()), Line::Own(Arc::new(engine.register(0))));
+        let engine = Fake::<AnyTimeline, ()>::new(vec![device(1, NativeWaits::None)]).start();
+        let subscribers = Arc::new(Mutex::default());
+        let (far, own) =
+            (AnyTimeline::Far(subscribers.clone()), AnyTimeline::Own(Arc::new(engine.register(0))));
         let (waits, signals) = ([(far, 1)], [(own.clone(), 1)]);
         engine.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
-        let watcher = watchers.lock().unwrap().pop().unwrap();
-        watcher.notify(Ok(value));
+        let subscriber = subscribers.lock().unwrap().pop().unwrap();
+        subscriber.notify(Ok(value));
         assert_eq!(own.value(), 1, "{value:#x}");
     }
 }

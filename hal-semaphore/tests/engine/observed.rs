@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A device with two queues and one with one, which can wait for the first. Nothing ends before it is reported.
-type Observing = Fake<Semaphore, (), true>;
+type ObservingDevice = Fake<Semaphore, (), true>;
 
-struct Watched {
-    engine: Engine<Observing>,
+struct Observed {
+    engine: Engine<ObservingDevice>,
     host: Arc<Mutex<Vec<HostTask>>>,
     /// Device 0 is lost while it takes the next batch, all of which it takes.
     is_lost_inside: Arc<AtomicBool>,
@@ -23,13 +23,13 @@ struct Watched {
     timelines: Vec<Semaphore>,
 }
 
-impl Watched {
+impl Observed {
     fn new(timelines: usize) -> Self {
         let mut second = device(1, NativeWaits::Epochs);
         second.peers.push(0);
         let (host, is_lost_inside) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicBool>::default());
         let (tasks, lost) = (host.clone(), is_lost_inside.clone());
-        let engine = Observing::observing(vec![device(2, NativeWaits::Epochs), second])
+        let engine = ObservingDevice::observing(vec![device(2, NativeWaits::Epochs), second])
             .on_run(move |_, task, ()| tasks.lock().unwrap().push(task))
             .on_submit(move |fake, _, _| {
                 if lost.swap(false, Ordering::Relaxed) {
@@ -105,7 +105,7 @@ const JOB: Action<()> = Action::Queue(());
 /// later operation of the same name has another ticket.
 #[test]
 fn steps_of_an_operation_are_observed_in_order() {
-    let mut it = Watched::new(2);
+    let mut it = Observed::new(2);
     it.submit((0, 0), &[], &[(0, 1)], JOB);
     assert_eq!(it.told(), ["0 ordered 0.0@1", "0 issued 0.0@1"]);
     it.submit((0, 0), &[(0, 1)], &[(1, 1)], JOB);
@@ -139,7 +139,7 @@ fn steps_of_an_operation_are_observed_in_order() {
 /// operation that is never queued ends nowhere.
 #[test]
 fn blocked_and_pending_operations_are_observed() {
-    let mut it = Watched::new(2);
+    let mut it = Observed::new(2);
     it.submit((0, 0), &[(0, 2)], &[], JOB);
     it.submit((0, 0), &[(1, 1)], &[], JOB);
     it.submit((0, 0), &[(0, 2)], &[], Action::Host(()));
@@ -158,7 +158,7 @@ fn blocked_and_pending_operations_are_observed() {
 /// them is named: no more is needed.
 #[test]
 fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
-    let mut it = Watched::new(1);
+    let mut it = Observed::new(1);
     it.submit((0, 1), &[], &[(0, 1)], JOB);
     it.submit((0, 1), &[], &[(0, 2)], JOB);
     it.submit((0, 0), &[(0, 2)], &[], JOB);
@@ -172,7 +172,7 @@ fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
 /// one.
 #[test]
 fn wait_satisfied_by_queue_order_names_no_later_signal_than_it_needs() {
-    let mut it = Watched::new(1);
+    let mut it = Observed::new(1);
     for value in 1..=3 {
         it.submit((0, 0), &[], &[(0, value)], JOB);
     }
@@ -189,7 +189,7 @@ fn wait_satisfied_by_queue_order_names_no_later_signal_than_it_needs() {
 #[test]
 fn job_whose_device_is_lost_during_submit_ends_and_is_not_submitted() {
     for waits in [&[][..], &[(0, 1)]] {
-        let mut it = Watched::new(2);
+        let mut it = Observed::new(2);
         it.is_lost_inside.store(true, Ordering::Relaxed);
         it.submit((0, 0), waits, &[(1, 1)], JOB);
         it.timelines[0].signal(1).unwrap();
@@ -203,8 +203,8 @@ fn job_whose_device_is_lost_during_submit_ends_and_is_not_submitted() {
 /// A wait for a timeline of another engine has no key, at any step.
 #[test]
 fn waits_for_foreign_timelines_have_no_name() {
-    let mut it = Watched::new(0);
-    let elsewhere = Watched::new(1);
+    let mut it = Observed::new(0);
+    let elsewhere = Observed::new(1);
     it.timelines.push(elsewhere.timelines[0].clone());
     it.submit((0, 0), &[(0, 1)], &[], JOB);
     it.timelines[0].signal(1).unwrap();
@@ -219,7 +219,7 @@ fn waits_for_foreign_timelines_have_no_name() {
 /// inherits nothing.
 #[test]
 fn new_timeline_inherits_nothing_from_a_dropped_one() {
-    let mut it = Watched::new(0);
+    let mut it = Observed::new(0);
     let gone = Semaphore::new(&it.engine, 0).unwrap();
     gone.signal(7).unwrap();
     let key = gone.key();

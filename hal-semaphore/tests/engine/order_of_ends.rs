@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CaseKind {
     Queue,
     Host,
     /// May be done early, and is.
@@ -25,11 +25,11 @@ enum Kind {
     Barrier,
 }
 
-use Kind::{Barrier, Declined, Early, Host, Marker, Queue};
+use CaseKind::{Barrier, Declined, Early, Host, Marker, Queue};
 
-const KINDS: [Kind; 6] = [Queue, Host, Early, Declined, Marker, Barrier];
+const KINDS: [CaseKind; 6] = [Queue, Host, Early, Declined, Marker, Barrier];
 
-impl Kind {
+impl CaseKind {
     fn action(self, job: Job) -> Action<Job> {
         match self {
             Queue => Action::Queue(job),
@@ -47,7 +47,7 @@ const OWN: u64 = 2;
 
 /// An operation of one kind that waits for `input` and signals `outputs`.
 struct Case {
-    kind: Kind,
+    kind: CaseKind,
     rig: Rig,
     input: Semaphore,
     outputs: [Semaphore; 2],
@@ -58,24 +58,24 @@ struct Case {
 
 impl Case {
     /// An operation that waits for something without a promise.
-    fn held(kind: Kind, job: Job) -> Self {
+    fn held(kind: CaseKind, job: Job) -> Self {
         Self::new(kind, Rig::new(1, NativeWaits::Epochs), job)
     }
 
     /// An operation that waits for `producer`, which the device has been given.
-    fn under_way(kind: Kind, job: Job, producer: Job) -> Self {
+    fn under_way(kind: CaseKind, job: Job, producer: Job) -> Self {
         let rig = Rig::new(1, NativeWaits::Epochs);
         let input = rig.semaphore();
         rig.submit(0, &[], &[(&input, 1)], Action::Queue(producer));
         Self::with_input(kind, rig, input, job)
     }
 
-    fn new(kind: Kind, rig: Rig, job: Job) -> Self {
+    fn new(kind: CaseKind, rig: Rig, job: Job) -> Self {
         let input = rig.semaphore();
         Self::with_input(kind, rig, input, job)
     }
 
-    fn with_input(kind: Kind, rig: Rig, input: Semaphore, job: Job) -> Self {
+    fn with_input(kind: CaseKind, rig: Rig, input: Semaphore, job: Job) -> Self {
         let outputs = rig.semaphores();
         let at_reclaim = Arc::default();
         rig.always(Moment::Reclaim(OWN), {
@@ -118,13 +118,13 @@ impl Case {
             .filter(|(id, _)| *id == OWN)
             .map(|(_, outcome)| outcome)
             .collect();
-        let pieces = usize::from(self.kind != Barrier);
-        assert_eq!(returned.len(), pieces, "{:?}: comes back once if there is work", self.kind);
+        let items = usize::from(self.kind != Barrier);
+        assert_eq!(returned.len(), items, "{:?}: comes back once if there is work", self.kind);
         for outcome in returned {
             assert!(as_expected(&outcome.clone().map(|()| 1)), "{:?} came back as {outcome:?}", self.kind);
         }
         let seen = self.at_reclaim.lock().unwrap();
-        assert_eq!(seen.len(), 2 * pieces);
+        assert_eq!(seen.len(), 2 * items);
         assert!(seen.iter().all(as_expected), "{:?}: at its return the signals were {seen:?}", self.kind);
         assert_eq!(self.rig.engine.cancel(self.ticket), Cancel::Ended);
         self.rig.assert_idle();

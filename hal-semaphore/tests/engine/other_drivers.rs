@@ -15,35 +15,35 @@ type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 /// A timeline of some other driver, which holds a lock while it notifies its subscribers.
 #[derive(Default)]
-struct Other {
+struct OtherTimeline {
     state: Mutex<(u64, Vec<(u64, Subscriber)>)>,
     delivered: Mutex<Vec<Result<u64, Failure>>>,
     /// Runs when the engine reads the value.
-    when_asked: Hook,
+    when_read: Hook,
     /// Runs when the engine delivers a signal.
-    when_told: Hook,
+    when_delivered: Hook,
 }
 
-impl Other {
+impl OtherTimeline {
     /// Raises it. Says so when it has its lock.
     fn signal(&self, value: u64, locked: impl FnOnce()) {
         let mut state = self.state.lock().unwrap();
         locked();
         state.0 = value;
-        state.1.iter().for_each(|(_, watcher)| watcher.notify(Ok(value)));
+        state.1.iter().for_each(|(_, subscriber)| subscriber.notify(Ok(value)));
     }
 }
 
 /// A timeline of the engine whose own waiters take their time.
-struct Slow {
+struct SlowTimeline {
     registration: Registration,
     when_notified: Hook,
 }
 
 #[derive(Clone)]
-enum Either {
-    Own(Arc<Slow>),
-    Other(Arc<Other>),
+enum OwnOrOther {
+    Own(Arc<SlowTimeline>),
+    OtherTimeline(Arc<OtherTimeline>),
 }
 
 fn come(hook: &Hook) {
@@ -53,28 +53,28 @@ fn come(hook: &Hook) {
     }
 }
 
-impl Timeline for Either {
+impl Timeline for OwnOrOther {
     type Subscription = ();
 
     fn registration(&self) -> Option<&Registration> {
         match self {
-            Either::Own(own) => Some(&own.registration),
-            Either::Other(_) => None,
+            OwnOrOther::Own(own) => Some(&own.registration),
+            OwnOrOther::OtherTimeline(_) => None,
         }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Either::Own(own) => Arc::as_ptr(own).addr(),
-            Either::Other(other) => Arc::as_ptr(other).addr(),
+            OwnOrOther::Own(own) => Arc::as_ptr(own).addr(),
+            OwnOrOther::OtherTimeline(other) => Arc::as_ptr(other).addr(),
         }
     }
 
     fn value(&self) -> u64 {
         match self {
-            Either::Own(own) => own.registration.value(),
-            Either::Other(other) => {
-                come(&other.when_asked);
+            OwnOrOther::Own(own) => own.registration.value(),
+            OwnOrOther::OtherTimeline(other) => {
+                come(&other.when_read);
                 other.state.lock().unwrap().0
             }
         }
@@ -82,35 +82,35 @@ impl Timeline for Either {
 
     fn failure(&self) -> Option<Failure> {
         match self {
-            Either::Own(own) => own.registration.query().err(),
-            Either::Other(_) => None,
+            OwnOrOther::Own(own) => own.registration.query().err(),
+            OwnOrOther::OtherTimeline(_) => None,
         }
     }
 
     fn record_step(&self, _state: Result<u64, &Failure>, _by: Option<Point>) -> bool {
-        matches!(self, Either::Own(own) if own.when_notified.lock().unwrap().is_some())
+        matches!(self, OwnOrOther::Own(own) if own.when_notified.lock().unwrap().is_some())
     }
 
     fn notify(&self, _state: Result<u64, &Failure>) {
-        if let Either::Own(own) = self {
+        if let OwnOrOther::Own(own) = self {
             come(&own.when_notified);
         }
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
-        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
-        come(&other.when_told);
+        let OwnOrOther::OtherTimeline(other) = self else { panic!("this timeline is the engine's own") };
+        come(&other.when_delivered);
         other.delivered.lock().unwrap().push(state.map_err(Failure::clone));
     }
 
-    fn subscribe(&self, value: u64, watcher: Subscriber) {
-        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
-        other.state.lock().unwrap().1.push((value, watcher));
+    fn subscribe(&self, value: u64, subscriber: Subscriber) {
+        let OwnOrOther::OtherTimeline(other) = self else { panic!("this timeline is the engine's own") };
+        other.state.lock().unwrap().1.push((value, subscriber));
     }
 }
 
 #[derive(Clone)]
-struct Setup(Engine<Fake<Either, ()>>);
+struct Setup(Engine<Fake<OwnOrOther, ()>>);
 
 impl Setup {
     fn new() -> Self {
@@ -121,13 +121,14 @@ impl Setup {
         Self(Fake::new(vec![device(queues, NativeWaits::None)]).keeps_deferred().start())
     }
 
-    fn own(&self) -> (Either, Arc<Slow>) {
-        let own = Arc::new(Slow { registration: self.0.register(0), when_notified: Mutex::default() });
-        (Either::Own(own.clone()), own)
+    fn own(&self) -> (OwnOrOther, Arc<SlowTimeline>) {
+        let own =
+            Arc::new(SlowTimeline { registration: self.0.register(0), when_notified: Mutex::default() });
+        (OwnOrOther::Own(own.clone()), own)
     }
 
-    fn submit(&self, waits: &[(&Either, u64)], signals: &[(&Either, u64)], action: Action<()>) {
-        let owned = |points: &[(&Either, u64)]| -> Vec<_> {
+    fn submit(&self, waits: &[(&OwnOrOther, u64)], signals: &[(&OwnOrOther, u64)], action: Action<()>) {
+        let owned = |points: &[(&OwnOrOther, u64)]| -> Vec<_> {
             points.iter().map(|(timeline, value)| ((*timeline).clone(), *value)).collect()
         };
         self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
@@ -151,9 +152,9 @@ impl Setup {
     }
 }
 
-fn other() -> (Either, Arc<Other>) {
-    let other = Arc::new(Other::default());
-    (Either::Other(other.clone()), other)
+fn other() -> (OwnOrOther, Arc<OtherTimeline>) {
+    let other = Arc::new(OtherTimeline::default());
+    (OwnOrOther::OtherTimeline(other.clone()), other)
 }
 
 /// One thread submits and reads the other driver's value, which takes that driver's lock. Another thread holds
@@ -165,7 +166,7 @@ fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
         let setup = Setup::new();
         let ((x, at_x), (y, at_y)) = (other(), setup.own());
         setup.submit(&[(&x, 1)], &[(&y, 1)], Action::Barrier);
-        *at_x.when_asked.lock().unwrap() = Some(Box::new({
+        *at_x.when_read.lock().unwrap() = Some(Box::new({
             let at_x = at_x.clone();
             move || {
                 let (sender, locked) = mpsc::channel();
@@ -184,7 +185,7 @@ fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
 fn submission_during_which_the_engine_is_shut_down_is_refused() {
     let setup = Setup::new();
     let ((x, at_x), (y, at_y)) = (other(), setup.own());
-    *at_x.when_asked.lock().unwrap() = Some(Box::new({
+    *at_x.when_read.lock().unwrap() = Some(Box::new({
         let engine = setup.0.clone();
         move || engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap()
     }));
@@ -201,7 +202,7 @@ fn foreign_driver_that_panics_in_value_leaves_no_wait_behind() {
     let setup = Setup::new();
     let ((x, at_x), (z, _), (y, at_y)) = (setup.own(), setup.own(), setup.own());
     let (bad, at_bad) = other();
-    *at_bad.when_asked.lock().unwrap() = Some(Box::new(|| panic!("the other driver panics")));
+    *at_bad.when_read.lock().unwrap() = Some(Box::new(|| panic!("the other driver panics")));
     let _ = catch_unwind(AssertUnwindSafe(|| setup.submit(&[(&x, 1), (&bad, 1)], &[], Action::Barrier)));
     setup.submit(&[(&z, 1)], &[(&y, 1)], Action::Barrier);
     at_x.registration.signal(1).unwrap();
@@ -233,7 +234,7 @@ fn slow_driver_neither_delays_another_one_nor_changes_its_order() {
         let ((z, at_z), (x, at_x)) = (other(), other());
         let (release, released) = mpsc::channel::<()>();
         let (sender, begun) = mpsc::channel();
-        *at_z.when_told.lock().unwrap() = Some(Box::new(move || {
+        *at_z.when_delivered.lock().unwrap() = Some(Box::new(move || {
             sender.send(()).unwrap();
             let _ = released.recv();
         }));
@@ -302,7 +303,7 @@ fn work_is_reclaimed_when_its_last_delivery_is_made() {
         let (z, at_z) = other();
         let (release, released) = mpsc::channel::<()>();
         let (sender, begun) = mpsc::channel();
-        *at_z.when_told.lock().unwrap() = Some(Box::new(move || {
+        *at_z.when_delivered.lock().unwrap() = Some(Box::new(move || {
             sender.send(()).unwrap();
             let _ = released.recv();
         }));
@@ -358,13 +359,13 @@ fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
 fn work_without_a_foreign_signal_does_not_wait_for_deliveries() {
     let setup = Setup::new();
     let ((x, at_x), (y, _)) = (other(), setup.own());
-    let back_when_told = Arc::new(OnceLock::new());
-    *at_x.when_told.lock().unwrap() = Some(Box::new({
-        let (engine, back_when_told) = (setup.0.clone(), back_when_told.clone());
-        move || back_when_told.set(engine.backend().reclaimed()).unwrap()
+    let reclaimed_at_delivery = Arc::new(OnceLock::new());
+    *at_x.when_delivered.lock().unwrap() = Some(Box::new({
+        let (engine, reclaimed_at_delivery) = (setup.0.clone(), reclaimed_at_delivery.clone());
+        move || reclaimed_at_delivery.set(engine.backend().reclaimed()).unwrap()
     }));
     setup.submit(&[], &[(&x, 1)], Action::Queue(()));
     setup.submit(&[], &[(&y, 1)], Action::Queue(()));
     setup.report(2, None);
-    assert_eq!((back_when_told.get(), setup.0.backend().reclaimed()), (Some(&1), 2));
+    assert_eq!((reclaimed_at_delivery.get(), setup.0.backend().reclaimed()), (Some(&1), 2));
 }

@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The number of a job. It is counted while it is there, wherever that is.
-struct Work(usize, Arc<AtomicUsize>);
+struct CountedWork(usize, Arc<AtomicUsize>);
 
-impl Drop for Work {
+impl Drop for CountedWork {
     fn drop(&mut self) {
         self.1.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 #[derive(Default)]
-struct State {
-    room: usize,
+struct TakerState {
+    capacity: usize,
     /// Its work, in order. A submission without work is a mistake of the engine's.
-    taken: [VecDeque<(u64, Option<Work>)>; QUEUES],
+    taken: [VecDeque<(u64, Option<CountedWork>)>; QUEUES],
     /// The job whose work it leaves with the engine.
     leaves: Option<usize>,
     /// The job of each epoch, and its signal.
@@ -36,7 +36,7 @@ struct State {
     put_back: usize,
     empty_handed: usize,
     /// The queue, the epoch and the success of each end that it was told.
-    told: Vec<(usize, u64, bool)>,
+    ends: Vec<(usize, u64, bool)>,
     returned: Vec<usize>,
     /// Ends that came before their signals.
     too_early: usize,
@@ -44,8 +44,8 @@ struct State {
 
 const QUEUES: usize = 2;
 
-impl State {
-    fn submit(&mut self, queue: usize, batch: &mut Batch<'_, Fake<Semaphore, Work>>) -> Submitted {
+impl TakerState {
+    fn submit(&mut self, queue: usize, batch: &mut Batch<'_, Fake<Semaphore, CountedWork>>) -> Submitted {
         for (accepted, submission) in batch.iter().enumerate() {
             let Some(work) = submission.work.take() else {
                 self.empty_handed += 1;
@@ -54,7 +54,7 @@ impl State {
             if std::mem::take(&mut self.refuses_next) {
                 return Submitted::failed(accepted, broken("refused"));
             }
-            if self.taken.iter().map(VecDeque::len).sum::<usize>() >= self.room {
+            if self.taken.iter().map(VecDeque::len).sum::<usize>() >= self.capacity {
                 *submission.work = Some(work);
                 self.put_back += 1;
                 return Submitted::full(accepted);
@@ -69,10 +69,10 @@ impl State {
         Submitted::all()
     }
 
-    fn reclaim(&mut self, ended: Ended<Work>) {
+    fn reclaim(&mut self, ended: Ended<CountedWork>) {
         if let Some(point) = ended.point {
             let queue = point.queue.ordinal();
-            self.told.push((queue, point.epoch, ended.outcome.is_ok()));
+            self.ends.push((queue, point.epoch, ended.outcome.is_ok()));
             let is_out = |id: &usize| {
                 let Some((timeline, value)) = self.promised.get(id) else { return true };
                 timeline.query().is_ok_and(|reached| reached >= *value) || timeline.query().is_err()
@@ -88,8 +88,8 @@ impl State {
 }
 
 /// A device that takes the work out of its submissions.
-fn taker(room: usize) -> (Engine<Fake<Semaphore, Work>>, Arc<Mutex<State>>) {
-    let state = Arc::new(Mutex::new(State { room, ..State::default() }));
+fn taker(capacity: usize) -> (Engine<Fake<Semaphore, CountedWork>>, Arc<Mutex<TakerState>>) {
+    let state = Arc::new(Mutex::new(TakerState { capacity, ..TakerState::default() }));
     let (submits, reclaims) = (state.clone(), state.clone());
     let engine = Fake::new(vec![device(QUEUES, NativeWaits::Epochs)])
         .on_submit(move |_, queue, batch| submits.lock().unwrap().submit(queue.ordinal(), batch))
@@ -99,8 +99,8 @@ fn taker(room: usize) -> (Engine<Fake<Semaphore, Work>>, Arc<Mutex<State>>) {
 }
 
 struct Setup {
-    engine: Engine<Fake<Semaphore, Work>>,
-    state: Arc<Mutex<State>>,
+    engine: Engine<Fake<Semaphore, CountedWork>>,
+    state: Arc<Mutex<TakerState>>,
     live: Arc<AtomicUsize>,
     submitted: usize,
     signals: Vec<Semaphore>,
@@ -108,12 +108,12 @@ struct Setup {
 }
 
 impl Setup {
-    fn with_room(room: usize) -> Self {
-        let (engine, state) = taker(room);
+    fn with_capacity(capacity: usize) -> Self {
+        let (engine, state) = taker(capacity);
         Self { engine, state, live: Arc::default(), submitted: 0, signals: Vec::new(), tickets: Vec::new() }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, TakerState> {
         self.state.lock().unwrap()
     }
 
@@ -124,7 +124,7 @@ impl Setup {
         self.live.fetch_add(1, Ordering::SeqCst);
         self.state().promised.insert(id, (own.clone(), 1));
         let signals: Vec<_> = [(own.clone(), 1)].iter().chain(also).cloned().collect();
-        let action = Action::Queue(Work(id, self.live.clone()));
+        let action = Action::Queue(CountedWork(id, self.live.clone()));
         let placed = self.engine.submit(0, Affinity::queue(queue), waits, &signals, action).unwrap();
         self.signals.push(own);
         self.tickets.push(placed.ticket);
@@ -169,7 +169,7 @@ impl Setup {
 /// unchanged.
 #[test]
 fn work_returned_in_the_middle_of_a_batch_is_submitted_again_in_order() {
-    let mut setup = Setup::with_room(3);
+    let mut setup = Setup::with_capacity(3);
     let gate = Semaphore::new(&setup.engine, 0).unwrap();
     for _ in 0..20 {
         setup.job(0, &[(gate.clone(), 1)], &[]);
@@ -183,7 +183,7 @@ fn work_returned_in_the_middle_of_a_batch_is_submitted_again_in_order() {
     assert!(state.put_back > 10, "only {} were put back", state.put_back);
     assert!(state.at[0].values().copied().eq(0..20), "{:?}", state.at[0]);
     assert!(state.returned.is_empty(), "the device has had it all");
-    assert_eq!(state.told.last(), Some(&(0, 20, true)));
+    assert_eq!(state.ends.last(), Some(&(0, 20, true)));
 }
 
 /// While returned work waits for capacity, it is cancelled, the engine is shut down or the device is lost. It
@@ -193,7 +193,7 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
     for held in [false, true] {
         for end in ["cancelled", "shut down", "lost"] {
             within(LIMIT, move || {
-                let mut setup = Setup::with_room(2);
+                let mut setup = Setup::with_capacity(2);
                 let gate = Semaphore::new(&setup.engine, 0).unwrap();
                 let waits = [(gate.clone(), 1)];
                 for _ in 0..5 {
@@ -227,7 +227,7 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
 /// A job is refused for a reason of its own, behind others in a batch and before others. Nothing else fails.
 #[test]
 fn work_that_is_refused_and_kept_by_the_device_fails_alone() {
-    let mut setup = Setup::with_room(2);
+    let mut setup = Setup::with_capacity(2);
     let gate = Semaphore::new(&setup.engine, 0).unwrap();
     for _ in 0..6 {
         setup.job(0, &[(gate.clone(), 1)], &[]);
@@ -244,7 +244,7 @@ fn work_that_is_refused_and_kept_by_the_device_fails_alone() {
 /// failure among them is reported by itself, and so is one whose work the device has left.
 #[test]
 fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
-    let mut setup = Setup::with_room(usize::MAX);
+    let mut setup = Setup::with_capacity(usize::MAX);
     setup.state().leaves = Some(6);
     let first = setup.job(1, &[], &[]);
     let behind = [(setup.signals[first].clone(), 1)];
@@ -256,13 +256,13 @@ fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
     completer.complete(queue, 3).unwrap();
     completer.fail(queue, 4, broken("parity")).unwrap();
     completer.complete(queue, 9).unwrap();
-    assert!(setup.state().told.is_empty(), "what the first waits for has not ended");
+    assert!(setup.state().ends.is_empty(), "what the first waits for has not ended");
     completer.complete(other, 1).unwrap();
     setup.state().taken.iter_mut().for_each(VecDeque::clear);
     setup.assert_over();
-    let mut told = setup.state().told.clone();
-    told.retain(|&(queue, ..)| queue == 0);
-    assert_eq!(told, [(0, 3, true), (0, 4, false), (0, 5, true), (0, 6, true), (0, 9, true)]);
+    let mut ends = setup.state().ends.clone();
+    ends.retain(|&(queue, ..)| queue == 0);
+    assert_eq!(ends, [(0, 3, true), (0, 4, false), (0, 5, true), (0, 6, true), (0, 9, true)]);
     assert_eq!(setup.state().returned, [6]);
     assert!(setup.signals.iter().enumerate().all(|(id, own)| own.query().is_err() == (id == 4)));
 }
@@ -274,7 +274,7 @@ fn end_with_a_delivery_is_not_merged_with_others() {
     within(LIMIT, || {
         let (other, _) = taker(0);
         let elsewhere = Semaphore::new(&other, 0).unwrap();
-        let mut setup = Setup::with_room(usize::MAX);
+        let mut setup = Setup::with_capacity(usize::MAX);
         for id in 0..5_u64 {
             let also = [(elsewhere.clone(), id + 1)];
             setup.job(0, &[], if id == 2 { &also } else { &[] });
@@ -282,10 +282,10 @@ fn end_with_a_delivery_is_not_merged_with_others() {
         setup.end(0, 5, None);
         eventually("the other driver is told", || elsewhere.query().unwrap() == 3);
         setup.assert_over();
-        eventually("both are told", || setup.state().told.len() == 2);
-        let mut told = setup.state().told.clone();
-        told.sort_unstable();
-        assert_eq!(told, [(0, 3, true), (0, 5, true)]);
+        eventually("both are told", || setup.state().ends.len() == 2);
+        let mut ends = setup.state().ends.clone();
+        ends.sort_unstable();
+        assert_eq!(ends, [(0, 3, true), (0, 5, true)]);
     });
 }
 
@@ -300,7 +300,7 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
             let mut below = move |limit: usize| dice.below(limit);
             let (other, _) = taker(0);
             let (elsewhere, mut sent) = (Semaphore::new(&other, 0).unwrap(), 0);
-            let mut setup = Setup::with_room(4);
+            let mut setup = Setup::with_capacity(4);
             let gate = Semaphore::new(&setup.engine, 0).unwrap();
             let mut opened = 0;
             for _ in 0..60 {
@@ -322,7 +322,7 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
                         opened += 1;
                         gate.signal(opened).unwrap();
                     }
-                    8 => setup.state().room = 1 + below(6),
+                    8 => setup.state().capacity = 1 + below(6),
                     9 => setup.state().refuses_next = below(4) == 0,
                     10 => drop(setup.end(below(QUEUES), 1, Some(broken("parity")))),
                     _ if setup.tickets.is_empty() => {}
@@ -342,11 +342,11 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
                     let at = &setup.state().at[queue];
                     at.iter().rfind(|&(_, &id)| well[id]).map(|(&epoch, _)| epoch)
                 };
-                let told =
-                    || setup.state().told.iter().filter(|told| told.0 == queue).map(|told| told.1).max();
+                let ends =
+                    || setup.state().ends.iter().filter(|ends| ends.0 == queue).map(|ends| ends.1).max();
                 // Another thread may report the end of a job with a delivery.
                 eventually(&format!("seed {seed}: queue {queue} is told of {:?}", last()), || {
-                    told() >= last()
+                    ends() >= last()
                 });
             }
             let state = setup.state();

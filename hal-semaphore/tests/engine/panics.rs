@@ -27,25 +27,25 @@ enum Spot {
     RecordStep,
     Notify,
     Deliver,
-    Watch,
-    EndOfWatch,
+    Subscribe,
+    EndOfSubscription,
 }
 
 /// A timeline whose driver panics.
-struct Inner {
+struct MeanTimeline {
     /// Nothing where it belongs to another driver.
     registration: Option<Registration>,
     panics_at: Arc<Mutex<Vec<Spot>>>,
     delivered: Mutex<Vec<bool>>,
     recorded: Mutex<Vec<bool>>,
     notified_by: Mutex<Vec<ThreadId>>,
-    watchers: Mutex<Vec<Subscriber>>,
+    subscribers: Mutex<Vec<Subscriber>>,
     /// The call that panics once somebody subscribes; the value has been reached by then.
-    panics_when_watched: Mutex<Option<Spot>>,
+    panics_when_subscribed: Mutex<Option<Spot>>,
 }
 
 /// A handle on a timeline whose driver panics.
-struct Mean(Arc<Inner>);
+struct Mean(Arc<MeanTimeline>);
 
 /// Panics once if it is to. Not on a thread that panics already, which would end the process.
 fn come(panics_at: &Mutex<Vec<Spot>>, spot: Spot) {
@@ -73,16 +73,16 @@ impl Drop for Mean {
     }
 }
 
-struct Watch(Arc<Mutex<Vec<Spot>>>);
+struct FakeSubscription(Arc<Mutex<Vec<Spot>>>);
 
-impl Drop for Watch {
+impl Drop for FakeSubscription {
     fn drop(&mut self) {
-        come(&self.0, Spot::EndOfWatch);
+        come(&self.0, Spot::EndOfSubscription);
     }
 }
 
 impl Timeline for Mean {
-    type Subscription = Watch;
+    type Subscription = FakeSubscription;
 
     fn registration(&self) -> Option<&Registration> {
         self.0.registration.as_ref()
@@ -127,25 +127,25 @@ impl Timeline for Mean {
         self.0.delivered.lock().unwrap().push(state.is_ok());
     }
 
-    fn subscribe(&self, _value: u64, watcher: Subscriber) -> Watch {
-        come(&self.0.panics_at, Spot::Watch);
-        if let Some(spot) = self.0.panics_when_watched.lock().unwrap().take() {
-            watcher.notify(Ok(1));
+    fn subscribe(&self, _value: u64, subscriber: Subscriber) -> FakeSubscription {
+        come(&self.0.panics_at, Spot::Subscribe);
+        if let Some(spot) = self.0.panics_when_subscribed.lock().unwrap().take() {
+            subscriber.notify(Ok(1));
             self.0.panics_at.lock().unwrap().push(spot);
         }
-        self.0.watchers.lock().unwrap().push(watcher);
-        Watch(self.0.panics_at.clone())
+        self.0.subscribers.lock().unwrap().push(subscriber);
+        FakeSubscription(self.0.panics_at.clone())
     }
 }
 
 /// Work that panics when `calls_back` sees it, or when it is dropped.
-struct Work {
+struct PanickingWork {
     id: u64,
     asked: bool,
     dropped: bool,
 }
 
-impl Drop for Work {
+impl Drop for PanickingWork {
     fn drop(&mut self) {
         assert!(!self.dropped || std::thread::panicking(), "work panics when it is dropped");
     }
@@ -155,14 +155,14 @@ impl Drop for Work {
 type Reclaimed = Arc<Mutex<Vec<(u64, ThreadId)>>>;
 
 #[derive(Clone)]
-struct Setup(Engine<Fake<Mean, Work>>, Reclaimed);
+struct PanicSetup(Engine<Fake<Mean, PanickingWork>>, Reclaimed);
 
-impl Setup {
+impl PanicSetup {
     fn new() -> Self {
         let reclaimed = Reclaimed::default();
         let into = reclaimed.clone();
         let engine = Fake::new(vec![device(1, NativeWaits::None)])
-            .calls_back(|work: &Work| {
+            .calls_back(|work: &PanickingWork| {
                 assert!(!work.asked, "the backend panics when it is asked about work");
                 false
             })
@@ -176,14 +176,14 @@ impl Setup {
     }
 
     fn timeline(&self, registration: Option<Registration>) -> Mean {
-        Mean(Arc::new(Inner {
+        Mean(Arc::new(MeanTimeline {
             registration,
             panics_at: Arc::default(),
             delivered: Mutex::default(),
             recorded: Mutex::default(),
             notified_by: Mutex::default(),
-            watchers: Mutex::default(),
-            panics_when_watched: Mutex::default(),
+            subscribers: Mutex::default(),
+            panics_when_subscribed: Mutex::default(),
         }))
     }
 
@@ -195,7 +195,7 @@ impl Setup {
         self.timeline(None)
     }
 
-    fn submit(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], action: Action<Work>) {
+    fn submit(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], action: Action<PanickingWork>) {
         let owned = |points: &[(&Mean, u64)]| -> Vec<_> {
             points.iter().map(|(timeline, value)| (Mean(timeline.0.clone()), *value)).collect()
         };
@@ -203,7 +203,7 @@ impl Setup {
     }
 
     fn job(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], id: u64) {
-        self.submit(waits, signals, Action::Queue(Work { id, asked: false, dropped: false }));
+        self.submit(waits, signals, Action::Queue(PanickingWork { id, asked: false, dropped: false }));
     }
 
     /// Reports everything up to an epoch, on a thread of the device.
@@ -241,7 +241,7 @@ fn has_ended(timeline: &Mean) -> bool {
 fn timeline_that_panics_while_a_job_ends_delays_nothing() {
     for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [before, bad, behind, next] = std::array::from_fn(|_| setup.own());
             setup.job(&[], &[(&before, 1), (&bad, 1), (&behind, 1)], 1);
             setup.job(&[(&behind, 1)], &[(&next, 1)], 2);
@@ -274,7 +274,7 @@ fn timeline_that_panics_while_a_job_ends_delays_nothing() {
 #[test]
 fn handle_that_panics_beside_a_later_value_delays_nothing() {
     within(LIMIT, || {
-        let setup = Setup::new();
+        let setup = PanicSetup::new();
         let [bad, behind] = std::array::from_fn(|_| setup.own());
         for value in 1..=3 {
             setup.job(&[], &[(&bad, value)], value);
@@ -310,7 +310,7 @@ fn device_that_panics_in_poll_is_lost() {
 fn timeline_that_panics_inside_submit_delays_nothing() {
     for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [bad, behind] = std::array::from_fn(|_| setup.own());
             let signals = [(Mean(bad.0.clone()), 1), (Mean(behind.0.clone()), 1)];
             arm(&bad, &[spot]);
@@ -331,7 +331,7 @@ fn timeline_that_panics_inside_submit_delays_nothing() {
 /// A failure is shown to a timeline whose driver panics. It has failed all the same, with that failure (S3).
 #[test]
 fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
-    let setup = Setup::new();
+    let setup = PanicSetup::new();
     let [x, bad, behind] = std::array::from_fn(|_| setup.own());
     let cause = rig::broken("given up");
     setup.job(&[(&x, 1)], &[(&bad, 1), (&behind, 1)], 1);
@@ -346,9 +346,9 @@ fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
 /// Another driver panics in `deliver`, or when its subscription is dropped; two of them at once, too (S9, S10).
 #[test]
 fn other_driver_that_panics_delays_nothing() {
-    for spot in [Spot::Identity, Spot::Deliver, Spot::Drop, Spot::EndOfWatch] {
+    for spot in [Spot::Identity, Spot::Deliver, Spot::Drop, Spot::EndOfSubscription] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let (bad, other_bad, good, x, next) =
                 (setup.other(), setup.other(), setup.other(), setup.own(), setup.own());
             setup.job(&[(&bad, 1), (&other_bad, 1)], &[(&x, 1)], 1);
@@ -356,8 +356,8 @@ fn other_driver_that_panics_delays_nothing() {
             arm(&bad, &[spot]);
             arm(&other_bad, &[spot]);
             for timeline in [&bad, &other_bad] {
-                let watchers = std::mem::take(&mut *timeline.0.watchers.lock().unwrap());
-                watchers.into_iter().for_each(|watcher| watcher.notify(Ok(1)));
+                let subscribers = std::mem::take(&mut *timeline.0.subscribers.lock().unwrap());
+                subscribers.into_iter().for_each(|subscriber| subscriber.notify(Ok(1)));
             }
             setup.report(1);
             setup.report(2);
@@ -374,11 +374,11 @@ fn other_driver_that_panics_delays_nothing() {
 /// or the subscription that is no longer needed. The submission is not affected (S9, S10).
 #[test]
 fn other_driver_that_panics_after_its_subscription_delays_nothing() {
-    for spot in [Spot::Drop, Spot::EndOfWatch] {
+    for spot in [Spot::Drop, Spot::EndOfSubscription] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let (bad, x) = (setup.other(), setup.own());
-            *bad.0.panics_when_watched.lock().unwrap() = Some(spot);
+            *bad.0.panics_when_subscribed.lock().unwrap() = Some(spot);
             let (waits, signals) = ([(Mean(bad.0.clone()), 1)], [(Mean(x.0.clone()), 1)]);
             let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
             assert!(catch_unwind(AssertUnwindSafe(submit)).is_ok(), "{spot:?}");
@@ -395,7 +395,7 @@ fn other_driver_that_panics_after_its_subscription_delays_nothing() {
 fn submission_whose_timeline_panics_leaves_nothing_behind() {
     for (spot, foreign) in [(Spot::Clone, false), (Spot::Clone, true), (Spot::FailedBefore, false)] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [a, b, x, y] = std::array::from_fn(|_| setup.own());
             let bad = if foreign { setup.other() } else { setup.own() };
             let waits = [(Mean(a.0.clone()), 1), (Mean(bad.0.clone()), 1)];
@@ -461,7 +461,7 @@ fn submits<B: Backend>(
 fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
     within(LIMIT, || {
         for elsewhere in [false, true] {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [a, b, x, y] = std::array::from_fn(|_| setup.own());
             let bad = if elsewhere { setup.other() } else { setup.own() };
             let signals = [&x, &y].map(|timeline| (Mean(timeline.0.clone()), 1));
@@ -485,8 +485,8 @@ fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
                 match timeline.registration() {
                     Some(registration) => registration.signal(1).unwrap(),
                     None => {
-                        let watchers = std::mem::take(&mut *timeline.0.watchers.lock().unwrap());
-                        watchers.into_iter().for_each(|watcher| watcher.notify(Ok(1)));
+                        let subscribers = std::mem::take(&mut *timeline.0.subscribers.lock().unwrap());
+                        subscribers.into_iter().for_each(|subscriber| subscriber.notify(Ok(1)));
                     }
                 }
             }
@@ -518,7 +518,7 @@ fn submission_whose_lists_panic_holds_no_event() {
 /// A program's own step panics where it is shown. Nothing has happened, and the timeline can be moved (S1).
 #[test]
 fn host_step_that_panics_has_not_happened() {
-    let setup = Setup::new();
+    let setup = PanicSetup::new();
     let x = setup.own();
     let registration = x.registration().unwrap();
     let signals = || registration.signal_and(1, || panic!("the program panics"));
@@ -536,10 +536,10 @@ fn host_step_that_panics_has_not_happened() {
 fn work_that_panics_delays_nothing() {
     for (asked, dropped) in [(true, false), (false, true)] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [never, x, y] = std::array::from_fn(|_| setup.own());
             never.registration().unwrap().fail(&rig::broken("given up"));
-            setup.submit(&[(&never, 1)], &[(&x, 1)], Action::Queue(Work { id: 1, asked, dropped }));
+            setup.submit(&[(&never, 1)], &[(&x, 1)], Action::Queue(PanickingWork { id: 1, asked, dropped }));
             setup.job(&[(&never, 1)], &[(&y, 1)], 2);
             for timeline in [&x, &y] {
                 eventually("it has failed", || timeline.failure().is_some());
@@ -555,12 +555,12 @@ fn work_that_panics_delays_nothing() {
 #[test]
 fn timeline_that_panics_in_record_step_is_notified_on_another_thread() {
     within(LIMIT, || {
-        let setup = Setup::new();
+        let setup = PanicSetup::new();
         let [never, x] = std::array::from_fn(|_| setup.own());
         arm(&x, &[Spot::RecordStep]);
         setup.submit(&[], &[(&x, 1)], Action::Barrier);
         never.registration().unwrap().fail(&rig::broken("given up"));
-        let work = Work { id: 1, asked: true, dropped: false };
+        let work = PanickingWork { id: 1, asked: true, dropped: false };
         setup.submit(&[(&never, 1)], &[], Action::Queue(work));
         let notified_by = || x.0.notified_by.lock().unwrap().first().copied();
         let reclaimed_by = || setup.1.lock().unwrap().first().map(|&(_, thread)| thread);
@@ -581,7 +581,7 @@ fn callback_that_panics_when_dropped_delays_nothing() {
         }
     }
     within(LIMIT, || {
-        let setup = Setup::new();
+        let setup = PanicSetup::new();
         let [x, y] = std::array::from_fn(|_| setup.own());
         let called = Arc::new(AtomicU64::new(0));
         let subscribe = |value| {

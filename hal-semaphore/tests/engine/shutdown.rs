@@ -90,7 +90,7 @@ fn callback_run_by_a_shutdown_may_call_back() {
     rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
     assert_eq!(receiver.try_recv(), Ok(false));
     rig.run_until_idle();
-    rig.let_deferred_go();
+    rig.drop_deferred();
 }
 
 /// A host operation ends, and its signal has a slow callback. The engine is not idle meanwhile (S10).

@@ -14,42 +14,42 @@ use std::time::Duration;
 
 /// A timeline of some other driver, which runs a closure when its subscription is dropped.
 #[derive(Default)]
-struct Other {
-    when_unwatched: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+struct OtherTimeline {
+    when_unsubscribed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 #[derive(Clone)]
-enum Either {
+enum OwnOrOther {
     Own(Arc<Registration>),
-    Other(Arc<Other>),
+    OtherTimeline(Arc<OtherTimeline>),
 }
 
 /// A subscription.
-struct Watch(Arc<Other>);
+struct FakeSubscription(Arc<OtherTimeline>);
 
-impl Drop for Watch {
+impl Drop for FakeSubscription {
     fn drop(&mut self) {
-        let hook = self.0.when_unwatched.lock().unwrap().take();
+        let hook = self.0.when_unsubscribed.lock().unwrap().take();
         if let Some(hook) = hook {
             hook();
         }
     }
 }
 
-impl Timeline for Either {
-    type Subscription = Watch;
+impl Timeline for OwnOrOther {
+    type Subscription = FakeSubscription;
 
     fn registration(&self) -> Option<&Registration> {
         match self {
-            Either::Own(own) => Some(own),
-            Either::Other(_) => None,
+            OwnOrOther::Own(own) => Some(own),
+            OwnOrOther::OtherTimeline(_) => None,
         }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Either::Own(own) => Arc::as_ptr(own).addr(),
-            Either::Other(other) => Arc::as_ptr(other).addr(),
+            OwnOrOther::Own(own) => Arc::as_ptr(own).addr(),
+            OwnOrOther::OtherTimeline(other) => Arc::as_ptr(other).addr(),
         }
     }
 
@@ -65,14 +65,14 @@ impl Timeline for Either {
         panic!("no operation signals it");
     }
 
-    fn subscribe(&self, _value: u64, _watcher: Subscriber) -> Watch {
-        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
-        Watch(other.clone())
+    fn subscribe(&self, _value: u64, _subscriber: Subscriber) -> FakeSubscription {
+        let OwnOrOther::OtherTimeline(other) = self else { panic!("this timeline is the engine's own") };
+        FakeSubscription(other.clone())
     }
 }
 
 /// A device whose descriptor nobody polls. Its work has ended when it is polled.
-fn unpolled() -> Engine<Fake<Either, ()>> {
+fn unpolled() -> Engine<Fake<OwnOrOther, ()>> {
     let spec = DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) };
     Fake::new(vec![spec]).start()
 }
@@ -92,13 +92,13 @@ impl Clock for Moving {
 }
 
 /// Waits in vain for a timeline of another driver, which does `when_unwatched` when that is over.
-fn wait_in_vain(engine: &Engine<Fake<Either, ()>>, when_unwatched: impl FnOnce() + Send + 'static) {
-    let other = Other { when_unwatched: Mutex::new(Some(Box::new(when_unwatched))) };
-    let points = [(Either::Other(Arc::new(other)), 1)];
+fn wait_in_vain(engine: &Engine<Fake<OwnOrOther, ()>>, when_unsubscribed: impl FnOnce() + Send + 'static) {
+    let other = OtherTimeline { when_unsubscribed: Mutex::new(Some(Box::new(when_unsubscribed))) };
+    let points = [(OwnOrOther::OtherTimeline(Arc::new(other)), 1)];
     let waited = engine.wait(WaitMode::All, &points, &Moving::default(), Some(Duration::from_secs(1)));
     assert!(matches!(waited, Err(WaitError::DeadlineExceeded)), "{waited:?}");
-    let Either::Other(other) = &points[0].0 else { unreachable!("it was made above") };
-    assert!(other.when_unwatched.lock().unwrap().is_none(), "it is still watched");
+    let OwnOrOther::OtherTimeline(other) = &points[0].0 else { unreachable!("it was made above") };
+    assert!(other.when_unsubscribed.lock().unwrap().is_none(), "it is still watched");
 }
 
 /// A program waits without any time. The engine polls a device that nobody else polls, or its completion would
@@ -106,7 +106,7 @@ fn wait_in_vain(engine: &Engine<Fake<Either, ()>>, when_unwatched: impl FnOnce()
 #[test]
 fn wait_without_time_polls_a_device_whose_descriptor_nobody_polls() {
     let engine = unpolled();
-    let points = [(Either::Own(Arc::new(engine.register(0))), 1)];
+    let points = [(OwnOrOther::Own(Arc::new(engine.register(0))), 1)];
     engine.submit(0, Affinity::ANY, &[], &points, Action::Queue(())).unwrap();
     let (clock, until) = (Moving::default(), Some(Duration::ZERO));
     assert_eq!(engine.wait(WaitMode::All, &points, &clock, until).unwrap(), 0);

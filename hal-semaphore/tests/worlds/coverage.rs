@@ -37,7 +37,7 @@ pub(crate) fn add(world: &World) {
     for (op, operation) in book.operations.iter().enumerate() {
         counts[0] += 1;
         counts[1] += u64::from(operation.refused);
-        counts[14] += u64::from(operation.ahead_done.is_some());
+        counts[14] += u64::from(operation.early_done.is_some());
         counts[15] += u64::from(operation.coalesced_behind.is_some());
         counts[16] += u64::from(operation.cleaning.is_some());
         let at = match book.outcome(op) {
@@ -54,7 +54,7 @@ pub(crate) fn add(world: &World) {
         };
         counts[at] += 1;
     }
-    counts[17] += book.covered_while_held;
+    counts[17] += book.ordered_while_blocked;
     counts[18] += book.lost_while_taking;
     drop(book);
     for engine in &world.engines {

@@ -384,7 +384,7 @@ fn kept(world: &World, number: usize) -> Vec<usize> {
     let is_kept = |op: &usize| {
         let operation = &book.operations[*op];
         operation.engine == number
-            && operation.kind != crate::ledger::Kind::Barrier
+            && operation.kind != crate::ledger::OperationKind::Barrier
             && operation.accepted.is_some_and(|accepted| accepted < closing)
             && operation.work_back == 0
     };

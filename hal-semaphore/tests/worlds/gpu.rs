@@ -44,7 +44,7 @@ pub(crate) struct Wait {
 }
 
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct HardwareEntry {
     pub(crate) epoch: u64,
     pub(crate) op: Option<usize>,
     pub(crate) failure: Option<Failure>,
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
 pub(crate) struct Queue {
     pub(crate) id: Option<QueueId>,
     pub(crate) device: usize,
-    pub(crate) queued: VecDeque<Entry>,
+    pub(crate) queued: VecDeque<HardwareEntry>,
     pub(crate) ran: VecDeque<(u64, Option<Failure>)>,
     pub(crate) executed: u64,
     /// Every epoch that was ever taken, in order.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The kind of an operation; [`Action`](hal_semaphore::Action) without the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OperationKind {
     Queue,
     Host,
     Early,
@@ -34,10 +34,10 @@ pub(crate) type Mark = (usize, u64);
 
 /// Everything known from outside about one operation.
 #[derive(Debug)]
-pub(crate) struct Operation {
+pub(crate) struct OperationFacts {
     pub(crate) engine: usize,
     pub(crate) device: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OperationKind,
     pub(crate) affinity: u64,
     pub(crate) waits: Vec<Mark>,
     pub(crate) signals: Vec<Mark>,
@@ -63,7 +63,7 @@ pub(crate) struct Operation {
     pub(crate) ran: Option<u64>,
     pub(crate) host_began: Option<u64>,
     pub(crate) host_ended: Option<u64>,
-    pub(crate) ahead_done: Option<u64>,
+    pub(crate) early_done: Option<u64>,
     pub(crate) cleaning: Option<Cleaning>,
     /// How often its work was returned, by `reclaim` or by `run`.
     pub(crate) work_back: u32,
@@ -79,7 +79,7 @@ pub(crate) enum Signaller {
 
 /// The facts about a timeline.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct TimelineFacts {
     pub(crate) initial: u64,
     pub(crate) signallers: Vec<(u64, Signaller)>,
     /// The largest value that anybody was to signal.
@@ -98,7 +98,7 @@ pub(crate) struct Line {
 
 /// The facts about a callback.
 #[derive(Debug)]
-pub(crate) struct Called {
+pub(crate) struct CallbackFacts {
     pub(crate) mark: Mark,
     /// When `subscribe` returned.
     pub(crate) registered: Option<u64>,
@@ -121,9 +121,9 @@ pub(crate) struct Loss {
 /// The facts.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
-    pub(crate) operations: Vec<Operation>,
-    pub(crate) lines: Vec<Line>,
-    pub(crate) called: Vec<Called>,
+    pub(crate) operations: Vec<OperationFacts>,
+    pub(crate) lines: Vec<TimelineFacts>,
+    pub(crate) called: Vec<CallbackFacts>,
     pub(crate) ended: HashMap<(usize, Ticket), Vec<Result<(), Failure>>>,
     /// Operations that have been queued.
     pub(crate) ordered: HashSet<(usize, Ticket)>,
@@ -133,7 +133,7 @@ pub(crate) struct Book {
     /// Waits that blocked an operation when it was submitted.
     pub(crate) held: HashSet<(usize, Ticket, Option<TimelineKey>, u64)>,
     /// How many of those were left to the order of their queue when the operation went to it.
-    pub(crate) covered_while_held: u64,
+    pub(crate) ordered_while_blocked: u64,
     /// How often a device took all that it was given, and was lost before it had answered.
     pub(crate) lost_while_taking: u64,
     /// The last epoch of each queue whose report has begun.
@@ -158,7 +158,7 @@ impl Book {
     }
 
     /// Whether the report of an epoch has begun, or its device is lost.
-    pub(crate) fn is_reported(&self, operation: &Operation, (queue, epoch): (usize, u64)) -> bool {
+    pub(crate) fn is_reported(&self, operation: &OperationFacts, (queue, epoch): (usize, u64)) -> bool {
         self.reported.get(&(operation.engine, queue)).is_some_and(|&last| last >= epoch)
             || self.lost_at(operation.engine, operation.device).is_some()
     }

@@ -10,11 +10,11 @@ use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 pub(crate) struct Machine {
     pub(crate) specs: Vec<DeviceSpec>,
     /// The capacity of a queue, in jobs.
-    pub(crate) queue_room: usize,
+    pub(crate) queue_capacity: usize,
     /// The capacity of the queues of a device together.
-    pub(crate) device_room: usize,
+    pub(crate) device_capacity: usize,
     /// Capacity is free again when work is reported, else when it has run.
-    pub(crate) room_until_reported: bool,
+    pub(crate) capacity_until_reported: bool,
     /// The events that a device can make.
     pub(crate) events: usize,
     /// How often work runs and is reported from inside `submit`: once in so many times.
@@ -92,9 +92,9 @@ fn machine() -> Machine {
     let unlimited = usize::MAX;
     Machine {
         specs,
-        queue_room: often(&[1, 2, 3, 6, unlimited, unlimited]),
-        device_room: often(&[1, 2, 4, 8, unlimited, unlimited, unlimited]),
-        room_until_reported: one_in(2),
+        queue_capacity: often(&[1, 2, 3, 6, unlimited, unlimited]),
+        device_capacity: often(&[1, 2, 4, 8, unlimited, unlimited, unlimited]),
+        capacity_until_reported: one_in(2),
         events: often(&[0, 1, 3, 8, unlimited, unlimited, unlimited]),
         eager: often(&[0, 0, 1, 2, 4]),
         falsely_full: often(&[0, 0, 6, 20]),

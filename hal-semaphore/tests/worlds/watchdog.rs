@@ -29,7 +29,7 @@ pub(crate) fn patience_ms() -> u64 {
 }
 
 /// Supervises a world until the result is dropped.
-pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Watch {
+pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Supervised {
     START.call_once(|| {
         std::thread::spawn(|| {
             loop {
@@ -43,16 +43,16 @@ pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Watc
     });
     let watched = Watched { driver, seed, since: Instant::now(), world: Arc::downgrade(world) };
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
-    Watch { driver, seed }
+    Supervised { driver, seed }
 }
 
 /// Drop it when the world has ended.
-pub(crate) struct Watch {
+pub(crate) struct Supervised {
     driver: &'static str,
     seed: u64,
 }
 
-impl Drop for Watch {
+impl Drop for Supervised {
     fn drop(&mut self) {
         let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|watched| (watched.driver, watched.seed) != (self.driver, self.seed));

@@ -15,7 +15,7 @@ use std::thread::ThreadId;
 
 /// The call of the backend, or the callback, from which the engine is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CallSite {
     Submit,
     CreateEvent,
     Run,
@@ -83,8 +83,12 @@ impl World {
         let mut book = ledger.book();
         for &(engine, initial) in &plan.semaphores {
             semaphores.push(Mutex::new(Some(Semaphore::new(&engines[engine], initial).unwrap())));
-            let line =
-                crate::ledger::Line { initial, promised: initial, seen: initial, ..Default::default() };
+            let line = crate::ledger::TimelineFacts {
+                initial,
+                promised: initial,
+                seen: initial,
+                ..Default::default()
+            };
             book.lines.push(line);
         }
         book.closing = engines.iter().map(|_| None).collect();
@@ -271,7 +275,7 @@ impl World {
     }
 
     /// The backend or a callback does something with the engine from where it was called.
-    pub(crate) fn meddle(self: &Arc<Self>, place: Place) {
+    pub(crate) fn meddle(self: &Arc<Self>, place: CallSite) {
         let own = self.alone.is_none_or(|alone| alone == std::thread::current().id());
         if !own
             || self.ledger.is_alarmed()
