@@ -12,6 +12,8 @@ include("${CMAKE_CURRENT_LIST_DIR}/cmake/static_library.cmake")
 
 set(HAL_DRIVER_TARGET_DIR "${CMAKE_BINARY_DIR}/hal-driver" CACHE PATH "Where cargo builds the static library.")
 
+set(HAL_DRIVER_FEATURES "" CACHE STRING "Features of the crate beside its drivers.")
+
 # A driver is a feature of the crate that stands for a backend's crate: NAME = ["dep:hal-NAME"].
 set(_HAL_DRIVERS)
 file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/Cargo.toml" _HAL_LINES REGEX "^[a-z0-9_]+ = .\"dep:hal-")
@@ -33,7 +35,7 @@ if(_HAL_WANTED)
     PACKAGE hal-driver
     DRIVERS ${_HAL_WANTED}
     NO_DEFAULT_FEATURES
-    FEATURES ${_HAL_WANTED}
+    FEATURES ${_HAL_WANTED} ${HAL_DRIVER_FEATURES}
     INCLUDE "${CMAKE_CURRENT_LIST_DIR}/include"
     TARGET_DIR "${HAL_DRIVER_TARGET_DIR}")
 else()

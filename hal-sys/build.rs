@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Makes the bindings: finds IREE's sources and libclang, runs bindgen, and compiles what C defines inline.
+//! Generates the bindings: finds IREE's sources and libclang, runs bindgen, and compiles C's inline functions.
 
 #[path = "build/libclang.rs"]
 mod libclang;
@@ -19,7 +19,8 @@ fn main() {
     for input in ["wrapper.h", "layout.txt", "external_drivers.c", "build.rs", "build"] {
         println!("cargo::rerun-if-changed={input}");
     }
-    // Not the path of libclang: any libclang reads the headers alike, and a build of everything for another path would be in vain.
+    // Not the path of libclang: any libclang reads the headers alike, and another path would rebuild everything for
+    // nothing.
     for variable in ["IREE_SOURCE_DIR", "IREE_LIB_DIR"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
@@ -32,10 +33,10 @@ fn build() -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let targets = target_folders(&out)?;
     let source = iree_source()?;
-    // Before the long work: what is missing is said at once.
+    // Before the long work, so that a missing runtime is reported at once.
     let runtime = runtime::find(named("IREE_LIB_DIR").as_deref(), &targets)?;
-    // The second is what builds by CMake and the project's own commands say, which would make others of the same folder build
-    // bindgen again with the first.
+    // CMake builds and the project's own commands set the second, so that builds with the first in the same folder
+    // do not run bindgen again.
     let libclang = ["LIBCLANG_PATH", "HAL_LIBCLANG"].iter().find_map(|&name| Some((name, named(name)?)));
     let libclang = libclang.as_ref().map(|(name, path)| (*name, path.as_path()));
     let libclang = libclang::find(libclang, &libclang::candidates(&targets))?;
@@ -69,7 +70,6 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the bindings.
 fn bind(source: &Path, arguments: &[String], out: &Path) -> Result<(), String> {
     let builder = bindgen::Builder::default()
         .header("wrapper.h")
@@ -78,8 +78,8 @@ fn bind(source: &Path, arguments: &[String], out: &Path) -> Result<(), String> {
         .allowlist_type("iree_.*")
         .allowlist_var("(iree_|IREE_).*")
         .blocklist_type("iree_.*_test_.*")
-        // Inline functions that name variables of IREE's HAL module, which programs without modules do not link, or, for the
-        // executable cache, which no library defines.
+        // Inline functions that use variables of IREE's HAL module, which programs without modules do not link, or
+        // which, for the executable cache, no library defines.
         .blocklist_function(format!("iree_hal_({MODULE_TYPES})_(type|isa|deref)"))
         .wrap_static_fns(true)
         .wrap_static_fns_path(out.join("inline"))
@@ -92,7 +92,7 @@ fn bind(source: &Path, arguments: &[String], out: &Path) -> Result<(), String> {
         .size_t_is_usize(true)
         .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|error| error.to_string())?)
         .rust_edition(bindgen::RustEdition::Edition2024);
-    // A libclang that cannot be loaded is a panic of bindgen's: its message is what matters, not where it arose.
+    // A libclang that cannot be loaded makes bindgen panic; only the panic's message matters.
     std::panic::set_hook(Box::new(|_| ()));
     let generated = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()));
     let _ = std::panic::take_hook();
@@ -104,12 +104,12 @@ fn bind(source: &Path, arguments: &[String], out: &Path) -> Result<(), String> {
         .map_err(|error| format!("writing the bindings: {error}"))
 }
 
-/// A path that the environment names.
+/// A path from an environment variable.
 fn named(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Where the project's own commands put what they build: the target folder of this build, and that of this repository, which
+/// The folders of the project's build outputs: the target folder of this build, and this repository's, which
 /// another workspace does not share.
 fn target_folders(out: &Path) -> Result<Vec<PathBuf>, String> {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?);
@@ -121,7 +121,7 @@ fn target_folders(out: &Path) -> Result<Vec<PathBuf>, String> {
 const MODULE_TYPES: &str = "allocator|buffer|buffer_view|channel|command_buffer|device|event|executable|executable_cache|\
                             fence|file|semaphore";
 
-/// What the linked libraries are built with, as far as a layout depends on it.
+/// The defines of the linked libraries that affect layouts.
 const DEFINES: [&str; 4] =
     ["NDEBUG", "IREE_THREADING_ENABLE=1", "IREE_ALLOCATOR_SYSTEM_CTL=iree_allocator_libc_ctl", "_GNU_SOURCE"];
 
@@ -150,12 +150,12 @@ fn iree_source() -> Result<PathBuf, String> {
     Ok(source)
 }
 
-/// The folder of the crate that carries IREE's sources, wherever cargo keeps it.
+/// The folder of the crate with IREE's sources, wherever cargo keeps it.
 fn packaged_source() -> Result<PathBuf, String> {
     if let Some(source) = registry_source() {
         return Ok(source);
     }
-    // Cargo knows of vendored sources too; but it answers only when all that the workspace could need is fetched.
+    // Cargo also finds vendored sources, but answers only when all dependencies of the workspace are fetched.
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["metadata", "--format-version", "1", "--offline"])
         .output()
@@ -174,7 +174,7 @@ fn packaged_source() -> Result<PathBuf, String> {
         })
 }
 
-/// IREE's sources where cargo unpacks what it fetches.
+/// IREE's sources in cargo's registry folder.
 fn registry_source() -> Option<PathBuf> {
     let home = named("CARGO_HOME").or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))?;
     let registries = std::fs::read_dir(home.join("registry/src")).ok()?;
@@ -190,7 +190,7 @@ fn gcc_headers() -> Option<PathBuf> {
     path.is_dir().then_some(path)
 }
 
-/// The same rows twice: as the C compiler sees them, and for Rust to compare with.
+/// Writes the same rows twice: for the C compiler, and for Rust to compare with.
 fn layout_tables(out: &Path) -> Result<PathBuf, String> {
     let rows = std::fs::read_to_string("layout.txt").map_err(|error| format!("layout.txt: {error}"))?;
     let mut c =
@@ -217,16 +217,16 @@ fn layout_tables(out: &Path) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Links the runtime that `cargo xtask setup` has built, for Rust programs and tests. A static library for CMake gets its IREE
-/// from there, so nothing of it is bundled.
+/// Links the runtime that `cargo xtask setup` has built, for Rust programs and tests. A static library for CMake
+/// gets IREE from there and bundles nothing of it.
 fn link(folder: &Path) {
     println!("cargo::rerun-if-changed={}", folder.join(runtime::ARCHIVE).display());
     println!("cargo::rustc-link-search=native={}", folder.display());
     for library in ["iree_hal_runtime", "flatcc_parsing"] {
         println!("cargo::rustc-link-lib=static:-bundle={library}");
     }
-    // What the C compiler has instrumented needs its runtime, which has to be the first of the shared libraries. The Rust side
-    // is instrumented for the same one.
+    // C code that is instrumented needs the sanitizer's runtime as the first shared library. The Rust side is
+    // instrumented for the same one.
     if env::var("CARGO_CFG_SANITIZE")
         .is_ok_and(|sanitizers| sanitizers.split(',').any(|one| one == "address"))
     {

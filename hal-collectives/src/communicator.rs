@@ -8,49 +8,50 @@ use crate::piece::{Piece, PieceBuffers, Pieces};
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 
-/// One rank's handle on a group. Dropped by the rank that does not need it any more, which ends nothing that was entered.
+/// One rank's handle on a group. Dropping it ends no operation that was entered.
 pub trait Communicator: Send + Sync {
-    /// The rank and how many there are. May wait where that is still being agreed on, as long as the group has patience.
+    /// The rank and the number of ranks. May wait for the other ranks while they agree, up to the group's timeout.
     fn place(&self) -> Result<(u32, u32)>;
 
-    /// Takes the rank's next place among the operations of the group. Ranks that share operations enter them in the same
-    /// order. Does not wait.
+    /// Enters the rank's next operation of the group, without waiting. Ranks that share operations enter them in
+    /// the same order.
     ///
-    /// An operation that does not fit what others have asked for at that place is refused, and so is everything after it.
+    /// An operation that does not match what others entered at that place is refused, and so is everything after
+    /// it.
     fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>>;
 
-    /// Refuses what [`enter`](Self::enter) would refuse without having heard of the others, and takes no place.
+    /// Refuses what [`enter`](Self::enter) would refuse whatever other ranks do, without entering anything.
     fn check(&self, operation: &Operation) -> Result {
         operation.check(self.place()?.1)
     }
 
-    /// The rank goes, for this reason, and what the group has in progress ends. Does not wait.
+    /// Ends this rank for a reason, and thereby everything that the group has in progress. Does not wait.
     fn end(&self, why: &Failure);
 
-    /// A group of those that name the same color, in the order of their keys, or of their ranks where the keys are the same.
-    /// Every rank calls it, also one that names none and is in no group afterwards. Does not wait.
+    /// Splits the group: ranks with the same color form a group, ordered by key, and by rank if keys are equal.
+    /// Every rank calls it; a rank without a color is in no group afterwards. Does not wait.
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>>;
 }
 
-/// The memory of a rank for one operation, as long as the operation's [`places`](Operation::places) say or longer.
+/// The memory of a rank for one operation, at least as long as the operation's [`places`](Operation::places).
 #[derive(Clone, Default)]
 pub struct Buffers {
     /// The memory that is sent.
     pub send: Option<HostRange>,
-    /// Where it is received.
+    /// The memory that receives.
     pub recv: Option<HostRange>,
 }
 
 impl Buffers {
-    /// The bytes that an operation of a rank of so many uses. Refused if they are not there, or if it would read what it
-    /// writes.
+    /// The ranges that an operation of this rank uses. Refused if they are not there, or if the operation would
+    /// read what it writes.
     pub fn cut(&self, operation: &Operation, (rank, ranks): (u32, u32)) -> Result<Self> {
         let places = operation.places(rank, ranks);
         let cut = |range: &Option<HostRange>, bytes: Option<u64>, does: &str| {
             let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
             range.as_ref().and_then(|range| range.slice(0, bytes)).map(Some).ok_or_else(|| {
                 let length = range.as_ref().map_or(0, HostRange::length);
-                let message = format!("{operation} {does} {bytes} bytes, and has memory for {length}");
+                let message = format!("{operation} {does} {bytes} bytes, but has memory for {length}");
                 Failure::new(Code::OutOfRange, message)
             })
         };
@@ -61,7 +62,7 @@ impl Buffers {
     }
 }
 
-/// Refuses memory that is sent and written, but for the places where each kind can work.
+/// Refuses overlapping send and receive memory, except where the kind can work in place.
 fn check_overlap(
     operation: &Operation,
     rank: u32,
@@ -74,8 +75,8 @@ fn check_overlap(
 }
 
 impl Operation {
-    /// Refuses memory of a rank that is sent and received into, each where it begins and how long it is, but for the places where
-    /// the kind can work.
+    /// Refuses overlapping ranges of a rank, each given by its begin and length, except where the kind can work in
+    /// place.
     pub fn check_places(&self, rank: u32, (sent, from): (u64, u64), (got, to): (u64, u64)) -> Result {
         if sent >= got + to || got >= sent + from {
             return Ok(());
@@ -91,42 +92,42 @@ impl Operation {
             return Ok(());
         }
         let message = format!(
-            "{self} of rank {rank} sends from memory that it receives into, and not in a place where that can be done"
+            "{self} of rank {rank} receives into memory that it sends from, at an offset where this kind cannot \
+             work in place"
         );
         Err(Failure::new(Code::InvalidArgument, message))
     }
 }
 
-/// A callback that gets the outcome of an operation for one rank, once. The memory is not touched any more then.
+/// A callback that gets the outcome of an operation for one rank, once, after the last access to the memory.
 pub type Done = Box<dyn FnOnce(Result) + Send>;
 
 /// Work that is ready, for a thread that may take its time.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// A rank's place in an operation. Dropped without having been started or given up, it was given up.
+/// An operation that a rank has entered. Dropping it without starting it gives it up.
 pub trait Entry: Send {
-    /// The rank's part may begin: its memory is ready. Does not wait. What has to be done for the group is done by the thread that gets
-    /// the job, if there is one.
+    /// Starts the rank's part, whose memory is ready. Does not wait. If there is a job, its thread does the group's
+    /// work.
     fn start(self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job>;
 
-    /// The rank cannot take part, for this reason, and no other rank waits for it.
+    /// Withdraws the rank for a reason, so that no other rank waits for it.
     fn give_up(self: Box<Self>, why: &Failure);
 
-    /// How it is divided; nothing where it was started or given up.
+    /// The operation's pieces; `None` once it was started or given up.
     fn pieces(&self) -> Option<Pieces>;
 
-    /// Each piece by itself, for memory that is not ready as a whole. They are started in their order, or a few at a time, each when
-    /// one before it has ended. What one rank divides others may start as a whole.
+    /// Divides the operation into pieces, for memory that is not ready as a whole. They are started in order, or a
+    /// few at a time, each after an earlier one has ended. Other ranks may start the same operation as a whole.
     fn divide(self: Box<Self>) -> Vec<Box<dyn PieceEntry>>;
 }
 
-/// A rank's place in a piece of an operation. Dropped without having been started or given up, it was given up, and the operation
-/// with it.
+/// A piece of an operation that a rank has entered. Dropping it without starting it gives the whole operation up.
 pub trait PieceEntry: Send {
-    /// Which piece.
+    /// The piece.
     fn piece(&self) -> Piece;
 
-    /// The memory of the piece is ready. As [`Entry::start`] for the piece.
+    /// Starts the piece, whose memory is ready. As [`Entry::start`].
     fn start(self: Box<Self>, memory: PieceBuffers, done: Done) -> Option<Job>;
 
     /// As [`Entry::give_up`].

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// The type of the elements of an operation.
+/// The type of an operation's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Element {
@@ -71,14 +71,14 @@ impl fmt::Display for Element {
 
 /// How the elements of several ranks become one.
 ///
-/// The ranks are folded along [a tree](crate::Tree) that their number alone decides, whichever thread computes it and however it is
-/// divided. So every rank gets the same bits, and gets them again; but which ones stand for a sum, a product or an average that is not a number
-/// is left open, as processors take those of either operand.
+/// The ranks are folded along [a tree](crate::Tree) that depends on their number only, whichever thread computes it
+/// and however the operation is divided. So every rank gets the same bits, every time. The bits of a result that is
+/// not a number are unspecified, as processors take those of either operand.
 ///
 /// - Integers: sum and product wrap around. The average is that of the exact sum, rounded towards zero.
 /// - `f32` and `f64`: each step is rounded to the type. The average is the sum divided by the number of ranks.
-/// - `f16` and `bf16`: the steps are done in `f32`, and the last result is rounded to the type, to nearest, ties to even.
-/// - Minimum and maximum of floating-point numbers are not a number where any element is not, and -0 is less than +0.
+/// - `f16` and `bf16`: steps are done in `f32`, and the result is rounded to the type, to nearest, ties to even.
+/// - Minimum and maximum of floating-point numbers are not a number if any element is not, and -0 is less than +0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Reduction {

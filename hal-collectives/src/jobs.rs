@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A queue of jobs that begin other jobs as they end: they run one after the other, and not one inside the other, since an operation
+//! A queue of jobs that begin other jobs as they end. They run one after the other, not nested, since an operation
 //! may have any number of pieces and the stack is bounded.
 
 use crate::communicator::Job;
@@ -8,11 +8,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 thread_local! {
-    /// What is to be done by this thread when it has done what it does; nothing where it does no job.
+    /// The jobs to run after the current one; `None` while this thread runs no job.
     static LATER: RefCell<Option<VecDeque<Job>>> = const { RefCell::new(None) };
 }
 
-/// Does a job, and then those that it has brought; within a job of this thread, soon.
+/// Runs a job, and then the jobs that it has queued. Inside a job of this thread, queues it.
 pub(crate) fn run(job: Job) {
     let job = LATER.with_borrow_mut(|later| match later {
         Some(later) => {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations of several ranks at once: what each kind computes, who has to agree on what, and how they meet.
+//! Operations of several ranks at once: what each kind computes, what ranks have to agree on, and how they meet.
 //!
-//! A *rank* is one of the devices that run the shards of a program; a *group* is the ranks that talk to each other,
-//! numbered from 0. An [`Operation`] is what one rank asks for. It has two moments. When the rank *enters* it, it takes its
-//! place among the operations of the group and is compared with what the others ask for there: nothing has moved yet. When
-//! the rank *starts* it, its memory is ready; when every rank that it needs has started, the bytes move, and each rank is
-//! told.
+//! A *rank* is one of the devices that run the shards of a program; a *group* is a set of ranks that communicate,
+//! numbered from 0. An [`Operation`] is one rank's request. It has two steps. When the rank *enters* it, the
+//! operation takes its place in the group's order and is compared with those of the other ranks: no bytes have
+//! moved yet. When the rank *starts* it, its memory is ready; once every rank that it needs has started, the bytes
+//! move, and each rank is notified.
 //!
-//! Whatever is no longer possible ends everything that the group has in progress, with one failure for all: an operation
-//! that does not fit the others', a rank that gives up, a rank that does not come in time. The places of the operations are
-//! counted by each rank for itself, so there is nothing that could go on afterwards; a group that has failed stays failed.
+//! A failure ends everything that the group has in progress, with one failure for all: an operation that does not
+//! match the others', a rank that gives up, or a rank that does not come in time. Each rank counts its operations
+//! by itself, so nothing could go on afterwards; a failed group stays failed.
 //!
 //! | what | where |
 //! |---|---|
@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod callbacks;
 mod communicator;
 mod element;
 mod jobs;
@@ -30,15 +31,16 @@ mod operation;
 mod piece;
 mod reduce;
 mod spread;
-mod told;
 mod tree;
 
+pub use callbacks::{notify, release};
 pub use communicator::{Buffers, Communicator, Done, Entry, Job, PieceEntry};
 pub use element::{Element, Reduction};
-pub use operation::{ENCODED, Kind, Line, Operation, Places, RECEIVER, SENDER, Side};
-pub use piece::{Entered, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Seat, Terms, WINDOW};
+pub use operation::{ENCODED, Kind, Operation, Participants, Places, RECEIVER, SENDER, Side};
+pub use piece::{
+    Entered, GroupOperation, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Terms, WINDOW,
+};
 pub use reduce::{Folding, reduce};
-pub use told::{let_go, tell};
 pub use tree::Tree;
 
 /// The result type of this crate.

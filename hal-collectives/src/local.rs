@@ -2,22 +2,22 @@
 
 //! Groups within this process: threads or devices whose memory the host can see.
 //!
-//! A group is a table of *meetings*. Each rank counts its operations, so the n-th one of a rank meets the
-//! n-th ones of the others; what goes between two ranks is counted for each pair and direction apart. The rank that starts
-//! last gets the job of moving the bytes of all ranks, straight from where they are to where they belong.
+//! A group is a table of rendezvous. Each rank counts its operations, so the n-th operation of one rank meets the
+//! n-th of the others; operations between two ranks are counted for each pair and direction. The last rank that
+//! starts gets the job of moving the bytes of all ranks, directly from source to target.
 //!
-//! # Who tells whom
+//! # Notifications
 //!
-//! Entering, giving up and dropping never call back: a program may do any of it under a lock. How an operation went
-//! is told by the thread that did the job, and that it failed by the threads that the engine keeps for callbacks. A thread of this module
-//! keeps the time.
+//! Entering, giving up and dropping never call back: a program may do any of them under a lock. The thread that did
+//! the job notifies the ranks of its outcome, and the engine's callback threads notify them of failures. A thread
+//! of this module watches the timeouts.
 
 mod group;
-mod meeting;
 mod member;
 mod perform;
+mod rendezvous;
 mod split;
-mod watch;
+mod timekeeper;
 
 use crate::{Communicator, Result, Terms};
 use group::Group;
@@ -29,36 +29,36 @@ use std::sync::{Arc, Weak};
 
 pub use crate::spread::{Helper, spread};
 
-/// Whether the bytes of an operation are on their way, so that a thread which has to wait could [help](Helper).
+/// True while the bytes of an operation move, so that a thread which has to wait could [help](Helper).
 pub fn is_busy() -> bool {
     crate::spread::is_busy()
 }
 
-/// The groups that there are, by what their members call them.
+/// All groups, by the keys of their members.
 static GROUPS: Mutex<BTreeMap<Vec<u8>, Weak<Group>>> = Mutex::new(BTreeMap::new());
 
-/// How many ranks a group has at most: each operation has a place for each of them. A process has not as many devices.
+/// The most ranks of a group: each operation has a place for each. No process has as many devices.
 pub const RANKS: u32 = 1 << 16;
 
 /// A rank's request to join a group.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// The identity of the group: the same bytes for all of its members.
+    /// The identity of the group: the same bytes for all members.
     pub id: &'a [u8],
     /// The group's name in messages.
     pub name: &'a str,
-    /// Which rank this is.
+    /// The rank that joins.
     pub rank: u32,
-    /// How many there are.
+    /// The number of ranks.
     pub count: u32,
-    /// The one speaker for the rank; a second one is refused meanwhile.
+    /// The owner that may act for the rank; another one is refused at the same time.
     pub owner: usize,
     /// The terms that all ranks agree on.
     pub terms: Terms,
 }
 
-/// Joins a group of this process, which begins with the first one that does and ends with the last one that lets go of it.
-/// Does not wait for the others. A group that has failed is not joined any more: a rank that comes then begins a new one.
+/// Joins a group of this process, without waiting for the other ranks. The first rank creates the group, and the
+/// last one that drops its handle ends it. A failed group is not joined any more: the next rank creates a new one.
 pub fn join(request: &Request<'_>) -> Result<Box<dyn Communicator>> {
     let Request { rank, count, name, .. } = *request;
     if rank >= count {
@@ -67,8 +67,8 @@ pub fn join(request: &Request<'_>) -> Result<Box<dyn Communicator>> {
     }
     if count > RANKS {
         let message = format!(
-            "the group {name:?} of {count} ranks is within one process, where a group has {RANKS} ranks at most; more ranks are those of a \
-             job of MPI"
+            "the group {name:?} of {count} ranks is within one process, where a group has at most {RANKS} \
+             ranks; start an MPI job for more"
         );
         return Err(Failure::new(Code::InvalidArgument, message));
     }
@@ -78,15 +78,15 @@ pub fn join(request: &Request<'_>) -> Result<Box<dyn Communicator>> {
     let group = match known {
         Some(group) if group.count() != count => {
             let message = format!(
-                "rank {rank} asks for the group {name:?} with {count} ranks, and others have joined it with {}",
+                "rank {rank} joins the group {name:?} with {count} ranks, but others have joined it with {}",
                 group.count()
             );
             return Err(Failure::new(Code::InvalidArgument, message));
         }
         Some(group) if group.terms().piece != request.terms.piece => {
             let message = format!(
-                "rank {rank} asks for the group {name:?} with pieces of {} bytes, and others have joined it with {} \
-                 (collective_piece)",
+                "rank {rank} joins the group {name:?} with pieces of {} bytes, but others have joined it with \
+                 {} (collective_piece)",
                 request.terms.piece,
                 group.terms().piece
             );

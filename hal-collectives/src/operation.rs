@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! One rank's request for a collective operation, and which of its memory that reads and writes.
+//! One rank's request for a collective operation, and the memory that it reads and writes.
 
 use crate::Result;
 use crate::element::{Element, Reduction};
@@ -8,63 +8,63 @@ use hal_semaphore::{Code, Failure};
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
 
-/// The kind of an operation, with what belongs to it.
+/// The kind of an operation, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Every rank gets what each rank sends, in the order of the ranks.
+    /// Every rank gets the elements of all ranks, in rank order.
     AllGather,
-    /// Every rank gets the reduction of what the ranks send.
+    /// Every rank gets the reduction of all ranks' elements.
     AllReduce(Reduction),
-    /// Every rank gets, in the order of the ranks, the part that each rank has for it. A rank's parts are of one size.
+    /// Every rank gets its part from each rank, in rank order. A rank's parts have one size.
     AllToAll,
-    /// Every rank but the root gets what the root sends.
+    /// Every rank but the root gets the root's elements.
     Broadcast {
         /// The rank that sends.
         root: u32,
     },
-    /// The root gets the reduction of what the ranks send.
+    /// The root gets the reduction of all ranks' elements.
     Reduce {
-        /// How.
+        /// The reduction.
         reduction: Reduction,
         /// The rank that gets it.
         root: u32,
     },
-    /// Each rank gets its part of the reduction of what the ranks send.
+    /// Each rank gets its part of the reduction of all ranks' elements.
     ReduceScatter(Reduction),
-    /// One rank gets what this one sends.
+    /// One rank gets this rank's elements.
     Send {
-        /// Who.
+        /// The receiving rank.
         to: u32,
     },
-    /// This rank gets what another one sends.
+    /// This rank gets another rank's elements.
     Recv {
-        /// Who.
+        /// The sending rank.
         from: u32,
     },
-    /// Both; without a rank to get it from, zeros.
+    /// Sends and receives; without a sender this rank gets zeros.
     SendRecv {
-        /// The rank that gets what this rank sends, if any.
+        /// The rank that gets this rank's elements, if any.
         to: Option<u32>,
         /// The rank whose elements this rank gets, if any.
         from: Option<u32>,
     },
 }
 
-/// A collective operation, as one rank asks for it.
+/// A collective operation, as one rank requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The kind.
     pub kind: Kind,
     /// The type of the elements.
     pub element: Element,
-    /// How many: of all-gather what one rank sends, of reduce-scatter what one rank gets, of everything else what one rank
-    /// sends or gets in all.
+    /// The number of elements: for all-gather those that one rank sends, for reduce-scatter those that one rank
+    /// gets, otherwise all that one rank sends or gets.
     pub count: u64,
 }
 
-/// The ranks between which an operation is compared and done: all ranks, or one other rank in one direction.
+/// The ranks that take part in an operation: all of them, or two in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Line {
+pub enum Participants {
     /// All ranks.
     Everyone,
     /// Two ranks.
@@ -76,24 +76,25 @@ pub enum Line {
     },
 }
 
-/// An end of a line: a rank's, of what all ranks do; the sender's or the receiver's of what goes between two.
+/// A participant's number: the rank if all ranks take part, otherwise the sender or the receiver.
 pub type Side = u32;
-/// The one that sends.
+/// The side of a pair that sends.
 pub const SENDER: Side = 0;
-/// The one that receives.
+/// The side of a pair that receives.
 pub const RECEIVER: Side = 1;
 
-/// How many bytes an operation uses of a rank's memory, where it uses any.
+/// The bytes of a rank's memory that an operation uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Of what is sent.
+    /// The length of the memory that is sent.
     pub send: Option<u64>,
-    /// Of where it is received.
+    /// The length of the memory that receives.
     pub recv: Option<u64>,
 }
 
 impl Operation {
-    /// The lengths of memory that the operation needs of a rank in a group of `ranks`. Nothing is needed that [`check`](Self::check) refuses.
+    /// The lengths of memory that the operation needs of a rank in a group of `ranks`. An operation that
+    /// [`check`](Self::check) refuses needs none.
     pub fn places(&self, rank: u32, ranks: u32) -> Places {
         let one = self.count.saturating_mul(self.element.size());
         let all = one.saturating_mul(u64::from(ranks));
@@ -123,12 +124,12 @@ impl Operation {
         };
         if let Some(peer) = peers.into_iter().find(outside) {
             let message =
-                format!("{self} names rank {peer}, and the group has {ranks}: 0 to {}", ranks.max(1) - 1);
+                format!("{self} names rank {peer}, but the group has {ranks}: 0 to {}", ranks.max(1) - 1);
             return Err(Failure::new(Code::OutOfRange, message));
         }
         let bytes = self.count.checked_mul(self.element.size());
         if bytes.and_then(|bytes| bytes.checked_mul(u64::from(ranks))).is_none() {
-            let message = format!("{self} of {ranks} ranks has more bytes than there are numbers for");
+            let message = format!("{self} of {ranks} ranks has more bytes than 64 bits can count");
             return Err(Failure::new(Code::OutOfRange, message));
         }
         if self.kind == Kind::AllToAll && !self.count.is_multiple_of(u64::from(ranks.max(1))) {
@@ -139,38 +140,39 @@ impl Operation {
         Ok(())
     }
 
-    /// The lines in which the rank takes part, and its side of each. None at all is a matter of the rank alone.
-    pub fn lines(&self, rank: u32) -> SmallVec<[(Line, Side); 2]> {
-        let sends = |to| (Line::Pair { from: rank, to }, SENDER);
-        let receives = |from| (Line::Pair { from, to: rank }, RECEIVER);
+    /// The participants that the rank meets, with its side in each. Without any, the operation concerns this rank
+    /// only.
+    pub fn lines(&self, rank: u32) -> SmallVec<[(Participants, Side); 2]> {
+        let sends = |to| (Participants::Pair { from: rank, to }, SENDER);
+        let receives = |from| (Participants::Pair { from, to: rank }, RECEIVER);
         match self.kind {
             Kind::AllGather
             | Kind::AllReduce(_)
             | Kind::AllToAll
             | Kind::Broadcast { .. }
             | Kind::Reduce { .. }
-            | Kind::ReduceScatter(_) => smallvec![(Line::Everyone, rank)],
+            | Kind::ReduceScatter(_) => smallvec![(Participants::Everyone, rank)],
             Kind::Send { to } => smallvec![sends(to)],
             Kind::Recv { from } => smallvec![receives(from)],
             Kind::SendRecv { to, from } => to.map(sends).into_iter().chain(from.map(receives)).collect(),
         }
     }
 
-    /// Whether two ranks that meet in a line ask for the same operation.
-    pub fn fits(&self, other: &Operation, line: Line) -> bool {
+    /// True if two ranks that meet request the same operation.
+    pub fn fits(&self, other: &Operation, line: Participants) -> bool {
         let sizes = (self.element, self.count) == (other.element, other.count);
-        sizes && (line != Line::Everyone || self.kind == other.kind)
+        sizes && (line != Participants::Everyone || self.kind == other.kind)
     }
 }
 
-/// How many bytes [`Operation::to_bytes`] has.
+/// The length of [`Operation::to_bytes`].
 pub const ENCODED: usize = 24;
 
-/// How it is written that there is no such rank.
+/// The encoding of an absent rank.
 const NO_RANK: u32 = u32::MAX;
 
 impl Operation {
-    /// The operation as bytes, for ranks in other processes.
+    /// Encodes the operation, for ranks in other processes.
     pub fn to_bytes(&self) -> [u8; ENCODED] {
         let (kind, reduction, first, second) = match self.kind {
             Kind::AllGather => (0, None, 0, 0),
@@ -183,7 +185,7 @@ impl Operation {
             Kind::Recv { from } => (7, None, from, 0),
             Kind::SendRecv { to, from } => (8, None, to.unwrap_or(NO_RANK), from.unwrap_or(NO_RANK)),
         };
-        // Both are declared in the order of their lists, which `from_bytes` uses.
+        // Both enums are declared in the order of their lists, which `from_bytes` uses.
         let (reduction, element) =
             (reduction.map_or(u8::MAX, |how: Reduction| how as u8), self.element as u8);
         let ([a, b, c, d], [e, f, g, h]) = (u32::to_le_bytes(first), u32::to_le_bytes(second));
@@ -191,7 +193,7 @@ impl Operation {
         [kind, reduction, element, 0, a, b, c, d, e, f, g, h, 0, 0, 0, 0, i, j, k, l, m, n, o, p]
     }
 
-    /// The operation of some bytes; nothing if they are none.
+    /// Decodes an operation; `None` if the bytes are not one.
     pub fn from_bytes(bytes: &[u8; ENCODED]) -> Option<Self> {
         let [kind, reduction, element, _, a, b, c, d, e, f, g, h, _, _, _, _, count @ ..] = *bytes;
         let (first, second) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));

@@ -2,37 +2,39 @@
 
 //! Pieces: the parts that a large operation is divided into.
 //!
-//! A *piece* is an operation of the same kind on some of the elements: of every rank's part, where the memory has a part for
-//! each rank. The operation and its group alone decide how it is divided, so all ranks divide it in the same way, whatever memory
-//! each of them has. A rank whose memory the host cannot see then needs host memory for a few pieces only, and copies one while
-//! others are under way; and what a rank keeps of partial results does not grow with the operation.
+//! A *piece* is an operation of the same kind on some of the elements; if the memory has a part for each rank, on
+//! the same elements of each part. The division depends on the operation and its group only, so all ranks divide it
+//! in the same way, whatever their memory. A rank whose memory the host cannot map then needs host memory for a few
+//! pieces only, and copies one while others are under way; and a rank's partial results do not grow with the
+//! operation.
 //!
-//! Pieces use different bytes. They may be done in any order and at the same time, also where an operation works in place.
+//! Pieces use different bytes. They may be done in any order and at the same time, even if an operation works in
+//! place.
 
 use crate::Result;
 use crate::communicator::{Buffers, Done, Entry, Job, PieceEntry};
 use crate::jobs::run;
-use crate::let_go;
 use crate::operation::{Kind, Operation};
+use crate::release;
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many bytes of a rank's memory a piece uses, of what is sent and of what is received: at most so many, or one element of each
-/// rank's part.
+/// The default size of a piece: the most bytes of a rank's memory that it sends or receives, or one element of each
+/// rank's part if that is more.
 pub const PIECE: u64 = 4 << 20;
 
-/// How many pieces of an operation a rank has under way.
+/// The number of pieces of an operation that a rank has under way.
 pub const WINDOW: u64 = 3;
 
-/// The settings that all ranks of a group agree on: timeouts, and the sizes of pieces.
+/// The settings that all ranks of a group agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// How long an operation waits for ranks that do not come. A century stands for everything longer.
+    /// How long an operation waits for ranks that do not come, a century at most.
     pub timeout: Duration,
-    /// How many bytes a piece has at most, the same for all ranks.
+    /// The most bytes of a piece, the same for all ranks.
     pub piece: u64,
 }
 
@@ -56,27 +58,27 @@ impl From<Duration> for Terms {
 /// Some of the elements of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which one, from 0.
+    /// Its number, from 0.
     pub number: u32,
     /// The operation on its elements.
     pub operation: Operation,
-    /// Where in each part its elements begin, and how long the parts are.
+    /// The first element in each part, and the length of the parts.
     first: u64,
     stride: u64,
 }
 
-/// How an operation is divided among a number of ranks.
+/// The division of an operation among a number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces {
     operation: Operation,
     ranks: u64,
-    /// Elements of a part, and those that a piece has of it.
+    /// The elements of a part, and those of a part that one piece has.
     part: u64,
     each: u64,
 }
 
 impl Pieces {
-    /// An operation of so many ranks in pieces of at most so many bytes.
+    /// Divides an operation of `ranks` ranks into pieces of at most `most` bytes.
     pub fn new(operation: Operation, ranks: u32, most: u64) -> Self {
         let ranks = u64::from(ranks.max(1));
         let (parts, part) = match operation.kind {
@@ -85,18 +87,18 @@ impl Pieces {
             _ => (1, operation.count),
         };
         let column = operation.element.size().saturating_mul(parts);
-        // As many pieces as there are numbers for, at most.
+        // At most as many pieces as a number can name.
         let each = (most / column).max(1).max(part.div_ceil(u64::from(u32::MAX)));
         Self { operation, ranks, part, each }
     }
 
-    /// How many there are, at least one.
+    /// The number of pieces, at least one.
     #[expect(clippy::cast_possible_truncation, reason = "each is large enough that 32 bits count them")]
     pub fn count(self) -> u32 {
         (self.part.div_ceil(self.each) as u32).max(1)
     }
 
-    /// One of them.
+    /// The piece with this number.
     pub fn get(self, number: u32) -> Piece {
         let first = u64::from(number) * self.each;
         let elements = self.part.saturating_sub(first).min(self.each);
@@ -107,7 +109,7 @@ impl Pieces {
     }
 }
 
-/// The bytes of a piece in a rank's memory: a part for each rank, or one.
+/// The bytes of a piece in a rank's memory: one range for each rank, or only one.
 #[derive(Clone, Debug)]
 pub struct Parts {
     memory: HostRange,
@@ -117,25 +119,25 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The part of a rank, or the only one.
+    /// The range of a rank, or the only one.
     #[expect(clippy::expect_used, reason = "other memory in its place would be another rank's")]
     pub fn of(&self, rank: u32) -> HostRange {
         let part = self.memory.slice(self.first + u64::from(rank) * self.stride, self.length);
         part.expect("memory is as long as its operation says")
     }
 
-    /// The only part.
+    /// The only range.
     pub fn whole(&self) -> HostRange {
         self.of(0)
     }
 }
 
-/// Memory that a piece is started with.
+/// The memory of a piece.
 #[derive(Clone)]
 pub enum Memory {
-    /// That of the whole operation, of which the piece uses its elements.
+    /// The memory of the whole operation, of which the piece uses its elements.
     Whole(HostRange),
-    /// That of the piece alone: its parts, one behind the other.
+    /// The memory of the piece alone: its ranges, one after the other.
     Alone(HostRange),
 }
 
@@ -144,40 +146,40 @@ pub enum Memory {
 pub struct PieceBuffers {
     /// The memory that is sent.
     pub send: Option<Memory>,
-    /// Where it is received.
+    /// The memory that receives.
     pub recv: Option<Memory>,
 }
 
-/// The same, checked: each as long as the piece needs it, and absent where it needs none.
+/// The same, checked: each has the length that the piece needs, and is absent if it needs none.
 #[derive(Clone, Default)]
 pub struct Portions {
     /// The memory that is sent.
     pub send: Option<Parts>,
-    /// Where it is received.
+    /// The memory that receives.
     pub recv: Option<Parts>,
 }
 
 impl Portions {
-    /// Lets go of the memory, and with it has it written back where it has to be.
-    pub(crate) fn let_go(self) {
-        let_go(self.send);
-        let_go(self.recv);
+    /// Releases the memory, which may write it back.
+    pub(crate) fn release(self) {
+        release(self.send);
+        release(self.recv);
     }
 }
 
 impl Piece {
-    /// How many bytes it has of each part.
+    /// The bytes of each part that it has.
     pub fn part(&self, ranks: u32) -> u64 {
         let bytes = self.operation.count * self.operation.element.size();
         if self.operation.kind == Kind::AllToAll { bytes / u64::from(ranks.max(1)) } else { bytes }
     }
 
-    /// Where its bytes of a rank's part, or of the only one, begin in the memory of the whole operation.
+    /// The offset of its bytes of a rank's part, or of the only one, in the memory of the whole operation.
     pub fn offset_of(&self, rank: u32) -> u64 {
         self.first + u64::from(rank) * self.stride
     }
 
-    /// The memory that a rank of so many uses. Refused if it is not there.
+    /// The ranges that a rank uses. Refused if they are not there.
     pub fn cut(&self, buffers: &PieceBuffers, (rank, ranks): (u32, u32)) -> Result<Portions> {
         let places = self.operation.places(rank, ranks);
         let length = self.part(ranks);
@@ -198,7 +200,7 @@ impl Piece {
                 .map(Some)
                 .ok_or_else(|| {
                     let message =
-                        format!("{} {does} {bytes} bytes, and has no memory for them", self.operation);
+                        format!("{} {does} {bytes} bytes, but has no memory for them", self.operation);
                     Failure::new(Code::OutOfRange, message)
                 })
         };
@@ -209,70 +211,70 @@ impl Piece {
     }
 }
 
-/// A rank's place in an operation, as an engine has it. Clones are the same place.
-pub trait Seat: Clone + Send + Sync + 'static {
-    /// The operation, the rank that entered it, the number of ranks, and how it is divided.
+/// An operation that a rank has entered, as a group's implementation has it. Clones are the same operation.
+pub trait GroupOperation: Clone + Send + Sync + 'static {
+    /// The operation as the rank requested it.
     fn operation(&self) -> Operation;
-    /// The rank and how many there are.
+    /// The rank and the number of ranks.
     fn place(&self) -> (u32, u32);
-    /// How many bytes a piece has at most.
+    /// The most bytes of a piece.
     fn piece_size(&self) -> u64;
-    /// Starts a piece with its memory, or without any, for a reason that ends the group.
+    /// Starts a piece with its memory, or with a failure that ends the group.
     fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job>;
     /// Ends the group, as this rank cannot take part.
     fn fail(&self, why: &Failure);
 
-    /// Its pieces.
+    /// The division of the operation.
     fn pieces(&self) -> Pieces {
         Pieces::new(self.operation(), self.place().1, self.piece_size())
     }
 }
 
-/// Gives up unless it was started or given up.
-struct Guard<S: Seat>(Option<S>);
+/// Gives the operation up when dropped, unless it was started or given up.
+struct GiveUpGuard<S: GroupOperation>(Option<S>);
 
-impl<S: Seat> Guard<S> {
+impl<S: GroupOperation> GiveUpGuard<S> {
     fn give_up(mut self, why: &Failure) {
-        if let Some(seat) = self.0.take() {
-            seat.fail(why);
+        if let Some(entered) = self.0.take() {
+            entered.fail(why);
         }
     }
 }
 
-impl<S: Seat> Drop for Guard<S> {
+impl<S: GroupOperation> Drop for GiveUpGuard<S> {
     fn drop(&mut self) {
-        if let Some(seat) = self.0.take() {
-            seat.fail(&Failure::new(Code::Cancelled, "it was cancelled"));
+        if let Some(entered) = self.0.take() {
+            entered.fail(&Failure::new(Code::Cancelled, "it was cancelled"));
         }
     }
 }
 
-/// An operation that a rank has entered, as an engine hands it to a driver.
-pub struct Entered<S: Seat>(Guard<S>);
+/// An operation that a rank has entered, as a group gives it to a driver.
+pub struct Entered<S: GroupOperation>(GiveUpGuard<S>);
 
-impl<S: Seat> Entered<S> {
+impl<S: GroupOperation> Entered<S> {
     /// The operation with all of its pieces.
-    pub fn new(seat: S) -> Self {
-        Self(Guard(Some(seat)))
+    pub fn new(entered: S) -> Self {
+        Self(GiveUpGuard(Some(entered)))
     }
 }
 
-impl<S: Seat> Entry for Entered<S> {
+impl<S: GroupOperation> Entry for Entered<S> {
     fn start(mut self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job> {
-        let seat = self.0.0.take()?;
-        let pieces = seat.pieces();
-        let buffers = match buffers.cut(&seat.operation(), seat.place()) {
+        let entered = self.0.0.take()?;
+        let pieces = entered.pieces();
+        let buffers = match buffers.cut(&entered.operation(), entered.place()) {
             Ok(buffers) => buffers,
-            Err(failure) => return seat.start(pieces.get(0), Err(failure), done),
+            Err(failure) => return entered.start(pieces.get(0), Err(failure), done),
         };
         let memory =
             PieceBuffers { send: buffers.send.map(Memory::Whole), recv: buffers.recv.map(Memory::Whole) };
         if pieces.count() == 1 {
-            let (piece, place) = (pieces.get(0), seat.place());
-            return seat.start(piece, piece.cut(&memory, place), done);
+            let (piece, place) = (pieces.get(0), entered.place());
+            return entered.start(piece, piece.cut(&memory, place), done);
         }
         let cars = Cars { next: 0, under_way: 0, memory, outcome: Ok(()), done: Some(done) };
-        let train = Arc::new(Train { seat, pieces, cars: Mutex::new(cars) });
+        let train = Arc::new(PieceSequence { entered, pieces, cars: Mutex::new(cars) });
         let jobs: Vec<Job> = (0..WINDOW).filter_map(|_| train.start_next()).collect();
         if jobs.is_empty() {
             return None;
@@ -285,44 +287,43 @@ impl<S: Seat> Entry for Entered<S> {
     }
 
     fn divide(mut self: Box<Self>) -> Vec<Box<dyn PieceEntry>> {
-        let Some(seat) = self.0.0.take() else { return Vec::new() };
-        let pieces = seat.pieces();
+        let Some(entered) = self.0.0.take() else { return Vec::new() };
+        let pieces = entered.pieces();
         let piece = |number| -> Box<dyn PieceEntry> {
-            Box::new(EnteredPiece { piece: pieces.get(number), seat: Guard(Some(seat.clone())) })
+            Box::new(EnteredPiece { piece: pieces.get(number), entered: GiveUpGuard(Some(entered.clone())) })
         };
         (0..pieces.count()).map(piece).collect()
     }
 
     fn pieces(&self) -> Option<Pieces> {
-        self.0.0.as_ref().map(Seat::pieces)
+        self.0.0.as_ref().map(GroupOperation::pieces)
     }
 }
 
-/// One piece of it.
-struct EnteredPiece<S: Seat> {
+struct EnteredPiece<S: GroupOperation> {
     piece: Piece,
-    seat: Guard<S>,
+    entered: GiveUpGuard<S>,
 }
 
-impl<S: Seat> PieceEntry for EnteredPiece<S> {
+impl<S: GroupOperation> PieceEntry for EnteredPiece<S> {
     fn piece(&self) -> Piece {
         self.piece
     }
 
     fn start(mut self: Box<Self>, memory: PieceBuffers, done: Done) -> Option<Job> {
-        let seat = self.seat.0.take()?;
-        let memory = self.piece.cut(&memory, seat.place());
-        seat.start(self.piece, memory, done)
+        let entered = self.entered.0.take()?;
+        let memory = self.piece.cut(&memory, entered.place());
+        entered.start(self.piece, memory, done)
     }
 
     fn give_up(self: Box<Self>, why: &Failure) {
-        self.seat.give_up(why);
+        self.entered.give_up(why);
     }
 }
 
-/// An operation whose memory is ready as a whole: the end of a piece starts the one that is a window behind it.
-struct Train<S: Seat> {
-    seat: S,
+/// An operation whose memory is ready as a whole: the end of each piece starts the piece that is a window later.
+struct PieceSequence<S: GroupOperation> {
+    entered: S,
     pieces: Pieces,
     cars: Mutex<Cars>,
 }
@@ -335,7 +336,7 @@ struct Cars {
     done: Option<Done>,
 }
 
-impl<S: Seat> Train<S> {
+impl<S: GroupOperation> PieceSequence<S> {
     fn start_next(self: &Arc<Self>) -> Option<Job> {
         let mut cars = self.cars.lock();
         if cars.next == self.pieces.count() || cars.outcome.is_err() {
@@ -344,10 +345,10 @@ impl<S: Seat> Train<S> {
         let piece = self.pieces.get(cars.next);
         cars.next += 1;
         cars.under_way += 1;
-        let memory = piece.cut(&cars.memory, self.seat.place());
+        let memory = piece.cut(&cars.memory, self.entered.place());
         drop(cars);
         let train = self.clone();
-        self.seat.start(piece, memory, Box::new(move |outcome| train.ended(outcome)))
+        self.entered.start(piece, memory, Box::new(move |outcome| train.ended(outcome)))
     }
 
     fn ended(self: Arc<Self>, outcome: Result) {
@@ -369,10 +370,10 @@ impl<S: Seat> Train<S> {
         let Some(done) = cars.done.take() else { return };
         let (memory, outcome) = (std::mem::take(&mut cars.memory), cars.outcome.clone());
         drop(cars);
-        // Memory is let go, and with it written back where it has to be, before any rank is told.
+        // Memory is released, which may write it back, before any rank is notified.
         let PieceBuffers { send, recv } = memory;
-        let_go(send);
-        let_go(recv);
+        release(send);
+        release(recv);
         done(outcome);
     }
 }
@@ -406,7 +407,7 @@ mod tests {
                     let places = piece.operation.places(0, ranks);
                     let bytes = places.send.max(places.recv).unwrap_or_default();
                     assert!(bytes <= most.max(2 * u64::from(ranks)), "{operation} in {most}");
-                    // Another element of each part has no room in any but the last.
+                    // Only the last piece may have room for another element of each part.
                     let is_last = number + 1 == pieces.count();
                     assert!(
                         is_last || bytes + 2 * (bytes / piece.part(ranks)) > most,

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The arithmetic: elements of several ranks, as bytes, become one.
+//! The arithmetic: the elements of several ranks, as bytes, become one.
 //!
-//! It is done in pieces that stay in the cache. A piece of each operand is read before the result is written anywhere, so a
-//! result may go where one of the operands was, if it goes exactly there.
+//! It works in blocks that stay in the cache. A block of each operand is read before the result is written, so a
+//! result may replace an operand if it has exactly the same place.
 //!
 //! # The order
 //!
-//! Where a step is rounded, the order of the steps shows. It is a tree over the ranks that only their number decides
-//! ([`Tree`]), so that partial results can be made wherever they cost least and every rank gets the same bits.
+//! If steps are rounded, their order affects the result. The order is a tree over the ranks that depends on their
+//! number only ([`Tree`]), so partial results can be computed wherever that costs least and every rank gets the
+//! same bits.
 
 use crate::element::{Element, Reduction};
 use crate::tree::Tree;
 use hal_backend::HostRange;
 use half::{bf16, f16};
 
-/// How many bytes of each rank a piece has. Every element's size divides it.
+/// The bytes of each rank in a block. A multiple of every element's size.
 const PIECE: usize = 8 << 10;
 
 /// The size of a page.
@@ -28,9 +29,9 @@ trait Scalar: Copy + 'static {
     fn write(self, bytes: &mut [u8]);
 }
 
-/// One way to make one of several.
+/// A way to fold several elements into one.
 trait Fold<T> {
-    /// A partial result, which several elements were folded into.
+    /// A partial result of several elements.
     type Step: Scalar;
     fn first(value: T) -> Self::Step;
     fn next(left: Self::Step, right: Self::Step) -> Self::Step;
@@ -48,7 +49,7 @@ macro_rules! scalars {
         impl Scalar for $type {
             const SIZE: usize = size_of::<$type>();
 
-            // Inlined, the length is known where it is called, and nothing is checked.
+            // Inlined: the length is known at the call, and nothing is checked.
             #[inline(always)]
             fn from_bytes(bytes: &[u8]) -> Self {
                 let Ok(bytes) = bytes.try_into() else { unreachable!("an element is cut out with its own size") };
@@ -93,7 +94,7 @@ macro_rules! integers {
         fold!(Product for $type as $type: |v| v, |a, b| a.wrapping_mul(b), |r, _| r);
         fold!(Minimum for $type as $type: |v| v, |a, b| a.min(b), |r, _| r);
         fold!(Maximum for $type as $type: |v| v, |a, b| a.max(b), |r, _| r);
-        // As many ranks as 31 bits count cannot overflow the wider type.
+        // The wider type cannot overflow, as the number of ranks has 31 bits.
         fold!(Average for $type as $wide: |v| <$wide>::from(v), |a, b| a + b, |r, ranks| {
             let average = r / <$wide>::from(ranks);
             debug_assert!(<$type>::try_from(average).is_ok(), "the average of numbers of a type is one of the type");
@@ -129,13 +130,13 @@ floats! {
     f64 as f64: |v| v, |v| v, f64::from;
 }
 
-/// A number of ranks, which `f32` has exactly up to sixteen millions.
+/// A number of ranks, which `f32` represents exactly up to sixteen million.
 #[expect(clippy::cast_precision_loss, reason = "more ranks than that there are not")]
 fn nearest(ranks: u32) -> f32 {
     ranks as f32
 }
 
-/// Minimum and maximum that take not a number along, and know that -0 is less than +0.
+/// Minimum and maximum that propagate not-a-number, and order -0 below +0.
 trait Extremes: Copy + PartialOrd {
     fn is_nan(self) -> bool;
     fn is_negative(self) -> bool;
@@ -199,8 +200,9 @@ macro_rules! by_element {
     }};
 }
 
-/// Reduces bytes `offset..offset + length` of each source, in the order of [`Tree`], and gives the result to `write`
-/// piece by piece: where it belongs, counted from `offset`, and its bytes. Both are whole elements, and inside each source.
+/// Reduces bytes `offset..offset + length` of each source, in the order of [`Tree`], and passes the result to
+/// `write` block by block: the place, counted from `offset`, and the bytes. Both are whole elements, and inside
+/// each source.
 pub fn reduce(
     element: Element,
     reduction: Reduction,
@@ -211,9 +213,9 @@ pub fn reduce(
     by_element!(element, reduction, pieces(sources, span, write));
 }
 
-/// A reduction whose partial results are bytes, so that they can be made in one place and go on to another.
+/// A reduction whose partial results are bytes, so that they can be computed in one place and passed on to another.
 ///
-/// A partial result has the width in which the steps are done ([`Reduction`]): that of the element, or a larger one.
+/// A partial result has the width of the steps ([`Reduction`]): the element's, or a larger one.
 #[derive(Clone, Copy, Debug)]
 pub struct Folding {
     element: Element,
@@ -221,27 +223,27 @@ pub struct Folding {
 }
 
 impl Folding {
-    /// The reduction of elements of a type.
+    /// The folding of a reduction of elements of one type.
     pub fn new(element: Element, reduction: Reduction) -> Self {
         Self { element, reduction }
     }
 
-    /// How many bytes the partial result for one element has.
+    /// The bytes of the partial result for one element.
     pub fn width(self) -> u64 {
         by_element!(self.element, self.reduction, width())
     }
 
-    /// Whether a single element, as it is, is a partial result.
+    /// True if a single element is a partial result as it is.
     pub fn is_plain(self) -> bool {
         self.width() == self.element.size()
     }
 
-    /// Whether a partial result of all ranks, as it is, is the result.
+    /// True if a partial result of all ranks is the result as it is.
     pub fn is_closed(self) -> bool {
         self.is_plain() && self.reduction != Reduction::Average
     }
 
-    /// Makes partial results of single elements.
+    /// Converts elements to partial results.
     pub fn open(self, elements: &HostRange, partials: &HostRange) {
         if self.is_plain() {
             let fits = partials.copy_from(elements);
@@ -256,7 +258,7 @@ impl Folding {
         by_element!(self.element, self.reduction, combine(left, right, target));
     }
 
-    /// Turns partial results of all ranks into results.
+    /// Converts partial results of all ranks to results.
     pub fn close(self, partials: &HostRange, ranks: u32, elements: &HostRange) {
         if self.is_closed() {
             let fits = elements.copy_from(partials);
@@ -271,18 +273,18 @@ fn width<T: Scalar, F: Fold<T>>() -> u64 {
     F::Step::SIZE as u64
 }
 
-/// How many bytes are combined on the stack: what a small operation reduces needs no memory of its own.
+/// The most bytes that are combined on the stack: a small operation allocates nothing.
 const SMALL: usize = 512;
 
-/// How many bytes are combined at once, as many as registers have room for. Every partial result's size divides it.
+/// The bytes that are combined at once, as many as fit into registers. A multiple of every partial result's size.
 const BLOCK: usize = 64;
 
-/// How many elements a piece has whose widest form is of this size.
+/// The elements of a block whose widest form has this size.
 fn piece_of(size: usize) -> usize {
     PIECE / size.max(1)
 }
 
-/// Reads elements into the beginning of `bytes`; what was read.
+/// Reads elements into the beginning of `bytes`, and returns what was read.
 fn read_piece<'a>(source: &HostRange, at: u64, bytes: &'a mut [u8], length: usize) -> &'a [u8] {
     let (piece, _) = bytes.split_at_mut(length);
     let read = source.read(at, piece);
@@ -290,7 +292,7 @@ fn read_piece<'a>(source: &HostRange, at: u64, bytes: &'a mut [u8], length: usiz
     piece
 }
 
-/// Makes elements of one size from elements of another, in pieces.
+/// Converts elements of one size to elements of another, in blocks.
 fn convert(
     (source, from): (&HostRange, usize),
     (target, to): (&HostRange, usize),
@@ -305,7 +307,7 @@ fn convert(
     convert_by((source, from), (target, to), most, (old, new), each);
 }
 
-/// The same, so many elements at a time, which both places have room for.
+/// The same, so many elements at a time, for which both buffers have room.
 fn convert_by(
     (source, from): (&HostRange, usize),
     (target, to): (&HostRange, usize),
@@ -350,14 +352,15 @@ fn combine<T: Scalar, F: Fold<T>>(left: &HostRange, right: &HostRange, target: &
     combine_by::<T, F>((left, right, target), memory.get_mut(at..at + most).unwrap_or_default());
 }
 
-/// Where in memory that begins at `memory` a place for results begins that go to `target`: half a page away from it, both counted from the beginnings of
-/// their pages. A copy takes twice as long where its target is 1 to 31 bytes behind.
+/// The offset in a buffer at `memory` for results that go to `target`: half a page away from it, both counted from
+/// the beginnings of their pages. A copy takes twice as long if its target is 1 to 31 bytes behind.
 fn place_for(memory: usize, target: usize) -> usize {
     target.wrapping_add(PAGE / 2).wrapping_sub(memory) % PAGE
 }
 
-/// Combines in pieces as long as a place for them. What is in the place goes to the target as a whole, which writes lines that another processor has
-/// read just before without fetching them. The operands are read where they are: to copy one of them into the place first took half as long again.
+/// Combines in blocks as long as the buffer. The buffer goes to the target as a whole, which writes cache lines
+/// that another processor has just read without fetching them. The operands are read in place: copying one of them
+/// into the buffer first took half as long again.
 fn combine_by<T: Scalar, F: Fold<T>>(
     (left, right, target): (&HostRange, &HostRange, &HostRange),
     place: &mut [u8],
@@ -385,15 +388,15 @@ fn combine_by<T: Scalar, F: Fold<T>>(
     }
 }
 
-/// Partial results of some ranks for one piece, each as long as the piece.
+/// Partial results of some ranks for one block, each as long as the block.
 struct Partials<S> {
-    /// Of the blocks of ranks that wait for what is on their right, the largest first.
+    /// Subtrees that wait for their right sibling, the largest first.
     waiting: Vec<Vec<S>>,
     spare: Vec<Vec<S>>,
 }
 
 impl<S: Copy> Partials<S> {
-    /// Takes the partial results of the next leaf of the tree, and combines what is complete then.
+    /// Adds the partial results of the next leaf of the tree, and combines the subtrees that are complete.
     #[expect(clippy::expect_used, reason = "a rank that is left out would be missing in the result")]
     fn push(&mut self, leaf: u32, mut right: Vec<S>, combine: impl Fn(S, S) -> S) {
         for _ in 0..leaf.trailing_ones() {

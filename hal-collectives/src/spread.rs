@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Work that several threads do together: grains, each of which is done by the thread that takes it.
+//! Work that several threads share: each thread takes grains of it.
 //!
-//! The thread whose work it is begins, and others help: threads that wait for an operation anyway ([`Helper`]), and as many threads of this
-//! module as there are processors that none of those uses. They come when there is work for them and go when they have been idle for a while;
-//! however many operations there are, they are no more than that.
+//! The owner of the work begins, and others help: threads that wait for an operation anyway ([`Helper`]), and
+//! threads of this module on the remaining processors. These start when there is work and end after some idle time;
+//! their number does not grow with that of the operations.
 //!
 //! # Memory
 //!
-//! A helper holds the work only while it helps, and is counted under the same lock as takes the work. The owner takes the work off the
-//! list, waits until no helper is counted, and has it for itself again: what it lets go of then is let go of.
+//! A helper holds the work only while it helps, and is counted under the same lock under which it takes the work.
+//! The owner removes the work from the list, waits until no helper is counted, and then owns it alone again: what
+//! it releases then is released.
 
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
@@ -22,45 +23,46 @@ use std::time::{Duration, Instant};
 /// How long a thread stays without work.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// How many threads there are at most, however many processors.
+/// The most threads, on any number of processors.
 const MOST: usize = 15;
 
-/// Does a grain.
-type Each = Arc<dyn Fn(u32) + Send + Sync>;
+/// The function that does a grain.
+type GrainFn = Arc<dyn Fn(u32) + Send + Sync>;
 
-/// One piece of work.
-struct Work {
-    /// Gone when the owner has taken it back. A helper holds it only while it is counted.
-    each: Mutex<Option<Each>>,
+struct SharedWork {
+    /// `None` when the owner has taken it back. A helper holds it only while it is counted.
+    each: Mutex<Option<GrainFn>>,
     grains: u32,
     /// The first grain of the owner.
     first: u32,
-    /// How many grains the owner has taken, and the helpers, in the upper half: in one word, as no grain is left where both together have all.
+    /// The grains that the owner has taken, and in the upper half those of the helpers: in one word, as no grain is
+    /// left when both together have all.
     taken: AtomicU64,
     helpers: Mutex<Helpers>,
-    /// A helper has gone.
+    /// Notified when a helper has gone.
     gone: Condvar,
 }
 
-/// Who takes a grain.
+/// The kind of thread that takes a grain.
 #[derive(Clone, Copy)]
-enum By {
+enum Taker {
     Owner,
     Helper,
 }
 
-impl Work {
-    /// Takes a grain, if one is left: the owner from its first one upwards, the helpers from the one below it downwards.
-    fn next(&self, by: By) -> Option<u32> {
+impl SharedWork {
+    /// Takes a grain, if one is left: the owner from its first one upwards, the helpers from the one below it
+    /// downwards.
+    fn next(&self, by: Taker) -> Option<u32> {
         let one = match by {
-            By::Owner => 1,
-            By::Helper => 1 << u32::BITS,
+            Taker::Owner => 1,
+            Taker::Helper => 1 << u32::BITS,
         };
         let (own, others) = split(self.taken.fetch_add(one, Ordering::Relaxed));
         let (grains, first) = (u64::from(self.grains), u64::from(self.first));
         let grain = match by {
-            By::Owner => first + own,
-            By::Helper => first + grains - 1 - others.min(grains - 1),
+            Taker::Owner => first + own,
+            Taker::Helper => first + grains - 1 - others.min(grains - 1),
         };
         u32::try_from(grain % grains).ok().filter(|_| own + others < grains)
     }
@@ -71,7 +73,7 @@ impl Work {
     }
 }
 
-/// How many grains the owner has taken, and the helpers.
+/// The grains that the owner has taken, and those of the helpers.
 fn split(taken: u64) -> (u64, u64) {
     (taken & u64::from(u32::MAX), taken >> u32::BITS)
 }
@@ -79,13 +81,13 @@ fn split(taken: u64) -> (u64, u64) {
 #[derive(Default)]
 struct Helpers {
     count: usize,
-    /// What a helper has panicked with.
+    /// The panic of a helper.
     panic: Option<Box<dyn Any + Send>>,
 }
 
 struct Pool {
-    /// Work of which there may be grains left.
-    open: VecDeque<Arc<Work>>,
+    /// Work that may have grains left.
+    open: VecDeque<Arc<SharedWork>>,
     threads: usize,
     idle: usize,
 }
@@ -93,18 +95,18 @@ struct Pool {
 static POOL: Mutex<Pool> = Mutex::new(Pool { open: VecDeque::new(), threads: 0, idle: 0 });
 static NEWS: Condvar = Condvar::new();
 
-/// How many pieces of work are open or being done: what is asked often, without the lock.
+/// The number of shared works, readable without the lock.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 
-/// How many threads that wait have helped, and still look.
+/// The number of waiting threads that offer help.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether there is work that is not done.
+/// True if there is unfinished work.
 pub(crate) fn is_busy() -> bool {
     BUSY.load(Ordering::Relaxed) > 0
 }
 
-/// A thread that waits is there to help, as long as this is.
+/// The offer of a waiting thread to help, for as long as it lives.
 pub struct Helper(());
 
 impl Helper {
@@ -127,26 +129,27 @@ impl Drop for Helper {
 }
 
 /// Work in which this thread is counted.
-struct Taken(Arc<Work>, By);
+struct CountedWork(Arc<SharedWork>, Taker);
 
-/// The first work with grains left. A thread that takes it is counted before the lock is let go, and so before its owner can have it back.
-fn take() -> Option<Taken> {
+/// The first work with grains left. A thread that takes it is counted before the lock is released, and so before
+/// its owner can take it back.
+fn take() -> Option<CountedWork> {
     let mut pool = POOL.lock();
     take_from(&mut pool)
 }
 
-fn take_from(pool: &mut Pool) -> Option<Taken> {
+fn take_from(pool: &mut Pool) -> Option<CountedWork> {
     while let Some(work) = pool.open.front() {
         if work.is_any_left() {
             work.helpers.lock().count += 1;
-            return Some(Taken(work.clone(), By::Helper));
+            return Some(CountedWork(work.clone(), Taker::Helper));
         }
         pool.open.pop_front();
     }
     None
 }
 
-impl Taken {
+impl CountedWork {
     /// Does one grain; false if there was none left.
     fn one(&self) -> bool {
         let Some(number) = self.0.next(self.1) else { return false };
@@ -161,14 +164,14 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for CountedWork {
     fn drop(&mut self) {
         self.0.helpers.lock().count -= 1;
         self.0.gone.notify_all();
     }
 }
 
-/// How many threads of this module there may be: a processor each, beside the owner's and those of threads that wait.
+/// The most threads of this module: one for each processor, without those of owners and of waiting threads.
 fn room() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     let processors =
@@ -176,10 +179,11 @@ fn room() -> usize {
     processors.saturating_sub(1 + WAITING.load(Ordering::Relaxed))
 }
 
-/// Does a number of grains of some work, with any helpers. Returns the work, of which they have nothing any more.
+/// Does `grains` grains of some work, with any helpers. Returns the work, which no helper uses any more.
 ///
-/// This thread begins with the grain `first` and goes on behind it, around to those before it; the others come to those from there downwards. So if each
-/// thread that does work of a kind has a first grain of its own, it does much the same of it each time, and finds it near its processor.
+/// This thread begins with the grain `first` and goes on upwards and around; the helpers take the grains below it,
+/// downwards. So if each thread that does work of a kind has its own first grain, it does much the same grains each
+/// time, and finds them near its processor.
 pub fn spread<W: Send + Sync + 'static>(
     work: W,
     grains: u32,
@@ -188,7 +192,7 @@ pub fn spread<W: Send + Sync + 'static>(
 ) -> W {
     let shared = Arc::new(work);
     let theirs = shared.clone();
-    let open = Arc::new(Work {
+    let open = Arc::new(SharedWork {
         each: Mutex::new(Some(Arc::new(move |number| each(&theirs, number)))),
         grains,
         first,
@@ -198,7 +202,7 @@ pub fn spread<W: Send + Sync + 'static>(
     });
     BUSY.fetch_add(1, Ordering::Relaxed);
     call(&open);
-    let own = Taken(open.clone(), By::Owner);
+    let own = CountedWork(open.clone(), Taker::Owner);
     open.helpers.lock().count += 1;
     while own.one() {}
     drop(own);
@@ -220,8 +224,8 @@ pub fn spread<W: Send + Sync + 'static>(
     }
 }
 
-/// Puts work where helpers find it, and has as many come as there is room for.
-fn call(work: &Arc<Work>) {
+/// Lists work for helpers, and starts or wakes as many as there is room for.
+fn call(work: &Arc<SharedWork>) {
     let mut pool = POOL.lock();
     pool.open.push_back(work.clone());
     let wanted = room().min(work.grains.saturating_sub(1) as usize);
@@ -234,7 +238,7 @@ fn call(work: &Arc<Work>) {
     for _ in 0..started {
         let thread = std::thread::Builder::new().name("hal-spread".into());
         if thread.spawn(serve).is_err() {
-            // The thread that is here does it.
+            // No thread was started: the calling thread does the work.
             POOL.lock().threads -= 1;
         }
     }
@@ -255,7 +259,7 @@ fn serve() {
         pool.idle += 1;
         let timed_out = NEWS.wait_until(&mut pool, until).timed_out();
         pool.idle -= 1;
-        // Unless it was called just then.
+        // Unless it was woken just then.
         if timed_out && (pool.open.is_empty() || room() == 0) {
             pool.threads -= 1;
             return;
@@ -269,7 +273,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, AtomicU32};
 
-    /// Held by tests that count the threads that come.
+    /// Held by tests that count the threads.
     static COUNTED: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -286,9 +290,17 @@ mod tests {
     #[test]
     fn owner_goes_up_from_its_first_grain_and_helpers_go_down_from_there_until_each_is_taken() {
         let (each, helpers, gone) = (Mutex::new(None), Mutex::default(), Condvar::new());
-        let work = Work { each, grains: 5, first: 3, taken: AtomicU64::new(0), helpers, gone };
-        let takers =
-            [By::Owner, By::Helper, By::Helper, By::Owner, By::Owner, By::Owner, By::Helper, By::Owner];
+        let work = SharedWork { each, grains: 5, first: 3, taken: AtomicU64::new(0), helpers, gone };
+        let takers = [
+            Taker::Owner,
+            Taker::Helper,
+            Taker::Helper,
+            Taker::Owner,
+            Taker::Owner,
+            Taker::Owner,
+            Taker::Helper,
+            Taker::Owner,
+        ];
         let taken = takers.map(|by| (work.next(by), work.is_any_left()));
         let numbers = [Some(3), Some(2), Some(1), Some(4), Some(0), None, None, None];
         assert_eq!(taken.map(|(number, _)| number), numbers);
@@ -310,13 +322,14 @@ mod tests {
             spread(Barrier::new(2), 2, 0, |both, _| {
                 both.wait();
             });
-            // Otherwise it comes when it would have gone.
+            // Without a wake-up it would come when its idle time is over.
             assert!(begin.elapsed() < IDLE / 2, "{:?}", begin.elapsed());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Where as many threads wait as there are processors, no other helper comes, also none whose time is over just then.
+    /// If as many threads wait as there are processors, no other helper comes, even one whose idle time is just
+    /// over.
     #[test]
     fn threads_that_wait_help_in_place_of_others() {
         let _alone = COUNTED.lock();

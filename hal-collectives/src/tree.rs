@@ -4,12 +4,13 @@
 
 use std::ops::Range;
 
-/// A balanced tree over the ranks, in their order, which their number alone decides.
+/// A balanced tree over the ranks in order. It depends on their number only.
 ///
-/// Its leaves are a power of two. Where the ranks are not, as many pairs of them from the first on are a leaf each as make it
-/// so. Neighbouring leaves are folded, then neighbouring pairs of leaves, and so on: of four ranks `(0 1) (2 3)`, of three `(0 1) 2`,
-/// of six `((0 1) (2 3)) (4 5)`. So neighbours, which are on one machine, meet first, the rounding of a sum grows with
-/// the logarithm of the number of ranks, and every way to add that pairs ranks step by step can keep to it.
+/// Its leaves are a power of two. If the ranks are not, the first leaves are pairs of ranks. Neighbouring leaves
+/// are folded, then neighbouring pairs of leaves, and so on: of four ranks `(0 1) (2 3)`, of three `(0 1) 2`, of
+/// six `((0 1) (2 3)) (4 5)`. So neighbours, which are on one machine, are folded first, the rounding error of a
+/// sum grows with the logarithm of the number of ranks, and every algorithm that pairs ranks step by step can keep
+/// to this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     ranks: u32,
@@ -17,17 +18,17 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree of so many ranks, at least one.
+    /// The tree of `ranks` ranks, at least one.
     pub fn new(ranks: u32) -> Self {
         Self { ranks: ranks.max(1), leaves: 1 << ranks.max(1).ilog2() }
     }
 
-    /// How many leaves: the largest power of two that is not more than the ranks.
+    /// The number of leaves: the largest power of two that is at most the number of ranks.
     pub fn leaves(self) -> u32 {
         self.leaves
     }
 
-    /// How many leaves are pairs of ranks: the first ones.
+    /// The number of leaves that are pairs of ranks: the first ones.
     pub fn pairs(self) -> u32 {
         self.ranks - self.leaves
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What cannot be done any more ends for everybody, soon, with one message that says who and what.
+//! A failure ends everything for all ranks, soon, with one message that names the rank and the cause.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -28,7 +28,7 @@ fn buffers(bytes: usize) -> Buffers {
     Buffers { send: Some(memory(&vec![0; bytes])), recv: Some(memory(&vec![0; bytes])) }
 }
 
-/// The first rank has started one operation; the second asks for another in its place.
+/// The first rank has started one operation; the second enters another at the same place.
 fn misfit(first: Operation, second: Operation) -> String {
     let members = group(2, LONG);
     let waits = start(&members[0], first, buffers(1 << 12)).unwrap();
@@ -77,7 +77,7 @@ fn ranks_that_are_not_there_are_refused_and_nothing_else_happens() {
     let refused = members[0].enter(operation(Kind::AllToAll, 3)).err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(members[0].enter(operation(SUM, u64::MAX / 2)).is_err());
-    // The group is as it was.
+    // The group is as before.
     let started: Vec<Started> =
         members.iter().map(|rank| start(rank, operation(SUM, 1), buffers(4)).unwrap()).collect();
     started.iter().for_each(|started| started.outcome().unwrap());
@@ -124,7 +124,7 @@ fn rank_that_gives_up_is_not_waited_for() {
     }
 }
 
-/// However an operation ends: the thread that tells goes on, and tells of later ones too.
+/// The notifying thread goes on after a callback panicked, also for later operations.
 #[test]
 fn callback_that_panics_leaves_the_other_ranks_told() {
     for fails in [false, true, true] {
@@ -143,7 +143,7 @@ fn callback_that_panics_leaves_the_other_ranks_told() {
     }
 }
 
-/// Large enough to be spread over threads: helpers have nothing of it any more when the ranks are told.
+/// Large enough to be spread over threads: no helper uses the memory any more when the ranks are notified.
 #[test]
 fn memory_of_a_large_operation_is_the_callers_alone_when_it_is_told() {
     for _ in 0..20 {
@@ -165,7 +165,7 @@ fn memory_of_a_large_operation_is_the_callers_alone_when_it_is_told() {
     }
 }
 
-/// Memory of some elements, whose owner has a mark as long as it is there.
+/// Memory of some elements, whose owner holds a clone of `mark` as long as it lives.
 fn marked_memory(elements: usize, mark: &Arc<()>) -> HostRange {
     struct Owner(Vec<f32>, #[expect(dead_code, reason = "it is counted")] Arc<()>);
     let mut owner = Arc::new(Owner(vec![1.0; elements], mark.clone()));
@@ -214,13 +214,13 @@ fn rank_that_does_not_come_is_named_when_the_time_is_over() {
         let failure = waits.outcome().unwrap_err();
         assert_eq!(failure.code(), Code::DeadlineExceeded);
         let message = failure.message();
-        assert!(message.contains("all-reduce (sum) of 4 f32; ranks 0, 1 wait in it"), "{message}");
-        assert!(message.contains("rank 2 has asked for it, but not come so far"), "{message}");
+        assert!(message.contains("all-reduce (sum) of 4 f32; ranks 0, 1 wait for the others"), "{message}");
+        assert!(message.contains("rank 2 has asked for it, but not started it"), "{message}");
         assert!(message.contains("rank 3 has not asked for it"), "{message}");
         assert!(message.contains("collective_timeout"), "{message}");
     }
     assert!(begin_of_wait.elapsed() >= timeout);
-    // A rank that comes too late hears the same.
+    // A rank that comes too late gets the same failure.
     let (late, job) = begin(entry, buffers(16));
     assert!(job.is_none());
     assert_eq!(late.outcome().unwrap_err().code(), Code::DeadlineExceeded);
@@ -233,7 +233,8 @@ fn transfer_without_an_answer_names_the_rank_that_gave_none() {
     let waits = start(&members[1], operation(Kind::Recv { from: 2 }, 4), buffers(16)).unwrap();
     let message = waits.outcome().unwrap_err().message().to_owned();
     assert!(
-        message.contains("recv from rank 2 of 4 f32; rank 1 waits in it; rank 2 has not asked for it"),
+        message
+            .contains("recv from rank 2 of 4 f32; rank 1 waits for the others; rank 2 has not asked for it"),
         "{message}"
     );
 }
@@ -259,7 +260,7 @@ fn rank_is_one_owner_and_a_group_has_one_size() {
     assert_eq!(refused.code(), Code::AlreadyExists);
     let refused = join(&request(id, 1, 3, 11)).err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert!(refused.message().contains("with 3 ranks, and others have joined it with 2"), "{refused}");
+    assert!(refused.message().contains("with 3 ranks, but others have joined it with 2"), "{refused}");
     assert_eq!(join(&request(id, 2, 2, 11)).err().unwrap().code(), Code::InvalidArgument);
     drop(first);
     assert!(join(&request(id, 0, 2, 11)).is_err(), "the first owner has it still");
@@ -308,7 +309,7 @@ fn group_is_split_by_color_and_ordered_by_key() {
 
 #[test]
 fn split_is_for_all_though_each_rank_has_let_go_of_the_group() {
-    // As compiled modules do: the channel that is split is made for that alone.
+    // As compiled modules do: the channel that is split exists only for that.
     let parts: Vec<_> = (0..3)
         .map(|rank| {
             let member = join(&request(b"let go", rank, 3, rank as usize)).unwrap();
@@ -349,7 +350,7 @@ fn split_that_not_everybody_calls_ends_in_time() {
     assert!(part.enter(operation(SUM, 1)).is_err());
 }
 
-/// Memory whose owner panics when it is let go of.
+/// Memory whose owner panics when it is released.
 fn memory_that_panics() -> HostRange {
     struct Owner(Vec<f32>);
     impl Drop for Owner {
@@ -372,7 +373,7 @@ fn owners_of_memory_that_panic_when_it_is_let_go_of_leave_all_told() {
     started.iter().for_each(|started| started.outcome().unwrap());
 }
 
-/// What is told of one group's failure takes its time, and waits for that of another, which ends by a rank or by time.
+/// One group's failure callback takes its time and waits for that of another, which ends by a rank or by a timeout.
 #[test]
 fn failure_that_is_told_slowly_holds_up_no_other_group_and_no_time() {
     for by_time in [false, true] {
@@ -399,7 +400,7 @@ fn failure_that_is_told_slowly_holds_up_no_other_group_and_no_time() {
     }
 }
 
-/// Three ranks, of which the second has no patience and the third does not come.
+/// Three ranks, of which the second has a short timeout and the third does not come.
 fn patient_and_impatient(id: &[u8]) -> Vec<Box<dyn Communicator>> {
     let terms = [LONG, Duration::from_millis(300), LONG];
     (0..)
@@ -420,7 +421,7 @@ fn rank_that_comes_later_and_waits_for_less_is_heeded() {
         .iter()
         .map(|rank| {
             let started = begin(rank.enter(operation).unwrap(), Buffers::default()).0;
-            // The time of the first is kept already.
+            // The timekeeper watches the first one's timeout already.
             std::thread::sleep(Duration::from_millis(50));
             started
         })
@@ -447,7 +448,7 @@ fn rank_that_splits_later_and_waits_for_less_is_heeded() {
     }
 }
 
-/// The group is there as long as others are in it.
+/// The group stays while others are in it.
 #[test]
 fn rank_may_be_another_owner_when_the_first_has_let_go_of_it() {
     let id = b"rank that is another owner";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Each way in which a rank can fail, on each rank, at each step of a program: what was done before is done, whatever comes later
-//! fails for everybody, with one cause that names the rank, and no rank waits.
+//! Each way in which a rank can fail, on each rank, at each step of a program: earlier operations have succeeded,
+//! later ones fail for all ranks with one cause that names the rank, and no rank waits.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -53,7 +53,7 @@ fn buffers(operation: Operation, rank: u32, ranks: u32) -> Buffers {
     Buffers { send: memory(places.send), recv: memory(places.recv) }
 }
 
-/// One rank's part in a step; nothing if it has none. What is refused was refused because of the fault.
+/// One rank's part in a step, if it has one. Every refusal is a consequence of the fault.
 fn take_part(
     member: &Arc<dyn Communicator>,
     operation: Operation,
@@ -94,7 +94,7 @@ fn check(ranks: u32, fault: Fault, who: u32, at: usize) {
     let members = group(ranks, timeout);
     let mut failures = Vec::new();
     for (step, &operation) in program(ranks).iter().enumerate() {
-        // The rank with a fault is the first, the last, or in between, as its number says.
+        // The number decides whether the first rank, the last or one in between has the fault.
         let parts: Vec<_> = (0..ranks)
             .zip(&members)
             .map(|(rank, member)| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Every kind, type and reduction, on 1 to 8 ranks with odd sizes, against the plain meaning of each: lists of numbers,
-//! gathered, divided, and folded by writing the list anew with neighbours joined.
+//! Every kind, type and reduction, on 1 to 8 ranks with odd sizes, against a plain model: lists of numbers that are
+//! gathered, divided, and folded by joining neighbours.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -11,18 +11,18 @@
 
 mod common;
 
-use common::{Dice, LONG, Started, bytes, group, memory, read, start};
+use common::{LONG, Random, Started, bytes, group, memory, read, start};
 use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction};
 use half::{bf16, f16};
 use std::sync::{Arc, OnceLock};
 
 const RANKS: [u32; 6] = [1, 2, 3, 4, 7, 8];
-/// Odd sizes. The largest has more than one piece of memory that is worked on at a time, and once is enough.
+/// Odd sizes. The largest needs more than one block of memory, which once is enough for.
 fn counts(ranks: u32) -> &'static [u64] {
     if ranks == 3 { &[0, 1, 3, 33, 4099] } else { &[0, 1, 3, 33, 257] }
 }
 
-/// The integers of a type: how many bits, and whether there are negative ones.
+/// The bits of an integer type, and whether it is signed; `None` for floating-point types.
 fn integer(element: Element) -> Option<(u32, bool)> {
     Some(match element {
         Element::I8 => (8, true),
@@ -37,7 +37,7 @@ fn integer(element: Element) -> Option<(u32, bool)> {
     })
 }
 
-/// A number brought into the range of a type as hardware does it: the low bits count.
+/// A number wrapped to the range of a type as hardware does it: the low bits count.
 fn wrapped(value: i128, (bits, signed): (u32, bool)) -> i128 {
     let low = value.rem_euclid(1 << bits);
     if signed && low >= 1 << (bits - 1) { low - (1 << bits) } else { low }
@@ -56,8 +56,8 @@ fn fold_integers(reduction: Reduction, values: &[i128], kind: (u32, bool)) -> i1
     }
 }
 
-/// Joins neighbours until one is left. Where their number is no power of two, as many pairs of the first ones as make it so
-/// are joined before.
+/// Joins neighbours until one is left. If their number is no power of two, the first pairs that make it one are
+/// joined before.
 fn join_neighbours(mut values: Vec<f64>, join: &dyn Fn(f64, f64) -> f64) -> f64 {
     let power = (1..).map(|bits| 1 << bits).find(|power| *power > values.len()).unwrap() / 2;
     let mut paired = 2 * (values.len() - power);
@@ -78,7 +78,7 @@ fn least(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { smaller }
 }
 
-/// The steps are those of the type that `round` rounds to.
+/// Each step is rounded by `round`.
 fn fold_floats(reduction: Reduction, values: &[f64], round: fn(f64) -> f64) -> f64 {
     let count = values.len() as f64;
     let values = values.to_vec();
@@ -91,14 +91,14 @@ fn fold_floats(reduction: Reduction, values: &[f64], round: fn(f64) -> f64) -> f
     }
 }
 
-/// The 16-bit number nearest to a value, ties to the even one, found by looking at all there are: `numbers` has those that
-/// are not negative in the order of their bits, up to the first that stands for infinity.
+/// The 16-bit number nearest to a value, ties to even, found by trying all: `numbers` has the non-negative ones in
+/// the order of their bits, up to infinity.
 fn nearest(value: f64, numbers: &[f64]) -> u16 {
     let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
     let above = numbers.partition_point(|number| *number < value.abs());
     let Some(below) = above.checked_sub(1) else { return sign };
     let last = numbers.len() - 1;
-    // Where infinity is, the next finite number would be.
+    // In place of infinity, the next finite number.
     let next = if above >= last { 2.0 * numbers[last - 1] - numbers[last - 2] } else { numbers[above] };
     let (down, up) = (value.abs() - numbers[below.min(last)], next - value.abs());
     let even = if below.is_multiple_of(2) { below } else { above };
@@ -112,7 +112,7 @@ fn nearest(value: f64, numbers: &[f64]) -> u16 {
     sign | u16::try_from(bits.min(last)).unwrap()
 }
 
-/// The numbers of a 16-bit type that are not negative, with infinity.
+/// The non-negative numbers of a 16-bit type, with infinity.
 fn numbers_of(element: Element) -> &'static [f64] {
     static NUMBERS: [OnceLock<Vec<f64>>; 2] = [OnceLock::new(), OnceLock::new()];
     let decode = |bits| match element {
@@ -123,7 +123,7 @@ fn numbers_of(element: Element) -> &'static [f64] {
     NUMBERS[usize::from(element == Element::F16)].get_or_init(all)
 }
 
-/// A number of a type as it is in memory. What is not a number has one form.
+/// A number of a type as it is in memory. Not-a-number has one form.
 fn encode(element: Element, value: f64) -> Vec<u8> {
     match element {
         Element::F16 | Element::Bf16 => {
@@ -169,12 +169,13 @@ fn folded(element: Element, reduction: Reduction, ranks: &[&[u8]]) -> Vec<u8> {
     (0..ranks.first().map_or(0, |first| first.len() / size)).flat_map(one).collect()
 }
 
-/// Elements that can be reduced: any integers, and floating-point numbers of a middling size with all of their digits.
-fn numbers(dice: &mut Dice, element: Element, count: u64) -> Vec<u8> {
+/// Elements that can be reduced: any integers, and floating-point numbers of a middling size with all of their
+/// digits.
+fn numbers(random: &mut Random, element: Element, count: u64) -> Vec<u8> {
     if integer(element).is_some() {
-        return bytes(dice, element, count);
+        return bytes(random, element, count);
     }
-    let mut number = || dice.roll(1 << 52) as f64 / (1_u64 << 48) as f64 - 8.0;
+    let mut number = || random.below(1 << 52) as f64 / (1_u64 << 48) as f64 - 8.0;
     (0..count)
         .flat_map(|_| match element {
             Element::F16 => f16::from_f64(number()).to_le_bytes().to_vec(),
@@ -185,19 +186,19 @@ fn numbers(dice: &mut Dice, element: Element, count: u64) -> Vec<u8> {
         .collect()
 }
 
-/// What each rank sends, and what it is to get.
+/// The elements that each rank sends, and those that it must get.
 struct Case {
     operations: Vec<Operation>,
     send: Vec<Vec<u8>>,
     expected: Vec<Option<Vec<u8>>>,
 }
 
-fn case(dice: &mut Dice, element: Element, count: u64, ranks: u32, kind: Kind) -> Case {
+fn case(random: &mut Random, element: Element, count: u64, ranks: u32, kind: Kind) -> Case {
     let size = usize::try_from(element.size()).unwrap();
     let all = 0..ranks as usize;
     let one = usize::try_from(count).unwrap() * size;
     let sends = if matches!(kind, Kind::ReduceScatter(_)) { count * u64::from(ranks) } else { count };
-    let send: Vec<Vec<u8>> = all.clone().map(|_| numbers(dice, element, sends)).collect();
+    let send: Vec<Vec<u8>> = all.clone().map(|_| numbers(random, element, sends)).collect();
     let borrowed: Vec<&[u8]> = send.iter().map(Vec::as_slice).collect();
     let expected: Vec<Option<Vec<u8>>> = match kind {
         Kind::AllGather => all.clone().map(|_| Some(send.concat())).collect(),
@@ -230,10 +231,10 @@ fn case(dice: &mut Dice, element: Element, count: u64, ranks: u32, kind: Kind) -
     Case { operations, send, expected }
 }
 
-fn run(dice: &mut Dice, members: &[Arc<dyn Communicator>], case: &Case) {
+fn run(random: &mut Random, members: &[Arc<dyn Communicator>], case: &Case) {
     let ranks = u32::try_from(members.len()).unwrap();
     let mut order: Vec<usize> = (0..members.len()).collect();
-    dice.shuffle(&mut order);
+    random.shuffle(&mut order);
     let untouched = 0xA5;
     let receivers: Vec<_> = (0..ranks)
         .zip(&case.operations)
@@ -265,20 +266,20 @@ fn run(dice: &mut Dice, members: &[Arc<dyn Communicator>], case: &Case) {
 
 #[test]
 fn reductions_are_right_for_every_type_and_number_of_ranks() {
-    let mut dice = Dice::new(1);
+    let mut random = Random::new(1);
     for ranks in RANKS {
         let members = group(ranks, LONG);
         for element in Element::ALL {
             for reduction in Reduction::ALL {
                 for &count in counts(ranks) {
-                    let root = u32::try_from(dice.roll(u64::from(ranks))).unwrap();
+                    let root = u32::try_from(random.below(u64::from(ranks))).unwrap();
                     for kind in [
                         Kind::AllReduce(reduction),
                         Kind::Reduce { reduction, root },
                         Kind::ReduceScatter(reduction),
                     ] {
-                        let case = case(&mut dice, element, count, ranks, kind);
-                        run(&mut dice, &members, &case);
+                        let case = case(&mut random, element, count, ranks, kind);
+                        run(&mut random, &members, &case);
                     }
                 }
             }
@@ -286,14 +287,15 @@ fn reductions_are_right_for_every_type_and_number_of_ranks() {
     }
 }
 
-/// Where numbers of a type end, and anything that its bits can say: numbers that are too small to be normal, infinite ones, and none at all.
-fn edges(dice: &mut Dice, element: Element, count: u64) -> Vec<u8> {
-    let any = |dice: &mut Dice| match element {
-        // One in six is none, and as many are infinite.
-        Element::F16 => f64::from(f16::from_bits(dice.roll(1 << 16) as u16)),
-        Element::Bf16 => f64::from(bf16::from_bits(dice.roll(1 << 16) as u16)),
-        Element::F32 => f64::from(f32::from_bits(dice.roll(1 << 32) as u32)),
-        _ => f64::from_bits(dice.roll(1 << 53) << 11 | dice.roll(1 << 11)),
+/// Boundary numbers of a type, and anything that its bits can encode: subnormal numbers, infinities and
+/// not-a-numbers.
+fn edges(random: &mut Random, element: Element, count: u64) -> Vec<u8> {
+    let any = |random: &mut Random| match element {
+        // One in six is not a number, and as many are infinite.
+        Element::F16 => f64::from(f16::from_bits(random.below(1 << 16) as u16)),
+        Element::Bf16 => f64::from(bf16::from_bits(random.below(1 << 16) as u16)),
+        Element::F32 => f64::from(f32::from_bits(random.below(1 << 32) as u32)),
+        _ => f64::from_bits(random.below(1 << 53) << 11 | random.below(1 << 11)),
     };
     let (largest, smallest) = match element {
         Element::F16 => (f16::MAX.to_f64(), 2_f64.powi(-24)),
@@ -304,9 +306,9 @@ fn edges(dice: &mut Dice, element: Element, count: u64) -> Vec<u8> {
     let known = [largest, smallest, 0.0, f64::INFINITY, 1.0, f64::NAN];
     (0..count)
         .flat_map(|_| {
-            let value = match known.get(usize::try_from(dice.roll(12)).unwrap()) {
-                Some(&value) => value.copysign(dice.roll(2) as f64 - 0.5),
-                None => any(dice),
+            let value = match known.get(usize::try_from(random.below(12)).unwrap()) {
+                Some(&value) => value.copysign(random.below(2) as f64 - 0.5),
+                None => any(random),
             };
             encode(element, value)
         })
@@ -315,12 +317,12 @@ fn edges(dice: &mut Dice, element: Element, count: u64) -> Vec<u8> {
 
 #[test]
 fn reductions_are_right_where_numbers_end() {
-    let mut dice = Dice::new(4);
+    let mut random = Random::new(4);
     for ranks in [1, 2, 3, 8] {
         let members = group(ranks, LONG);
         for element in [Element::F16, Element::Bf16, Element::F32, Element::F64] {
             for reduction in Reduction::ALL {
-                let send: Vec<Vec<u8>> = (0..ranks).map(|_| edges(&mut dice, element, 4099)).collect();
+                let send: Vec<Vec<u8>> = (0..ranks).map(|_| edges(&mut random, element, 4099)).collect();
                 let operation = Operation { kind: Kind::AllReduce(reduction), element, count: 4099 };
                 let recv: Vec<_> = send.iter().map(|bytes| memory(&vec![0; bytes.len()])).collect();
                 let started: Vec<Started> = members
@@ -386,19 +388,19 @@ fn averages_of_integers_are_those_of_the_exact_sum() {
 
 #[test]
 fn bytes_go_where_each_kind_says_for_every_type_and_number_of_ranks() {
-    let mut dice = Dice::new(2);
+    let mut random = Random::new(2);
     for ranks in RANKS {
         let members = group(ranks, LONG);
         for element in Element::ALL {
             for &count in counts(ranks) {
-                let root = u32::try_from(dice.roll(u64::from(ranks))).unwrap();
+                let root = u32::try_from(random.below(u64::from(ranks))).unwrap();
                 for (kind, count) in [
                     (Kind::AllGather, count),
                     (Kind::AllToAll, count * u64::from(ranks)),
                     (Kind::Broadcast { root }, count),
                 ] {
-                    let case = case(&mut dice, element, count, ranks, kind);
-                    run(&mut dice, &members, &case);
+                    let case = case(&mut random, element, count, ranks, kind);
+                    run(&mut random, &members, &case);
                 }
             }
         }
@@ -407,13 +409,13 @@ fn bytes_go_where_each_kind_says_for_every_type_and_number_of_ranks() {
 
 #[test]
 fn transfers_go_from_each_rank_to_each() {
-    let mut dice = Dice::new(3);
+    let mut random = Random::new(3);
     for ranks in RANKS {
         let members = group(ranks, LONG);
         for shift in 0..ranks {
             for &count in counts(ranks) {
-                let element = Element::ALL[usize::try_from(dice.roll(12)).unwrap()];
-                let sent: Vec<Vec<u8>> = (0..ranks).map(|_| bytes(&mut dice, element, count)).collect();
+                let element = Element::ALL[usize::try_from(random.below(12)).unwrap()];
+                let sent: Vec<Vec<u8>> = (0..ranks).map(|_| bytes(&mut random, element, count)).collect();
                 let length = sent[0].len();
                 let (mut started, mut got) = (Vec::new(), Vec::new());
                 for rank in 0..ranks {
@@ -490,7 +492,7 @@ fn sent_memory_may_be_received_in_where_the_kind_allows_it() {
             started.iter().for_each(|started| started.outcome().unwrap());
         };
         let all = count * u64::from(ranks);
-        // Each rank has its part of the sum, in its place, and then everybody has all of it.
+        // Each rank has its part of the sum, in its place, and then all ranks have all of it.
         go(Kind::ReduceScatter(Reduction::Sum), &|rank| [(0, all), (rank * count, count)]);
         go(Kind::AllGather, &|rank| [(rank * count, count), (0, all)]);
         let others: u64 = (0..u64::from(ranks)).sum();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations in pieces of any size: some ranks start them as a whole, others piece by piece, from memory for a piece at a time.
+//! Operations in pieces of any size: some ranks start them as a whole, others piece by piece, with memory for a
+//! piece at a time.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -9,7 +10,7 @@
 
 mod common;
 
-use common::{Dice, LONG, bytes, group_in_pieces, memory, read};
+use common::{LONG, Random, bytes, group_in_pieces, memory, read};
 use hal_backend::HostRange;
 use hal_collectives::{
     Buffers, Communicator, Element, Job, Kind, Memory, Operation, PieceBuffers, Reduction, reduce,
@@ -18,7 +19,7 @@ use hal_semaphore::{Code, Failure};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-/// What a rank gets.
+/// The elements that a rank must get.
 fn expected(operation: Operation, sent: &[Vec<u8>], rank: usize) -> Option<Vec<u8>> {
     let (ranks, size) = (sent.len(), usize::try_from(operation.element.size()).unwrap());
     let one = usize::try_from(operation.count).unwrap() * size;
@@ -44,7 +45,7 @@ fn expected(operation: Operation, sent: &[Vec<u8>], rank: usize) -> Option<Vec<u
     })
 }
 
-/// A piece's bytes of memory of the whole, between the two.
+/// Copies a piece's bytes between the memory of the whole and that of the piece.
 fn parts(
     piece: &hal_collectives::Piece,
     ranks: u32,
@@ -64,9 +65,9 @@ fn parts(
     }
 }
 
-/// One rank's part, a few pieces at a time and in an order of its own, from memory of the size of a piece.
+/// One rank's part, a few pieces at a time and in its own order, with memory of the size of a piece.
 fn by_pieces(
-    dice: &mut Dice,
+    random: &mut Random,
     member: &dyn Communicator,
     operation: Operation,
     place: (u32, u32),
@@ -75,7 +76,7 @@ fn by_pieces(
     let mut pieces = member.enter(operation).unwrap().divide();
     while !pieces.is_empty() {
         let mut window: Vec<_> = pieces.drain(..pieces.len().min(3)).collect();
-        dice.shuffle(&mut window);
+        random.shuffle(&mut window);
         let waits: Vec<_> = window
             .into_iter()
             .map(|entry| {
@@ -103,12 +104,12 @@ fn by_pieces(
     }
 }
 
-fn random(dice: &mut Dice, ranks: u32) -> (Operation, u64) {
-    let element = Element::ALL[usize::try_from(dice.roll(12)).unwrap()];
-    let how = Reduction::ALL[usize::try_from(dice.roll(5)).unwrap()];
-    let root = u32::try_from(dice.roll(u64::from(ranks))).unwrap();
-    let mut count = dice.roll(200);
-    let kind = match dice.roll(6) {
+fn random_operation(random: &mut Random, ranks: u32) -> (Operation, u64) {
+    let element = Element::ALL[usize::try_from(random.below(12)).unwrap()];
+    let how = Reduction::ALL[usize::try_from(random.below(5)).unwrap()];
+    let root = u32::try_from(random.below(u64::from(ranks))).unwrap();
+    let mut count = random.below(200);
+    let kind = match random.below(6) {
         0 => Kind::AllGather,
         1 => Kind::AllReduce(how),
         2 => {
@@ -119,10 +120,10 @@ fn random(dice: &mut Dice, ranks: u32) -> (Operation, u64) {
         4 => Kind::Reduce { reduction: how, root },
         _ => Kind::ReduceScatter(how),
     };
-    (Operation { kind, element, count }, 1 + dice.roll(500))
+    (Operation { kind, element, count }, 1 + random.below(500))
 }
 
-fn run(dice: &mut Dice, seed: u64, ranks: u32, operation: Operation, piece: u64) {
+fn run(random: &mut Random, seed: u64, ranks: u32, operation: Operation, piece: u64) {
     let members: Vec<Arc<dyn Communicator>> = group_in_pieces(ranks, LONG, piece);
     let sent: Vec<Vec<u8>> = (0..ranks)
         .map(|rank| {
@@ -134,21 +135,21 @@ fn run(dice: &mut Dice, seed: u64, ranks: u32, operation: Operation, piece: u64)
                 Element::F16 | Element::Bf16 | Element::F32 | Element::F64 => {
                     vec![0; usize::try_from(length).unwrap()]
                 }
-                element => bytes(dice, element, count),
+                element => bytes(random, element, count),
             }
         })
         .collect();
     std::thread::scope(|scope| {
         for (rank, member) in (0..ranks).zip(&members) {
-            let (sent, divides) = (&sent, dice.roll(2) == 0);
+            let (sent, divides) = (&sent, random.below(2) == 0);
             scope.spawn(move || {
-                let mut dice = Dice::new(seed + u64::from(rank));
+                let mut random = Random::new(seed + u64::from(rank));
                 let places = operation.places(rank, ranks);
                 let send = places.send.map(|_| memory(&sent[rank as usize]));
                 let recv = places.recv.map(|length| memory(&vec![0xA5; usize::try_from(length).unwrap()]));
                 let buffers = Buffers { send, recv };
                 if divides {
-                    by_pieces(&mut dice, &**member, operation, (rank, ranks), &buffers);
+                    by_pieces(&mut random, &**member, operation, (rank, ranks), &buffers);
                 } else {
                     common::start(member, operation, buffers.clone()).unwrap().outcome().unwrap();
                 }
@@ -167,18 +168,18 @@ fn run(dice: &mut Dice, seed: u64, ranks: u32, operation: Operation, piece: u64)
 #[test]
 fn pieces_of_any_size_come_to_what_the_whole_does() {
     for seed in 0..150 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let ranks = [1, 2, 3, 4, 8][usize::try_from(seed % 5).unwrap()];
-        let (operation, piece) = random(&mut dice, ranks);
-        run(&mut dice, seed, ranks, operation, piece);
+        let (operation, piece) = random_operation(&mut random, ranks);
+        run(&mut random, seed, ranks, operation, piece);
     }
 }
 
 #[test]
 fn transfer_of_thousands_of_pieces_needs_no_stack() {
-    let mut dice = Dice::new(1);
+    let mut random = Random::new(1);
     let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U8, count: 50_000 };
-    run(&mut dice, 1, 2, operation, 1);
+    run(&mut random, 1, 2, operation, 1);
 }
 
 #[test]

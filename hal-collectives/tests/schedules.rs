@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Random programs: every rank asks for the same operations in the same order, on threads that start them in any order
-//! and take their time.
+//! Random programs: every rank enters the same operations in the same order, on threads that start them in any
+//! order and after any time.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -10,18 +10,18 @@
 
 mod common;
 
-use common::{Dice, LONG, begin, group, memory, read};
+use common::{LONG, Random, begin, group, memory, read};
 use hal_collectives::{Buffers, Element, Kind, Operation, Reduction};
 use std::time::Duration;
 
-/// The program of a seed, the same on each rank but for who sends where.
+/// The program of a seed, the same on each rank except for the peers of transfers.
 fn program(seed: u64, ranks: u32) -> Vec<Operation> {
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     (0..30)
         .map(|_| {
-            let count = dice.roll(50) * u64::from(ranks);
-            let root = u32::try_from(dice.roll(u64::from(ranks))).unwrap();
-            let kind = match dice.roll(6) {
+            let count = random.below(50) * u64::from(ranks);
+            let root = u32::try_from(random.below(u64::from(ranks))).unwrap();
+            let kind = match random.below(6) {
                 0 => Kind::AllGather,
                 1 => Kind::AllReduce(Reduction::Sum),
                 2 => Kind::AllToAll,
@@ -34,7 +34,7 @@ fn program(seed: u64, ranks: u32) -> Vec<Operation> {
         .collect()
 }
 
-/// What a rank sends: numbers that say whose and where they are.
+/// The words that a rank sends: they identify the rank and their place.
 fn sent(rank: u32, number: usize, words: u64) -> Vec<u32> {
     (0..words)
         .map(|at| rank * 1_000_000 + u32::try_from(number).unwrap() * 10_000 + u32::try_from(at).unwrap())
@@ -78,13 +78,13 @@ fn programs_come_to_the_same_in_any_order() {
             for (rank, member) in (0..ranks).zip(&members) {
                 let operations = &operations;
                 scope.spawn(move || {
-                    let mut dice = Dice::new(seed * 100 + u64::from(rank));
+                    let mut random = Random::new(seed * 100 + u64::from(rank));
                     let mut entered: Vec<_> = operations
                         .iter()
                         .enumerate()
                         .map(|(number, &operation)| (number, operation, member.enter(operation).unwrap()))
                         .collect();
-                    dice.shuffle(&mut entered);
+                    random.shuffle(&mut entered);
                     let mut started = Vec::new();
                     for (number, operation, entry) in entered {
                         let places = operation.places(rank, ranks);
@@ -92,8 +92,8 @@ fn programs_come_to_the_same_in_any_order() {
                         let recv =
                             places.recv.map(|length| memory(&vec![0; usize::try_from(length).unwrap()]));
                         let (outcome, job) = begin(entry, Buffers { send, recv: recv.clone() });
-                        if dice.roll(3) == 0 {
-                            std::thread::sleep(Duration::from_micros(dice.roll(300)));
+                        if random.below(3) == 0 {
+                            std::thread::sleep(Duration::from_micros(random.below(300)));
                         }
                         if let Some(job) = job {
                             job();

@@ -12,4 +12,5 @@ pub(crate) mod execution;
 pub(crate) mod host_program;
 pub(crate) mod launch;
 pub(crate) mod record;
+pub(crate) mod running_collectives;
 pub(crate) mod staging;

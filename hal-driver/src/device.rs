@@ -4,21 +4,22 @@
 //!
 //! # What belongs to whom
 //!
-//! The C object owns a [`State`]. What a program made with the device keeps what it needs of it, and may be released after
-//! it: semaphores the engine and the proactor, buffers the backend's device, stream-ordered ones the pools. Everything that
-//! runs on behalf of the device (host calls, parked allocations, work in flight) is over when destruction returns. Where
-//! destruction was asked for from inside one of those, or on the thread that polls the device's proactor, it is moved to a
-//! teardown thread and returns at once.
+//! The C object owns a [`DeviceState`]. An object that a program made with the device keeps what it needs of it,
+//! and may be released after it: semaphores keep the engine and the proactor, buffers the backend's device,
+//! stream-ordered buffers the pools. Everything that runs for the device (host calls, pending allocations, work in
+//! flight) has ended when destruction returns. Destruction that begins inside such a call, or on the thread that
+//! polls the device's proactor, moves to a teardown thread and returns at once.
 //!
 //! # The order of destruction
 //!
-//! Parked allocations end; collectives that have begun end, or the device leaves their groups; the engine takes no more work, cancels what has not begun and waits for the rest; completions are no
-//! longer looked for; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
-//! within the limit is leaked rather than freed while it is in use.
+//! Pending allocations end. Started collectives end, or the device leaves their groups. The engine refuses new
+//! work, cancels what has not begun and waits for the rest. Polling for completions stops. Host threads end. Axes
+//! are retired. Pools, allocator, and last the proactor pool are released. Whatever does not end within the limit
+//! is leaked rather than freed while in use.
 //!
-//! A call of the program's that is in progress meanwhile has the device from its context, and may retain and release it like
-//! any other object. So the teardown has a reference as long as it runs, and the release of the last one behind it frees the
-//! structure ([`Phase`]).
+//! A call of the program that runs during teardown has the device from its context, and may retain and release it
+//! like any other object. So the teardown holds a reference while it runs, and the release of the last one after it
+//! frees the structure ([`Phase`]).
 
 mod about;
 mod bounce;
@@ -27,20 +28,21 @@ mod completions;
 mod profile;
 mod queue;
 mod staged;
+mod submit;
 mod work;
 
 pub(crate) use bounce::Bounce;
 
-use crate::command::channel::{Membership, Ranks};
-use crate::command::collective::Waiting;
+use crate::command::channel::{CollectiveSettings, Ranks};
 use crate::command::executable::{DeviceIdentity, Reflection};
 use crate::command::host_program::Loaders;
+use crate::command::running_collectives::RunningCollectives;
 use crate::command::staging::Staging;
 use crate::command::{command_buffer, executable};
-use crate::device::completions::{Completions, Looking};
+use crate::device::completions::{Completions, PollingGuard};
 use crate::device::profile::{Profiler, matches};
 use crate::device::work::EngineBackend;
-use crate::ffi::object::{Header, HostAllocator, Lent, Out, Retained, allocate, resource};
+use crate::ffi::object::{Borrowed, Header, HostAllocator, Out, Retained, allocate, resource};
 use crate::ffi::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
 use crate::memory::alloca::PendingAllocas;
 use crate::memory::allocator::{Allocator, Memory};
@@ -59,40 +61,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How many queues a device may have: an affinity has a bit for each.
+/// The most queues of a device: an affinity has one bit for each.
 const MAX_QUEUES: usize = 64;
 
 /// How long work in flight may take to end by itself when a device is destroyed.
 const GRACE: Duration = Duration::from_millis(400);
 
-/// How long it may take to end after it was told to stop.
+/// How long it may take to end after the device was told to stop.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The C object.
 #[repr(C)]
 pub(crate) struct HalDevice<D: Device> {
     resource: Header,
     phase: Phase,
-    state: State<D>,
+    state: DeviceState<D>,
 }
 
-/// How far a device is. Its count of references reaches zero once when the program lets go of it, and again whenever a call that
-/// was in progress then gives back what it took.
+/// The phase of a device's teardown. Its reference count reaches zero once when the program releases it, and again
+/// whenever a call that was running then releases the reference that it took.
 #[derive(Default)]
 struct Phase {
     is_ending: AtomicBool,
-    /// Nothing runs for it any more.
+    /// Nothing runs for the device any more.
     is_over: AtomicBool,
 }
 
-/// A device and everything that serves it. Fields are let go in this order.
+/// A device and everything that serves it. Fields are dropped in this order.
 ///
 /// # Invariants
 ///
-/// The cells are written only while no other thread uses the device, as IREE asks of `replace_…`.
-pub(crate) struct State<D: Device> {
+/// The cells are written only while no other thread uses the device, as IREE requires of `replace_…`.
+pub(crate) struct DeviceState<D: Device> {
     engine: Engine<EngineBackend<D>>,
-    looking: Looking<D>,
+    looking: PollingGuard<D>,
     pending_allocas: Arc<PendingAllocas>,
     pool: Arc<HostPool>,
     profiler: Profiler,
@@ -103,17 +104,17 @@ pub(crate) struct State<D: Device> {
     /// Replaced by `replace_channel_provider` before the device is in use.
     provider: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
     ranks: Ranks,
-    waiting: Arc<Waiting>,
+    collectives: Arc<RunningCollectives>,
     frontiers: Arc<Frontiers>,
     /// Whether a query of one of the device's semaphores should spin briefly before it returns.
     spin: Arc<AdaptiveSpin>,
     memory: Arc<Memory<D>>,
     host: Arc<Loaders>,
     properties: Arc<Properties>,
-    /// The queues that there are, as an affinity.
+    /// All queues, as an affinity.
     queues: u64,
     device: Arc<D>,
-    /// The same, for what is only for one device and knows nothing else of it.
+    /// The same device as an identity, for code that does not know its type.
     identity: DeviceIdentity,
     reflection: Reflection,
     allocator: HostAllocator,
@@ -121,17 +122,17 @@ pub(crate) struct State<D: Device> {
 }
 
 // SAFETY: no cell is written while it is read, by the invariant; everything else is shared safely.
-unsafe impl<D: Device> Send for State<D> {}
+unsafe impl<D: Device> Send for DeviceState<D> {}
 // SAFETY: as for `Send`.
-unsafe impl<D: Device> Sync for State<D> {}
+unsafe impl<D: Device> Sync for DeviceState<D> {}
 
 impl<D: Device> HalDevice<D> {
-    /// A device for C, owned by the caller.
+    /// Creates a device for C. The caller owns it.
     pub(crate) fn create(
         device: D,
-        proactors: Lent<'_, sys::iree_async_proactor_pool_t>,
+        proactors: Borrowed<'_, sys::iree_async_proactor_pool_t>,
         reflection: Reflection,
-        membership: Membership,
+        membership: CollectiveSettings,
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
@@ -143,7 +144,7 @@ impl<D: Device> HalDevice<D> {
         let pending_allocas = PendingAllocas::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
         let completions = Completions::new(&device, &properties, &proactor);
-        let waiting = Arc::<Waiting>::default();
+        let collectives = Arc::<RunningCollectives>::default();
         let backend = EngineBackend {
             device: device.clone(),
             spec: properties.queues.clone(),
@@ -151,10 +152,10 @@ impl<D: Device> HalDevice<D> {
             pending_allocas: pending_allocas.clone(),
             pool: pool.clone(),
             completions: completions.clone(),
-            waiting: waiting.clone(),
+            collectives: collectives.clone(),
         };
         let engine = Engine::new(backend).map_err(|error| impossible(&error))?;
-        let state = State {
+        let state = DeviceState {
             pools: Pools::new(&memory, &proactor, &frontiers)?,
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),
             host: Loaders::shared()?,
@@ -166,11 +167,11 @@ impl<D: Device> HalDevice<D> {
             staging: Staging::default(),
             provider: UnsafeCell::new(None),
             ranks: Ranks::new(membership),
-            waiting,
+            collectives,
             frontiers,
             spin: Arc::default(),
             memory,
-            // They were checked to be 1 to 64.
+            // `check_properties` made sure that there are 1 to 64.
             queues: u64::MAX >> (MAX_QUEUES - properties.queues.queues),
             properties,
             identity: device.clone(),
@@ -191,14 +192,14 @@ impl<D: Device> HalDevice<D> {
     /// # Safety
     ///
     /// The device is one of ours and alive for `'a`.
-    unsafe fn of<'a>(device: *mut sys::iree_hal_device_t) -> &'a State<D> {
+    unsafe fn of<'a>(device: *mut sys::iree_hal_device_t) -> &'a DeviceState<D> {
         // SAFETY: ours and alive, as the caller promises.
         unsafe { &(*device.cast::<Self>()).state }
     }
 }
 
-impl<D: Device> State<D> {
-    /// A new semaphore, owned by the caller.
+impl<D: Device> DeviceState<D> {
+    /// Creates a semaphore. The caller owns it.
     fn semaphore(&self, initial: u64) -> Result<*mut sys::iree_hal_semaphore_t> {
         let registration = self.engine.register(initial);
         let (frontiers, spin) = (self.frontiers.clone(), self.spin.clone());
@@ -206,13 +207,13 @@ impl<D: Device> State<D> {
         Semaphore::create(self.allocator, proactor, initial, registration, frontiers, spin)
     }
 
-    /// Ends everything. Whether it is safe to let go afterwards.
+    /// Ends everything that runs for the device; false if something did not end within its limit.
     fn quiesce(&self) -> bool {
         let clock = SystemClock::new();
         let _ = self.profiler.end(&|| self.device.clock());
         let parked = self.pending_allocas.close(LIMIT);
-        // Only their groups can end collectives that have begun, and the engine waits for them.
-        self.waiting.finish(GRACE);
+        // Only their groups can end started collectives, and the engine waits for these.
+        self.collectives.finish(GRACE);
         let begin = clock.now();
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);
         let unlooked = self.looking.end(LIMIT);
@@ -222,7 +223,7 @@ impl<D: Device> State<D> {
         parked && idle.is_ok() && unlooked && stopped
     }
 
-    /// Whether the text of a query names this device.
+    /// True if the pattern of a query names this device.
     fn answers_to(&self, pattern: &str) -> bool {
         matches(&self.properties.identifier, pattern)
             || self.properties.aliases.iter().any(|alias| matches(alias, pattern))
@@ -252,7 +253,7 @@ impl<D: Device> State<D> {
         &self.properties.identifier
     }
 
-    fn device_allocator(&self) -> Lent<'_, sys::iree_hal_allocator_t> {
+    fn device_allocator(&self) -> Borrowed<'_, sys::iree_hal_allocator_t> {
         // SAFETY: written only while the device is not in use, as IREE asks.
         unsafe { (*self.device_allocator.get()).lend() }
     }
@@ -263,7 +264,7 @@ impl<D: Device> State<D> {
     }
 }
 
-/// Refuses what a backend cannot mean, before anything is made of it.
+/// Refuses properties that no device can have, before they are used.
 fn check_properties(properties: &Properties) -> Result {
     let bug = |what: String| {
         let name = &properties.identifier;
@@ -273,7 +274,7 @@ fn check_properties(properties: &Properties) -> Result {
         return bug("has no name".to_owned());
     }
     if !(1..=MAX_QUEUES).contains(&properties.queues.queues) {
-        return bug(format!("has {} queues, and not 1 to {MAX_QUEUES}", properties.queues.queues));
+        return bug(format!("has {} queues; it may have 1 to {MAX_QUEUES}", properties.queues.queues));
     }
     if properties.heaps.is_empty() {
         return bug("has no memory".to_owned());
@@ -287,7 +288,7 @@ fn check_properties(properties: &Properties) -> Result {
     Ok(())
 }
 
-/// What a device says of its group when it is in none.
+/// The topology information of a device in no group.
 struct NoGroup(sys::iree_hal_device_topology_info_t);
 
 // SAFETY: plain data without pointers, never written.
@@ -296,18 +297,18 @@ unsafe impl Sync for NoGroup {}
 // SAFETY: numbers and null pointers.
 static NO_GROUP: NoGroup = NoGroup(unsafe { std::mem::zeroed() });
 
-/// A device on its way out, and a reference to it.
+/// A device that is torn down, and one reference to it.
 ///
 /// # Invariants
 ///
-/// One reference of the device is this one's, so its structure is there.
+/// It owns one reference of the device, so the structure is alive.
 struct Doomed<D: Device>(*mut HalDevice<D>);
 
 // SAFETY: a device may be used on any thread.
 unsafe impl<D: Device> Send for Doomed<D> {}
 
 impl<D: Device> Doomed<D> {
-    /// Ends everything that runs for the device, and gives the reference up.
+    /// Ends everything that runs for the device, and releases the reference.
     fn end(self) {
         // SAFETY: the structure is there, by the invariant.
         let device = unsafe { &*self.0 };
@@ -460,7 +461,7 @@ impl<D: Device> Table<D> {
         _device: Raw,
         out: *mut sys::iree_hal_device_capabilities_t,
     ) -> sys::iree_status_t {
-        // Nothing here can be shared without the host: semaphores and buffers cross devices through it.
+        // Nothing is shared without the host: semaphores and buffers cross devices through it.
         guard(|| {
             // SAFETY: C passes where the answer goes.
             unsafe { Out::new(out).set(sys::iree_hal_device_capabilities_t::default()) };
@@ -485,7 +486,7 @@ impl<D: Device> Table<D> {
             match info {
                 // SAFETY: C's group keeps its topology and its tracker alive for the call, or has none.
                 Some(info) => unsafe {
-                    // A group that is refused makes the device nothing in it.
+                    // If this fails, the device has joined nothing.
                     state.frontiers.join(info)?;
                     state.ranks.join(info);
                 },
@@ -505,8 +506,8 @@ impl<D: Device> Table<D> {
         out: *mut *mut sys::iree_hal_channel_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours, text for the call and where the result goes. The provider is replaced
-            // only while the device is not in use.
+            // SAFETY: C passes a live device of ours, text for the call and where the result goes. The provider is
+            // replaced only while the device is not in use.
             unsafe {
                 let (state, out) = (HalDevice::<D>::of(device), Out::new(out));
                 let provider = (*state.provider.get()).as_ref().map(Retained::lend);
@@ -578,7 +579,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let state = HalDevice::<D>::of(device);
-                let handle = Lent::required(handle, "a file is imported by its handle")?;
+                let handle = Borrowed::required(handle, "a file is imported by its handle")?;
                 check(sys::iree_hal_file_from_handle(
                     state.device_allocator().get(),
                     affinity,
@@ -612,7 +613,7 @@ impl<D: Device> Table<D> {
         })
     }
 
-    /// The engine takes semaphores of every driver. Those that are not its own go through the host.
+    /// The engine takes semaphores of every driver. Those of others go through the host.
     unsafe extern "C" fn query_semaphore_compatibility(
         device: Raw,
         semaphore: *mut sys::iree_hal_semaphore_t,
@@ -675,7 +676,7 @@ unsafe extern "C" fn refine_topology_edge(
     _target: Raw,
     _edge: *mut sys::iree_hal_topology_edge_t,
 ) -> sys::iree_status_t {
-    // What IREE works out from the capabilities is right as it is.
+    // IREE's own answer from the capabilities is right.
     crate::ffi::status::OK
 }
 

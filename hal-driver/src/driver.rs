@@ -2,12 +2,12 @@
 
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
-use crate::command::channel::Membership;
+use crate::command::channel::CollectiveSettings;
 use crate::command::executable::Reflection;
 use crate::command::launch::expand;
 use crate::device::HalDevice;
 use crate::ffi::object::{
-    Header, HostAllocator, Lent, Out, allocate, free, named, required, resource, slice,
+    Borrowed, Header, HostAllocator, Out, allocate, free, named, required, resource, slice,
 };
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameter, Parameters};
@@ -68,7 +68,7 @@ impl<R: Driver> HalDriver<R> {
         unsafe { &*driver.cast::<Self>() }
     }
 
-    /// Opens a device with what C lends us.
+    /// Opens a device from C's arguments.
     ///
     /// # Safety
     ///
@@ -81,7 +81,8 @@ impl<R: Driver> HalDriver<R> {
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let expanded = |pair: &sys::iree_string_pair_t| {
-            // SAFETY: the text is valid for the call, as the caller promises, and every reading of the union is a pair of text.
+            // SAFETY: the text is valid for the call, as the caller promises, and every reading of the union is a
+            // pair of text.
             let (key, value) = unsafe {
                 let key = named(pair.__bindgen_anon_1.first, "the name of a device's parameter")?;
                 (key, named(pair.__bindgen_anon_2.second, "the value of a device's parameter")?)
@@ -94,18 +95,18 @@ impl<R: Driver> HalDriver<R> {
         parameters.declare(PARAMETERS);
         parameters.declare(R::PARAMETERS);
         let reflection = Reflection::take(&mut parameters)?;
-        let membership = Membership::take(&mut parameters)?;
+        let membership = CollectiveSettings::take(&mut parameters)?;
         let device = self.driver.open(&expand(path)?, &mut parameters)?;
         let undeclared = parameters.undeclared();
         debug_assert!(R::PARAMETERS.is_empty() || undeclared.is_empty(), "not in PARAMETERS: {undeclared:?}");
         parameters.finish()?;
         // SAFETY: the pool is alive during the call or null, as the caller promises.
         let proactors =
-            unsafe { Lent::required(params.proactor_pool, "device creation needs a proactor pool")? };
+            unsafe { Borrowed::required(params.proactor_pool, "device creation needs a proactor pool")? };
         HalDevice::create(device, proactors, reflection, membership, allocator)
     }
 
-    /// The path of the device with this number; the numbers begin at 1.
+    /// The path of the device with this number, counted from 1.
     fn path(&self, id: sys::iree_hal_device_id_t) -> Result<String> {
         if id == 0 {
             return Ok(String::new());
@@ -170,7 +171,7 @@ impl<R: Driver> Table<R> {
             if name != R::NAME {
                 return Err(Failure::new(Code::Unavailable, format!("this is {}, not {name}", R::NAME)));
             }
-            // SAFETY: C's host allocators outlive what is made with them.
+            // SAFETY: C's host allocators outlive their allocations.
             let allocator = unsafe { HostAllocator::new(allocator) };
             let driver = HalDriver {
                 resource: resource(const { &Self::VTABLE }),
@@ -285,10 +286,10 @@ impl<R: Driver> Table<R> {
     }
 }
 
-/// What the creation of a device misses.
+/// The refusal of a device creation without parameters.
 const CREATION: &str = "device creation needs parameters, with a proactor pool";
 
-/// The devices in one block, as C frees them: the records, then their text.
+/// The devices in one block, as C frees it: the records, then their text.
 fn list(devices: &[DeviceInfo], allocator: HostAllocator) -> Result<*mut sys::iree_hal_device_info_t> {
     let records = std::mem::size_of_val(&sys::iree_hal_device_info_t::default()) * devices.len();
     let bytes: usize = devices.iter().map(|info| info.path.len() + info.name.len()).sum();
@@ -315,7 +316,8 @@ fn list(devices: &[DeviceInfo], allocator: HostAllocator) -> Result<*mut sys::ir
     }
 }
 
-/// Adds a driver to IREE's registry. Registered before, it is left as it is and the status says so.
+/// Adds a driver to IREE's registry. If it is registered already the registry stays as it is and the status says
+/// so.
 ///
 /// # Safety
 ///

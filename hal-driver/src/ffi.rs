@@ -2,7 +2,7 @@
 
 //! Types for C's conventions: counted objects, out-parameters, statuses, constants.
 //!
-//! Every other room stands on this one, and it on none of them.
+//! Every other module uses these, and they use none of them.
 
 pub(crate) mod constants;
 pub(crate) mod object;

@@ -3,9 +3,9 @@
 //! IREE HAL drivers from safe backends.
 //!
 //! IREE's hardware abstraction layer is a C interface of tables of functions: a driver, a device with 36 slots, an
-//! allocator with 20, buffers, command buffers, executables, semaphores. This crate fills every slot, once, over the
-//! traits of [`hal_backend`] and the engine of [`hal_semaphore`]; a backend says what its hardware does and nothing of
-//! IREE. Each backend is a feature of this crate's static library, with a registration function of its own.
+//! allocator with 20, buffers, command buffers, executables, semaphores. This crate fills every slot, once, over
+//! the traits of [`hal_backend`] and the engine of [`hal_semaphore`]; a backend describes its hardware and knows
+//! nothing of IREE. Each backend is a feature of this crate's static library, with its own registration function.
 //!
 //! # A driver of your own
 //!
@@ -20,27 +20,37 @@
 //! # Conventions of the C boundary
 //!
 //! - Every slot runs inside a guard: a panic becomes an `INTERNAL` status and never crosses into C.
-//! - Ownership is a type: a retained reference releases itself, an out-parameter is written once and only on success, a
-//!   status is consumed exactly once.
-//! - An error that is returned has changed nothing, and the operation's signals are as they were. What goes wrong after
-//!   an operation was accepted is told through its signals, with the code and message of the first cause. A lost device is
-//!   such a thing: a submission to it is accepted, and its signals fail.
-//! - Our objects are recognised by the address of a `static` table, and everything else is foreign: never cast, always
+//! - Ownership is a type: a retained reference releases itself, an out-parameter is written once and only on
+//!   success, a status is consumed exactly once.
+//! - A returned error has changed nothing, and the operation's signals are as they were. A failure of an accepted
+//!   operation is reported through its signals, with the code and message of the first cause. Device loss is such a
+//!   failure: a submission to a lost device is accepted, and its signals fail.
+//! - Our objects are recognised by the address of a `static` table. Everything else is foreign: never cast, always
 //!   used through IREE's own interface.
 //! - No slot of a queue blocks, and none starts a thread for one operation.
 //!
 //! # Where things are
 //!
-//! | module | contents |
-//! |---|---|
-//! | `driver.rs` | driver factory, driver |
-//! | `device/` | the device (`device.rs`), its queue operations (`queue.rs`), what the engine carries for each (`work.rs`), who looks for completions of devices that do not report them (`completions.rs`), profiling (`profile.rs`) and what a profile says of each operation (`about.rs`); files and memory that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with collectives (`collective.rs`) |
-//! | `command/` | command buffer, event (`command_buffer.rs`, `record.rs`, captured bytes in `staging.rs`); executable, executable cache (`executable.rs`, the host's own in `host_program.rs`); channel (`channel.rs`), collectives (`collective.rs`), what one execution of them has under way (`execution.rs`), what the launcher of many processes says (`launch.rs`) |
-//! | `memory/` | allocator (`allocator.rs`; kinds of memory in `heap.rs`, by file descriptors in `external.rs`), buffer (`buffer.rs` over `backing.rs`; part of any driver's in `buffer_range.rs`, its memory in `resolve.rs`); pools, stream-ordered allocation (`pools.rs`, `alloca.rs`, what is allocated in `reservation.rs` and `transient.rs`); host memory that stands for another device's (`bounce_buffer.rs`, which of its bytes in `ranges.rs`, for drivers that map it in `bounced_mapping.rs`) |
-//! | `sync/` | semaphore (`semaphore.rs` and the files below `semaphore/`: IREE's structure as a timeline of the engine), frontiers and axes (`frontier.rs`), proactor (`proactor.rs`), what a thread brings back before it signals (`write_back.rs`), what it does while it waits (`watch.rs`), threads for what may block (`host_pool.rs`) and for teardown (`teardown.rs`) |
-//! | `ffi/` | C's side as types: counted objects (`object.rs`), statuses (`status.rs`), constants (`constants.rs`) |
+//! - `driver.rs`: driver factory, driver.
+//! - `device/`: the device (`device.rs`), its queue operations (`queue.rs`), the engine's backend (`work.rs`),
+//!   polling for completions (`completions.rs`), profiling (`profile.rs`, `about.rs`); file transfers of memory
+//!   that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with
+//!   collectives (`collective.rs`).
+//! - `command/`: command buffer and event (`command_buffer.rs`, `record.rs`, captured bytes in `staging.rs`);
+//!   executable and executable cache (`executable.rs`, host executables in `host_program.rs`); channel
+//!   (`channel.rs`), collectives (`collective.rs`), one execution of them (`execution.rs`), the launcher's ranks
+//!   (`launch.rs`).
+//! - `memory/`: allocator (`allocator.rs`; heaps in `heap.rs`, file descriptors in `external.rs`); buffer
+//!   (`buffer.rs` over `backing.rs`; a range of any driver's buffer in `buffer_range.rs`, its memory in
+//!   `resolve.rs`); pools and stream-ordered allocation (`pools.rs`, `alloca.rs`, `reservation.rs`,
+//!   `transient.rs`); bounce buffers for memory of other devices (`bounce_buffer.rs`, `ranges.rs`, for drivers that
+//!   map them `bounced_mapping.rs`).
+//! - `sync/`: semaphore (`semaphore.rs`, `semaphore/`), frontiers and axes (`frontier.rs`), proactor
+//!   (`proactor.rs`), write-backs before a signal (`write_back.rs`), polling for collectives during a wait
+//!   (`poll_collectives.rs`), threads for calls that block (`host_pool.rs`) and for teardown (`teardown.rs`).
+//! - `ffi/`: C objects as types (`object.rs`), statuses (`status.rs`), constants (`constants.rs`).
 //!
-//! A module uses those below it in this table, never one above.
+//! A module uses those below it in this list, never one above.
 
 mod command;
 mod device;
@@ -56,7 +66,7 @@ pub use driver::{PARAMETERS, register};
 pub use ffi::status::UNIMPLEMENTED;
 pub use hal_sys as sys;
 
-/// Exports the function that adds a driver to IREE's registry, under the name that IREE's build is told.
+/// Exports the function that adds a driver to IREE's registry, under the name that IREE's build expects.
 #[macro_export]
 macro_rules! export_driver {
     ($name:ident, $driver:ty) => {
@@ -83,9 +93,9 @@ macro_rules! drivers {
             export_driver!($function, $driver);
         )*
 
-        /// Adds every driver of this library to a registry: what its features name. Cheap, and touches no hardware. Stops at
-        /// the first that cannot be added, as one that is there already. A library without drivers of its own has no such function, so
-        /// that a program may link it beside this one.
+        /// Adds every driver of this library to a registry, as selected by its features. Cheap, and touches no
+        /// hardware. Stops at the first that cannot be added, such as one that is registered already. A library
+        /// without drivers has no such function, so that a program may link it beside this one.
         ///
         /// # Safety
         ///

@@ -2,7 +2,7 @@
 
 //! Memory: buffers, the allocator, pools, and bounce buffers for memory of other devices.
 //!
-//! It knows of semaphores and threads (`sync`), since memory may have to be waited for, and of no command.
+//! It knows semaphores and threads (`sync`), since memory may have to be waited for, and no command.
 
 pub(crate) mod alloca;
 pub(crate) mod allocator;

@@ -21,12 +21,12 @@ fn pool() -> Retained<sys::iree_async_proactor_pool_t> {
     }
 }
 
-/// A proactor of the caller's own.
+/// A new proactor.
 pub(crate) fn proactor() -> Arc<Proactor> {
     Proactor::new(pool()).unwrap()
 }
 
-/// A device of the caller's own.
+/// A new device.
 pub(crate) fn device(uri: &str) -> Retained<sys::iree_hal_device_t> {
     static REGISTER: Once = Once::new();
     let (pool, mut device) = (pool(), null_mut());

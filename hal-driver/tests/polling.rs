@@ -79,8 +79,8 @@ static HOLDS: AtomicBool = AtomicBool::new(false);
 static LINGERS: AtomicBool = AtomicBool::new(false);
 static IS_LINGERING: AtomicBool = AtomicBool::new(false);
 
-/// Drivers whose devices do what the mock device does not: count how often they are looked at, have no descriptor, panic, linger, lose it
-/// with a panic.
+/// Drivers whose devices do what the mock device does not: count how often they are looked at, have no descriptor,
+/// panic, linger, lose it with a panic.
 struct Looked;
 struct Blind;
 struct Panics;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Finds libclang, which bindgen loads when it runs: a folder is taken only if the library lies in it.
+//! Finds libclang, which bindgen loads when it runs. A folder counts only if it contains the library.
 
 use std::path::{Path, PathBuf};
 
-/// The folder with libclang: the one that a variable names, which must be right, or the first of `candidates` that has it.
+/// The folder of libclang: the one that a variable names, which must be right, or the first of `candidates` that
+/// contains it.
 pub fn find(named: Option<(&str, &Path)>, candidates: &[PathBuf]) -> Result<PathBuf, String> {
     match named {
         Some((variable, path)) => folder_of(path).ok_or_else(|| {
@@ -31,7 +32,7 @@ fn folder_of(path: &Path) -> Option<PathBuf> {
     has_it.then(|| path.to_owned())
 }
 
-/// Whether this is libclang, and not the C++ library beside it.
+/// True for libclang itself, not the C++ library beside it.
 fn is_libclang(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name == "libclang.dylib" || name == "libclang.so" || name.starts_with("libclang.so.") || {
@@ -39,7 +40,8 @@ fn is_libclang(path: &Path) -> bool {
     }
 }
 
-/// Where libclang may lie: what `cargo xtask setup` has installed under one of the target folders, then where systems have it.
+/// The folders where libclang may be: what `cargo xtask setup` has installed in one of the target folders, then the
+/// system's.
 pub fn candidates(targets: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for target in targets {
@@ -58,7 +60,7 @@ pub fn candidates(targets: &[PathBuf]) -> Vec<PathBuf> {
     found
 }
 
-/// What `place` makes of each entry of a folder, in order of their names, the last first: of several versions, the newest.
+/// `place` of each entry of a folder, sorted by name in reverse: of several versions, the newest first.
 fn children(folder: &Path, place: impl Fn(PathBuf) -> PathBuf) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Finds the archive of IREE's runtime that Rust programs are linked with.
+//! Finds the archive of IREE's runtime that Rust programs link.
 
 use std::path::{Path, PathBuf};
 
-/// The archive that is linked.
 pub const ARCHIVE: &str = "libiree_hal_runtime.a";
 
-/// What `IREE_LIB_DIR` is where the final link brings IREE's runtime: a C build with a static library of Rust's.
+/// The value of `IREE_LIB_DIR` if the final link adds IREE's runtime: a C build with a static library of Rust.
 pub const BROUGHT: &str = "brought-by-the-linker";
 
-/// The folder with the archive: the one that is named, or `iree/lib` in the first target folder that has it. None where the
-/// linker brings the runtime.
+/// The folder of the archive: the one that is named, or `iree/lib` in the first target folder that has it. `None`
+/// if the linker adds the runtime.
 pub fn find(named: Option<&Path>, targets: &[PathBuf]) -> Result<Option<PathBuf>, String> {
     let has_it = |folder: &PathBuf| folder.join(ARCHIVE).is_file();
     match named {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Bindings to IREE's runtime C API, made from its headers when this crate is built.
+//! Bindings to IREE's runtime C API, generated from its headers when this crate is built.
 //!
-//! Nothing of IREE is kept here: the build script reads the headers of the release that the workspace pins (or of
-//! `IREE_SOURCE_DIR`), with the defines that the linked libraries are built with, and wraps the functions that the
-//! headers define inline so that they can be called. Structures that the driver lays out itself are compared with the
-//! C compiler's own idea of them by this crate's test.
+//! The repository contains nothing of IREE: the build script reads the headers of the release that the workspace
+//! pins (or of `IREE_SOURCE_DIR`), with the defines of the linked libraries, and wraps the headers' inline
+//! functions so that Rust can call them. The crate's test compares the layouts of structures that the driver fills
+//! in with the C compiler's.
 //!
-//! There is no safe code here on purpose: what IREE promises and asks is stated by `hal-driver`, in one place for
+//! There is no safe code here on purpose: `hal-driver` states what IREE promises and requires, in one place for
 //! each kind of object.
 #![allow(
     non_camel_case_types,

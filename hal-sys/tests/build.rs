@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the build script says where something is missing: one line, with what to do.
+//! The build script's messages about missing parts: one line, with what to do.
 
 #[path = "../build/libclang.rs"]
 mod libclang;
@@ -9,7 +9,7 @@ mod runtime;
 
 use std::path::{Path, PathBuf};
 
-/// A folder of the test's own with empty files in it.
+/// A new folder with empty files in it.
 fn folder(name: &str, files: &[&str]) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("build").join(name);
     let _ = std::fs::remove_dir_all(&folder);

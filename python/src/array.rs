@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Arrays on devices, as Python sees them.
+//! The Python class `Array`.
 
 use crate::dlpack;
-use crate::runtime::{self, Element, HostView, Program, View};
+use crate::host_array::HostArray;
+use crate::runtime::{self, Element, Program, View};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,27 +14,15 @@ use std::sync::{Arc, OnceLock};
 
 /// An array on a device.
 ///
-/// It becomes numpy's with `numpy()` or `numpy.asarray`, and another library's with DLPack: in place where the host can map the device's
-/// memory, else by a copy that is made once. What is seen is read-only.
+/// It becomes a numpy array with `numpy()` or `numpy.asarray`, and another library's with DLPack: in place if the
+/// host can map the device's memory, otherwise by a copy that is made once. All of these are read-only.
 #[pyclass(frozen, module = "iree_hal")]
 pub(crate) struct Array {
     view: View,
     device: runtime::Device,
-    host: OnceLock<Arc<Host>>,
-    /// Results may lie in the constants of the module that made them.
+    host: OnceLock<Arc<HostArray>>,
+    /// Results may be in constants of the module that returned them.
     _program: Option<Arc<Program>>,
-}
-
-/// An array's bytes as the host sees them, with what the buffer protocol and DLPack say about them.
-pub(crate) struct Host {
-    pub(crate) view: HostView,
-    pub(crate) element: Element,
-    pub(crate) shape: Vec<i64>,
-    /// In elements.
-    pub(crate) strides: Vec<i64>,
-    /// In bytes.
-    steps: Vec<isize>,
-    length: usize,
 }
 
 impl Array {
@@ -48,29 +37,18 @@ impl Array {
     fn element(&self) -> PyResult<Element> {
         self.view
             .element()
-            .ok_or_else(|| PyTypeError::new_err("this array's element type is not one that Python can have"))
+            .ok_or_else(|| PyTypeError::new_err("Python has no type for this array's elements"))
     }
 
-    /// Its bytes, brought to the host at the first time.
-    pub(crate) fn host(&self, py: Python<'_>) -> PyResult<&Arc<Host>> {
+    /// Its bytes, copied to the host at the first call.
+    pub(crate) fn host(&self, py: Python<'_>) -> PyResult<&Arc<HostArray>> {
         if let Some(host) = self.host.get() {
             return Ok(host);
         }
         let element = self.element()?;
         runtime::check_not_forked()?;
         let view = py.detach(|| self.view.host(&self.device))?;
-        let shape = self.view.shape();
-        let mut strides = vec![1_i64; shape.len()];
-        let mut stride = 1_i64;
-        for (step, dimension) in strides.iter_mut().zip(&shape).rev() {
-            *step = stride;
-            stride = stride.saturating_mul(i64::try_from(*dimension)?.max(1));
-        }
-        let size = isize::try_from(element.size)?;
-        let steps =
-            strides.iter().map(|stride| Ok(isize::try_from(*stride)? * size)).collect::<PyResult<_>>()?;
-        let shape = shape.iter().map(|dimension| Ok(i64::try_from(*dimension)?)).collect::<PyResult<_>>()?;
-        let host = Host { view, element, shape, strides, steps, length: self.view.length() };
+        let host = HostArray::new(view, element, &self.view.shape(), self.view.length())?;
         Ok(self.host.get_or_init(|| Arc::new(host)))
     }
 }
@@ -83,19 +61,20 @@ impl Array {
         PyTuple::new(py, self.view.shape())
     }
 
-    /// The name of the element type, as numpy or `ml_dtypes` has it.
+    /// The name of the element type in numpy or `ml_dtypes`.
     #[getter]
     fn dtype(&self) -> PyResult<&'static str> {
         Ok(self.element()?.name)
     }
 
-    /// How many bytes the elements take.
+    /// The size of the elements in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.view.length()
     }
 
-    /// The array as numpy's: a read-only view of the device's memory where the host can map it, else a copy.
+    /// The array as a numpy array: a read-only view of the device's memory if the host can map it, otherwise a
+    /// copy.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let numpy = py.import("numpy")?;
@@ -103,7 +82,7 @@ impl Array {
         if host.element.format.is_some() {
             return numpy.call_method1("asarray", (slf,));
         }
-        // The buffer protocol has no letter for this type, but the package that gives numpy the type has a name.
+        // The buffer protocol has no letter for this type, but the package that extends numpy has a name.
         let types = py.import("ml_dtypes").map_err(|_| {
             PyTypeError::new_err(format!("numpy knows {} only with the package ml_dtypes", host.element.name))
         })?;
@@ -115,8 +94,8 @@ impl Array {
         flat.call_method1("reshape", (slf.get().shape(py)?,))
     }
 
-    /// The array as numpy asks for it where the buffer protocol fails, as for a type that has no letter there. Without this numpy
-    /// goes on without an error, and makes one object of the whole array.
+    /// Numpy calls this if the buffer protocol fails, as for a type that has no letter there. Without it numpy does
+    /// not fail, but makes one object of the whole array.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -128,13 +107,11 @@ impl Array {
             Some(dtype) => own.call_method1("astype", (dtype, "K", "unsafe", true, false))?,
             None => own.clone(),
         };
-        // A type that the buffer protocol has no letter for is copied already.
+        // A type without a letter in the buffer protocol is copied already.
         let is_copy = slf.get().element()?.format.is_none() || !array.is(&own);
         match copy {
-            Some(false) if is_copy => {
-                Err(PyValueError::new_err("this array becomes numpy's of that type only by a copy"))
-            }
-            // What `numpy()` returns is read-only also where it is a copy.
+            Some(false) if is_copy => Err(PyValueError::new_err("numpy's array of that type needs a copy")),
+            // `numpy()` returns a read-only array even if it is a copy.
             Some(true) => array.call_method0("copy"),
             _ => Ok(array),
         }
@@ -159,12 +136,12 @@ impl Array {
         format!("<iree_hal.Array {shape} {element} on {}>", self.device.identifier())
     }
 
-    /// Where DLPack finds the bytes: on the host.
+    /// The DLPack device of the bytes: the host.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::HOST
     }
 
-    /// The array for another library, in place where the host can map the device's memory.
+    /// The array for another library, in place if the host can map the device's memory.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -174,7 +151,7 @@ impl Array {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // Results are ready when Python has them, so there is nothing to order behind.
+        // Results are ready when Python has them, so no stream needs to wait.
         let _ = stream;
         if dl_device.is_some_and(|device| device != dlpack::HOST) {
             return Err(PyBufferError::new_err(
@@ -182,7 +159,7 @@ impl Array {
             ));
         }
         if copy == Some(true) {
-            return Err(PyBufferError::new_err("the consumer of the array makes copies: ask for none here"));
+            return Err(PyBufferError::new_err("arrays are exported without a copy; let the consumer copy"));
         }
         dlpack::export(py, self.host(py)?, max_version.is_some_and(|version| version.0 >= 1))
     }
@@ -202,7 +179,8 @@ impl Array {
             ))
         })?;
         let asked = |flag: c_int| flags & flag == flag;
-        // SAFETY: the buffer is Python's to be filled, and everything it points to lives as long as the array, which it keeps.
+        // SAFETY: the buffer is Python's to be filled, and everything it points to lives as long as the array,
+        // which it keeps.
         unsafe {
             (*buffer).buf = host.view.data().cast_mut().cast::<c_void>();
             (*buffer).len = isize::try_from(host.length)?;

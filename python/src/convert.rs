@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! From Python's values to the runtime's, and back.
+//! Conversions of Python's values to the runtime's, and back.
 
 use crate::array::Array;
 use crate::dlpack;
@@ -12,20 +12,19 @@ use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What a module says of an argument that is an object.
+/// The declared type of an argument that is an object.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Declared {
-    /// Nothing.
     #[default]
     Unknown,
     /// An array of these elements.
     Array(Element),
-    /// A list of anything.
+    /// A list of any values.
     List,
 }
 
 impl Declared {
-    /// What numbers without a type become.
+    /// The element type for numbers without a type.
     fn element(self) -> Option<Element> {
         match self {
             Declared::Array(element) => Some(element),
@@ -34,19 +33,19 @@ impl Declared {
     }
 }
 
-/// Whether memory of the program's is copied to the device.
+/// Whether the program's memory is copied to the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copying {
     /// Always: later changes do not show.
     Always,
-    /// Only where the device cannot use it in place.
+    /// Only if the device cannot use it in place.
     IfNeeded,
-    /// Never: where it cannot be used in place, that is an error.
+    /// Never: memory that cannot be used in place is an error.
     Never,
 }
 
 impl Copying {
-    /// As numpy's and DLPack's `copy` says it.
+    /// From numpy's and DLPack's argument `copy`.
     pub(crate) fn from_option(copy: Option<bool>) -> Self {
         match copy {
             Some(true) => Self::Always,
@@ -56,7 +55,7 @@ impl Copying {
     }
 }
 
-/// The host's memory that an object shows, with its shape and type.
+/// The host memory of an object, with its shape and type.
 struct Source {
     data: NonNull<std::ffi::c_void>,
     length: usize,
@@ -66,7 +65,8 @@ struct Source {
 }
 
 impl Source {
-    /// What an object shows by the buffer protocol; nothing if it has none, or its elements do not lie one behind the other.
+    /// The memory that an object exposes by the buffer protocol; `None` without one, or if its elements are not
+    /// contiguous.
     fn of_buffer(object: &Bound<'_, PyAny>) -> Option<Self> {
         let buffer = PyUntypedBuffer::get(object).ok()?;
         let element = Element::from_format(buffer.format().to_bytes(), buffer.item_size())?;
@@ -79,7 +79,7 @@ impl Source {
         })
     }
 
-    /// What an object exports by DLPack.
+    /// The memory that an object exports by DLPack.
     fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let taken = dlpack::take(object)?;
         let count: usize = taken.shape.iter().product();
@@ -92,7 +92,7 @@ impl Source {
         })
     }
 
-    /// An object by whatever it offers, or as numpy understands it; `element` says what numbers without a type become.
+    /// An object by any of these protocols, or converted by numpy; `element` is the type for numbers without one.
     fn of(object: &Bound<'_, PyAny>, element: Option<Element>) -> PyResult<Self> {
         if let Some(source) = Self::of_buffer(object) {
             return Ok(source);
@@ -109,13 +109,13 @@ impl Source {
             arguments.set_item("dtype", element.name)?;
         }
         let array = numpy.call_method("ascontiguousarray", (object,), Some(&arguments))?;
-        // numpy makes one dimension of none.
+        // Numpy turns zero dimensions into one.
         let shape = numpy.call_method1("shape", (object,))?.extract()?;
         let source = Self::of_buffer(&array).or_else(|| Self::of_extension(&array));
         source.map(|source| Self { shape, ..source }).ok_or_else(|| refused(object, &array))
     }
 
-    /// An array whose type numpy has from `ml_dtypes`, which the buffer protocol does not name.
+    /// An array with a type of `ml_dtypes`, which the buffer protocol does not name.
     fn of_extension(array: &Bound<'_, PyAny>) -> Option<Self> {
         let name: String = array.getattr("dtype").ok()?.getattr("name").ok()?.extract().ok()?;
         let element = Element::named(&name)?;
@@ -123,7 +123,7 @@ impl Source {
         Self::of_buffer(&bytes).map(|source| Self { element, ..source })
     }
 
-    /// The array on a device.
+    /// Puts the array on a device.
     fn place(self, py: Python<'_>, device: &Device, copying: Copying) -> PyResult<View> {
         let Self { data, length, shape, element, owner } = self;
         if copying == Copying::Always {
@@ -136,19 +136,19 @@ impl Source {
                 "this device cannot use the memory in place: {}",
                 error.message
             ))),
-            // The memory is held by `memory` until it is copied.
+            // `memory` keeps the bytes until they are copied.
             Err((_, memory)) => upload(py, device, &shape, element, memory.data, memory.length),
         }
     }
 }
 
-/// Says why an object, as numpy understands it, cannot become an array of a device.
+/// Explains why an object, as numpy converts it, cannot become an array of a device.
 fn refused(object: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyErr {
     let name = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
     let elements = array.getattr("dtype").map_or_else(|_| "?".into(), |dtype| dtype.to_string());
     PyTypeError::new_err(format!(
-        "a {name} of elements of type {elements} cannot become an array of a device; convert it to one of {}, in this \
-         machine's byte order",
+        "a {name} of elements of type {elements} cannot become a device's array; convert it to one of {}, in \
+         this machine's byte order",
         Element::names()
     ))
 }
@@ -166,7 +166,6 @@ fn upload(
     Ok(py.detach(|| View::upload(device, shape, element, bytes))?)
 }
 
-/// An object as an array on a device.
 pub(crate) fn array(
     object: &Bound<'_, PyAny>,
     device: &Device,
@@ -177,13 +176,14 @@ pub(crate) fn array(
     Source::of(object, element)?.place(object.py(), device, copying)
 }
 
-/// What an object exports by DLPack as an array on a device.
+/// An object's DLPack export as an array on a device.
 pub(crate) fn from_dlpack(object: &Bound<'_, PyAny>, device: &Device, copying: Copying) -> PyResult<View> {
     check_not_forked()?;
     Source::of_dlpack(object)?.place(object.py(), device, copying)
 }
 
-/// An argument that the machine passes as `kind`, so deep in lists; numbers become arrays of the declared type.
+/// Converts an argument that the machine passes as `kind`, at this depth of lists; numbers become arrays of the
+/// declared type.
 pub(crate) fn argument(
     object: &Bound<'_, PyAny>,
     kind: Kind,
@@ -198,7 +198,7 @@ pub(crate) fn argument(
         Kind::F64 => Value::F64(object.extract()?),
         Kind::Object if object.is_none() => match declared {
             Declared::Array(element) => {
-                let message = format!("it takes an array of {} and was given None", element.name);
+                let message = format!("it takes an array of {} and got None", element.name);
                 return Err(PyTypeError::new_err(message));
             }
             Declared::List | Declared::Unknown => Value::None,
@@ -215,20 +215,18 @@ pub(crate) fn argument(
     })
 }
 
-/// How deep lists may lie in each other: few enough for any thread's stack.
+/// The deepest nesting of lists, small enough for any thread's stack.
 const DEEPEST: usize = 64;
 
-/// Refuses what lies too deep in lists, as everything does in one that is in itself.
+/// Refuses lists that are nested too deeply, as a list that contains itself is.
 pub(crate) fn check_depth(depth: usize) -> PyResult<()> {
     if depth <= DEEPEST {
         return Ok(());
     }
-    Err(PyValueError::new_err(format!(
-        "lists lie more than {DEEPEST} deep in each other here; is one of them in itself?"
-    )))
+    Err(PyValueError::new_err(format!("lists are nested more than {DEEPEST} deep; does one contain itself?")))
 }
 
-/// The elements of a list, and of those in it: numbers, arrays, and nothing.
+/// Converts a list and the lists in it: numbers, arrays, and `None`.
 fn list(object: &Bound<'_, PyAny>, device: Option<&Device>, depth: usize) -> PyResult<Value> {
     check_depth(depth)?;
     let values = object.try_iter()?.map(|element| {
@@ -246,7 +244,7 @@ fn list(object: &Bound<'_, PyAny>, device: Option<&Device>, depth: usize) -> PyR
     values.collect::<PyResult<_>>().map(Value::List)
 }
 
-/// The results of a call: nothing for none, the one for one, else a tuple.
+/// The results of a call: `None` for none, the result itself for one, otherwise a tuple.
 pub(crate) fn results(py: Python<'_>, values: &[Value], program: &Arc<Program>) -> PyResult<Py<PyAny>> {
     match values {
         [] => Ok(py.None()),
@@ -270,7 +268,7 @@ fn result(py: Python<'_>, value: &Value, program: &Arc<Program>) -> PyResult<Py<
             let device = view
                 .device()
                 .or_else(|| program.device().cloned())
-                .ok_or_else(|| PyTypeError::new_err("the function returned an array that no device has"))?;
+                .ok_or_else(|| PyTypeError::new_err("the function returned an array that is on no device"))?;
             Py::new(py, Array::new(view.clone(), device, Some(program.clone())))?.into_any()
         }
         Value::List(values) => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Devices, as Python sees them.
+//! The Python classes of devices.
 
 use crate::array::Array;
 use crate::convert::{self, Copying};
@@ -17,20 +17,20 @@ pub(crate) fn drivers(py: Python<'_>) -> PyResult<Vec<String>> {
     Ok(py.detach(runtime::drivers)?)
 }
 
-/// A device that a driver has found.
+/// A device that a driver lists.
 #[pyclass(frozen, get_all, module = "iree_hal")]
 pub(crate) struct DeviceInfo {
     /// The driver's name.
     driver: String,
-    /// What stands behind `driver://` to get the device.
+    /// The part of the URI after `driver://`.
     path: String,
-    /// What it is. An emulated device says so.
+    /// A description. An emulated device says so.
     name: String,
 }
 
 #[pymethods]
 impl DeviceInfo {
-    /// What `Device` opens it by.
+    /// The URI for `Device`.
     #[getter]
     fn uri(&self) -> String {
         format!("{}://{}", self.driver, self.path)
@@ -41,7 +41,7 @@ impl DeviceInfo {
     }
 }
 
-/// The devices that one driver finds, or all of them, without opening any. A driver whose hardware is missing finds none.
+/// The devices that one driver lists, or all of them, without opening any. A driver without hardware lists none.
 #[pyfunction]
 #[pyo3(signature = (driver=None))]
 pub(crate) fn devices(py: Python<'_>, driver: Option<&str>) -> PyResult<Vec<DeviceInfo>> {
@@ -53,8 +53,11 @@ pub(crate) fn devices(py: Python<'_>, driver: Option<&str>) -> PyResult<Vec<Devi
             .flat_map(|driver| runtime::list(driver).unwrap_or_default())
             .collect()),
     })?;
-    let info =
-        |found: runtime::Listed| DeviceInfo { driver: found.driver, path: found.path, name: found.name };
+    let info = |found: runtime::ListedDevice| DeviceInfo {
+        driver: found.driver,
+        path: found.path,
+        name: found.name,
+    };
     Ok(listed.into_iter().map(info).collect())
 }
 
@@ -86,23 +89,23 @@ impl Device {
         Self::open(py, uri)
     }
 
-    /// What it was opened by.
+    /// The URI that it was opened with.
     #[getter]
     fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// What it calls itself.
+    /// The device's own name.
     #[getter]
     fn name(&self) -> String {
         self.device.identifier()
     }
 
-    /// An array of numbers, numpy's, or another library's with DLPack, on the device.
+    /// An array on the device, of numbers, of a numpy array, or of another library's array by DLPack.
     ///
-    /// It is copied, unless `copy` is `False`, which uses the memory in place or raises `BufferError`, or `None`, which copies
-    /// only where it cannot. Memory that is used in place shows later changes, and must not be changed while the device works
-    /// on it. `dtype` is for numbers that have no type.
+    /// It is a copy, unless `copy` is `False`, which uses the memory in place or raises `BufferError`, or `None`,
+    /// which copies only if the device cannot use the memory in place. Memory in use shows later changes, and must
+    /// not be changed while the device works on it. `dtype` is for numbers that have no type.
     #[pyo3(signature = (object, dtype=None, *, copy=Some(true)))]
     fn array(&self, object: &Bound<'_, PyAny>, dtype: Option<&str>, copy: Option<bool>) -> PyResult<Array> {
         let element = dtype.map(element).transpose()?;
@@ -110,7 +113,7 @@ impl Device {
         Ok(Array::new(view, self.device.clone(), None))
     }
 
-    /// What another library exports by DLPack, on the device: in place where it can be used there, else copied.
+    /// Another library's DLPack export on the device: in place if the device can use it, otherwise copied.
     #[expect(clippy::wrong_self_convention, reason = "what Python's libraries call it")]
     #[pyo3(signature = (object, *, copy=None))]
     fn from_dlpack(&self, object: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<Array> {
@@ -118,7 +121,7 @@ impl Device {
         Ok(Array::new(view, self.device.clone(), None))
     }
 
-    /// Writes what the device does to a file for IREE's `iree-profile`, while the block runs: `with device.profile(path):`
+    /// Writes a profile for IREE's `iree-profile` to a file, while the block runs: `with device.profile(path):`
     fn profile(&self, path: PathBuf) -> Profile {
         Profile { device: self.device.clone(), path, session: Mutex::new(None) }
     }
@@ -128,25 +131,26 @@ impl Device {
     }
 }
 
-/// Refuses text that C would take for less than it is.
+/// Refuses text with a NUL, where C would end it.
 fn check_text(text: &str) -> PyResult<()> {
     if text.contains('\0') {
-        return Err(PyValueError::new_err(format!("{text:?} has a NUL, which no device or driver has")));
+        return Err(PyValueError::new_err(format!(
+            "{text:?} has a NUL, which no name of a device or driver has"
+        )));
     }
     Ok(())
 }
 
-/// The type with this name.
 fn element(name: &str) -> PyResult<Element> {
     Element::named(name).ok_or_else(|| {
         PyTypeError::new_err(format!(
-            "arrays have no elements of type '{name}'; there are {}",
+            "arrays have no elements of type '{name}'; the types are {}",
             Element::names()
         ))
     })
 }
 
-/// A profile of a device: taken between `with` and the end of its block.
+/// A profile of a device, taken between `with` and the end of its block.
 #[pyclass(frozen, module = "iree_hal")]
 pub(crate) struct Profile {
     device: runtime::Device,
@@ -164,10 +168,7 @@ impl Profile {
         slf.py().detach(|| {
             let mut session = profile.session.lock();
             if session.is_some() {
-                return Err(runtime::Error::new(
-                    "FAILED_PRECONDITION",
-                    "this profile is being taken already",
-                ));
+                return Err(runtime::Error::new("FAILED_PRECONDITION", "this profile has begun already"));
             }
             *session = Some(runtime::Profile::begin(&profile.device, path)?);
             Ok(())
@@ -184,7 +185,7 @@ impl Profile {
     ) -> PyResult<()> {
         runtime::check_not_forked()?;
         let session = self.session.lock().take();
-        let session = session.ok_or_else(|| Error::new_err("this profile is not being taken"))?;
+        let session = session.ok_or_else(|| Error::new_err("this profile has not begun"))?;
         Ok(py.detach(|| session.end())?)
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! DLPack, both ways: arrays that change hands without their bytes being copied.
+//! DLPack, both ways: arrays that change hands without a copy.
 //!
-//! A capsule holds a structure with a deleter. A consumer that takes it renames the capsule and calls the deleter once; a capsule that
-//! was not taken is freed with its structure by its own destructor. Both versions of the structure are spoken.
+//! A capsule holds a structure with a deleter. A consumer takes the structure: it renames the capsule and calls the
+//! deleter once. A capsule that was not taken is freed with its structure by its own destructor. Both versions of
+//! the structure are supported.
 
-use crate::array::Host;
+use crate::host_array::HostArray;
 use crate::runtime::Element;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
@@ -15,9 +16,9 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The host, as DLPack names devices: its type and its number.
+/// DLPack's device type and number of the host.
 pub(crate) const HOST: (i32, i32) = (1, 0);
-/// Host memory that CUDA or ROCm has pinned: the host's too.
+/// DLPack's types of host memory that CUDA or ROCm has pinned.
 const PINNED: [i32; 2] = [3, 11];
 
 const PLAIN: &CStr = c"dltensor";
@@ -25,9 +26,9 @@ const PLAIN_USED: &CStr = c"used_dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 
-/// It must not be written.
+/// DLPack's flag of read-only bytes.
 const READ_ONLY: u64 = 1;
-/// The bytes are a copy of the receiver's own.
+/// DLPack's flag of bytes that are the receiver's copy.
 const IS_COPIED: u64 = 2;
 
 #[repr(C)]
@@ -61,11 +62,11 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// A structure of DLPack's: what both versions have.
+/// The common part of both versions of DLPack's structure.
 trait Managed: Sized {
-    /// What a capsule with it is called until it is taken.
+    /// The name of a capsule until it is taken.
     const NAME: &'static CStr;
-    /// And afterwards.
+    /// The name of a capsule after it was taken.
     const USED: &'static CStr;
 
     fn tensor(&self) -> &Tensor;
@@ -103,16 +104,16 @@ impl Managed for Versioned {
     }
 }
 
-/// Ends a structure of ours: the box itself, and the array that it kept.
+/// Frees a structure of ours: the box, and the array that it kept.
 unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
     // SAFETY: made by `export`, and ended once, as DLPack asks of its owner.
     unsafe {
         let managed = Box::from_raw(managed);
-        drop(Arc::from_raw(managed.context().cast::<Host>()));
+        drop(Arc::from_raw(managed.context().cast::<HostArray>()));
     }
 }
 
-/// Ends a capsule that was not taken.
+/// Frees a capsule that was not taken.
 unsafe extern "C" fn destroy<M: Managed>(capsule: *mut ffi::PyObject) {
     // SAFETY: Python destroys a capsule of ours; under its first name it still has the structure.
     unsafe {
@@ -135,7 +136,11 @@ fn capsule<M: Managed>(py: Python<'_>, managed: M) -> PyResult<Bound<'_, PyAny>>
 }
 
 /// A capsule with the bytes of an array, which it keeps.
-pub(crate) fn export<'py>(py: Python<'py>, host: &Arc<Host>, versioned: bool) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn export<'py>(
+    py: Python<'py>,
+    host: &Arc<HostArray>,
+    versioned: bool,
+) -> PyResult<Bound<'py, PyAny>> {
     let (code, bits) = host.element.dlpack;
     let tensor = Tensor {
         data: host.view.data().cast_mut().cast(),
@@ -158,29 +163,29 @@ pub(crate) fn export<'py>(py: Python<'py>, host: &Arc<Host>, versioned: bool) ->
     }
 }
 
-/// An array of another library's, taken out of its capsule.
-pub(crate) struct Taken {
-    /// Where its bytes begin.
+/// Another library's array, taken from its capsule.
+pub(crate) struct ImportedTensor {
+    /// The address of its bytes.
     pub(crate) data: NonNull<c_void>,
     /// Its dimensions.
     pub(crate) shape: Vec<usize>,
     /// The type of its elements.
     pub(crate) element: Element,
-    /// Ends the other library's structure when it is dropped.
+    /// Calls the other library's deleter when it is dropped.
     pub(crate) owner: Box<dyn Send>,
 }
 
-/// The structure of another library.
+/// Another library's structure.
 ///
 /// # Invariants
 ///
-/// It was taken out of its capsule, is valid until its deleter is called, and this alone calls that.
-struct Owner<M: Managed>(NonNull<M>);
+/// It was taken from its capsule, is valid until its deleter is called, and only this calls that.
+struct ForeignTensor<M: Managed>(NonNull<M>);
 
 // SAFETY: DLPack lets the deleter be called from any thread.
-unsafe impl<M: Managed> Send for Owner<M> {}
+unsafe impl<M: Managed> Send for ForeignTensor<M> {}
 
-impl<M: Managed> Drop for Owner<M> {
+impl<M: Managed> Drop for ForeignTensor<M> {
     fn drop(&mut self) {
         // SAFETY: valid, and ended here alone, by the invariant.
         unsafe {
@@ -191,13 +196,13 @@ impl<M: Managed> Drop for Owner<M> {
     }
 }
 
-/// Takes what an object exports.
-pub(crate) fn take(object: &Bound<'_, PyAny>) -> PyResult<Taken> {
+/// Takes an object's export.
+pub(crate) fn take(object: &Bound<'_, PyAny>) -> PyResult<ImportedTensor> {
     let py = object.py();
     let arguments = PyDict::new(py);
     arguments.set_item("max_version", (1, 0))?;
     let capsule = match object.call_method("__dlpack__", (), Some(&arguments)) {
-        // A library from before versions.
+        // A library without versions.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__")?,
         outcome => outcome?,
     };
@@ -206,12 +211,12 @@ pub(crate) fn take(object: &Bound<'_, PyAny>) -> PyResult<Taken> {
     }
     match owner::<Plain>(&capsule) {
         Some(owner) => describe(owner),
-        None => Err(PyTypeError::new_err("__dlpack__ gave no capsule of DLPack's")),
+        None => Err(PyTypeError::new_err("__dlpack__ returned no DLPack capsule")),
     }
 }
 
 /// The structure of a capsule, which is marked as taken.
-fn owner<M: Managed>(capsule: &Bound<'_, PyAny>) -> Option<Owner<M>> {
+fn owner<M: Managed>(capsule: &Bound<'_, PyAny>) -> Option<ForeignTensor<M>> {
     // SAFETY: asked of a live object; under this name the pointer is what the name says.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), M::NAME.as_ptr()) != 1 {
@@ -219,31 +224,30 @@ fn owner<M: Managed>(capsule: &Bound<'_, PyAny>) -> Option<Owner<M>> {
         }
         let managed = ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()).cast::<M>();
         ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr());
-        NonNull::new(managed).map(Owner)
+        NonNull::new(managed).map(ForeignTensor)
     }
 }
 
-fn describe<M: Managed + 'static>(owner: Owner<M>) -> PyResult<Taken> {
+fn describe<M: Managed + 'static>(owner: ForeignTensor<M>) -> PyResult<ImportedTensor> {
     // SAFETY: valid as long as `owner`, by its invariant.
     let tensor = unsafe { owner.0.as_ref() }.tensor();
     if tensor.device_type != HOST.0 && !PINNED.contains(&tensor.device_type) {
         return Err(PyBufferError::new_err(format!(
-            "the array is on DLPack's device ({}, {}); only the host's memory can be taken: copy it to the host first",
+            "the array is on DLPack's device ({}, {}); only host memory can be imported: copy it to the host \
+             first",
             tensor.device_type, tensor.device_id
         )));
     }
     let element =
         Element::from_dlpack(tensor.code, tensor.bits).filter(|_| tensor.lanes == 1).ok_or_else(|| {
             PyTypeError::new_err(format!(
-                "DLPack's type with code {}, {} bits and {} lanes is not one that arrays can have here",
+                "arrays cannot have DLPack's type with code {}, {} bits and {} lanes",
                 tensor.code, tensor.bits, tensor.lanes
             ))
         })?;
     let rank = usize::try_from(tensor.rank)?;
     if rank > 0 && tensor.shape.is_null() {
-        return Err(PyBufferError::new_err(format!(
-            "the array has {rank} dimensions, and its maker does not say how long they are"
-        )));
+        return Err(PyBufferError::new_err(format!("the array has {rank} dimensions but no shape")));
     }
     // SAFETY: a structure has as many dimensions as its rank, and strides as many or none.
     let (shape, strides) = unsafe {
@@ -257,7 +261,7 @@ fn describe<M: Managed + 'static>(owner: Owner<M>) -> PyResult<Taken> {
     }
     let shape = shape.iter().map(|dimension| Ok(usize::try_from(*dimension)?)).collect::<PyResult<_>>()?;
     let data = tensor.data.wrapping_byte_add(usize::try_from(tensor.offset)?);
-    Ok(Taken {
+    Ok(ImportedTensor {
         data: NonNull::new(data).unwrap_or(NonNull::dangling()),
         shape,
         element,
@@ -265,7 +269,7 @@ fn describe<M: Managed + 'static>(owner: Owner<M>) -> PyResult<Taken> {
     })
 }
 
-/// Whether elements lie one behind the other, the last dimension innermost. Where there are none, strides mean nothing.
+/// True if the elements are contiguous, the last dimension innermost. Without elements, strides mean nothing.
 fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
     if shape.contains(&0) {
         return true;

@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Calls that are under way.
+//! The Python class `Future`: calls that are under way.
 
 use crate::convert;
 use crate::error::Error;
-use crate::runtime::{self, Program, Started, Value};
+use crate::runtime::{self, Program, StartedCall, Value};
 use parking_lot::{Condvar, Mutex};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The results of a call, which may not be there yet.
+/// The results of a call, which may not be ready yet.
 ///
-/// `result()` waits for them, `await` does in a coroutine. As an argument of another call a future stands for its result: where
-/// both functions take fences the device goes from one to the other without the host.
+/// `result()` waits for them, and so does `await` in a coroutine. As an argument of another call a future stands
+/// for its result: if both functions take fences, the device goes from one to the other without the host.
 #[pyclass(frozen, module = "iree_hal")]
 pub(crate) struct Future {
-    work: Work,
+    work: RunningCall,
     program: Arc<Program>,
 }
 
-/// How a call is under way.
+/// How a call runs.
 #[derive(Clone)]
-pub(crate) enum Work {
+pub(crate) enum RunningCall {
     /// On the device: the function takes fences.
-    Begun(Arc<Started>),
+    Begun(Arc<StartedCall>),
     /// On a thread, which waits for the device.
-    Threaded(Arc<Pending>),
+    Threaded(Arc<ThreadedCall>),
 }
 
-/// What a thread will have found.
+/// The outcome of a call on a thread.
 #[derive(Default)]
-pub(crate) struct Pending {
+pub(crate) struct ThreadedCall {
     outcome: Mutex<Option<runtime::Result<Vec<Value>>>>,
     changed: Condvar,
 }
 
-impl Pending {
-    /// Runs a call on a thread of its own.
+impl ThreadedCall {
+    /// Runs a call on its own thread.
     pub(crate) fn run(
         call: impl FnOnce() -> runtime::Result<Vec<Value>> + Send + 'static,
     ) -> PyResult<Arc<Self>> {
@@ -51,12 +51,14 @@ impl Pending {
                 *kept.outcome.lock() = Some(outcome);
                 kept.changed.notify_all();
             })
-            .map_err(|error| Error::new_err(format!("there is no thread to wait on: {error}")))?;
+            .map_err(|error| {
+                Error::new_err(format!("the thread that waits could not be started: {error}"))
+            })?;
         Ok(pending)
     }
 
-    fn wait(&self, patience: Option<Duration>) -> runtime::Result<Vec<Value>> {
-        let end = patience.map(|patience| Instant::now() + patience);
+    fn wait(&self, timeout: Option<Duration>) -> runtime::Result<Vec<Value>> {
+        let end = timeout.map(|timeout| Instant::now() + timeout);
         let mut outcome = self.outcome.lock();
         loop {
             if let Some(outcome) = outcome.as_ref() {
@@ -73,27 +75,27 @@ impl Pending {
     }
 }
 
-impl Work {
-    /// The results, once they have their bytes.
-    pub(crate) fn wait(&self, patience: Option<Duration>) -> runtime::Result<Vec<Value>> {
+impl RunningCall {
+    /// The results, once they are ready.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> runtime::Result<Vec<Value>> {
         match self {
-            Work::Begun(started) => {
-                started.wait(patience)?;
+            RunningCall::Begun(started) => {
+                started.wait(timeout)?;
                 Ok(started.results.clone())
             }
-            Work::Threaded(pending) => pending.wait(patience),
+            RunningCall::Threaded(pending) => pending.wait(timeout),
         }
     }
 
     fn is_done(&self) -> bool {
         match self {
-            Work::Begun(started) => started.is_done(),
-            Work::Threaded(pending) => pending.outcome.lock().is_some(),
+            RunningCall::Begun(started) => started.is_done(),
+            RunningCall::Threaded(pending) => pending.outcome.lock().is_some(),
         }
     }
 }
 
-/// The one result that a future stands for as an argument.
+/// The only result of a future that is passed as an argument.
 pub(crate) fn single(values: &[Value]) -> runtime::Result<Value> {
     match values {
         [value] => Ok(value.clone()),
@@ -108,33 +110,33 @@ pub(crate) fn single(values: &[Value]) -> runtime::Result<Value> {
 }
 
 impl Future {
-    pub(crate) fn new(work: Work, program: Arc<Program>) -> Self {
+    pub(crate) fn new(work: RunningCall, program: Arc<Program>) -> Self {
         Self { work, program }
     }
 
-    pub(crate) fn work(&self) -> &Work {
+    pub(crate) fn work(&self) -> &RunningCall {
         &self.work
     }
 }
 
 #[pymethods]
 impl Future {
-    /// Waits for the results, for at most `timeout` seconds, and returns them as the call would have.
+    /// Waits for the results, for at most `timeout` seconds, and returns them as the call would.
     #[pyo3(signature = (timeout=None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        let patience = timeout.map(patience).transpose()?.flatten();
+        let timeout = timeout.map(parse_timeout).transpose()?.flatten();
         runtime::check_not_forked()?;
-        let values = py.detach(|| self.work.wait(patience))?;
+        let values = py.detach(|| self.work.wait(timeout))?;
         convert::results(py, &values, &self.program)
     }
 
-    /// Whether the call has ended, well or not.
+    /// True if the call has ended, whether or not it succeeded.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         runtime::check_not_forked()?;
         Ok(py.detach(|| self.work.is_done()))
     }
 
-    /// Waits without keeping the event loop from other work.
+    /// Waits without blocking the event loop.
     fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let event_loop = slf.py().import("asyncio")?.call_method0("get_running_loop")?;
         let waiting =
@@ -150,13 +152,13 @@ impl Future {
     }
 }
 
-/// No wait takes so many seconds, and clocks can still add them.
+/// More seconds than any wait takes, which clocks can still add.
 const FOR_EVER: f64 = 1e9;
 
-/// How long to wait; without an end for as long as there is.
-fn patience(seconds: f64) -> PyResult<Option<Duration>> {
+/// The time to wait; `None` for infinite seconds.
+fn parse_timeout(seconds: f64) -> PyResult<Option<Duration>> {
     if seconds.is_nan() {
-        return Err(PyValueError::new_err("the time to wait is not a number"));
+        return Err(PyValueError::new_err("the timeout is not a number"));
     }
     Ok((seconds < FOR_EVER).then(|| Duration::from_secs_f64(seconds.max(0.0))))
 }

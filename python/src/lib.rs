@@ -2,8 +2,8 @@
 
 //! The extension module of the Python package `iree_hal`: IREE's runtime with the drivers of this repository.
 //!
-//! `runtime` is IREE without Python; the other modules are Python's classes over it. The interpreter is released wherever
-//! something may take long: loading, calling, waiting, copying.
+//! `runtime` is IREE without Python; the other modules are Python's classes over it. The interpreter lock is
+//! released while something may take long: loading, calling, waiting, copying.
 
 mod array;
 mod convert;
@@ -11,12 +11,13 @@ mod device;
 mod dlpack;
 mod error;
 mod future;
+mod host_array;
 mod module;
 mod runtime;
 
 use pyo3::prelude::*;
 
-/// What `iree_hal` is made of; people import that.
+/// The native part of `iree_hal`, which users import.
 #[pymodule]
 mod _native {
     #[pymodule_export]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Modules and their functions, as Python sees them.
+//! The Python classes of modules and functions.
 
 use crate::convert::{self, Declared};
 use crate::device::Device;
-use crate::future::{Future, Pending, Work, single};
-use crate::runtime::{self, Element, Kind, Program, Started, Value};
+use crate::future::{Future, RunningCall, ThreadedCall, single};
+use crate::runtime::{self, Element, Kind, Program, StartedCall, Value};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{
     PyAttributeError, PyBufferError, PyKeyError, PyOverflowError, PyTypeError, PyValueError,
@@ -17,21 +17,22 @@ use std::sync::Arc;
 
 /// A compiled module with its state, loaded for one device or several.
 ///
-/// `source` is the path of a `.vmfb` or its bytes. `device` is a `Device`, a URI, or a list of either for a module that was
-/// compiled for several. `parameters` gives the files of the module's parameters by scope: `{"model": "model.safetensors"}`.
+/// `source` is the path of a `.vmfb` or its bytes. `device` is a `Device`, a URI, or a list of either for a module
+/// that was compiled for several. `parameters` gives the files of the module's parameters by scope: `{"model":
+/// "model.safetensors"}`.
 ///
-/// Functions are attributes: `module.main(x)`. A module takes one call at a time, and calls of other threads wait; load it again
-/// for calls beside each other.
+/// Functions are attributes: `module.main(x)`. A module takes one call at a time, and calls of other threads wait;
+/// load it again for concurrent calls.
 #[pyclass(frozen, module = "iree_hal")]
 pub(crate) struct Module {
     program: Arc<Program>,
-    functions: Vec<Entry>,
+    functions: Vec<NamedFunction>,
     devices: Vec<Py<Device>>,
 }
 
-/// A name, and the function with it: one that takes fences is preferred where a call is submitted.
+/// A name, and its functions: a call with fences is preferred for `submit`.
 #[derive(Clone)]
-struct Entry {
+struct NamedFunction {
     plain: Option<runtime::Function>,
     fenced: Option<runtime::Function>,
     name: String,
@@ -70,7 +71,7 @@ impl Module {
         Ok(Self { program: Arc::new(program), functions, devices })
     }
 
-    /// What the module calls itself.
+    /// The module's own name.
     #[getter]
     fn name(&self) -> String {
         self.program.name()
@@ -120,10 +121,10 @@ pub(crate) struct Function {
     program: Arc<Program>,
 }
 
-/// An argument: there, or the result of a call that is under way.
+/// An argument: a value, or the result of a call that is under way.
 enum Argument {
     There(Value),
-    Coming(Work),
+    Running(RunningCall),
 }
 
 impl Function {
@@ -131,7 +132,7 @@ impl Function {
         let kinds = &self.plain.arguments;
         if objects.len() != kinds.len() {
             return Err(PyTypeError::new_err(format!(
-                "{} takes {} arguments and was given {}{}",
+                "{} takes {} arguments and got {}{}",
                 self.plain.name,
                 kinds.len(),
                 objects.len(),
@@ -155,7 +156,7 @@ impl Function {
             .collect()
     }
 
-    /// An error of an argument's type or value, with the argument's name. Others are the program's own.
+    /// An error of an argument's type or value, with the argument's name. Other errors are the program's own.
     fn about_argument(&self, py: Python<'_>, number: usize, error: PyErr) -> PyErr {
         let kind = error.get_type(py);
         let is_known = kind.is(py.get_type::<PyTypeError>())
@@ -171,7 +172,8 @@ impl Function {
         named
     }
 
-    /// What to call an argument in messages, as `argument %input0 of square`; by its number where the module does not name it.
+    /// The name of an argument for messages, as `argument %input0 of square`; its number if the module does not
+    /// name it.
     fn name_of_argument(&self, number: usize) -> String {
         let name = &self.plain.name;
         match argument_texts(&self.plain.declaration).nth(number).and_then(|text| text.split_once(':')) {
@@ -182,7 +184,7 @@ impl Function {
 
     fn argument(&self, object: &Bound<'_, PyAny>, kind: Kind, declared: Declared) -> PyResult<Argument> {
         if let Ok(future) = object.cast::<Future>() {
-            return Ok(Argument::Coming(future.get().work().clone()));
+            return Ok(Argument::Running(future.get().work().clone()));
         }
         convert::argument(object, kind, declared, self.program.device(), 0).map(Argument::There)
     }
@@ -190,7 +192,7 @@ impl Function {
 
 #[pymethods]
 impl Function {
-    /// Calls the function and waits for its results. The interpreter is free meanwhile.
+    /// Calls the function and waits for its results, without the interpreter lock.
     #[pyo3(signature = (*arguments))]
     fn __call__(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
         runtime::check_not_forked()?;
@@ -201,25 +203,27 @@ impl Function {
 
     /// Begins a call and returns a `Future`. Arguments may be futures.
     ///
-    /// A function that was compiled with `--iree-execution-model=async-external` returns before the device has begun; any other
-    /// runs on a thread, which waits.
+    /// A function that was compiled with `--iree-execution-model=async-external` returns before the device has
+    /// begun; any other runs on a thread, which waits.
     #[pyo3(signature = (*arguments))]
     fn submit(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> PyResult<Future> {
         runtime::check_not_forked()?;
         let arguments = self.arguments(arguments)?;
         let program = self.program.clone();
-        let threaded = |argument: &Argument| matches!(argument, Argument::Coming(Work::Threaded(_)));
+        let threaded = |argument: &Argument| matches!(argument, Argument::Running(RunningCall::Threaded(_)));
         let work = match &self.fenced {
             Some(function) if !arguments.iter().any(threaded) => {
                 let started = py.detach(|| {
                     let (values, after) = chain(arguments)?;
                     self.program.begin(function, &values, &after)
                 })?;
-                Work::Begun(Arc::new(started))
+                RunningCall::Begun(Arc::new(started))
             }
             _ => {
                 let (kept, function) = (program.clone(), self.plain.clone());
-                Work::Threaded(Pending::run(move || kept.call(&function, &wait_for_values(arguments)?))?)
+                RunningCall::Threaded(ThreadedCall::run(move || {
+                    kept.call(&function, &wait_for_values(arguments)?)
+                })?)
             }
         };
         Ok(Future::new(work, program))
@@ -231,13 +235,13 @@ impl Function {
         &self.plain.name
     }
 
-    /// How it was declared, if the module says.
+    /// The declaration, if the module has one.
     #[getter]
     fn declaration(&self) -> &str {
         &self.plain.declaration
     }
 
-    /// Whether `submit` returns before the device has begun, without a thread.
+    /// True if `submit` returns before the device has begun, without a thread.
     #[getter]
     fn is_asynchronous(&self) -> bool {
         self.fenced.is_some()
@@ -249,41 +253,41 @@ impl Function {
     }
 }
 
-/// The values of arguments, once all are there.
+/// The values of arguments, once all are ready.
 fn wait_for_values(arguments: Vec<Argument>) -> runtime::Result<Vec<Value>> {
     arguments
         .into_iter()
         .map(|argument| match argument {
             Argument::There(value) => Ok(value),
-            Argument::Coming(work) => single(&work.wait(None)?),
+            Argument::Running(work) => single(&work.wait(None)?),
         })
         .collect()
 }
 
-/// The values of arguments, and the calls that give them their bytes.
-fn chain(arguments: Vec<Argument>) -> runtime::Result<(Vec<Value>, Vec<Arc<Started>>)> {
+/// The values of arguments, and the calls that fill them.
+fn chain(arguments: Vec<Argument>) -> runtime::Result<(Vec<Value>, Vec<Arc<StartedCall>>)> {
     let mut after = Vec::new();
     let values = arguments
         .into_iter()
         .map(|argument| match argument {
             Argument::There(value) => Ok(value),
-            Argument::Coming(Work::Begun(started)) => {
+            Argument::Running(RunningCall::Begun(started)) => {
                 let value = single(&started.results)?;
                 after.push(started);
                 Ok(value)
             }
-            Argument::Coming(work) => single(&work.wait(None)?),
+            Argument::Running(work) => single(&work.wait(None)?),
         })
         .collect::<runtime::Result<_>>()?;
     Ok((values, after))
 }
 
 /// One entry for each name.
-fn entries(functions: Vec<runtime::Function>) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = Vec::new();
+fn entries(functions: Vec<runtime::Function>) -> Vec<NamedFunction> {
+    let mut entries: Vec<NamedFunction> = Vec::new();
     for function in functions {
         let at = entries.iter().position(|entry| entry.name == function.name).unwrap_or_else(|| {
-            entries.push(Entry { plain: None, fenced: None, name: function.name.clone() });
+            entries.push(NamedFunction { plain: None, fenced: None, name: function.name.clone() });
             entries.len() - 1
         });
         #[expect(clippy::indexing_slicing, reason = "it was just found or added")]
@@ -294,7 +298,7 @@ fn entries(functions: Vec<runtime::Function>) -> Vec<Entry> {
     entries
 }
 
-/// The bytes of a module: of a file, or as they are.
+/// The bytes of a module, from a file or as they are.
 fn bytes(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if let Ok(path) = source.extract::<PathBuf>() {
         return Ok(source.py().detach(|| runtime::read(&path))?);
@@ -304,7 +308,7 @@ fn bytes(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     buffer.to_vec(source.py())
 }
 
-/// Devices, which are opened where only their URIs are given.
+/// Devices; those that are given as URIs are opened.
 fn devices(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Vec<Py<Device>>> {
     convert::check_depth(depth)?;
     if let Ok(device) = object.cast::<Device>() {
@@ -327,7 +331,7 @@ fn devices(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Vec<Py<Device>>>
 fn files(parameters: &Bound<'_, PyDict>) -> PyResult<Vec<(String, String)>> {
     let wrong = |_| {
         PyTypeError::new_err(
-            "parameters are given by scope, as text, with a path or a list of paths: {\"model\": \"model.safetensors\"}",
+            "parameters map a scope to a path or a list of paths: {\"model\": \"model.safetensors\"}",
         )
     };
     let mut files = Vec::new();
@@ -344,7 +348,7 @@ fn files(parameters: &Bound<'_, PyDict>) -> PyResult<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// What a declaration says of its arguments: `sync func @f(%x: tensor<4xf32>, …)`.
+/// The declared types of the arguments in `sync func @f(%x: tensor<4xf32>, …)`.
 fn declared(declaration: &str) -> Vec<Declared> {
     argument_texts(declaration).map(|argument| one(argument).unwrap_or_default()).collect()
 }
@@ -356,14 +360,14 @@ fn argument_texts(declaration: &str) -> impl Iterator<Item = &str> {
     arguments.split('%').skip(1)
 }
 
-/// What one argument's text says, as `x: tensor<?x4xf32>`.
+/// The declared type of one argument, such as `x: tensor<?x4xf32>`.
 fn one(argument: &str) -> Option<Declared> {
     if argument.contains("!util.list<") {
         return Some(Declared::List);
     }
     let (_, inside) = argument.split_once("tensor<")?;
     let inside = inside.rsplit_once('>')?.0.split(',').next()?;
-    // Dimensions end with an x each; the x of `complex` ends none.
+    // Each dimension ends with an x; the x of `complex` ends none.
     let kind = match inside.find("complex") {
         Some(at) => inside.get(at..)?,
         None => inside.rsplit('x').next()?,

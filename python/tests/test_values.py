@@ -37,7 +37,7 @@ def test_number_that_does_not_fit_is_refused(module):
 
 @pytest.mark.parametrize("call", ["__call__", "submit"])
 def test_none_in_place_of_an_array_names_the_argument(module, call):
-    with pytest.raises(TypeError, match="argument %input0 of scale: it takes an array of float32 and was given None"):
+    with pytest.raises(TypeError, match="argument %input0 of scale: it takes an array of float32 and got None"):
         getattr(module.scale, call)(None, 0.5)
 
 
@@ -117,7 +117,7 @@ def test_array_of_another_type_is_refused_with_the_runtimes_words(module):
 
 
 def test_wrong_number_of_arguments_shows_the_declaration(module):
-    with pytest.raises(TypeError, match=r"scale takes 2 arguments and was given 1.*tensor<\?xf32>"):
+    with pytest.raises(TypeError, match=r"scale takes 2 arguments and got 1.*tensor<\?xf32>"):
         module.scale([1.0])
 
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! `cargo xtask asan`: the C examples, the driver's own tests and, if asked for, the conformance suite, with AddressSanitizer and
-//! its leak checker.
+//! The steps `asan` and `asan-iree` of `cargo xtask test`: AddressSanitizer and its leak checker.
 //!
-//! Both sides are instrumented: every load and store of IREE's, of the driver's, of the backends' and of what they are made
-//! of. With `--quick` it is the driver's tests alone, against IREE's libraries as they are built for everything else: they share the
-//! checked allocator, but their own loads and stores are not looked at. Rust's standard library is not, as it comes compiled; its memory is from the checked allocator all the same. The
-//! compiler is the stable one, which brings the sanitizer and is told to let it be used.
+//! `asan` runs the driver's tests against IREE's libraries as they are built for everything else: those share the checked
+//! allocator, but their own loads and stores are not checked. `asan-iree` instruments both sides. Rust's standard library comes
+//! compiled and is not instrumented; its memory is from the checked allocator all the same. The compiler is the stable one,
+//! which brings the sanitizer and is told to allow it.
 
 use crate::cts;
 use crate::iree::{ASAN_CFLAGS, ASAN_RUSTFLAGS, Flavour, Tree};
@@ -19,73 +18,60 @@ use std::process::{Command, Output};
 const OPTIONS: &str = "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0:\
                        allocator_may_return_null=1";
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    /// Also the conformance suite, which takes some minutes to build
-    #[arg(long)]
-    suite: bool,
-    /// Only the driver's tests, with IREE's side as it is built for everything else
-    #[arg(long, conflicts_with = "suite")]
-    quick: bool,
+/// The driver's tests alone.
+pub(crate) fn tests_alone() -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    tree.build(&["hal_runtime_archives"])?;
+    check(TESTS, tests(&tree, &cts::testdata(&tree)?)?, false)
 }
 
-pub(crate) fn run(options: &Options) -> Result<bool> {
-    if options.quick {
-        let tree = Tree::configure(Flavour::Plain, None)?;
-        tree.build(&["hal_runtime_archives"])?;
-        return check(
-            "the driver's tests and those of collectives",
-            tests(&tree, &cts::testdata(&tree)?)?,
-            false,
-        );
-    }
+const TESTS: &str = "the driver's tests and those of collectives";
+
+/// Everything, with IREE's side.
+pub(crate) fn with_iree() -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
     tree.build(&["hal_runtime_archives"])?;
-    tree.build(&["embed", "smoke", "overlap"])?;
-    if options.suite {
-        tree.build(&["hal_cts"])?;
-    }
+    tree.build(&["embed", "smoke", "overlap", "hal_cts"])?;
     let data = cts::testdata(&tree)?;
     let module = two_functions(&tree)?;
 
-    let mut suite = Command::new(tree.tool("hal_cts"));
-    cts::environment(&mut suite, "mock", "mock", &data);
-    suite.arg("--gtest_brief=1");
-    let mut cards = Command::new(tree.tool("hal_cts"));
-    cts::environment(&mut cards, "gaudi", "gaudi://emulated", &data);
-    cards.arg("--gtest_brief=1");
-    let mut overlap = Command::new(tree.tool("overlap"));
-    overlap.arg("gaudi://emulated?generation=gaudi1");
-    let mut reset = Command::new(tree.tool("embed"));
-    reset.arg(&module).arg("gaudi://emulated?fault=reset:4");
-    let mut embed = Command::new(tree.tool("embed"));
-    embed.arg(&module);
-    let mut jitter = Command::new(tree.tool("embed"));
-    jitter.arg(&module).arg("mock://0?queues=3&fault=jitter&schedule=seeded");
-    let mut lost = Command::new(tree.tool("embed"));
-    lost.arg(&module).arg("mock://0?fault=lose:1");
-
-    let mut smoke = Command::new(tree.tool("smoke"));
-    smoke.arg("mock://0?queues=4");
-    let mut abandon = Command::new(tree.tool("smoke"));
-    abandon.args(["mock://0?latency=1s", "abandon"]);
-
-    let suites = [
-        ("the conformance suite on mock", suite, false),
-        ("the conformance suite on an emulated Gaudi 2", cards, false),
-    ];
+    let suite = |name, uri| {
+        let mut suite = Command::new(tree.tool("hal_cts"));
+        cts::environment(&mut suite, name, uri, &data);
+        suite.arg("--gtest_brief=1");
+        suite
+    };
+    let program = |name, arguments: &[&str]| {
+        let mut command = Command::new(tree.tool(name));
+        command.args((name == "embed").then_some(&module)).args(arguments);
+        command
+    };
     let programs = [
-        ("a C program that computes while bytes move", overlap, false),
-        ("a C program on a card that is reset", reset, true),
-        ("a C program with two calls in flight", embed, false),
-        ("the same on a device with jitter", jitter, false),
-        ("the same on a device that is lost", lost, true),
-        ("a C program that uses four queues", smoke, false),
-        ("the same, letting go of work that waits for ever", abandon, false),
-        ("the driver's tests and those of collectives", tests(&tree, &data)?, false),
+        ("the conformance suite on mock", suite("mock", "mock"), false),
+        ("the conformance suite on an emulated Gaudi 2", suite("gaudi", "gaudi://emulated"), false),
+        (
+            "a C program that computes while bytes move",
+            program("overlap", &["gaudi://emulated?generation=gaudi1"]),
+            false,
+        ),
+        ("a C program on a card that is reset", program("embed", &["gaudi://emulated?fault=reset:4"]), true),
+        ("a C program with two calls in flight", program("embed", &[]), false),
+        (
+            "the same on a device with jitter",
+            program("embed", &["mock://0?queues=3&fault=jitter&schedule=seeded"]),
+            false,
+        ),
+        ("the same on a device that is lost", program("embed", &["mock://0?fault=lose:1"]), true),
+        ("a C program that uses four queues", program("smoke", &["mock://0?queues=4"]), false),
+        (
+            "the same, abandoning work that waits for ever",
+            program("smoke", &["mock://0?latency=1s", "abandon"]),
+            false,
+        ),
+        (TESTS, tests(&tree, &data)?, false),
     ];
     let mut green = true;
-    for (what, command, fails) in suites.into_iter().filter(|_| options.suite).chain(programs) {
+    for (what, command, fails) in programs {
         green &= check(what, command, fails)?;
     }
     Ok(green)

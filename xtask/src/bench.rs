@@ -5,14 +5,14 @@
 
 use crate::iree::{Flavour, Plugin, Tree};
 use crate::workspace;
-use crate::{collectives, cts};
+use crate::{cts, latency, packages};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
     /// Fewer rounds of less work: less than a minute once everything is built, where nothing else runs, in place of a minute and a half
     #[arg(long)]
@@ -32,6 +32,12 @@ pub(crate) struct Options {
     /// Collectives within a process and between processes, beside plain MPI; with `--quick`, on two ranks
     #[arg(long)]
     collectives: bool,
+    /// Latencies of a module's calls on devices that take turns, as the flags behind `--` say; without any, of a small model on
+    /// mock and on IREE's local-task
+    #[arg(long, conflicts_with_all = ["engine", "gaudi", "collectives", "only", "quick", "device"])]
+    latency: bool,
+    #[command(flatten)]
+    calls: latency::Calls,
     /// What to measure beside local-sync and local-task: mock, or a plugin's driver, unless one is named
     #[arg(long, value_name = "URI")]
     device: Option<String>,
@@ -42,8 +48,7 @@ pub(crate) struct Options {
 impl Options {
     /// A case on a plugin's driver, quickly.
     pub(crate) fn outside(plugin: Plugin, case: &str) -> Self {
-        let only = Some(case.to_owned());
-        Self { quick: true, only, engine: false, gaudi: false, collectives: false, device: None, plugin }
+        Self { quick: true, only: Some(case.to_owned()), plugin, ..Self::default() }
     }
 
     /// Refuses what picks nothing, before anything is built.
@@ -52,13 +57,20 @@ impl Options {
         let names: Vec<&str> = match self {
             Self { engine: true, .. } => ENGINE_PARTS.to_vec(),
             Self { gaudi: true, .. } => bail!("--gaudi measures all that it has; it takes no --only"),
-            Self { collectives: true, .. } => return collectives::check_only(only, self.quick),
+            // The benchmark itself refuses words that name nothing.
+            Self { collectives: true, .. } => return Ok(()),
             _ => CASES.iter().map(|(name, _)| *name).chain(FLOORS).collect(),
         };
         if names.iter().any(|name| name.contains(only)) {
             return Ok(());
         }
         bail!("--only {only}: no case has that in its name; there are {}", names.join(", "))
+    }
+
+    /// The flags that a crate's own benchmark takes, too.
+    fn passed_on(&self) -> Vec<&str> {
+        let only = self.only.iter().flat_map(|only| ["--only", only]);
+        self.quick.then_some("--quick").into_iter().chain(only).collect()
     }
 
     fn device(&self) -> &str {
@@ -69,36 +81,34 @@ impl Options {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     options.check_only()?;
     match options {
+        Options { latency: true, .. } => latency::run(&options.calls, &options.plugin),
         Options { engine: true, .. } => engine(options),
         Options { gaudi: true, .. } => transfers(options),
-        Options { collectives: true, .. } => {
-            collectives::bench(options.quick, options.only.as_deref().unwrap_or_default())
-        }
+        Options { collectives: true, .. } => collectives(options),
         _ => devices(options),
     }
 }
 
 fn engine(options: &Options) -> Result<bool> {
-    workspace::ensure_writable()?;
-    workspace::ensure_fetched()?;
-    let mut command = workspace::cargo();
-    command.args(["bench", "-p", "hal-semaphore", "--bench", "engine"]).current_dir(workspace::root()?);
-    if options.quick {
-        command.env("ENGINE_BENCH_QUICK", "1");
-    }
-    if let Some(only) = &options.only {
-        command.env("ENGINE_BENCH_ONLY", only);
-    }
-    Ok(command.status().context("starting cargo")?.success())
+    cargo_bench("hal-semaphore", "engine", &options.passed_on())
+}
+
+fn collectives(options: &Options) -> Result<bool> {
+    packages::MPI.ensure()?;
+    cargo_bench("hal-collectives-mpi", "collectives", &options.passed_on())
 }
 
 fn transfers(options: &Options) -> Result<bool> {
+    let device = options.device.as_deref().filter(|uri| uri.starts_with("gaudi"));
+    cargo_bench("hal-gaudi", "transfers", &[device.unwrap_or("gaudi://emulated")])
+}
+
+/// Runs a crate's own benchmark.
+fn cargo_bench(package: &str, bench: &str, arguments: &[&str]) -> Result<bool> {
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
-    let device =
-        options.device.as_deref().filter(|uri| uri.starts_with("gaudi")).unwrap_or("gaudi://emulated");
     let mut command = workspace::cargo();
-    command.args(["bench", "-p", "hal-gaudi", "--bench", "transfers", "--", device]);
+    command.args(["bench", "-p", package, "--bench", bench, "--"]).args(arguments);
     Ok(command.current_dir(workspace::root()?).status().context("starting cargo")?.success())
 }
 
@@ -458,29 +468,19 @@ mod tests {
         assert!(parse("nonsense").is_none());
     }
 
-    fn only(text: &str, engine: bool, gaudi: bool, collectives: bool) -> Options {
-        let plugin = Plugin::default();
-        Options {
-            quick: false,
-            only: Some(text.to_owned()),
-            engine,
-            gaudi,
-            collectives,
-            device: None,
-            plugin,
-        }
+    fn only(text: &str, engine: bool, gaudi: bool) -> Options {
+        Options { only: Some(text.to_owned()), engine, gaudi, ..Options::default() }
     }
 
     #[test]
     fn only_that_picks_nothing_is_refused_with_what_there_is() {
         for (text, is_engine) in [("held", false), ("invoke_tiny", false), ("wake", false), ("hold", true)] {
-            only(text, is_engine, false, false).check_only().unwrap();
+            only(text, is_engine, false).check_only().unwrap();
         }
         for (options, says) in [
-            (only("xxxx", false, false, false), "chain_same_queue, "),
-            (only("held", true, false, false), "there are operations, threads, "),
-            (only("held", false, true, false), "--gaudi"),
-            (only("held", false, false, true), "process, shared, tcp"),
+            (only("xxxx", false, false), "chain_same_queue, "),
+            (only("held", true, false), "there are operations, threads, "),
+            (only("held", false, true), "--gaudi"),
         ] {
             let refused = run(&options).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");
@@ -499,14 +499,6 @@ mod tests {
         assert_eq!(named(&bench, "case_t cases[] = {"), CASES.map(|(name, _)| name));
         assert_eq!(named(&bench, "} floors[] = {"), FLOORS);
         assert_eq!(named(&engine, "const PARTS: [(&str, Part); 6] = ["), ENGINE_PARTS);
-        let collectives = read("hal-collectives/mpi/benches/collectives.rs");
-        let sizes = collectives.split_once("const SIZES: [u64; 7] = [").unwrap().1.split_once(']').unwrap().0;
-        let number = |text: &str| text.parse::<u64>().unwrap();
-        let size = |text: &str| match text.split_once(" << ") {
-            Some((number_of, shift)) => number(number_of) << number(shift),
-            None => number(text),
-        };
-        assert!(sizes.split(", ").map(size).eq(collectives::SIZES), "{sizes}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! `cargo xtask embedders`: programs of other people's, built and run in a folder outside the repository as `docs/embedding.md` says.
+//! The step `embedders` of `cargo xtask test`: programs in C, C++ and Rust, built and run in a folder outside the repository as
+//! `docs/embedding.md` says.
 
 use crate::iree::{self, Flavour, Tree};
 use crate::{setup, workspace};
@@ -25,9 +26,6 @@ debug = false
 
 [workspace]
 "#;
-
-/// The drivers of this repository that IREE's tools are linked with here: with others, cargo would build the library again.
-const DRIVERS: &str = "gaudi;mock;qaic;template;tenstorrent";
 
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
@@ -80,9 +78,10 @@ fn c(tree: &Tree, sources: &Path, build: &Path) -> Result<()> {
             define("CMAKE_MAKE_PROGRAM", python.program("ninja")),
             define("IREE_SOURCE_DIR", setup::iree_source()?),
             define("HAL_DIR", workspace::root()?.join("hal-driver")),
-            // What cargo has built for the tools, with the same drivers, is built as it would be here.
+            // The library that cargo has built for the tools, with the same drivers and features, is the one that it would build here.
             define("HAL_DRIVER_TARGET_DIR", tree.folder().join("build/hal-driver")),
-            define("IREE_EXTERNAL_HAL_DRIVERS", DRIVERS.into()),
+            define("IREE_EXTERNAL_HAL_DRIVERS", iree::DRIVERS.into()),
+            define("HAL_DRIVER_FEATURES", iree::FEATURES.into()),
         ]);
     step("cmake", configure.env_remove("LIBCLANG_PATH").stdout(std::process::Stdio::null()))?;
     step("ninja", Command::new(python.program("ninja")).arg("-C").arg(build).args(["embed", "embed_cc"]))

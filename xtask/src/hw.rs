@@ -161,14 +161,10 @@ impl Bench {
     }
 }
 
-fn step(name: &'static str, about: &'static str, command: Command) -> Step {
-    Step { name, about, missing: None, command }
-}
-
-/// The tests that need nothing but a device.
 /// The test that is the table of rules, in each emulator's tests.
 const RULES: &str = "driver_says_what_the_table_has";
 
+/// The tests that need nothing but a device.
 const TRANSFERS: [&str; 6] = [
     "bytes_written_to_a_card_are_read_back",
     "bytes_move_within_the_device_and_are_filled",
@@ -192,34 +188,34 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
     let mut overlap = Command::new(bench.tree.tool("overlap"));
     overlap.arg(device);
     Ok(vec![
-        step(
+        Step::new(
             "card",
             "what the card says of itself",
             bench.cargo(&["run", "--quiet", "-p", "hal-gaudi", "--example", "gaudi_card", "--", device]),
         ),
-        step(
+        Step::new(
             "signals",
             "one hardware queue waits for another's signal: without it the host keeps the order",
             bench.tests("hal-gaudi", "signals", &GAUDI_SIGNALS),
         ),
-        step(
+        Step::new(
             "rules",
             "the kernel driver's rules: each request, and the error that it must give",
             bench.rules("emulator-gaudi"),
         ),
-        step(
+        Step::new(
             "transfers",
             "asynchronous transfers in every direction, and one of 5 GiB",
             bench.tests("hal-gaudi", "transfers", &TRANSFERS),
         ),
-        step(
+        Step::new(
             "queues",
             "random transfers over all queues against plain memory",
             bench.tests("hal-driver", "driver", &GAUDI_QUEUES),
         ),
-        step("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
-        step("overlap", "a C program that computes while bytes move", overlap),
-        step(
+        Step::new("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
+        Step::new("overlap", "a C program that computes while bytes move", overlap),
+        Step::new(
             MEASURES,
             "transfers in flight, throughput, the cost of a poll",
             bench.cargo(&["bench", "--quiet", "-p", "hal-gaudi", "--bench", "transfers", "--", device]),
@@ -239,18 +235,22 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
     let mut card = bench.cargo(&["run", "--quiet", "-p", "hal-qaic", "--example", "qaic_card", "--", device]);
     card.args(&bench.network);
     Ok(vec![
-        step("card", "what the card says of itself; a network loaded and activated, if one was named", card),
-        step(
+        Step::new(
+            "card",
+            "what the card says of itself; a network loaded and activated, if one was named",
+            card,
+        ),
+        Step::new(
             "rules",
             "the kernel driver's rules: each request, and the error that it must give",
             bench.rules("emulator-qaic"),
         ),
-        step(
+        Step::new(
             "queues",
             "random transfers over all queues against plain memory, of several clients too",
             bench.tests("hal-driver", "driver", &QAIC_QUEUES),
         ),
-        step("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
+        Step::new("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
     ])
 }
 
@@ -267,9 +267,13 @@ fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
     // What the cores of every card run, whichever this is.
     suite.env("HAL_CTS_FORMATS", cts::PLAIN_RISC_V);
     Ok(vec![
-        step("transfers", "large and overlapping transfers over all banks against plain bytes", transfers),
-        step("dispatches", "IREE's kernels, however work is divided and memory lies", dispatches),
-        step("suite", "IREE's conformance suite, with its executables compiled for riscv32", suite),
+        Step::new(
+            "transfers",
+            "large and overlapping transfers over all banks against plain bytes",
+            transfers,
+        ),
+        Step::new("dispatches", "IREE's kernels, however work is divided and memory lies", dispatches),
+        Step::new("suite", "IREE's conformance suite, with its executables compiled for riscv32", suite),
     ])
 }
 

@@ -2,6 +2,7 @@
 
 //! Building IREE's tools, its conformance suite and our C programs, with our drivers linked in.
 
+use crate::packages;
 use crate::setup::{self, Python};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
@@ -16,6 +17,12 @@ pub(crate) enum Flavour {
     /// Both sides with AddressSanitizer and its leak checker.
     Asan,
 }
+
+/// The drivers of this repository, as CMake is told.
+pub(crate) const DRIVERS: &str = "gaudi;mock;qaic;template;tenstorrent";
+
+/// The features of hal-driver beside its drivers, for tools and tests, which run on emulated cards. A build for silicon has none.
+pub(crate) const FEATURES: &str = "";
 
 /// What instruments the Rust side. One runtime serves both sides: the one that the C compiler links.
 pub(crate) const ASAN_RUSTFLAGS: &str = "-Zsanitizer=address -Zexternal-clangrt";
@@ -104,6 +111,8 @@ impl Tree {
             define("HAL_LIB_DIR", &folder.join("lib")),
             define("HAL_BIN_DIR", &folder.join("tools")),
             define("HAL_LIBCLANG", &libclang),
+            format!("-DHAL_DRIVERS={DRIVERS}"),
+            format!("-DHAL_DRIVER_FEATURES={FEATURES}"),
         ];
         arguments.extend(plugin.unwrap_or(&Plugin::default()).arguments()?);
         if flavour == Flavour::Asan {
@@ -125,8 +134,8 @@ impl Tree {
         let build = self.folder.join("build");
         let stamp = self.folder.join("configured");
         // Without it CMake leaves the suite out; once it is here, CMake has to look again.
-        let googletest =
-            setup::has_googletest().then(|| format!("-DHAL_GOOGLETEST_DIR={}", setup::GOOGLETEST));
+        let googletest = (packages::GOOGLETEST.is_here)()
+            .then(|| format!("-DHAL_GOOGLETEST_DIR={}", packages::GOOGLETEST_FOLDER));
         let arguments: Vec<String> = googletest.into_iter().chain(self.arguments.iter().cloned()).collect();
         let wanted = arguments.join("\n");
         let before = std::fs::read_to_string(&stamp).unwrap_or_default();
@@ -165,7 +174,7 @@ impl Tree {
     /// Builds targets, with ninja's own progress.
     pub(crate) fn build(&self, targets: &[&str]) -> Result<()> {
         if targets.contains(&SUITE) {
-            setup::googletest()?;
+            packages::GOOGLETEST.ensure()?;
         }
         let _turn = workspace::turn_at(&self.folder)?;
         // Another command may have configured it for another plugin meanwhile.
@@ -245,7 +254,7 @@ pub(crate) fn build(options: &BuildOptions) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     prepare(&tree)?;
     let mut targets: Vec<&str> = TOOLS.to_vec();
-    match setup::googletest() {
+    match packages::GOOGLETEST.ensure() {
         Ok(()) => targets.push(SUITE),
         Err(missing) => println!("without the suite: {missing:#}"),
     }

@@ -4,33 +4,25 @@
 
 mod asan;
 mod bench;
-mod collectives;
+mod check;
 mod cts;
 mod demo;
-mod doctor;
 mod embedders;
-mod fuzz;
 mod hw;
-mod instructions;
 mod iree;
-#[cfg(test)]
-mod licence;
-mod mutants;
+mod latency;
 mod new_backend;
+mod packages;
 #[cfg(test)]
-mod oldest_compiler;
-#[cfg(test)]
-mod paths;
-mod programs;
+mod repository;
 mod setup;
 mod steps;
 mod test;
 mod third_party;
-mod time;
+
 mod wheel;
 mod with;
 mod workspace;
-mod worlds;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -54,83 +46,54 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Fetches and installs what the other commands need; --check lists what is here and what is missing
+    Setup(setup::Options),
     /// Builds, compiles and runs sample models on every device, and checks the results
     Demo(demo::Options),
-    /// Every check that has to pass before a change is submitted
-    Test(test::Options),
-    /// Records what models do on one device, and replays it on the others
-    Replay,
     /// Runs IREE's own iree-run-module with our drivers linked in
     Run(iree::RunOptions),
     /// Runs a model with profiling and draws what its queues did
     Profile(demo::ProfileOptions),
-    /// Runs IREE's conformance suite on every backend
-    Cts(cts::Options),
-    /// Runs the driver's tests, the C examples and (--suite) the conformance suite with AddressSanitizer and its leak checker
-    Asan(asan::Options),
-    /// Makes a driver of your own, outside the repository, that runs at once
-    NewBackend(new_backend::Options),
-    /// Tests that a driver outside this repository can be made, built, linked into a C program, and run
-    ThirdParty,
-    /// Builds the Python package as a wheel
-    Wheel(wheel::Options),
-    /// Tests the programs of docs/embedding.md in C, C++ and Rust, built and run in a folder outside the repository
-    Embedders,
-    /// Builds IREE's tools and its conformance suite with our drivers linked in
-    Build(iree::BuildOptions),
-    /// Fetches and installs what the other commands need
-    Setup,
-    /// Measures the same work on IREE's local drivers and on the mock device, side by side
-    Bench(bench::Options),
-    /// Measures how long calls of a module take on several devices, side by side
-    Time(time::Options),
-    /// Counts the instructions that each operation costs, against a budget
-    Instructions,
-    /// Tests the engine with random programs on random devices, judged by its rules
-    Worlds(worlds::Options),
-    /// Tests the drivers with random programs over IREE's interface, on our devices and on IREE's own driver
-    Programs(programs::Options),
-    /// Fuzzes the parsers: random and damaged executables, URIs, messages of devices and of other processes, ELF files
-    Fuzz(fuzz::Options),
-    /// Tests the tests: makes one line of the engine wrong at a time, and says which test notices
-    Mutants(mutants::Options),
     /// Runs an unmodified program as if emulated cards were in this machine
     With(with::Options),
+    /// Runs IREE's conformance suite on every backend
+    Cts(cts::Options),
+    /// Runs every check that has to pass before a change is submitted
+    Test(test::Options),
+    /// Measures the same work on IREE's local drivers and on the mock device, side by side
+    Bench(bench::Options),
     /// Tests a backend on a real card, and says what that proves
     Hw(hw::Options),
-    /// Says what is here, what is missing, and what to do
-    Doctor,
+    /// Makes a driver of your own, outside the repository, that runs at once
+    NewBackend(new_backend::Options),
+    /// Builds IREE's tools and its conformance suite with our drivers linked in
+    Build(iree::BuildOptions),
+    /// Builds the Python package as a wheel
+    Wheel(wheel::Options),
+    /// Runs a part of `test` in this process
+    #[command(hide = true)]
+    Step(test::StepOptions),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.yes {
-        setup::allow();
+        packages::allow();
     }
     let result = match arguments.command {
+        Command::Setup(options) => setup::run(&options),
         Command::Demo(options) => demo::run(&options),
-        Command::Test(options) => test::run(&options),
-        Command::Replay => demo::replay(),
         Command::Run(options) => iree::run(&options),
         Command::Profile(options) => demo::profile(&options),
-        Command::Cts(options) => cts::run(&options),
-        Command::Asan(options) => asan::run(&options),
-        Command::NewBackend(options) => new_backend::run(&options),
-        Command::ThirdParty => third_party::run(),
-        Command::Wheel(options) => wheel::run(&options),
-        Command::Embedders => embedders::run(),
-        Command::Build(options) => iree::build(&options),
-        Command::Setup => setup::run(),
-        Command::Bench(options) => bench::run(&options),
-        Command::Time(options) => time::run(&options),
-        Command::Instructions => instructions::run(),
-        Command::Worlds(options) => worlds::run(&options),
-        Command::Programs(options) => programs::run(&options),
-        Command::Fuzz(options) => fuzz::run(&options),
-        Command::Mutants(options) => mutants::run(&options),
         Command::With(options) => with::run(&options),
+        Command::Cts(options) => cts::run(&options),
+        Command::Test(options) => test::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Hw(options) => hw::run(&options),
-        Command::Doctor => doctor::run(),
+        Command::NewBackend(options) => new_backend::run(&options),
+        Command::Build(options) => iree::build(&options),
+        Command::Wheel(options) => wheel::run(&options),
+        Command::Step(options) => test::step_in_process(&options),
     };
     done(result)
 }

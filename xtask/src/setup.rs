@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the build needs that cargo does not bring: a Python environment of our own, IREE's sources, googletest.
+//! `cargo xtask setup`: what the build needs that cargo does not bring: Python environments of our own, IREE's sources.
 
 use crate::iree::{self, Flavour, Tree};
-use crate::workspace;
+use crate::{check, packages, workspace};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The Python packages: every one that is installed, with the hashes of what may be. Made from the file `.in` beside it.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
@@ -212,9 +211,6 @@ fn check_version(source: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where Debian puts googletest's sources.
-pub(crate) const GOOGLETEST: &str = "/usr/src/googletest";
-
 /// Whether the Python environment is complete.
 pub(crate) fn installed() -> bool {
     workspace::target()
@@ -227,183 +223,20 @@ pub(crate) fn ensure_unmoved(target: &Path) -> Result<()> {
     crate::iree::ensure_unmoved(&target.join("iree/build"))
 }
 
-/// Whether googletest's sources are here.
-pub(crate) fn has_googletest() -> bool {
-    let sources = ["googletest/src/gtest-all.cc", "googlemock/src/gmock-all.cc"];
-    sources.iter().all(|source| Path::new(GOOGLETEST).join(source).is_file())
-}
-
-/// Whether packages of the system's may be installed: `--yes`.
-static YES: AtomicBool = AtomicBool::new(false);
-
-/// From now on packages of the system's may be installed.
-pub(crate) fn allow() {
-    YES.store(true, Ordering::Relaxed);
-}
-
-/// Whether they may.
-pub(crate) fn is_allowed() -> bool {
-    YES.load(Ordering::Relaxed)
-}
-
-/// Installs packages of Debian's, if this is a Debian and we were told that we may.
-fn debian(packages: &[&str]) -> bool {
-    let command = format!("apt-get install {}", packages.join(" "));
-    if !is_allowed() {
-        println!("not done without --yes: {command}");
-        return false;
-    }
-    println!("{command}");
-    let apt = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.args(arguments).stdout(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    let install = || apt(&[&["install", "--yes", "--quiet"], packages].concat());
-    install() || (apt(&["update", "--quiet"]) && install())
-}
-
-/// How to have packages.
-fn advice(packages: &str) -> String {
-    format!(
-        "Debian and Ubuntu: sudo apt-get install {packages}; as root, `cargo xtask setup --yes` does that"
-    )
-}
-
-/// Whether a program is here and says its version.
-fn runs(name: &str) -> bool {
-    let mut command = Command::new(name);
-    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
-
-/// Where valgrind is, which counts instructions.
-pub(crate) fn valgrind() -> Result<PathBuf> {
-    let valgrind = Part { name: "valgrind", package: "valgrind", is_here: || runs("valgrind") };
-    ensure_all("counting instructions", &[valgrind])?;
-    Ok(PathBuf::from("valgrind"))
-}
-
-/// Whether IREE's tools find an MPI.
-fn has_libmpi() -> bool {
-    let known = Command::new("ldconfig").arg("-p").output();
-    known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
-}
-
-/// Where the launcher of jobs of several processes is, with the MPI that they talk by. IREE's tools load that by the name
-/// that it has where its headers are installed too.
-pub(crate) fn mpi() -> Result<PathBuf> {
-    ensure_all(
-        "running collectives between processes, with Open MPI and with MPICH,",
-        &[
-            Part { name: "mpirun", package: "openmpi-bin", is_here: || runs("mpirun") },
-            Part { name: "libmpi.so", package: "libopenmpi-dev", is_here: has_libmpi },
-            // The other MPI of clusters, for its own tests; what is called mpirun stays what it was.
-            Part { name: "mpiexec.mpich", package: "mpich", is_here: || runs("mpiexec.mpich") },
-        ],
-    )?;
-    Ok(PathBuf::from("mpirun"))
-}
-
-/// A part of something of the system's, and Debian's package with it.
-struct Part {
-    name: &'static str,
-    package: &'static str,
-    is_here: fn() -> bool,
-}
-
-/// Has all these parts here; they are installed if they are missing and we may. The message names all that are missing at once.
-fn ensure_all(purpose: &str, parts: &[Part]) -> Result<()> {
-    let gone = || parts.iter().filter(|part| !(part.is_here)()).collect::<Vec<_>>();
-    let packages = |gone: &[&Part]| gone.iter().map(|part| part.package).collect::<Vec<_>>();
-    let mut missing = gone();
-    if !missing.is_empty() && debian(&packages(&missing)) {
-        missing = gone();
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let names: Vec<&str> = missing.iter().map(|part| part.name).collect();
-    bail!("{purpose} needs {}\n  {}", names.join(", "), advice(&packages(&missing).join(" ")))
-}
-
-/// What the conformance suite is written with; installed if it is missing and we may.
-pub(crate) fn googletest() -> Result<()> {
-    if has_googletest() {
-        return Ok(());
-    }
-    if debian(&["libgtest-dev", "libgmock-dev"]) && has_googletest() {
-        return Ok(());
-    }
-    bail!(
-        "the conformance suite needs googletest's sources in /usr/src/googletest\n  {}\n  elsewhere: put a checkout of \
-         googletest 1.12 or later there",
-        advice("libgtest-dev libgmock-dev")
-    )
-}
-
-/// Something of the system's: what it is called here, whether it is here, how it is brought (installed if we may), and what cannot be
-/// done without it.
-pub(crate) struct Package {
-    pub(crate) name: &'static str,
-    /// All that Debian and Ubuntu have of it.
-    pub(crate) debian: &'static str,
-    pub(crate) advice: &'static str,
-    pub(crate) is_here: fn() -> bool,
-    pub(crate) ensure: fn() -> Result<()>,
-    pub(crate) purpose: &'static str,
-}
-
-/// Those that only some commands need: everything else goes without them.
-pub(crate) const PACKAGES: [Package; 3] = [
-    Package {
-        name: "googletest",
-        debian: "libgtest-dev libgmock-dev",
-        advice: "cargo xtask setup --yes as root, or apt-get install libgtest-dev libgmock-dev",
-        is_here: has_googletest,
-        ensure: googletest,
-        purpose: "cargo xtask cts, asan --suite, hw and test",
-    },
-    Package {
-        name: "MPI",
-        debian: "openmpi-bin libopenmpi-dev mpich",
-        advice: "cargo xtask setup --yes as root, or apt-get install openmpi-bin libopenmpi-dev mpich",
-        is_here: || runs("mpirun") && has_libmpi() && runs("mpiexec.mpich"),
-        ensure: || mpi().map(drop),
-        purpose: "cargo xtask demo (but for --quick), bench --collectives and test",
-    },
-    Package {
-        name: "valgrind",
-        debian: "valgrind",
-        advice: "cargo xtask setup --yes as root, or apt-get install valgrind",
-        is_here: || runs("valgrind"),
-        ensure: || valgrind().map(drop),
-        purpose: "cargo xtask instructions and test",
-    },
-];
-
-/// Which of the packages are missing, what each is for, and one command for all of them; nothing if all are here. Those that
-/// may be installed were.
-fn missing(packages: &[Package]) -> String {
-    let is_gone = |package: &&Package| {
-        if is_allowed() { (package.ensure)().is_err() } else { !(package.is_here)() }
-    };
-    let gone: Vec<&Package> = packages.iter().filter(is_gone).collect();
-    let mut text = String::new();
-    for package in &gone {
-        text += &format!("not here: {}, for {}\n", package.name, package.purpose);
-    }
-    if !gone.is_empty() {
-        let names: Vec<&str> = gone.iter().map(|package| package.debian).collect();
-        text += &format!("  {}\n", advice(&names.join(" ")));
-    }
-    text
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Say what is here, what is missing and how to get it, and change nothing
+    #[arg(long)]
+    check: bool,
 }
 
 /// `cargo xtask setup`: everything, so that nothing is fetched later and `cargo build` and `cargo test` find what they link.
-pub(crate) fn run() -> Result<bool> {
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.check {
+        return check::run();
+    }
     // What only a person can install is told before minutes are spent on what we can, and once more at the end.
-    let missing = missing(&PACKAGES);
+    let missing = packages::missing(&packages::PACKAGES);
     print!("{missing}");
     let python = python()?;
     python.networks()?;
@@ -418,9 +251,7 @@ pub(crate) fn run() -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        NETWORKS, PACKAGE, Package, Part, Python, REQUIREMENTS, check_version, debian, ensure_all, missing,
-    };
+    use super::{NETWORKS, PACKAGE, Python, REQUIREMENTS, check_version};
     use std::path::Path;
 
     /// What a lock has of a name: the version.
@@ -460,43 +291,6 @@ mod tests {
                 );
             }
         }
-    }
-
-    /// Who may install nothing still gets what does not need it.
-    #[test]
-    fn package_that_is_missing_is_told_with_what_needs_it_and_stops_nothing() {
-        let package = |name, debian| Package {
-            name,
-            debian,
-            advice: "",
-            is_here: || false,
-            ensure: || anyhow::bail!("it cannot be had"),
-            purpose: "cargo xtask cts",
-        };
-        let here = Package { is_here: || true, ..package("here", "libhere-dev") };
-        assert_eq!(missing(&[here]), "");
-        let told = missing(&[package("gone", "libgone-dev"), package("lost", "lost")]);
-        assert!(told.starts_with("not here: gone, for cargo xtask cts\nnot here: lost, for"), "{told}");
-        assert!(told.contains("sudo apt-get install libgone-dev lost;"), "{told}");
-    }
-
-    #[test]
-    fn all_parts_that_are_missing_are_told_at_once_with_one_command() {
-        let part = |name, package, is_here| Part { name, package, is_here };
-        let parts: [Part; 3] = [
-            part("here", "libhere", || true),
-            part("gone", "libgone", || false),
-            part("lost", "liblost", || false),
-        ];
-        let told = ensure_all("a test", &parts).unwrap_err().to_string();
-        assert!(told.starts_with("a test needs gone, lost\n"), "{told}");
-        assert!(told.contains("sudo apt-get install libgone liblost;"), "{told}");
-        assert!(ensure_all("a test", &parts[..1]).is_ok());
-    }
-
-    #[test]
-    fn packages_of_the_system_are_not_installed_unasked() {
-        assert!(!debian(&["no-such-package"]));
     }
 
     #[test]

@@ -1,67 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Running named steps in order or side by side, and telling how they went.
+//! Runs named steps in order or side by side, and says how they went.
 
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Something to run, and why.
 pub(crate) struct Step {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
     /// What it shows.
     pub(crate) about: &'static str,
-    /// What it needs that may not be here, asked when its turn comes: then it cannot run, and says so, but is never counted as passed.
+    /// Says, when its turn comes, what it needs that is not here: then it is not run, and never counted as passed.
     pub(crate) missing: Option<fn() -> Option<String>>,
-    /// What is run.
+    /// It takes long: run where that is asked for.
+    pub(crate) is_long: bool,
     pub(crate) command: Command,
+}
+
+impl Step {
+    pub(crate) fn new(name: &'static str, about: &'static str, command: Command) -> Self {
+        Self { name, about, missing: None, is_long: false, command }
+    }
 }
 
 /// How a step went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It succeeded.
     Passed(Duration),
-    /// It did not.
     Failed(Duration),
     /// It could not be run; what to do.
     NotRun(String),
 }
 
-impl Outcome {
-    fn of(passed: bool, took: Duration) -> Self {
-        if passed { Self::Passed(took) } else { Self::Failed(took) }
-    }
-}
+/// Each step's name, and how it went.
+pub(crate) type Outcomes = Vec<(&'static str, Outcome)>;
 
 /// Steps that run one after the other.
 pub(crate) type Lane = Vec<Step>;
 
-/// How often the steps that run side by side are named, in whose output nothing is seen until they end.
+/// How often the running steps are named while nothing else is printed.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Runs stages one after the other, and the lanes of each side by side. Stops at the first failure unless told to go on; what runs
-/// then in another lane comes to its end.
+/// Runs stages one after the other, and the lanes of each side by side. Stops at the first failure unless told to go on; a
+/// step that another lane has begun then comes to its end.
 ///
-/// The output of steps that run side by side goes to a file of `logs` for each, and is shown when the step has ended.
-pub(crate) fn run_stages(
-    stages: Vec<Vec<Lane>>,
-    keep_going: bool,
-    logs: &Path,
-) -> Result<Vec<(&'static str, Outcome)>> {
+/// The output of a step beside others goes to a file in `logs`, and is shown when the step has ended.
+pub(crate) fn run_stages(stages: Vec<Vec<Lane>>, keep_going: bool, logs: &Path) -> Result<Outcomes> {
     let mut outcomes = Vec::new();
     for mut lanes in stages {
         lanes.retain(|lane| !lane.is_empty());
         if lanes.len() < 2 {
             outcomes.extend(run(lanes.into_iter().flatten().collect(), keep_going)?);
         } else {
-            outcomes.extend(SideBySide::new(keep_going, logs)?.run(lanes)?);
+            outcomes.extend(run_beside(lanes, keep_going, logs)?);
         }
         if !keep_going && !green(&outcomes) {
             break;
@@ -70,131 +68,129 @@ pub(crate) fn run_stages(
     Ok(outcomes)
 }
 
-/// Lanes of steps that run at the same time, each on a thread.
-struct SideBySide<'a> {
-    keep_going: bool,
-    logs: &'a Path,
-    /// Also who may print: the output of a step is not mixed with that of another.
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    outcomes: Vec<(&'static str, Outcome)>,
-    /// What runs, and since when.
-    running: Vec<(&'static str, Instant)>,
-    /// When they were named.
-    reminded: Option<Instant>,
-}
-
-impl<'a> SideBySide<'a> {
-    fn new(keep_going: bool, logs: &'a Path) -> Result<Self> {
-        std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
-        Ok(Self { keep_going, logs, state: Mutex::default() })
-    }
-
-    fn run(self, lanes: Vec<Lane>) -> Result<Vec<(&'static str, Outcome)>> {
-        println!(
-            "\n{} lanes of steps side by side; their output is shown when they end, and is in {}",
-            lanes.len(),
-            self.logs.display()
-        );
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(|| self.run_lane(lane))).collect();
-            threads.into_iter().try_for_each(|thread| match thread.join() {
-                Ok(outcome) => outcome,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        })?;
-        Ok(self.state.into_inner().unwrap_or_else(PoisonError::into_inner).outcomes)
-    }
-
-    fn run_lane(&self, lane: Lane) -> Result<()> {
-        for mut step in lane {
-            if !self.keep_going && !green(&self.state().outcomes) {
-                break;
-            }
-            if let Some(missing) = step.missing.and_then(|ask| ask()) {
-                let mut state = self.state();
-                println!("\n{}: not run: {missing}", step.name);
-                state.outcomes.push((step.name, Outcome::NotRun(missing)));
-                continue;
-            }
-            let log = self.logs.join(format!("{}.log", step.name));
-            let begin = Instant::now();
-            {
-                let mut state = self.state();
-                println!("{} begins: {}", step.name, step.about);
-                state.running.push((step.name, begin));
-            }
-            let ended = self.run_logged(&mut step.command, &log);
-            let took = begin.elapsed();
-            let mut state = self.state();
-            state.running.retain(|(name, _)| *name != step.name);
-            let passed = ended?.success();
-            println!("\n=== {}: {}", step.name, step.about);
-            let mut printed = File::open(&log).with_context(|| format!("reading {}", log.display()))?;
-            io::copy(&mut printed, &mut io::stdout())?;
-            let verdict = if passed { "passed" } else { "FAILED" };
-            println!("=== {} {verdict} in {:.1} s", step.name, took.as_secs_f64());
-            state.outcomes.push((step.name, Outcome::of(passed, took)));
-        }
-        Ok(())
-    }
-
-    /// Runs a command with its output into a file. Says now and then what is running.
-    fn run_logged(&self, command: &mut Command, log: &Path) -> Result<ExitStatus> {
-        let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
-        command.stdin(std::process::Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let mut child = command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?;
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(50));
-            self.state().remind();
-        }
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn remind(&mut self) {
-        let now = Instant::now();
-        if now - *self.reminded.get_or_insert(now) < REMINDER {
-            return;
-        }
-        self.reminded = Some(now);
-        let named = |(name, since): &(&str, Instant)| format!("{name} for {} s", (now - *since).as_secs());
-        println!("running: {}", self.running.iter().map(named).collect::<Vec<_>>().join(", "));
-    }
-}
-
 /// Runs the steps, each with its output as it comes. Stops at the first failure unless told to go on.
-pub(crate) fn run(steps: Vec<Step>, keep_going: bool) -> Result<Vec<(&'static str, Outcome)>> {
+pub(crate) fn run(steps: Lane, keep_going: bool) -> Result<Outcomes> {
     let total = steps.len();
     let mut outcomes = Vec::new();
     for (number, mut step) in (1..).zip(steps) {
         println!("\n[{number}/{total}] {}: {}", step.name, step.about);
-        if let Some(missing) = step.missing.and_then(|ask| ask()) {
-            println!("not run: {missing}");
-            outcomes.push((step.name, Outcome::NotRun(missing)));
-            continue;
-        }
-        let begin = Instant::now();
-        let status =
-            step.command.status().with_context(|| format!("starting {:?}", step.command.get_program()))?;
-        let took = begin.elapsed();
-        let passed = status.success();
-        outcomes.push((step.name, Outcome::of(passed, took)));
-        if !passed && !keep_going {
+        let outcome = match step.missing.and_then(|ask| ask()) {
+            Some(missing) => Outcome::NotRun(missing),
+            None => {
+                let begin = Instant::now();
+                let status = step.command.status();
+                outcome(status.with_context(|| starting(&step.command))?, begin)
+            }
+        };
+        outcomes.push((step.name, outcome));
+        if !keep_going && !green(&outcomes) {
             break;
         }
     }
     Ok(outcomes)
+}
+
+fn outcome(status: ExitStatus, begin: Instant) -> Outcome {
+    if status.success() { Outcome::Passed(begin.elapsed()) } else { Outcome::Failed(begin.elapsed()) }
+}
+
+fn starting(command: &Command) -> String {
+    format!("starting {:?}", command.get_program())
+}
+
+/// Runs lanes at the same time, each on a thread.
+fn run_beside(lanes: Vec<Lane>, keep_going: bool, logs: &Path) -> Result<Outcomes> {
+    std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
+    println!(
+        "\n{} lanes of steps side by side; their output is shown when they end, and is in {}",
+        lanes.len(),
+        logs.display()
+    );
+    let board = Board::default();
+    std::thread::scope(|scope| {
+        let start = |lane| scope.spawn(|| run_lane(&board, lane, keep_going, logs));
+        let threads: Vec<_> = lanes.into_iter().map(start).collect();
+        threads.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })?;
+    Ok(board.0.into_inner().unwrap_or_else(PoisonError::into_inner).outcomes)
+}
+
+/// What lanes share. A lane prints while it has the lock: the outputs of two steps are not mixed.
+#[derive(Default)]
+struct Board(Mutex<Progress>);
+
+#[derive(Default)]
+struct Progress {
+    outcomes: Outcomes,
+    /// The steps that run, and since when.
+    running: Vec<(&'static str, Instant)>,
+    /// When they were last named.
+    reminded: Option<Instant>,
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn run_lane(board: &Board, lane: Lane, keep_going: bool, logs: &Path) -> Result<()> {
+    for mut step in lane {
+        if !keep_going && !green(&board.lock().outcomes) {
+            break;
+        }
+        if let Some(missing) = step.missing.and_then(|ask| ask()) {
+            let mut progress = board.lock();
+            println!("\n{}: not run: {missing}", step.name);
+            progress.outcomes.push((step.name, Outcome::NotRun(missing)));
+            continue;
+        }
+        let (log, begin) = (logs.join(format!("{}.log", step.name)), Instant::now());
+        {
+            let mut progress = board.lock();
+            println!("{} begins: {}", step.name, step.about);
+            progress.running.push((step.name, begin));
+        }
+        let status = run_logged(board, &mut step.command, &log);
+        let mut progress = board.lock();
+        progress.running.retain(|(name, _)| *name != step.name);
+        let outcome = outcome(status?, begin);
+        println!("\n=== {}: {}", step.name, step.about);
+        let mut output = File::open(&log).with_context(|| format!("reading {}", log.display()))?;
+        io::copy(&mut output, &mut io::stdout())?;
+        println!("=== {}", line(step.name, &outcome, 0));
+        progress.outcomes.push((step.name, outcome));
+    }
+    Ok(())
+}
+
+/// Runs a command with its output into a file, and names the running steps now and then.
+fn run_logged(board: &Board, command: &mut Command, log: &Path) -> Result<ExitStatus> {
+    let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    let mut child = command.spawn().with_context(|| starting(command))?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        board.lock().remind();
+    }
+}
+
+impl Progress {
+    fn remind(&mut self) {
+        let now = Instant::now();
+        if now - *self.reminded.get_or_insert(now) >= REMINDER {
+            self.reminded = Some(now);
+            let named =
+                |(name, since): &(&str, Instant)| format!("{name} for {} s", (now - *since).as_secs());
+            println!("running: {}", self.running.iter().map(named).collect::<Vec<_>>().join(", "));
+        }
+    }
 }
 
 /// How wide a column of names is: as wide as the longest, and never narrower than 12 letters.
@@ -202,37 +198,34 @@ pub(crate) fn width_of<'a>(names: impl Iterator<Item = &'a str>) -> usize {
     names.map(str::len).fold(12, usize::max)
 }
 
+fn line(name: &str, outcome: &Outcome, width: usize) -> String {
+    match outcome {
+        Outcome::Passed(took) => format!("{name:<width$} passed   {:>6.1} s", took.as_secs_f64()),
+        Outcome::Failed(took) => format!("{name:<width$} FAILED   {:>6.1} s", took.as_secs_f64()),
+        Outcome::NotRun(missing) => format!("{name:<width$} not run  {missing}"),
+    }
+}
+
 /// The table at the end; its last line counts.
-pub(crate) fn summary(outcomes: &[(&'static str, Outcome)]) -> String {
-    let mut text = String::new();
+pub(crate) fn summary(outcomes: &Outcomes) -> String {
     let width = width_of(outcomes.iter().map(|(name, _)| *name));
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let count = |is: fn(&Outcome) -> bool| outcomes.iter().filter(|(_, outcome)| is(outcome)).count();
+    let passed = count(|outcome| matches!(outcome, Outcome::Passed(_)));
+    let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
+    let mut text = String::new();
     for (name, outcome) in outcomes {
         // Writing to a string cannot fail.
-        let _ = match outcome {
-            Outcome::Passed(took) => {
-                passed += 1;
-                writeln!(text, "  {name:<width$} passed   {:>6.1} s", took.as_secs_f64())
-            }
-            Outcome::Failed(took) => {
-                failed += 1;
-                writeln!(text, "  {name:<width$} FAILED   {:>6.1} s", took.as_secs_f64())
-            }
-            Outcome::NotRun(missing) => {
-                skipped += 1;
-                writeln!(text, "  {name:<width$} not run  {missing}")
-            }
-        };
+        let _ = writeln!(text, "  {}", line(name, outcome, width));
     }
     let _ = write!(text, "{passed} passed, {failed} failed");
-    if skipped > 0 {
-        let _ = write!(text, ", {skipped} skipped");
+    if outcomes.len() > passed + failed {
+        let _ = write!(text, ", {} skipped", outcomes.len() - passed - failed);
     }
     text
 }
 
 /// Whether nothing failed.
-pub(crate) fn green(outcomes: &[(&'static str, Outcome)]) -> bool {
+pub(crate) fn green(outcomes: &Outcomes) -> bool {
     !outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Failed(_)))
 }
 
@@ -241,30 +234,30 @@ mod tests {
     use super::*;
 
     fn step(name: &'static str, program: &str) -> Step {
-        Step { name, about: "a test", missing: None, command: Command::new(program) }
+        Step::new(name, "a test", Command::new(program))
+    }
+
+    fn sorted(outcomes: &Outcomes) -> Vec<&'static str> {
+        let mut names: Vec<_> = outcomes.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names
     }
 
     #[test]
     fn first_failure_stops_unless_told_otherwise() {
         let steps = || vec![step("a", "true"), step("b", "false"), step("c", "true")];
-        let names =
-            |outcomes: &[(&'static str, Outcome)]| outcomes.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         let stopped = run(steps(), false).unwrap();
-        assert_eq!(names(&stopped), ["a", "b"]);
+        assert_eq!(sorted(&stopped), ["a", "b"]);
         assert!(!green(&stopped));
-        assert_eq!(names(&run(steps(), true).unwrap()), ["a", "b", "c"]);
+        assert_eq!(sorted(&run(steps(), true).unwrap()), ["a", "b", "c"]);
     }
 
     /// A step that fails unless another one that runs at the same time makes a file of this name.
     fn meets(name: &'static str, makes: &Path, awaits: &Path) -> Step {
-        let mut command = Command::new("sh");
-        command.args([
-            "-c",
-            "touch $1; for i in $(seq 500); do [ -e $2 ] && exit 0; sleep 0.02; done; exit 1",
-            "-",
-        ]);
-        command.args([makes, awaits]);
-        Step { name, about: "a test", missing: None, command }
+        let mut step = step(name, "sh");
+        let script = "touch $1; for i in $(seq 500); do [ -e $2 ] && exit 0; sleep 0.02; done; exit 1";
+        step.command.args(["-c", script, "-"]).args([makes, awaits]);
+        step
     }
 
     #[test]
@@ -272,16 +265,13 @@ mod tests {
         let logs = std::env::temp_dir().join(format!("hal-steps-{}", std::process::id()));
         std::fs::create_dir_all(&logs).unwrap();
         let (one, two) = (logs.join("one"), logs.join("two"));
-        let mut seen = Command::new("test");
-        seen.arg("-e").arg(&one);
-        let after = Step { name: "after", about: "a test", missing: None, command: seen };
+        let mut after = step("after", "test");
+        after.command.arg("-e").arg(&one);
         let lanes =
             vec![vec![meets("a", &one, &two)], vec![], vec![meets("b", &two, &one), step("c", "true")]];
         let outcomes = run_stages(vec![lanes, vec![vec![after]]], false, &logs).unwrap();
         assert!(green(&outcomes), "{outcomes:?}");
-        let mut names: Vec<_> = outcomes.iter().map(|(name, _)| *name).collect();
-        names.sort_unstable();
-        assert_eq!(names, ["a", "after", "b", "c"]);
+        assert_eq!(sorted(&outcomes), ["a", "after", "b", "c"]);
         assert!(logs.join("c.log").exists());
         std::fs::remove_dir_all(logs).unwrap();
     }
@@ -300,9 +290,7 @@ mod tests {
         let names = |keep_going| {
             let outcomes = run_stages(stages(), keep_going, &logs).unwrap();
             assert!(!green(&outcomes));
-            let mut names: Vec<_> = outcomes.iter().map(|(name, _)| *name).collect();
-            names.sort_unstable();
-            names
+            sorted(&outcomes)
         };
         assert_eq!(names(false), ["bad", "slow"]);
         assert_eq!(names(true), ["bad", "last", "late", "never", "slow"]);
@@ -320,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn summary_has_its_columns_below_each_other_whatever_the_names() {
+    fn columns_of_the_summary_stand_below_each_other() {
         let took = Duration::from_secs(1);
-        let outcomes = [
+        let outcomes = vec![
             ("fmt", Outcome::Passed(took)),
             ("rehearsal-tenstorrent", Outcome::Failed(took)),
             ("third-party", Outcome::NotRun("no tool".into())),

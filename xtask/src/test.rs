@@ -3,7 +3,7 @@
 //! `cargo xtask test`: everything that a contributor must see green.
 
 use crate::steps::{self, Lane, Step};
-use crate::{setup, workspace};
+use crate::{asan, embedders, packages, third_party, workspace};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,6 +13,9 @@ pub(crate) struct Options {
     /// Run only the steps with these names
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
+    /// Also run the long steps: longer random runs, repetitions on other devices, mutants
+    #[arg(long)]
+    long: bool,
     /// Name the steps and run none
     #[arg(long)]
     pub(crate) list: bool,
@@ -21,7 +24,7 @@ pub(crate) struct Options {
     pub(crate) keep_going: bool,
     /// One step at a time, each with its output as it comes; otherwise two run side by side where there are two processors
     #[arg(long)]
-    pub(crate) in_turn: bool,
+    in_turn: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
@@ -31,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.list {
         let width = steps::width_of(names_of(&stages).into_iter());
         for step in stages.into_iter().flatten().flatten() {
-            println!("{:<width$} {}", step.name, step.about);
+            println!("{:<width$} {}{}", step.name, step.about, if step.is_long { " (--long)" } else { "" });
         }
         return Ok(true);
     }
@@ -40,13 +43,23 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         bail!("there is no step {unknown}; `cargo xtask test --list` names them");
     }
     for lane in stages.iter_mut().flatten() {
-        lane.retain(|step| options.only.is_empty() || options.only.iter().any(|only| only == step.name));
+        lane.retain(|step| match options.only.as_slice() {
+            [] => options.long || !step.is_long,
+            only => only.iter().any(|only| only == step.name),
+        });
     }
     let names = names_of(&stages);
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
-    if names.iter().any(|name| ["unit", "demo", "demo-nodes"].contains(name)) {
-        setup::mpi()?;
+    // Before minutes are spent.
+    for (package, steps) in [
+        (packages::MPI, ["unit", "demo", "demo-nodes"].as_slice()),
+        (packages::VALGRIND, &["instructions"]),
+        (packages::GOOGLETEST, &["build", "cts", "nodes", "rehearsal"]),
+    ] {
+        if names.iter().any(|name| steps.contains(name)) {
+            package.ensure()?;
+        }
     }
     let has_several = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
     let outcomes = if options.in_turn || !has_several {
@@ -58,336 +71,288 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(steps::green(&outcomes))
 }
 
-/// Every step. What needs no more than cargo runs beside what needs IREE's tools, as most steps keep one processor busy; those that
-/// build in one folder take turns there by themselves. What needs the machine to itself comes at the end.
+/// A step as it stands in the tables below.
+struct Entry {
+    name: &'static str,
+    about: &'static str,
+    program: Program,
+    /// The program's arguments; `{me}` is this program, `{target}` the target folder.
+    words: &'static str,
+    /// Variables that it is given.
+    environment: &'static [(&'static str, &'static str)],
+    missing: Option<fn() -> Option<String>>,
+    is_long: bool,
+}
+
+enum Program {
+    Cargo,
+    /// This program.
+    Xtask,
+    /// The cargo of the oldest toolchain.
+    OldestCargo,
+}
+
+const fn entry(name: &'static str, about: &'static str, program: Program, words: &'static str) -> Entry {
+    Entry { name, about, program, words, environment: &[], missing: None, is_long: false }
+}
+
+const fn cargo(name: &'static str, about: &'static str, words: &'static str) -> Entry {
+    entry(name, about, Program::Cargo, words)
+}
+
+const fn xtask(name: &'static str, about: &'static str, words: &'static str) -> Entry {
+    entry(name, about, Program::Xtask, words)
+}
+
+impl Entry {
+    const fn long(self) -> Self {
+        Self { is_long: true, ..self }
+    }
+
+    const fn given(self, environment: &'static [(&'static str, &'static str)]) -> Self {
+        Self { environment, ..self }
+    }
+
+    const fn needs(self, missing: fn() -> Option<String>) -> Self {
+        Self { missing: Some(missing), ..self }
+    }
+
+    fn step(&self, root: &Path, target: &Path) -> Step {
+        let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into());
+        let mut command = match self.program {
+            Program::Cargo => workspace::cargo(),
+            Program::Xtask => Command::new(&me),
+            Program::OldestCargo => Command::new("rustup"),
+        };
+        match self.program {
+            Program::Cargo => {}
+            Program::Xtask => drop(command.args(packages::is_allowed().then_some("--yes"))),
+            Program::OldestCargo => {
+                // This cargo's environment names its own compiler.
+                command.env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+                command.args(["run", MSRV, "cargo"]);
+            }
+        }
+        let fill = |text: &str| {
+            text.replace("{me}", &me.to_string_lossy()).replace("{target}", &target.to_string_lossy())
+        };
+        command.args(self.words.split_whitespace().map(fill));
+        command.envs(self.environment.iter().map(|(variable, value)| (variable, fill(value))));
+        command.current_dir(root);
+        let Self { name, about, missing, is_long, .. } = *self;
+        Step { name, about, missing, is_long, command }
+    }
+}
+
+/// Every step. Steps that need cargo alone run beside those that need IREE's tools, since most keep one processor busy; steps
+/// that build in one folder take turns there by themselves. Steps that measure times or look for leaks come at the end and
+/// have the machine to themselves.
 fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
-    let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into()).to_string_lossy().into_owned();
-    let commands = Commands { root, target, me };
-    let lane =
-        |parts: &[fn(&Commands<'_>) -> Vec<Step>]| parts.iter().flat_map(|part| part(&commands)).collect();
-    vec![
-        vec![lane(&[at_first])],
-        vec![lane(&[through_iree, rehearsals]), lane(&[of_the_sources, of_the_engine, of_a_release])],
-        vec![lane(&[alone])],
-    ]
+    let lane = |entries: &[Entry]| entries.iter().map(|entry| entry.step(root, target)).collect();
+    vec![vec![lane(&FIRST)], vec![lane(&THROUGH_IREE), lane(&BY_CARGO)], vec![lane(&ALONE)]]
 }
 
 fn names_of(stages: &[Vec<Lane>]) -> Vec<&'static str> {
     stages.iter().flatten().flatten().map(|step| step.name).collect()
 }
 
-/// What the steps are called.
+/// The names of all steps.
 #[cfg(test)]
 pub(crate) fn names() -> Vec<&'static str> {
     names_of(&stages(Path::new(""), Path::new("")))
 }
 
-/// Makes the steps' commands.
-struct Commands<'a> {
-    root: &'a Path,
-    target: &'a Path,
-    /// This program.
-    me: String,
+/// The quickest to fail, and the build that many others need.
+const FIRST: [Entry; 2] = [
+    cargo("format", "the sources are formatted", "fmt --all --check").needs(|| component("rustfmt", "fmt")),
+    xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
+];
+
+/// IREE's suite, models and other people's programs.
+const THROUGH_IREE: [Entry; 13] = [
+    xtask("cts", "IREE's conformance suite on every backend", "cts"),
+    xtask(
+        "nodes",
+        "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
+        "cts --nodes",
+    ),
+    xtask("third-party", "a driver outside the workspace builds, links and runs", "step third-party"),
+    xtask("demo", "real models on every device, checked against numpy and local-sync", "demo"),
+    xtask(
+        "python",
+        "the Python package, beside IREE's own on the same modules; the demo's scripts",
+        "wheel --test",
+    ),
+    xtask(
+        "rehearsal",
+        "the steps for a person with a Gaudi card, on an emulated one through nodes; nothing is measured",
+        "with gaudi://emulated?generation=gaudi1 -- {me} hw gaudi --quick",
+    ),
+    xtask("embedders", "programs in C, C++ and Rust outside the repository build and run", "step embedders")
+        .long(),
+    xtask("replay", "models recorded on one device and replayed on the others", "demo --replay").long(),
+    xtask("demo-nodes", "the demo's own models through nodes", "demo --nodes --quick").long(),
+    cargo(
+        "programs",
+        "a minute of random programs over IREE's interface, on every device and on local-task",
+        "test -p hal-driver --all-features --release --test programs -- --seconds 60",
+    )
+    .long(),
+    xtask(
+        "rehearsal-gaudi",
+        "the steps for a person with a Gaudi card, on an emulated one, with its measurements",
+        "hw gaudi --device gaudi://emulated",
+    )
+    .long(),
+    xtask(
+        "rehearsal-qaic",
+        "the steps for a person with a Cloud AI 100, on an emulated one",
+        "hw qaic --device qaic://emulated",
+    )
+    .long(),
+    xtask(
+        "rehearsal-tenstorrent",
+        "the steps for a person with a Tenstorrent card, on an emulated one",
+        "hw tenstorrent --device tenstorrent://emulated",
+    )
+    .long(),
+];
+
+/// The sources, the tests of each crate, the engine by itself, and what is published.
+const BY_CARGO: [Entry; 18] = [
+    cargo("clippy", "no warning anywhere", "clippy --workspace --all-targets --all-features -- -Dwarnings")
+        .needs(|| component("clippy", "clippy")),
+    cargo(
+        "unit",
+        "unit, property and regression tests, random programs, examples in the documentation",
+        "test --workspace --all-features",
+    ),
+    cargo("example", "the walkthrough runs", "run -p hal-semaphore --example walkthrough"),
+    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
+    cargo(
+        "loom",
+        "every interleaving of each race, and the broken twins that must fail",
+        "test -p hal-semaphore --test loom --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
+    cargo(
+        "shuttle",
+        "random schedules of many threads, and the broken twins that must fail",
+        "test -p hal-semaphore --test shuttle --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
+    cargo(
+        "instructions",
+        "no operation costs more instructions than its budget",
+        "bench -p hal-driver -p hal-collectives-mpi --features hal-collectives-mpi/loopback --bench instructions",
+    ),
+    cargo(
+        "docs",
+        "the documentation, of private items too, builds without a warning",
+        "doc --workspace --no-deps --all-features --document-private-items",
+    )
+    .given(&[("RUSTDOCFLAGS", "-Dwarnings")]),
+    cargo(
+        "deny",
+        "licences, sources and versions of the dependencies",
+        "deny --all-features check bans licenses sources",
+    )
+    .needs(deny_missing),
+    cargo(
+        "advisories",
+        "no dependency has a known vulnerability, or was withdrawn",
+        "deny --all-features check --disable-fetch advisories",
+    )
+    .needs(advisories_missing),
+    cargo(
+        "fuzz",
+        "everything that reads bytes from outside, fed with made-up and damaged ones",
+        "test --workspace --all-features fuzz_",
+    )
+    .given(&[("PROPTEST_CASES", "5000")])
+    .long(),
+    cargo(
+        "memory",
+        "allocations, bytes and stack of the engine at full size, optimised",
+        "test -p hal-semaphore --release --test steady_state",
+    )
+    .long(),
+    cargo(
+        "oracle",
+        "4,000 random graphs against the order that they ask for, optimised",
+        "test -p hal-semaphore --release --test engine dag::",
+    )
+    .given(&[("DAG_SEEDS", "4000")])
+    .long(),
+    cargo(
+        "worlds",
+        "a minute of random programs on random devices, judged by the engine's rules",
+        "test -p hal-semaphore --release --test worlds -- --seconds 60",
+    )
+    .long(),
+    cargo(
+        "mutants",
+        "a sample of mutants of the engine and of collectives: a test notices each",
+        "mutants -p hal-semaphore -p hal-collectives --shard 0/200 --sharding round-robin -o {target}/mutants",
+    )
+    .needs(mutants_missing)
+    .long(),
+    cargo("bench", "each benchmark of the engine runs once", "bench -p hal-semaphore --bench engine -- --test")
+        .long(),
+    cargo(
+        "package",
+        "the crates that can be published are whole: each builds from what would be uploaded",
+        "package --quiet --allow-dirty --offline -p hal-semaphore -p hal-backend -p hal-mock -p hal-template",
+    )
+    .long(),
+    entry(
+        "msrv",
+        "everything builds with the oldest compiler that the manifest promises",
+        Program::OldestCargo,
+        "check --workspace --all-features --locked --quiet",
+    )
+    .given(&[("CARGO_TARGET_DIR", "{target}/msrv")])
+    .needs(msrv_missing)
+    .long(),
+    cargo(
+        "public-docs",
+        "the documentation of public items alone links to nothing private",
+        "doc --workspace --no-deps --all-features",
+    )
+    .given(&[("RUSTDOCFLAGS", "-Dwarnings")])
+    .long(),
+];
+
+/// The leak checker takes memory for leaked that a thread has whose number another one had before, and Linux begins with the
+/// numbers anew the sooner the more else is started.
+const ALONE: [Entry; 4] = [
+    xtask("asan", "the driver's tests with AddressSanitizer and its leak checker", "step asan"),
+    xtask("asan-iree", "the same with IREE's side, C programs and the conformance suite", "step asan-iree")
+        .long(),
+    xtask("side-by-side", "each case runs on IREE's local drivers and on the mock device", "bench --quick")
+        .long(),
+    xtask("latency", "calls of a module are timed on two devices in turns", "bench --latency --turns 1")
+        .long(),
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct StepOptions {
+    #[arg(value_parser = ["asan", "asan-iree", "embedders", "third-party"])]
+    name: String,
 }
 
-impl Commands<'_> {
-    fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut command = workspace::cargo();
-        command.args(arguments).current_dir(self.root);
-        command
+/// The steps that are functions of this program.
+pub(crate) fn step_in_process(options: &StepOptions) -> Result<bool> {
+    match options.name.as_str() {
+        "asan" => asan::tests_alone(),
+        "asan-iree" => asan::with_iree(),
+        "embedders" => embedders::run(),
+        _ => third_party::run(),
     }
-
-    fn xtask(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.me);
-        command.args(setup::is_allowed().then_some("--yes")).args(arguments).current_dir(self.root);
-        command
-    }
-
-    /// A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
-    fn checker(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = self.cargo(arguments);
-        let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-        command
-            .env("RUSTFLAGS", format!("{flags} --cfg {name}"))
-            .env("CARGO_TARGET_DIR", self.target.join(name));
-        command
-    }
-
-    fn docs(&self, more: &[&str]) -> Command {
-        let mut docs = self.cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
-        docs.args(more);
-        docs.env("RUSTDOCFLAGS", "-Dwarnings");
-        docs
-    }
 }
-
-fn step(name: &'static str, about: &'static str, command: Command) -> Step {
-    Step { name, about, missing: None, command }
-}
-
-/// The crate with the engine.
-const ENGINE: &str = "hal-semaphore";
-
-/// The quickest to fail, and what many others need.
-fn at_first(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        Step {
-            missing: Some(|| component("rustfmt", "fmt")),
-            ..step("format", "the sources are formatted", commands.cargo(&["fmt", "--all", "--check"]))
-        },
-        step(
-            "build",
-            "IREE's tools and its conformance suite, with our drivers linked in",
-            commands.xtask(&["build"]),
-        ),
-    ]
-}
-
-/// The sources, and the tests of each crate.
-fn of_the_sources(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        Step {
-            missing: Some(|| component("clippy", "clippy")),
-            ..step(
-                "clippy",
-                "no warning anywhere",
-                commands.cargo(&[
-                    "clippy",
-                    "--workspace",
-                    "--all-targets",
-                    "--all-features",
-                    "--",
-                    "-Dwarnings",
-                ]),
-            )
-        },
-        step(
-            "unit",
-            "unit, property and regression tests, examples in the documentation",
-            commands.cargo(&["test", "--workspace", "--all-features"]),
-        ),
-    ]
-}
-
-/// What IREE's suite, models and programs of other people's say.
-fn through_iree(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step("cts", "IREE's conformance suite on every backend", commands.xtask(&["cts"])),
-        step(
-            "nodes",
-            "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
-            commands.xtask(&["cts", "--nodes"]),
-        ),
-        step(
-            "programs",
-            "a minute of random programs over IREE's interface, on every device and on local-task",
-            commands.xtask(&["programs", "--seconds", "60"]),
-        ),
-        step(
-            "third-party",
-            "a driver outside the workspace builds, links and runs",
-            commands.xtask(&["third-party"]),
-        ),
-        step(
-            "embedders",
-            "programs in C, C++ and Rust outside the repository build and run",
-            commands.xtask(&["embedders"]),
-        ),
-        step(
-            "demo",
-            "real models on every device, checked against numpy and local-sync",
-            commands.xtask(&["demo"]),
-        ),
-        step(
-            "demo-nodes",
-            "the demo's own models through nodes",
-            commands.xtask(&["demo", "--nodes", "--quick"]),
-        ),
-        step(
-            "python",
-            "the Python package, beside IREE's own on the same modules",
-            commands.xtask(&["wheel", "--test"]),
-        ),
-        step(
-            "replay",
-            "what models do on one device, recorded and replayed on the others",
-            commands.xtask(&["replay"]),
-        ),
-    ]
-}
-
-/// What a person with a card runs, on emulated ones; and what comes from outside, damaged.
-fn rehearsals(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step(
-            "rehearsal",
-            "what a person with a Gaudi card runs, on an emulated one",
-            commands.xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
-        ),
-        step(
-            "rehearsal-nodes",
-            "the same through nodes, on the other generation; nothing is measured",
-            commands.xtask(&[
-                "with",
-                "gaudi://emulated?generation=gaudi1",
-                "--",
-                &commands.me,
-                "hw",
-                "gaudi",
-                "--quick",
-            ]),
-        ),
-        step(
-            "rehearsal-qaic",
-            "what a person with a Cloud AI 100 runs, on an emulated one",
-            commands.xtask(&["hw", "qaic", "--device", "qaic://emulated"]),
-        ),
-        step(
-            "rehearsal-tenstorrent",
-            "what a person with a Tenstorrent card runs, on an emulated one",
-            commands.xtask(&["hw", "tenstorrent", "--device", "tenstorrent://emulated"]),
-        ),
-        step(
-            "fuzz",
-            "a minute of what comes from outside, made up and damaged",
-            commands.xtask(&["fuzz", "--seconds", "60"]),
-        ),
-    ]
-}
-
-/// The engine by itself, and what is counted.
-fn of_the_engine(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step(
-            "memory",
-            "allocations, bytes and stack at full size, optimised",
-            commands.cargo(&["test", "-p", ENGINE, "--release", "--test", "steady_state"]),
-        ),
-        step("oracle", "4,000 random graphs against the order that they ask for, optimised", {
-            let mut oracle =
-                commands.cargo(&["test", "-p", ENGINE, "--release", "--test", "engine", "dag::"]);
-            oracle.env("DAG_SEEDS", "4000");
-            oracle
-        }),
-        step(
-            "worlds",
-            "a minute of random programs on random devices, judged by the engine's rules",
-            commands.xtask(&["worlds", "--seconds", "60"]),
-        ),
-        step(
-            "loom",
-            "every interleaving of each race, and the mutants that must fail",
-            commands.checker("loom", &["test", "-p", ENGINE, "--test", "loom", "--release"]),
-        ),
-        step(
-            "shuttle",
-            "random schedules of many threads, and the mutants that must fail",
-            commands.checker("shuttle", &["test", "-p", ENGINE, "--test", "shuttle", "--release"]),
-        ),
-        step(
-            "mutants",
-            "a sample of wrong lines in the engine: a test notices each, or hal-semaphore/mutants.toml says why none need",
-            commands.xtask(&["mutants", "--sample", "12", "--seed", "1", "--together"]),
-        ),
-        step(
-            "example",
-            "the walkthrough runs",
-            commands.cargo(&["run", "-p", ENGINE, "--example", "walkthrough"]),
-        ),
-        step(
-            "instructions",
-            "no operation costs more instructions than its budget",
-            commands.xtask(&["instructions"]),
-        ),
-        step(
-            "bench",
-            "each benchmark of the engine runs once",
-            commands.cargo(&["bench", "-p", ENGINE, "--bench", "engine", "--", "--test"]),
-        ),
-    ]
-}
-
-/// What has the machine to itself: what measures times, and what looks for leaks. The leak checker takes for a leak what a thread has whose number
-/// another one had before, and Linux begins with the numbers anew the sooner the more else is started.
-fn alone(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step(
-            "asan",
-            "the driver's tests with AddressSanitizer (`cargo xtask asan` has IREE's side too, and C programs)",
-            commands.xtask(&["asan", "--quick"]),
-        ),
-        step(
-            "side-by-side",
-            "each case runs on IREE's local drivers and on the mock device",
-            commands.xtask(&["bench", "--quick"]),
-        ),
-        step(
-            "time",
-            "calls of a module are timed on two devices in turns",
-            commands.xtask(&["time", "--turns", "1"]),
-        ),
-    ]
-}
-
-/// What is published: packages, the oldest compiler, documentation, dependencies.
-fn of_a_release(commands: &Commands<'_>) -> Vec<Step> {
-    vec![
-        step(
-            "package",
-            "the crates that can be published are whole: each builds from what would be uploaded",
-            commands.cargo(
-                &[&["package", "--quiet", "--allow-dirty", "--offline"], PUBLISHED.as_slice()].concat(),
-            ),
-        ),
-        Step {
-            missing: Some(msrv_missing),
-            ..step(
-                "msrv",
-                "everything builds with the oldest compiler that the manifest promises",
-                msrv(commands.root, commands.target),
-            )
-        },
-        step(
-            "private-docs",
-            "the documentation of private items, for those who work on the crates, builds without a warning",
-            commands.docs(&["--document-private-items"]),
-        ),
-        step("docs", "the documentation builds without a warning", commands.docs(&[])),
-        Step {
-            missing: Some(deny_missing),
-            ..step(
-                "deny",
-                "licences, sources and versions of what we depend on",
-                commands.cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]),
-            )
-        },
-        Step {
-            missing: Some(advisories_missing),
-            ..step(
-                "advisories",
-                "nothing that we depend on has a known vulnerability, or was withdrawn",
-                commands.cargo(&["deny", "--all-features", "check", "--disable-fetch", "advisories"]),
-            )
-        },
-    ]
-}
-
-/// The crates that can be published; the others are built against IREE's sources.
-const PUBLISHED: [&str; 8] =
-    ["-p", "hal-semaphore", "-p", "hal-backend", "-p", "hal-mock", "-p", "hal-template"];
 
 /// The toolchain that the manifest promises.
 const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
-
-/// A check of everything with that toolchain, which keeps its own folder.
-pub(crate) fn msrv(root: &Path, target: &Path) -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", MSRV, "cargo", "check", "--workspace", "--all-features", "--locked", "--quiet"]);
-    // This cargo's environment names its own compiler.
-    command.env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
-    command.current_dir(root).env("CARGO_TARGET_DIR", target.join("msrv"));
-    command
-}
 
 fn msrv_missing() -> Option<String> {
     let mut command = Command::new("rustup");
@@ -407,12 +372,21 @@ fn component(name: &str, subcommand: &str) -> Option<String> {
     (!answers(subcommand)).then(|| format!("{name} is not installed: rustup component add {name}"))
 }
 
+/// Installs cargo-mutants, which takes some minutes, unless it is here.
+fn mutants_missing() -> Option<String> {
+    if !answers("mutants") {
+        let _ = workspace::cargo().args(["install", "--locked", "cargo-mutants"]).status();
+    }
+    (!answers("mutants"))
+        .then(|| "cargo-mutants cannot be installed: cargo install --locked cargo-mutants".into())
+}
+
 fn deny_missing() -> Option<String> {
     (!answers("deny")).then(|| "cargo-deny is not installed: cargo install --locked cargo-deny".into())
 }
 
-/// Why advisories cannot be looked up: the program is not here, or the database cannot be had. One that was had before does not count,
-/// since what it lacks is the news.
+/// Why advisories cannot be looked up: cargo-deny is not here, or its database cannot be fetched. An older copy of the
+/// database does not count: it lacks the news.
 fn advisories_missing() -> Option<String> {
     deny_missing().or_else(|| {
         let mut fetch = workspace::cargo();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A driver from elsewhere: a crate outside the workspace, made, tested, linked into a C program, run through IREE's
+//! The step `third-party` of `cargo xtask test`: a crate outside the workspace, made, tested, linked into a C program, run through IREE's
 //! conformance suite, and measured.
 //!
 //! It is what a reader of `docs/backend.md` does, with the commands that stand there. First the crate as it is made; then, in its

@@ -10,7 +10,7 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Also install it into an environment of its own, and test it there beside IREE's package
+    /// Also install it into an environment of its own and test it there beside IREE's package, and test the demo's scripts
     #[arg(long)]
     test: bool,
 }
@@ -71,15 +71,12 @@ fn install(environment: &setup::Python, wheel: &Path) -> Result<()> {
 
 /// The tests, from a folder without the package's sources: what is tested is what was installed.
 fn test(tree: &Tree, environment: &setup::Python) -> Result<bool> {
-    let tests = workspace::root()?.join("python/tests");
+    let root = workspace::root()?;
     let status = Command::new(environment.program("python"))
         .args(["-m", "pytest", "--quiet", "--import-mode=append", "-p", "no:cacheprovider", "--rootdir"])
-        .arg(&tests)
-        .arg(&tests)
+        .args([root.clone(), root.join("python/tests"), root.join("demo/tests")])
         .current_dir(tree.folder())
-        .env("HAL_IREE_COMPILE", tree.python().program("iree-compile"))
-        .env("HAL_TOOLS", tree.folder().join("tools"))
-        .env("HAL_PYTHON", tree.python().program("python"))
+        .env("CARGO_TARGET_DIR", std::path::absolute(workspace::target()?)?)
         .status()
         .context("starting pytest")?;
     Ok(status.success())

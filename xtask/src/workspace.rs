@@ -20,20 +20,6 @@ fn root_of(runs: Option<PathBuf>) -> Result<PathBuf> {
     folder.parent().map(Path::to_owned).context("xtask should lie in a folder of the repository")
 }
 
-/// Every file below a folder, but for what is built and what is hidden.
-#[cfg(test)]
-pub(crate) fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap().flatten() {
-        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        let is_ours = !name.starts_with('.') && !matches!(name.as_str(), "target" | "__pycache__");
-        if path.is_dir() && is_ours {
-            files_below(&path, found);
-        } else if path.is_file() {
-            found.push(path);
-        }
-    }
-}
-
 /// Where builds go.
 pub(crate) fn target() -> Result<PathBuf> {
     Ok(std::env::var_os("CARGO_TARGET_DIR").map_or(root()?.join("target"), PathBuf::from))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Jobs: the work that a queue is given, as commands over the device's memory.
+//! Jobs: the work of a queue, as commands on the device's memory.
 
 use crate::device::Device;
 use crate::host::HostRange;
@@ -10,20 +10,20 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
-/// One piece of work for one queue: after its waits, do its commands, record its event, report its epoch.
+/// One unit of work for one queue: wait, run the commands, record the event, report the epoch.
 pub struct Job<D: Device> {
     /// The queue.
     pub queue: QueueId,
-    /// Its place there: how its completion is reported.
+    /// Its number in the queue, by which its completion is reported.
     pub epoch: u64,
-    /// The points that the queue waits for first: at most one point of each other queue, and only as the device's
-    /// [`NativeWaits`](crate::NativeWaits) says it can.
+    /// The points that the queue waits for first: at most one of each other queue, and only of the kind that the
+    /// device's [`NativeWaits`](crate::NativeWaits) supports.
     pub waits: SmallVec<[NativeWait<D::Event>; 2]>,
     /// The event to record at the end.
     pub event: Option<D::Event>,
-    /// The commands, in order as far as barriers ask for it. None at all means to wait, record and complete.
+    /// The commands, ordered only by their barriers. An empty job waits, records and completes.
     pub commands: Commands<D>,
-    /// Told when what ran; there is one only while a profile is being taken.
+    /// Gets the times of the job; present only while a profile is taken.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -38,11 +38,11 @@ impl<D: Device> fmt::Debug for Job<D> {
     }
 }
 
-/// The commands of a job: a slice of them, owned or shared.
+/// The commands of a job, owned or shared.
 pub enum Commands<D: Device> {
-    /// The job.
+    /// Owned by this job alone.
     Own(SmallVec<[Command<D>; 1]>),
-    /// A command buffer that may be executed again, with the same commands at the same address each time.
+    /// Shared by all executions of one command buffer, at the same address each time.
     Shared(Arc<[Command<D>]>),
 }
 
@@ -66,22 +66,22 @@ impl<D: Device> std::ops::Deref for Commands<D> {
     }
 }
 
-/// Gets the times of a job for a profile, in nanoseconds of [`Device::clock`]. Told before the job's completion is
-/// reported, so that a reader who has seen the completion finds the times. It may block, and it may submit to the device: hold no lock
-/// that taking a job needs.
+/// Gets the times of a job for a profile, in nanoseconds of [`Device::clock`], before the job's completion is
+/// reported, so that a reader who has seen the completion finds the times. A call may block and may submit to the
+/// device: hold no lock that taking a job needs.
 pub trait Observer: Send + Sync {
     /// The device worked on the job's command with this number from `begin` to `end`.
     fn command(&self, number: usize, begin: u64, end: u64);
 
-    /// The device worked on the whole job from `begin` to `end`, and it went like this.
+    /// The device worked on the whole job from `begin` to `end`, with this outcome.
     fn job(&self, begin: u64, end: u64, outcome: Result<(), &Failure>);
 }
 
-/// Some bytes of memory.
+/// The place of some bytes.
 pub enum Place<D: Device> {
-    /// In memory of the device, from this offset.
+    /// In memory of the device, from this offset on.
     Device(Arc<D::Memory>, u64),
-    /// In host memory that the device has not been told about before.
+    /// In host memory that was neither allocated by the device nor imported into it.
     Host(HostRange),
 }
 
@@ -94,11 +94,11 @@ impl<D: Device> Clone for Place<D> {
     }
 }
 
-/// Bytes that a command works on. Always inside their memory.
+/// The bytes that a command uses, always inside their memory.
 pub struct Span<D: Device> {
-    /// Where.
+    /// The place of the first byte.
     pub place: Place<D>,
-    /// How many.
+    /// The number of bytes.
     pub length: u64,
 }
 
@@ -120,7 +120,7 @@ impl<D: Device> fmt::Debug for Span<D> {
 }
 
 impl<D: Device> Span<D> {
-    /// The bytes as host memory, where the device's memory is the host's.
+    /// The bytes as host memory, for a device whose memory is the host's.
     pub fn host(&self, device: &D) -> Result<HostRange, Failure> {
         match &self.place {
             Place::Host(range) => Ok(range.clone()),
@@ -135,7 +135,7 @@ impl<D: Device> Span<D> {
 }
 
 /// The pattern of a fill: 1 to 16 bytes.
-// Aligned, as a command is moved several times on its way, and words that lie across two others are slow to move.
+// Aligned, as a command is moved several times on its way, and unaligned words are slow to move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(align(8))]
 pub struct Pattern {
@@ -144,11 +144,11 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// These bytes; nothing if there are none or more than 16.
+    /// A pattern of these bytes; `None` unless there are 1 to 16.
     #[inline]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let length = u8::try_from(bytes.len()).ok().filter(|&length| length > 0)?;
-        // The lengths that there are in practice fit into a register.
+        // Common lengths fit into a register.
         let word = match *bytes {
             [a] => u64::from_ne_bytes([a, 0, 0, 0, 0, 0, 0, 0]),
             [a, b] => u64::from_ne_bytes([a, b, 0, 0, 0, 0, 0, 0]),
@@ -176,32 +176,32 @@ impl fmt::Debug for Pattern {
     }
 }
 
-/// One command of a job.
+/// A command of a job.
 pub enum Command<D: Device> {
     /// Repeat a pattern over the target.
     Fill {
-        /// Where to.
+        /// The range to fill.
         target: Span<D>,
-        /// What.
+        /// The pattern.
         pattern: Pattern,
     },
-    /// Copy as many bytes as both have; they may overlap.
+    /// Copy between ranges of the same length, which may overlap.
     Copy {
-        /// Where from.
+        /// The range to read.
         source: Span<D>,
-        /// Where to.
+        /// The range to write.
         target: Span<D>,
     },
-    /// Copy bytes that were captured when the program asked.
+    /// Copy bytes that were captured when the program submitted the update.
     Update {
-        /// What.
+        /// The captured bytes.
         source: HostRange,
-        /// Where to, with the same length.
+        /// The range to write, of the same length.
         target: Span<D>,
     },
     /// Run a function of an executable.
     Dispatch(Box<Dispatch<D>>),
-    /// Everything before has ended and is visible before anything after begins.
+    /// End everything before and make it visible, before anything after begins.
     Barrier,
 }
 
@@ -235,12 +235,12 @@ impl<D: Device> fmt::Debug for Command<D> {
     }
 }
 
-/// How many workgroups a dispatch has.
+/// The number of workgroups of a dispatch.
 #[derive(Debug)]
 pub enum Workgroups<D: Device> {
-    /// As many.
+    /// A constant number in each dimension.
     Count([u32; 3]),
-    /// As three 32-bit numbers at this place say when the dispatch begins.
+    /// Three 32-bit numbers in memory, which are read when the dispatch begins.
     Indirect(Span<D>),
 }
 
@@ -265,15 +265,15 @@ pub struct Dispatch<D: Device> {
     pub executable: Arc<D::Executable>,
     /// The function's number in it.
     pub function: usize,
-    /// The size of a workgroup, where the function leaves it open; ones otherwise.
+    /// The size of a workgroup if the function leaves it open, otherwise ones.
     pub workgroup_size: [u32; 3],
-    /// How many workgroups.
+    /// The number of workgroups.
     pub workgroups: Workgroups<D>,
-    /// Bytes of workgroup-local memory beyond what the function asks for itself.
+    /// Bytes of workgroup-local memory beyond the function's own.
     pub local_memory: u32,
-    /// Constants.
+    /// The constants.
     pub constants: Constants,
-    /// Buffers.
+    /// The buffers.
     pub bindings: Bindings<D>,
 }
 

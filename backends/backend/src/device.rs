@@ -32,10 +32,11 @@ pub trait Driver: Send + Sync + 'static {
     /// them. A driver that declares none is not checked.
     const PARAMETERS: &'static [Parameter] = &[];
 
-    /// Makes the driver. Must be cheap and touch no hardware: programs create every driver they are linked with.
+    /// Creates the driver. Must be cheap and touch no hardware: a program creates every driver that it is linked
+    /// with.
     fn create() -> Self;
 
-    /// The devices that are there. The first is the one that a program gets when it names none.
+    /// The devices that are present. The first is the default device.
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure>;
 
     /// Opens a device by its path, empty for the default one. The caller refuses every parameter that was not taken.
@@ -58,36 +59,36 @@ pub trait Driver: Send + Sync + 'static {
 /// A kind of memory of a device.
 #[derive(Clone, Debug)]
 pub struct Heap {
-    /// Whether the host can map it ([`Device::host_view`]).
+    /// True if the host can map it ([`Device::host_view`]).
     pub host_visible: bool,
-    /// Whether the host and the device see each other's writes without flushing.
+    /// True if the host and the device see each other's writes without flushing.
     pub coherent: bool,
-    /// Whether it is the device's own memory rather than the host's.
+    /// True if it is the device's own memory rather than the host's.
     pub device_local: bool,
-    /// The most that one allocation can have.
+    /// The size of the largest allocation.
     pub max_allocation: u64,
     /// The alignment of every allocation, a power of two.
     pub alignment: u64,
-    /// The alignment that host memory needs to become memory of this heap ([`Device::import`]), a power of two: whatever the
-    /// device and the programs that run on it ask for, which may be less than what allocations have. Nothing where host
-    /// memory does not become memory of this heap.
+    /// The alignment that host memory needs to become memory of this heap ([`Device::import`]), a power of two: as
+    /// much as the device and its programs need, which may be less than the alignment of allocations. `None` if
+    /// host memory cannot become memory of this heap.
     pub import_alignment: Option<u64>,
 }
 
 /// The properties of a device: its queues, its heaps and what it supports.
 #[derive(Clone, Debug)]
 pub struct Properties {
-    /// Its name, which `hal.device.id` patterns are matched with.
+    /// Its name, which IREE compares with `hal.device.id` patterns.
     pub identifier: String,
-    /// Other names that it answers to. `local` lets modules run that were compiled for the host.
+    /// Other names for the same patterns. `local` allows modules that were compiled for the host.
     pub aliases: Vec<String>,
-    /// Its queues.
+    /// The number of queues, their native waits, and how completions are reported.
     pub queues: DeviceSpec,
-    /// Its memory: at least one heap, the preferred one first.
+    /// At least one heap, the preferred one first.
     pub heaps: Vec<Heap>,
-    /// How many workgroups run at once.
+    /// The number of workgroups that run at once.
     pub concurrency: usize,
-    /// Whether its code runs on the host's processor, whose features a module may ask for.
+    /// True if its code runs on the host's processor, whose features a module may require.
     pub host_processor: bool,
 }
 
@@ -99,19 +100,19 @@ pub struct Loaded<E> {
     pub functions: Vec<Function>,
 }
 
-/// Why a job was not taken.
+/// Why a device did not take a job.
 pub enum Rejected<D: Device> {
-    /// There is no room now. It is offered again when something of the device completes.
+    /// There is no room now. The engine submits the job again when something of the device completes.
     Full(Box<Job<D>>),
-    /// This job cannot be run at all; nothing of it has begun. Others can.
+    /// This job cannot run at all, and nothing of it has begun. Other jobs can.
     Failed(Failure),
-    /// The device is gone. The engine fails everything at once, perhaps while the hardware still works: what it may touch
-    /// stays with the backend until it no longer can.
+    /// The device is lost. The engine fails everything at once, even while the hardware still works: the backend
+    /// keeps the memory that the hardware may access until it no longer can.
     Lost(Failure),
 }
 
-/// A device. Dropped when the program has let go of everything that it made with it, after its queues are idle or
-/// have been [told to stop](Device::abort).
+/// A device. It is dropped when the program has released everything that it created with it, after its queues are
+/// idle or were [stopped](Device::abort).
 pub trait Device: Send + Sync + Sized + 'static {
     /// An allocation.
     type Memory: Send + Sync + 'static;
@@ -123,105 +124,105 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// The device's properties. Called once.
     fn properties(&self) -> Properties;
 
-    /// The queues may be used now, and completions go to `completer`.
+    /// Starts the queues; completions go to `completer`.
     fn start(&self, completer: Completer);
 
-    /// Allocates memory. The request's purpose is a hint, and everything else in it has to hold.
+    /// Allocates memory. The request's purpose is a hint; everything else is binding.
     fn allocate(&self, request: &MemoryRequest) -> Result<Self::Memory, Failure>;
 
     /// Makes host memory usable by the device without copying it, as memory of a heap with an
     /// [`import_alignment`](Heap::import_alignment).
     ///
-    /// The memory is the program's, which is told when the last clone of the range is dropped, and may have it back then.
-    /// A program that does not want to be told has it back when the buffer is gone and the work that used it has ended: a
-    /// device keeps no clone beyond the allocation and the jobs that name it.
+    /// The program gets the memory back when the last clone of the range is dropped, if it registered a release
+    /// callback; otherwise when the buffer is gone and the work that used it has ended. So a device keeps no clone
+    /// beyond the allocation and the jobs that name it.
     fn import(&self, range: HostRange) -> Result<Self::Memory, Failure> {
         let message = format!("this device cannot use {} bytes of host memory in place", range.length());
         Err(Failure::new(Code::Unavailable, message))
     }
 
-    /// Whether allocations of the heap with this number can be [exported](Device::export).
+    /// True if allocations of the heap with this number can be [exported](Device::export).
     fn exports(&self, heap: usize) -> bool {
         let _ = heap;
         false
     }
 
-    /// A descriptor of an allocation, whole, that other devices and processes can use: a dma-buf. It is the program's to close.
-    /// Host memory needs none from here: what a heap with an [`import_alignment`](Heap::import_alignment) is to share is shared
-    /// memory, which is imported.
+    /// A descriptor of a whole allocation for other devices and processes: a dma-buf. The program closes it. Host
+    /// memory needs none: memory of a heap with an [`import_alignment`](Heap::import_alignment) is shared memory of
+    /// the driver, which is imported.
     fn export(&self, memory: &Self::Memory) -> Result<std::os::fd::OwnedFd, Failure> {
         let _ = memory;
-        let message = "this device gives out no descriptors of its memory; what has one is HOST_VISIBLE memory that was \
-                       allocated with IREE_HAL_BUFFER_USAGE_SHARING_EXPORT, of a heap that imports";
+        let message = "this device's own memory has no descriptor; allocate HOST_VISIBLE memory with \
+                       IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";
         Err(Failure::new(Code::Unavailable, message))
     }
 
-    /// The host's view of an allocation of a host-visible heap, whole. Asked for at most once for each allocation, to be
-    /// mapped for as long as that lives.
+    /// The host's view of a whole allocation of a host-visible heap, valid as long as the allocation. Called at
+    /// most once for each allocation.
     fn host_view(&self, memory: &Self::Memory) -> Option<HostRange> {
         let _ = memory;
         None
     }
 
-    /// Makes the host's writes visible to the device, where the heap is not coherent.
+    /// Makes the host's writes visible to the device, if the heap is not coherent.
     fn flush(&self, memory: &Self::Memory, offset: u64, length: u64) -> Result<(), Failure> {
         let _ = (memory, offset, length);
         Ok(())
     }
 
-    /// Makes the device's writes visible to the host, where the heap is not coherent.
+    /// Makes the device's writes visible to the host, if the heap is not coherent.
     fn invalidate(&self, memory: &Self::Memory, offset: u64, length: u64) -> Result<(), Failure> {
         let _ = (memory, offset, length);
         Ok(())
     }
 
-    /// Whether [`load`](Device::load) takes executables of this format.
+    /// True if [`load`](Device::load) takes executables of this format.
     fn supports(&self, format: &str, host: &dyn HostLoader) -> bool;
 
-    /// The format and the length of an executable, if the bytes are one in a format of the device's own. Those that the host loads are
-    /// recognised without asking.
+    /// The format and the length of an executable in a format of the device's own. The driver recognises the host's
+    /// formats by itself.
     fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
         let _ = data;
         None
     }
 
-    /// Loads an executable. `host` loads those of the host's processor, for devices that are software.
+    /// Loads an executable. `host` loads executables of the host's processor, for devices that are software.
     fn load(
         &self,
         request: &LoadRequest<'_>,
         host: &dyn HostLoader,
     ) -> Result<Loaded<Self::Executable>, Failure>;
 
-    /// Puts a job on its queue. Must not block on the device. One thread at a time for each queue.
+    /// Submits a job to its queue. Must not block on the device. One thread at a time for each queue.
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>>;
 
-    /// A run of submissions to a queue is over: ring its doorbell, if that was put off.
+    /// Ends a run of submissions to a queue: rings its doorbell, if the device defers that.
     fn kick(&self, queue: usize) {
         let _ = queue;
     }
 
-    /// Makes one more native event, where the device has them.
+    /// Creates a native event, if the device has them.
     fn create_event(&self) -> Result<Self::Event, Failure> {
         Err(Failure::new(Code::Unimplemented, "this device has no native events"))
     }
 
-    /// Looks for completions and reports them, where they are not reported by callback.
+    /// Polls for completions and reports them, if they are not reported by callback.
     fn poll(&self) {}
 
-    /// A descriptor that becomes readable when there is something to [poll](Device::poll) for.
+    /// A descriptor that is readable while there is something to [poll](Device::poll) for.
     #[cfg(unix)]
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
 
-    /// Asks the device to stop: report everything outstanding soon, as completed or failed.
+    /// Stops the device: it reports everything outstanding soon, as completed or failed.
     fn abort(&self, why: &Failure);
 
-    /// Gives back memory that is kept for later.
+    /// Frees memory that is cached for later.
     fn trim(&self) {}
 
-    /// The clock that an [`Observer`](crate::Observer) is told the times of, in nanoseconds. A device without one is
-    /// profiled from the host alone.
+    /// The time, in nanoseconds, of the clock that an [`Observer`](crate::Observer) gets. A device without a clock
+    /// is profiled by the host alone.
     fn clock(&self) -> Option<u64> {
         None
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A counted piece of host memory that several agents may touch: the one place of this crate with unsafe code.
+//! Reference-counted host memory that several agents may access: the only unsafe code of this crate.
 //!
-//! A HAL buffer is memory that a program, worker threads and devices share under an order that semaphores give it and
-//! no type system sees. [`HostRange`] is that memory with what can be checked checked: a range is inside its
-//! allocation, and lives as long as any range of it. What cannot be checked is the order: two jobs that a program
-//! forgot to order may write the same bytes at once, as on any device, and the bytes are then unspecified. For that
-//! reason nothing here ever makes a Rust reference to the contents; bytes go in and out by copy.
+//! A HAL buffer is memory that a program, worker threads and devices share, in an order that semaphores define and
+//! no type system checks. [`HostRange`] checks what it can: a range is inside its allocation, and the allocation
+//! lives as long as any range of it. It cannot check the order: two jobs that a program forgot to order may write
+//! the same bytes at once, as on any device, and the bytes are then unspecified. Therefore nothing here creates a
+//! Rust reference to the contents; bytes go in and out by copy.
 
 use hal_semaphore::{Code, Failure};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -17,12 +17,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// A piece of host memory. Clones and [slices](HostRange::slice) are the same memory and keep it alive.
+/// A range of host memory. Clones and [slices](HostRange::slice) are the same memory and keep it alive.
 ///
 /// # Invariants
 ///
-/// `length` bytes from `start` on are valid for reads, and for writes where anything writes through the range, on any thread,
-/// for as long as a clone of `owner` lives; for good if there is none.
+/// `length` bytes from `start` on are valid for reads, and for writes if anything writes through the range, on any
+/// thread, for as long as a clone of `owner` lives; without an owner for ever.
 #[derive(Clone)]
 pub struct HostRange {
     start: NonNull<u8>,
@@ -30,35 +30,36 @@ pub struct HostRange {
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: valid on any thread, by the invariant; contents are only ever copied, and their order is the program's business,
-// as the module says.
+// SAFETY: valid on any thread, by the invariant; contents are only ever copied, and their order is the program's
+// business, as the module says.
 unsafe impl Send for HostRange {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for HostRange {}
 
-/// What allocators align to by themselves.
+/// The alignment of any allocation.
 const NATURAL: usize = 16;
 
-/// The size of a huge page: memory from this size on is made of them where the system has some. Its bytes are then found by one look-up for each
-/// of its pages in place of 512, and so they are for the system where another process reads them.
+/// The size of a huge page. Memory from this size on uses huge pages if the system has some: one address
+/// translation in place of 512, also for the system when another process reads the memory.
 const HUGE: usize = 2 << 20;
 
 /// The size of a page.
 const PAGE: usize = 4 << 10;
 
-/// Memory from this size on begins half a page behind the beginning of one, unless its alignment forbids that.
+/// Memory from this size on begins at the middle of a page, if its alignment permits.
 ///
-/// `rep movsb`, by which Linux copies what a socket sends, took twelve times as long on an AMD EPYC where the target lay 1 to 31 bytes behind the
-/// source, both counted from the beginning of their pages. The target is what the messages before have left of a page, a few headers behind
-/// its beginning: just there for a source that begins with a page, or shortly behind.
+/// `rep movsb`, with which Linux copies what a socket sends, took twelve times as long on an AMD EPYC if the target
+/// lay 1 to 31 bytes behind the source, both counted from the beginnings of their pages. The target is the rest of
+/// a page after earlier messages, a few headers behind its beginning: just there for a source that begins with a
+/// page.
 const PLACED: usize = 64 << 10;
 const HALF_A_PAGE: usize = PAGE / 2;
 
-/// An allocation of ours.
+/// An allocation.
 ///
 /// # Invariants
 ///
-/// `start` was allocated with `layout`, and this alone frees it.
+/// `start` was allocated with `layout`, and only this frees it.
 struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
@@ -76,7 +77,7 @@ impl Drop for Allocation {
     }
 }
 
-/// Asks the system to make fresh memory of huge pages, as far as it fills some from its beginning on. It is no error where it has none.
+/// Asks the system for huge pages, for the part of the memory that fills whole ones. It is no error if it has none.
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages(start: NonNull<u8>, size: usize) {
     let whole = size - size % HUGE;
@@ -91,8 +92,8 @@ fn ask_for_huge_pages(start: NonNull<u8>, size: usize) {
 fn ask_for_huge_pages(_start: NonNull<u8>, _size: usize) {}
 
 impl HostRange {
-    /// Fresh memory, zeroed, aligned to `alignment`, a power of two. Large memory begins at an odd multiple of half a page where that is aligned
-    /// enough; see `PLACED`.
+    /// Allocates zeroed memory, aligned to `alignment`, a power of two. Large memory begins at an odd multiple of
+    /// half a page if that is aligned enough; see `PLACED`.
     pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
         let exhausted = || {
             let message = format!("the host has no {length} bytes left for a buffer");
@@ -107,7 +108,7 @@ impl HostRange {
             _ => alignment,
         };
         // Aligned by hand: an allocator that is asked for more than its own alignment writes the zeros itself, and
-        // so touches every page of memory that the system would have given zeroed and untouched.
+        // so touches every page that the system would have provided zeroed and untouched.
         let natural = boundary.clamp(1, NATURAL);
         let padding = (boundary - natural).checked_add(skipped).ok_or_else(exhausted)?;
         let padded = size.max(1).checked_add(padding).ok_or_else(exhausted)?;
@@ -115,7 +116,7 @@ impl HostRange {
         // SAFETY: the layout is not of size zero.
         let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(Allocation { start: first, layout });
-        // SAFETY: the padding has room for as much as the boundary can ask for, and for what is skipped behind it.
+        // SAFETY: the padding has room for the boundary and for the skipped half page.
         let (begin, start) = unsafe {
             let begin = first.add(first.align_offset(boundary));
             (begin, begin.add(skipped))
@@ -124,7 +125,7 @@ impl HostRange {
         Ok(Self { start, length: size, owner: Some(owner) })
     }
 
-    /// Memory that lives as long as `owner`; for good, if there is none.
+    /// Memory that lives as long as `owner`; for ever without one.
     ///
     /// # Safety
     ///
@@ -134,7 +135,7 @@ impl HostRange {
         Self { start: NonNull::new(start).unwrap_or(NonNull::dangling()), length, owner }
     }
 
-    /// Whether some clone or slice of it lives beside this one. Where none does, what they did to the memory is over.
+    /// True if another clone or slice of it lives. If none does, their accesses have ended.
     pub fn is_shared(&self) -> bool {
         let shared = self.owner.as_ref().is_none_or(|owner| Arc::strong_count(owner) > 1);
         // The acquire fence pairs with the release of the last other reference: its holder's accesses are visible here.
@@ -142,25 +143,25 @@ impl HostRange {
         shared
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     #[inline]
     pub fn length(&self) -> u64 {
         self.length as u64
     }
 
-    /// Where it is.
+    /// The address of the first byte.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// A part of it; nothing if that is not inside.
+    /// A part of it; `None` if it is not inside.
     #[inline]
     pub fn slice(&self, offset: u64, length: u64) -> Option<Self> {
         let HostPart { start, length, .. } = self.part(offset, length)?;
         Some(Self { start, length, owner: self.owner.clone() })
     }
 
-    /// A part of it for as long as the whole is borrowed, which costs no counting; nothing if that is not inside.
+    /// A borrowed part of it, without reference counting; `None` if it is not inside.
     #[inline]
     pub fn part(&self, offset: u64, length: u64) -> Option<HostPart<'_>> {
         self.whole().part(offset, length)
@@ -172,36 +173,36 @@ impl HostRange {
         HostPart { start: self.start, length: self.length, whole: PhantomData }
     }
 
-    /// [`HostPart::copy_from`] for all of both.
+    /// Copies all of `source` here; see [`HostPart::copy_from`].
     #[must_use]
     pub fn copy_from(&self, source: &HostRange) -> bool {
         self.whole().copy_from(source.whole())
     }
 
-    /// Writes `bytes` at `offset`. False, and nothing is written, if they do not fit.
+    /// Writes `bytes` at `offset`. False if they do not fit; then nothing is written.
     #[inline]
     #[must_use]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         self.part(offset, bytes.len() as u64).is_some_and(|target| target.write(bytes))
     }
 
-    /// Reads into `bytes` from `offset`. False, and nothing is read, if there are not as many.
+    /// Reads into `bytes` from `offset`. False if there are not as many; then nothing is read.
     #[must_use]
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
         self.part(offset, bytes.len() as u64).is_some_and(|source| source.read(bytes))
     }
 
-    /// [`HostPart::fill`] for all of it.
+    /// Fills all of it; see [`HostPart::fill`].
     #[must_use]
     pub fn fill(&self, pattern: &[u8]) -> bool {
         self.whole().fill(pattern)
     }
 }
 
-/// From here on a fill is a matter of the memory alone.
+/// From this length on the memory's speed limits a fill.
 const LONG_FILL: usize = 64 << 10;
 
-/// A pattern as words of eight bytes, if it divides them.
+/// A pattern as an eight-byte word, if its length divides eight.
 fn word(pattern: &[u8]) -> Option<u64> {
     let mut bytes = [0; 8];
     if bytes.len() % pattern.len() != 0 {
@@ -213,14 +214,15 @@ fn word(pattern: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes))
 }
 
-/// Stores a word over and over, without reading what is there into the cache first, where the processor can.
+/// Stores a word repeatedly, without first reading the memory into the cache, if the processor can.
 ///
 /// # Safety
 ///
 /// The range is valid for writes of this many words.
 unsafe fn store_words(start: NonNull<u8>, word: u64, words: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: so many words are valid there, as the caller promises; the direction flag is clear by the calling convention.
+    // SAFETY: so many words are valid there, as the caller promises; the direction flag is clear by the calling
+    // convention.
     unsafe {
         std::arch::asm!(
             "rep stosq",
@@ -237,19 +239,20 @@ unsafe fn store_words(start: NonNull<u8>, word: u64, words: usize) {
     }
 }
 
-/// Stores a word over and over past the caches: in pieces of a large fill processors take the way through them, which
-/// costs a fourth more and leaves the caches full of what is evicted before it is read.
+/// Stores a word repeatedly, bypassing the caches. In the pieces of a large fill, processors otherwise write
+/// through the caches, which costs a fourth more and leaves them full of lines that are evicted before they are
+/// read.
 ///
 /// # Safety
 ///
 /// The range is valid for writes of this many words.
 unsafe fn stream_words(start: NonNull<u8>, word: u64, words: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: so many words are valid there, as the caller promises; what is streamed begins at a multiple of 16 bytes, and
-    // is visible to others before it is reported.
+    // SAFETY: so many words are valid there, as the caller promises; what is streamed begins at a multiple of 16
+    // bytes, and is visible to others before it is reported.
     unsafe {
         use std::arch::x86_64::{_mm_set1_epi64x, _mm_sfence, _mm_stream_si128};
-        // So many bytes are before the first multiple of 16, at most one word and a part of one.
+        // The bytes before the first multiple of 16: at most one word and a part of one.
         let before = start.align_offset(16).min(words * 8);
         let last = words * 8 - (words * 8 - before) % 16;
         let bytes = word.to_ne_bytes();
@@ -259,7 +262,7 @@ unsafe fn stream_words(start: NonNull<u8>, word: u64, words: usize) {
             }
         };
         edge(0..before);
-        // After an odd number of bytes the word goes on from there.
+        // After a partial word, the word continues at its next byte.
         let word = word.rotate_right(u32::try_from(before % 8).unwrap_or(0) * 8);
         let pair = _mm_set1_epi64x(word.cast_signed());
         for at in (before..last).step_by(16) {
@@ -275,7 +278,7 @@ unsafe fn stream_words(start: NonNull<u8>, word: u64, words: usize) {
     }
 }
 
-/// A piece of a [`HostRange`], valid while the range is borrowed: what work is done on.
+/// A borrowed part of a [`HostRange`].
 ///
 /// # Invariants
 ///
@@ -293,17 +296,17 @@ unsafe impl Send for HostPart<'_> {}
 unsafe impl Sync for HostPart<'_> {}
 
 impl<'a> HostPart<'a> {
-    /// How many bytes it has.
+    /// The number of bytes.
     pub fn length(self) -> usize {
         self.length
     }
 
-    /// Where it is.
+    /// The address of the first byte.
     pub fn address(self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// A part of it; nothing if that is not inside.
+    /// A part of it; `None` if it is not inside.
     #[inline]
     pub fn part(self, offset: u64, length: u64) -> Option<HostPart<'a>> {
         let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
@@ -314,14 +317,13 @@ impl<'a> HostPart<'a> {
         Some(Self { start: unsafe { self.start.add(offset) }, length, whole: PhantomData })
     }
 
-    /// Whether it has a byte in common with another.
+    /// True if both have a byte in common.
     pub fn overlaps(self, other: HostPart<'_>) -> bool {
         let (here, there) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
         here < there + other.length && there < here + self.length
     }
 
-    /// Copies `source` here, which has the same length; overlapping is allowed. False, and nothing is copied, if the
-    /// lengths differ.
+    /// Copies `source` here. They may overlap. False if the lengths differ; then nothing is copied.
     #[must_use]
     pub fn copy_from(self, source: HostPart<'_>) -> bool {
         let fits = self.length == source.length;
@@ -332,7 +334,7 @@ impl<'a> HostPart<'a> {
         fits
     }
 
-    /// Writes `bytes`, which are as many. False, and nothing is written, if they are not.
+    /// Writes `bytes`. False if the lengths differ; then nothing is written.
     #[inline]
     #[must_use]
     pub fn write(self, bytes: &[u8]) -> bool {
@@ -344,7 +346,7 @@ impl<'a> HostPart<'a> {
         fits
     }
 
-    /// Reads into `bytes`, which are as many. False, and nothing is read, if they are not.
+    /// Reads into `bytes`. False if the lengths differ; then nothing is read.
     #[must_use]
     pub fn read(self, bytes: &mut [u8]) -> bool {
         let fits = self.length == bytes.len();
@@ -355,8 +357,9 @@ impl<'a> HostPart<'a> {
         fits
     }
 
-    /// Shows the bytes of both in their order, `N` at a time and fewer at the end: few enough to stay in registers, so that they are not copied. Those
-    /// of this one can be written over there, which does not change it. False, and nothing is shown, if their lengths differ.
+    /// Calls `each` with the bytes of both in order, `N` at a time and fewer at the end: few enough to stay in
+    /// registers without a copy. `each` may write to the place of this part. False if the lengths differ; then
+    /// nothing is called.
     #[must_use]
     pub fn each_with<const N: usize>(
         self,
@@ -389,19 +392,19 @@ impl<'a> HostPart<'a> {
         true
     }
 
-    /// Repeats `pattern` over all of it; a last repetition may be cut short. False for an empty pattern.
+    /// Repeats `pattern` over all of it; the last repetition may be cut short. False for an empty pattern.
     #[must_use]
     pub fn fill(self, pattern: &[u8]) -> bool {
         self.fill_with(pattern, store_words)
     }
 
-    /// The same for a piece of something larger than the caches.
+    /// The same for a part of memory that is larger than the caches.
     #[must_use]
     pub fn fill_past_caches(self, pattern: &[u8]) -> bool {
         self.fill_with(pattern, stream_words)
     }
 
-    /// Fills, words at a time by `store` where they are many.
+    /// Fills; a long fill stores words with `store`.
     fn fill_with(self, pattern: &[u8], store: unsafe fn(NonNull<u8>, u64, usize)) -> bool {
         let Some(&first) = pattern.first() else { return false };
         if self.length < LONG_FILL && pattern.iter().all(|&byte| byte == first) {
@@ -421,7 +424,7 @@ impl<'a> HostPart<'a> {
             }
             return true;
         }
-        // One pattern, then doubling what is there: long copies whatever the pattern's length.
+        // One pattern, then doubling copies: long copies for any length of the pattern.
         let mut done = pattern.len().min(self.length);
         // SAFETY: `done` bytes are inside both.
         unsafe { self.start.as_ptr().copy_from(pattern.as_ptr(), done) };
@@ -528,7 +531,7 @@ mod tests {
         }
     }
 
-    /// What the system says of the memory at an address: its flags, as `/proc/self/smaps` has them.
+    /// The flags of the memory at an address, from `/proc/self/smaps`.
     #[cfg(target_os = "linux")]
     fn flags_of(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -550,7 +553,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn large_memory_is_asked_for_in_huge_pages() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            // The system has none, and large memory is like any other.
+            // The system has no huge pages, and large memory is like any other.
             assert!(HostRange::allocate(2 * HUGE as u64, 64).unwrap().write(0, &[1]));
             return;
         }
@@ -568,7 +571,7 @@ mod tests {
             for pattern in
                 [&[5_u8][..], &[1, 2], &[1, 2, 3], &[1, 2, 3, 4], &[9; 4], &[1, 2, 3, 4, 5, 6, 7, 8]]
             {
-                // Wherever it begins, and not a byte more.
+                // Any begin, and not a byte more.
                 for (skipped, past_caches) in (0..17).flat_map(|skipped| [(skipped, false), (skipped, true)])
                 {
                     let range = HostRange::allocate(length as u64 + 32, 16).unwrap();

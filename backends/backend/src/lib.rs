@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a device must offer to become an IREE HAL driver.
+//! The interface that a device implements to become an IREE HAL driver.
 //!
-//! A backend implements [`Driver`] (a name, a list of devices, how to open one) and [`Device`] (memory, executables,
-//! queues). Everything else that IREE asks of a driver is made of these by `hal-driver`: semaphores, waits, command
-//! buffers, pools, stream-ordered allocation, host calls, files, profiling, and the C interface. This crate stands below
-//! all of that and knows nothing of IREE, so a backend can live in any repository and needs no unsafe code.
+//! A backend implements [`Driver`] (a name, a list of devices, how to open one) and [`Device`] (memory,
+//! executables, queues). `hal-driver` builds everything else that IREE requires of a driver on these: semaphores,
+//! waits, command buffers, pools, stream-ordered allocation, host calls, files, profiling, and the C interface.
+//! This crate is below all of that and knows nothing of IREE, so a backend can live in any repository and needs no
+//! unsafe code.
 //!
 //! # The contract in short
 //!
-//! - **A queue is in order.** A [`Job`] starts after the job before it on its queue has ended, and after the points
-//!   of its native waits. What a job's commands may do at the same time is the backend's business between two
-//!   [`Command::Barrier`]s; after one, everything before it is visible.
-//! - **Submitting does not block.** A full queue [says so](Rejected::Full) and the job comes back later.
-//! - **Completion is reported** through the [`Completer`] that [`Device::start`] gets: by callback, by poll, or when
-//!   a descriptor becomes readable. A [`Reporter`] keeps it, and starts the threads that report. See [`hal_semaphore::backend`] for every promise that goes with it.
-//! - **A failed job is done.** It is reported with [`Completer::fail`], and the queue goes on. Only what makes the
-//!   whole device useless is a [loss](Completer::lose).
-//! - **A job owns what it uses.** Memory and executables are counted references: a job that is dropped lets go.
+//! - **A queue is in order.** A [`Job`] starts after the previous job of its queue has ended, and after the points
+//!   of its native waits. Between two [`Command::Barrier`]s the backend may run a job's commands at the same time;
+//!   after a barrier, everything before it is visible.
+//! - **Submitting does not block.** A full queue [refuses the job](Rejected::Full), and the engine submits it again
+//!   later.
+//! - **Completion is reported** through the [`Completer`] that [`Device::start`] gets: by callback, by poll, or
+//!   when a descriptor becomes readable. A [`Reporter`] keeps it, and starts the threads that report.
+//!   [`hal_semaphore::backend`] documents the completer's rules.
+//! - **A failed job has ended.** It is reported with [`Completer::fail`], and the queue goes on. Only a fault that
+//!   makes the whole device useless is a [loss](Completer::lose).
+//! - **A job owns what it uses.** Memory and executables are counted references, which dropping the job releases.
 //!
-//! # Where the host comes in
+//! # The host
 //!
-//! [`HostRange`] is a counted piece of host memory: what a mapping shows, what an upload reads, and all the memory
-//! there is where a device works on the host's. [`HostLoader`] loads IREE's own host executables, for devices
-//! that are software: the mock device and the compute engines of emulated ones.
+//! [`HostRange`] is reference-counted host memory: a mapping, the source of an upload, or the whole memory of a
+//! device that works on the host's. [`HostLoader`] loads IREE's own host executables, for devices that are
+//! software: the mock device and the compute engines of emulated cards.
 //!
-//! The smallest whole backend lies beside this crate, in `backends/template`, and `docs/backend.md` walks through it.
+//! The smallest complete backend is `backends/template`, and `docs/backend.md` walks through it.
 
 mod command;
 mod device;

@@ -2,14 +2,14 @@
 
 //! Helpers for devices that are software: the number of processors, and a pseudo-random generator.
 
-/// How many processors there are: how many threads are worth having.
+/// The number of processors, 64 at most: how many worker threads pay.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(64)
 }
 
-/// The SplitMix64 generator's output for a state: a well mixed number, the same every time. What a seed is for.
+/// The SplitMix64 generator's output for a state: well-mixed, the same every time.
 ///
-/// Applied to its own output again and again it makes a sequence, too.
+/// Applied to its own output repeatedly it makes a sequence.
 pub fn splitmix64(state: u64) -> u64 {
     let mut mixed = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -7,23 +7,23 @@ use hal_semaphore::Failure;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An executable that a program wants to run.
+/// A request to load an executable.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadRequest<'a> {
-    /// The format that the program names, such as `embedded-elf-x86_64`.
+    /// The format's name, such as `embedded-elf-x86_64`.
     pub format: &'a str,
-    /// Its bytes. They must be copied if they are needed later.
+    /// Its bytes, borrowed for the call.
     pub data: &'a [u8],
     /// Specialisation constants.
     pub constants: &'a [u32],
 }
 
-/// The format and the length of an executable, found out from its bytes.
+/// The format and the length of an executable, inferred from its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inferred {
     /// Its format, as in a [`LoadRequest`].
     pub format: String,
-    /// How many of the bytes are it.
+    /// The length of the executable, which may be less than that of the bytes.
     pub length: u64,
 }
 
@@ -32,11 +32,11 @@ pub struct Inferred {
 pub struct Function {
     /// Its name; empty if it has none.
     pub name: String,
-    /// How many buffers it takes.
+    /// The number of buffers that it takes.
     pub bindings: u16,
-    /// How many 32-bit constants it takes.
+    /// The number of 32-bit constants that it takes.
     pub constants: u16,
-    /// The size of its workgroups, where it is fixed; zeros otherwise.
+    /// The size of its workgroups if it is fixed, otherwise zeros.
     pub workgroup_size: [u32; 3],
 }
 
@@ -47,41 +47,42 @@ pub struct HostCall<'a> {
     pub function: usize,
     /// The size of a workgroup.
     pub workgroup_size: [u32; 3],
-    /// How many workgroups.
+    /// The number of workgroups.
     pub workgroups: [u32; 3],
-    /// Constants.
+    /// The constants.
     pub constants: &'a [u32],
-    /// Buffers, in binding order.
+    /// The buffers, in binding order.
     pub bindings: &'a [HostPart<'a>],
-    /// How many threads may be at it at once.
+    /// The number of threads that may run the call at once.
     pub concurrency: usize,
-    /// Bytes of workgroup-local memory beyond what the function asks for itself.
+    /// Bytes of workgroup-local memory beyond the function's own.
     pub local_memory: u32,
 }
 
 impl HostCall<'_> {
-    /// How many workgroups there are in all.
+    /// The number of all workgroups.
     pub fn total(&self) -> u64 {
         self.workgroups.iter().fold(1, |total, &count| total.saturating_mul(u64::from(count)))
     }
 }
 
-/// A host executable that is ready to run.
+/// A loaded host executable.
 pub trait HostProgram: Send + Sync {
-    /// Its functions.
+    /// The functions of the executable.
     fn functions(&self) -> &[Function];
 
-    /// Runs some of the workgroups of a call, numbered with x fastest. Any number of threads may be at one call, each
-    /// with its own `worker` number below what the loader was told; two with the same number run one after the other. A
-    /// call with fewer bindings or constants than the function takes is refused, and so are workgroups that it has not.
+    /// Runs some workgroups of a call, numbered with x fastest. Any number of threads may run one call, each with
+    /// its own `worker` number below the loader's limit; two threads with the same number run one after the other.
+    /// Refuses a call with fewer bindings or constants than the function takes, and workgroups that the call does
+    /// not have.
     fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result<(), Failure>;
 }
 
 /// Loads host executables: given to [`Device::load`](crate::Device::load).
 pub trait HostLoader {
-    /// Whether executables of this format can be loaded.
+    /// True if executables of this format can be loaded.
     fn supports(&self, format: &str) -> bool;
 
-    /// Loads one for up to `workers` threads at a time.
+    /// Loads an executable for up to `workers` threads at a time.
     fn load(&self, request: &LoadRequest<'_>, workers: usize) -> Result<Arc<dyn HostProgram>, Failure>;
 }

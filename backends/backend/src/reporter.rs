@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Where a device reports what has ended, and the threads that it does so from.
+//! Reports of completions, and the threads that make them.
 //!
-//! A report that never comes is a program that waits for ever. Two faults of a backend would have that effect, and a
-//! [`Reporter`] turns both into the loss of the device, whose every signal then fails with a message that says what it was: a
-//! panic on a [thread](Reporter::spawn) of the backend's own, and a report that the engine refuses.
+//! Without a report a program waits for ever. Two faults of a backend could prevent a report, and a [`Reporter`]
+//! turns both into the loss of the device, whose signals then fail with a message that names the fault: a panic on
+//! a [thread](Reporter::spawn) of the backend, and a report that the engine refuses.
 
 use hal_semaphore::backend::Completer;
 use hal_semaphore::{Code, CompletionError, Failure, Origin, QueueId};
@@ -13,17 +13,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// The number of a device below its engine, which has no other.
+/// The device's number in its engine, which has only one.
 const DEVICE: usize = 0;
 
-/// The way from a device to its engine, from [`Device::start`](crate::Device::start) on. A handle: clones report to the same place.
+/// The connection of a device to its engine, from [`Device::start`](crate::Device::start) on. Clones are the same
+/// connection.
 #[derive(Clone, Default)]
 pub struct Reporter(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
     completer: OnceLock<Completer>,
-    /// A loss from before the start, to be told then.
+    /// A loss before the start, which is reported at the start.
     early: Mutex<Option<Failure>>,
 }
 
@@ -34,7 +35,7 @@ impl fmt::Debug for Reporter {
 }
 
 impl Reporter {
-    /// The device was started: reports go to `completer` from now on. Only the first one counts.
+    /// Sends reports to `completer` from now on. Only the first call counts.
     pub fn start(&self, completer: Completer) {
         let mut early = self.0.early.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = self.0.completer.set(completer);
@@ -45,9 +46,9 @@ impl Reporter {
         }
     }
 
-    /// The job at `epoch` of a queue has ended like this, and everything before it on that queue has ended. As
-    /// [`Completer::complete`] and [`Completer::fail`], but what the engine refuses loses the device. An engine that is gone
-    /// needs no reports.
+    /// Reports the outcome of the job at `epoch` of a queue; every earlier job of that queue has ended. As
+    /// [`Completer::complete`] and [`Completer::fail`], but a report that the engine refuses loses the device. Does
+    /// nothing when the engine is gone.
     #[inline]
     pub fn ended(&self, queue: QueueId, epoch: u64, outcome: Result<(), Failure>) {
         self.tell(|completer| match outcome {
@@ -56,12 +57,12 @@ impl Reporter {
         });
     }
 
-    /// There may be room again on the queues of the device.
+    /// Reports that the device's queues may have room again.
     pub fn unblock(&self) {
         self.tell(|completer| completer.unblock(DEVICE));
     }
 
-    /// The device is gone for good and no longer touches anything, as [`Completer::lose`] says it.
+    /// Reports that the device is lost and accesses nothing any more; see [`Completer::lose`].
     pub fn lose(&self, failure: Failure) {
         let mut early = self.0.early.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(completer) = self.0.completer.get() else {
@@ -88,9 +89,10 @@ impl Reporter {
         self.lose(Failure::with_origin(Code::Internal, Origin::Device, message));
     }
 
-    /// Starts a thread that the device's jobs depend on. If `body` panics the device is lost, with a message that names the thread
-    /// and the panic: `panicked` is called first, with `body` unwound and its locals dropped, to let go of what the device has and
-    /// to wake threads that wait for this one. It must not wait itself. A panic in there is ignored.
+    /// Starts a thread that the device's jobs depend on. If `body` panics, the device is lost, with a message that
+    /// names the thread and the panic. Before that, `panicked` is called, with `body` unwound and its locals
+    /// dropped: it must drop the device's jobs and wake threads that wait for this one, and must not wait itself. A
+    /// panic in it is ignored.
     pub fn spawn(
         &self,
         name: &str,
@@ -117,11 +119,11 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    /// A device with some queues that takes everything unless it is full, and runs nothing.
+    /// A device with some queues that accepts every job unless it is full, and runs nothing.
     struct Takes {
         queues: usize,
         reporter: Reporter,
-        /// The queues that were given something, in order.
+        /// The queues of the accepted jobs, in order.
         given: Mutex<Vec<QueueId>>,
         is_full: AtomicBool,
     }
@@ -163,7 +165,7 @@ mod tests {
         timeline
     }
 
-    /// The same, and the queue that was given something last.
+    /// The same, and the queue of the last accepted job.
     fn submit(engine: &Engine<Takes>) -> (Semaphore, QueueId) {
         let timeline = submit_to_last(engine);
         let queue = *engine.backend().given.lock().unwrap().last().unwrap();
@@ -275,7 +277,7 @@ mod tests {
             let body = || panic!("out of paper");
             let lost = timeline.clone();
             let thread = reporter.spawn("printer", body, move |why| {
-                // The device is there until it has let go of everything.
+                // The device still exists while the callback runs.
                 tell.send((why.clone(), lost.query().is_err())).unwrap();
                 assert!(!panics_again, "on purpose");
             });

@@ -6,15 +6,15 @@ use std::fmt;
 
 /// A request for memory ([`Device::allocate`](crate::Device::allocate)).
 ///
-/// A device with one kind of memory in each heap needs the heap and the length alone. One that has several, such as memory
-/// beside its cores and memory behind them, chooses by the rest.
+/// A device with one kind of memory in each heap needs only the heap and the length. A device with several, such as
+/// memory beside its cores and memory behind them, chooses by the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRequest {
-    /// Of which heap, by its number in [`Properties::heaps`](crate::Properties::heaps).
+    /// The heap, by its number in [`Properties::heaps`](crate::Properties::heaps).
     pub heap: usize,
-    /// How many bytes: at least one, at most [`max_allocation`](crate::Heap::max_allocation).
+    /// The number of bytes: at least one, at most [`max_allocation`](crate::Heap::max_allocation).
     pub length: u64,
-    /// The alignment that the program wants for the first byte: a power of two, at most the heap's
+    /// The alignment that the program requires, a power of two, at most the heap's
     /// [`alignment`](crate::Heap::alignment), which every allocation has anyway.
     pub alignment: u64,
     /// The purpose of the memory.
@@ -22,7 +22,7 @@ pub struct MemoryRequest {
 }
 
 impl MemoryRequest {
-    /// A request for so many bytes of a heap that dispatches work on, with no alignment but the heap's.
+    /// A request for memory of a heap for dispatches, with the heap's alignment.
     pub fn new(heap: usize, length: u64) -> Self {
         Self { heap, length, alignment: 1, purpose: Purpose::Dispatch }
     }
@@ -33,14 +33,14 @@ impl MemoryRequest {
     }
 }
 
-/// What a program does with memory that it asks for. A hint of where it is best placed: whatever the purpose, every command can be given any memory.
+/// The use that a program makes of memory. A hint for its placement: every command may use any memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Purpose {
     /// A buffer that dispatches read or write.
     Dispatch,
     /// A buffer that is only copied from and to.
     Transfer,
-    /// A slab that is divided into buffers later, for purposes that are not known yet.
+    /// A slab that is divided into buffers later, for unknown purposes.
     Pool,
 }
 

@@ -426,7 +426,7 @@ mod tests {
 
         /// Nothing here names a card that the machine may have.
         #[test]
-        fn uris_of_any_kind_open_or_are_refused(
+        fn fuzz_uris_of_any_kind_open_or_are_refused(
             path in prop_oneof![4 => Just("emulated".to_owned()), 1 => "emulated/[0-9a-z]{0,3}", 1 => "[a-z:/.%]{1,12}"],
             pairs in prop::collection::vec(pair(), 0..4),
         ) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a command does, in pieces that several workers may share: bytes of a transfer, workgroups of a dispatch.
+//! The work of a command, in pieces that several workers may share: bytes of a transfer, workgroups of a dispatch.
 
 use crate::device::MockDevice;
 use hal_backend::{Code, Command, Dispatch, Failure, HostCall, HostPart, Place, Span, Workgroups};
@@ -11,48 +11,46 @@ use std::time::{Duration, Instant};
 /// Transfers of this size and more are shared among the workers.
 const SHARED_TRANSFER: u64 = 1 << 20;
 
-/// A fill of this size and more finds none of what it has stored in the caches when it is done.
+/// A fill of this size and more bypasses the caches, as it would evict its own bytes.
 const PAST_CACHES: u64 = 64 << 20;
 
-/// What one worker takes of a shared transfer at a time.
+/// The bytes that one worker takes of a shared transfer at a time.
 const TRANSFER_CHUNK: u64 = 256 << 10;
 
-/// How long a transfer takes besides moving bytes, and how many it moves in a nanosecond: roughly, to tell small jobs
-/// from large ones.
+/// A rough estimate of a transfer's time, to tell small jobs from large ones: a constant, and bytes per nanosecond.
 const TRANSFER_NS: u64 = 100;
 const BYTES_PER_NS: u64 = 8;
 
-/// A dispatch that one worker does in less is not worth another worker's time: if the other one watches already, and if it
-/// has to be woken.
+/// A dispatch is shared if one worker would take longer: if another worker watches already, and if one has to be
+/// woken.
 const WORTH_SHARING: Duration = Duration::from_micros(10);
 const WORTH_WAKING: Duration = Duration::from_micros(50);
 
-/// How large a command is and how it is divided.
+/// The size of a command and its division.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
-    /// How many pieces there are.
+    /// The number of pieces.
     pub(crate) pieces: u64,
-    /// How many a worker takes at a time.
+    /// The number of pieces that a worker takes at a time.
     pub(crate) chunk: u64,
-    /// For a dispatch, whatever way it was told.
+    /// The workgroups of a dispatch, read from memory if it is indirect.
     workgroups: [u32; 3],
-    /// How many workers may be at it.
+    /// The number of workers that may work on it.
     concurrency: usize,
 }
 
 impl Extent {
-    /// Whether more than one worker is to be at it.
+    /// True if more than one worker should work on it.
     pub(crate) fn is_shared(&self) -> bool {
         self.chunk < self.pieces
     }
 
-    /// How many chunks there are.
     pub(crate) fn chunks(&self) -> usize {
         usize::try_from(self.pieces.div_ceil(self.chunk.max(1))).unwrap_or(usize::MAX)
     }
 }
 
-/// How large a command is, now that it begins, for so many workers, one of which may be watching.
+/// The size of a command at its begin, for so many workers, one of which may be watching.
 pub(crate) fn extent(
     command: &Command<MockDevice>,
     workers: usize,
@@ -65,12 +63,12 @@ pub(crate) fn extent(
     };
     Ok(match command {
         Command::Fill { target, pattern } => {
-            // Every chunk begins where the pattern does.
+            // Every chunk begins with the pattern.
             let period = pattern.bytes().len() as u64;
             transfer(target.length, TRANSFER_CHUNK / period * period)
         }
         Command::Copy { source, target } => {
-            // What overlaps is copied in one go, in the right direction.
+            // An overlapping copy is done in one piece, in the right direction.
             let chunk = if host(source)?.overlaps(host(target)?) { u64::MAX } else { TRANSFER_CHUNK };
             transfer(target.length, chunk)
         }
@@ -84,7 +82,7 @@ pub(crate) fn extent(
             let worth = if watched { WORTH_SHARING } else { WORTH_WAKING };
             let alone =
                 total <= 1 || workers == 1 || dispatch.executable.estimate(dispatch.function, total) < worth;
-            // A few chunks for each worker, so that a slow one does not hold up the rest.
+            // Several chunks for each worker, so that a slow one does not delay the rest.
             let chunk = if alone { total } else { (total / (workers as u64 * 4)).max(1) };
             Extent { chunk, workgroups, ..whole(total) }
         }
@@ -132,7 +130,7 @@ fn run(
     dispatch.executable.run(&call, workgroups, worker)
 }
 
-/// How long a command will take, roughly.
+/// The estimated time of a command.
 pub(crate) fn time(command: &Command<MockDevice>) -> Duration {
     match command {
         Command::Fill { target, .. } | Command::Copy { target, .. } | Command::Update { target, .. } => {
@@ -146,14 +144,14 @@ pub(crate) fn time(command: &Command<MockDevice>) -> Duration {
     }
 }
 
-/// A worker did some pieces of a command since `begin`.
+/// Records the time that a worker took for some pieces of a command.
 pub(crate) fn learn(command: &Command<MockDevice>, begin: Instant, pieces: u64) {
     if let Command::Dispatch(dispatch) = command {
         dispatch.executable.learn(dispatch.function, begin.elapsed(), pieces);
     }
 }
 
-/// Everything here is host memory.
+/// The bytes of a span, which are all host memory here.
 fn host(span: &Span<MockDevice>) -> Result<HostPart<'_>, Failure> {
     let part = match &span.place {
         Place::Host(range) => range.part(0, span.length),
@@ -167,7 +165,7 @@ fn fits(fitted: bool) -> Result<(), Failure> {
 }
 
 fn misfit() -> Failure {
-    Failure::new(Code::OutOfRange, "a command reaches past the memory that it works on")
+    Failure::new(Code::OutOfRange, "a command accesses bytes beyond its memory")
 }
 
 fn total(workgroups: [u32; 3]) -> u64 {

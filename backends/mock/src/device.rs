@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The device: what it is, and its memory, executables and queues for the driver.
+//! The device: its properties, memory, executables and queues.
 
 use crate::event::MockEvent;
 use crate::memory::{ALIGNMENT, Budget, MockMemory};
@@ -17,10 +17,10 @@ use std::sync::Arc;
 /// A mock device.
 pub struct MockDevice {
     properties: Properties,
-    /// What is left of each heap.
+    /// The free bytes of each heap.
     memory: Vec<Arc<Budget>>,
     hardware: Arc<Hardware>,
-    /// Ends the threads when the device goes.
+    /// Ends the threads when the device is dropped.
     _workers: Workers,
 }
 
@@ -34,7 +34,7 @@ impl MockDevice {
     pub(crate) fn open(number: usize, options: Options) -> Result<Self, Failure> {
         let properties = Properties {
             identifier: "mock".to_owned(),
-            // Compilers know no mock device: modules that are compiled for the host name theirs `local`.
+            // Compilers know no mock device: modules that are compiled for the host call theirs `local`.
             aliases: vec![format!("mock-{number}"), "local-mock".to_owned(), "local".to_owned()],
             queues: DeviceSpec {
                 queues: options.queues,
@@ -54,7 +54,7 @@ impl MockDevice {
     }
 }
 
-/// The kinds of memory. With two of them the device's own is out of the host's reach, as on a card.
+/// The heaps. If there are two, the host cannot map the device's own, as on a card.
 fn heaps(options: &Options) -> Vec<Heap> {
     let heap = |host_visible, device_local| Heap {
         host_visible,

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What goes wrong on request.
+//! Injected faults.
 
 use hal_backend::{Code, Command, Failure, Origin, Parameters, splitmix64};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How late a job is with `late:N`.
+/// The delay of `late:N`.
 const LATE: Duration = Duration::from_millis(50);
 
-/// How late a job is at most with `jitter`.
+/// The longest delay of `jitter`.
 const JITTER_NS: u64 = 500_000;
 
-/// What a `fail` counts.
+/// The kinds of operations that `fail` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CountedKind {
     Fill,
     Copy,
     Update,
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    Fail { kind: Kind, number: u64, code: Code },
+    Fail { kind: CountedKind, number: u64, code: Code },
     Late { number: u64 },
     Lose { number: u64 },
     Panic { number: u64 },
@@ -32,7 +32,7 @@ enum Fault {
     HangUp { number: u64 },
 }
 
-/// The faults of a device, and how far it is on the way to each.
+/// The faults of a device, with their counters.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     faults: Vec<Fault>,
@@ -80,23 +80,23 @@ impl Faults {
         Ok(faults)
     }
 
-    /// Whether any job may be late.
+    /// True if any job may complete late.
     pub(crate) fn delays(&self) -> bool {
         self.jitter || self.faults.iter().any(|fault| matches!(fault, Fault::Late { .. }))
     }
 
-    /// Whether the descriptor hangs up at any job.
+    /// True if the descriptor hangs up at some job.
     pub(crate) fn hang_up(&self) -> bool {
         self.faults.iter().any(|fault| matches!(fault, Fault::HangUp { .. }))
     }
 
-    /// Whether the descriptor hangs up when the device comes to this job.
+    /// True if the descriptor hangs up at this job.
     pub(crate) fn hangs_up_at(&self, job: u64) -> bool {
         self.faults.iter().any(|fault| matches!(fault, Fault::HangUp { number } if *number == job))
     }
 
-    /// Counts one thing of a kind; what happens to it.
-    pub(crate) fn strike(&self, kind: Kind) -> Result<(), Failure> {
+    /// Counts an operation of a kind, and fails it if a fault says so.
+    pub(crate) fn count_and_fail(&self, kind: CountedKind) -> Result<(), Failure> {
         let Some(count) = self.counts.get(kind as usize).filter(|_| !self.faults.is_empty()) else {
             return Ok(());
         };
@@ -113,7 +113,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Whether the device is lost when it comes to this job.
+    /// The loss of the device at this job, if a fault says so.
     pub(crate) fn loses(&self, job: u64) -> Option<Failure> {
         let lost = self.faults.iter().any(|fault| matches!(fault, Fault::Lose { number } if *number == job));
         lost.then(|| {
@@ -122,14 +122,14 @@ impl Faults {
         })
     }
 
-    /// Panics when the device comes to this job, if that was asked for.
+    /// Panics at this job, if a fault says so.
     pub(crate) fn panic_at(&self, job: u64) {
         let asked =
             self.faults.iter().any(|fault| matches!(fault, Fault::Panic { number } if *number == job));
         assert!(!asked, "at job {job}, as fault=panic asked");
     }
 
-    /// How much later than it was done a job completes.
+    /// The time between a job's end and its completion.
     pub(crate) fn delay(&self, job: u64, seed: u64) -> Duration {
         let late = self.faults.iter().any(|fault| matches!(fault, Fault::Late { number } if *number == job));
         let jitter = if self.jitter {
@@ -140,7 +140,7 @@ impl Faults {
         jitter + if late { LATE } else { Duration::ZERO }
     }
 
-    /// Counts one allocation; whether it finds memory.
+    /// Counts an allocation, and fails it if a fault says so.
     pub(crate) fn allocate(&self) -> Result<(), Failure> {
         let now = self.allocations.fetch_add(1, Ordering::Relaxed) + 1;
         if self.faults.iter().any(|fault| matches!(fault, Fault::Exhausted { number } if *number == now)) {
@@ -151,13 +151,13 @@ impl Faults {
     }
 }
 
-/// What a command counts as.
-pub(crate) fn kind<D: hal_backend::Device>(command: &Command<D>) -> Option<Kind> {
+/// The kind of a command.
+pub(crate) fn kind<D: hal_backend::Device>(command: &Command<D>) -> Option<CountedKind> {
     match command {
-        Command::Fill { .. } => Some(Kind::Fill),
-        Command::Copy { .. } => Some(Kind::Copy),
-        Command::Update { .. } => Some(Kind::Update),
-        Command::Dispatch(_) => Some(Kind::Dispatch),
+        Command::Fill { .. } => Some(CountedKind::Fill),
+        Command::Copy { .. } => Some(CountedKind::Copy),
+        Command::Update { .. } => Some(CountedKind::Update),
+        Command::Dispatch(_) => Some(CountedKind::Dispatch),
         Command::Barrier => None,
     }
 }
@@ -168,11 +168,11 @@ fn parse(text: &str) -> Option<Fault> {
     let fault = match name {
         "fail" => {
             let kind = match parts.next()? {
-                "fill" => Kind::Fill,
-                "copy" => Kind::Copy,
-                "update" => Kind::Update,
-                "dispatch" => Kind::Dispatch,
-                "job" => Kind::Job,
+                "fill" => CountedKind::Fill,
+                "copy" => CountedKind::Copy,
+                "update" => CountedKind::Update,
+                "dispatch" => CountedKind::Dispatch,
+                "job" => CountedKind::Job,
                 _ => return None,
             };
             let number = count(parts.next()?)?;
@@ -207,11 +207,11 @@ mod tests {
     #[test]
     fn one_with_the_number_fails_and_no_other() {
         let faults = faults(&["fail:copy:2:ABORTED", "fail:fill:1"]).unwrap();
-        assert!(faults.strike(Kind::Copy).is_ok());
-        assert_eq!(faults.strike(Kind::Copy).unwrap_err().code(), Code::Aborted);
-        assert!(faults.strike(Kind::Copy).is_ok());
-        assert_eq!(faults.strike(Kind::Fill).unwrap_err().code(), Code::DataLoss);
-        assert!(faults.strike(Kind::Dispatch).is_ok());
+        assert!(faults.count_and_fail(CountedKind::Copy).is_ok());
+        assert_eq!(faults.count_and_fail(CountedKind::Copy).unwrap_err().code(), Code::Aborted);
+        assert!(faults.count_and_fail(CountedKind::Copy).is_ok());
+        assert_eq!(faults.count_and_fail(CountedKind::Fill).unwrap_err().code(), Code::DataLoss);
+        assert!(faults.count_and_fail(CountedKind::Dispatch).is_ok());
     }
 
     #[test]

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device in software: the one that a newcomer uses, and that every other backend is compared with.
+//! A device in software: the first one for a newcomer, and the one that other backends are compared with.
 //!
-//! `mock://` has hardware queues that run beside each other and complete in their own time, worker threads that share
-//! the workgroups of a dispatch, and memory behind the interface that real devices use. It runs IREE's host executables,
-//! so real models compute real results on it. What it does not have is hardware: nothing that it shows says how
-//! fast or how sound a real device is.
+//! `mock://` has hardware queues that run side by side and complete in their own time, worker threads that share
+//! the workgroups of a dispatch, and memory behind the interface of real devices. It runs IREE's host executables,
+//! so real models compute real results. There is no hardware: nothing here shows how fast or how reliable a real
+//! device is.
 //!
-//! [`Mock::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/without-a-card.md` has their table.
+//! [`Mock::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/without-a-card.md` has
+//! their table.
 //!
 //! # Faults
 //!

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The device's memory: the host's, up to a limit.
+//! The device's memory: host memory, up to a limit.
 
 use hal_backend::{Code, Failure, HostRange};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What every allocation is aligned to.
+/// The alignment of every allocation.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// How much is left.
+/// The free bytes of a heap.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total: u64,
@@ -32,7 +32,7 @@ impl Budget {
             );
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
-        // Given back when dropped, also if the host has no memory.
+        // Returned when dropped, also if the host has no memory.
         let claim = Claim { budget: self.clone(), length };
         let alignment = usize::try_from(ALIGNMENT).unwrap_or(1);
         let range = HostRange::allocate(length, alignment)?;
@@ -44,7 +44,7 @@ impl Budget {
 #[derive(Debug)]
 pub struct MockMemory {
     pub(crate) range: HostRange,
-    /// Whether the host may map it.
+    /// True if the host may map it.
     pub(crate) is_visible: bool,
     _claim: Option<Claim>,
 }

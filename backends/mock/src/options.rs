@@ -77,7 +77,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-/// What a device is made with.
+/// The settings of a device.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) queues: usize,

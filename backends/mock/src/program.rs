@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A loaded executable, and what its functions have cost so far.
+//! A loaded executable, and the measured cost of its functions.
 
 use hal_backend::{Failure, HostCall, HostProgram};
 use std::ops::Range;
@@ -35,12 +35,12 @@ impl Program {
         self.host.run(call, workgroups, worker)
     }
 
-    /// How long some workgroups of a function will take one worker.
+    /// The estimated time of one worker for some workgroups of a function.
     pub(crate) fn estimate(&self, function: usize, workgroups: u64) -> Duration {
         self.costs.get(function).map_or(Duration::ZERO, |cost| cost.estimate(workgroups))
     }
 
-    /// One worker did some workgroups of a function in this time.
+    /// Records the time that one worker took for some workgroups of a function.
     pub(crate) fn learn(&self, function: usize, time: Duration, workgroups: u64) {
         if let Some(cost) = self.costs.get(function) {
             cost.learn(time, workgroups);
@@ -48,9 +48,9 @@ impl Program {
     }
 }
 
-/// How long a workgroup of a function takes one worker: what tells whether sharing it pays.
+/// The time of one worker for a workgroup of a function, which decides whether sharing pays.
 ///
-/// A running mean in sixteenths of nanoseconds. Until something is known a workgroup may take any time.
+/// A running mean in sixteenths of nanoseconds. An unmeasured workgroup counts as long.
 #[derive(Debug)]
 struct Cost(AtomicU64);
 
@@ -63,12 +63,12 @@ impl Default for Cost {
 }
 
 impl Cost {
-    /// How long so many workgroups will take, as far as is known.
+    /// The estimated time of so many workgroups.
     fn estimate(&self, workgroups: u64) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed).saturating_mul(workgroups) / 16)
     }
 
-    /// So many workgroups took so long. Two that learn at once are both right.
+    /// Adds a measurement. Concurrent updates all count.
     fn learn(&self, time: Duration, workgroups: u64) {
         let Some(each) = u64::try_from(time.as_nanos())
             .unwrap_or(u64::MAX / 32)

@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The hardware: queues of jobs, and which of them a worker takes next.
+//! The hardware: queues of jobs, and the scheduling of workers.
 //!
 //! # The life of a job
 //!
-//! *queued* → *running* on one worker, with others helping → *done* → perhaps *delayed* → *complete*, reported. A queue
-//! is always at one job. It is *ready* when it has a job and that job's native waits are reached; *blocked* when they
-//! are not; *busy* while a worker has it; *delayed* while its job is done and not yet complete.
+//! *queued* → *running* on one worker, with others helping → *done* → possibly *delayed* → *complete*, and
+//! reported. A queue is always at one job. It is *ready* if it has a job whose native waits are reached, *blocked*
+//! if they are not, *busy* while a worker has it, and *delayed* while its job is done and not yet complete.
 //!
 //! # Locks
 //!
-//! One lock for each queue's jobs, and one for the schedule: which queues are ready, blocked or delayed. The schedule's
-//! comes first; neither is held while a job runs or a completion is reported, since that may come back with more
-//! work for any queue.
+//! Each queue's jobs have a lock, and the schedule has one: which queues are ready, blocked or delayed. The
+//! schedule's lock comes first. Neither is held while a job runs or a completion is reported, since that may submit
+//! more work to any queue.
 //!
-//! A queue's place changes under the schedule's lock, and is read without it: a thread that adds a job to a queue that is
-//! anything but idle has nothing to tell the schedule, and one that completes a job while no queue is blocked has
-//! none to unblock. Both looks are safe because the other side looks again after it has said where the queue is: a
-//! worker that leaves a queue idle looks for jobs once more, and one that leaves it blocked for completions.
+//! A queue's state changes under the schedule's lock, and is read without it: a thread that adds a job to a queue
+//! that is not idle need not notify the schedule, and a thread that completes a job while no queue is blocked need
+//! not unblock any. Both reads are safe because the other side checks again after it has published the queue's
+//! state: a worker that leaves a queue idle checks for jobs once more, and one that leaves it blocked checks for
+//! completions.
 //!
 //! # Sleep
 //!
-//! Waking a thread costs more than most jobs take, so an idle worker spins for 50 microseconds before it sleeps: it *watches*.
-//! One worker at most does so, only while there is a processor that no other thread of the device needs, and only as long as
-//! that pays ([`AdaptiveSpin`]): beside busy programs workers sleep at once.
+//! Waking a thread costs more than most jobs take, so an idle worker *watches* for 50 microseconds, by spinning,
+//! before it sleeps. At most one worker watches, only while there is a processor that no other thread of the device
+//! needs, and only while that pays ([`AdaptiveSpin`]): beside busy programs workers sleep at once.
 
 use crate::command::{self, Extent};
 use crate::device::MockDevice;
 use crate::event::MockEvent;
-use crate::fault::{Faults, Kind, kind};
+use crate::fault::{CountedKind, Faults, kind};
 use crate::options::Options;
 use crate::reports::{Done, Reports};
 use crate::workers::Share;
@@ -41,61 +42,61 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How many jobs a worker does of one queue before it looks at the others.
-const TURN: usize = 64;
+/// The most jobs that a worker does of one queue before it checks the others.
+const MOST_IN_A_ROW: usize = 64;
 
-/// How many jobs a worker takes off a queue at a time.
+/// The most jobs that a worker takes from a queue at a time.
 const BATCH: usize = 16;
 
 /// How long an idle worker watches for work before it sleeps.
 const WATCH: Duration = Duration::from_micros(50);
 
-/// How long a job that has ended may go unreported because the next one is about to.
+/// The longest time that a job which has ended stays unreported because the next one is about to end.
 const REPORT_DELAY: Duration = Duration::from_micros(10);
 
-/// How long a worker spins for more jobs of a queue before it reports what it did: about what a program takes from one piece
-/// of work to the next when there is an allocation in between.
+/// How long a worker spins for more jobs of a queue before it reports: about the time that a program takes between
+/// two submissions with an allocation in between.
 const LINGER: Duration = Duration::from_micros(1);
 
 type MockJob = Job<MockDevice>;
 
-/// Something that one thread writes often, away from what another one does: what shares a cache line travels together.
+/// A value that one thread writes often, on its own cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct CachePadded<T>(T);
 
 /// One hardware queue.
 struct Queue {
-    /// What submitting threads write.
+    /// Written by submitting threads.
     jobs: CachePadded<Mutex<VecDeque<MockJob>>>,
     /// The last epoch that was submitted.
     submitted: AtomicU64,
     depth: AtomicUsize,
-    /// Its [`Place`].
-    place: AtomicU8,
-    /// What the worker writes.
+    /// Its [`QueueState`].
+    state: AtomicU8,
+    /// Written by the worker.
     progress: CachePadded<Progress>,
 }
 
-/// How far a queue is.
+/// The progress of a queue.
 #[derive(Default)]
 struct Progress {
-    /// The last epoch that is complete: what native waits look at.
+    /// The last complete epoch, which native waits read.
     completed: AtomicU64,
     /// Whether lingering pays.
     linger: AdaptiveSpin,
 }
 
 impl Queue {
-    fn is(&self, place: Place) -> bool {
-        self.place.load(Ordering::Relaxed) == place as u8
+    fn is(&self, state: QueueState) -> bool {
+        self.state.load(Ordering::Relaxed) == state as u8
     }
 }
 
-/// Where a queue is.
+/// The state of a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Place {
+enum QueueState {
     /// It has no work.
     Idle,
     /// It waits for a worker.
@@ -115,29 +116,30 @@ struct Delayed {
     completed: Completed,
 }
 
-/// Jobs of a queue that have ended well and are not reported yet: the first ones of the worker's batch. They are let go
-/// together, since others count what they use, and a count that two threads change in turn costs as much as a small job.
+/// Jobs of a queue that have succeeded and are not reported yet: the first ones of the worker's batch. They are
+/// dropped together, since others count references to what they use, and a counter that two threads change in turn
+/// costs as much as a small job.
 #[derive(Default)]
 struct Unreported {
-    /// The last of them, and how many there are.
+    /// The last of them, and their number.
     last: Option<(QueueId, u64)>,
     count: usize,
-    /// How long they have taken, roughly.
+    /// Their estimated time.
     time: Duration,
 }
 
 pub(crate) struct Schedule {
     ready: VecDeque<usize>,
     delayed: Vec<Delayed>,
-    /// Work that any idle worker can help with.
+    /// Work that any idle worker can share.
     shares: Vec<Arc<Share>>,
-    /// Workers that sleep.
+    /// The number of sleeping workers.
     asleep: usize,
     random: u64,
     stopping: bool,
 }
 
-/// What a worker finds to do.
+/// A worker's next task.
 pub(crate) enum Task {
     Queue(usize),
     Complete(usize, Completed),
@@ -145,7 +147,7 @@ pub(crate) enum Task {
     Stop,
 }
 
-/// A job to report, and what it records.
+/// A job to report, and the event that it records.
 pub(crate) struct Completed {
     done: Done,
     event: Option<MockEvent>,
@@ -156,13 +158,13 @@ pub(crate) struct Hardware {
     queues: Vec<Queue>,
     schedule: Mutex<Schedule>,
     work: Condvar,
-    /// Grows with whatever a worker could do: what a watching worker watches.
+    /// Incremented with every possible task. The watching worker spins on it.
     offers: AtomicU64,
-    /// Whether a worker watches. Changes under the schedule's lock.
+    /// True while a worker watches. Changes under the schedule's lock.
     watched: AtomicBool,
     /// Whether watching pays.
     watch: AdaptiveSpin,
-    /// How many queues are blocked.
+    /// The number of blocked queues.
     blocked: AtomicUsize,
     reports: Reports,
     faults: Faults,
@@ -170,14 +172,14 @@ pub(crate) struct Hardware {
     latency: Duration,
     seeded: bool,
     seed: u64,
-    /// Whether jobs may complete later than they end.
+    /// True if jobs may complete later than they end.
     delays: bool,
-    /// How many jobs have begun.
+    /// The number of jobs that have begun.
     jobs: CachePadded<AtomicU64>,
     workers: usize,
-    /// How many workers may be awake for one of them to watch.
+    /// The most workers that are awake while one of them watches.
     watchers: usize,
-    /// Why the device stops, if it does.
+    /// The reason why the device stops, if it does.
     aborted: OnceLock<Failure>,
     lost: AtomicBool,
     opened: Instant,
@@ -189,7 +191,7 @@ impl Hardware {
             jobs: CachePadded::default(),
             submitted: AtomicU64::new(0),
             depth: AtomicUsize::new(0),
-            place: AtomicU8::new(Place::Idle as u8),
+            state: AtomicU8::new(QueueState::Idle as u8),
             progress: CachePadded::default(),
         };
         Ok(Arc::new(Self {
@@ -232,7 +234,7 @@ impl Hardware {
         &self.faults
     }
 
-    /// Nanoseconds since the device was opened, and a little, so that none is zero.
+    /// Nanoseconds since the device was opened, plus a few, so that none is zero.
     pub(crate) fn clock(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
     }
@@ -265,13 +267,13 @@ impl Hardware {
         self.aborted.get().cloned().unwrap_or_else(unknown)
     }
 
-    /// The queue has new work.
+    /// Schedules a queue that has new work.
     pub(crate) fn kick(&self, queue: usize) {
-        if !self.queue(queue).is(Place::Idle) {
+        if !self.queue(queue).is(QueueState::Idle) {
             return;
         }
         let mut schedule = self.schedule.lock();
-        if self.queue(queue).is(Place::Idle) && self.has_work(queue) {
+        if self.queue(queue).is(QueueState::Idle) && self.has_work(queue) {
             self.offer(&mut schedule, queue, 0);
         }
     }
@@ -280,33 +282,34 @@ impl Hardware {
         !self.queue(queue).jobs.0.lock().is_empty()
     }
 
-    /// Says where a queue is. Under the schedule's lock.
-    fn put(&self, _schedule: &mut Schedule, queue: usize, place: Place) {
-        let before = self.queue(queue).place.swap(place as u8, Ordering::Relaxed);
-        if place == Place::Blocked {
+    /// Sets a queue's state. Called under the schedule's lock.
+    fn put(&self, _schedule: &mut Schedule, queue: usize, state: QueueState) {
+        let before = self.queue(queue).state.swap(state as u8, Ordering::Relaxed);
+        if state == QueueState::Blocked {
             self.blocked.fetch_add(1, Ordering::SeqCst);
         }
-        if before == Place::Blocked as u8 {
+        if before == QueueState::Blocked as u8 {
             self.blocked.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// Puts a queue that has work where it belongs. So many workers are about to look by themselves.
+    /// Sets the state of a queue that has work. `looking` workers are about to check by themselves.
     fn offer(&self, schedule: &mut Schedule, queue: usize, looking: usize) {
         if !self.next_is_reached(queue) {
-            self.put(schedule, queue, Place::Blocked);
-            // A worker that completes a job from here on sees that a queue is blocked; what was completed before is seen here.
+            self.put(schedule, queue, QueueState::Blocked);
+            // A worker that completes a job from here on sees that a queue is blocked; an earlier completion is
+            // seen here.
             fence(Ordering::SeqCst);
             if !self.next_is_reached(queue) {
                 return;
             }
         }
-        self.put(schedule, queue, Place::Ready);
+        self.put(schedule, queue, QueueState::Ready);
         schedule.ready.push_back(queue);
         self.call(schedule, schedule.ready.len().saturating_sub(looking));
     }
 
-    /// There are some things to do: lets a worker know if no other will see them.
+    /// Wakes a worker for new tasks if no other will see them.
     fn call(&self, schedule: &Schedule, things: usize) {
         self.offers.fetch_add(1, Ordering::Release);
         if schedule.asleep > 0 && things > usize::from(self.watched.load(Ordering::Relaxed)) {
@@ -334,7 +337,7 @@ impl Hardware {
         completed.load(Ordering::Acquire) >= wait.point.epoch
     }
 
-    /// The next thing for a worker to do; sleeps until there is one.
+    /// The next task of a worker; blocks until there is one.
     pub(crate) fn next(&self) -> Task {
         let mut schedule = self.schedule.lock();
         let mut fresh = true;
@@ -372,18 +375,18 @@ impl Hardware {
         }
     }
 
-    /// Something for a worker to do, if there is anything.
+    /// A task for a worker, if there is any.
     fn find(&self, schedule: &mut Schedule) -> Option<Task> {
         if !schedule.delayed.is_empty() {
             let now = Instant::now();
             if let Some(at) = schedule.delayed.iter().position(|delayed| delayed.until <= now) {
                 let delayed = schedule.delayed.swap_remove(at);
-                self.put(schedule, delayed.queue, Place::Busy);
+                self.put(schedule, delayed.queue, QueueState::Busy);
                 return Some(Task::Complete(delayed.queue, delayed.completed));
             }
         }
         if let Some(queue) = self.draw(schedule) {
-            self.put(schedule, queue, Place::Busy);
+            self.put(schedule, queue, QueueState::Busy);
             return Some(Task::Queue(queue));
         }
         schedule.shares.iter().find(|share| share.has_more()).map(|share| Task::Help(share.clone()))
@@ -399,17 +402,18 @@ impl Hardware {
         schedule.ready.remove(at)
     }
 
-    /// Does jobs of a queue, and leaves it where it belongs.
+    /// Runs jobs of a queue, and sets its state afterwards.
     pub(crate) fn run(&self, queue: usize, worker: usize, batch: &mut VecDeque<MockJob>) {
-        let turn = if self.seeded { 1 } else { TURN };
-        // A job that completes late holds up those behind it, which therefore stay on their queue.
+        let most = if self.seeded { 1 } else { MOST_IN_A_ROW };
+        // A job that completes late delays those behind it, which therefore stay on their queue.
         let at_once = if self.seeded || self.delays { 1 } else { BATCH };
-        let mut left = turn;
+        let mut left = most;
         let mut unreported = Unreported::default();
         while left > 0 {
             self.take(queue, left.min(at_once), batch);
             if batch.len() == unreported.count && unreported.count > 0 {
-                // The submitting thread is mostly about to submit more; else what has ended may set the next job free.
+                // The submitting thread is usually about to submit more; otherwise an ended job may release the
+                // next one.
                 if !self.linger(queue) {
                     self.report(queue, &mut unreported, batch);
                 }
@@ -436,8 +440,8 @@ impl Hardware {
         self.leave(queue);
     }
 
-    /// Whether more is submitted soon to a queue that has nothing left. Where that was not so lately, it is tried only now
-    /// and then.
+    /// Spins briefly for another submission to an empty queue. If that did not pay lately, it is tried only now and
+    /// then.
     fn linger(&self, queue: usize) -> bool {
         if self.watchers == 0 {
             return false;
@@ -448,12 +452,13 @@ impl Hardware {
         linger.spin_until(LINGER, || queue.submitted.load(Ordering::Acquire) > done)
     }
 
-    /// Takes the next jobs of a queue, as far as their waits are reached.
+    /// Takes the next jobs of a queue whose waits are reached.
     fn take(&self, queue: usize, most: usize, batch: &mut VecDeque<MockJob>) {
         let queue = self.queue(queue);
         let completed = || queue.progress.0.completed.load(Ordering::Relaxed);
         let taken = batch.back().map_or_else(completed, |job| job.epoch);
-        // If nothing was submitted the lock is left to submitting threads. What comes between is seen by the worker that leaves the queue.
+        // Without a submission the lock is left to submitting threads. The worker that leaves the queue sees later
+        // ones.
         if queue.submitted.load(Ordering::Acquire) <= taken {
             return;
         }
@@ -461,27 +466,28 @@ impl Hardware {
         let ready = jobs.iter().take(most).take_while(|job| self.all_reached(job)).count();
         batch.extend(jobs.drain(..ready));
         if jobs.is_empty() {
-            // The next ones lie where these did, which both sides have in their caches, and not further round.
+            // The next jobs reuse the same memory, which both sides have in their caches.
             jobs.clear();
         }
     }
 
-    /// A worker is done with a queue for now.
+    /// Leaves a queue for now.
     pub(crate) fn leave(&self, queue: usize) {
         let mut schedule = self.schedule.lock();
-        // First idle, then another look: a thread that adds a job after it sees that the queue is idle.
-        self.put(&mut schedule, queue, Place::Idle);
+        // Idle first, then another check: a thread that adds a job later sees that the queue is idle.
+        self.put(&mut schedule, queue, QueueState::Idle);
         if self.has_work(queue) {
             self.offer(&mut schedule, queue, 1);
         }
     }
 
-    /// How long a job will take, roughly.
+    /// The estimated time of a job.
     fn time(&self, job: &MockJob) -> Duration {
         job.commands.iter().map(command::time).fold(Duration::ZERO, Duration::saturating_add)
     }
 
-    /// Runs the next job of the batch and completes it; false if it completes later, and the queue is not ours any more.
+    /// Runs the next job of the batch and completes it; false if it completes later, and the queue is not this
+    /// worker's any more.
     fn work_on(
         &self,
         queue: usize,
@@ -489,7 +495,7 @@ impl Hardware {
         worker: usize,
         unreported: &mut Unreported,
     ) -> bool {
-        // The caller has seen it there, and a report leaves it the first one.
+        // The caller has seen it, and a report keeps it as the first one.
         let job = &batch[unreported.count];
         let number = self.jobs.0.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(failure) = self.faults.loses(number) {
@@ -502,7 +508,7 @@ impl Hardware {
         let begin = job.observer.as_ref().map(|_| self.clock());
         let outcome = match self.aborted.get() {
             Some(why) => Err(why.clone()),
-            None => self.faults.strike(Kind::Job).and_then(|()| self.execute(job, worker)),
+            None => self.faults.count_and_fail(CountedKind::Job).and_then(|()| self.execute(job, worker)),
         };
         if let (Some(observer), Some(begin)) = (&job.observer, begin) {
             observer.job(begin, self.clock(), outcome.as_ref().map(drop));
@@ -526,15 +532,15 @@ impl Hardware {
         self.report(queue, unreported, batch);
         drop(batch.pop_front());
         let mut schedule = self.schedule.lock();
-        self.put(&mut schedule, queue, Place::Delayed);
+        self.put(&mut schedule, queue, QueueState::Delayed);
         schedule.delayed.push(Delayed { queue, until: Instant::now() + delay, completed });
-        // A worker may have to wake earlier than it meant to.
+        // A sleeping worker may have to wake earlier than planned.
         self.offers.fetch_add(1, Ordering::Release);
         self.work.notify_one();
         false
     }
 
-    /// Reports jobs that have ended well. What they used is free before their completion is reported.
+    /// Reports jobs that have succeeded. They release what they used before their completion is reported.
     fn report(&self, queue: usize, unreported: &mut Unreported, batch: &mut VecDeque<MockJob>) {
         let unreported = std::mem::take(unreported);
         batch.drain(..unreported.count);
@@ -542,13 +548,12 @@ impl Hardware {
         self.report_done(queue, Done { id, epoch, outcome: Ok(()) }, unreported.count);
     }
 
-    /// Reports a job.
     pub(crate) fn complete(&self, queue: usize, completed: Completed) {
         self.pass(queue, &completed);
         self.report_done(queue, completed.done, 1);
     }
 
-    /// A job has ended, failed or not: native waits for it are over.
+    /// Records that a job has ended, failed or not: native waits for it are over.
     fn pass(&self, queue: usize, completed: &Completed) {
         if let Some(event) = &completed.event {
             event.record();
@@ -556,7 +561,7 @@ impl Hardware {
         self.queue(queue).progress.0.completed.store(completed.done.epoch, Ordering::Release);
     }
 
-    /// Reports some jobs that have passed, of which `done` is the last, and lets those go that waited for them.
+    /// Reports ended jobs, of which `done` is the last, and releases the queues that waited for them.
     fn report_done(&self, queue: usize, done: Done, count: usize) {
         self.queue(queue).depth.fetch_sub(count, Ordering::Relaxed);
         self.unblock();
@@ -565,16 +570,16 @@ impl Hardware {
         }
     }
 
-    /// Looks at the queues that wait for others.
+    /// Checks the queues that wait for others.
     fn unblock(&self) {
-        // Either this sees that a queue is blocked, or the worker that blocks it sees what is complete.
+        // Either this thread sees that a queue is blocked, or the worker that blocks it sees the completion.
         fence(Ordering::SeqCst);
         if self.blocked.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut schedule = self.schedule.lock();
         for (number, queue) in self.queues.iter().enumerate() {
-            if queue.is(Place::Blocked) && self.next_is_reached(number) {
+            if queue.is(QueueState::Blocked) && self.next_is_reached(number) {
                 self.offer(&mut schedule, number, 0);
             }
         }
@@ -586,7 +591,8 @@ impl Hardware {
         self.reports.lost(failure);
     }
 
-    /// A worker has panicked: its queue stays where it is. Lets go of all jobs, and ends what waits for that queue.
+    /// Ends all jobs after a worker has panicked: its queue stays as it is. Drops the jobs, and ends the waits for
+    /// that queue.
     pub(crate) fn worker_panicked(&self, why: &Failure) {
         self.lost.store(true, Ordering::Release);
         self.abort(why);
@@ -596,7 +602,7 @@ impl Hardware {
         drop((jobs, shares));
     }
 
-    /// Fails what has not begun, stops what has, and completes what is only late.
+    /// Fails jobs that have not begun, stops running ones, and completes delayed ones.
     pub(crate) fn abort(&self, why: &Failure) {
         let _ = self.aborted.set(why.clone());
         let mut schedule = self.schedule.lock();
@@ -622,7 +628,7 @@ impl Hardware {
                 return Err(why.clone());
             }
             if let Some(kind) = kind(command) {
-                self.faults.strike(kind)?;
+                self.faults.count_and_fail(kind)?;
             }
             let begin = job.observer.as_ref().map(|_| self.clock());
             self.command(command, worker)?;
@@ -633,7 +639,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// Does a command, with the help of other workers if it is large.
+    /// Runs a command, with the help of other workers if it is large.
     fn command(&self, command: &Command<MockDevice>, worker: usize) -> Result<(), Failure> {
         let extent = command::extent(command, self.workers, self.watched.load(Ordering::Relaxed))?;
         let begin = matches!(command, Command::Dispatch(_)).then(Instant::now);
@@ -648,7 +654,7 @@ impl Hardware {
         outcome
     }
 
-    /// Does a command on this worker and on every idle one; also says how many pieces this one did.
+    /// Runs a command on this worker and on every idle one. Also returns the number of pieces that this worker did.
     fn share(
         &self,
         command: &Command<MockDevice>,

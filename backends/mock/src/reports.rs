@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How completions leave the device: told at once, or kept until the device is polled.
+//! Reports of completions: made at once, or kept until the device is polled.
 //!
-//! With `completion=callback` the worker that ends a job reports it. Otherwise reports are kept in the order in which they
-//! were made, and [`Reports::deliver`] takes them out: that is what [`Device::poll`](hal_backend::Device::poll) does. With
-//! `completion=descriptor` the end of a pipe is readable as long as any are kept: it holds one byte from the first report that
-//! is kept to the look that takes it.
+//! With `completion=callback` the worker that ends a job reports it. Otherwise reports are kept in order, and
+//! [`Reports::deliver`] makes them when [`Device::poll`](hal_backend::Device::poll) is called. With
+//! `completion=descriptor` a pipe is readable while reports are kept: it has one byte from the first kept report to
+//! the poll that takes it.
 //!
 //! # Order
 //!
-//! Completions of a queue are reported in its order, and several threads may look at once. So one of them delivers, and
-//! another one that comes meanwhile leaves it to that one. What is kept after the delivering thread has looked is found by the
-//! next look, which is certain to come: from the pipe, or from the thread that polls a device with work.
+//! Completions of a queue are reported in order, and several threads may poll at once. So one of them delivers, and
+//! another one that comes in the meantime returns. A report that is kept after the delivering thread has taken them
+//! is found by the next poll, which is certain to come: from the pipe, or from the thread that polls a device with
+//! work.
 
 use hal_backend::{Completion, Failure, QueueId, Reporter};
 use parking_lot::Mutex;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A job that has ended, with those before it on its queue.
+/// A job that has ended, with all before it on its queue.
 pub(crate) struct Done {
     pub(crate) id: QueueId,
     pub(crate) epoch: u64,
@@ -30,7 +31,7 @@ enum Report {
     Lost(Failure),
 }
 
-/// Where workers bring what has ended.
+/// The reports of a device.
 pub(crate) struct Reports {
     reporter: Reporter,
     kept: Option<Kept>,
@@ -38,7 +39,7 @@ pub(crate) struct Reports {
 
 struct Kept {
     due: Mutex<Due>,
-    /// Held by the thread that delivers.
+    /// Held by the delivering thread.
     delivering: Mutex<()>,
     reader: Option<PipeReader>,
 }
@@ -46,9 +47,9 @@ struct Kept {
 #[derive(Default)]
 struct Due {
     reports: Vec<Report>,
-    /// The other end of the pipe; nothing once it has hung up.
+    /// The other end of the pipe; `None` once it has hung up.
     writer: Option<PipeWriter>,
-    /// Whether there is a byte in the pipe.
+    /// True while there is a byte in the pipe.
     is_readable: bool,
 }
 
@@ -59,7 +60,8 @@ impl Reports {
             Completion::Poll => (None, None),
             Completion::Descriptor => {
                 let (reader, writer) = std::io::pipe().map_err(|error| {
-                    let message = format!("the mock device has no pipe to report by: {error}");
+                    let message =
+                        format!("the mock device could not create the pipe that it reports by: {error}");
                     Failure::new(hal_backend::Code::ResourceExhausted, message)
                 })?;
                 (Some(reader), Some(writer))
@@ -74,12 +76,12 @@ impl Reports {
         &self.reporter
     }
 
-    /// Jobs of a queue have ended.
+    /// Reports that jobs of a queue have ended.
     pub(crate) fn done(&self, done: Done) {
         self.bring(Report::Done(done));
     }
 
-    /// The device is gone.
+    /// Reports the loss of the device.
     pub(crate) fn lost(&self, failure: Failure) {
         self.bring(Report::Lost(failure));
     }
@@ -98,7 +100,7 @@ impl Reports {
         }
     }
 
-    /// Reports what is kept.
+    /// Makes the kept reports.
     pub(crate) fn deliver(&self) {
         let Some(kept) = &self.kept else { return };
         let Some(_delivering) = kept.delivering.try_lock() else { return };
@@ -111,7 +113,7 @@ impl Reports {
         Some(self.kept.as_ref()?.reader.as_ref()?.as_fd())
     }
 
-    /// The pipe is cut, for good.
+    /// Closes the pipe for good.
     pub(crate) fn hang_up(&self) {
         if let Some(kept) = &self.kept {
             drop(kept.due.lock().writer.take());
@@ -132,7 +134,7 @@ impl Due {
 }
 
 impl Kept {
-    /// Takes what there is, and makes the pipe unreadable again.
+    /// Takes the kept reports, and makes the pipe unreadable.
     fn take(&self) -> Vec<Report> {
         let mut due = self.due.lock();
         if std::mem::take(&mut due.is_readable)

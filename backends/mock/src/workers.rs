@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The threads that run jobs, and how several of them share one.
+//! The threads that run jobs, and the sharing of one job among several.
 
 use crate::command::{self, Extent};
 use crate::device::MockDevice;
@@ -13,13 +13,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a worker spins for the end of what others do before it sleeps.
+/// How long a worker spins for the end of other workers' pieces before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// One for all devices: whether spinning pays depends on who else wants the processors.
+/// One for all devices: whether spinning pays depends on the load of the processors.
 static SHARES: AdaptiveSpin = AdaptiveSpin::new();
 
-/// The threads of a device, ended when this is dropped.
+/// The threads of a device, which end when this is dropped.
 pub(crate) struct Workers {
     hardware: Arc<Hardware>,
     threads: Vec<JoinHandle<()>>,
@@ -49,9 +49,9 @@ impl Drop for Workers {
         self.hardware.stop();
         let me = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            // The last reference to a device may be dropped by one of its own workers, which ends by itself.
+            // One of the device's own workers may drop the last reference to it; that worker ends by itself.
             if thread.thread().id() != me {
-                // A worker that panicked has nothing left to say.
+                // A worker that panicked has been reported.
                 let _ = thread.join();
             }
         }
@@ -75,7 +75,7 @@ fn serve(hardware: &Arc<Hardware>, number: usize) {
     }
 }
 
-/// A command that is divided among the workers that have time.
+/// A command that is divided among idle workers.
 pub(crate) struct Share {
     command: Command<MockDevice>,
     extent: Extent,
@@ -97,23 +97,23 @@ impl Share {
         })
     }
 
-    /// Whether there is a chunk that was not taken.
+    /// True if a chunk is left.
     pub(crate) fn has_more(&self) -> bool {
         self.next.load(Ordering::Relaxed) < self.extent.pieces
     }
 
-    /// Takes chunks until there are none, and says how many pieces that were. Once something has failed or the device
-    /// stops, they are only counted.
+    /// Takes chunks until none is left, and returns the number of its pieces. After a failure or an abort the
+    /// pieces are only counted.
     pub(crate) fn help(&self, worker: usize, aborted: &OnceLock<Failure>) -> u64 {
         let (pieces, chunk) = (self.extent.pieces, self.extent.chunk);
-        let mut taken = Taken { share: self, pieces: 0, failure: None };
+        let mut taken = TakenPieces { share: self, pieces: 0, failure: None };
         loop {
             let start = self.next.fetch_add(chunk, Ordering::Relaxed);
             if start >= pieces {
                 break;
             }
             let end = (start + chunk).min(pieces);
-            // Counted first, so that waits for the end do not wait for pieces at which this thread panics.
+            // Counted first, so that a wait for the end does not wait for pieces at which this thread panics.
             taken.pieces += end - start;
             if taken.failure.is_none() {
                 taken.failure = match aborted.get() {
@@ -137,20 +137,20 @@ impl Share {
     }
 }
 
-/// The pieces that a worker has taken: done, or never to be done, when this is dropped.
-struct Taken<'a> {
+/// The pieces that a worker has taken. They count as finished when this is dropped.
+struct TakenPieces<'a> {
     share: &'a Share,
     pieces: u64,
     failure: Option<Failure>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenPieces<'_> {
     fn drop(&mut self) {
         if self.pieces == 0 {
             return;
         }
         if std::thread::panicking() {
-            let failure = || Failure::new(Code::Internal, "a worker panicked at a part of this");
+            let failure = || Failure::new(Code::Internal, "a worker panicked at a part of the command");
             self.failure.get_or_insert_with(failure);
         }
         let Share { done, failure, over, extent, .. } = self.share;
@@ -158,7 +158,7 @@ impl Drop for Taken<'_> {
             failure.lock().get_or_insert(why);
         }
         if done.fetch_add(self.pieces, Ordering::AcqRel) + self.pieces == extent.pieces {
-            // Under the lock, so that it does not come between a last look and the sleep behind it.
+            // Under the lock, so that it does not fall between a last check and the sleep after it.
             let _lock = failure.lock();
             over.notify_all();
         }

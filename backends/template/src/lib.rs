@@ -2,18 +2,18 @@
 
 //! A backend to begin with: copy this crate, and replace the host by your device piece by piece.
 //!
-//! It is a whole IREE HAL driver in a few hundred lines of safe Rust: it runs models and passes the conformance suite, but
-//! for what it says it cannot do. The "device" is one thread that takes jobs from one queue. What a real device would
-//! do differently is said where it comes up; `docs/backend.md` walks through the same steps in order.
+//! It is a whole IREE HAL driver in a few hundred lines of safe Rust: it runs models and passes the conformance
+//! suite. The "device" is one thread that takes jobs from one queue. Comments say what a real device does
+//! differently, and `docs/backend.md` walks through the same steps in order.
 //!
-//! # What is in a backend
+//! # The parts of a backend
 //!
-//! 1. [`Template`] is the *driver*: a name for `--device=template`, the devices that there are, and how to open one.
-//! 2. [`TemplateDevice`] is a *device*: what it is ([`Device::properties`]), memory, executables, and a queue.
-//! 3. `Queue` is the *hardware*: where a job goes in `submit`, and from where its completion is reported.
+//! 1. [`Template`] is the *driver*: a name for `--device=template`, the list of devices, and how to open one.
+//! 2. [`TemplateDevice`] is a *device*: its [properties](Device::properties), memory, executables, and a queue.
+//! 3. `Queue` is the *hardware*: `submit` gives it jobs, and its thread reports their completions.
 //!
-//! Nothing here knows of semaphores, command buffers, pools or C. A job arrives when everything that it waits for has
-//! happened, or is native work of this device; what it signals is signalled when its epoch is reported.
+//! Nothing here knows semaphores, command buffers, pools or C. A job arrives when all its waits have happened or
+//! are native work of this device; its signals follow when its epoch is reported.
 
 use hal_backend::{
     Code, Command, Completer, Completion, Device, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Heap,
@@ -45,7 +45,8 @@ impl Driver for Template {
         effect: "jobs that the queue holds, 1 to 65536",
     }];
 
-    /// Programs create every driver that they are linked with: look for hardware in `enumerate` and `open`, not here.
+    /// Programs create every driver that they are linked with: look for hardware in `enumerate` and `open`, not
+    /// here.
     fn create() -> Self {
         Self
     }
@@ -62,7 +63,7 @@ impl Driver for Template {
                 format!("there is no template://{path}, only template://0"),
             ));
         }
-        // Take the parameters that you declare; any other is refused for you, by name.
+        // Take the parameters that you declare; the caller refuses any other by name.
         let depth = parameters.number("depth", 64, 1, 65_536)?;
         TemplateDevice::open(depth)
     }
@@ -72,10 +73,10 @@ impl Driver for Template {
 // 2. The device
 // ------------------------------------------------------------------------------------------------------------------
 
-/// What memory is aligned to.
+/// The alignment of all memory.
 const ALIGNMENT: u64 = 64;
 
-/// How much one allocation can have.
+/// The size of the largest allocation.
 const LARGEST: u64 = 1 << 36;
 
 /// A device.
@@ -88,7 +89,8 @@ impl TemplateDevice {
     fn open(depth: usize) -> Result<Self, Failure> {
         let queue = Arc::new(Queue::new(depth));
         let (hardware, rest) = (queue.clone(), queue.clone());
-        // A thread that jobs depend on is the reporter's: if it panics the device is lost, and no program waits for ever.
+        // Jobs depend on this thread, so the reporter starts it: if it panics the device is lost, and no program
+        // waits for ever.
         let started =
             queue.reporter.spawn("template", move || hardware.serve(), move |why| rest.thread_panicked(why));
         match started {
@@ -105,21 +107,23 @@ impl Device for TemplateDevice {
     type Memory = HostRange;
     /// A loaded executable. A real device has its own format, and loads that.
     type Executable = Arc<dyn HostProgram>;
-    /// What one queue records and another waits for. This device has only one queue.
+    /// An event that one queue records and another waits for. This device has only one queue.
     type Event = ();
 
     fn properties(&self) -> Properties {
         Properties {
             identifier: "template".into(),
-            // Compilers target devices that they know. This one runs host code, so it answers to `local` as well.
+            // Compilers target devices that they know. This device runs host code, so it answers to `local` as
+            // well.
             aliases: vec!["local-template".into(), "local".into()],
             queues: DeviceSpec {
                 queues: 1,
                 // With several queues: `Epochs` if one can wait for another's progress, `Events` if it records events.
                 native_waits: NativeWaits::None,
                 peers: Vec::new(),
-                // A thread of our own reports. `Descriptor` suits a kernel driver whose completions make a file readable: the
-                // driver watches it, and `poll` takes them. With `Poll` the driver looks by itself while work is in flight.
+                // This device's own thread reports. `Descriptor` suits a kernel driver whose completions make a
+                // file readable: the driver watches the file and calls `poll`. With `Poll` the driver polls by
+                // itself while work is in flight.
                 completion: Completion::Callback,
             },
             heaps: vec![Heap {
@@ -128,7 +132,7 @@ impl Device for TemplateDevice {
                 device_local: true,
                 max_allocation: LARGEST,
                 alignment: ALIGNMENT,
-                // Nothing, where host memory cannot be used in place; then `import` need not be there either.
+                // `None` if the device cannot use host memory in place; then `import` is not needed either.
                 import_alignment: Some(ALIGNMENT),
             }],
             concurrency: 1,
@@ -137,7 +141,7 @@ impl Device for TemplateDevice {
     }
 
     fn start(&self, completer: Completer) {
-        // Called once, before the first job. The completer is where completions are reported, from any thread.
+        // Called once, before the first job. Completions are reported through the completer, from any thread.
         self.queue.reporter.start(completer);
     }
 
@@ -150,7 +154,7 @@ impl Device for TemplateDevice {
     }
 
     fn host_view(&self, memory: &HostRange) -> Option<HostRange> {
-        // Nothing, where the host cannot map the device's memory.
+        // `None` if the host cannot map the device's memory.
         Some(memory.clone())
     }
 
@@ -163,7 +167,7 @@ impl Device for TemplateDevice {
         request: &LoadRequest<'_>,
         host: &dyn HostLoader,
     ) -> Result<Loaded<Arc<dyn HostProgram>>, Failure> {
-        // A real device checks and uploads `request.data` here and says what functions are in it.
+        // A real device checks and uploads `request.data` here and returns the functions in it.
         let executable = host.load(request, 1)?;
         let functions = executable.functions().to_vec();
         Ok(Loaded { executable, functions })
@@ -178,7 +182,7 @@ impl Device for TemplateDevice {
     }
 
     fn clock(&self) -> Option<u64> {
-        // What profiles are taken with. A device whose clock cannot be read has none.
+        // Profiles need this. A device whose clock cannot be read returns `None`.
         Some(self.queue.clock())
     }
 }
@@ -187,7 +191,7 @@ impl Drop for TemplateDevice {
     fn drop(&mut self) {
         self.queue.stop();
         let me = std::thread::current().id();
-        // The last reference may be dropped from inside a completion, on the device's own thread.
+        // The last reference may be dropped inside a completion, on the device's own thread.
         if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != me) {
             let _ = thread.join();
         }
@@ -198,7 +202,7 @@ impl Drop for TemplateDevice {
 // 3. The hardware
 // ------------------------------------------------------------------------------------------------------------------
 
-/// One queue, and the thread at its end.
+/// One queue, and the thread that runs its jobs.
 struct Queue {
     state: Mutex<State>,
     work: Condvar,
@@ -231,7 +235,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a job, unless there is no room: then it comes back when the device says that there is.
+    /// Takes a job, unless there is no room: then the engine submits it again when the device reports room.
     fn push(&self, job: Job<TemplateDevice>) -> Result<(), Rejected<TemplateDevice>> {
         let mut state = self.lock();
         if let Some(failure) = &state.lost {
@@ -247,13 +251,14 @@ impl Queue {
         Ok(())
     }
 
-    /// What has not begun fails; what has ends by itself.
+    /// Fails jobs that have not begun; running ones end by themselves.
     fn abort(&self, why: &Failure) {
         self.lock().aborted.get_or_insert_with(|| why.clone());
         self.work.notify_one();
     }
 
-    /// The thread has panicked, and takes no more jobs: lets go of those that there are. The engine fails them.
+    /// Called when the thread has panicked and takes no more jobs: drops those that are left. The engine fails
+    /// them.
     fn thread_panicked(&self, why: &Failure) {
         let mut state = self.lock();
         state.lost = Some(why.clone());
@@ -275,7 +280,7 @@ impl Queue {
             if let Some(observer) = &job.observer {
                 observer.job(begin, self.clock(), outcome.as_ref().map(drop));
             }
-            // What the job held is free before its completion is known.
+            // The job's resources are free before its completion is reported.
             drop(job);
             // In queue order, once for each job. A failed job is complete too: the queue goes on.
             self.reporter.ended(queue, epoch, outcome);
@@ -285,7 +290,7 @@ impl Queue {
         }
     }
 
-    /// Does the commands of a job, and says when, if it is observed.
+    /// Runs the commands of a job, and reports the times if it is observed.
     fn run(&self, job: &Job<TemplateDevice>) -> Result<(), Failure> {
         for (number, command) in job.commands.iter().enumerate() {
             let begin = self.clock();
@@ -301,7 +306,8 @@ impl Queue {
         u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// The next job, why it must not run if so, and whether a refused submission waits for room.
+    /// The next job, the reason why it must not run if there is one, and whether a refused submission waits for
+    /// room.
     fn next(&self) -> Option<(Job<TemplateDevice>, Option<Failure>, bool)> {
         let mut state = self.lock();
         loop {
@@ -316,14 +322,14 @@ impl Queue {
     }
 }
 
-/// Does one command. A real device encodes it for its engines in `submit` instead.
+/// Runs one command. A real device encodes it for its engines in `submit` instead.
 fn run(command: &Command<TemplateDevice>) -> Result<(), Failure> {
     match command {
         Command::Fill { target, pattern } => done(host(target)?.fill(pattern.bytes())),
         Command::Copy { source, target } => done(host(target)?.copy_from(host(source)?)),
         Command::Update { source, target } => done(host(target)?.copy_from(source.whole())),
         Command::Dispatch(dispatch) => call(dispatch),
-        // One thread does one command after the other, so a barrier is nothing.
+        // One thread runs one command after the other, so a barrier does nothing.
         Command::Barrier => Ok(()),
     }
 }
@@ -353,7 +359,7 @@ fn counts(place: HostPart<'_>) -> Result<[u32; 3], Failure> {
     Ok(words.map(u32::from_ne_bytes))
 }
 
-/// The bytes of a span. They may also be memory that the device was never told about; a real device stages that.
+/// The bytes of a span. The device may not know this memory; a real device stages it then.
 fn host(span: &Span<TemplateDevice>) -> Result<HostPart<'_>, Failure> {
     let part = match &span.place {
         hal_backend::Place::Device(memory, offset) => memory.part(*offset, span.length),
@@ -367,5 +373,5 @@ fn done(fitted: bool) -> Result<(), Failure> {
 }
 
 fn misfit() -> Failure {
-    Failure::new(Code::OutOfRange, "a command reaches past the memory that it works on")
+    Failure::new(Code::OutOfRange, "a command accesses bytes beyond its memory")
 }

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Fixed work for counting instructions: small operations of two ranks on one thread, from entering to being told, with messages that arrive
-//! at once. `cargo xtask instructions` counts what happens inside each `gate_…` function, as for `hal-driver`.
+//! Fixed work for counting instructions: small operations of two ranks on one thread, from entering to the callback, with
+//! messages that arrive at once, and so without what MPI itself costs.
+//!
+//! `cargo bench -p hal-collectives-mpi --features loopback --bench instructions` counts and checks the budgets below.
 #![allow(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
 #![allow(unsafe_code, reason = "names that are found again")]
+
+#[path = "../../../hal-driver/benches/instructions/callgrind.rs"]
+mod callgrind;
 
 use hal_backend::HostRange;
 use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction};
@@ -11,6 +16,10 @@ use hal_collectives_mpi::loopback::{Rank, job};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// The most instructions of one of two ranks.
+const BUDGETS: [callgrind::Budget; 2] =
+    [("gate_all_reduce_8_bytes", 12_100), ("gate_all_gather_8_bytes", 11_050)];
 
 /// How often each gate does its operation.
 const COUNT: u64 = 1000;
@@ -64,7 +73,11 @@ extern "C" fn gate_all_gather_8_bytes(rig: &Rig) {
     rig.repeat(Kind::AllGather);
 }
 
-fn main() {
+fn main() -> std::process::ExitCode {
+    callgrind::run(&BUDGETS, work)
+}
+
+fn work() {
     let rig = Rig::new();
     // Once before it is counted.
     rig.repeat(Kind::AllReduce(Reduction::Sum));

@@ -11,7 +11,7 @@ use crate::progress::Started;
 use crate::unclaimed::Unclaimed;
 use crate::wire::{CARRIED, Content, Header, Meeting};
 use hal_backend::HostRange;
-use hal_collectives::{Line, Result};
+use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::btree_map::Entry;
@@ -140,7 +140,7 @@ impl Active {
         let next = (group.rank + 1) % group.count();
         let announces = !std::mem::replace(&mut self.is_announced, true)
             && next != group.rank
-            && self.started.slots.iter().any(|slot| slot.line == Line::Everyone)
+            && self.started.slots.iter().any(|slot| slot.line == Participants::Everyone)
             && !sends.iter().any(|&(to, _)| to == next);
         for at in 0..sends.len() {
             let Some((to, range)) = sends.get(at) else { break };

@@ -7,8 +7,8 @@ use crate::progress::Started;
 use crate::wire::{Asked, Meeting};
 use hal_backend::HostRange;
 use hal_collectives::{
-    Buffers, Communicator, Done, Element, Entered, Entry, Job, Kind, Line, Operation, Piece, Pieces,
-    Portions, RECEIVER, Result, Seat, Side, Terms,
+    Buffers, Communicator, Done, Element, Entered, Entry, GroupOperation, Job, Kind, Operation, Participants,
+    Piece, Pieces, Portions, RECEIVER, Result, Side, Terms,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
@@ -60,20 +60,20 @@ pub(crate) enum Failed {
 }
 
 /// An operation of a line, from this rank's end of it: which end that is goes without saying for a line of all ranks.
-type Place = (Line, bool, u64);
+type Place = (Participants, bool, u64);
 
 /// What other ranks ask for.
 type Heard = SmallVec<[(u32, Asked); 1]>;
 
-fn place(line: Line, side: Side, number: u64) -> Place {
-    (line, line != Line::Everyone && side == RECEIVER, number)
+fn place(line: Participants, side: Side, number: u64) -> Place {
+    (line, line != Participants::Everyone && side == RECEIVER, number)
 }
 
 #[derive(Default)]
 pub(crate) struct State {
     failed: Option<Failure>,
     /// How many operations each side of each line has entered.
-    entered: BTreeMap<(Line, Side), u64>,
+    entered: BTreeMap<(Participants, Side), u64>,
     /// What this rank has asked for, and what others have that it has not come to: the first of those that fit each other.
     asked: BTreeMap<Place, Asked>,
     heard: BTreeMap<Place, Heard>,
@@ -83,7 +83,7 @@ pub(crate) struct State {
 /// Which operation of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
-    pub(crate) line: Line,
+    pub(crate) line: Participants,
     pub(crate) side: Side,
     pub(crate) number: u64,
 }
@@ -91,8 +91,10 @@ pub(crate) struct Slot {
 impl fmt::Display for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
-            Line::Everyone => write!(f, "operation {}", self.number),
-            Line::Pair { from, to } => write!(f, "transfer {} from rank {from} to rank {to}", self.number),
+            Participants::Everyone => write!(f, "operation {}", self.number),
+            Participants::Pair { from, to } => {
+                write!(f, "transfer {} from rank {from} to rank {to}", self.number)
+            }
         }
     }
 }
@@ -104,7 +106,7 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
 }
 
 /// Whether two ranks that meet in a line mean the same.
-fn fits(one: Asked, other: Asked, line: Line) -> bool {
+fn fits(one: Asked, other: Asked, line: Participants) -> bool {
     one.operation.fits(&other.operation, line) && one.pieces == other.pieces
 }
 
@@ -230,7 +232,7 @@ impl Group {
     }
 
     /// Takes the next place of one side of a line, and compares the operation with what others have asked for there.
-    fn enter(&self, (line, side): (Line, Side), own: Asked) -> Result<Slot> {
+    fn enter(&self, (line, side): (Participants, Side), own: Asked) -> Result<Slot> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
@@ -253,7 +255,7 @@ impl Group {
     /// Another rank is in an operation: compares it with what this one asks for there, or else with what was heard first.
     pub(crate) fn hear(&self, meeting: Meeting, peer: u32, theirs: Option<Asked>) -> Result {
         let Meeting { line, number, .. } = meeting;
-        let side = if line == Line::Everyone { self.rank } else { RECEIVER };
+        let side = if line == Participants::Everyone { self.rank } else { RECEIVER };
         let mut state = self.state.lock();
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
@@ -499,7 +501,7 @@ impl Places {
     }
 }
 
-impl Seat for Places {
+impl GroupOperation for Places {
     fn operation(&self) -> Operation {
         self.asked.operation
     }
@@ -544,7 +546,7 @@ mod tests {
 
     /// Another rank is in an operation of all.
     fn heard(group: &Group, number: u64, asks: Option<Asked>) -> Result {
-        let meeting = Meeting { group: group.id, line: Line::Everyone, number, piece: 0 };
+        let meeting = Meeting { group: group.id, line: Participants::Everyone, number, piece: 0 };
         group.hear(meeting, 1, asks)
     }
 
@@ -567,7 +569,7 @@ mod tests {
         let group = group(0, 2);
         let (own, other) = (asked(&group, 5), asked(&group, 6));
         for number in 0..REMEMBERED + 50 {
-            assert_eq!(group.enter((Line::Everyone, 0), own).unwrap().number, number);
+            assert_eq!(group.enter((Participants::Everyone, 0), own).unwrap().number, number);
         }
         assert_eq!(group.state.lock().asked.len() as u64, REMEMBERED);
         for number in [50, REMEMBERED + 49] {
@@ -583,7 +585,7 @@ mod tests {
     #[test]
     fn what_others_ask_for_in_a_group_that_is_not_joined_is_kept_once() {
         let (group, mut state) = (group(0, 4), State::default());
-        let meeting = Meeting { group: group.id, line: Line::Everyone, number: 0, piece: 0 };
+        let meeting = Meeting { group: group.id, line: Participants::Everyone, number: 0, piece: 0 };
         for (peer, count) in [(1, 5), (2, 5), (3, 6), (1, 5), (3, 6)] {
             state.hear(meeting, peer, Some(asked(&group, count)));
         }
@@ -602,10 +604,10 @@ mod tests {
         // Of what is the same, once.
         assert_eq!(kept(), 1);
         assert!(heard(&group, 0, Some(other)).is_err());
-        assert!(group.enter((Line::Everyone, 0), own).is_ok());
+        assert!(group.enter((Participants::Everyone, 0), own).is_ok());
         assert_eq!(kept(), 0);
         assert!(heard(&group, 1, Some(other)).is_ok());
-        let failure = group.enter((Line::Everyone, 0), own).err().unwrap();
+        let failure = group.enter((Participants::Everyone, 0), own).err().unwrap();
         assert_eq!(failure.code(), Code::InvalidArgument);
     }
 
@@ -613,7 +615,7 @@ mod tests {
     fn transfer_of_another_rank_is_compared_with_what_the_receiver_asks_for() {
         let group = group(2, 4);
         let (own, other) = (asked(&group, 5), asked(&group, 6));
-        let line = Line::Pair { from: 1, to: 2 };
+        let line = Participants::Pair { from: 1, to: 2 };
         let hear = |number, asks| group.hear(Meeting { group: group.id, line, number, piece: 0 }, 1, asks);
         for _ in 0..=REMEMBERED {
             assert!(group.enter((line, RECEIVER), own).is_ok());
@@ -630,7 +632,7 @@ mod tests {
     fn ranks_that_do_not_fit_are_told_in_what() {
         let group = group(0, 2);
         let (own, other) = (asked(&group, 5), asked(&group, 6));
-        let slot = Slot { line: Line::Everyone, side: 0, number: 3 };
+        let slot = Slot { line: Participants::Everyone, side: 0, number: 3 };
         let message = |theirs| group.misfit(slot, (0, own), (1, theirs)).message().to_owned();
         let said = message(Some(other));
         assert!(said.contains(&format!("rank 0 asks for {}", own.operation)), "{said}");
@@ -640,7 +642,7 @@ mod tests {
         let said = message(None);
         assert!(said.contains("rank 1 for something unknown"), "{said}");
         assert!(heard(&group, 0, Some(other)).is_ok());
-        let said = group.enter((Line::Everyone, 0), own).err().unwrap().message().to_owned();
+        let said = group.enter((Participants::Everyone, 0), own).err().unwrap().message().to_owned();
         assert!(said.contains(&format!("rank 1 for {};", other.operation)), "{said}");
     }
 }

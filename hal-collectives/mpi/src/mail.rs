@@ -10,7 +10,7 @@ use crate::wire::{
     CARRIED, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS, TEXT, VERSION, text_of,
 };
 use hal_backend::HostRange;
-use hal_collectives::{Line, Result};
+use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -394,7 +394,7 @@ impl Mail {
         let carried = allocate(text.len() as u64).ok();
         let written = carried.as_ref().is_none_or(|carried| carried.write(0, &text));
         debug_assert!(written, "it is as long as the text");
-        let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
+        let meeting = Meeting { group, line: Participants::Everyone, number: 0, piece: 0 };
         let length = carried.as_ref().map_or(0, HostRange::length);
         let content = Content::Ending { code: failure.code(), length };
         // One version may have to answer another one's, so the process that sends it is named; which rank of the group that is does not matter.
@@ -527,7 +527,7 @@ mod tests {
     /// The header of a letter that carries nothing, about an operation with a number.
     fn header(number: u64) -> Header {
         let group = Generation { number: 7, generation: 0 };
-        let meeting = Meeting { group, line: Line::Everyone, number, piece: 0 };
+        let meeting = Meeting { group, line: Participants::Everyone, number, piece: 0 };
         Header { meeting, from: 1, source: 1, asked: None, content: Content::Presence }
     }
 

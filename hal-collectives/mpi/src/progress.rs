@@ -18,7 +18,7 @@ use crate::unclaimed::Unclaimed;
 #[cfg(test)]
 use crate::wire::TAGS;
 use crate::wire::{Asked, CARRIED, Content, Meeting};
-use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, let_go, tell};
+use hal_collectives::{Done, Participants, Piece, Portions, RECEIVER, Result, SENDER, notify, release};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,10 +52,10 @@ impl Held {
     /// What uses memory goes before the memory, so that no two owners panic at once.
     fn let_go(self) {
         let Self { memory, steps, after, expects } = self;
-        let_go((steps, after, expects));
+        release((steps, after, expects));
         if let Ok(Portions { send, recv }) = memory {
-            let_go(send);
-            let_go(recv);
+            release(send);
+            release(recv);
         }
     }
 }
@@ -90,13 +90,13 @@ impl Ended {
 
     /// Tells each rank, whatever another one's callback does.
     pub(crate) fn tell(&mut self) {
-        self.let_go.drain(..).for_each(let_go);
+        self.let_go.drain(..).for_each(release);
         for Told { done, outcome, group, held } in self.told.drain(..) {
             // Memory is let go, and with it written back where it has to be, before the rank is told, since a rank that is told may let go of
             // the group, and count on that being the last reference.
             held.let_go();
             drop(group);
-            tell(done, outcome);
+            notify(done, outcome);
         }
     }
 }
@@ -119,13 +119,13 @@ impl Started {
 
     /// Where its letters go.
     pub(crate) fn outgoing(&self) -> Option<Meeting> {
-        let sends = |slot: &&Slot| slot.line == Line::Everyone || slot.side == SENDER;
+        let sends = |slot: &&Slot| slot.line == Participants::Everyone || slot.side == SENDER;
         self.slots.iter().find(sends).map(|slot| self.meeting(*slot))
     }
 
     /// Where letters come that it waits for.
     pub(crate) fn incoming(&self) -> Option<Meeting> {
-        let receives = |slot: &&Slot| slot.line == Line::Everyone || slot.side == RECEIVER;
+        let receives = |slot: &&Slot| slot.line == Participants::Everyone || slot.side == RECEIVER;
         self.slots.iter().find(receives).map(|slot| self.meeting(*slot))
     }
 }

@@ -174,7 +174,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hal_collectives::Line;
+    use hal_collectives::Participants;
     use hal_semaphore::Code;
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
                 return groups.hear_failure(Generation { number, generation: 0 }, &failure).1;
             }
             let group = Generation { number, generation: 0 };
-            let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
+            let meeting = Meeting { group, line: Participants::Everyone, number: 0, piece: 0 };
             groups.hear_early(meeting, 1, None).1
         };
         for number in (0..most).chain(0..most) {
@@ -226,7 +226,7 @@ mod tests {
         let speak = |number| {
             let meeting = Meeting {
                 group: Generation { number, generation: 0 },
-                line: Line::Everyone,
+                line: Participants::Everyone,
                 number: 0,
                 piece: 0,
             };
@@ -255,7 +255,7 @@ mod tests {
         // A rank in a later one has seen the one before fail.
         let meeting = Meeting {
             group: Generation { number: 7, generation: 5 },
-            line: Line::Everyone,
+            line: Participants::Everyone,
             number: 0,
             piece: 0,
         };

@@ -9,7 +9,7 @@
 
 use crate::announced::Messages;
 use crate::group::Generation;
-use hal_collectives::{ENCODED, Line, Operation};
+use hal_collectives::{ENCODED, Operation, Participants};
 use hal_semaphore::{Code, Failure};
 
 /// The tag of letters. Tags are counted down from the highest that the MPI has.
@@ -39,7 +39,7 @@ pub(crate) const TEXT: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Meeting {
     pub(crate) group: Generation,
-    pub(crate) line: Line,
+    pub(crate) line: Participants,
     pub(crate) number: u64,
     pub(crate) piece: u32,
 }
@@ -112,8 +112,8 @@ impl Header {
             }
         };
         let (pair, first, second) = match self.meeting.line {
-            Line::Everyone => (0_u32, 0, 0),
-            Line::Pair { from, to } => (1, from, to),
+            Participants::Everyone => (0_u32, 0, 0),
+            Participants::Pair { from, to } => (1, from, to),
         };
         let operation = self.asked.map_or([u8::MAX; ENCODED], |asked| asked.operation.to_bytes());
         let pieces = self.asked.map_or(0, |asked| asked.pieces);
@@ -179,7 +179,8 @@ impl Header {
             }
             _ => return None,
         };
-        let line = if pair == 0 { Line::Everyone } else { Line::Pair { from: first, to: second } };
+        let line =
+            if pair == 0 { Participants::Everyone } else { Participants::Pair { from: first, to: second } };
         let group = Generation { number: group, generation };
         Some(Self { meeting: Meeting { group, line, number, piece }, from, source, asked, content })
     }
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn headers_survive_as_bytes() {
         let operation = Operation { kind: Kind::AllGather, element: Element::F32, count: 77 };
-        for line in [Line::Everyone, Line::Pair { from: 3, to: 70_000 }] {
+        for line in [Participants::Everyone, Participants::Pair { from: 3, to: 70_000 }] {
             for content in [
                 Content::Part { length: 7 },
                 Content::Part { length: 0 },
@@ -244,7 +245,7 @@ mod tests {
         ];
         for (tag, messages) in impossible {
             let group = Generation { number: 1, generation: 0 };
-            let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
+            let meeting = Meeting { group, line: Participants::Everyone, number: 0, piece: 0 };
             let content = Content::Messages { tag, messages };
             let header = Header { meeting, from: 1, source: 1, asked: None, content };
             assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), None, "{header:?}");
@@ -252,7 +253,7 @@ mod tests {
         // MPI's ranks are not negative: such a number would be taken for one that means any rank, or none. And no generation is the last.
         for (source, generation) in [(1 << 31, 0), (u32::MAX - 1, 0), (u32::MAX, 0), (1, u32::MAX)] {
             let group = Generation { number: 1, generation };
-            let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
+            let meeting = Meeting { group, line: Participants::Everyone, number: 0, piece: 0 };
             let header = Header { meeting, from: 1, source, asked: None, content: Content::Presence };
             assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), None, "{header:?}");
         }

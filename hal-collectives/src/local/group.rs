@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A group: its meetings, and how all of them end at once.
+//! A group: its rendezvous, and how all of them end at once.
 
-use super::meeting::{Arrival, Meeting, Slot, Wait, ranks};
+use super::rendezvous::{Arrival, OperationSlot, Rendezvous, Wait, ranks};
 use super::split::Split;
-use super::watch;
-use crate::operation::{Line, Side};
+use super::timekeeper;
+use crate::operation::{Participants, Side};
 use crate::{Job, Operation, Result, Terms};
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
@@ -13,37 +13,36 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The ranks that talk to each other.
 pub(super) struct Group {
     name: String,
     count: u32,
     terms: Terms,
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
 }
 
 /// # Invariants
 ///
-/// Of a group that has failed there are no meetings and no splits.
+/// A failed group has no rendezvous and no splits.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct GroupState {
     failed: Option<Failure>,
-    /// Who speaks for each rank, and how often.
+    /// The owner of each rank, and how often it has claimed it.
     claims: BTreeMap<u32, (usize, usize)>,
-    /// How many operations each side of each line has entered.
-    entered: BTreeMap<(Line, Side), u64>,
-    /// Of each piece.
-    meetings: BTreeMap<(Slot, u32), Meeting>,
-    /// How often each rank has split the group.
+    /// The number of operations that each side has entered.
+    entered: BTreeMap<(Participants, Side), u64>,
+    /// The rendezvous of each piece.
+    rendezvous_by_piece: BTreeMap<(OperationSlot, u32), Rendezvous>,
+    /// The number of splits that each rank has called.
     splits_of: BTreeMap<u32, u64>,
     pub(super) splits: BTreeMap<u64, Split>,
-    /// A thread keeps the time of this group; and a rank has waited since it was looked at.
-    watched: bool,
-    waited: bool,
-    /// When the thread looks again, once it has looked.
-    look: Option<Instant>,
+    /// True while the timekeeper watches this group; and true if a rank has waited since the last check.
+    is_watched: bool,
+    has_waited: bool,
+    /// When the timekeeper checks again, after its first check.
+    next_check: Option<Instant>,
 }
 
-/// How long the time of a group without waiting ranks is kept.
+/// How long a group without waiting ranks is watched.
 const IDLE: Duration = Duration::from_secs(2);
 
 impl Group {
@@ -67,13 +66,13 @@ impl Group {
         self.state.lock().failed.is_some()
     }
 
-    /// Lets `owner` speak for a rank, until it is [given back](Self::give_back) as often.
+    /// Lets `owner` act for a rank, until each claim was [released](Self::release).
     pub(super) fn claim(&self, rank: u32, owner: usize) -> Result {
         let mut state = self.state.lock();
         let (who, uses) = state.claims.entry(rank).or_insert((owner, 0));
         if *who != owner {
             let message = format!(
-                "rank {rank} of the group {:?} is another device already; each device has a rank of its own",
+                "rank {rank} of the group {:?} is another device already; give each device its own rank",
                 self.name
             );
             return Err(Failure::new(Code::AlreadyExists, message));
@@ -82,7 +81,7 @@ impl Group {
         Ok(())
     }
 
-    pub(super) fn give_back(&self, rank: u32) {
+    pub(super) fn release(&self, rank: u32) {
         let mut state = self.state.lock();
         if let Some((_, uses)) = state.claims.get_mut(&rank) {
             *uses -= 1;
@@ -92,27 +91,30 @@ impl Group {
         }
     }
 
-    /// Takes the next place of one side of a line, and compares the operation with what others ask for there.
+    /// Enters an operation at the next place of one side, and compares it with those of the others.
     pub(super) fn enter(
         &self,
-        (line, side): (Line, Side),
+        (participants, side): (Participants, Side),
         (rank, operation): (u32, Operation),
-    ) -> Result<Slot> {
+    ) -> Result<OperationSlot> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
         }
-        let entered = state.entered.entry((line, side)).or_default();
-        let slot = Slot { line, number: *entered };
+        let entered = state.entered.entry((participants, side)).or_default();
+        let slot = OperationSlot { participants, number: *entered };
         *entered += 1;
-        let meeting = state.meetings.entry((slot, 0)).or_insert_with(|| Meeting::new(line, self.count));
-        let Some((other, theirs)) = meeting.misfit(&operation, line) else {
-            meeting.enter(side, rank, operation);
+        let rendezvous = state
+            .rendezvous_by_piece
+            .entry((slot, 0))
+            .or_insert_with(|| Rendezvous::new(participants, self.count));
+        let Some((other, theirs)) = rendezvous.mismatch(&operation, participants) else {
+            rendezvous.enter(side, rank, operation);
             return Ok(slot);
         };
         let message = format!(
-            "{slot} of the group {:?} is not the same for all: rank {rank} asks for {operation}, rank {other} for {theirs}; \
-             every rank has to ask for the same operations in the same order",
+            "{slot} of the group {:?} is not the same for all: rank {rank} asks for {operation}, rank {other} \
+             for {theirs}; every rank must ask for the same operations in the same order",
             self.name
         );
         let failure = Failure::new(Code::InvalidArgument, message);
@@ -120,42 +122,45 @@ impl Group {
         Err(failure)
     }
 
-    /// One end of a meeting is there. The last one gets the job.
-    pub(super) fn arrive(&self, slot: Slot, side: Side, arrival: Arrival) -> Option<Job> {
+    /// Adds a rank that has started. The last one gets the job.
+    pub(super) fn arrive(&self, slot: OperationSlot, side: Side, arrival: Arrival) -> Option<Job> {
         let mut state = self.state.lock();
         if let Some(failure) = state.failed.clone() {
             drop(state);
-            watch::tell_arrivals(vec![arrival], &failure);
+            timekeeper::notify_arrivals(vec![arrival], &failure);
             return None;
         }
         let (group, timeout) = (arrival.group.clone(), arrival.timeout);
         let key = (slot, arrival.piece.number);
-        let meeting = state.meetings.entry(key).or_insert_with(|| Meeting::new(slot.line, self.count));
-        meeting.arrive(side, arrival);
-        if meeting.is_complete() {
-            let meeting = state.meetings.remove(&key);
+        let rendezvous = state
+            .rendezvous_by_piece
+            .entry(key)
+            .or_insert_with(|| Rendezvous::new(slot.participants, self.count));
+        rendezvous.arrive(side, arrival);
+        if rendezvous.is_complete() {
+            let rendezvous = state.rendezvous_by_piece.remove(&key);
             drop(state);
-            return meeting.map(|meeting| meeting.into_job(slot.line));
+            return rendezvous.map(|rendezvous| rendezvous.into_job(slot.participants));
         }
-        let wait = meeting.wait(timeout);
+        let wait = rendezvous.wait(timeout);
         group.keep_time(&mut state, wait);
         None
     }
 
-    /// Has the watch keep the time, since a rank waits.
-    pub(super) fn keep_time(self: &Arc<Self>, state: &mut State, wait: Wait) {
-        state.waited = true;
-        if !std::mem::replace(&mut state.watched, true) {
-            watch::keep_time(self);
-        } else if state.look.is_some_and(|look| wait.end < look) {
-            // Others have more patience.
-            state.look = Some(wait.end);
-            watch::look_again();
+    /// Lets the timekeeper watch the group, since a rank waits.
+    pub(super) fn keep_time(self: &Arc<Self>, state: &mut GroupState, wait: Wait) {
+        state.has_waited = true;
+        if !std::mem::replace(&mut state.is_watched, true) {
+            timekeeper::keep_time(self);
+        } else if state.next_check.is_some_and(|next| wait.end < next) {
+            // Others have longer timeouts.
+            state.next_check = Some(wait.end);
+            timekeeper::check_again();
         }
     }
 
-    /// Takes a rank's next split, and what has come together for it.
-    pub(super) fn next_split(&self, rank: u32) -> Result<(parking_lot::MutexGuard<'_, State>, u64)> {
+    /// The number of a rank's next split, and the state with what was gathered for it.
+    pub(super) fn next_split(&self, rank: u32) -> Result<(parking_lot::MutexGuard<'_, GroupState>, u64)> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
@@ -166,12 +171,12 @@ impl Group {
         Ok((state, number))
     }
 
-    /// Ends everything, unless that has happened.
+    /// Fails everything, unless it has failed.
     pub(super) fn fail(&self, failure: &Failure) {
         self.end(self.state.lock(), failure);
     }
 
-    /// Ends everything for the sake of an operation. Returns what its ranks are told.
+    /// Fails everything because of an operation. Returns the failure that all ranks get.
     pub(super) fn fail_in(&self, operation: &Operation, why: &Failure) -> Failure {
         let message = format!("{operation} of the group {:?} cannot go on: {}", self.name, why.message());
         let failure = Failure::new(why.code(), message);
@@ -179,55 +184,61 @@ impl Group {
         failure
     }
 
-    fn end(&self, mut state: parking_lot::MutexGuard<'_, State>, failure: &Failure) {
+    fn end(&self, mut state: parking_lot::MutexGuard<'_, GroupState>, failure: &Failure) {
         if state.failed.is_some() {
             return;
         }
         state.failed = Some(failure.clone());
-        let meetings = std::mem::take(&mut state.meetings);
+        let open = std::mem::take(&mut state.rendezvous_by_piece);
         let splits = std::mem::take(&mut state.splits);
         drop(state);
         for split in splits.into_values() {
             split.fail(failure);
         }
-        let arrivals = meetings.into_values().flat_map(Meeting::into_arrivals).collect();
-        watch::tell_arrivals(arrivals, failure);
+        let arrivals = open.into_values().flat_map(Rendezvous::into_arrivals).collect();
+        timekeeper::notify_arrivals(arrivals, failure);
     }
 
-    /// Fails if a rank has waited too long by `now`. When to look again, if any rank waits; otherwise the time need not be
-    /// kept any more.
-    pub(super) fn look(&self, now: Instant) -> Option<Instant> {
+    /// Fails the group if a rank has waited too long by `now`. Returns the time of the next check if any rank
+    /// waits; otherwise the group need not be watched any more.
+    pub(super) fn check_timeouts(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state.lock();
-        let meetings = state.meetings.iter().filter_map(|(key, meeting)| Some((meeting.wait?, Some(key))));
+        let waits = state
+            .rendezvous_by_piece
+            .iter()
+            .filter_map(|(key, rendezvous)| Some((rendezvous.wait?, Some(key))));
         let splits = state.splits.values().map(|split| (split.wait, None));
-        let Some((wait, key)) = meetings.chain(splits).min_by_key(|(wait, _)| wait.end) else {
-            // A wait that begins from now on mostly has longer than that, and need not wake a thread.
-            state.watched = std::mem::take(&mut state.waited);
-            state.look = state.watched.then(|| now + self.terms.timeout.min(IDLE));
-            return state.look;
+        let Some((wait, key)) = waits.chain(splits).min_by_key(|(wait, _)| wait.end) else {
+            // A wait that begins from now on usually ends later, and need not wake a thread.
+            state.is_watched = std::mem::take(&mut state.has_waited);
+            state.next_check = state.is_watched.then(|| now + self.terms.timeout.min(IDLE));
+            return state.next_check;
         };
         if wait.end > now {
-            state.look = Some(wait.end);
-            return state.look;
+            state.next_check = Some(wait.end);
+            return state.next_check;
         }
-        let what = match key.and_then(|key| Some((key.0, state.meetings.get(key)?))) {
-            Some((slot, meeting)) => {
+        let what = match key.and_then(|key| Some((key.0, state.rendezvous_by_piece.get(key)?))) {
+            Some((slot, rendezvous)) => {
                 let has_entered = |side| {
-                    state.entered.get(&(slot.line, side)).is_some_and(|&entered| entered > slot.number)
+                    state
+                        .entered
+                        .get(&(slot.participants, side))
+                        .is_some_and(|&entered| entered > slot.number)
                 };
-                let who = meeting.who_is_there(slot.line, has_entered);
+                let who = rendezvous.describe_progress(slot.participants, has_entered);
                 format!("{slot} of the group {:?}: {who}", self.name)
             }
             None => format!("a split of the group {:?}: {}", self.name, state.who_has_split(self.count)),
         };
-        let message = format!("{what}; that is how it is after {:?} (collective_timeout)", wait.timeout);
-        (state.watched, state.look) = (false, None);
+        let message = format!("{what}; the wait ended after {:?} (collective_timeout)", wait.timeout);
+        (state.is_watched, state.next_check) = (false, None);
         self.end(state, &Failure::new(Code::DeadlineExceeded, message));
         None
     }
 }
 
-impl State {
+impl GroupState {
     fn who_has_split(&self, count: u32) -> String {
         let Some(split) = self.splits.values().min_by_key(|split| split.wait.end) else {
             return String::new();
@@ -245,12 +256,14 @@ mod tests {
     fn timeout_longer_than_any_clock_can_tell_never_comes() {
         let group = Group::new("patient".into(), 2, Duration::MAX.into());
         let operation = Operation { kind: crate::Kind::AllGather, element: crate::Element::U8, count: 1 };
-        group.enter((Line::Everyone, 0), (0, operation)).unwrap();
+        group.enter((Participants::Everyone, 0), (0, operation)).unwrap();
         let now = Instant::now();
-        for meeting in group.state.lock().meetings.values_mut() {
-            meeting.wait(group.terms().timeout);
+        for rendezvous in group.state.lock().rendezvous_by_piece.values_mut() {
+            rendezvous.wait(group.terms().timeout);
         }
-        assert!(group.look(now).is_some_and(|deadline| deadline > now + Duration::from_secs(1 << 30)));
+        assert!(
+            group.check_timeouts(now).is_some_and(|deadline| deadline > now + Duration::from_secs(1 << 30))
+        );
     }
 
     #[test]
@@ -258,11 +271,11 @@ mod tests {
         for (timeout, kept) in [(600_000, IDLE), (5, Duration::from_millis(5))] {
             let group = Group::new("kept".into(), 2, Duration::from_millis(timeout).into());
             let now = Instant::now();
-            *group.state.lock() = State { watched: true, waited: true, ..State::default() };
-            assert_eq!(group.look(now), Some(now + kept));
-            assert!(group.state.lock().watched, "the next wait wakes no thread");
-            assert_eq!(group.look(now), None);
-            assert!(!group.state.lock().watched, "the next wait has the time kept");
+            *group.state.lock() = GroupState { is_watched: true, has_waited: true, ..GroupState::default() };
+            assert_eq!(group.check_timeouts(now), Some(now + kept));
+            assert!(group.state.lock().is_watched, "the next wait wakes no thread");
+            assert_eq!(group.check_timeouts(now), None);
+            assert!(!group.state.lock().is_watched, "the next wait has the time kept");
         }
     }
 }

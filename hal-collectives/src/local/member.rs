@@ -3,11 +3,11 @@
 //! A rank's handle on a group within this process.
 
 use super::group::Group;
-use super::meeting::{Arrival, Part, Parts, Slot};
+use super::rendezvous::{Arrival, OperationPart, OperationParts, OperationSlot};
 use super::split::Pending;
-use super::watch;
+use super::timekeeper;
 use crate::operation::{Kind, Side};
-use crate::{Communicator, Done, Entered, Entry, Job, Operation, Piece, Portions, Result, Seat};
+use crate::{Communicator, Done, Entered, Entry, GroupOperation, Job, Operation, Piece, Portions, Result};
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Speaks for a rank, unless another member does.
+    /// Acts for a rank, unless another owner does.
     pub(super) fn claim(group: &Arc<Group>, rank: u32, owner: usize, timeout: Duration) -> Result<Self> {
         group.claim(rank, owner)?;
         Ok(Self { group: group.clone(), rank, timeout })
@@ -31,7 +31,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.group.give_back(self.rank);
+        self.group.release(self.rank);
     }
 }
 
@@ -44,10 +44,16 @@ impl Communicator for Member {
         operation.check(self.group.count())?;
         let (rank, timeout) = (self.rank, self.timeout);
         let mut slots = SmallVec::new();
-        for (line, side) in operation.lines(rank) {
-            slots.push((self.group.enter((line, side), (rank, operation))?, side));
+        for (participants, side) in operation.lines(rank) {
+            slots.push((self.group.enter((participants, side), (rank, operation))?, side));
         }
-        Ok(Box::new(Entered::new(Place { group: self.group.clone(), rank, operation, slots, timeout })))
+        Ok(Box::new(Entered::new(EnteredSides {
+            group: self.group.clone(),
+            rank,
+            operation,
+            slots,
+            timeout,
+        })))
     }
 
     fn end(&self, why: &Failure) {
@@ -63,18 +69,18 @@ impl Communicator for Member {
     }
 }
 
-/// A rank's places in an operation.
+/// A rank's sides of an operation that it has entered.
 #[derive(Clone)]
-struct Place {
+struct EnteredSides {
     group: Arc<Group>,
     rank: u32,
     operation: Operation,
-    slots: SmallVec<[(Slot, Side); 2]>,
+    slots: SmallVec<[(OperationSlot, Side); 2]>,
     timeout: Duration,
 }
 
-impl Place {
-    /// Ends the group, and returns the failure that all ranks are told.
+impl EnteredSides {
+    /// Ends the group, and returns the failure that all ranks get.
     fn end(&self, failure: &Failure) -> Failure {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",
@@ -89,7 +95,7 @@ impl Place {
     }
 }
 
-impl Seat for Place {
+impl GroupOperation for EnteredSides {
     fn operation(&self) -> Operation {
         self.operation
     }
@@ -104,13 +110,13 @@ impl Seat for Place {
 
     fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job> {
         let alone = matches!(self.operation.kind, Kind::SendRecv { from: None, .. });
-        let part: Part = Parts::new(self.slots.len() + usize::from(alone), done);
+        let part: OperationPart = OperationParts::new(self.slots.len() + usize::from(alone), done);
         let memory = match memory {
             Ok(memory) => memory,
             Err(failure) => {
                 let failure = self.end(&failure);
                 let parts = std::iter::repeat_n(part, self.slots.len() + usize::from(alone));
-                watch::tell(parts, &failure);
+                timekeeper::notify(parts, &failure);
                 return None;
             }
         };

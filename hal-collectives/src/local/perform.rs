@@ -2,11 +2,11 @@
 
 //! Moves and reduces the bytes of an operation, once all ranks have entered it.
 //!
-//! Every kind does to some bytes of each part what it does to all of them, so a large piece is [spread](crate::spread) over threads by
-//! the places of bytes. Each element is folded by one thread, in the order that is the same for all.
+//! Every kind treats each range of its parts alike, so a large piece is [spread](crate::spread) over threads by
+//! byte ranges. One thread folds each element, in the order that is the same for all.
 
-use super::meeting::Arrival;
-use crate::operation::{Kind, Line, Side};
+use super::rendezvous::Arrival;
+use crate::operation::{Kind, Participants, Side};
 use crate::spread::spread;
 use crate::{Element, Parts, Reduction, Result, reduce};
 use hal_backend::HostRange;
@@ -15,75 +15,80 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
-/// How many bytes of a part one thread moves at a time. Every element's size divides it. What is smaller costs less than to have another
-/// thread help.
+/// The bytes of a part that one thread moves at a time. A multiple of every element's size. A smaller grain costs
+/// less than the help of another thread.
 const GRAIN: u64 = 128 << 10;
 
-/// The memory of all ranks for one operation, in the order of the ranks; of a transfer the sender's and the receiver's.
-struct Everyone(Vec<Arrival>);
+/// The memory of all ranks for one operation, in rank order; for a transfer that of the sender and of the receiver.
+struct AllRanks(Vec<Arrival>);
 
-/// Does what all have come for, on the thread of one of them, whose side is `own`. Returns them, alone in having their memory, and whether a thread has panicked.
-pub(super) fn perform(line: Line, arrivals: Vec<Arrival>, own: Side) -> (Vec<Arrival>, Result) {
+/// Performs the operation of all ranks, on the thread of the rank with the side `own`. Returns the ranks, whose
+/// memory no other thread uses any more, and the outcome, which is a failure if a thread panicked.
+pub(super) fn perform(
+    participants: Participants,
+    arrivals: Vec<Arrival>,
+    own: Side,
+) -> (Vec<Arrival>, Result) {
     #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
-    let ranks = if line == Line::Everyone { arrivals.len() as u32 } else { 2 };
-    let everyone = Everyone(arrivals);
-    let length = everyone.first().piece.part(ranks);
+    let ranks = if participants == Participants::Everyone { arrivals.len() as u32 } else { 2 };
+    let all = AllRanks(arrivals);
+    let length = all.first().piece.part(ranks);
     if length <= GRAIN {
-        let outcome = everyone.try_to_perform(line, &(0..length));
-        return (everyone.0, outcome);
+        let outcome = all.try_to_perform(participants, &(0..length));
+        return (all.0, outcome);
     }
     let grains = u32::try_from(length.div_ceil(GRAIN)).unwrap_or(u32::MAX);
     let grain = length.div_ceil(u64::from(grains)).next_multiple_of(GRAIN);
-    // A rank's share is the same in each operation, whichever comes last: what it wrote the last time is near its processor.
+    // A rank's share is the same in each operation, whichever rank comes last: what it wrote the last time is near
+    // its processor.
     let first = u64::from(grains) * u64::from(own) / u64::from(ranks);
     let first = u32::try_from(first).unwrap_or_default();
-    let (everyone, failed) =
-        spread((everyone, OnceLock::new()), grains, first, move |(everyone, failed), number| {
-            let from = u64::from(number) * grain;
-            if let Err(failure) = everyone.try_to_perform(line, &(from..length.min(from + grain))) {
-                let _ = failed.set(failure);
-            }
-        });
-    (everyone.0, failed.into_inner().map_or(Ok(()), Err))
+    let (all, failed) = spread((all, OnceLock::new()), grains, first, move |(all, failed), number| {
+        let from = u64::from(number) * grain;
+        if let Err(failure) = all.try_to_perform(participants, &(from..length.min(from + grain))) {
+            let _ = failed.set(failure);
+        }
+    });
+    (all.0, failed.into_inner().map_or(Ok(()), Err))
 }
 
-/// Some bytes of a part.
+/// A range of a part.
 #[expect(clippy::expect_used, reason = "what a part lacks would silently not be moved")]
 fn cut(part: &HostRange, span: &Range<u64>) -> HostRange {
     let some = part.slice(span.start, span.end - span.start);
     some.expect("all parts are as long as the operation says")
 }
 
-/// Copies some bytes of one onto the other, which is as long.
+/// Copies a range of one part onto another of the same length.
 fn copy(source: &HostRange, target: &HostRange, span: &Range<u64>) {
     let fits = cut(target, span).copy_from(&cut(source, span));
     debug_assert!(fits, "both are as long as the operation says");
 }
 
-/// What one rank sends another.
+/// Copies from one rank to another.
 fn transfer(sender: &Arrival, receiver: &Arrival, span: &Range<u64>) {
     if let (Some(source), Some(target)) = (&sender.memory.send, &receiver.memory.recv) {
         copy(&source.whole(), &target.whole(), span);
     }
 }
 
-impl Everyone {
-    /// The first to be there, and what is done.
+impl AllRanks {
+    /// The first rank, which has the operation.
     #[expect(clippy::indexing_slicing, reason = "a group has a rank, and a transfer two ends")]
     fn first(&self) -> &Arrival {
         &self.0[0]
     }
 
-    /// Does some bytes of each part. A panic is of concern to all ranks, and they are told; the thread goes on.
-    fn try_to_perform(&self, line: Line, span: &Range<u64>) -> Result {
-        let performed = catch_unwind(AssertUnwindSafe(|| self.perform(line, span)));
+    /// Performs a range of each part. A panic becomes a failure for all ranks; the thread goes on.
+    fn try_to_perform(&self, participants: Participants, span: &Range<u64>) -> Result {
+        let performed = catch_unwind(AssertUnwindSafe(|| self.perform(participants, span)));
         performed.map_err(|payload| Failure::panicked("the thread that moves its bytes", payload))
     }
 
-    /// Does some bytes of each part.
+    /// Performs a range of each part.
     #[expect(clippy::indexing_slicing, reason = "a root is one of the ranks, as each of them has checked")]
-    fn perform(&self, line: Line, span: &Range<u64>) {
-        if let Line::Pair { .. } = line {
+    fn perform(&self, participants: Participants, span: &Range<u64>) {
+        if let Participants::Pair { .. } = participants {
             match self.0.as_slice() {
                 [sender, receiver] => transfer(sender, receiver, span),
                 _ => debug_assert!(false, "a pair has two ends"),
@@ -120,7 +125,7 @@ impl Everyone {
         }
     }
 
-    /// Does something with what each rank sends and where each gets it.
+    /// Calls `each` with every pair of a sender and a receiver, and their memory.
     fn for_each_pair(&self, mut each: impl FnMut(u32, u32, &Parts, &Parts)) {
         for (from, sender) in (0..).zip(&self.0) {
             for (to, receiver) in (0..).zip(&self.0) {
@@ -131,7 +136,7 @@ impl Everyone {
         }
     }
 
-    /// Reduces some bytes of a part of what all ranks send, and puts the result into each target.
+    /// Reduces a range of a part over all ranks, and writes the result into each target.
     fn reduce(&self, how: (Element, Reduction), part: u32, targets: &[HostRange], span: &Range<u64>) {
         let sources: Vec<HostRange> =
             self.0.iter().filter_map(|arrival| Some(arrival.memory.send.as_ref()?.of(part))).collect();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Splitting a group. Each rank calls it for itself and goes on; the parts are known when all ranks have called.
+//! Splitting a group. Each rank calls it for itself and goes on; the new groups are known when all ranks have
+//! called.
 
 use super::group::Group;
-use super::meeting::Wait;
 use super::member::Member;
+use super::rendezvous::Wait;
 use crate::{Communicator, Entry, Operation, Result};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
@@ -12,12 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What ranks have said so far: the color and the key of each, and where to put its part.
+/// The calls of ranks so far: the color and the key of each, and where to put its new group.
 pub(super) struct Split {
     calls: BTreeMap<u32, (Option<u32>, i32, Arc<Pending>)>,
-    /// Of the ranks that have called, the wait that ends first.
+    /// The wait that ends first, among the ranks that have called.
     pub(super) wait: Wait,
-    /// The group is there for ranks that have not called, also when all others have let go of it.
+    /// Keeps the group for ranks that have not called, even if all others have released it.
     _group: Arc<Group>,
 }
 
@@ -32,7 +33,7 @@ impl Split {
         }
     }
 
-    /// All ranks have called.
+    /// Forms the groups, once all ranks have called.
     fn resolve(self, group: &Group, number: u64) {
         let mut colors: BTreeMap<u32, Vec<(i32, u32, Arc<Pending>)>> = BTreeMap::new();
         for (rank, (color, key, pending)) in self.calls {
@@ -47,14 +48,14 @@ impl Split {
             let count = members.len() as u32;
             let part = Group::new(name, count, group.terms());
             for (rank, (_, _, pending)) in (0..).zip(members) {
-                // No one else knows of it, so no one else is that rank.
+                // No one else knows the new group, so no one else claims that rank.
                 pending.set(Member::claim(&part, rank, rank as usize, pending.timeout));
             }
         }
     }
 }
 
-/// One rank calls.
+/// The call of one rank.
 pub(super) fn call(
     group: &Arc<Group>,
     rank: u32,
@@ -82,7 +83,7 @@ pub(super) fn call(
     Ok(())
 }
 
-/// A rank's end of a group that is being agreed on.
+/// A rank's handle on a group that is still being agreed on.
 pub(super) struct Pending {
     outcome: Mutex<Option<Result<Arc<Member>>>>,
     known: Condvar,
@@ -102,11 +103,11 @@ impl Pending {
 
     fn member(&self) -> Result<Arc<Member>> {
         let mut outcome = self.outcome.lock();
-        // The thread that keeps the time ends it; twice as long is for one that was not woken in time.
+        // The timekeeper ends the wait; twice the timeout allows for a late wake-up.
         let end = Instant::now() + self.timeout * 2 + Duration::from_secs(1);
         while outcome.is_none() {
             if self.known.wait_until(&mut outcome, end).timed_out() {
-                let message = "not every rank has split the group that this one is a part of";
+                let message = "the group is not formed yet: not every rank has called the split";
                 return Err(Failure::new(Code::DeadlineExceeded, message));
             }
         }

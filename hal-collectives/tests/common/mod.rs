@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Ranks that are driven by one thread, and what they should come to.
+//! Ranks that are driven by one thread, and helpers to check their outcomes.
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(
     clippy::unwrap_used,
@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// As long as nothing in a test should take.
+/// Longer than anything in a test takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A group of its own for each call.
+/// A new group for each call.
 pub(crate) fn group(count: u32, timeout: Duration) -> Vec<Arc<dyn Communicator>> {
     group_in_pieces(count, timeout, hal_collectives::PIECE)
 }
 
-/// One whose operations are divided into pieces of so many bytes.
+/// The same, with operations divided into pieces of so many bytes.
 pub(crate) fn group_in_pieces(count: u32, timeout: Duration, piece: u64) -> Vec<Arc<dyn Communicator>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let id = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
@@ -36,7 +36,7 @@ pub(crate) fn group_in_pieces(count: u32, timeout: Duration, piece: u64) -> Vec<
     (0..count).map(member).collect()
 }
 
-/// Memory with some bytes.
+/// Memory with these bytes.
 pub(crate) fn memory(bytes: &[u8]) -> HostRange {
     let range = HostRange::allocate(bytes.len() as u64, 64).unwrap();
     assert!(range.write(0, bytes));
@@ -49,7 +49,7 @@ pub(crate) fn read(range: &HostRange) -> Vec<u8> {
     bytes
 }
 
-/// An operation that a rank has started, and how it will go.
+/// An operation that a rank has started, and its outcome.
 pub(crate) struct Started(Receiver<Result>);
 
 impl Started {
@@ -63,7 +63,7 @@ impl Started {
     }
 }
 
-/// Enters and starts, and does what there is to do.
+/// Enters and starts an operation, and runs its job.
 pub(crate) fn start(rank: &Arc<dyn Communicator>, operation: Operation, buffers: Buffers) -> Result<Started> {
     let (started, job) = begin(rank.enter(operation)?, buffers);
     if let Some(job) = job {
@@ -78,15 +78,15 @@ pub(crate) fn begin(entry: Box<dyn hal_collectives::Entry>, buffers: Buffers) ->
     (Started(told), job)
 }
 
-/// Numbers that look random, the same each time.
-pub(crate) struct Dice(u64);
+/// A pseudo-random generator, the same each time.
+pub(crate) struct Random(u64);
 
-impl Dice {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    pub(crate) fn roll(&mut self, below: u64) -> u64 {
+    pub(crate) fn below(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -95,13 +95,13 @@ impl Dice {
 
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for at in (1..items.len()).rev() {
-            let other = self.roll(at as u64 + 1);
+            let other = self.below(at as u64 + 1);
             items.swap(at, usize::try_from(other).unwrap());
         }
     }
 }
 
-/// Any bytes: for what only moves them.
-pub(crate) fn bytes(dice: &mut Dice, element: Element, count: u64) -> Vec<u8> {
-    (0..count * element.size()).map(|_| dice.roll(256).to_le_bytes()[0]).collect()
+/// Random bytes, for operations that only move them.
+pub(crate) fn bytes(random: &mut Random, element: Element, count: u64) -> Vec<u8> {
+    (0..count * element.size()).map(|_| random.below(256).to_le_bytes()[0]).collect()
 }

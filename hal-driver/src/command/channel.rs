@@ -2,26 +2,27 @@
 
 //! Channels: IREE's objects for a rank of a group that does collectives.
 //!
-//! A channel is a counted object around a rank's end of a group ([`Communicator`]). A compiled module makes one in every
-//! call, so making one costs a look into a table: the group is there as long as any channel to it is, or any work.
+//! A channel is a counted object around one rank's [`Communicator`]. A compiled module creates a channel in every
+//! call, so creating one is a table lookup: the group lives as long as any channel to it or any work in it.
 //!
 //! # Which rank
 //!
-//! What the program says counts. What it leaves open is taken from the first of these that says anything:
+//! The program's own rank and count come first. What the program leaves open comes from the first source that has
+//! it:
 //!
 //! 1. the device's URI (`collective_rank`, `collective_count`),
-//! 2. the channel provider that the program has given the device,
-//! 3. the job, if MPI launched this process beside others,
-//! 4. the device group, if it has several devices: a rank for each,
+//! 2. the channel provider that the program gave the device,
+//! 3. the MPI job, if a launcher started this process beside others,
+//! 4. the device group, if it has several devices: one rank each,
 //! 5. otherwise the device is alone.
 //!
-//! Groups are told apart by the id and the group that the program names, and without an id by where the rank came from. Where
-//! the ranks are the processes of a job of MPI, that is the group and MPI carries it; every other group is within this process.
-//! The ranks of any other provider exchange an id first, as IREE's interface has it.
+//! A group is identified by the id and the group name that the program gives, or without an id by the source of its
+//! ranks. A group of a job's processes is carried by MPI; every other group is within this process. Ranks of any
+//! other provider first exchange an id, as IREE's interface requires.
 
 use crate::command::executable::{DeviceIdentity, is_same_device};
 use crate::command::launch;
-use crate::ffi::object::{Header, HostAllocator, Lent, Out, allocate, free, resource, slice};
+use crate::ffi::object::{Borrowed, Header, HostAllocator, Out, allocate, free, resource, slice};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::Parameters;
 use hal_collectives::local::{Request, join};
@@ -35,10 +36,10 @@ use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// How long an operation waits for ranks that do not come, unless the URI says something else.
+/// The default of `collective_timeout`: how long an operation waits for ranks that do not come.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How many bytes a piece of an operation has, unless the URI says something else.
+/// The default of `collective_piece`: the most bytes of one piece of an operation.
 #[expect(clippy::cast_possible_truncation, reason = "a small number")]
 const PIECE: u32 = hal_collectives::PIECE as u32;
 
@@ -48,18 +49,17 @@ const NO_COLOR: i32 = -1;
 /// IREE's `IREE_HAL_CHANNEL_RANK_DEFAULT` and `_COUNT_DEFAULT`: left open.
 const DEFAULT: i32 = -1;
 
-/// How many bytes an exchanged id has: as many as IREE's providers are made for.
+/// The bytes of an exchanged id: as many as IREE's providers support.
 const ID_BYTES: usize = 128;
 
 /// The settings of a device's URI for collectives: its rank, the number of ranks, and timeouts.
 #[derive(Clone)]
-pub(crate) struct Membership {
+pub(crate) struct CollectiveSettings {
     place: Option<(u32, u32)>,
     terms: Terms,
 }
 
-impl Membership {
-    /// What the parameters say.
+impl CollectiveSettings {
     pub(crate) fn take(parameters: &mut Parameters<'_>) -> Result<Self> {
         let most = i32::MAX.unsigned_abs();
         let count = parameters.number("collective_count", 0, 1, most)?;
@@ -67,9 +67,9 @@ impl Membership {
         let place = match (rank, count) {
             (u32::MAX, 0) => None,
             (u32::MAX, _) => {
-                return Err(parameters.refuse("collective_count", "needs collective_rank beside it"));
+                return Err(parameters.refuse("collective_count", "needs collective_rank too"));
             }
-            (_, 0) => return Err(parameters.refuse("collective_rank", "needs collective_count beside it")),
+            (_, 0) => return Err(parameters.refuse("collective_rank", "needs collective_count too")),
             (rank, count) if rank >= count => {
                 let why =
                     format!("is {rank}; with collective_count={count} the ranks are 0 to {}", count - 1);
@@ -90,37 +90,38 @@ impl Membership {
     }
 }
 
-/// A group of several devices, and the place of one in it.
+/// A group of several devices, and one device's rank in it.
 #[derive(Clone)]
 struct DeviceGroup {
-    name: Arc<Name>,
+    name: Arc<GroupIdentity>,
     rank: u32,
     count: u32,
 }
 
-/// What the devices of a group have in common: a number that no other group has. IREE's group has none, and where it is another one may be
-/// when its devices have gone, while there are channels to it.
-struct Name {
+/// The identity that the devices of a group share. IREE's groups have none, and a new group may reuse the address
+/// of a released one while channels to the old one still exist.
+struct GroupIdentity {
     number: u64,
-    /// Those that have joined.
+    /// The ranks that have joined.
     ranks: Mutex<BTreeSet<u32>>,
 }
 
-/// Where a group's topology and tracker are: no two groups that devices are in have both in common.
-type Whereabouts = [usize; 2];
+/// The addresses of a group's topology and tracker. Two live groups never share both.
+type GroupAddress = [usize; 2];
 
 /// The groups that devices are in.
-static NAMES: Mutex<BTreeMap<Whereabouts, Weak<Name>>> = Mutex::new(BTreeMap::new());
+static IDENTITIES: Mutex<BTreeMap<GroupAddress, Weak<GroupIdentity>>> = Mutex::new(BTreeMap::new());
 
-/// The name of the group that is there. A rank joins it once, so one that is known already is of the next group there.
-fn name_of(place: Whereabouts, rank: u32) -> Arc<Name> {
+/// The identity of the group at an address. Each rank joins once, so a rank that has joined already means a new
+/// group.
+fn identity_at(place: GroupAddress, rank: u32) -> Arc<GroupIdentity> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let mut names = NAMES.lock();
+    let mut names = IDENTITIES.lock();
     names.retain(|_, name| name.strong_count() > 0);
     let known = names.get(&place).and_then(Weak::upgrade).filter(|name| name.ranks.lock().insert(rank));
     known.unwrap_or_else(|| {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = Arc::new(Name { number, ranks: Mutex::new(BTreeSet::from([rank])) });
+        let name = Arc::new(GroupIdentity { number, ranks: Mutex::new(BTreeSet::from([rank])) });
         names.insert(place, Arc::downgrade(&name));
         name
     })
@@ -128,48 +129,48 @@ fn name_of(place: Whereabouts, rank: u32) -> Arc<Name> {
 
 /// The groups that a device is a rank of.
 pub(crate) struct Ranks {
-    membership: Membership,
-    groups: Mutex<Groups>,
-    exchange: Mutex<Exchange>,
-    /// An exchange is over.
+    membership: CollectiveSettings,
+    groups: Mutex<JoinedGroups>,
+    exchange: Mutex<IdExchange>,
+    /// Signalled when an exchange ends.
     exchanged: Condvar,
 }
 
-/// The group that says which rank the device is.
+/// The device groups that decide the device's rank.
 #[derive(Default)]
-struct Groups {
+struct JoinedGroups {
     current: Option<DeviceGroup>,
-    /// What it was before the last group was joined.
+    /// The group before the last join.
     before: Option<DeviceGroup>,
 }
 
-/// The id that the ranks of the provider have in common.
+/// The id that the provider's ranks share.
 #[derive(Default)]
-enum Exchange {
+enum IdExchange {
     #[default]
     None,
-    /// This thread is in the provider, which may do anything. Nothing is locked meanwhile.
+    /// This thread is inside the provider, with no lock held, since the provider may do anything.
     Going(ThreadId),
     Known(Box<[u8]>),
 }
 
-/// What a channel is asked for with.
-struct Place {
+/// The parameters of a new channel.
+struct ChannelRank {
     rank: u32,
     count: u32,
     id: Vec<u8>,
-    /// The ranks may be the processes of a job.
+    /// True if the ranks may be the processes of a job.
     is_job: bool,
 }
 
 impl Ranks {
-    pub(crate) fn new(membership: Membership) -> Self {
+    pub(crate) fn new(membership: CollectiveSettings) -> Self {
         let (groups, exchange, exchanged) = (Mutex::default(), Mutex::default(), Condvar::new());
         Self { membership, groups, exchange, exchanged }
     }
 
-    /// The device is in a group. A group of one device, as every session of IREE's runtime makes around what it is given,
-    /// says nothing of ranks, and what another one has said stays.
+    /// Records that the device joined a group. A group of one device, such as every session of IREE's runtime
+    /// makes, changes nothing.
     ///
     /// # Safety
     ///
@@ -182,35 +183,35 @@ impl Ranks {
         if let Some(topology) = topology.filter(|topology| topology.device_count > 1) {
             let place = [std::ptr::from_ref(topology).addr(), info.frontier.tracker.addr()];
             let (rank, count) = (info.topology_index, topology.device_count);
-            groups.current = Some(DeviceGroup { name: name_of(place, rank), rank, count });
+            groups.current = Some(DeviceGroup { name: identity_at(place, rank), rank, count });
         }
     }
 
-    /// The group that was joined last could not be built: what was before it counts again.
+    /// Undoes the last join, when that group could not be built.
     pub(crate) fn leave(&self) {
         let mut groups = self.groups.lock();
         groups.current = groups.before.clone();
     }
 
-    /// The provider of the program is another one.
+    /// Forgets the exchanged id, because the program set another provider.
     pub(crate) fn forget_provider(&self) {
-        *self.exchange.lock() = Exchange::None;
+        *self.exchange.lock() = IdExchange::None;
     }
 
-    /// A channel with what C asks for, owned by the caller.
+    /// Creates a channel from C's parameters. The caller owns it.
     ///
     /// # Safety
     ///
-    /// What the parameters name is valid for the call.
+    /// Everything that the parameters name is valid for the call.
     pub(crate) unsafe fn create(
         &self,
-        provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>,
+        provider: Option<Borrowed<'_, sys::iree_hal_channel_provider_t>>,
         device: &DeviceIdentity,
         params: &sys::iree_hal_channel_params_t,
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_channel_t> {
         if params.flags != 0 {
-            return Err(invalid(format!("a channel does not know the flags {:#x}", params.flags)));
+            return Err(invalid(format!("a channel has no flags {:#x}", params.flags)));
         }
         // SAFETY: valid for the call, as the caller promises.
         let (id, group) = unsafe {
@@ -219,11 +220,11 @@ impl Ranks {
         };
         let mut place = self.place(provider, device, id, (params.rank, params.count))?;
         place.id.extend_from_slice(group);
-        // The program's key for the group may be any bytes.
+        // The program's group name may be any bytes.
         let name = &String::from_utf8_lossy(group);
         let terms = self.membership.terms;
-        // A group of another size is within this process, and needs no MPI.
-        let Place { rank, count, id, is_job } = &place;
+        // A group of another size is within this process and needs no MPI.
+        let ChannelRank { rank, count, id, is_job } = &place;
         let (rank, count, owner) = (*rank, *count, Arc::as_ptr(device).addr());
         if *is_job && hal_collectives_mpi::can_be_job(count) && rank < count {
             let (own, all) = hal_collectives_mpi::place()?;
@@ -233,9 +234,9 @@ impl Ranks {
             }
             if all == count {
                 return Err(invalid(format!(
-                    "rank {rank} of the group {name:?} is another process's: a group of {count} ranks is the whole job, of which this \
-                     process is rank {own} of {count}; name the ranks of a group of its devices in their URIs (collective_rank and \
-                     collective_count)"
+                    "rank {rank} of the group {name:?} belongs to another process: a group of {count} ranks is \
+                     the whole job, in which this process is rank {own}; for a group of this process's devices, \
+                     give their ranks in their URIs (collective_rank and collective_count)"
                 )));
             }
         }
@@ -243,19 +244,19 @@ impl Ranks {
         Channel::create(Arc::from(join(&request)?), device.clone(), allocator)
     }
 
-    /// The rank, the count and the beginning of the group's id, with what C leaves open filled in.
+    /// The rank, the count and the beginning of the group's id, with defaults for what C leaves open.
     fn place(
         &self,
-        provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>,
+        provider: Option<Borrowed<'_, sys::iree_hal_channel_provider_t>>,
         device: &DeviceIdentity,
         id: &[u8],
         (rank, count): (i32, i32),
-    ) -> Result<Place> {
+    ) -> Result<ChannelRank> {
         let given = |number: i32, what: &str| match number {
             DEFAULT => Ok(None),
             number => u32::try_from(number).map(Some).map_err(|_| {
                 invalid(format!(
-                    "a channel's {what} is {number}; it is a number from 0, or -1 for the default"
+                    "a channel's {what} is {number}; it takes a number from 0, or -1 for the default"
                 ))
             }),
         };
@@ -263,28 +264,28 @@ impl Ranks {
         let named = (!id.is_empty()).then(|| key(b'i', id));
         let launched = hal_collectives_mpi::is_launched();
         if let (Some(rank), Some(count), Some(id)) = (rank, count, &named) {
-            return Ok(Place { rank, count, id: id.clone(), is_job: launched });
+            return Ok(ChannelRank { rank, count, id: id.clone(), is_job: launched });
         }
         let group = self.groups.lock().current.clone();
         let mut place = if let Some((rank, count)) = self.membership.place {
-            Place { rank, count, id: key(b'u', &[]), is_job: false }
-        } else if let Some((provider, (rank, count))) = asked(provider)? {
+            ChannelRank { rank, count, id: key(b'u', &[]), is_job: false }
+        } else if let Some((provider, (rank, count))) = query_provider(provider)? {
             launch::check_place((rank, count))?;
             let id = match &named {
                 None if !launched => self.exchange(provider, rank)?,
                 _ => key(b'j', &[]),
             };
-            Place { rank, count, id, is_job: launched }
+            ChannelRank { rank, count, id, is_job: launched }
         } else if launched {
             let (rank, count) = hal_collectives_mpi::place()?;
-            Place { rank, count, id: key(b'j', &[]), is_job: true }
+            ChannelRank { rank, count, id: key(b'j', &[]), is_job: true }
         } else if let Some(DeviceGroup { name, rank, count }) = group {
-            Place { rank, count, id: key(b'g', &name.number.to_ne_bytes()), is_job: false }
+            ChannelRank { rank, count, id: key(b'g', &name.number.to_ne_bytes()), is_job: false }
         } else {
             let id = key(b'd', &Arc::as_ptr(device).addr().to_ne_bytes());
-            Place { rank: 0, count: 1, id, is_job: false }
+            ChannelRank { rank: 0, count: 1, id, is_job: false }
         };
-        // A rank and a count that the program names make a group of their own, whatever the default is.
+        // A rank and a count from the program make a group of their own, whatever the default is.
         place.rank = rank.unwrap_or(place.rank);
         if let Some(count) = count.filter(|&count| count != place.count) {
             place.count = count;
@@ -295,34 +296,38 @@ impl Ranks {
         Ok(place)
     }
 
-    /// The id that the ranks of a provider have in common, exchanged once.
-    fn exchange(&self, provider: Lent<'_, sys::iree_hal_channel_provider_t>, rank: u32) -> Result<Vec<u8>> {
+    /// The id that the provider's ranks share, exchanged once.
+    fn exchange(
+        &self,
+        provider: Borrowed<'_, sys::iree_hal_channel_provider_t>,
+        rank: u32,
+    ) -> Result<Vec<u8>> {
         let this = std::thread::current().id();
         let mut exchange = self.exchange.lock();
         loop {
             match &*exchange {
-                Exchange::Known(id) => return Ok(id.to_vec()),
-                Exchange::Going(thread) if *thread == this => {
-                    let message = "the channel provider makes a channel of the device while it exchanges the id of the \
-                                   device's ranks; name an id, a rank and a count for that channel";
+                IdExchange::Known(id) => return Ok(id.to_vec()),
+                IdExchange::Going(thread) if *thread == this => {
+                    let message = "the channel provider creates a channel of the device while it exchanges the \
+                                   id of the device's ranks; give that channel an id, a rank and a count";
                     return Err(Failure::new(Code::FailedPrecondition, message));
                 }
-                Exchange::Going(_) => self.exchanged.wait(&mut exchange),
-                Exchange::None => break,
+                IdExchange::Going(_) => self.exchanged.wait(&mut exchange),
+                IdExchange::None => break,
             }
         }
-        *exchange = Exchange::Going(this);
+        *exchange = IdExchange::Going(this);
         drop(exchange);
         let id = exchanged_by(provider, rank);
-        let known = id.as_ref().map_or(Exchange::None, |id| Exchange::Known(id.as_slice().into()));
+        let known = id.as_ref().map_or(IdExchange::None, |id| IdExchange::Known(id.as_slice().into()));
         *self.exchange.lock() = known;
         self.exchanged.notify_all();
         id
     }
 }
 
-/// The id that a provider's ranks agree on: that of the first.
-fn exchanged_by(provider: Lent<'_, sys::iree_hal_channel_provider_t>, rank: u32) -> Result<Vec<u8>> {
+/// Exchanges the first rank's id through the provider.
+fn exchanged_by(provider: Borrowed<'_, sys::iree_hal_channel_provider_t>, rank: u32) -> Result<Vec<u8>> {
     let mut id = [0_u8; ID_BYTES];
     if rank == 0 {
         fresh(&mut id);
@@ -333,7 +338,7 @@ fn exchanged_by(provider: Lent<'_, sys::iree_hal_channel_provider_t>, rank: u32)
     Ok(key(b'p', &id))
 }
 
-/// The first bytes of an id: where it comes from, how long it is, and what it is.
+/// The first bytes of an id: its source, its length, its content.
 fn key(source: u8, id: &[u8]) -> Vec<u8> {
     let mut key = vec![source];
     key.extend_from_slice(&id.len().to_le_bytes());
@@ -341,7 +346,7 @@ fn key(source: u8, id: &[u8]) -> Vec<u8> {
     key
 }
 
-/// An id that no other group of any process has.
+/// Fills in an id that no other group of any process has.
 fn fresh(id: &mut [u8; ID_BYTES]) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
@@ -352,10 +357,12 @@ fn fresh(id: &mut [u8; ID_BYTES]) {
     }
 }
 
-type Asked<'a> = (Lent<'a, sys::iree_hal_channel_provider_t>, (u32, u32));
+type ProvidedRank<'a> = (Borrowed<'a, sys::iree_hal_channel_provider_t>, (u32, u32));
 
-/// The provider, and the place that it gives; nothing where it gives none.
-fn asked(provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>) -> Result<Option<Asked<'_>>> {
+/// The provider and the rank that it gives, if any.
+fn query_provider(
+    provider: Option<Borrowed<'_, sys::iree_hal_channel_provider_t>>,
+) -> Result<Option<ProvidedRank<'_>>> {
     let Some(provider) = provider else { return Ok(None) };
     let (mut rank, mut count) = (DEFAULT, DEFAULT);
     // SAFETY: the provider is lent, and the answers are ours.
@@ -372,8 +379,8 @@ fn asked(provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>) -> Result
     match (u32::try_from(rank), u32::try_from(count)) {
         (Ok(rank), Ok(count)) => Ok(Some((provider, (rank, count)))),
         _ => Err(invalid(format!(
-            "the device's channel provider takes this process for rank {rank} of {count}; a provider answers with a rank from 0 and \
-             a count, or with -1 for both where it has none"
+            "the device's channel provider answered rank {rank} of {count}; it may answer a rank from 0 and a \
+             count, or -1 for both if it has none"
         ))),
     }
 }
@@ -405,7 +412,7 @@ impl Channel {
         unsafe { &*channel.cast::<Self>() }
     }
 
-    /// The rank's end of the group that a channel of a device is.
+    /// The communicator of a channel of this device.
     ///
     /// # Safety
     ///
@@ -414,9 +421,10 @@ impl Channel {
         channel: *mut sys::iree_hal_channel_t,
         device: &DeviceIdentity,
     ) -> Result<Arc<dyn Communicator>> {
-        // SAFETY: the channel is alive or null, as the function asks; null is refused, and every HAL object begins with the resource header.
+        // SAFETY: the channel is alive or null, as the function asks; null is refused, and every HAL object begins
+        // with the resource header.
         let vtable = unsafe {
-            Lent::required(channel, "a collective needs a channel")?;
+            Borrowed::required(channel, "a collective needs a channel")?;
             (*channel.cast::<sys::iree_hal_resource_t>()).vtable
         };
         if !std::ptr::eq(vtable.cast(), &raw const VTABLE) {
@@ -459,12 +467,12 @@ unsafe extern "C" fn split(
         // SAFETY: C passes a live channel of ours and where the result goes.
         let (base, out) = unsafe { (Channel::of(base), Out::new(out)) };
         if flags != 0 {
-            return Err(invalid(format!("a channel does not know the flags {flags:#x}")));
+            return Err(invalid(format!("a channel has no flags {flags:#x}")));
         }
         let color = match color {
             NO_COLOR => None,
             color => Some(u32::try_from(color).map_err(|_| {
-                invalid(format!("a color is a number from 0, or -1 for none, and not {color}"))
+                invalid(format!("the color is {color}; it takes a number from 0, or -1 for none"))
             })?),
         };
         out.set(match base.communicator.split(color, key)? {
@@ -480,7 +488,7 @@ unsafe extern "C" fn query_rank_and_count(
     out_rank: *mut i32,
     out_count: *mut i32,
 ) {
-    // What is still being agreed on and does not come to an end is no rank of any group; collectives say why.
+    // A channel that is still being agreed on and never finishes has no rank; its collectives say why.
     let (rank, count) = guard_or((-1, -1), || {
         // SAFETY: C passes a live channel of ours.
         let place = unsafe { Channel::of(channel) }.communicator.place();

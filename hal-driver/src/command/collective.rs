@@ -1,45 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Collectives: what a command buffer records of them, and how their memory and the engine meet.
-//!
-//! A record keeps what IREE's call says in the terms of [`hal_collectives`]. When a command buffer is executed, the rank
-//! enters all of its collectives in their order, and each waits for its step ([`crate::device`] has the chain of steps).
-//! Then it is an operation of the host that occupies no thread: it starts, and ends when the group has done it.
+//! Collectives as a command buffer records them: IREE's calls in the terms of [`hal_collectives`].
 
 use crate::command::channel::Channel;
-use crate::command::command_buffer::Recorded;
 use crate::command::executable::DeviceIdentity;
-use crate::command::execution::{Ending, Part};
 use crate::command::record::{Reference, Use};
-use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::extent;
 use crate::ffi::status::{Result, invalid};
 use crate::memory::buffer_range::BufferRange;
-use crate::sync::host_pool::HostPool;
-use hal_backend::HostRange;
-use hal_collectives::{
-    Buffers, Communicator, Done, Element, Entry, Job, Kind, Memory, Operation, PieceBuffers, PieceEntry,
-    Reduction,
-};
-use hal_semaphore::backend::{DeferredCallbacks, HostTask};
+use hal_collectives::{Communicator, Element, Kind, Operation, Reduction};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// One collective of one rank.
 pub(crate) struct CollectiveRecord {
     pub(crate) communicator: Arc<dyn Communicator>,
     pub(crate) operation: Operation,
-    /// The bytes that are used, no more.
+    /// The bytes that the operation uses, which may be fewer than C names.
     pub(crate) send: Option<Reference>,
     pub(crate) recv: Option<Reference>,
 }
 
 impl CollectiveRecord {
-    /// A collective with what C lends us.
+    /// A collective from C's arguments.
     ///
     /// # Safety
     ///
@@ -77,7 +61,7 @@ impl CollectiveRecord {
         allowed.map(|()| record)
     }
 
-    /// Looks at the buffers that it uses, and what it does with them.
+    /// Calls `look` with each buffer and its use.
     pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
         if let Some(send) = &self.send {
             look(send, Use::Sent);
@@ -88,12 +72,12 @@ impl CollectiveRecord {
     }
 }
 
-/// The kind and the type that IREE packs into a word.
+/// Unpacks the kind and the element type from IREE's word.
 fn decode(packed: u32, param: u32) -> Result<(Kind, Element)> {
     let [kind, reduction, element, _] = packed.to_ne_bytes().map(u32::from);
     let element = element_of(element)?;
     let reduces =
-        || reduction_of(reduction)?.ok_or_else(|| invalid("a collective that reduces needs to be told how"));
+        || reduction_of(reduction)?.ok_or_else(|| invalid("a collective that reduces needs a reduction"));
     let kind = match kind {
         sys::IREE_HAL_COLLECTIVE_KIND_ALL_GATHER => Kind::AllGather,
         sys::IREE_HAL_COLLECTIVE_KIND_ALL_REDUCE => Kind::AllReduce(reduces()?),
@@ -111,7 +95,7 @@ fn decode(packed: u32, param: u32) -> Result<(Kind, Element)> {
     };
     let is_reduction = matches!(kind, Kind::AllReduce(_) | Kind::Reduce { .. } | Kind::ReduceScatter(_));
     if !is_reduction && reduction_of(reduction)?.is_some() {
-        return Err(invalid("a collective that does not reduce is told how to reduce"));
+        return Err(invalid("a collective that does not reduce has a reduction"));
     }
     Ok((kind, element))
 }
@@ -146,7 +130,7 @@ fn element_of(number: u32) -> Result<Element> {
     })
 }
 
-/// How many bytes C names, where that is known before the binding table is.
+/// The number of bytes that C names, if it is known before the binding table is.
 ///
 /// # Safety
 ///
@@ -160,8 +144,8 @@ unsafe fn length_of(reference: &sys::iree_hal_buffer_ref_t) -> Result<u64> {
         .map(|range| range.length)
 }
 
-/// How many elements one rank of an all-gather sends: as many as IREE's header says the count is, or that share of the
-/// elements of all ranks, which is what compiled modules pass.
+/// The number of elements that one rank of an all-gather sends. IREE's header says that the count is this number;
+/// compiled modules pass the elements of all ranks, of which this is one share.
 fn gathered(operation: &Operation, sent: u64, ranks: u32) -> Result<u64> {
     let room = sent / operation.element.size();
     let ranks = u64::from(ranks.max(1));
@@ -175,7 +159,7 @@ fn gathered(operation: &Operation, sent: u64, ranks: u32) -> Result<u64> {
     Err(Failure::new(Code::OutOfRange, message))
 }
 
-/// The bytes that an operation uses, of those that C names.
+/// The bytes that an operation uses, out of those that C names.
 ///
 /// # Safety
 ///
@@ -188,7 +172,7 @@ unsafe fn cut(
 ) -> Result<Option<Reference>> {
     let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
     let short = |given: u64| {
-        let message = format!("{operation} {does} {bytes} bytes, and is given memory for {given}");
+        let message = format!("{operation} {does} {bytes} bytes, but has memory for {given}");
         Failure::new(Code::OutOfRange, message)
     };
     // SAFETY: the buffer of the reference is alive or null, as the function asks.
@@ -198,411 +182,4 @@ unsafe fn cut(
         Reference::Slot { length, .. } if length < bytes => return Err(short(length)),
         Reference::Slot { slot, offset, .. } => Reference::Slot { slot, offset, length: bytes },
     }))
-}
-
-/// Memory that is mapped when the first piece of an operation that uses it starts, and until the last one has ended.
-pub(crate) struct Mapped {
-    bytes: BufferRange,
-    access: Access,
-    mapped: Mutex<Option<HostRange>>,
-}
-
-impl Mapped {
-    pub(crate) fn new(bytes: BufferRange, access: Access) -> Arc<Self> {
-        Arc::new(Self { bytes, access, mapped: Mutex::default() })
-    }
-
-    fn map(&self) -> Result<HostRange> {
-        if let Some(mapped) = &*self.mapped.lock() {
-            return Ok(mapped.clone());
-        }
-        // Without the lock, as a buffer may be another driver's. Two pieces that start at once may both map it.
-        let mapped = self.bytes.map(self.access)?;
-        Ok(self.mapped.lock().get_or_insert(mapped).clone())
-    }
-}
-
-/// Host memory for a piece.
-pub(crate) enum Near {
-    /// That of the whole operation, and how many bytes of it the piece uses.
-    Whole(Arc<Mapped>, u64),
-    /// Host memory that stands for the piece's.
-    Staging(BufferRange),
-}
-
-impl Near {
-    fn length(&self) -> u64 {
-        match self {
-            Near::Whole(_, length) => *length,
-            Near::Staging(range) => range.length,
-        }
-    }
-
-    fn map(&self, access: Access) -> Result<Memory> {
-        Ok(match self {
-            Near::Whole(mapped, _) => Memory::Whole(mapped.map()?),
-            Near::Staging(range) => Memory::Alone(range.map(access)?),
-        })
-    }
-}
-
-/// A collective that its rank has entered, or a piece of one, with memory that the host can see.
-pub(crate) enum Entered {
-    Whole { entry: Box<dyn Entry>, send: Option<BufferRange>, recv: Option<BufferRange> },
-    Piece { entry: Box<dyn PieceEntry>, send: Option<Near>, recv: Option<Near> },
-}
-
-impl Entered {
-    fn length(&self) -> u64 {
-        let lengths = match self {
-            Entered::Whole { send, recv, .. } => {
-                [send, recv].map(|range| range.as_ref().map(|range| range.length))
-            }
-            Entered::Piece { send, recv, .. } => [send, recv].map(|near| near.as_ref().map(Near::length)),
-        };
-        lengths.into_iter().flatten().sum()
-    }
-
-    /// Tells the group that this rank does not take part.
-    pub(crate) fn give_up(self, why: &Failure) {
-        match self {
-            Entered::Whole { entry, .. } => entry.give_up(why),
-            Entered::Piece { entry, .. } => entry.give_up(why),
-        }
-    }
-
-    fn start(self, done: Done) -> Option<Job> {
-        let (failure, memory) = match self {
-            Entered::Whole { entry, send, recv } => match map_both([send, recv], BufferRange::map) {
-                Ok([send, recv]) => return entry.start(Buffers { send, recv }, done),
-                Err(failed) => {
-                    entry.give_up(&failed.0);
-                    failed
-                }
-            },
-            Entered::Piece { entry, send, recv } => match map_both([send, recv], Near::map) {
-                Ok([send, recv]) => return entry.start(PieceBuffers { send, recv }, done),
-                Err(failed) => {
-                    entry.give_up(&failed.0);
-                    failed
-                }
-            },
-        };
-        drop(DeferredCallbacks::new(move || {
-            drop(memory);
-            done(Err(failure));
-        }));
-        None
-    }
-}
-
-/// Why memory could not be mapped, and what is to be let go of.
-type Unmapped = (Failure, Box<dyn Send>);
-
-/// Maps what is sent and what is received. What is mapped keeps its memory. Where one cannot be mapped, both are to be let go of, which may call
-/// the program back.
-fn map_both<T: Send + 'static, M: Send + 'static>(
-    [send, recv]: [Option<T>; 2],
-    map: impl Fn(&T, Access) -> Result<M>,
-) -> std::result::Result<[Option<M>; 2], Unmapped> {
-    let one = |memory: &Option<T>, access| memory.as_ref().map(|memory| map(memory, access)).transpose();
-    match (one(&send, ACCESS_READ), one(&recv, ACCESS_WRITE)) {
-        (Ok(send), Ok(recv)) => Ok([send, recv]),
-        (Err(failure), other) | (other, Err(failure)) => Err((failure, Box::new((send, recv, other)))),
-    }
-}
-
-/// Collectives of one step, which nothing orders against each other: they start together and end together.
-pub(crate) struct Collectives {
-    commands: Recorded,
-    entered: Vec<(Arc<dyn Communicator>, Entered)>,
-    part: Part,
-}
-
-impl Collectives {
-    pub(crate) fn new(
-        commands: Recorded,
-        entered: Vec<(Arc<dyn Communicator>, Entered)>,
-        part: Part,
-    ) -> Box<Self> {
-        Box::new(Self { commands, entered, part })
-    }
-
-    /// The command buffer that they are of.
-    pub(crate) fn commands(&self) -> &Recorded {
-        &self.commands
-    }
-
-    /// How many.
-    pub(crate) fn count(&self) -> usize {
-        self.entered.len()
-    }
-
-    /// How many bytes they receive and send.
-    pub(crate) fn payload(&self) -> u64 {
-        self.entered.iter().map(|(_, entered)| entered.length()).sum()
-    }
-
-    /// Starts all of them. What there is to do for the group is done by a thread of the pool.
-    pub(crate) fn start(
-        self,
-        pool: &Arc<HostPool>,
-        waiting: &Arc<Waiting>,
-        done: impl FnOnce(Result) + Send + 'static,
-    ) {
-        // The command buffer is not kept for longer: the program may be told of the end, and let go of all that it has, before this returns.
-        let Self { commands, entered, part } = self;
-        drop(commands);
-        start(entered, part, (pool, waiting), done);
-    }
-
-    /// Tells the groups that this rank does not take part.
-    pub(crate) fn give_up(self, why: &Failure) {
-        give_up(self.entered, why);
-    }
-}
-
-fn start(
-    entered: Vec<(Arc<dyn Communicator>, Entered)>,
-    part: Part,
-    (pool, waiting): (&Arc<HostPool>, &Arc<Waiting>),
-    done: impl FnOnce(Result) + Send + 'static,
-) {
-    let open = Open::new(entered.iter().map(|(group, _)| group.clone()));
-    let number = match waiting.enter(&open, &part) {
-        Ok(number) => number,
-        Err(why) => {
-            return drop(DeferredCallbacks::new(move || {
-                give_up(entered, &why);
-                drop(part);
-                done(Err(why));
-            }));
-        }
-    };
-    let over = {
-        let waiting = waiting.clone();
-        // What is in progress keeps its execution until then.
-        Countdown::new(entered.len(), move |outcome| {
-            done(outcome);
-            waiting.leave(number);
-        })
-    };
-    for (place, (_, entered)) in entered.into_iter().enumerate() {
-        let (told, open) = (over.clone(), open.clone());
-        let done = move |outcome: Result| {
-            open.end_one(place, &outcome);
-            told.end(outcome);
-        };
-        if let Some(job) = entered.start(Box::new(done)) {
-            pool.run(job);
-        }
-    }
-}
-
-fn give_up(entered: Vec<(Arc<dyn Communicator>, Entered)>, why: &Failure) {
-    for (_, entered) in entered {
-        entered.give_up(why);
-    }
-}
-
-/// The groups of collectives that were started together, each until its own has ended.
-struct Open(Mutex<Vec<Option<Arc<dyn Communicator>>>>);
-
-impl Open {
-    fn new(groups: impl Iterator<Item = Arc<dyn Communicator>>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(groups.map(Some).collect())))
-    }
-
-    /// One has ended. Where it has failed, the others end with it, as their rank fails in any case.
-    fn end_one(&self, place: usize, outcome: &Result) {
-        let group = self.0.lock().get_mut(place).and_then(Option::take);
-        drop(group);
-        if let Err(why) = outcome {
-            self.end(why);
-        }
-    }
-
-    /// Ends what has not ended.
-    fn end(&self, why: &Failure) {
-        let groups = std::mem::take(&mut *self.0.lock());
-        for group in groups.into_iter().flatten() {
-            group.end(why);
-        }
-    }
-}
-
-/// Tells of the end of the last of several, and the first failure.
-struct Countdown(Mutex<Unfinished>);
-
-struct Unfinished {
-    left: usize,
-    outcome: Result,
-    done: Option<Box<dyn FnOnce(Result) + Send>>,
-}
-
-impl Countdown {
-    fn new(count: usize, done: impl FnOnce(Result) + Send + 'static) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Unfinished { left: count, outcome: Ok(()), done: Some(Box::new(done)) })))
-    }
-
-    fn end(&self, outcome: Result) {
-        let mut counted = self.0.lock();
-        counted.left -= 1;
-        if counted.outcome.is_ok() {
-            counted.outcome = outcome;
-        }
-        if counted.left > 0 {
-            return;
-        }
-        let (outcome, done) = (counted.outcome.clone(), counted.done.take());
-        drop(counted);
-        if let Some(done) = done {
-            done(outcome);
-        }
-    }
-}
-
-/// The collectives that a device has started and that have not ended, so that they can end with it.
-#[derive(Default)]
-pub(crate) struct Waiting {
-    progress: Mutex<InProgress>,
-    idle: Condvar,
-}
-
-/// What has started, and the execution that it is a part of; nothing when it has ended and is let go of.
-type Started = Option<(Arc<Open>, Part)>;
-
-#[derive(Default)]
-struct InProgress {
-    next: u64,
-    started: BTreeMap<u64, Started>,
-    /// Nothing starts any more.
-    ended: Option<Failure>,
-}
-
-impl Waiting {
-    fn enter(&self, open: &Arc<Open>, part: &Part) -> Result<u64> {
-        let mut progress = self.progress.lock();
-        if let Some(why) = progress.ended.clone().or_else(|| part.failed()) {
-            return Err(why);
-        }
-        let number = progress.next;
-        progress.next += 1;
-        progress.started.insert(number, Some((open.clone(), part.clone())));
-        Ok(number)
-    }
-
-    /// A thread that waits for the end of all may count on their groups having been let go.
-    fn leave(&self, number: u64) {
-        let left = self.progress.lock().started.get_mut(&number).map(std::mem::take);
-        drop(left);
-        let mut progress = self.progress.lock();
-        progress.started.remove(&number);
-        if progress.started.is_empty() {
-            self.idle.notify_all();
-        }
-    }
-
-    /// An execution has failed: ends what it has in progress, and lets nothing of it start. `task` ends when no part of it is left.
-    pub(crate) fn end_execution(&self, of: &Ending, why: &Failure, task: HostTask) {
-        let Some(part) = of.part() else { return task.finish(Ok(())) };
-        let progress = self.progress.lock();
-        part.fail(why, task);
-        let started = progress.started.values().flatten().filter(|(_, other)| other.is_of(&part));
-        let started: Vec<_> = started.map(|(open, _)| open.clone()).collect();
-        drop(progress);
-        for open in started {
-            open.end(why);
-        }
-    }
-
-    /// The device goes: waits for what is in progress, and ends what takes longer than `grace` or would start later. What
-    /// was ended is reported to its waiters when this returns, or will be: that is not waited for longer than as long again.
-    pub(crate) fn finish(&self, grace: Duration) {
-        let mut progress = self.progress.lock();
-        self.rest(&mut progress, grace);
-        let why = Failure::new(Code::Cancelled, "its device was released");
-        progress.ended = Some(why.clone());
-        let started: Vec<_> = progress.started.values().flatten().map(|(open, _)| open.clone()).collect();
-        drop(progress);
-        for open in started {
-            open.end(&why);
-        }
-        self.rest(&mut self.progress.lock(), grace);
-    }
-
-    fn rest(&self, progress: &mut MutexGuard<'_, InProgress>, limit: Duration) {
-        let end = Instant::now() + limit;
-        while !progress.started.is_empty() && !self.idle.wait_until(progress, end).timed_out() {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use hal_semaphore::Code;
-
-    #[test]
-    fn collective_that_comes_when_its_device_goes_does_not_start() {
-        let waiting = Waiting::default();
-        waiting.finish(Duration::ZERO);
-        let refused = waiting.enter(&Open::new(std::iter::empty()), &Part::default()).unwrap_err();
-        assert_eq!(refused.code(), Code::Cancelled);
-    }
-
-    #[test]
-    fn device_that_goes_waits_no_longer_than_its_collectives_take() {
-        let waiting = Arc::<Waiting>::default();
-        let number = waiting.enter(&Open::new(std::iter::empty()), &Part::default()).unwrap();
-        let begin = Instant::now();
-        let leaves = waiting.clone();
-        let ends = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
-            leaves.leave(number);
-        });
-        waiting.finish(Duration::from_secs(30));
-        assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
-        ends.join().unwrap();
-    }
-
-    /// Alone in its group, so that nothing holds it up.
-    #[test]
-    fn collective_is_in_progress_until_its_end_was_told() {
-        let request = hal_collectives::local::Request {
-            id: b"until its end was told",
-            name: "alone",
-            rank: 0,
-            count: 1,
-            owner: 1,
-            terms: Duration::from_secs(60).into(),
-        };
-        let group: Arc<dyn Communicator> = hal_collectives::local::join(&request).unwrap().into();
-        let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: 0 };
-        let entry = group.enter(operation).unwrap();
-        let entered = vec![(group, Entered::Whole { entry, send: None, recv: None })];
-        let (pool, waiting) = (Arc::<HostPool>::default(), Arc::<Waiting>::default());
-        let (tell, told) = std::sync::mpsc::channel();
-        let in_progress = waiting.clone();
-        start(entered, Part::default(), (&pool, &waiting), move |outcome| {
-            let count = in_progress.progress.lock().started.len();
-            tell.send((count, outcome.is_ok())).unwrap();
-        });
-        assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), (1, true));
-        waiting.finish(Duration::from_secs(20));
-        assert!(waiting.progress.lock().started.is_empty());
-        assert!(pool.stop(Duration::from_secs(20)));
-    }
-
-    #[test]
-    fn first_failure_of_several_is_told_when_the_last_has_ended() {
-        let told = Arc::new(Mutex::new(None));
-        let of = told.clone();
-        let over = Countdown::new(3, move |outcome| *of.lock() = Some(outcome));
-        let [first, second] = ["first", "second"].map(|text| Failure::new(Code::Aborted, text));
-        over.end(Err(first.clone()));
-        over.end(Err(second));
-        assert!(told.lock().is_none());
-        over.end(Ok(()));
-        assert!(told.lock().take().unwrap().unwrap_err().same_root(&first));
-    }
 }

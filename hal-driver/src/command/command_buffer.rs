@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Command buffers: a list of records, kept whole until it is executed.
+//! Command buffers: lists of records, kept whole until they are executed.
 //!
-//! Recording checks what can be known, keeps what is used, and translates nothing: the list is resolved against the
-//! binding table each time it goes to a queue, so one recording serves any number of executions at once. Where there is
-//! nothing to resolve, the list that a device gets is made once. A queue of
-//! a backend is in order, so events need no machinery: a wait for an event that was signalled earlier in the same
-//! queue is a barrier.
+//! Recording validates what can be known, retains what is used, and translates nothing. Each submission resolves
+//! the list against its binding table, so one recording serves any number of executions at once. If nothing needs
+//! resolving, the device's list is made once. A queue of a backend is in order, so a wait for an event that was
+//! signalled earlier in the same queue is a barrier.
 //!
 //! # Steps
 //!
-//! Most command buffers are one list for the device, and that is one [`Step`]. Collectives are no work of a device, so they
-//! divide it: each step has commands of the device and collectives that nothing orders against each other, and is over when
-//! both are. A step ends where a barrier stands between a collective and what is recorded before or behind it.
+//! Most command buffers are one list for the device, which is one [`CommandStep`]. A device does not run
+//! collectives, so they divide the list: each step has device commands and collectives without an order between
+//! them, and ends when both have ended. A barrier between a collective and another record begins a new step.
 
 use crate::command::collective::CollectiveRecord;
 use crate::command::executable::{DeviceIdentity, is_same_device};
 use crate::command::record::{Record, Reference, StandIns, Use, Uses};
 use crate::command::staging;
-use crate::ffi::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, to_u64};
+use crate::ffi::object::{Borrowed, HostAllocator, HostMemory, Out, Retained, allocate, bytes, free, to_u64};
 use crate::ffi::status::{Result, guard, guard_or, invalid};
 use crate::memory::buffer_range::BufferRange;
 use hal_backend::{Command, Commands, Device};
@@ -30,66 +29,66 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 
-/// How many slots a reference can name, of 24 bits as it has for that.
+/// The number of binding slots that a reference can name with its 24 bits.
 const SLOTS: usize = 1 << 24;
 
 /// A command buffer of ours.
 ///
 /// # Invariants
 ///
-/// `base` comes first; only `create` gives it [`VTABLE`]. The recording is written by one thread at a time, as IREE asks, and
-/// no more once its state is [`State::Closed`].
+/// `base` comes first; only `create` gives it [`VTABLE`]. The recording is written by one thread at a time, as IREE
+/// asks, and no more once its state is [`RecordingState::Closed`].
 #[repr(C)]
 pub(crate) struct CommandBuffer {
     base: UnsafeCell<sys::iree_hal_command_buffer_t>,
     allocator: HostAllocator,
-    /// The device that it was made by, and that its executables are for.
+    /// The device that made it. Its executables are for this device.
     device: DeviceIdentity,
-    /// What IREE remembers to check by.
+    /// The state of IREE's own validation.
     validation: Option<HostMemory>,
-    /// IREE checks an execution by it, whichever device that is on.
+    /// IREE validates an execution with this allocator, whichever device it runs on.
     device_allocator: Retained<sys::iree_hal_allocator_t>,
     recording: UnsafeCell<Recording>,
 }
 
 struct Recording {
-    /// At least one, and one alone where there are no collectives.
-    steps: Vec<Step>,
-    /// A barrier came behind the collectives of the last step.
+    /// At least one; exactly one without collectives.
+    steps: Vec<CommandStep>,
+    /// True if a barrier follows the collectives of the last step.
     fenced: bool,
-    /// Whether any record is a dispatch.
+    /// True if any record is a dispatch.
     dispatches: bool,
-    /// What is done with each slot of the binding table, up to the last one that is used.
+    /// The uses of each slot of the binding table, up to the last one used.
     slots: SmallVec<[Uses; 8]>,
-    /// The devices that alone can use what the commands name themselves.
+    /// The devices that own the memory which the commands name directly. Only they can use it.
     owners: SmallVec<[*mut sys::iree_hal_device_t; 1]>,
-    state: State,
+    state: RecordingState,
 }
 
 impl Default for Recording {
     fn default() -> Self {
         Self {
-            steps: vec![Step::default()],
+            steps: vec![CommandStep::default()],
             fenced: false,
             dispatches: false,
             slots: SmallVec::new(),
             owners: SmallVec::new(),
-            state: State::default(),
+            state: RecordingState::default(),
         }
     }
 }
 
-/// Part of a recording that the device does in one go, and the collectives beside it.
+/// A part of a recording that the device runs in one submission, and the collectives beside it.
 #[derive(Default)]
-pub(crate) struct Step {
+pub(crate) struct CommandStep {
     pub(crate) records: Vec<Record>,
     pub(crate) collectives: Vec<CollectiveRecord>,
-    /// The [`CachedCommands`] commands for the first device that executed it, if it was certain which memory they work on.
+    /// The [`CachedCommands`] for the first device that executed it, if their memory was certain.
     cached: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 impl Recording {
-    /// Adds what is done with a slot of the binding table, or whose memory is named.
+    /// Adds the use of a binding slot, or the owner of memory that is named directly.
     fn note(&mut self, reference: &Reference, way: Use) {
         match reference {
             Reference::Slot { slot, .. } => {
@@ -107,16 +106,15 @@ impl Recording {
         }
     }
 
-    /// The step that records go to.
-    fn last(&mut self) -> &mut Step {
+    /// The step that is being recorded.
+    fn last(&mut self) -> &mut CommandStep {
         #[expect(clippy::expect_used, reason = "a recording begins with one")]
         self.steps.last_mut().expect("there is at least one")
     }
 
-    /// Begins another step.
     fn next(&mut self) {
         self.fenced = false;
-        self.steps.push(Step::default());
+        self.steps.push(CommandStep::default());
     }
 
     fn add(&mut self, record: Record) {
@@ -143,20 +141,19 @@ impl Recording {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+enum RecordingState {
     #[default]
     Initial,
     Open,
     Closed,
 }
 
-/// The commands of a recording for a device.
 struct CachedCommands<D: Device> {
     device: Arc<D>,
     commands: Arc<[Command<D>]>,
 }
 
-/// A command buffer that is done recording, kept for an execution.
+/// A finished command buffer, retained for an execution.
 ///
 /// # Invariants
 ///
@@ -167,9 +164,9 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Keeps a command buffer that C lends us, for a device to execute.
+    /// Retains a command buffer of C's, for a device to execute.
     pub(crate) fn new(
-        buffer: Lent<'_, sys::iree_hal_command_buffer_t>,
+        buffer: Borrowed<'_, sys::iree_hal_command_buffer_t>,
         device: &DeviceIdentity,
     ) -> Result<Self> {
         let buffer = buffer.retain();
@@ -183,52 +180,50 @@ impl Recorded {
         let made_by = unsafe { &(*recorded.buffer.get().cast::<CommandBuffer>()).device };
         let is_bound = recorded.recording().dispatches || recorded.has_collectives();
         if is_bound && !is_same_device(made_by, device) {
-            let message =
-                "the command buffer has dispatches or collectives, and was recorded for another device";
+            let message = "the command buffer has dispatches or collectives and was recorded for another device; record \
+                 it for this one";
             return Err(invalid(message));
         }
-        if recorded.recording().state != State::Closed {
+        if recorded.recording().state != RecordingState::Closed {
             return Err(Failure::new(Code::FailedPrecondition, "the command buffer has not been ended"));
         }
         Ok(recorded)
     }
 
-    /// What the commands do with each slot of the binding table, up to the last one that they use.
+    /// The uses of each slot of the binding table, up to the last one used.
     pub(crate) fn slots(&self) -> &[Uses] {
         &self.recording().slots
     }
 
-    /// Whether `device` can use all that the commands name themselves.
+    /// True if `device` can use all memory that the commands name directly.
     pub(crate) fn names_only_memory_of(&self, device: *mut sys::iree_hal_device_t) -> bool {
         self.recording().owners.iter().all(|&owner| owner == device)
     }
 
     fn recording(&self) -> &Recording {
-        // SAFETY: a command buffer of ours, kept by this reference, and closed, so not written any more, by the invariants.
-        // `new` looks before it knows that it is closed: IREE rules out that one thread records while another submits.
+        // SAFETY: a command buffer of ours, kept by this reference, and closed, so not written any more, by the
+        // invariants. `new` looks before it knows that it is closed: IREE rules out that one thread records while
+        // another submits.
         unsafe { &*(*self.buffer.get().cast::<CommandBuffer>()).recording.get() }
     }
 
-    /// The steps, in their order.
-    pub(crate) fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[CommandStep] {
         &self.recording().steps
     }
 
-    /// One of them.
     #[expect(clippy::indexing_slicing, reason = "who names a step has seen it, and the recording is closed")]
-    pub(crate) fn step(&self, number: usize) -> &Step {
+    pub(crate) fn step(&self, number: usize) -> &CommandStep {
         &self.steps()[number]
     }
 
-    /// Whether there are any.
     pub(crate) fn has_collectives(&self) -> bool {
         self.steps().iter().any(|step| !step.collectives.is_empty())
     }
 
     /// The commands of a step for a device, with the memory that the buffers have now.
     ///
-    /// A command buffer that may be executed again and of which it is certain which memory it works on says the same every time, so that is worked
-    /// out once.
+    /// A reusable command buffer whose memory is certain resolves to the same list every time, so the list is
+    /// cached.
     pub(crate) fn resolve<D: Device>(
         &self,
         step: usize,
@@ -248,7 +243,7 @@ impl Recorded {
                 let commands = step.records.iter().map(|record| record.resolve_static(device).transpose());
                 let commands: Option<Result<Arc<[Command<D>]>>> = commands.collect();
                 let commands = commands.transpose()?;
-                // The first execution, on whatever device, is cached, also if there is nothing to cache.
+                // The first execution is cached, on any device, even if there is nothing to cache.
                 let cached =
                     commands.clone().map(|commands| CachedCommands { device: device.clone(), commands });
                 let _ = step.cached.set(cached.map(|cached| Box::new(cached) as _));
@@ -268,20 +263,20 @@ impl Recorded {
         mode & sys::iree_hal_command_buffer_mode_t::from(sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT) == 0
     }
 
-    /// Its name in a profile.
+    /// Its id in a profile.
     pub(crate) fn profile_id(&self) -> u64 {
         // SAFETY: alive by this reference of `Recorded`, and its name never changes.
         unsafe { (*self.buffer.get()).profile_id }
     }
 
-    /// Its mode, categories and queues, as the profile has them.
+    /// Its mode, categories and queue affinity, for the profile.
     pub(crate) fn properties(&self) -> (u64, u64, u64) {
         let base = self.buffer.get();
         // SAFETY: alive by this reference of `Recorded`, and these never change.
         unsafe { ((*base).mode.into(), (*base).allowed_categories.into(), (*base).queue_affinity) }
     }
 
-    /// How many slots its binding table needs.
+    /// The slots that its binding table needs.
     pub(crate) fn binding_count(&self) -> usize {
         // SAFETY: alive by this reference of `Recorded`, whose recording is closed: the count does not change any more.
         unsafe { (*self.buffer.get()).binding_count as usize }
@@ -292,14 +287,15 @@ impl Recorded {
 pub(crate) fn create(
     allocator: HostAllocator,
     device: DeviceIdentity,
-    device_allocator: Lent<'_, sys::iree_hal_allocator_t>,
+    device_allocator: Borrowed<'_, sys::iree_hal_allocator_t>,
     mode: sys::iree_hal_command_buffer_mode_t,
     categories: sys::iree_hal_command_category_t,
     affinity: sys::iree_hal_queue_affinity_t,
     binding_capacity: usize,
 ) -> Result<*mut sys::iree_hal_command_buffer_t> {
     if binding_capacity > SLOTS {
-        let message = format!("commands name {SLOTS} slots of a binding table, and not {binding_capacity}");
+        let message =
+            format!("a binding table has at most {SLOTS} slots, and {binding_capacity} were asked for");
         return Err(Failure::new(Code::OutOfRange, message));
     }
     // SAFETY: a question about numbers.
@@ -347,13 +343,13 @@ unsafe fn recording<'a>(base: Base) -> &'a mut Recording {
 unsafe fn open<'a>(base: Base) -> Result<&'a mut Recording> {
     // SAFETY: as for `recording`, as the caller promises.
     let recording = unsafe { recording(base) };
-    if recording.state == State::Open {
+    if recording.state == RecordingState::Open {
         return Ok(recording);
     }
     Err(Failure::new(Code::FailedPrecondition, "the command buffer is not recording"))
 }
 
-/// Adds a command to a command buffer that is recording.
+/// Appends a command to a command buffer that is recording.
 ///
 /// # Safety
 ///
@@ -403,15 +399,18 @@ unsafe extern "C" fn begin(base: Base) -> sys::iree_status_t {
         // SAFETY: C passes a live command buffer of ours.
         let recording = unsafe { recording(base) };
         match recording.state {
-            State::Initial => recording.state = State::Open,
-            State::Open => {
+            RecordingState::Initial => recording.state = RecordingState::Open,
+            RecordingState::Open => {
                 return Err(Failure::new(
                     Code::FailedPrecondition,
                     "the command buffer is recording already",
                 ));
             }
-            State::Closed => {
-                return Err(Failure::new(Code::FailedPrecondition, "a command buffer is recorded once"));
+            RecordingState::Closed => {
+                return Err(Failure::new(
+                    Code::FailedPrecondition,
+                    "a command buffer can be recorded only once",
+                ));
             }
         }
         Ok(())
@@ -423,7 +422,7 @@ unsafe extern "C" fn end(base: Base) -> sys::iree_status_t {
         // SAFETY: C passes a live command buffer of ours.
         let recording = unsafe { open(base)? };
         recording.steps.iter_mut().for_each(|step| step.records.shrink_to_fit());
-        recording.state = State::Closed;
+        recording.state = RecordingState::Closed;
         Ok(())
     })
 }
@@ -457,7 +456,7 @@ unsafe extern "C" fn execution_barrier(
     unsafe { record(base, || Ok(Record::Barrier)) }
 }
 
-/// Signals or resets an event: neither is anything in a queue that is in order.
+/// Signals or resets an event. Neither does anything in an in-order queue.
 unsafe extern "C" fn change_event(
     base: Base,
     event: *mut sys::iree_hal_event_t,
@@ -498,7 +497,7 @@ unsafe extern "C" fn advise_buffer(
     guard(|| unsafe { open(base) }.map(drop))
 }
 
-/// Cache maintenance needs nothing here but bytes that there are: what a queue has done is visible when its epoch is reported.
+/// A flush only checks its range: a queue's writes are visible once its epoch is reported.
 unsafe extern "C" fn flush_buffer(base: Base, target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
     guard(|| {
         // SAFETY: C passes a live command buffer of ours, and a buffer that is alive or null.
@@ -532,8 +531,8 @@ unsafe extern "C" fn update_buffer(
     target: sys::iree_hal_buffer_ref_t,
     _flags: sys::iree_hal_update_flags_t,
 ) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call; the source has as many bytes as
-    // the target asks for.
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call; the source has as many
+    // bytes as the target asks for.
     unsafe {
         record(base, || {
             let reference = Reference::new(&target)?;
@@ -544,14 +543,16 @@ unsafe extern "C" fn update_buffer(
     }
 }
 
-/// How many bytes the source of an update has. "To the end" is known of a buffer that is named.
+/// The bytes that the source of an update has. A length "to the end" is known only of a buffer that is named
+/// directly.
 fn update_length(target: &Reference) -> Result<usize> {
     let length = match target {
         Reference::Direct(range) => range.length,
         Reference::Slot { length, .. } => *length,
     };
     isize::try_from(length).map(isize::unsigned_abs).map_err(|_| {
-        let message = "an update says how many bytes its source has; what a slot will hold is not known when that is captured";
+        let message = "an update of a binding slot needs a length: the slot's buffer is not known when its \
+                       bytes are captured";
         Failure::new(Code::OutOfRange, message)
     })
 }
@@ -604,7 +605,7 @@ unsafe extern "C" fn dispatch(
     }
 }
 
-/// Events: a queue is in order, so an event needs to be nothing but an object.
+/// Events. A queue is in order, so an event has no state.
 pub(crate) mod event {
     use super::*;
     use crate::ffi::object::{Header, resource};
@@ -631,7 +632,7 @@ pub(crate) mod event {
     }
 }
 
-/// An execution's buffers, checked against what the command buffer needs.
+/// The buffers of an execution, checked against the command buffer's slots.
 ///
 /// # Safety
 ///
@@ -644,7 +645,7 @@ pub(crate) unsafe fn bindings(
     let bindings = unsafe { crate::command::record::binding_table(table)? };
     if bindings.len() < recorded.binding_count() {
         let message = format!(
-            "the command buffer needs a binding table of {} slots, and was given one of {}",
+            "the command buffer needs a binding table of {} slots, and got one of {}",
             recorded.binding_count(),
             bindings.len()
         );

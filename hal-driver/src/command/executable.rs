@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Executables and their caches: IREE's objects around what the device has loaded.
+//! Executables and executable caches: IREE's objects around what the device has loaded.
 
 use crate::ffi::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
 use crate::ffi::object::{Header, HostAllocator, Out, Retained, allocate, free, required, resource, slice};
@@ -13,10 +13,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether the parameters of functions are reported to C, as the device's parameter `reflection` says.
+/// The device's parameter `reflection`: whether C can query the parameters of functions.
 ///
-/// IREE's own local drivers tell of none, and its replay takes an executable for another one if that differs between the
-/// device that was recorded and the one that replays.
+/// IREE's own local drivers report none, and its replay rejects an executable if this differs between the recording
+/// device and the replaying one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reflection {
     Full,
@@ -24,7 +24,7 @@ pub(crate) enum Reflection {
 }
 
 impl Reflection {
-    /// Takes the parameter from those of a device.
+    /// Reads the parameter.
     pub(crate) fn take(parameters: &mut Parameters<'_>) -> Result<Self> {
         match parameters.take("reflection")? {
             None | Some("full") => Ok(Self::Full),
@@ -41,17 +41,16 @@ struct Object {
     allocator: HostAllocator,
     functions: Vec<hal_backend::Function>,
     reflection: Reflection,
-    /// An `Arc<D::Executable>`, of the device type that loaded it.
+    /// An `Arc<D::Executable>`, with the device type that loaded it.
     loaded: Box<dyn Any + Send + Sync>,
-    /// The device that loaded it, and alone can run it.
+    /// The device that loaded it. Only this device can run it.
     device: DeviceIdentity,
     profile_id: u64,
 }
 
-/// Which device something is for. It keeps the device, so that no other one is ever taken for it.
+/// The identity of a device. It keeps the device alive, so that no other device gets the same address.
 pub(crate) type DeviceIdentity = Arc<dyn Any + Send + Sync>;
 
-/// Whether both are for the same device.
 pub(crate) fn is_same_device(one: &DeviceIdentity, other: &DeviceIdentity) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
@@ -62,18 +61,18 @@ pub(crate) struct Executable {
     object: Retained<sys::iree_hal_executable_t>,
 }
 
-/// A function of an executable that was looked up in it.
+/// A function that was looked up in an executable.
 ///
 /// # Invariants
 ///
-/// The executable that it is used with has it: it is the one that it was looked up in.
+/// The executable that it is used with has this function.
 #[derive(Clone, Copy)]
 pub(crate) struct Function {
     pub(crate) index: usize,
 }
 
 impl Executable {
-    /// Keeps an executable that C lends us.
+    /// Retains an executable of C's.
     ///
     /// # Safety
     ///
@@ -102,13 +101,13 @@ impl Executable {
         lookup(self.object(), function).map(|(index, _)| Function { index })
     }
 
-    /// Whether a call has what the function takes.
+    /// Checks that a call has the constants and bindings that the function takes.
     pub(crate) fn check(&self, function: &Function, constants: usize, bindings: usize) -> Result {
         let known = self.known(function);
         let (takes, buffers) = (usize::from(known.constants), usize::from(known.bindings));
         if constants < takes || bindings < buffers {
             let message = format!(
-                "function {:?} takes {takes} constants and {buffers} bindings, and was given {constants} and {bindings}",
+                "function {:?} takes {takes} constants and {buffers} bindings, and got {constants} and {bindings}",
                 known.name
             );
             return Err(invalid(message));
@@ -116,7 +115,7 @@ impl Executable {
         Ok(())
     }
 
-    /// Whether the executable was prepared for this device.
+    /// Checks that the executable was loaded for this device.
     pub(crate) fn check_device(&self, device: &DeviceIdentity) -> Result {
         if is_same_device(&self.object().device, device) {
             return Ok(());
@@ -124,23 +123,22 @@ impl Executable {
         Err(invalid("the executable was prepared for another device; prepare it with this device's cache"))
     }
 
-    /// The size of a function's workgroups; zeros where it leaves it open.
+    /// The function's workgroup size; zeros if it leaves it open.
     pub(crate) fn workgroup_size(&self, function: &Function) -> [u32; 3] {
         self.known(function).workgroup_size
     }
 
-    /// What the device loaded.
+    /// The device's executable.
     pub(crate) fn loaded<D: Device>(&self) -> Result<Arc<D::Executable>> {
         let loaded = self.object().loaded.downcast_ref::<Arc<D::Executable>>();
         loaded.cloned().ok_or_else(|| invalid("the executable was prepared for another kind of device"))
     }
 
-    /// Its name in a profile.
+    /// Its id in a profile.
     pub(crate) fn profile_id(&self) -> u64 {
         self.object().profile_id
     }
 
-    /// What a function is called.
     pub(crate) fn name(&self, function: &Function) -> &str {
         &self.known(function).name
     }
@@ -150,7 +148,6 @@ impl Executable {
         &self.object().functions[function.index]
     }
 
-    /// The object, for a call.
     pub(crate) fn raw(&self) -> *mut sys::iree_hal_executable_t {
         self.object.get()
     }
@@ -213,7 +210,7 @@ unsafe extern "C" fn function_count(executable: *mut sys::iree_hal_executable_t)
     unsafe { object(executable).functions.len() }
 }
 
-/// The parameters of a function as C is told them: its bindings, then its constants.
+/// The number of parameters that C sees: bindings, then constants.
 fn parameter_count(object: &Object, function: &hal_backend::Function) -> u16 {
     match object.reflection {
         Reflection::Full => function.bindings.saturating_add(function.constants),
@@ -253,9 +250,7 @@ unsafe extern "C" fn function_parameters(
         let object = unsafe { object(executable) };
         let (_, known) = lookup(object, function)?;
         if capacity > 0 && out.is_null() {
-            return Err(invalid(format!(
-                "there is no room for {capacity} parameters at no address (a null pointer)"
-            )));
+            return Err(invalid(format!("{capacity} parameters were requested with a null pointer")));
         }
         let capacity = capacity.min(parameter_count(object, known).into());
         let binding = (PARAMETER_BINDING, 8_u8);
@@ -303,7 +298,7 @@ unsafe extern "C" fn lookup_global_by_name(
     guard(|| Err(unimplemented(Missing::Global)))
 }
 
-/// An executable cache, as C sees it. It keeps nothing: loading is the device's.
+/// An executable cache, as C sees it. It caches nothing: the device loads.
 #[repr(C)]
 struct Cache<D: Device> {
     resource: Header,
@@ -327,14 +322,14 @@ pub(crate) fn create_cache<D: Device>(
     Ok(())
 }
 
-/// Why bytes of a length of 0, for "not known", are no executable: only the host's loaders read bytes whose length is not vouched for.
+/// The refusal of bytes of unknown length (0), which only the host's loaders read.
 fn unmeasured() -> Failure {
-    let message = "the host's loaders know no executable that begins like this, and a format of the device's own is recognised \
-                   only in bytes of a known length: say how long they are";
+    let message = "no host loader recognises the executable, and the device's own formats are recognised only \
+                   in bytes of a known length: give their length";
     Failure::new(Code::InvalidArgument, message)
 }
 
-/// Writes the name of a format where C has room for it, with the zero behind it that C expects.
+/// Writes the name of a format and its terminating zero, if C has room for both.
 ///
 /// # Safety
 ///
@@ -394,9 +389,7 @@ impl<D: Device> CacheTable<D> {
             unsafe {
                 let cache = Self::of(cache);
                 if data.data.is_null() {
-                    return Err(invalid(
-                        "an executable's format is inferred from its bytes, and there are none",
-                    ));
+                    return Err(invalid("there are no bytes from which to infer an executable's format"));
                 }
                 let inferred = match cache.device.infer_format(slice(data.data, data.data_length)?) {
                     Some(inferred) => inferred,
@@ -435,7 +428,7 @@ impl<D: Device> CacheTable<D> {
             // SAFETY: C passes a live cache of ours and lends us the rest for the call.
             let (cache, out) = unsafe { (Self::of(cache), Out::new(out)) };
             // SAFETY: the parameters are C's, alive for the call, or null, which is refused.
-            let params = unsafe { required(params, "an executable is prepared from parameters")? };
+            let params = unsafe { required(params, "the preparation of an executable needs parameters")? };
             // SAFETY: what the parameters point to is C's, alive for the call, and as long as they say.
             let request = unsafe {
                 LoadRequest {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! One execution of a command buffer with collectives, as long as any part of it uses the program's memory.
+//! One execution of a command buffer with collectives, for as long as any part of it uses the program's memory.
 //!
-//! A step has several parts that go on side by side: commands of the device, collectives, and copies for them. Where one of them fails the program's signals are
-//! to fail, and a program that sees this may use its memory for something else at once. So they fail when no part is under way any
-//! more: each [part](Part) of an execution keeps it, and the operation that has the program's signals [ends](Ending) when the last one has
-//! gone. Collectives that others do not come to are ended with it, so that this takes no longer than their groups need to cancel what is
-//! on its way.
+//! The parts of a step run side by side: device commands, collectives, and copies for them. If one fails, the
+//! program's signals must fail, and a program that sees this may reuse its memory at once. So the signals fail only
+//! when no part is running: each [part](ExecutionPart) keeps the execution, and the operation that has the
+//! program's signals [ends](ExecutionEnd) with the last part. Collectives whose other ranks do not come are ended
+//! too, so this takes no longer than their groups need to cancel their transfers.
 
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_semaphore::backend::HostTask;
@@ -14,46 +14,46 @@ use hal_semaphore::{Failure, WithoutCallbacks};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// Something that an execution has begun, or will begin. It keeps the program from being told that the execution has failed.
+/// A running or future part of an execution. It delays the report of the execution's failure.
 #[derive(Clone, Default)]
-pub(crate) struct Part(Arc<Execution>);
+pub(crate) struct ExecutionPart(Arc<Execution>);
 
 /// The operation that has the program's signals.
-pub(crate) struct Ending(Weak<Execution>);
+pub(crate) struct ExecutionEnd(Weak<Execution>);
 
 #[derive(Default)]
-struct Execution(Mutex<State>);
+struct Execution(Mutex<ExecutionState>);
 
 #[derive(Default)]
-struct State {
+struct ExecutionState {
     failed: Option<Failure>,
     /// The task that has the program's signals, and fails them.
     task: Option<HostTask>,
-    /// Is signalled with the end of the last part, for what waits for all of them however they end.
+    /// Signalled with the end of the last part, whether it failed or not.
     over: Option<IreeTimeline>,
 }
 
-impl Part {
-    pub(crate) fn ending(&self) -> Ending {
-        Ending(Arc::downgrade(&self.0))
+impl ExecutionPart {
+    pub(crate) fn ending(&self) -> ExecutionEnd {
+        ExecutionEnd(Arc::downgrade(&self.0))
     }
 
-    /// Whether both are of the same execution.
+    /// True if both belong to the same execution.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The timeline is at 1 when no part is left.
-    pub(crate) fn tells(&self, over: IreeTimeline) {
+    /// Sets a timeline that reaches 1 when no part is left.
+    pub(crate) fn signal_at_end(&self, over: IreeTimeline) {
         self.0.0.lock().over = Some(over);
     }
 
-    /// Why no part of it begins any more, if none does.
+    /// The failure that prevents further parts, if there is one.
     pub(crate) fn failed(&self) -> Option<Failure> {
         self.0.0.lock().failed.clone()
     }
 
-    /// It has failed: what has its signals ends with the last part.
+    /// Records a failure: the task ends with the last part.
     pub(crate) fn fail(&self, why: &Failure, task: HostTask) {
         let mut state = self.0.0.lock();
         state.failed = Some(why.clone());
@@ -61,17 +61,17 @@ impl Part {
     }
 }
 
-impl Ending {
-    /// A part of the execution, unless none is left.
-    pub(crate) fn part(&self) -> Option<Part> {
-        self.0.upgrade().map(Part)
+impl ExecutionEnd {
+    /// A new part, unless none is left.
+    pub(crate) fn part(&self) -> Option<ExecutionPart> {
+        self.0.upgrade().map(ExecutionPart)
     }
 }
 
 impl Drop for Execution {
     fn drop(&mut self) {
-        let State { task, over, .. } = self.0.get_mut();
-        // The thread may be inside of a call of the program's, which holds what a callback takes.
+        let ExecutionState { task, over, .. } = self.0.get_mut();
+        // The thread may be inside a call of the program, which may hold a lock that a callback takes.
         let _quiet = WithoutCallbacks::begin();
         if let Some(over) = over.take() {
             let mut signals = OwnedList::default();
@@ -79,7 +79,7 @@ impl Drop for Execution {
             signals.signal_or_fail(Ok(()));
         }
         if let Some(task) = task.take() {
-            // Its operation has its failure.
+            // The operation already has its failure.
             task.finish(Ok(()));
         }
     }
@@ -88,7 +88,7 @@ impl Drop for Execution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::collective::Waiting;
+    use crate::command::running_collectives::RunningCollectives;
     use hal_semaphore::testing::{Job, SoftBackend, device};
     use hal_semaphore::{Action, Affinity, Code, Engine, Semaphore};
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,7 +105,7 @@ mod tests {
         let why = Failure::new(Code::Aborted, "a collective failed");
         step.fail(why.clone());
         let (task, _) = engine.backend().take_host().pop().unwrap();
-        let first = Part::default();
+        let first = ExecutionPart::default();
         let last = first.clone();
         first.fail(&why, task);
         drop(first);
@@ -126,8 +126,8 @@ mod tests {
         let why = Failure::new(Code::Aborted, "a collective failed");
         step.fail(why.clone());
         let (task, _) = engine.backend().take_host().pop().unwrap();
-        let ending = Part::default().ending();
-        Waiting::default().end_execution(&ending, &why, task);
+        let ending = ExecutionPart::default().ending();
+        RunningCollectives::default().end_execution(&ending, &why, task);
         assert!(end.query().unwrap_err().same_root(&why));
     }
 }

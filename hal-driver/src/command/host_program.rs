@@ -2,9 +2,9 @@
 
 //! IREE's host executables, loaded by IREE's own loaders and run a few workgroups at a time.
 //!
-//! The loaders (embedded ELF, VMVX bytecode, system libraries) come with the runtime. Their executables are plain
-//! functions over binding pointers, so a device with threads and memory can run them: the mock device and the compute
-//! engines of emulated ones do, through [`HostProgram`].
+//! The loaders (embedded ELF, VMVX bytecode, system libraries) come with IREE's runtime. Their executables are
+//! plain functions over binding pointers, so any device with threads and memory can run them: the mock device and
+//! the compute engines of emulated cards do, through [`HostProgram`].
 
 use crate::ffi::object::{HostAllocator, Retained};
 use crate::ffi::status::{Result, check, invalid, text, view};
@@ -18,19 +18,19 @@ use std::ffi::{CStr, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How many loaders IREE may have.
+/// The most loaders that IREE may have.
 const CAPACITY: usize = 8;
 
-/// How long the name of a format may be.
+/// The most bytes of a format's name.
 const NAME: usize = 128;
 
-/// The most workgroup-local memory that a call may have: as much as a function can ask for itself. Every thread that executes has its own.
+/// The most workgroup-local memory of a call: as much as a function can request itself. Every worker thread has its
+/// own.
 const MOST_LOCAL_MEMORY: u32 = 1 << 28;
 
-/// The loaders of this process, from the first device that was opened to its end.
+/// The loaders of this process, created with the first device and never dropped.
 static SHARED: Mutex<Option<Arc<Loaders>>> = Mutex::new(None);
 
-/// All the loaders that IREE was built with.
 pub(crate) struct Loaders {
     loaders: Vec<Retained<sys::iree_hal_executable_loader_t>>,
     _plugins: Retained<sys::iree_hal_executable_plugin_manager_t>,
@@ -39,9 +39,9 @@ pub(crate) struct Loaders {
 impl Loaders {
     /// The loaders that all devices share.
     ///
-    /// The one for bytecode makes an instance of IREE's virtual machine, and each instance that is made clears the names of
-    /// the machine's types, which are the whole process's, before it writes them again: whatever a program runs on another
-    /// thread may read them as missing. So it is made once and never ends.
+    /// The bytecode loader creates an instance of IREE's virtual machine. Each new instance clears the process-wide
+    /// type names of the machine before it writes them again, and a program that runs on another thread may see
+    /// them missing. So the loader is created once and lives until the process ends.
     pub(crate) fn shared() -> Result<Arc<Self>> {
         let mut shared = SHARED.lock();
         if let Some(loaders) = &*shared {
@@ -83,7 +83,7 @@ impl Loaders {
         })
     }
 
-    /// Finds out what executable some bytes are, of those formats that are run.
+    /// The format of an executable, among those that devices run.
     ///
     /// # Safety
     ///
@@ -96,7 +96,8 @@ impl Loaders {
     ) -> Result<Inferred> {
         for loader in &self.loaders {
             let (mut name, mut length) = ([0_u8; NAME], data.data_length);
-            // SAFETY: the bytes are valid, as the caller promises; the loader is retained, and the name has as many bytes as it says.
+            // SAFETY: the bytes are valid, as the caller promises; the loader is retained, and the name has as many
+            // bytes as it says.
             let inferred = unsafe {
                 check(sys::iree_hal_executable_loader_infer_format(
                     loader.get(),
@@ -112,7 +113,7 @@ impl Loaders {
                 Err(failure) => return Err(failure),
                 Ok(()) => {}
             }
-            // A loader may claim bytes of any format. One that no device runs is not reported.
+            // A loader may claim bytes of any format. A format that no device runs is not reported.
             let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
             if let Some(format) = name.filter(|name| runs(name)) {
                 return Ok(Inferred { format: format.to_owned(), length: length as u64 });
@@ -157,7 +158,8 @@ impl HostLoader for Loaders {
             ))?;
             Retained::adopt(executable)
         };
-        let executable = executable.ok_or_else(|| invalid("the loader made nothing"))?;
+        let executable =
+            executable.ok_or_else(|| invalid("the loader reported success but returned no executable"))?;
         Ok(Arc::new(Program::new(executable, workers)?))
     }
 }
@@ -166,36 +168,36 @@ impl HostLoader for Loaders {
 struct Program {
     executable: Retained<sys::iree_hal_executable_t>,
     functions: Vec<Function>,
-    /// Bytes of workgroup-local memory that each function needs.
+    /// The workgroup-local memory of each function, in bytes.
     local_memory: Vec<u32>,
-    /// One lock for each worker: a loader may keep state by its number.
+    /// One lock for each worker: a loader may keep state by worker number.
     workers: Box<[Mutex<()>]>,
 }
 
 thread_local! {
-    /// Workgroup-local memory of this thread, as large as any call has needed so far.
+    /// This thread's workgroup-local memory, as large as the largest call so far.
     static SCRATCH: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Refuses more workgroup-local memory than any call may have.
+/// Refuses more workgroup-local memory than a call may have.
 pub(crate) fn check_local_memory(bytes: u32) -> Result {
     if bytes <= MOST_LOCAL_MEMORY {
         return Ok(());
     }
     let message = format!(
-        "a dispatch asks for {bytes} bytes of workgroup-local memory; there are at most {MOST_LOCAL_MEMORY}"
+        "a dispatch asks for {bytes} bytes of workgroup-local memory; it can have at most {MOST_LOCAL_MEMORY}"
     );
     Err(Failure::new(Code::ResourceExhausted, message))
 }
 
-/// What a call has in all: what the function needs itself, which its format limits, and what a dispatch asks for, which was checked when
-/// it was recorded. What was accepted then is not refused when it runs.
+/// The workgroup-local memory of a call: the function's own, which its format limits, and the dispatch's, which was
+/// checked when it was recorded. Memory that was accepted is never refused at run time.
 fn local_memory(own: u32, asked: u32) -> Result<u32> {
     check_local_memory(asked)?;
     Ok(own.saturating_add(asked))
 }
 
-/// Makes a thread's workgroup-local memory at least so large; a thread that finds none says so.
+/// Grows a thread's workgroup-local memory to this size; fails if there is no memory.
 fn grow(scratch: &mut Vec<u128>, bytes: u32) -> Result {
     let words = (bytes as usize).div_ceil(size_of::<u128>());
     let more = words.saturating_sub(scratch.len());
@@ -210,8 +212,8 @@ fn grow(scratch: &mut Vec<u128>, bytes: u32) -> Result {
 impl Program {
     fn new(executable: Retained<sys::iree_hal_executable_t>, workers: usize) -> Result<Self> {
         let (mut functions, mut local_memory) = (Vec::new(), Vec::new());
-        // SAFETY: a loader of IREE's local executables has made the executable; `executable` keeps it alive, by the invariant of `Retained`, and with it
-        // its attributes.
+        // SAFETY: a loader of IREE's local executables has made the executable; `executable` keeps it alive, by the
+        // invariant of `Retained`, and with it its attributes.
         unsafe {
             let local = executable.get().cast::<sys::iree_hal_local_executable_t>();
             let attributes = (*local).dispatch_attrs;
@@ -237,7 +239,7 @@ impl Program {
         Ok(Self { executable, functions, local_memory, workers })
     }
 
-    /// How much local memory a function asks for itself.
+    /// The local memory that a function requests itself.
     #[expect(
         clippy::indexing_slicing,
         reason = "there is one for each function, and the function was checked"
@@ -246,7 +248,7 @@ impl Program {
         self.local_memory[function]
     }
 
-    /// Refuses what compiled code would take for granted.
+    /// Refuses a call that compiled code would take for valid.
     fn check(&self, call: &HostCall<'_>, workgroups: &Range<u64>) -> Result {
         let Some(function) = self.functions.get(call.function) else {
             return Err(invalid(format!("the executable has no function number {}", call.function)));
@@ -257,7 +259,7 @@ impl Program {
         );
         if given.0 < takes.0 || given.1 < takes.1 {
             let message = format!(
-                "function {:?} takes {} bindings and {} constants, and was given {} and {}",
+                "function {:?} takes {} bindings and {} constants, and got {} and {}",
                 function.name, takes.0, takes.1, given.0, given.1
             );
             return Err(invalid(message));
@@ -270,7 +272,7 @@ impl Program {
     }
 }
 
-/// Where a workgroup is in the grid, by its number, which is one of the grid's.
+/// The coordinates of a workgroup in the grid, from its number.
 #[expect(
     clippy::expect_used,
     reason = "the number is below the product of the counts, and each count fits where it goes"
@@ -336,8 +338,9 @@ impl HostProgram for Program {
             for number in workgroups {
                 (place.workgroup_id_x, place.workgroup_id_y, place.workgroup_id_z) =
                     place_of(number, call.workgroups);
-                // SAFETY: a local executable, as in `new`, which `self` keeps alive, by the invariant of `Retained`; the state describes bindings that the call keeps, as many as
-                // the function takes; no other thread has the worker's number, which is one that the loader was told of.
+                // SAFETY: a local executable, as in `new`, which `self` keeps alive, by the invariant of
+                // `Retained`; the state describes bindings that the call keeps, as many as the function takes; no
+                // other thread has the worker's number, which is one that the loader was told of.
                 unsafe {
                     check(sys::iree_hal_local_executable_issue_call(
                         self.executable.get().cast(),
@@ -357,7 +360,7 @@ impl HostProgram for Program {
 mod tests {
     use super::*;
 
-    /// Also what no program of IREE's asked for: packets of an executable that names another one.
+    /// An executable that names another one can request memory without an IREE program having done so.
     #[test]
     fn workgroup_local_memory_grows_up_to_its_limit() {
         let mut scratch = Vec::new();

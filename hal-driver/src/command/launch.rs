@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The rank of this process in its job, from the environment variables of its launcher.
+//! The rank of this process in its job, from its launcher's environment variables.
 //!
-//! A job of many processes has one command line for all. So a device's URI may name the rank of its process: `{rank}` is
-//! the rank in the whole job, `{local_rank}` the rank among the processes on the same machine. And a channel provider that takes the process
-//! for another rank than its launcher does is refused.
+//! All processes of a job have one command line. So a device's URI may contain `{rank}`, the rank in the whole job,
+//! and `{local_rank}`, the rank among the processes of the same machine. A channel provider that gives the process
+//! another rank than its launcher does is refused.
 
 use crate::ffi::status::{Result, invalid};
 use hal_semaphore::{Code, Failure};
@@ -16,15 +16,16 @@ const RANK: &[&str] = &["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_
 /// The rank on the machine: Open MPI, MPICH and Intel, Slurm.
 const LOCAL_RANK: &[&str] = &["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
 
-/// The rank in a job and how many there are, as each launcher says both. One launcher may have been started by another.
+/// The rank in a job and the number of ranks, by launcher. One launcher may have been started by another.
 const JOBS: &[(&str, &str)] = &[
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 ];
 
-/// Refuses the place that a channel provider gives, if no launcher of this process says the same and any says another: an MPI that is not
-/// the launcher's takes each process of a job for one that was started alone, and every rank would go on with its own data only.
+/// Refuses a channel provider's rank if a launcher of this process contradicts it and none confirms it. An MPI
+/// library that does not match the launcher takes each process for one that was started alone, and every rank would
+/// compute with its own data only.
 pub(crate) fn check_place(place: (u32, u32)) -> Result {
     check_place_with(place, &|variable| std::env::var(variable).ok())
 }
@@ -39,20 +40,20 @@ fn check_place_with((rank, count): (u32, u32), lookup: &dyn Fn(&str) -> Option<S
     }
     let Some(&((of_rank, of_count), (launched, all))) = said.first() else { return Ok(()) };
     let message = format!(
-        "the channel provider takes this process for rank {rank} of {count}, and what launched it says rank {launched} of {all} \
-         ({of_rank}, {of_count}): the MPI that the provider has loaded is not the launcher's; start the job with the launcher of that \
-         MPI (IREE's tools load Open MPI: on Debian and Ubuntu, mpirun.openmpi of openmpi-bin), or give the device no provider, and the \
-         launcher's own MPI is used"
+        "the channel provider says that this process is rank {rank} of {count}, but its launcher says rank \
+         {launched} of {all} ({of_rank}, {of_count}): the provider has loaded another MPI than the launcher's; \
+         start the job with the launcher of that MPI (IREE's tools load Open MPI: on Debian and Ubuntu, \
+         mpirun.openmpi of openmpi-bin), or give the device no provider to use the launcher's own MPI"
     );
     Err(Failure::new(Code::FailedPrecondition, message))
 }
 
-/// The number that the first of some variables has.
+/// The number in the first of these variables that is set.
 fn number(variables: &[&str], lookup: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
     variables.iter().find_map(|variable| lookup(variable)?.trim().parse().ok())
 }
 
-/// A text of a URI with the ranks in the place of their names.
+/// A text of a URI with the ranks in place of their placeholders.
 pub(crate) fn expand(text: &str) -> Result<Cow<'_, str>> {
     expand_with(text, &|variable| std::env::var(variable).ok())
 }
@@ -65,8 +66,8 @@ fn expand_with<'a>(text: &'a str, lookup: &dyn Fn(&str) -> Option<String>) -> Re
         }
         let Some(rank) = number(variables, lookup) else {
             let message = format!(
-                "{text:?} names {name}, and nothing says which rank this process is: none of {} is set; start it with \
-                 mpirun or srun, or put a number there",
+                "{text:?} names {name}, but the rank of this process is unknown: none of {} is set; start it \
+                 with mpirun or srun, or write a number instead",
                 variables.join(", ")
             );
             return Err(invalid(message));
@@ -110,7 +111,7 @@ mod tests {
         }
         const SLURM: &[(&str, &str)] = &[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
         assert!(check_place_with((0, 1), &with(SLURM)).is_err());
-        // A job of Open MPI whose daemons a job of Slurm has started.
+        // A job of Open MPI whose daemons were started by a job of Slurm.
         let within = |name: &str| match name {
             "OMPI_COMM_WORLD_RANK" => Some("5".to_owned()),
             "OMPI_COMM_WORLD_SIZE" => Some("6".to_owned()),
@@ -118,7 +119,7 @@ mod tests {
             _ => None,
         };
         assert!(check_place_with((5, 6), &within).is_ok());
-        // A batch script, which is not a step of its own.
+        // A batch script, which is no step of its own.
         assert!(check_place_with((0, 1), &with(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "9")])).is_ok());
     }
 

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Records: the commands of a command buffer, or of a single queue operation, before their buffers are resolved to memory.
+//! Records: the commands of a command buffer, or of a single queue operation, before their buffers are resolved to
+//! memory.
 //!
-//! A record keeps what it uses (rule S11) but does not yet say which memory that is: a stream-ordered buffer gets its
-//! memory when its allocation happens, and an indirect buffer its buffer when the command buffer is executed. Both are
-//! decided when the work goes to its queue, by [`Record::resolve`].
+//! A record retains what it uses (rule S11) but does not yet name memory: a stream-ordered buffer gets its memory
+//! when its allocation happens, and an indirect buffer is chosen when the command buffer is executed.
+//! [`Record::resolve`] decides both at submission.
 //!
-//! What the program allowed when it made a buffer is checked before anything is accepted ([`Use`]): for a buffer that is
-//! named, when the record is made, and for one in a slot when the binding table comes. It is no protection of memory; a
-//! dispatch may do what it likes with what is bound.
+//! A buffer's access and usage bits are checked before anything is accepted ([`Use`]): when the record is made for
+//! a buffer that is named, and when the binding table arrives for one in a slot. This protects no memory; a
+//! dispatch may access its bindings as it likes.
 
 use crate::command::executable::{DeviceIdentity, Executable, Function};
 use crate::command::host_program::check_local_memory;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::{extent, slice, to_u64};
 use crate::ffi::status::{Missing, Result, invalid, unimplemented};
-use crate::memory::buffer_range::{BufferRange, LentRange};
+use crate::memory::buffer_range::{BorrowedRange, BufferRange};
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -23,7 +24,7 @@ use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A buffer of a record: a part of one, or of whatever a slot of the binding table will hold.
+/// A buffer of a record: a range of a buffer, or of the buffer in a slot of the binding table.
 pub(crate) enum Reference {
     Direct(BufferRange),
     Slot { slot: usize, offset: u64, length: u64 },
@@ -47,8 +48,7 @@ impl Reference {
         range.map(Reference::Direct)
     }
 
-    /// Whether the buffer may be used like that, if it is known which it is. Of every buffer of a record it is checked when
-    /// the record is made.
+    /// Checks that a buffer which is named directly allows a use. Called for every buffer when the record is made.
     pub(crate) fn check(&self, way: Use) -> Result {
         match self {
             Reference::Direct(range) => way.check(range.lend()),
@@ -56,7 +56,7 @@ impl Reference {
         }
     }
 
-    /// The memory, if it is certain which that is, now and later.
+    /// The memory, if it is certain now and later.
     #[inline(always)]
     fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
@@ -65,7 +65,7 @@ impl Reference {
         }
     }
 
-    /// The memory, with what stands for what the device cannot use.
+    /// The memory, or its stand-in if the device cannot use it.
     fn resolve<D: Device>(
         &self,
         device: &Arc<D>,
@@ -79,7 +79,7 @@ impl Reference {
         }
     }
 
-    /// Which bytes of which buffer it is.
+    /// The range of the buffer.
     pub(crate) fn bytes<'a>(&'a self, table: &'a [Option<BufferRange>]) -> Result<Cow<'a, BufferRange>> {
         match self {
             Reference::Direct(range) => Ok(Cow::Borrowed(range)),
@@ -88,7 +88,8 @@ impl Reference {
                 Some(None) => Err(invalid(format!("slot {slot} of the binding table holds no buffer"))),
                 None => {
                     let count = table.len();
-                    let message = format!("slot {slot} is past the binding table, which has {count}");
+                    let message =
+                        format!("slot {slot} is past the end of the binding table, which has {count}");
                     Err(Failure::new(Code::OutOfRange, message))
                 }
             },
@@ -96,18 +97,18 @@ impl Reference {
     }
 }
 
-/// Stand-ins for memory of other devices in an operation, which cannot use it where it is. Mostly there is none.
+/// Stand-ins for memory of other devices that an operation cannot use in place. Usually empty.
 #[derive(Default)]
 pub(crate) struct StandIns(Box<[(BufferRange, BufferRange)]>);
 
 impl StandIns {
-    /// Of each pair the first is what the operation names, and the second, as long, stands for it. They are in the order of
-    /// their places, and have no bytes in common.
+    /// Pairs of a range that the operation names and its stand-in of the same length. They are sorted by address
+    /// and do not overlap.
     pub(crate) fn new(pairs: Vec<(BufferRange, BufferRange)>) -> Self {
         Self(pairs.into())
     }
 
-    /// What stands for some bytes, if anything does.
+    /// The stand-in for a range, if there is one.
     fn of(&self, range: &BufferRange) -> Option<BufferRange> {
         if self.0.is_empty() {
             return None;
@@ -126,7 +127,7 @@ pub(crate) enum Use {
     Source,
     /// A transfer writes all of it.
     Target,
-    /// What a dispatch does with it is not known, so access is not checked.
+    /// A dispatch uses it. How is not known, so access is not checked.
     Binding,
     /// A dispatch takes its workgroup count from it.
     Count,
@@ -139,12 +140,12 @@ pub(crate) enum Use {
 impl Use {
     const ALL: [Use; 6] = [Use::Source, Use::Target, Use::Binding, Use::Count, Use::Sent, Use::Received];
 
-    /// Whether what was in it before may matter.
+    /// True if the previous content of the buffer may matter.
     pub(crate) fn reads(self) -> bool {
         !matches!(self, Use::Target | Use::Received)
     }
 
-    /// The access and the usage that a buffer must have been made with.
+    /// The access and the usage that a buffer must have.
     fn needs(self) -> (Access, sys::iree_hal_buffer_usage_t) {
         match self {
             Use::Source => (ACCESS_READ, sys::IREE_HAL_BUFFER_USAGE_TRANSFER_SOURCE),
@@ -156,7 +157,7 @@ impl Use {
         }
     }
 
-    /// What it is for people, and what IREE calls the access and the usage that it needs.
+    /// The name of the use for people, and IREE's names of the access and the usage that it needs.
     fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Use::Source => ("the source of a transfer", "READ", "TRANSFER_SOURCE"),
@@ -168,9 +169,9 @@ impl Use {
         }
     }
 
-    /// Whether a buffer may be used like that.
+    /// Checks that a buffer allows this use.
     #[inline]
-    pub(crate) fn check(self, range: LentRange<'_>) -> Result {
+    pub(crate) fn check(self, range: BorrowedRange<'_>) -> Result {
         let ((access, usage), needs) = (range.allowed(), self.needs());
         if access & needs.0 == needs.0 && usage & needs.1 == needs.1 {
             return Ok(());
@@ -187,14 +188,14 @@ impl Use {
             format!("access IREE_HAL_MEMORY_ACCESS_{access_name}")
         };
         let message = format!(
-            "the buffer cannot be {what}: it was made without {missing}, which has to be asked for where it is allocated or \
-             imported (it has access {access:#x} and usage {usage:#x})"
+            "the buffer cannot be {what}: it was created without {missing}, which its allocation or import has \
+             to request (it has access {access:#x} and usage {usage:#x})"
         );
         Failure::new(Code::PermissionDenied, message)
     }
 }
 
-/// Everything that the commands of a recording do with one slot of the binding table.
+/// The uses of one binding slot by all commands of a recording.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Uses(u8);
 
@@ -208,9 +209,8 @@ impl Uses {
     }
 }
 
-/// Why there is no memory.
 enum Unresolved {
-    /// Which it is will be known later.
+    /// The buffer is not known yet.
     Open,
     Failed(Failure),
 }
@@ -243,7 +243,7 @@ pub(crate) unsafe fn binding_table(
     bindings.iter().map(own).collect()
 }
 
-/// The flags that IREE has for dispatches. Those that are not looked at allow what is not made use of.
+/// IREE's dispatch flags. The ones that this driver ignores permit optimisations that it does not use.
 const KNOWN_FLAGS: sys::iree_hal_dispatch_flag_bits_t =
     sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_PARAMETERS
         | sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS
@@ -253,10 +253,10 @@ const KNOWN_FLAGS: sys::iree_hal_dispatch_flag_bits_t =
         | sys::IREE_HAL_DISPATCH_FLAG_ALLOW_INLINE_EXECUTION
         | sys::IREE_HAL_DISPATCH_FLAG_BORROW_RESOURCE_LIFETIMES;
 
-/// How many bytes a workgroup count in a buffer has: three words.
+/// The bytes of a workgroup count in a buffer: three words.
 const COUNT_BYTES: usize = 12;
 
-/// Where C says that a workgroup count is: as many bytes as one has, on a word's boundary.
+/// The place of a workgroup count in C's buffer: three aligned words.
 ///
 /// # Safety
 ///
@@ -268,21 +268,22 @@ unsafe fn count_reference(reference: &sys::iree_hal_buffer_ref_t) -> Result<Refe
     }
     if length < COUNT_BYTES {
         let message =
-            format!("a workgroup count has {COUNT_BYTES} bytes, and the buffer is given with {length}");
+            format!("a workgroup count has {COUNT_BYTES} bytes, but the buffer's range has {length}");
         return Err(Failure::new(Code::OutOfRange, message));
     }
     // SAFETY: the buffer is alive or null, as the caller promises.
     unsafe { Reference::new(&sys::iree_hal_buffer_ref_t { length: COUNT_BYTES, ..*reference }) }
 }
 
-/// The size of a workgroup: what C asks for, or what the function was made for.
+/// The workgroup size: C's, or the function's own.
 #[inline]
 fn workgroup_size(asked: [u32; 3], own: [u32; 3]) -> Result<[u32; 3]> {
     match asked {
         [0, 0, 0] => Ok(own.map(|size| size.max(1))),
         some if some.contains(&0) => {
             let message = format!(
-                "a workgroup of {some:?} has no size; each dimension has at least 1, or all are 0 for the function's own"
+                "a workgroup of {some:?} has no size; each dimension is at least 1, or all are 0 for the \
+                 function's own"
             );
             Err(invalid(message))
         }
@@ -299,7 +300,7 @@ pub(crate) enum Record {
     Barrier,
 }
 
-/// How many workgroups a recorded dispatch has.
+/// The number of workgroups of a recorded dispatch.
 pub(crate) enum Count {
     Fixed([u32; 3]),
     Indirect(Reference),
@@ -315,7 +316,7 @@ pub(crate) struct DispatchRecord {
     bindings: SmallVec<[Reference; 4]>,
 }
 
-/// A fill's pattern, which C lends us.
+/// A fill's pattern, from C's memory.
 ///
 /// # Safety
 ///
@@ -328,7 +329,7 @@ pub(crate) unsafe fn fill_pattern(pattern: *const std::ffi::c_void, length: usiz
 }
 
 impl Record {
-    /// A fill with what C lends us.
+    /// A fill from C's arguments.
     ///
     /// # Safety
     ///
@@ -345,7 +346,6 @@ impl Record {
         Ok(Record::Fill { target, pattern })
     }
 
-    /// A copy.
     #[inline]
     pub(crate) fn copy(source: Reference, target: Reference) -> Result<Self> {
         source.check(Use::Source)?;
@@ -353,14 +353,14 @@ impl Record {
         Ok(Record::Copy { source, target })
     }
 
-    /// An update with bytes that were captured.
+    /// An update with captured bytes.
     #[inline]
     pub(crate) fn update(source: HostRange, target: Reference) -> Result<Self> {
         target.check(Use::Target)?;
         Ok(Record::Update { source, target })
     }
 
-    /// A dispatch for a device with what C lends us.
+    /// A dispatch for a device, from C's arguments.
     ///
     /// # Safety
     ///
@@ -379,7 +379,7 @@ impl Record {
         };
         let unknown = flags & !sys::iree_hal_dispatch_flags_t::from(KNOWN_FLAGS);
         if unknown != 0 {
-            return Err(invalid(format!("a dispatch does not know the flags {unknown:#x}")));
+            return Err(invalid(format!("a dispatch has no flags {unknown:#x}")));
         }
         if has(sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS)
             || has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS)
@@ -446,8 +446,7 @@ impl Record {
         self.translate(|reference| reference.resolve(device, table, stand_ins))
     }
 
-    /// The command for the device, if it is certain already which memory it works on: then nothing but that memory need be
-    /// kept.
+    /// The command for the device, if its memory is certain already: then only that memory must be retained.
     #[inline(always)]
     pub(crate) fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
         match self.translate(|reference| reference.resolve_static(device)) {
@@ -457,7 +456,7 @@ impl Record {
         }
     }
 
-    /// The command with what `memory` says that each reference is.
+    /// The command, with `memory` as the resolution of each reference.
     #[inline(always)]
     fn translate<D: Device, E: From<Failure>>(
         &self,
@@ -488,14 +487,14 @@ impl Record {
         }
     }
 
-    /// Whether each buffer is named, as it must be where there is no binding table.
+    /// Checks that each buffer is named directly, as it must be without a binding table.
     pub(crate) fn check_direct(&self) -> Result {
         let mut direct = true;
         self.visit(|reference, _| direct &= matches!(reference, Reference::Direct(_)));
         if direct { Ok(()) } else { Err(invalid("a buffer is missing, and there is no binding table")) }
     }
 
-    /// Looks at the buffers that it uses, and what it does with them.
+    /// Calls `look` with each buffer and its use.
     #[inline(always)]
     pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
         match self {
@@ -516,7 +515,7 @@ impl Record {
         }
     }
 
-    /// Puts what stands for a buffer in its place.
+    /// Replaces buffers by their stand-ins.
     pub(crate) fn replace(&mut self, stand_ins: &StandIns) {
         for reference in self.references_mut() {
             if let Reference::Direct(range) = reference
@@ -543,7 +542,7 @@ impl Record {
         }
     }
 
-    /// How many bytes it moves.
+    /// The bytes that it moves.
     pub(crate) fn payload(&self) -> u64 {
         let length = |reference: &Reference| match reference {
             Reference::Direct(range) => range.length,
@@ -578,7 +577,7 @@ impl DispatchRecord {
         })))
     }
 
-    /// The number of workgroups, where it is known when recording.
+    /// The number of workgroups, if it is known when recording.
     pub(crate) fn workgroups(&self) -> [u32; 3] {
         match &self.count {
             Count::Fixed(count) => *count,
@@ -586,17 +585,16 @@ impl DispatchRecord {
         }
     }
 
-    /// Whether a buffer says how many workgroups there are.
+    /// True if a buffer has the number of workgroups.
     pub(crate) fn is_indirect(&self) -> bool {
         matches!(self.count, Count::Indirect(_))
     }
 
-    /// How many buffers it takes.
+    /// The number of its bindings.
     pub(crate) fn binding_count(&self) -> u32 {
         u32::try_from(self.bindings.len()).unwrap_or(u32::MAX)
     }
 
-    /// The size of a workgroup.
     pub(crate) fn workgroup_size(&self) -> [u32; 3] {
         self.workgroup_size
     }

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Staging for updates: the program's bytes are captured in pieces of a few blocks, which are used again.
+//! Staging for updates: captured bytes are stored in pieces of a few blocks that are reused.
 //!
-//! An update is captured on the thread that asks for it and let go on the one that hears of its end. Memory of its own
-//! for each would go through the heap twice and be freed by a thread that did not allocate it, which costs more than
-//! moving the bytes.
+//! The submitting thread captures an update, and the thread that reports its completion releases it. An allocation
+//! for each would be freed by another thread than its owner, which costs more than copying the bytes.
 
 use crate::ffi::status::Result;
 use hal_backend::HostRange;
 use parking_lot::Mutex;
 
-/// How large a block is. What needs more than a fourth of it gets memory of its own.
+/// The size of a block. An update of more than a fourth of it gets its own allocation.
 const BLOCK: u64 = 256 << 10;
 
-/// How many blocks are kept.
+/// The number of blocks that are kept.
 const KEPT: usize = 16;
 
-/// What each piece begins on.
+/// The alignment of each piece.
 const ALIGNMENT: u64 = 64;
 
 /// The blocks of a device.
@@ -25,14 +24,14 @@ pub(crate) struct Staging(Mutex<Blocks>);
 
 #[derive(Default)]
 struct Blocks {
-    /// The one that pieces are taken from now is the last.
+    /// The last block is the one that pieces are taken from.
     blocks: Vec<HostRange>,
-    /// How much of it is taken.
+    /// The bytes of the last block that are taken.
     taken: u64,
 }
 
 impl Staging {
-    /// A copy of some bytes.
+    /// Copies bytes into a piece.
     #[inline(always)]
     pub(crate) fn capture(&self, bytes: &[u8]) -> Result<HostRange> {
         let length = bytes.len() as u64;
@@ -43,13 +42,13 @@ impl Staging {
         Ok(written(piece, bytes))
     }
 
-    /// Gives the blocks back. What was captured stays.
+    /// Frees the blocks that are unused. Captured bytes stay.
     pub(crate) fn trim(&self) {
         *self.0.lock() = Blocks::default();
     }
 }
 
-/// A copy of some bytes, in memory of its own.
+/// Copies bytes into an allocation of their own.
 #[cold]
 pub(crate) fn copy(bytes: &[u8]) -> Result<HostRange> {
     own(bytes.len() as u64).map(|range| written(range, bytes))
@@ -78,10 +77,10 @@ impl Blocks {
         }
     }
 
-    /// Takes pieces from another block from now on.
+    /// Switches to another block.
     #[cold]
     fn go_on_to_next(&mut self) -> Result {
-        // The oldest block is the first to be unused.
+        // The oldest block becomes unused first.
         let free = self.blocks.iter().position(|block| !block.is_shared());
         let next = match free {
             Some(at) => self.blocks.remove(at),

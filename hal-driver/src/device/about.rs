@@ -4,15 +4,20 @@
 
 use crate::command::command_buffer::Recorded;
 use crate::command::record::{DispatchRecord, Record};
-use crate::device::profile::{About, Dispatched, Layout};
+use crate::device::profile::{CommandLayout, Dispatched, OperationDescription};
 use crate::device::work::Operation;
 use hal_backend::Device;
 use hal_sys as sys;
 
-impl About {
-    /// What an operation of a transfer or a dispatch of its own is, apart from what it waits for and signals.
+impl OperationDescription {
+    /// Describes a single transfer or dispatch, apart from its waits and signals.
     pub(crate) fn of_record(record: &Record, affinity: u64) -> Self {
-        let mut about = About { operations: 1, affinity, payload: record.payload(), ..About::default() };
+        let mut about = OperationDescription {
+            operations: 1,
+            affinity,
+            payload: record.payload(),
+            ..OperationDescription::default()
+        };
         about.kind = match record {
             Record::Fill { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_FILL,
             Record::Copy { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY,
@@ -27,12 +32,12 @@ impl About {
         about
     }
 
-    /// What any other operation is, apart from what it waits for and signals.
+    /// Describes any other operation, apart from its waits and signals.
     pub(crate) fn of<D: Device>(operation: &Operation<D>, affinity: u64) -> Self {
-        let mut about = About { operations: 1, affinity, ..About::default() };
+        let mut about = OperationDescription { operations: 1, affinity, ..OperationDescription::default() };
         about.kind = match operation {
-            // Told as the record that it was.
-            Operation::Record(_) | Operation::Command(_) | Operation::Ending(_) => {
+            // Their record or command buffer was described before it was resolved.
+            Operation::Record(_) | Operation::Command(_) | Operation::ExecutionEnd(_) => {
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER
             }
             Operation::Execute { commands, step, .. } => {
@@ -46,16 +51,16 @@ impl About {
                         about.executables.push(dispatch.executable.clone());
                     }
                 }
-                about.layout = Some(Layout::new(commands));
+                about.layout = Some(CommandLayout::new(commands));
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
             }
-            // IREE's profiles have no kind of their own for it: it is that part of an execution that is not the device's.
+            // IREE's profiles have no kind for it: it is the part of an execution that the device does not run.
             Operation::Collectives(collectives) => {
                 let commands = collectives.commands();
                 about.command_buffer = commands.profile_id();
                 about.operations = collectives.count();
                 about.payload = collectives.payload();
-                about.layout = Some(Layout::new(commands));
+                about.layout = Some(CommandLayout::new(commands));
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
             }
             Operation::Dealloca(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DEALLOCA,
@@ -100,7 +105,7 @@ impl Dispatched {
     }
 }
 
-impl Layout {
+impl CommandLayout {
     fn new(commands: &Recorded) -> Self {
         // SAFETY: defaults are plain values.
         let (mut record, template) = unsafe {

@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Bouncing: an operation of this device on buffers that only another device can use works on host copies of them.
+//! Bouncing: an operation on buffers that only another device can use works on host copies of them.
 //!
-//! Devices of different drivers meet in host memory. A card's own memory is not there, so an operation that names a buffer
-//! of another card's would have no bytes to work on. So its bytes bounce: the owner copies what the operation names into host
-//! memory that both can use, the operation works on that, and the owner copies back what was written. The owner's part is its
-//! own queue operations, through IREE's interface, for any driver; semaphores of ours order the parts.
+//! Devices of different drivers share host memory only. An operation that names a buffer in another card's own
+//! memory has no bytes to work on. So its bytes bounce: the owner copies them into host memory that both devices
+//! can use, the operation works on that, and the owner copies back what was written. The owner copies with its own
+//! queue operations through IREE's interface, for any driver; semaphores of ours order the parts.
 //!
-//! What has the program's signals is submitted first, so that nothing has begun if they are refused, and what goes wrong
-//! later reaches them along the chain. Where several buffers go back and one of them fails, the signals fail when the others have gone: a program
-//! that sees a failure may use the memory for something else, and nothing is written there any more.
+//! The operation that has the program's signals is submitted first, so a refusal leaves nothing begun, and later
+//! failures reach the signals along the chain. If several buffers go back and one of them fails, the signals fail
+//! only after the others have ended: a program that sees a failure may reuse the memory, and nothing writes to it
+//! any more.
 //!
 //! # What is bounced
 //!
-//! The bytes that the commands name, wherever the name comes from: the operation, the command buffer itself, or its binding
-//! table. Bytes that are named twice are copied once, and names that overlap share one bounce buffer that has all of them: they are one
-//! memory for the operation as they are for their owner.
+//! The bytes that the commands name, through the operation, the command buffer or its binding table. Bytes that are
+//! named twice are copied once. Overlapping ranges share one bounce buffer, so the operation sees one memory, as
+//! the owner does.
 //!
 //! # What goes back
 //!
-//! Others may write elsewhere in the same buffer meanwhile, and that must stay. So nothing goes back but what was written.
-//! A transfer writes all of its target and nothing else. What a dispatch writes of a binding is unknown: a second copy of
-//! what was brought is kept, and when the operation is over the host compares. Bytes that are equal are left alone. That loses
-//! nothing: a byte of which the operation changed the value goes back, and one that it wrote with the value that it found
-//! there is right in its owner's memory already, unless other work wrote the same byte unordered, which is the program's
-//! race with or without a bounce buffer.
+//! Others may write elsewhere in the same buffer at the same time, and their bytes must stay. So only written bytes
+//! go back. A transfer writes exactly its target. The bytes that a dispatch writes in a binding are unknown: the
+//! host keeps a snapshot of the fetched bytes, compares when the operation has ended, and leaves equal bytes alone.
+//! This loses nothing. A byte whose value changed goes back. A byte that was written with its old value is right in
+//! the owner's memory already, unless other work wrote it without an order, which is the program's own race with or
+//! without a bounce buffer.
 
-use super::State;
-use super::queue::{SemaphoreLists, Side};
-use crate::command::command_buffer::{Recorded, Step};
-use crate::command::execution::Part;
+use super::DeviceState;
+use super::submit::{SemaphoreLists, Side};
+use crate::command::command_buffer::{CommandStep, Recorded};
+use crate::command::execution::ExecutionPart;
 use crate::command::record::{Record, Reference, StandIns, Use};
 use crate::device::work::Operation;
 use crate::ffi::constants::ACCESS_WRITE;
-use crate::ffi::object::Lent;
+use crate::ffi::object::Borrowed;
 use crate::ffi::status::{Result, text};
 use crate::memory::bounce_buffer::{BounceBuffer, Owner, RETURNED, staging_of};
 use crate::memory::buffer_range::BufferRange;
@@ -44,24 +45,24 @@ use hal_semaphore::{Affinity, Failure};
 use hal_sys as sys;
 use std::sync::Arc;
 
-/// Bytes of another device that an operation names, and everything that it does with them.
-struct Request {
+/// Bytes of another device that an operation names, and all uses of them.
+struct BounceRequest {
     owner: Owner,
     bytes: BufferRange,
     uses: Vec<(BufferRange, Use)>,
 }
 
-/// Everything of other devices that an operation names, as often as it does.
+/// Every range of another device that an operation names.
 #[derive(Default)]
-struct Requests(Vec<(Owner, BufferRange, Use)>);
+struct BounceRequests(Vec<(Owner, BufferRange, Use)>);
 
-impl Requests {
-    /// What names the same bytes is one request. No two have bytes in common.
-    fn merge(mut self) -> Vec<Request> {
+impl BounceRequests {
+    /// Merges overlapping ranges: no two requests share a byte.
+    fn merge(mut self) -> Vec<BounceRequest> {
         self.0.sort_by_key(|(_, range, _)| range.place());
-        let mut requests: Vec<Request> = Vec::new();
+        let mut requests: Vec<BounceRequest> = Vec::new();
         for (owner, range, way) in self.0 {
-            // In this order only the last one can have bytes in common with the next.
+            // The ranges are sorted, so only the last one can overlap the next.
             let last = requests.last_mut();
             let union = last.as_ref().and_then(|last| last.bytes.union(&range));
             match (last, union) {
@@ -69,21 +70,21 @@ impl Requests {
                     last.bytes = union;
                     last.uses.push((range, way));
                 }
-                _ => requests.push(Request { owner, bytes: range.clone(), uses: vec![(range, way)] }),
+                _ => requests.push(BounceRequest { owner, bytes: range.clone(), uses: vec![(range, way)] }),
             }
         }
         requests
     }
 }
 
-/// What an operation does with one bounce buffer.
+/// One bounce buffer of an operation.
 pub(crate) struct Bounce {
     buffer: BounceBuffer,
-    /// What was brought, where only a comparison says what was written.
+    /// A copy of the fetched bytes, if a comparison has to find what was written.
     snapshot: Option<BufferRange>,
-    /// Whether the operation may want to see what is there.
+    /// True if the operation may read the bytes.
     reads: bool,
-    /// What is certain to be written, and what a dispatch may write.
+    /// The bytes that are certainly written, and those that a dispatch may write.
     written: Ranges,
     compared: Ranges,
     fetched: IreeTimeline,
@@ -95,8 +96,8 @@ impl Bounce {
         !self.written.is_empty() || !self.compared.is_empty()
     }
 
-    /// Has the owner bring the bytes. The snapshot is of what was brought, and not fetched again: the owner may write
-    /// meanwhile.
+    /// Submits the owner's copy into the bounce buffer. The snapshot is copied from that, not fetched again: the
+    /// owner may write in the meantime.
     fn fetch(&self, waits: &List<'_>) -> Result {
         self.buffer.fetch(waits, (&self.fetched, 1))?;
         let Some(snapshot) = &self.snapshot else { return Ok(()) };
@@ -105,12 +106,12 @@ impl Bounce {
         self.buffer.copy((&self.buffer.staging, snapshot), &brought.borrow(), (&self.fetched, 2))
     }
 
-    /// The value of `fetched` from which on the operation may begin.
+    /// The value of `fetched` at which the operation may begin.
     fn fetched_at(&self) -> u64 {
         if self.snapshot.is_some() { 2 } else { 1 }
     }
 
-    /// Has the owner take what was written, when the operation has ended: on a thread that may block.
+    /// Submits the owner's copy of what was written, after the operation, on a thread that may block.
     pub(crate) fn write_back(&self) -> Result {
         let mut ranges = self.written.clone();
         if let Some(snapshot) = &self.snapshot {
@@ -121,21 +122,21 @@ impl Bounce {
         self.buffer.write_back(&ranges, &List::empty(), &self.returned)
     }
 
-    /// Nothing comes back, for this reason.
+    /// Fails the return: nothing is written back.
     pub(crate) fn fail(&self, failure: &Failure) {
         let mut signals = OwnedList::default();
         signals.push(self.returned.clone(), RETURNED);
         signals.signal_or_fail(Err(failure));
     }
 
-    /// How many bytes go by way of the host.
+    /// The bytes that go through the host.
     pub(crate) fn length(&self) -> u64 {
         self.buffer.original.length
     }
 }
 
-/// Whether bytes that may have been written go back. What a dispatch writes is unknown, but it does not write what the
-/// program has forbidden.
+/// True if bytes that may have been written go back. A dispatch's writes are unknown, but it does not write to
+/// memory that the program made read-only.
 fn is_returned(range: &BufferRange) -> Result<bool> {
     let (access, _) = range.lend().allowed();
     let allowed = access & ACCESS_WRITE != 0;
@@ -146,12 +147,12 @@ fn is_returned(range: &BufferRange) -> Result<bool> {
 }
 
 /// The name of a device, for people.
-fn name_of(device: Lent<'_, sys::iree_hal_device_t>) -> &str {
+fn name_of(device: Borrowed<'_, sys::iree_hal_device_t>) -> &str {
     // SAFETY: the device is lent, and its name lives as long as it.
     unsafe { text(sys::iree_hal_device_id(device.get())) }
 }
 
-/// All that is bounced for an operation, in the order of its places.
+/// All bounce buffers of an operation, sorted by address.
 #[derive(Default)]
 pub(super) struct Bounces(Vec<Arc<Bounce>>);
 
@@ -160,26 +161,27 @@ impl Bounces {
         self.0.is_empty()
     }
 
-    /// What stands for what.
+    /// The stand-ins for the operation's ranges.
     pub(super) fn stand_ins(&self) -> StandIns {
         let pair = |buffer: &BounceBuffer| (buffer.original.clone(), buffer.staging.clone());
         StandIns::new(self.0.iter().map(|bounce| pair(&bounce.buffer)).collect())
     }
 }
 
-impl<D: Device> State<D> {
-    /// Host memory for the owner and this device: the owner's, or, where it has none, this one's.
+impl<D: Device> DeviceState<D> {
+    /// Host memory that both the owner and this device can use: allocated by the owner, or by this device if the
+    /// owner cannot.
     pub(super) fn staging_with(&self, owner: &Owner, length: u64) -> Result<BufferRange> {
         let owner = owner.lend();
         // SAFETY: it is this device.
-        let own = unsafe { Lent::required(self.memory.parent(), "the device has no structure")? };
+        let own = unsafe { Borrowed::required(self.memory.parent(), "the device has no structure")? };
         staging_of(owner, length).or_else(|theirs| {
             staging_of(own, length).map_err(|ours| {
                 let (owner, own) = (name_of(owner), name_of(own));
                 let message = format!(
-                    "{length} bytes of the device {owner:?} can reach {own:?} only by way of memory that the host can \
-                     map, and neither has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them a heap that is \
-                     host_visible, or free some of what it has",
+                    "{length} bytes of the device {owner:?} reach {own:?} only through memory that the host can \
+                     map, and neither device has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them \
+                     a heap that is host_visible, or free memory of it",
                     theirs.message(),
                     ours.message()
                 );
@@ -188,8 +190,8 @@ impl<D: Device> State<D> {
         })
     }
 
-    fn bounce(&self, request: Request) -> Result<Bounce> {
-        let Request { owner, bytes: original, uses } = request;
+    fn bounce(&self, request: BounceRequest) -> Result<Bounce> {
+        let BounceRequest { owner, bytes: original, uses } = request;
         let (mut written, mut compared) = (Ranges::default(), Ranges::default());
         let mut reads = false;
         for (named, way) in &uses {
@@ -216,22 +218,22 @@ impl<D: Device> State<D> {
         Ok(Bounce { buffer, snapshot, reads, written, compared, fetched, returned })
     }
 
-    fn bounce_all(&self, requests: Requests) -> Result<Bounces> {
+    fn bounce_all(&self, requests: BounceRequests) -> Result<Bounces> {
         let bounces = requests.merge().into_iter().map(|request| self.bounce(request).map(Arc::new));
         Ok(Bounces(bounces.collect::<Result<_>>()?))
     }
 
-    /// Asks for what only another device can use.
-    fn ask(&self, requests: &mut Requests, range: &BufferRange, way: Use) -> Result {
+    /// Adds a request for a range that only another device can use.
+    fn request(&self, requests: &mut BounceRequests, range: &BufferRange, way: Use) -> Result {
         if range.length > 0 && range.out_of_reach(self.memory.parent()).is_some() {
             requests.0.push((range.owner()?, range.clone(), way));
         }
         Ok(())
     }
 
-    /// Whether this device can use all that an operation names.
+    /// True if this device can use everything that a record names.
     #[inline(always)]
-    pub(super) fn is_in_reach(&self, record: &Record) -> bool {
+    pub(super) fn can_use(&self, record: &Record) -> bool {
         let mut near = true;
         record.visit(|reference, _| {
             if let Reference::Direct(range) = reference {
@@ -241,18 +243,18 @@ impl<D: Device> State<D> {
         near
     }
 
-    /// Does a single operation with what it is lent.
+    /// Submits a single operation with bounce buffers.
     pub(super) fn submit_bounced(
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
         mut record: Record,
     ) -> Result {
-        let mut requests = Requests::default();
+        let mut requests = BounceRequests::default();
         let mut asked = Ok(());
         record.visit(|reference, way| {
             if let (Ok(()), Reference::Direct(range)) = (&asked, reference) {
-                asked = self.ask(&mut requests, range, way);
+                asked = self.request(&mut requests, range, way);
             }
         });
         asked?;
@@ -261,11 +263,11 @@ impl<D: Device> State<D> {
         self.with_bounces(affinity, lists, &bounces, |lists| self.submit_record(affinity, lists, record))
     }
 
-    /// Bounces for an execution what the commands of a step name, by themselves or by its binding table.
+    /// Bounces what the commands of a step name, directly or through the binding table.
     pub(super) fn bounce_commands(
         &self,
         commands: &Recorded,
-        step: &Step,
+        step: &CommandStep,
         table: &[Option<BufferRange>],
     ) -> Result<Bounces> {
         let parent = self.memory.parent();
@@ -273,13 +275,13 @@ impl<D: Device> State<D> {
         if commands.names_only_memory_of(parent) && table.iter().flatten().all(is_near) {
             return Ok(Bounces::default());
         }
-        let mut requests = Requests::default();
+        let mut requests = BounceRequests::default();
         let mut asked = Ok(());
         for record in &step.records {
             record.visit(|reference, way| {
-                // What does not fit is found out, and told, when the commands go to their queue.
+                // A range that does not fit is reported when the commands go to their queue.
                 if let (Ok(()), Ok(range)) = (&asked, reference.bytes(table)) {
-                    asked = self.ask(&mut requests, &range, way);
+                    asked = self.request(&mut requests, &range, way);
                 }
             });
         }
@@ -287,7 +289,7 @@ impl<D: Device> State<D> {
         self.bounce_all(requests)
     }
 
-    /// Does an operation between the fetching and the returning of what is bounced for it.
+    /// Submits an operation between the fetches and the returns of its bounce buffers.
     pub(super) fn with_bounces(
         &self,
         affinity: Affinity,
@@ -304,13 +306,13 @@ impl<D: Device> State<D> {
         for bounce in bounces.0.iter().filter(|bounce| bounce.writes()) {
             over.push(bounce.returned.clone(), RETURNED);
         }
-        let part = Part::default();
+        let part = ExecutionPart::default();
         let ending = SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() };
         self.ending(affinity, &ending, part.ending())?;
         for bounce in bounces.0.iter().filter(|bounce| bounce.writes()) {
             bounce.returned.keep_until(RETURNED, part.clone());
         }
-        // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
+        // The operation is accepted: later failures go to its signals, on a thread that submits nothing.
         if let Err(failure) = self.parts(affinity, lists, bounces, &done, operation) {
             self.pool.run(move || over.signal_or_fail(Err(&failure)));
         }

@@ -2,26 +2,28 @@
 
 //! Command buffers with collectives: a chain of steps.
 //!
-//! A step's commands go to the queue, and its collectives to the host, side by side; both wait for both parts of the step
-//! before. Two timelines of our own order them. The last barrier is submitted first, as it alone has the program's signals:
-//! if they are refused, nothing has begun, and whatever goes wrong later reaches them along the chain, when what had begun has ended
-//! ([`Part`]).
+//! A step's commands go to the queue and its collectives to the host, side by side; both wait for both parts of the
+//! step before. Two timelines of ours order them. The last barrier is submitted first, as it alone has the
+//! program's signals: a refusal leaves nothing begun, and later failures reach the signals along the chain once
+//! everything that had begun has ended ([`ExecutionPart`]).
 //!
 //! # Memory
 //!
-//! What the host can map is used where it is, of whatever driver. Other memory goes through host memory in the
-//! [pieces](hal_collectives::Pieces) that the operation is divided into: its owner's queue brings a piece, the piece is an operation of
-//! the host, and the owner's queue takes back what was received. A *lane* is host memory for one piece, and a timeline that orders what
-//! is done with it: every n-th piece, one after the other. Nothing else orders pieces, so a card copies one while others are on
-//! their way between the ranks, and an operation of any size needs host memory for as many pieces as it has lanes.
+//! Memory that the host can map is used in place, whatever its driver. Other memory goes through host memory in the
+//! [pieces](hal_collectives::Pieces) into which the operation is divided: the owner's queue copies a piece to the
+//! host, the group performs the piece there, and the owner's queue copies back what was received. A *lane* is host
+//! memory for one piece, with a timeline that orders its uses: every n-th piece, one after the other. Nothing else
+//! orders pieces, so a card copies one while others travel between the ranks, and an operation of any size needs
+//! host memory for as many pieces as it has lanes.
 
-use super::State;
-use super::queue::{SemaphoreLists, Side};
-use crate::command::collective::{CollectiveRecord, Collectives, Entered, Mapped, Near};
-use crate::command::command_buffer::{Recorded, Step};
-use crate::command::execution::Part;
+use super::DeviceState;
+use super::submit::{SemaphoreLists, Side};
+use crate::command::collective::CollectiveRecord;
+use crate::command::command_buffer::{CommandStep, Recorded};
+use crate::command::execution::ExecutionPart;
 use crate::command::record::{Reference, Use};
-use crate::device::work::{Operation, Work};
+use crate::command::running_collectives::{Collectives, EnteredCollective, Mapped, PieceMemory};
+use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::status::{Result, bug};
 use crate::memory::bounce_buffer::{Owner, copy_all_by};
@@ -29,53 +31,52 @@ use crate::memory::buffer_range::BufferRange;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;
 use hal_collectives::{Communicator, Entry, Piece, PieceEntry, Pieces, WINDOW};
-use hal_semaphore::{Action, Affinity, Failure};
+use hal_semaphore::{Affinity, Failure};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Where a collective finds the bytes of a buffer.
-enum Place {
+/// The memory of a collective's buffer.
+enum CollectiveMemory {
     /// The host can map them.
-    Here(BufferRange),
+    Mappable(BufferRange),
     /// Only their owner can use them.
-    There(Owner, BufferRange),
+    OwnerOnly(Owner, BufferRange),
 }
 
-/// What is done with the memory of a lane, in this order, for each piece.
+/// The uses of a lane's memory for each piece, in this order.
 const FETCHED: u64 = 1;
 const MOVED: u64 = 2;
 const RETURNED: u64 = 3;
 
-/// Host memory for one piece at a time.
-struct Lane {
+struct StagingLane {
     send: Option<BufferRange>,
     recv: Option<BufferRange>,
-    /// At three times the number of its pieces before, and as far as it is with the next one.
+    /// Three times the number of finished pieces, plus the progress of the next one.
     order: IreeTimeline,
 }
 
 /// The memory of one collective.
-struct Route {
-    send: Option<Place>,
-    recv: Option<Place>,
-    /// None where all of it is here.
-    lanes: Vec<Lane>,
-    /// How many pieces go through them.
+struct CollectiveRoute {
+    send: Option<CollectiveMemory>,
+    recv: Option<CollectiveMemory>,
+    /// Empty if the host can map all of it.
+    lanes: Vec<StagingLane>,
+    /// The number of pieces that go through the lanes.
     pieces: u64,
 }
 
-impl Route {
-    /// What says that it has ended, if it has lanes.
+impl CollectiveRoute {
+    /// The values at which its lanes have ended.
     fn ends(&self) -> impl Iterator<Item = (&IreeTimeline, u64)> {
         let lanes = self.lanes.len() as u64;
-        (0..).zip(&self.lanes).map(move |(lane, Lane { order, .. })| {
+        (0..).zip(&self.lanes).map(move |(lane, StagingLane { order, .. })| {
             let turns = (self.pieces + lanes - 1 - lane) / lanes;
             (order, turns * RETURNED)
         })
     }
 }
 
-/// Which bytes of a buffer a piece uses, and where they are in memory for the piece alone.
+/// The ranges of a buffer that a piece uses, each with its place in the lane's memory.
 fn copies(
     piece: &Piece,
     ranks: u32,
@@ -92,39 +93,39 @@ fn copies(
 }
 
 /// A step of an execution, and the memory of each of its collectives.
-struct Routed<'a> {
+struct RoutedStep<'a> {
     number: usize,
-    step: &'a Step,
-    routes: Vec<Route>,
+    step: &'a CommandStep,
+    routes: Vec<CollectiveRoute>,
 }
 
-impl Routed<'_> {
-    /// How many timelines the queues of this device may move for it, each for itself.
+impl RoutedStep<'_> {
+    /// The number of this device's queue operations that may run independently in this step.
     fn works_of_queues(&self) -> usize {
         let lanes: usize = self.routes.iter().map(|route| route.lanes.len()).sum();
         lanes + usize::from(!self.step.records.is_empty())
     }
 
-    /// What the timelines of a chain have when this step has ended.
+    /// The value of the chain's timelines after this step.
     fn end(&self) -> u64 {
         self.number as u64 + 1
     }
 }
 
-/// What orders the steps of one execution.
-struct Chain<'a> {
-    steps: Vec<Routed<'a>>,
-    /// Each at the [end](Routed::end) of a step when that part of it has ended.
+/// The order of one execution's steps.
+struct StepChain<'a> {
+    steps: Vec<RoutedStep<'a>>,
+    /// Each reaches the [end](RoutedStep::end) of a step when that part of it has ended.
     commands: IreeTimeline,
     collectives: IreeTimeline,
-    /// What is executed, and all that is submitted for it.
+    /// The executed command buffer, and everything that is submitted for it.
     recorded: &'a Recorded,
-    part: Part,
+    part: ExecutionPart,
 }
 
-impl Chain<'_> {
-    /// What says that a step has ended.
-    fn end_of(&self, routed: &Routed<'_>) -> OwnedList {
+impl StepChain<'_> {
+    /// The timeline values after a step.
+    fn end_of(&self, routed: &RoutedStep<'_>) -> OwnedList {
         let mut list = OwnedList::default();
         if !routed.step.records.is_empty() {
             list.push(self.commands.clone(), routed.end());
@@ -132,30 +133,30 @@ impl Chain<'_> {
         if routed.routes.iter().any(|route| route.lanes.is_empty()) {
             list.push(self.collectives.clone(), routed.end());
         }
-        for (order, end) in routed.routes.iter().flat_map(Route::ends) {
+        for (order, end) in routed.routes.iter().flat_map(CollectiveRoute::ends) {
             list.push(order.clone(), end);
         }
         list
     }
 }
 
-/// What the rank has entered and not started, for whatever may go wrong before that.
+/// The collectives that the rank has entered and not started. They are given up if something fails before.
 #[derive(Default)]
-struct Entries {
-    /// Of the steps that come.
+struct UnstartedCollectives {
+    /// Those of later steps.
     whole: VecDeque<Box<dyn Entry>>,
-    /// Of this step, where the memory is here.
-    here: Vec<(Arc<dyn Communicator>, Entered)>,
-    /// Of the collective that is divided now.
+    /// Those of this step whose memory the host can map.
+    here: Vec<(Arc<dyn Communicator>, EnteredCollective)>,
+    /// The pieces of the collective that is being submitted.
     pieces: VecDeque<Box<dyn PieceEntry>>,
 }
 
-impl Entries {
+impl UnstartedCollectives {
     fn next(&mut self) -> Result<Box<dyn Entry>> {
         self.whole.pop_front().ok_or_else(|| bug("a collective was not entered"))
     }
 
-    /// Tells the groups that this rank does not take part.
+    /// Withdraws the rank from the groups.
     fn give_up(self, why: &Failure) {
         self.pieces.into_iter().for_each(|piece| piece.give_up(why));
         self.here.into_iter().for_each(|(_, entered)| entered.give_up(why));
@@ -163,23 +164,16 @@ impl Entries {
     }
 }
 
-/// The engine has refused an action: if it is a rank's part of collectives, their groups are told why.
-#[cold]
-pub(super) fn give_up<D: Device>(refused: Action<Work<D>>, why: &Failure) {
-    if let Action::Host(Work { operation: Operation::Collectives(collectives), .. }) = refused {
-        collectives.give_up(why);
-    }
-}
-
-/// An execution is refused before the rank has a place in any of its collectives: what it enters next would be taken for them.
+/// Ends the groups of an execution that is refused before the rank entered its collectives: otherwise the rank's
+/// next collectives would be taken for them.
 #[cold]
 pub(super) fn end_groups(commands: &Recorded, why: &Failure) {
     let steps = if commands.has_collectives() { commands.steps() } else { &[] };
     steps.iter().flat_map(|step| &step.collectives).for_each(|record| record.communicator.end(why));
 }
 
-impl<D: Device> State<D> {
-    /// Executes commands that have collectives.
+impl<D: Device> DeviceState<D> {
+    /// Submits an execution with collectives.
     pub(super) fn execute_steps(
         &self,
         affinity: Affinity,
@@ -187,17 +181,18 @@ impl<D: Device> State<D> {
         commands: &Recorded,
         bindings: &[Option<BufferRange>],
     ) -> Result {
-        let mut entries = Entries::default();
+        let mut entries = UnstartedCollectives::default();
         let outcome = self.enter_steps(commands, bindings, &mut entries).and_then(|chain| {
             let last = chain.steps.last().ok_or_else(|| bug("collectives without a step"))?;
             let over = chain.end_of(last);
             let mut waits = over.borrow().to_owned();
-            // What its queues work on side by side may go on where one of them has failed. A barrier behind them in a queue would fail with the
-            // first, without having been cleaned up: so it has no place before the host has seen the end of all.
+            // Queue operations that run side by side may go on after one of them has failed. A barrier in their
+            // queue would fail with the first, without the cleanup. So it becomes a queue operation only when the
+            // host has seen the end of all.
             if chain.steps.iter().any(|step| step.works_of_queues() > 1) {
                 let all = self.timeline()?;
                 waits.push(all.clone(), 1);
-                chain.part.tells(all);
+                chain.part.signal_at_end(all);
             }
             let last = SemaphoreLists { waits: waits.borrow(), signals: lists.signals.borrow() };
             self.ending(affinity, &last, chain.part.ending())?;
@@ -210,7 +205,7 @@ impl<D: Device> State<D> {
                 return Err(failure);
             }
         };
-        // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
+        // The execution is accepted: later failures go to its signals, on a thread that submits nothing.
         let mut waits = lists.waits.to_owned();
         for routed in &chain.steps {
             let step = self
@@ -226,20 +221,20 @@ impl<D: Device> State<D> {
         Ok(())
     }
 
-    /// Enters all collectives in their order, and finds their memory.
+    /// Enters all collectives in order, and finds their memory.
     fn enter_steps<'a>(
         &self,
         recorded: &'a Recorded,
         bindings: &[Option<BufferRange>],
-        entries: &mut Entries,
-    ) -> Result<Chain<'a>> {
+        entries: &mut UnstartedCollectives,
+    ) -> Result<StepChain<'a>> {
         let steps = recorded.steps();
         let mut records = steps.iter().flat_map(|step| &step.collectives);
         while let Some(record) = records.next() {
             match record.communicator.enter(record.operation) {
                 Ok(entry) => entries.whole.push_back(entry),
                 Err(why) => {
-                    // The rank has no place there, and what it enters next would be taken for this.
+                    // The rank has not entered them, and its next collectives would be taken for these.
                     records.for_each(|other| other.communicator.end(&why));
                     return Err(why);
                 }
@@ -250,19 +245,19 @@ impl<D: Device> State<D> {
         for (number, step) in steps.iter().enumerate() {
             let entered = step.collectives.iter().zip(entered.by_ref());
             let routes = entered.map(|(record, entry)| self.route(record, entry.pieces(), bindings));
-            routed.push(Routed { number, step, routes: routes.collect::<Result<_>>()? });
+            routed.push(RoutedStep { number, step, routes: routes.collect::<Result<_>>()? });
         }
         let (commands, collectives) = (self.timeline()?, self.timeline()?);
-        Ok(Chain { steps: routed, commands, collectives, recorded, part: Part::default() })
+        Ok(StepChain { steps: routed, commands, collectives, recorded, part: ExecutionPart::default() })
     }
 
-    /// Where the bytes of a collective are, and what stands for them.
+    /// Finds the memory of a collective, and allocates lanes for what the host cannot map.
     fn route(
         &self,
         record: &CollectiveRecord,
         pieces: Option<Pieces>,
         bindings: &[Option<BufferRange>],
-    ) -> Result<Route> {
+    ) -> Result<CollectiveRoute> {
         let bytes = |reference: &Option<Reference>| {
             reference
                 .as_ref()
@@ -280,38 +275,38 @@ impl<D: Device> State<D> {
         let place = |range: Option<BufferRange>, way: Use| {
             let Some(range) = range else { return Ok(None) };
             if range.sole_user().is_none() {
-                return Ok(Some(Place::Here(range)));
+                return Ok(Some(CollectiveMemory::Mappable(range)));
             }
             way.check(range.lend())?;
-            Ok::<_, Failure>(Some(Place::There(range.owner()?, range)))
+            Ok::<_, Failure>(Some(CollectiveMemory::OwnerOnly(range.owner()?, range)))
         };
         let (send, recv) = (place(send, Use::Source)?, place(recv, Use::Target)?);
-        let mut route = Route { send, recv, lanes: Vec::new(), pieces: 0 };
-        let far = |place: &Option<Place>| matches!(place, Some(Place::There(..)));
+        let mut route = CollectiveRoute { send, recv, lanes: Vec::new(), pieces: 0 };
+        let far = |place: &Option<CollectiveMemory>| matches!(place, Some(CollectiveMemory::OwnerOnly(..)));
         let Some(pieces) = pieces.filter(|_| far(&route.send) || far(&route.recv)) else { return Ok(route) };
         route.pieces = pieces.count().into();
-        // None is larger than the first one.
+        // The first piece is the largest.
         let largest = pieces.get(0).operation.places(rank, ranks);
-        let staging = |place: &Option<Place>, bytes: Option<u64>| match place {
-            Some(Place::There(owner, _)) => {
+        let staging = |place: &Option<CollectiveMemory>, bytes: Option<u64>| match place {
+            Some(CollectiveMemory::OwnerOnly(owner, _)) => {
                 Ok::<_, Failure>(Some(self.staging_with(owner, bytes.ok_or_else(unnamed)?)?))
             }
-            Some(Place::Here(_)) | None => Ok(None),
+            Some(CollectiveMemory::Mappable(_)) | None => Ok(None),
         };
         for _ in 0..route.pieces.min(WINDOW) {
             let (send, recv) = (staging(&route.send, largest.send)?, staging(&route.recv, largest.recv)?);
-            route.lanes.push(Lane { send, recv, order: self.timeline()? });
+            route.lanes.push(StagingLane { send, recv, order: self.timeline()? });
         }
         Ok(route)
     }
 
-    /// Submits what a step has for the queue.
+    /// Submits the device commands of a step.
     fn step_commands(
         &self,
         affinity: Affinity,
         waits: &OwnedList,
-        chain: &Chain<'_>,
-        routed: &Routed<'_>,
+        chain: &StepChain<'_>,
+        routed: &RoutedStep<'_>,
         bindings: &[Option<BufferRange>],
     ) -> Result {
         let step = routed.step;
@@ -328,7 +323,7 @@ impl<D: Device> State<D> {
             stand_ins: bounces.stand_ins(),
             part: Some(chain.part.clone()),
         };
-        // What goes back to other devices is a part of the execution too, behind the commands.
+        // Returns to other devices are parts of the execution too, after the commands.
         let mut ended = None;
         if !bounces.is_empty() {
             signals.push(ended.insert(self.timeline()?).clone(), 1);
@@ -343,14 +338,14 @@ impl<D: Device> State<D> {
         Ok(())
     }
 
-    /// Submits a step's collectives: together those whose memory is here, and the others by themselves.
+    /// Submits a step's collectives: those in mappable memory together, and each other one by itself.
     fn step_collectives(
         &self,
         affinity: Affinity,
         waits: &OwnedList,
-        chain: &Chain<'_>,
-        routed: &Routed<'_>,
-        entries: &mut Entries,
+        chain: &StepChain<'_>,
+        routed: &RoutedStep<'_>,
+        entries: &mut UnstartedCollectives,
     ) -> Result {
         let mut begun = None;
         for (record, route) in routed.step.collectives.iter().zip(&routed.routes) {
@@ -363,12 +358,12 @@ impl<D: Device> State<D> {
                 self.pieces(affinity, waits, (record, chain), route, &mut entries.pieces)?;
                 continue;
             }
-            let range = |place: &Option<Place>| match place {
-                Some(Place::Here(range)) => Some(range.clone()),
+            let range = |place: &Option<CollectiveMemory>| match place {
+                Some(CollectiveMemory::Mappable(range)) => Some(range.clone()),
                 _ => None,
             };
             let (send, recv, entry) = (range(&route.send), range(&route.recv), entries.next()?);
-            entries.here.push((record.communicator.clone(), Entered::Whole { entry, send, recv }));
+            entries.here.push((record.communicator.clone(), EnteredCollective::Whole { entry, send, recv }));
         }
         let here = std::mem::take(&mut entries.here);
         if here.is_empty() {
@@ -382,8 +377,9 @@ impl<D: Device> State<D> {
         self.submit(affinity, &lists, Side::Host, collectives)
     }
 
-    /// What the copies of a step wait for: this device's word, and not the program's. Where the device is lost, copies that others have
-    /// not begun fail with it, and none waits for what the program may never signal.
+    /// The waits of a step's copies: timelines of this device instead of the program's semaphores. If the device is
+    /// lost, copies that other devices have not begun fail with it, and none waits for a signal that the program
+    /// may never give.
     fn own_waits(&self, affinity: Affinity, waits: &OwnedList, number: usize) -> Result<OwnedList> {
         if number > 0 || waits.borrow().reached() {
             return Ok(waits.borrow().to_owned());
@@ -394,11 +390,11 @@ impl<D: Device> State<D> {
         Ok(begun)
     }
 
-    /// Has the owner of memory copy for a piece. The copy is a part of the execution by a timeline of its own: those of the lanes fail as soon
-    /// as anything of theirs does.
+    /// Submits the owner's copy for a piece. The copy is a part of the execution with its own timeline, because a
+    /// lane's timeline fails as soon as any of its uses does.
     fn copy_for(
         &self,
-        part: &Part,
+        part: &ExecutionPart,
         owner: &Owner,
         pairs: &[(BufferRange, BufferRange)],
         (waits, mut signals): (OwnedList, OwnedList),
@@ -415,13 +411,13 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         waits: &OwnedList,
-        (record, Chain { recorded, part, .. }): (&CollectiveRecord, &Chain<'_>),
-        route: &Route,
+        (record, StepChain { recorded, part, .. }): (&CollectiveRecord, &StepChain<'_>),
+        route: &CollectiveRoute,
         pieces: &mut VecDeque<Box<dyn PieceEntry>>,
     ) -> Result {
         let (rank, ranks) = record.communicator.place()?;
-        let mapped = |place: &Option<Place>, access| match place {
-            Some(Place::Here(range)) => Some(Mapped::new(range.clone(), access)),
+        let mapped = |place: &Option<CollectiveMemory>, access| match place {
+            Some(CollectiveMemory::Mappable(range)) => Some(Mapped::new(range.clone(), access)),
             _ => None,
         };
         let (send_here, recv_here) = (mapped(&route.send, ACCESS_READ), mapped(&route.recv, ACCESS_WRITE));
@@ -435,11 +431,11 @@ impl<D: Device> State<D> {
                 list
             };
             let mut ready = if turn == 0 { waits.borrow().to_owned() } else { at(0) };
-            let copies = |place: &Option<Place>, alone: &Option<BufferRange>, bytes: Option<u64>| {
-                let Some(Place::There(owner, all)) = place else { return Ok(None) };
-                let alone = alone
-                    .as_ref()
-                    .ok_or_else(|| bug("memory of another device has nothing to stand for it"))?;
+            let copies = |place: &Option<CollectiveMemory>,
+                          alone: &Option<BufferRange>,
+                          bytes: Option<u64>| {
+                let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
+                let alone = alone.as_ref().ok_or_else(|| bug("memory of another device has no stand-in"))?;
                 let bytes = bytes.ok_or_else(unnamed)?;
                 let alone = alone.part(0, bytes)?;
                 Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
@@ -447,8 +443,8 @@ impl<D: Device> State<D> {
             let near = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
                 here, alone,
             ) {
-                (_, Some(alone)) => Ok::<_, Failure>(Some(Near::Staging(alone))),
-                (Some(here), None) => Ok(Some(Near::Whole(here.clone(), bytes.ok_or_else(unnamed)?))),
+                (_, Some(alone)) => Ok::<_, Failure>(Some(PieceMemory::Staging(alone))),
+                (Some(here), None) => Ok(Some(PieceMemory::Whole(here.clone(), bytes.ok_or_else(unnamed)?))),
                 (None, None) => Ok(None),
             };
             let mut sent = None;
@@ -461,7 +457,7 @@ impl<D: Device> State<D> {
             let got = returning.as_ref().map(|(_, _, alone)| alone.clone());
             let (send, recv) = (near(&send_here, sent, places.send)?, near(&recv_here, got, places.recv)?);
             let Some(entry) = pieces.pop_front() else { break };
-            let entered = vec![(record.communicator.clone(), Entered::Piece { entry, send, recv })];
+            let entered = vec![(record.communicator.clone(), EnteredCollective::Piece { entry, send, recv })];
             let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
             let collectives =
                 Operation::Collectives(Collectives::new((*recorded).clone(), entered, part.clone()));
@@ -475,7 +471,7 @@ impl<D: Device> State<D> {
     }
 }
 
-/// An operation has memory on a side where it moves no bytes.
+/// The failure of a collective with memory on a side where it moves no bytes.
 fn unnamed() -> Failure {
     bug("a collective has memory that it does not use")
 }

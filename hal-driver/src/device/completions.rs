@@ -2,14 +2,15 @@
 
 //! Completions of devices that do not report them by themselves: which thread polls, and when.
 //!
-//! | [`Completion`] | who looks | when |
+//! | [`Completion`] | who polls | when |
 //! |---|---|---|
-//! | `Callback` | no thread of the driver's: one of the backend's reports | |
+//! | `Callback` | a thread of the backend reports | |
 //! | `Descriptor` | IREE's proactor ([`watch`]) | the descriptor is readable |
-//! | `Poll` | a thread of the driver's ([`poller`]) | all the time for some microseconds, then ever more rarely, and not at all while the device has nothing to do |
+//! | `Poll` | a thread of the driver ([`poller`]) | constantly for some microseconds, then ever more rarely, and
+//! never while idle |
 //!
-//! A look is [`Device::poll`]. What it reports goes on on the thread that looks, callbacks of the program included, as on any
-//! thread that brings a completion.
+//! Polling calls [`Device::poll`]. The polling thread also does what a report releases, callbacks of the program
+//! included, as any thread that reports a completion.
 
 mod poller;
 #[cfg(unix)]
@@ -22,21 +23,21 @@ use hal_backend::{Completion, Device, Properties};
 use hal_semaphore::backend::Completer;
 use hal_semaphore::{Failure, Point};
 use parking_lot::Mutex;
-use poller::Poller;
+use poller::PollThread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 #[cfg(unix)]
-use watch::Watch;
+use watch::DescriptorWatch;
 
-/// The poller of a device: the device, and where a loss is told.
-pub(crate) struct Looker<D: Device> {
+/// A device to poll, and the completer that takes its loss.
+pub(crate) struct DevicePoller<D: Device> {
     device: Arc<D>,
     completer: OnceLock<Completer>,
 }
 
-impl<D: Device> Looker<D> {
-    /// Has the device report what has ended. One that panics is lost: what it had done is unknown.
+impl<D: Device> DevicePoller<D> {
+    /// Lets the device report what has ended. A panic loses the device, as its state is unknown.
     fn look(&self) {
         let _inside = teardown::enter();
         if let Err(panic) = self.foreign(|| self.device.poll()) {
@@ -44,116 +45,122 @@ impl<D: Device> Looker<D> {
         }
     }
 
-    /// Runs code of the backend's; a panic becomes a failure.
+    /// Runs backend code; a panic becomes a failure.
     fn foreign<R>(&self, call: impl FnOnce() -> R) -> Result<R> {
         catch_unwind(AssertUnwindSafe(call)).map_err(|payload| Failure::panicked("the backend", payload))
     }
 
-    /// The device can report nothing any more.
+    /// Loses the device: it can report nothing any more.
     fn lose(&self, failure: Failure) {
         let _inside = teardown::enter();
         if let Some(completer) = self.completer.get() {
-            // An engine that is gone has nothing to lose.
+            // Ignore the error: the engine has been dropped.
             let _ = completer.lose(0, failure);
         }
     }
 }
 
-/// The completions of one device, and the thread that looks for them.
+/// The completions of one device, and the thread that polls for them.
 pub(crate) struct Completions<D: Device> {
-    looker: Arc<Looker<D>>,
-    way: Way<D>,
-    /// Whether looking has begun and not ended.
-    is_looking: Mutex<bool>,
+    device_poller: Arc<DevicePoller<D>>,
+    way: PollingMethod<D>,
+    /// True from the beginning of polling to its end.
+    is_polling: Mutex<bool>,
 }
 
-enum Way<D: Device> {
+enum PollingMethod<D: Device> {
     Callback,
-    Poll(Arc<Poller<D>>),
+    Poll(Arc<PollThread<D>>),
     #[cfg(unix)]
-    Descriptor(Arc<Watch<D>>),
+    Descriptor(Arc<DescriptorWatch<D>>),
 }
 
 impl<D: Device> Completions<D> {
-    /// No thread looks yet.
+    /// Creates it without polling.
     pub(crate) fn new(device: &Arc<D>, properties: &Properties, proactor: &Arc<Proactor>) -> Arc<Self> {
-        let looker = Arc::new(Looker { device: device.clone(), completer: OnceLock::new() });
+        let device_poller = Arc::new(DevicePoller { device: device.clone(), completer: OnceLock::new() });
         let way = match properties.queues.completion {
-            Completion::Callback => Way::Callback,
-            Completion::Poll => Way::Poll(Poller::new(looker.clone(), properties.queues.queues)),
+            Completion::Callback => PollingMethod::Callback,
+            Completion::Poll => {
+                PollingMethod::Poll(PollThread::new(device_poller.clone(), properties.queues.queues))
+            }
             #[cfg(unix)]
-            Completion::Descriptor => Way::Descriptor(Watch::new(looker.clone(), proactor.clone())),
-            // Without descriptors there is nothing better.
+            Completion::Descriptor => {
+                PollingMethod::Descriptor(DescriptorWatch::new(device_poller.clone(), proactor.clone()))
+            }
+            // Without descriptors, polling is the best there is.
             #[cfg(not(unix))]
-            Completion::Descriptor => Way::Poll(Poller::new(looker.clone(), properties.queues.queues)),
+            Completion::Descriptor => {
+                PollingMethod::Poll(PollThread::new(device_poller.clone(), properties.queues.queues))
+            }
         };
         #[cfg(not(unix))]
         let _ = proactor;
-        Arc::new(Self { looker, way, is_looking: Mutex::new(false) })
+        Arc::new(Self { device_poller, way, is_polling: Mutex::new(false) })
     }
 
-    /// Losses are told to `completer`.
+    /// Sets the completer that takes losses.
     pub(crate) fn start(&self, completer: Completer) {
         // A device is started once.
-        let _ = self.looker.completer.set(completer);
+        let _ = self.device_poller.completer.set(completer);
     }
 
-    /// Looks from now on, until the end or until what is returned is dropped.
-    pub(crate) fn begin(self: &Arc<Self>, identifier: &str) -> Result<Looking<D>> {
+    /// Polls until the returned guard is dropped.
+    pub(crate) fn begin(self: &Arc<Self>, identifier: &str) -> Result<PollingGuard<D>> {
         match &self.way {
-            Way::Callback => {}
-            Way::Poll(poller) => poller.begin()?,
+            PollingMethod::Callback => {}
+            PollingMethod::Poll(poller) => poller.begin()?,
             #[cfg(unix)]
-            Way::Descriptor(watch) => watch.begin(identifier)?,
+            PollingMethod::Descriptor(watch) => watch.begin(identifier)?,
         }
         #[cfg(not(unix))]
         let _ = identifier;
-        *self.is_looking.lock() = true;
-        Ok(Looking(self.clone()))
+        *self.is_polling.lock() = true;
+        Ok(PollingGuard(self.clone()))
     }
 
-    /// The device has work up to this epoch of a queue.
+    /// Records that the device has work up to this epoch of a queue.
     pub(crate) fn submitted(&self, queue: usize, epoch: u64) {
-        if let Way::Poll(poller) = &self.way {
+        if let PollingMethod::Poll(poller) = &self.way {
             poller.submitted(queue, epoch);
         }
     }
 
-    /// Everything up to this point has ended.
+    /// Records that everything up to this point has ended.
     pub(crate) fn ended(&self, point: Point) {
-        if let Way::Poll(poller) = &self.way {
+        if let PollingMethod::Poll(poller) = &self.way {
             poller.ended(point.queue.ordinal(), point.epoch);
         }
     }
 
     /// Stops polling, and waits until no thread polls; false if that takes longer than `limit`.
     fn end(&self, limit: Duration) -> bool {
-        let mut is_looking = self.is_looking.lock();
-        if *is_looking {
-            *is_looking = match &self.way {
-                Way::Callback => false,
-                Way::Poll(poller) => !poller.end(limit),
+        let mut is_polling = self.is_polling.lock();
+        if *is_polling {
+            *is_polling = match &self.way {
+                PollingMethod::Callback => false,
+                PollingMethod::Poll(poller) => !poller.end(limit),
                 #[cfg(unix)]
-                Way::Descriptor(watch) => !watch.end(limit),
+                PollingMethod::Descriptor(watch) => !watch.end(limit),
             };
         }
-        !*is_looking
+        !*is_polling
     }
 }
 
-/// A thread looks for completions as long as this lives.
-pub(crate) struct Looking<D: Device>(Arc<Completions<D>>);
+/// Polls for completions as long as it lives.
+pub(crate) struct PollingGuard<D: Device>(Arc<Completions<D>>);
 
-impl<D: Device> Looking<D> {
-    /// Stops looking; false if that takes longer than `limit`.
+impl<D: Device> PollingGuard<D> {
+    /// Stops polling; false if that takes longer than `limit`.
     pub(crate) fn end(&self, limit: Duration) -> bool {
         self.0.end(limit)
     }
 }
 
-impl<D: Device> Drop for Looking<D> {
+impl<D: Device> Drop for PollingGuard<D> {
     fn drop(&mut self) {
-        // Ended before, but for a device that could not be made: then nothing was ever in flight.
+        // Polling has ended before, unless the device could not be created: then nothing was ever in flight.
         self.end(Duration::from_secs(1));
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Profiling: what the engine and the device did, as IREE's tools read it.
+//! Profiling: records of what the engine and the device did, for IREE's tools.
 //!
-//! A session is IREE's own recorder. Each operation that is submitted while one is open carries a [`Trace`], which
-//! writes the operation's records when they are known: that it was submitted and became ready (a queue event), what
-//! the device says of it (dispatches, a span of its queue), and what it cost from the host's point of view. All of that
-//! is written before the operation's signals are out, so a program that has waited for them finds it in the profile.
+//! A session is IREE's own recorder. Each operation that is submitted while a session is open carries a [`Trace`],
+//! which writes the operation's records once they are known: its submission and readiness (a queue event), the
+//! device's times (dispatches, a span of its queue), and its cost for the host. All are written before the
+//! operation's signals, so a program that has waited for these finds them in the profile.
 
 use crate::command::executable::Executable;
 use crate::ffi::object::HostAllocator;
@@ -22,19 +22,20 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 ///
 /// # The program's sink
 ///
-/// The recorder calls it, and it may do anything: block, or use the device. So nothing is locked meanwhile but a session's
-/// recorder, for reading; and a thread that is in a recorder cannot begin, flush or end the session that it is of.
+/// The recorder calls the program's sink, which may do anything: block, or use the device. So no lock is held
+/// during the call but a session's recorder, for reading; and a thread inside a recorder cannot begin, flush or end
+/// that recorder's session.
 #[derive(Default)]
 pub(crate) struct Profiler {
-    state: RwLock<State>,
-    /// Whether a session is open, without the lock: for operations that only check.
+    state: RwLock<SessionState>,
+    /// Lock-free copy of whether a session is open, for operations that only check.
     open: AtomicBool,
     sessions: AtomicU64,
 }
 
-/// What becomes of a device's sessions, of which there is one at a time.
+/// The state of a device's sessions, of which one exists at a time.
 #[derive(Default)]
-enum State {
+enum SessionState {
     #[default]
     Closed,
     /// A thread is making a session.
@@ -42,37 +43,37 @@ enum State {
     Open(Arc<Session>),
 }
 
-/// Makes the state what it was, unless a session was opened.
+/// Restores the previous state, unless a session was opened.
 struct Opening<'a>(&'a Profiler);
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.write();
-        if matches!(*state, State::Opening) {
-            *state = State::Closed;
+        if matches!(*state, SessionState::Opening) {
+            *state = SessionState::Closed;
         }
     }
 }
 
 thread_local! {
-    /// The profilers whose recorders this thread is in, by their addresses.
-    static WITHIN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The profilers whose recorders this thread is inside, by address.
+    static IN_RECORDERS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes the last one back.
-struct Within;
+/// Removes the last entry.
+struct RecorderCall;
 
-impl Drop for Within {
+impl Drop for RecorderCall {
     fn drop(&mut self) {
-        let _ = WITHIN.try_with(|within| within.borrow_mut().pop());
+        let _ = IN_RECORDERS.try_with(|within| within.borrow_mut().pop());
     }
 }
 
 /// Calls the recorder of a profiler.
 fn within<T>(profiler: usize, call: impl FnOnce() -> T) -> T {
-    // A thread that is ending has no such list any more.
-    let entered = WITHIN.try_with(|within| within.borrow_mut().push(profiler)).is_ok();
-    let _within = entered.then(|| Within);
+    // A thread that is ending has no list any more.
+    let entered = IN_RECORDERS.try_with(|within| within.borrow_mut().push(profiler)).is_ok();
+    let _within = entered.then(|| RecorderCall);
     call()
 }
 
@@ -83,15 +84,15 @@ struct Session {
     queues: usize,
     submissions: AtomicU64,
     samples: AtomicU64,
-    /// Serialises clock samples, so that they are numbered in their order.
+    /// Serialises clock samples, so that they are numbered in order.
     clock: Mutex<()>,
 }
 
-/// IREE's recorder. It has told its sink that a session has begun, and tells it that it has ended when it goes.
+/// IREE's recorder. It notifies its sink of the session's beginning, and of its end when it is dropped.
 ///
 /// # Invariants
 ///
-/// `raw` is a recorder that this alone destroys.
+/// `raw` is a recorder that only this destroys.
 struct Recorder {
     raw: *mut sys::iree_hal_local_profile_recorder_t,
     profiler: usize,
@@ -105,7 +106,8 @@ unsafe impl Sync for Recorder {}
 impl Recorder {
     /// Writes what is left, and ends the session.
     fn end(&self) -> Result {
-        // SAFETY: the recorder is alive, since this alone destroys it. It may be asked to end more than once, and ends once.
+        // SAFETY: the recorder is alive, since this alone destroys it. It may be asked to end more than once, and
+        // ends once.
         self.call(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_end(recorder)) })
     }
 
@@ -116,7 +118,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // A session that was not ended, or whose end failed: the failure was returned to the program already.
+        // The session was not ended, or its end failed and that failure was returned to the program.
         let _ = self.end();
         // SAFETY: destroyed here alone, by the invariant, after it has ended.
         unsafe { sys::iree_hal_local_profile_recorder_destroy(self.raw) };
@@ -128,7 +130,7 @@ fn now() -> i64 {
     unsafe { sys::iree_time_now() }
 }
 
-/// How IREE's tools are told of a queue.
+/// A queue's record for IREE's tools.
 fn queue_record(physical: u32, ordinal: usize) -> sys::iree_hal_profile_queue_record_t {
     let scope = scope(physical, ordinal);
     // SAFETY: defaults are plain values.
@@ -139,7 +141,7 @@ fn queue_record(physical: u32, ordinal: usize) -> sys::iree_hal_profile_queue_re
     record
 }
 
-/// Refuses what only a device with a clock can say, by the names that IREE's tools have for it.
+/// Refuses data that only a device with a clock has, by the names of IREE's tools.
 fn refuse_without_clock(asked: u64, of_the_device: &[(u64, &str)], device: &str) -> Result {
     let names: Vec<&str> =
         of_the_device.iter().filter(|(family, _)| asked & family != 0).map(|&(_, name)| name).collect();
@@ -147,14 +149,14 @@ fn refuse_without_clock(asked: u64, of_the_device: &[(u64, &str)], device: &str)
         return Ok(());
     }
     let message = format!(
-        "{device} has no clock (Device::clock of its backend), which {} are told by: profile it without them",
+        "{device} has no clock (Device::clock of its backend), which {} need: profile it without them",
         names.join(" and ")
     );
     Err(Failure::new(Code::Unimplemented, message))
 }
 
 impl Profiler {
-    /// Opens a session. Options that ask for nothing open none.
+    /// Opens a session. Options that request nothing open none.
     ///
     /// # Safety
     ///
@@ -170,10 +172,10 @@ impl Profiler {
         self.refuse_within()?;
         {
             let mut state = self.state.write();
-            if !matches!(*state, State::Closed) {
+            if !matches!(*state, SessionState::Closed) {
                 return Err(Failure::new(Code::FailedPrecondition, "the device is being profiled already"));
             }
-            *state = State::Opening;
+            *state = SessionState::Opening;
         }
         let _opening = Opening(self);
         let queues = properties.queues.queues;
@@ -192,12 +194,12 @@ impl Profiler {
             clock: Mutex::new(()),
         });
         opened.correlate(clock)?;
-        *self.state.write() = State::Open(opened);
+        *self.state.write() = SessionState::Open(opened);
         self.open.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// A recorder of IREE's; null, if the options ask for nothing.
+    /// Creates a recorder of IREE's; null if the options request nothing.
     ///
     /// # Safety
     ///
@@ -233,7 +235,7 @@ impl Profiler {
                 device_records: &raw const device,
                 queue_record_count: records.len(),
                 queue_records: records.as_ptr(),
-                // What only the device can say is not offered for a device that has no clock.
+                // Data that only the device has is not offered for a device without a clock.
                 producer_data_families: if has_clock { families } else { 0 },
                 ..Default::default()
             };
@@ -254,9 +256,9 @@ impl Profiler {
     pub(crate) fn flush(&self, clock: &dyn Fn() -> Option<u64>) -> Result {
         self.refuse_within()?;
         let session = match &*self.state.read() {
-            State::Open(session) => session.clone(),
-            State::Closed => return Ok(()),
-            State::Opening => return Err(beginning()),
+            SessionState::Open(session) => session.clone(),
+            SessionState::Closed => return Ok(()),
+            SessionState::Opening => return Err(beginning()),
         };
         session.correlate(clock)?;
         // SAFETY: `with` holds the session, and with it the recorder, by the invariant of `Recorder`.
@@ -269,14 +271,14 @@ impl Profiler {
         let session = {
             let mut state = self.state.write();
             match &*state {
-                State::Open(session) => {
+                SessionState::Open(session) => {
                     let session = session.clone();
                     self.open.store(false, Ordering::Relaxed);
-                    *state = State::Closed;
+                    *state = SessionState::Closed;
                     session
                 }
-                State::Closed => return Ok(()),
-                State::Opening => return Err(beginning()),
+                SessionState::Closed => return Ok(()),
+                SessionState::Opening => return Err(beginning()),
             }
         };
         let correlated = session.correlate(clock);
@@ -284,33 +286,33 @@ impl Profiler {
         correlated.and(recorder.end())
     }
 
-    /// Lock-free check whether a session is open, which it may be no longer.
+    /// Lock-free check whether a session is open. It may have closed by the time the caller acts.
     #[inline]
     pub(crate) fn may_be_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
     /// A trace for an operation, if a session is open.
-    pub(crate) fn trace(&self, about: impl FnOnce() -> About) -> Option<Arc<Trace>> {
+    pub(crate) fn trace(&self, about: impl FnOnce() -> OperationDescription) -> Option<Arc<Trace>> {
         if !self.may_be_open() {
             return None;
         }
         let session = match &*self.state.read() {
-            State::Open(session) => session.clone(),
+            SessionState::Open(session) => session.clone(),
             _ => return None,
         };
         Some(Trace::new(session, about()))
     }
 
-    /// Where it is: it stays there while a session is open.
+    /// Its address, which is stable while a session is open.
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Refuses what a sink asks for while it is called.
+    /// Refuses a call from inside the recorder's sink.
     fn refuse_within(&self) -> Result {
         let is_within = |within: &RefCell<Vec<usize>>| within.borrow().contains(&self.address());
-        if WITHIN.try_with(is_within).unwrap_or(false) {
+        if IN_RECORDERS.try_with(is_within).unwrap_or(false) {
             let message =
                 "a profile's sink cannot begin, flush or end the session that calls it; do so after the call";
             return Err(Failure::new(Code::FailedPrecondition, message));
@@ -320,7 +322,7 @@ impl Profiler {
 }
 
 fn beginning() -> Failure {
-    let message = "the device's profiling is being begun by another thread; wait until that has returned";
+    let message = "another thread is beginning a profile of the device; wait until that call has returned";
     Failure::new(Code::FailedPrecondition, message)
 }
 
@@ -335,14 +337,15 @@ fn scope(physical: u32, ordinal: usize) -> sys::iree_hal_local_profile_queue_sco
 
 impl Session {
     fn with(&self, write: impl FnOnce(*mut sys::iree_hal_local_profile_recorder_t) -> Result) -> Result {
-        // The thread that ends the session waits for this, and a sink that is called from here may submit what is written down as well.
+        // The thread that ends the session waits for this read lock, and a sink that is called here may submit
+        // recorded work too.
         match self.recorder.read_recursive().as_ref() {
             Some(recorder) => recorder.call(write),
             None => Ok(()),
         }
     }
 
-    /// Writes what the device's clock shows now, between two looks at the host's.
+    /// Records the device's clock between two readings of the host's.
     fn correlate(&self, clock: &dyn Fn() -> Option<u64>) -> Result {
         let (sample, begin, tick, end) = {
             let _order = self.clock.lock();
@@ -360,7 +363,7 @@ impl Session {
             record.physical_device_ordinal = self.physical;
             record.sample_id = sample;
             record.device_tick = tick;
-            // The host has one clock here, in nanoseconds, and every reading of it is that.
+            // The host has one clock here, in nanoseconds; every host time is a reading of it.
             record.host_time_begin_ns = begin;
             record.host_time_end_ns = end;
             record.host_cpu_timestamp_ns = u64::try_from(begin).unwrap_or(1);
@@ -375,40 +378,39 @@ impl Session {
     }
 }
 
-/// The description of an operation that a profile records when it is submitted; [`about`](super::about) makes it.
+/// The description of an operation for a profile; [`about`](super::about) makes it.
 #[derive(Default)]
-pub(crate) struct About {
+pub(crate) struct OperationDescription {
     pub(crate) kind: u32,
     pub(crate) waits: usize,
     pub(crate) signals: usize,
     pub(crate) payload: u64,
     pub(crate) operations: usize,
     pub(crate) command_buffer: u64,
-    /// Bits of the queues that it may run on.
+    /// The queues that it may run on, as bits.
     pub(crate) affinity: u64,
     pub(crate) dispatches: Vec<Dispatched>,
-    /// What a reader needs to make sense of the rest.
+    /// The executables and command buffers that its records name.
     pub(crate) executables: Vec<Executable>,
-    pub(crate) layout: Option<Layout>,
+    pub(crate) layout: Option<CommandLayout>,
 }
 
 /// A dispatch of an operation.
 pub(crate) struct Dispatched {
-    /// Its command's number among those that the device has got.
+    /// The number of its command in the list that the device got.
     pub(super) number: usize,
-    /// And in the whole command buffer, which may be several lists for the device.
+    /// Its number in the whole command buffer, which may be several lists for the device.
     pub(super) index: usize,
     pub(super) executable: u64,
     pub(super) function: usize,
     pub(super) name: String,
-    /// Whether a buffer says how many workgroups there are.
+    /// True if a buffer has the number of workgroups.
     pub(super) indirect: bool,
     pub(super) workgroups: [u32; 3],
     pub(super) workgroup_size: [u32; 3],
 }
 
-/// A command buffer's commands, for the profile's metadata.
-pub(crate) struct Layout {
+pub(crate) struct CommandLayout {
     pub(super) record: sys::iree_hal_profile_command_buffer_record_t,
     pub(super) operations: Vec<sys::iree_hal_profile_command_operation_record_t>,
 }
@@ -416,17 +418,17 @@ pub(crate) struct Layout {
 /// One operation of a session.
 pub(crate) struct Trace {
     session: Arc<Session>,
-    about: About,
+    about: OperationDescription,
     submission: u64,
     submitted: i64,
     begun: AtomicI64,
     queue: AtomicU32,
-    /// What it cost the host has been written.
+    /// The cost for the host has been written.
     done: AtomicBool,
 }
 
 impl Trace {
-    fn new(session: Arc<Session>, about: About) -> Arc<Self> {
+    fn new(session: Arc<Session>, about: OperationDescription) -> Arc<Self> {
         let submission = session.submissions.fetch_add(1, Ordering::Relaxed) + 1;
         let queue = u32::min(about.affinity.trailing_zeros(), 63);
         let queue = if (queue as usize) < session.queues { queue } else { 0 };
@@ -443,7 +445,8 @@ impl Trace {
         trace
     }
 
-    /// What a reader needs, each once in a session. A profile without it is poorer, but the program goes on.
+    /// Writes the metadata that readers need, each item once in a session. If that fails the profile lacks it, and
+    /// the program goes on.
     fn metadata(&self) {
         // SAFETY: `with` holds the recorder, by the invariant of `Recorder`; the rest is lent for the calls.
         let _ = self.session.with(|recorder| unsafe {
@@ -476,13 +479,13 @@ impl Trace {
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 
-    /// It goes to its queue.
+    /// The operation was submitted to its queue.
     pub(crate) fn issued(&self, point: Point) {
         self.queue.store(Self::count(point.queue.ordinal()), Ordering::Relaxed);
         self.ready();
     }
 
-    /// Nothing keeps it from running any more.
+    /// Nothing keeps the operation from running any more.
     pub(crate) fn ready(&self) {
         let ready = now();
         self.begun.store(ready, Ordering::Relaxed);
@@ -513,7 +516,7 @@ impl Trace {
         });
     }
 
-    /// It has run, as far as the host can tell. Told by the first that knows.
+    /// The operation has run, as far as the host knows. Only the first call counts.
     pub(crate) fn done(&self, outcome: std::result::Result<(), &Failure>) {
         if self.done.swap(true, Ordering::Relaxed) || self.begun.load(Ordering::Relaxed) == 0 {
             return;
@@ -547,7 +550,7 @@ impl Trace {
         });
     }
 
-    /// Whether the program wants to see this dispatch.
+    /// True if the program's filter selects this dispatch.
     ///
     /// # Safety
     ///
@@ -577,7 +580,7 @@ impl Trace {
     }
 }
 
-/// Whether a name matches a glob pattern, as IREE matches them.
+/// True if a name matches a glob pattern, by IREE's rules.
 pub(crate) fn matches(name: &str, pattern: &str) -> bool {
     // SAFETY: both views live through the call.
     unsafe { sys::iree_string_view_match_pattern(view(name), view(pattern)) }

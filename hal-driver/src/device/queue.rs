@@ -2,62 +2,26 @@
 
 //! The queue operations of the device.
 
-use super::collective::{end_groups, give_up};
-use super::{HalDevice, Raw, State, Table};
+use super::collective::end_groups;
+use super::submit::{SemaphoreLists, Side};
+use super::{DeviceState, HalDevice, Raw, Table};
 use crate::command::command_buffer::{Recorded, bindings};
-use crate::command::execution::Ending;
 use crate::command::record::{Record, Reference, Use, fill_pattern};
-use crate::device::profile::{About, Trace};
-use crate::device::work::{HostCall, Operation, ProgramCall, Transfer, Work};
+use crate::device::work::{HostCall, Operation, ProgramCall, Transfer};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::object::Opaque;
-use crate::ffi::object::{Lent, Out, Retained, bytes, slice, to_device_size, to_u64};
-use crate::ffi::status::{Result, check, guard, invalid, refused};
+use crate::ffi::object::{Borrowed, Out, Retained, bytes, slice, to_device_size, to_u64};
+use crate::ffi::status::{Result, check, guard, invalid};
 use crate::memory::alloca::{Alloca, Attempt, Dealloca};
-use crate::memory::buffer_range::{BufferRange, LentRange};
+use crate::memory::buffer_range::{BorrowedRange, BufferRange};
 use crate::memory::heap;
 use crate::memory::reservation::Pool;
 use crate::memory::transient::TransientBuffer;
 use crate::sync::semaphore::List;
-use hal_backend::{Command, Device, Pattern, Span};
-use hal_semaphore::timeline::TimelineValues;
-use hal_semaphore::{Action, Affinity, Code, Failure};
+use hal_backend::{Command, Device, Pattern};
+use hal_semaphore::{Affinity, Code, Failure};
 use hal_sys as sys;
 use std::ffi::c_void;
-use std::sync::Arc;
-
-/// What an operation waits for and signals.
-pub(super) struct SemaphoreLists<'a> {
-    pub(super) waits: List<'a>,
-    pub(super) signals: List<'a>,
-}
-
-impl<'a> SemaphoreLists<'a> {
-    /// # Safety
-    ///
-    /// Both lists are valid during `'a`.
-    #[inline(always)]
-    unsafe fn new(
-        waits: &'a sys::iree_hal_semaphore_list_t,
-        signals: &'a sys::iree_hal_semaphore_list_t,
-    ) -> Result<Self> {
-        // SAFETY: valid during `'a`, as the caller promises.
-        unsafe { Ok(Self { waits: List::new(waits)?, signals: List::new(signals)? }) }
-    }
-}
-
-/// Where an operation runs.
-#[derive(Clone, Copy)]
-pub(super) enum Side {
-    /// On the device.
-    Queue,
-    /// On the host, when its waits are reached.
-    Host,
-    /// On the host, when its waits are covered, if it can.
-    Early,
-    /// In its queue, where the device has nothing to do.
-    Marker,
-}
 
 const ALLOCA_FLAGS: sys::iree_hal_alloca_flags_t = INDETERMINATE | MAY_WAIT;
 
@@ -70,144 +34,14 @@ const MAY_WAIT: sys::iree_hal_alloca_flags_t =
 const NON_BLOCKING: sys::iree_hal_host_call_flags_t =
     sys::IREE_HAL_HOST_CALL_FLAG_NON_BLOCKING as sys::iree_hal_host_call_flags_t;
 
-/// The bits of an affinity, folded into this many.
-#[cold]
-fn folded(affinity: sys::iree_hal_queue_affinity_t, queues: u32) -> u64 {
-    (0..64_u32.div_ceil(queues)).fold(0, |folded, fold| folded | affinity >> (fold * queues))
-}
-
-impl<D: Device> State<D> {
-    /// The queues that an affinity of IREE's names. None and all of them both mean any.
-    ///
-    /// Every affinity is legal, as programs do not know how many queues a device has: it says which operations share a
-    /// queue. Of one that names queues of this device those count; the bits of one that names none are folded into the
-    /// queues that there are.
-    pub(super) fn affinity(&self, affinity: sys::iree_hal_queue_affinity_t) -> Affinity {
-        let known = self.queues;
-        Affinity(match affinity {
-            0 | u64::MAX => known,
-            some if some & known != 0 => some & known,
-            none => folded(none, known.count_ones()) & known,
-        })
-    }
-
-    pub(super) fn submit(
-        &self,
-        affinity: Affinity,
-        lists: &SemaphoreLists<'_>,
-        side: Side,
-        operation: Operation<D>,
-    ) -> Result {
-        let trace = self.trace(lists, || About::of(&operation, affinity.0));
-        let work = Work { operation, trace };
-        let action = match side {
-            Side::Queue => Action::Queue(work),
-            Side::Host => Action::Host(work),
-            Side::Early => Action::Early(work),
-            Side::Marker => Action::Marker(work),
-        };
-        self.hand_over(affinity, lists, action)
-    }
-
-    /// A transfer or a dispatch of its own. Where the memory that it works on is known already, only that is kept.
-    #[inline(always)]
-    pub(super) fn submit_record(
-        &self,
-        affinity: Affinity,
-        lists: &SemaphoreLists<'_>,
-        record: Record,
-    ) -> Result {
-        let trace = self.trace(lists, || About::of_record(&record, affinity.0));
-        if trace.is_none()
-            && let Some(command) = record.resolve_static(&self.device)?
-        {
-            return self.submit_command(affinity, lists, command);
-        }
-        self.hand_over(affinity, lists, Action::Queue(Work { operation: Operation::Record(record), trace }))
-    }
-
-    /// A transfer whose memory is certain: nothing but that is kept, and no profile is taken of it.
-    #[inline(always)]
-    fn submit_command(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, command: Command<D>) -> Result {
-        let work = Work { operation: Operation::Command(command), trace: None };
-        self.hand_over(affinity, lists, Action::Queue(work))
-    }
-
-    /// The memory of bytes that a transfer uses, if that is certain and no profile records what they belong to. None has no
-    /// memory.
-    #[inline(always)]
-    fn certain_memory(&self, range: LentRange<'_>) -> Option<Span<D>> {
-        if range.length == 0 || self.profiler.may_be_open() {
-            return None;
-        }
-        range.resolve_static(&self.device)
-    }
-
-    /// Where an operation is profiled, if it is.
-    #[inline(always)]
-    fn trace(&self, lists: &SemaphoreLists<'_>, about: impl FnOnce() -> About) -> Option<Arc<Trace>> {
-        self.profiler.trace(|| {
-            let mut about = about();
-            about.waits = lists.waits.len();
-            about.signals = lists.signals.len();
-            about
-        })
-    }
-
-    /// Hands an operation to the engine, which hands it to the device (`EngineBackend::hand_over`) when its turn has come.
-    #[inline(always)]
-    fn hand_over(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, action: Action<Work<D>>) -> Result {
-        let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);
-        submitted.map(drop).map_err(|refusal| {
-            let why = refused(&refusal.error);
-            give_up(refusal.action, &why);
-            why
-        })
-    }
-
-    pub(super) fn barrier(&self, affinity: Affinity, lists: &SemaphoreLists<'_>) -> Result {
-        self.submit_barrier(affinity, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0)
-    }
-
-    /// A barrier at the end of an execution that has parts.
-    pub(super) fn ending(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, ending: Ending) -> Result {
-        self.trace_barrier(affinity, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0);
-        let work = Work { operation: Operation::Ending(ending), trace: None };
-        self.hand_over(affinity, lists, Action::Cleanup(work))
-    }
-
-    /// An operation that has nothing to do but to wait and signal, whatever it is called.
-    fn submit_barrier(
-        &self,
-        affinity: Affinity,
-        lists: &SemaphoreLists<'_>,
-        kind: u32,
-        payload: u64,
-    ) -> Result {
-        self.trace_barrier(affinity, lists, kind, payload);
-        self.hand_over(affinity, lists, Action::Barrier)
-    }
-
-    fn trace_barrier(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, kind: u32, payload: u64) {
-        if let Some(trace) = self.profiler.trace(|| About {
-            kind,
-            payload,
-            waits: lists.waits.len(),
-            signals: lists.signals.len(),
-            affinity: affinity.0,
-            ..About::default()
-        }) {
-            trace.ready();
-        }
-    }
-
-    /// A transfer or a dispatch; nothing to do is a barrier.
+impl<D: Device> DeviceState<D> {
+    /// Submits a transfer or a dispatch; an empty one is a barrier.
     #[inline(always)]
     fn record(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, record: Record, length: u64) -> Result {
         if length == 0 {
             return self.barrier(affinity, lists);
         }
-        if !self.is_in_reach(&record) {
+        if !self.can_use(&record) {
             return self.submit_bounced(affinity, lists, record);
         }
         self.submit_record(affinity, lists, record)
@@ -218,7 +52,7 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
-        target: LentRange<'_>,
+        target: BorrowedRange<'_>,
         pattern: Pattern,
     ) -> Result {
         Use::Target.check(target)?;
@@ -234,8 +68,8 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
-        source: LentRange<'_>,
-        target: LentRange<'_>,
+        source: BorrowedRange<'_>,
+        target: BorrowedRange<'_>,
     ) -> Result {
         if source.length != target.length {
             return Err(invalid(format!("cannot copy {} bytes onto {}", source.length, target.length)));
@@ -251,14 +85,14 @@ impl<D: Device> State<D> {
         self.record(affinity, lists, Record::Copy { source: from, target: to }, target.length)
     }
 
-    /// An update with bytes that are captured here.
+    /// Submits an update and captures its bytes.
     #[inline]
     fn update(
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
         source: &[u8],
-        target: LentRange<'_>,
+        target: BorrowedRange<'_>,
     ) -> Result {
         let source = self.staging.capture(source)?;
         if let Some(target) = self.certain_memory(target) {
@@ -268,7 +102,7 @@ impl<D: Device> State<D> {
         self.record(affinity, lists, record, target.length)
     }
 
-    /// The heap for a stream-ordered buffer, and what the buffer will have.
+    /// The heap and the parameters of a stream-ordered buffer.
     fn place_transient(
         &self,
         params: &sys::iree_hal_buffer_params_t,
@@ -286,7 +120,7 @@ impl<D: Device> State<D> {
         Ok((heap, params))
     }
 
-    /// A buffer of no bytes, which no queue has to bring memory for.
+    /// A buffer of no bytes, for which no queue allocates.
     fn empty_buffer(
         &self,
         params: sys::iree_hal_buffer_params_t,
@@ -298,11 +132,11 @@ impl<D: Device> State<D> {
             check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
             Retained::adopt(buffer)
         };
-        buffer.ok_or_else(|| invalid("the allocator made nothing"))
+        buffer.ok_or_else(|| invalid("the allocator reported success but returned no buffer"))
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
-    /// A stream-ordered allocation: the buffer is there at once, its memory when the waits are reached.
+    /// A stream-ordered allocation: the buffer exists at once, its memory when the waits are reached.
     fn alloca(
         &self,
         raw: Raw,
@@ -314,10 +148,7 @@ impl<D: Device> State<D> {
         flags: sys::iree_hal_alloca_flags_t,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         if flags & !ALLOCA_FLAGS != 0 {
-            return Err(invalid(format!(
-                "queue_alloca does not know the flags {:#x}",
-                flags & !ALLOCA_FLAGS
-            )));
+            return Err(invalid(format!("queue_alloca has no flags {:#x}", flags & !ALLOCA_FLAGS)));
         }
         let (heap, mut params) = self.place_transient(params, length)?;
         if length == 0 {
@@ -338,7 +169,7 @@ impl<D: Device> State<D> {
             reserved: 0,
         };
         if pool.is_none() {
-            // All memory of the heap is aligned like that, and IREE's pools know of less.
+            // All memory of the heap has this alignment, and IREE's pools know only smaller ones.
             params.min_alignment = 0;
         }
         let buffer = TransientBuffer::create(self.allocator, placement, &params, length, self.pools.clone())?;
@@ -368,12 +199,12 @@ impl<D: Device> State<D> {
         Ok(buffer.to_buffer())
     }
 
-    /// A stream-ordered deallocation. Of what was not allocated so, or by another device, it is a barrier.
+    /// A stream-ordered deallocation. For any other buffer, or one of another device, it is a barrier.
     fn dealloca(
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
-        buffer: Lent<'_, sys::iree_hal_buffer_t>,
+        buffer: Borrowed<'_, sys::iree_hal_buffer_t>,
     ) -> Result {
         let buffer = TransientBuffer::of(buffer).filter(|buffer| buffer.is_of(&self.pools));
         let Some(buffer) = buffer else { return self.barrier(affinity, lists) };
@@ -385,12 +216,12 @@ impl<D: Device> State<D> {
         )
     }
 
-    /// Bytes between a file and a buffer.
+    /// Copies between a file and a buffer.
     fn transfer(
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
-        file: Lent<'_, sys::iree_hal_file_t>,
+        file: Borrowed<'_, sys::iree_hal_file_t>,
         file_offset: u64,
         range: BufferRange,
         writes_file: bool,
@@ -402,7 +233,7 @@ impl<D: Device> State<D> {
         // SAFETY: the file is lent, and keeps its storage.
         let (storage, size, blocking) = unsafe {
             check(sys::iree_hal_file_validate_access(raw, access))?;
-            let storage = Lent::new(sys::iree_hal_file_storage_buffer(raw));
+            let storage = Borrowed::new(sys::iree_hal_file_storage_buffer(raw));
             (storage, sys::iree_hal_file_length(raw), sys::iree_hal_file_supports_synchronous_io(raw))
         };
         if length == 0 {
@@ -472,7 +303,7 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let affinity = state.affinity(affinity);
-                // A pool outlives what is allocated from it, as IREE asks of its owner.
+                // A pool outlives its allocations, as IREE requires of its owner.
                 let pool = (!pool.is_null()).then(|| Pool::new(pool));
                 let buffer =
                     state.alloca(device, affinity, &lists, pool, &params, to_u64(allocation_size), flags)?;
@@ -494,7 +325,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let buffer = Lent::required(buffer, "there is no buffer to deallocate")?;
+                let buffer = Borrowed::required(buffer, "there is no buffer to deallocate")?;
                 state.dealloca(state.affinity(affinity), &lists, buffer)
             }
         })
@@ -516,7 +347,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = LentRange::new(target, target_offset, length)?;
+                let target = BorrowedRange::new(target, target_offset, length)?;
                 let pattern = fill_pattern(pattern, pattern_length)?;
                 state.fill(state.affinity(affinity), &lists, target, pattern)
             }
@@ -539,10 +370,14 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = LentRange::new(target, target_offset, length)?;
+                let target = BorrowedRange::new(target, target_offset, length)?;
                 Use::Target.check(target)?;
-                let count =
-                    usize::try_from(target.length).map_err(|_| invalid("an update is larger than memory"))?;
+                let count = usize::try_from(target.length).map_err(|_| {
+                    invalid(
+                        "an update is larger than the address \
+                         space",
+                    )
+                })?;
                 state.update(state.affinity(affinity), &lists, bytes(source, source_offset, count)?, target)
             }
         })
@@ -564,8 +399,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let source = LentRange::new(source, source_offset, length)?;
-                let target = LentRange::new(target, target_offset, length)?;
+                let source = BorrowedRange::new(source, source_offset, length)?;
+                let target = BorrowedRange::new(target, target_offset, length)?;
                 state.copy(state.affinity(affinity), &lists, source, target)
             }
         })
@@ -588,7 +423,7 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let target = BufferRange::lent(target, target_offset, length)?;
-                let file = Lent::required(file, "there is no file to read")?;
+                let file = Borrowed::required(file, "there is no file to read")?;
                 state.transfer(state.affinity(affinity), &lists, file, file_offset, target, false)
             }
         })
@@ -611,7 +446,7 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let source = BufferRange::lent(source, source_offset, length)?;
-                let file = Lent::required(file, "there is no file to write")?;
+                let file = Borrowed::required(file, "there is no file to write")?;
                 state.transfer(state.affinity(affinity), &lists, file, file_offset, source, true)
             }
         })
@@ -659,7 +494,7 @@ impl<D: Device> Table<D> {
                 let record =
                     Record::dispatch(device, executable, function, &config, constants, bindings, flags)?;
                 record.check_direct()?;
-                // A dispatch without workgroups still has signals; that it does nothing is the device's to find out.
+                // A dispatch without workgroups still has signals; the device finds that it does nothing.
                 state.record(state.affinity(affinity), &lists, record, 1)
             }
         })
@@ -682,13 +517,14 @@ impl<D: Device> Table<D> {
                 if command_buffer.is_null() {
                     return state.barrier(affinity, &lists);
                 }
-                let command_buffer = Lent::required(command_buffer, "there is no command buffer to execute")?;
+                let command_buffer =
+                    Borrowed::required(command_buffer, "there is no command buffer to execute")?;
                 let commands = Recorded::new(command_buffer, &state.identity)?;
                 let bindings = bindings(&commands, &table).inspect_err(|why| end_groups(&commands, why))?;
                 if commands.has_collectives() {
                     return state.execute_steps(affinity, &lists, &commands, &bindings);
                 }
-                // One alone, without collectives.
+                // A single step without collectives.
                 let bounces = state.bounce_commands(&commands, commands.step(0), &bindings)?;
                 let stand_ins = bounces.stand_ins();
                 let operation = Operation::Execute { commands, step: 0, bindings, stand_ins, part: None };
@@ -703,7 +539,7 @@ impl<D: Device> Table<D> {
         _device: Raw,
         _affinity: sys::iree_hal_queue_affinity_t,
     ) -> sys::iree_status_t {
-        // Submissions go out as they are made.
+        // Submissions go out at once.
         crate::ffi::status::OK
     }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! File I/O on memory that the host cannot map, through staging buffers that it can.
+//! File transfers of memory that the host cannot map, through staging buffers that it can.
 //!
-//! A thread moves a chunk between the file and one of two staging buffers while the queue moves the chunk before between
-//! the other one and the device. Two timelines order them, one for the file's side and one for the queue's; nothing is
-//! new to the engine. Memory of another device is copied by that one's queues. The last step is submitted first, as it alone has the program's signals: if they are refused,
-//! nothing has begun, and whatever goes wrong later reaches them along the chain.
+//! A thread moves a chunk between the file and one of two staging buffers while the queue moves the previous chunk
+//! between the other one and the device. Two timelines order them, one for the file's side and one for the queue's.
+//! Memory of another device is copied by that device's queues. The last step is submitted first, as it alone has
+//! the program's signals: a refusal leaves nothing begun, and later failures reach the signals along the chain.
 
-use super::State;
-use super::queue::{SemaphoreLists, Side};
+use super::DeviceState;
+use super::submit::{SemaphoreLists, Side};
 use crate::command::record::{Record, Reference};
 use crate::device::work::{Operation, Transfer};
 use crate::ffi::object::{Retained, to_device_size};
@@ -21,44 +21,43 @@ use hal_backend::Device;
 use hal_semaphore::Affinity;
 use hal_sys as sys;
 
-/// How many bytes go at a time.
+/// The bytes of a chunk.
 const CHUNK: u64 = 4 << 20;
 
-/// One of the two sides.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum TransferSide {
     File,
     Queue,
 }
 
 /// A transfer in chunks.
-struct Chain<'a> {
+struct StagedTransfer<'a> {
     file: &'a Transfer,
     staging: [BufferRange; 2],
     files: IreeTimeline,
     queues: IreeTimeline,
 }
 
-impl Chain<'_> {
+impl StagedTransfer<'_> {
     /// The side that has the bytes first.
-    fn first(&self) -> End {
-        if self.file.writes_file { End::Queue } else { End::File }
+    fn first(&self) -> TransferSide {
+        if self.file.writes_file { TransferSide::Queue } else { TransferSide::File }
     }
 
-    fn timeline(&self, end: End) -> IreeTimeline {
+    fn timeline(&self, end: TransferSide) -> IreeTimeline {
         match end {
-            End::File => self.files.clone(),
-            End::Queue => self.queues.clone(),
+            TransferSide::File => self.files.clone(),
+            TransferSide::Queue => self.queues.clone(),
         }
     }
 
-    /// What a step waits for: its side's step before, and the other side's use of its staging buffer.
-    fn waits(&self, end: End, chunk: u64) -> OwnedList {
+    /// The waits of a step: the previous step of its side, and the other side's use of its staging buffer.
+    fn waits(&self, end: TransferSide, chunk: u64) -> OwnedList {
         let mut list = OwnedList::default();
         if chunk > 0 {
             list.push(self.timeline(end), chunk);
         }
-        let other = if end == End::File { End::Queue } else { End::File };
+        let other = if end == TransferSide::File { TransferSide::Queue } else { TransferSide::File };
         if end != self.first() {
             list.push(self.timeline(other), chunk + 1);
         } else if chunk > 1 {
@@ -67,13 +66,12 @@ impl Chain<'_> {
         list
     }
 
-    /// What a step does.
-    fn operation<D: Device>(&self, end: End, chunk: u64) -> Result<(Side, Operation<D>)> {
+    fn operation<D: Device>(&self, end: TransferSide, chunk: u64) -> Result<(Side, Operation<D>)> {
         let offset = chunk * CHUNK;
         let length = CHUNK.min(self.file.range.length - offset);
         let [even, odd] = &self.staging;
         let staged = if chunk.is_multiple_of(2) { even } else { odd }.part(0, length)?;
-        if end == End::File {
+        if end == TransferSide::File {
             let transfer = Transfer {
                 file: self.file.file.clone(),
                 file_offset: self.file.file_offset + offset,
@@ -89,34 +87,34 @@ impl Chain<'_> {
     }
 }
 
-impl<D: Device> State<D> {
-    /// A semaphore of our own.
+impl<D: Device> DeviceState<D> {
+    /// A semaphore of this device.
     pub(super) fn timeline(&self) -> Result<IreeTimeline> {
         // SAFETY: fresh, with one reference.
         unsafe { IreeTimeline::adopt(self.semaphore(0)?) }.ok_or_else(|| invalid("a semaphore is never null"))
     }
 
-    /// Memory that the host can map.
+    /// Allocates memory that the host can map.
     fn staging_buffer(&self, length: u64) -> Result<BufferRange> {
         let buffer: Retained<sys::iree_hal_buffer_t> = self.memory.create(&staging(), length)?;
         BufferRange::new(buffer, 0, to_device_size(length))
     }
 
-    /// A transfer by way of staging buffers.
+    /// Submits a transfer through staging buffers.
     pub(super) fn staged(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, file: &Transfer) -> Result {
         // One queue, so that the queue's steps are in order.
         let affinity = Affinity(1 << affinity.0.trailing_zeros().min(63));
         let chunks = file.range.length.div_ceil(CHUNK);
         let length = CHUNK.min(file.range.length);
-        let chain = Chain {
+        let chain = StagedTransfer {
             file,
             staging: [self.staging_buffer(length)?, self.staging_buffer(length)?],
             files: self.timeline()?,
             queues: self.timeline()?,
         };
         let (first, last) = match chain.first() {
-            End::File => (End::File, End::Queue),
-            End::Queue => (End::Queue, End::File),
+            TransferSide::File => (TransferSide::File, TransferSide::Queue),
+            TransferSide::Queue => (TransferSide::Queue, TransferSide::File),
         };
         let final_step = chunks - 1;
         self.chain_step(affinity, &chain, last, final_step, &List::empty(), &lists.signals)?;
@@ -125,11 +123,11 @@ impl<D: Device> State<D> {
                 if (end, chunk) == (last, final_step) {
                     continue;
                 }
-                // Everything is behind the first step.
+                // Everything else follows the first step.
                 let waits = if (end, chunk) == (first, 0) { lists.waits.borrow() } else { List::empty() };
                 if let Err(failure) = self.chain_step(affinity, &chain, end, chunk, &waits, &List::empty()) {
-                    // It was accepted: what went wrong is told through the signals, and not by a thread that submits.
-                    let both = [chain.at(End::File), chain.at(End::Queue)];
+                    // The transfer was accepted: failures go to its signals, on a thread that submits nothing.
+                    let both = [chain.at(TransferSide::File), chain.at(TransferSide::Queue)];
                     self.pool.run(move || both.into_iter().for_each(|end| end.signal_or_fail(Err(&failure))));
                     return Ok(());
                 }
@@ -141,8 +139,8 @@ impl<D: Device> State<D> {
     fn chain_step(
         &self,
         affinity: Affinity,
-        chain: &Chain<'_>,
-        end: End,
+        chain: &StagedTransfer<'_>,
+        end: TransferSide,
         chunk: u64,
         waits: &List<'_>,
         signals: &List<'_>,
@@ -167,9 +165,9 @@ impl<D: Device> State<D> {
     }
 }
 
-impl Chain<'_> {
-    /// The timeline of a side, at its first step.
-    fn at(&self, end: End) -> OwnedList {
+impl StagedTransfer<'_> {
+    /// The value of a side's timeline after its first step.
+    fn at(&self, end: TransferSide) -> OwnedList {
         let mut list = OwnedList::default();
         list.push(self.timeline(end), 1);
         list

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What becomes of operations that only this crate can bring about at the moment that matters.
+//! The ends of operations that only this crate's internals can bring about at the moment that matters.
 
-use super::{HalDevice, State};
+use super::{DeviceState, HalDevice};
 use crate::ffi::constants::ACCESS_READ;
-use crate::ffi::object::{Lent, Retained};
+use crate::ffi::object::{Borrowed, Retained};
 use crate::ffi::status::check;
 use crate::memory::alloca::Dealloca;
 use crate::memory::buffer_range::BufferRange;
@@ -29,7 +29,7 @@ fn params() -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t { usage, ..Default::default() }
 }
 
-/// A stream-ordered buffer, and the semaphore that says that it has memory.
+/// A stream-ordered buffer, and the semaphore that is signalled when it has memory.
 fn alloca(
     device: &Retained<sys::iree_hal_device_t>,
     length: usize,
@@ -47,20 +47,21 @@ fn alloca(
     }
 }
 
-/// An allocation that is too large for what is on its way back waits for that all the same, and is told when it is over: also if it
-/// has looked again between the memory's return and the moment from which nothing is on its way any more.
+/// An allocation that is larger than all memory that is being returned waits for it all the same, and fails when
+/// nothing is being returned any more. This holds even if it retried between the return of the memory and that
+/// moment.
 #[test]
 fn allocation_is_told_when_nothing_is_on_its_way_back_any_more() {
     const PIECE: usize = 400 << 10;
     let device = testing::device("mock://?memory=8m&queues=1");
     // SAFETY: a device of the mock's, and retained.
-    let state: &State<Mocked> = unsafe { HalDevice::of(device.get()) };
+    let state: &DeviceState<Mocked> = unsafe { HalDevice::of(device.get()) };
     // All of the device's memory but the pool's one slab.
     let rest: Vec<_> = (0..7).map(|_| state.memory.create(&params(), 1 << 20).unwrap()).collect();
     let ((first, there), (second, _)) = (alloca(&device, PIECE), alloca(&device, PIECE));
     there.wait(1).unwrap();
     // SAFETY: the buffer is retained.
-    let buffer = unsafe { Lent::required(first.get(), "a buffer is missing").unwrap() };
+    let buffer = unsafe { Borrowed::required(first.get(), "a buffer is missing").unwrap() };
     let buffer = TransientBuffer::of(buffer).unwrap();
     let mut dealloca = Dealloca::new(buffer.clone(), state.pools.own());
     let point = Point { queue: state.engine.queue(0, 0).unwrap(), epoch: 1_000 };
@@ -78,8 +79,8 @@ fn allocation_is_told_when_nothing_is_on_its_way_back_any_more() {
     drop((rest, second, third));
 }
 
-/// A call in progress takes and gives back a device between its last release and what begins there: the device has begun to go,
-/// and goes once.
+/// A running call retains and releases a device between the device's last release and its teardown. The teardown
+/// has begun, and runs once.
 #[test]
 fn device_whose_count_reaches_zero_again_is_not_torn_down_twice() {
     let device = testing::device("mock");
@@ -112,8 +113,8 @@ fn device_whose_count_reaches_zero_again_is_not_torn_down_twice() {
     });
 }
 
-/// A backend may have the bytes of another device's stream-ordered buffer longer than the program has the buffer or that device. Their
-/// buffer is its pool's, and goes back to it.
+/// A backend may keep bytes of another device's stream-ordered buffer longer than the program keeps the buffer or
+/// that device. The buffer belongs to its pool, and returns to it.
 #[test]
 fn bytes_that_are_mapped_keep_the_pool_that_they_are_from() {
     let device = testing::device("mock");

@@ -2,10 +2,10 @@
 
 //! The engine's backend: it turns each queue operation into a job of the device or a task of the host.
 
-use crate::command::collective::{Collectives, Waiting};
 use crate::command::command_buffer::Recorded;
-use crate::command::execution::{Ending, Part};
+use crate::command::execution::{ExecutionEnd, ExecutionPart};
 use crate::command::record::{Record, StandIns};
+use crate::command::running_collectives::{Collectives, RunningCollectives};
 use crate::device::Bounce;
 use crate::device::completions::Completions;
 use crate::device::profile::Trace;
@@ -27,46 +27,46 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// A queue operation.
-pub(crate) struct Work<D: Device> {
+pub(crate) struct QueueWork<D: Device> {
     pub(crate) operation: Operation<D>,
-    /// Where it is profiled, if it is.
+    /// The operation's trace, if it is profiled.
     pub(crate) trace: Option<Arc<Trace>>,
 }
 
-/// The kinds of queue operations, each with what it works on.
+/// The kinds of queue operations, with their operands.
 pub(crate) enum Operation<D: Device> {
-    /// A transfer or a dispatch of its own.
+    /// A single transfer or dispatch.
     Record(Record),
-    /// The same, where it is known already which memory it works on. The device has it as long as it is under way.
+    /// The same with certain memory. The device has the command while it is in flight.
     Command(Command<D>),
-    /// A step of a command buffer, which has parts where there are others beside it.
+    /// A step of a command buffer. It is a part of an execution that has several.
     Execute {
         commands: Recorded,
         step: usize,
         bindings: Box<[Option<BufferRange>]>,
         stand_ins: StandIns,
         #[expect(dead_code, reason = "it is there as long as the operation is")]
-        part: Option<Part>,
+        part: Option<ExecutionPart>,
     },
     /// The end of an execution that has parts.
-    Ending(Ending),
-    /// Collectives that are not ordered against each other.
+    ExecutionEnd(ExecutionEnd),
+    /// Collectives without an order between them.
     Collectives(Box<Collectives>),
-    /// Memory is given back.
+    /// Returns memory.
     Dealloca(Dealloca),
-    /// Memory is needed.
+    /// Allocates memory.
     Alloca(Alloca),
-    /// It was asked for already, and has to be waited for: for the frontier of what the pool gave, or for the pool.
+    /// Waits for memory that was requested before: for the frontier of the pool's reservation, or for the pool.
     Await(Box<(Alloca, Option<Reservation>)>),
-    /// A call of the program's.
+    /// Calls the program.
     HostCall(Box<HostCall>),
-    /// File to buffer or buffer to file.
+    /// Reads or writes a file.
     Transfer(Box<Transfer>),
-    /// Another device gets back what was bounced.
+    /// Copies a bounce buffer back to its owner.
     Return(Arc<Bounce>),
 }
 
-/// A function of the program's and what it is to be called with.
+/// A function of the program and its arguments.
 ///
 /// # Invariants
 ///
@@ -87,7 +87,7 @@ type HostFunction = unsafe extern "C" fn(
 unsafe impl Send for ProgramCall {}
 
 impl ProgramCall {
-    /// The call that C asks for; nothing, if that has no function.
+    /// The call of C's arguments; `None` without a function.
     ///
     /// # Safety
     ///
@@ -97,13 +97,13 @@ impl ProgramCall {
     }
 }
 
-/// A call of the program's. Its signals are not the engine's: the call may put them off.
+/// A call of the program. Its signals are not the engine's, as the call may defer them.
 pub(crate) struct HostCall {
     pub(crate) call: ProgramCall,
     pub(crate) arguments: [u64; 4],
     pub(crate) affinity: u64,
     pub(crate) device: Opaque,
-    /// The signals, unless the call does not block its queue.
+    /// The signals, unless the call is non-blocking.
     pub(crate) signals: Option<OwnedList>,
 }
 
@@ -122,8 +122,8 @@ impl HostCall {
             signal_semaphore_list: self.signals.as_mut().map_or(empty, OwnedList::raw),
         };
         let ProgramCall { function, user_data } = self.call;
-        // SAFETY: the one call that the invariant of `ProgramCall` allows; the context and the list live through the call, and the device waits for
-        // its calls before it goes.
+        // SAFETY: the one call that the invariant of `ProgramCall` allows; the context and the list live through
+        // the call, and the device waits for its calls before it goes.
         let status = unsafe { function(user_data, self.arguments.as_ptr(), &raw mut context) };
         // SAFETY: the status is ours.
         let outcome = unsafe { check(status) };
@@ -140,7 +140,7 @@ impl HostCall {
     }
 }
 
-/// Bytes between a file and a buffer.
+/// The arguments of a read or write of a file.
 pub(crate) struct Transfer {
     pub(crate) file: Retained<sys::iree_hal_file_t>,
     pub(crate) file_offset: u64,
@@ -171,11 +171,11 @@ pub(crate) struct EngineBackend<D: Device> {
     pub(crate) pending_allocas: Arc<PendingAllocas>,
     pub(crate) pool: Arc<HostPool>,
     pub(crate) completions: Arc<Completions<D>>,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) collectives: Arc<RunningCollectives>,
 }
 
 impl<D: Device> EngineBackend<D> {
-    /// An operation has its place in its queue, and nothing to do there for the device.
+    /// Places an operation without device work in its queue.
     fn place_marker(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result {
         let point = Point { queue, epoch: submission.epoch };
         let Some(work) = submission.work else { return Ok(()) };
@@ -184,11 +184,11 @@ impl<D: Device> EngineBackend<D> {
         }
         match &mut work.operation {
             Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers, &self.pending_allocas),
-            _ => Err(bug("an operation that needs the device was no work for it")),
+            _ => Err(bug("an operation without device work came to the device")),
         }
     }
 
-    /// Hands work to the device, or says that there is none to hand over.
+    /// Submits work to the device as a job; the outer error is one of making the job.
     #[inline(always)]
     fn hand_over(
         &self,
@@ -199,7 +199,7 @@ impl<D: Device> EngineBackend<D> {
             && submission.event.is_none()
             && let Some(command) = take_command(submission.work)
         {
-            // Fast path: the command is moved no more often than it has to be.
+            // Fast path: moves the command as few times as possible.
             Job {
                 queue,
                 epoch: submission.epoch,
@@ -214,7 +214,7 @@ impl<D: Device> EngineBackend<D> {
         Ok(self.device.submit(job))
     }
 
-    /// The job for a submission.
+    /// The job of a submission.
     #[inline(never)]
     fn job(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result<Job<D>> {
         let mut observer = None;
@@ -235,7 +235,7 @@ impl<D: Device> EngineBackend<D> {
         Ok(Job { queue, epoch: submission.epoch, waits, event, commands, observer })
     }
 
-    /// The commands of an operation, which keeps what they use.
+    /// The commands of an operation, which retain what they use.
     fn resolve(&self, point: Point, operation: &mut Operation<D>) -> Result<Commands<D>> {
         Ok(match operation {
             Operation::Record(record) => {
@@ -248,10 +248,10 @@ impl<D: Device> EngineBackend<D> {
                 dealloca.begin(point, &self.frontiers, &self.pending_allocas)?;
                 Commands::Own(SmallVec::new())
             }
-            // It waits natively, and has nothing to do.
-            Operation::Ending(_) => Commands::Own(SmallVec::new()),
+            // It waits natively, and has no commands.
+            Operation::ExecutionEnd(_) => Commands::Own(SmallVec::new()),
             Operation::Command(_) => {
-                return Err(bug("a command was not handed over as it is"));
+                return Err(bug("a single command was not submitted as it is"));
             }
             Operation::Alloca(_)
             | Operation::Await(_)
@@ -265,23 +265,23 @@ impl<D: Device> EngineBackend<D> {
     }
 }
 
-/// Puts back what a device has had no room for: the command that was handed over as it is, if it was one.
+/// Restores the work of a job for which the device had no room: its command, if the work was a command.
 #[cold]
-fn put_back<D: Device>(had_work: bool, work: &mut Option<Work<D>>, commands: Commands<D>) -> Result {
+fn put_back<D: Device>(had_work: bool, work: &mut Option<QueueWork<D>>, commands: Commands<D>) -> Result {
     if !had_work || work.is_some() {
         return Ok(());
     }
-    let missing = || misuse("had no room for a job and gave it back without its command");
+    let missing = || misuse("had no room for a job and returned it without its command");
     let Commands::Own(own) = commands else { return Err(missing()) };
     let command = own.into_iter().next().ok_or_else(missing)?;
-    *work = Some(Work { operation: Operation::Command(command), trace: None });
+    *work = Some(QueueWork { operation: Operation::Command(command), trace: None });
     Ok(())
 }
 
-/// The command of an operation that is nothing else.
+/// Takes the command of an operation that is only a command.
 #[inline(always)]
-fn take_command<D: Device>(work: &mut Option<Work<D>>) -> Option<Command<D>> {
-    if !matches!(work, Some(Work { operation: Operation::Command(_), .. })) {
+fn take_command<D: Device>(work: &mut Option<QueueWork<D>>) -> Option<Command<D>> {
+    if !matches!(work, Some(QueueWork { operation: Operation::Command(_), .. })) {
         return None;
     }
     match work.take()?.operation {
@@ -292,7 +292,7 @@ fn take_command<D: Device>(work: &mut Option<Work<D>>) -> Option<Command<D>> {
 
 impl<D: Device> Backend for EngineBackend<D> {
     type Timeline = IreeTimeline;
-    type Work = Work<D>;
+    type Work = QueueWork<D>;
     type Event = D::Event;
 
     fn devices(&self) -> Vec<DeviceSpec> {
@@ -332,8 +332,8 @@ impl<D: Device> Backend for EngineBackend<D> {
                     break;
                 }
                 Ok(Err(Rejected::Lost(failure))) => {
-                    // How many were accepted no longer matters: the engine ends them all, and the backend keeps what they use
-                    // as long as the hardware may touch it.
+                    // The number of accepted jobs no longer matters: the engine ends them all, and the backend
+                    // keeps what they use as long as the hardware may access it.
                     stop = Some(Submitted::lost(failure));
                     break;
                 }
@@ -350,7 +350,7 @@ impl<D: Device> Backend for EngineBackend<D> {
         self.device.create_event()
     }
 
-    fn try_early(&self, work: &mut Work<D>) -> Result<bool> {
+    fn try_early(&self, work: &mut QueueWork<D>) -> Result<bool> {
         let Operation::Alloca(alloca) = &mut work.operation else { return Ok(false) };
         let done = self.pending_allocas.allocate_early(alloca);
         if let Some(trace) = work.trace.as_ref().filter(|_| done) {
@@ -359,7 +359,7 @@ impl<D: Device> Backend for EngineBackend<D> {
         Ok(done)
     }
 
-    fn run(&self, task: HostTask, work: Work<D>) {
+    fn run(&self, task: HostTask, work: QueueWork<D>) {
         let trace = work.trace;
         if let Some(trace) = &trace {
             trace.ready();
@@ -373,7 +373,7 @@ impl<D: Device> Backend for EngineBackend<D> {
             Operation::HostCall(call) => {
                 let blocks = call.signals.is_some();
                 self.pool.run(move || {
-                    // A call that does not block its queue comes after the signals.
+                    // A non-blocking call runs after the signals.
                     if blocks {
                         call.run(trace.as_deref());
                         task.finish(Ok(()));
@@ -391,8 +391,8 @@ impl<D: Device> Backend for EngineBackend<D> {
                 task.finish(outcome);
             }),
             Operation::Collectives(collectives) => {
-                let waiting = self.waiting.clone();
-                collectives.start(&self.pool, &waiting, move |outcome| {
+                let running = self.collectives.clone();
+                collectives.start(&self.pool, &running, move |outcome| {
                     if let Some(trace) = &trace {
                         trace.done(outcome.as_ref().map(drop));
                     }
@@ -409,29 +409,30 @@ impl<D: Device> Backend for EngineBackend<D> {
             Operation::Record(_)
             | Operation::Command(_)
             | Operation::Execute { .. }
-            | Operation::Ending(_)
+            | Operation::ExecutionEnd(_)
             | Operation::Dealloca(_) => {
                 task.finish(Err(bug("an operation of a queue came to the host")));
             }
         }
     }
 
-    fn clean_up(&self, task: HostTask, work: Work<D>, why: &Failure) {
+    fn clean_up(&self, task: HostTask, work: QueueWork<D>, why: &Failure) {
         match &work.operation {
-            Operation::Ending(ending) => self.waiting.end_execution(ending, why, task),
+            Operation::ExecutionEnd(ending) => self.collectives.end_execution(ending, why, task),
             _ => task.finish(Err(why.clone())),
         }
     }
 
-    /// Buffers have release callbacks, and a call that was never made has signals. Memory goes back at once: a program that
-    /// sees that it is back may take its pool away. What was resolved early keeps no buffer with a release callback.
-    fn calls_back(&self, work: &Work<D>) -> bool {
+    /// True if releasing the work may call the program back: buffers have release callbacks, and a call that was
+    /// never made has signals. Memory is returned at once: a program that sees its return may release its pool.
+    /// Work with certain memory keeps no buffer with a release callback.
+    fn calls_back(&self, work: &QueueWork<D>) -> bool {
         match &work.operation {
             Operation::Dealloca(_)
             | Operation::Alloca(_)
             | Operation::Await(_)
             | Operation::Command(_)
-            | Operation::Ending(_) => false,
+            | Operation::ExecutionEnd(_) => false,
             Operation::Record(_)
             | Operation::Execute { .. }
             | Operation::HostCall(_)
@@ -441,14 +442,14 @@ impl<D: Device> Backend for EngineBackend<D> {
         }
     }
 
-    fn reclaim(&self, ended: Ended<Work<D>>) {
+    fn reclaim(&self, ended: Ended<QueueWork<D>>) {
         let _inside = teardown::enter();
         if let Some(point) = ended.point {
             self.frontiers.advance(point);
             self.completions.ended(point);
         }
         if let Some(work) = ended.work {
-            // For a device that does not say when what ran; it comes after the signals, and better late than never.
+            // For a device that does not report times. The record comes after the signals.
             if let Some(trace) = &work.trace {
                 trace.done(ended.outcome.as_ref().map(drop));
             }
@@ -463,7 +464,7 @@ impl<D: Device> Backend for EngineBackend<D> {
                         signals.signal_or_fail(Err(failure));
                     }
                 }
-                // It was never begun, as what was bounced was never used.
+                // The return was never begun, as the bounce buffer was never used.
                 Operation::Return(bounce) => {
                     if let Err(failure) = &ended.outcome {
                         bounce.fail(failure);

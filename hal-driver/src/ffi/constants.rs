@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Constants of IREE's whose C type is wider than the field that holds them, each with the field's type.
+//! Constants of IREE's whose C type is wider than the field that has them, each with the field's type.
 #![expect(
     clippy::cast_possible_truncation,
     reason = "IREE declares the numbers as plain enumerations and keeps them in smaller fields"

@@ -11,20 +11,19 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// A C object that is counted.
+/// A reference-counted C object.
 ///
 /// # Safety
 ///
 /// `retain` and `release` count references of a live object, on any thread.
 pub(crate) unsafe trait Counted {
-    /// Adds a reference.
     ///
     /// # Safety
     ///
     /// The object is alive.
     unsafe fn retain(object: *mut Self);
 
-    /// Takes a reference away; the last one destroys the object.
+    /// Removes a reference; removing the last one destroys the object.
     ///
     /// # Safety
     ///
@@ -73,18 +72,18 @@ counted! {
 /// # Invariants
 ///
 /// The object is alive for `'a`.
-pub(crate) struct Lent<'a, T>(NonNull<T>, PhantomData<&'a T>);
+pub(crate) struct Borrowed<'a, T>(NonNull<T>, PhantomData<&'a T>);
 
-impl<T> Clone for Lent<'_, T> {
+impl<T> Clone for Borrowed<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Lent<'_, T> {}
+impl<T> Copy for Borrowed<'_, T> {}
 
-impl<'a, T> Lent<'a, T> {
-    /// What a pointer points at.
+impl<'a, T> Borrowed<'a, T> {
+    /// The object at a pointer, unless it is null.
     ///
     /// # Safety
     ///
@@ -93,12 +92,12 @@ impl<'a, T> Lent<'a, T> {
         NonNull::new(object).map(|object| Self(object, PhantomData))
     }
 
-    /// The object, for a call.
+    /// The pointer, for a call to C.
     pub(crate) fn get(self) -> *mut T {
         self.0.as_ptr()
     }
 
-    /// The same, where something is missing without it.
+    /// The same; null is refused with the message `missing`.
     ///
     /// # Safety
     ///
@@ -109,10 +108,11 @@ impl<'a, T> Lent<'a, T> {
     }
 }
 
-impl<T: Counted> Lent<'_, T> {
-    /// A reference of our own.
+impl<T: Counted> Borrowed<'_, T> {
+    /// A new reference.
     pub(crate) fn retain(self) -> Retained<T> {
-        // SAFETY: the object is alive as long as it is lent, by the invariant of `Lent`. The new reference is that of the result, as `Retained` asks.
+        // SAFETY: the object is alive for `'a`, by the invariant of `Borrowed`. The result owns the new reference,
+        // as `Retained` requires.
         unsafe { T::retain(self.get()) };
         Retained(self.0)
     }
@@ -131,17 +131,17 @@ unsafe impl<T: Counted> Send for Retained<T> {}
 unsafe impl<T: Counted> Sync for Retained<T> {}
 
 impl<T: Counted> Retained<T> {
-    /// A reference of our own to an object that C lends us.
+    /// Retains an object of C's.
     ///
     /// # Safety
     ///
     /// The object is alive, or the pointer is null.
     pub(crate) unsafe fn retain(object: *mut T) -> Option<Self> {
         // SAFETY: the object is alive or the pointer null, as the caller promises.
-        unsafe { Lent::new(object) }.map(Lent::retain)
+        unsafe { Borrowed::new(object) }.map(Borrowed::retain)
     }
 
-    /// Takes over a reference that C gives us.
+    /// Takes over a reference from C.
     ///
     /// # Safety
     ///
@@ -150,17 +150,17 @@ impl<T: Counted> Retained<T> {
         NonNull::new(object).map(Self)
     }
 
-    /// The object, for a call.
+    /// The pointer, for a call to C.
     pub(crate) fn get(&self) -> *mut T {
         self.0.as_ptr()
     }
 
-    /// The object, for as long as this reference.
-    pub(crate) fn lend(&self) -> Lent<'_, T> {
-        Lent(self.0, PhantomData)
+    /// The object, borrowed from this reference.
+    pub(crate) fn lend(&self) -> Borrowed<'_, T> {
+        Borrowed(self.0, PhantomData)
     }
 
-    /// Hands the reference to C.
+    /// Gives the reference to C.
     pub(crate) fn into_raw(self) -> *mut T {
         let object = self.0.as_ptr();
         std::mem::forget(self);
@@ -169,11 +169,12 @@ impl<T: Counted> Retained<T> {
 }
 
 impl Retained<sys::iree_hal_buffer_t> {
-    /// Releases the reference, unless it is the last one: that is given back, as what it ends may call the program.
+    /// Releases the reference unless it is the last one, which is returned: its release may call the program.
     pub(crate) fn release_unless_last(self) -> Option<Self> {
-        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, by the invariant of `Retained`.
+        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, by the invariant of
+        // `Retained`.
         let count = unsafe { AtomicI32::from_ptr(&raw mut (*self.get()).resource.ref_count) };
-        // As IREE releases: what was done with the buffer comes before whatever its last owner does.
+        // With IREE's ordering of releases: every use of the buffer happens before its destruction.
         let fewer = |count: i32| (count > 1).then_some(count - 1);
         match count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer) {
             Ok(_) => {
@@ -200,11 +201,11 @@ impl<T: Counted> Drop for Retained<T> {
     }
 }
 
-/// A host allocator of the program's.
+/// A host allocator of the program.
 ///
 /// # Invariants
 ///
-/// It may be used on any thread, for as long as anything lives that was made with it.
+/// It may be used on any thread, as long as any of its allocations lives.
 #[derive(Clone, Copy)]
 pub(crate) struct HostAllocator(sys::iree_allocator_t);
 
@@ -214,7 +215,7 @@ unsafe impl Send for HostAllocator {}
 unsafe impl Sync for HostAllocator {}
 
 impl HostAllocator {
-    /// The allocator that C names.
+    /// The allocator from C.
     ///
     /// # Safety
     ///
@@ -223,13 +224,13 @@ impl HostAllocator {
         Self(allocator)
     }
 
-    /// The allocator, for a call.
+    /// The allocator, for a call to C.
     pub(crate) fn raw(self) -> sys::iree_allocator_t {
         self.0
     }
 }
 
-/// Puts an object of ours into memory of the host allocator, which C expects to pay for what it sees.
+/// Moves an object of ours into memory of C's host allocator, which must account for it.
 pub(crate) fn allocate<T>(allocator: HostAllocator, value: T) -> Result<NonNull<T>> {
     const { assert!(align_of::<T>() <= 16, "host allocators align to 16 bytes") };
     let mut memory: *mut c_void = std::ptr::null_mut();
@@ -245,7 +246,7 @@ pub(crate) fn allocate<T>(allocator: HostAllocator, value: T) -> Result<NonNull<
     })
 }
 
-/// Drops an object of ours and gives its memory back.
+/// Drops an object of ours and frees its memory.
 ///
 /// # Safety
 ///
@@ -262,7 +263,7 @@ pub(crate) unsafe fn free<T>(allocator: HostAllocator, object: *mut T) {
 ///
 /// # Invariants
 ///
-/// `start` is a block of `allocator`, which this alone gives back.
+/// `start` is a block of `allocator`, which only this frees.
 pub(crate) struct HostMemory {
     start: NonNull<c_void>,
     allocator: HostAllocator,
@@ -282,7 +283,7 @@ impl HostMemory {
         Ok(Self { start, allocator })
     }
 
-    /// Where it begins, as long as it lives.
+    /// Its address, valid as long as it lives.
     pub(crate) fn start(&self) -> *mut c_void {
         self.start.as_ptr()
     }
@@ -295,7 +296,7 @@ impl Drop for HostMemory {
     }
 }
 
-/// Where a C caller wants a result: written once, and only on success.
+/// A result for a C caller: written once, and only on success.
 ///
 /// # Invariants
 ///
@@ -318,8 +319,8 @@ impl<T> Out<T> {
     }
 }
 
-/// A slice that C lends us for one call. Elements at no address are refused: to take them for none would be to do something else
-/// than what was asked for.
+/// A slice of C's, borrowed for one call. A null pointer with elements is refused: treating it as empty would do
+/// something else than was asked.
 ///
 /// # Safety
 ///
@@ -338,11 +339,11 @@ pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> Result<&'a [T
 
 #[cold]
 fn at_no_address(count: usize) -> Failure {
-    invalid(format!("{count} of something were passed at no address (a null pointer)"))
+    invalid(format!("{count} elements were passed with a null pointer"))
 }
 
-/// Text that C lends us for one call, by which something is named. What is not UTF-8 is refused: to take it for nothing would be to
-/// take what nothing names, such as the default device.
+/// Text of C's that names something, borrowed for one call. Text that is not UTF-8 is refused: treating it as empty
+/// would select something that it does not name, such as the default device.
 ///
 /// # Safety
 ///
@@ -353,7 +354,7 @@ pub(crate) unsafe fn named<'a>(view: sys::iree_string_view_t, what: &str) -> Res
     std::str::from_utf8(bytes).map_err(|error| invalid(format!("{what} is not UTF-8: {error}")))
 }
 
-/// What C lends us for one call, and must; otherwise what it is to be.
+/// A structure of C's, borrowed for one call. Null is refused with the message `what`.
 ///
 /// # Safety
 ///
@@ -363,7 +364,7 @@ pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Result<&'
     unsafe { pointer.as_ref() }.ok_or_else(|| invalid(format!("{what} (a null pointer was passed)")))
 }
 
-/// Bytes that C lends us for one call, from an offset on.
+/// Bytes of C's from an offset on, borrowed for one call.
 ///
 /// # Safety
 ///
@@ -376,23 +377,22 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, offset: usize, count: usize)
     unsafe { slice(start, count) }
 }
 
-/// A size of IREE's, which has as many bits as an address, as a size of ours, which has as many as a device's memory.
+/// A size of IREE's, which has as many bits as an address, as a size of ours, which has 64.
 pub(crate) fn to_u64(size: sys::iree_device_size_t) -> u64 {
     size as u64
 }
 
-/// A length of IREE's, where the largest means "to the end".
+/// A length of IREE's, whose largest value means "to the end".
 pub(crate) fn extent(length: sys::iree_device_size_t) -> u64 {
     if length == sys::iree_device_size_t::MAX { u64::MAX } else { to_u64(length) }
 }
 
-/// A size of ours as one of IREE's. What does not fit is more than anything IREE could have.
+/// A size of ours as one of IREE's. A size that does not fit becomes the largest, which no memory has.
 pub(crate) fn to_device_size(size: u64) -> sys::iree_device_size_t {
     sys::iree_device_size_t::try_from(size).unwrap_or(sys::iree_device_size_t::MAX)
 }
 
-/// What every HAL object of ours begins with. IREE counts references in it, on any thread, while others have the object
-/// shared.
+/// The header of every HAL object. IREE counts references in it, on any thread, while others share the object.
 #[repr(C)]
 pub(crate) struct Header(UnsafeCell<sys::iree_hal_resource_t>);
 
@@ -401,7 +401,7 @@ pub(crate) fn resource<V>(vtable: *const V) -> Header {
     Header(UnsafeCell::new(sys::iree_hal_resource_t { ref_count: 1, vtable: vtable.cast() }))
 }
 
-/// A pointer to C's own data that we keep but never look at.
+/// A pointer to C's data that the driver keeps but never reads.
 pub(crate) struct Opaque(pub(crate) *mut c_void);
 
 // SAFETY: never looked at here, only handed back to C.

@@ -10,7 +10,6 @@ use hal_semaphore::{Code, EngineError, Failure, SubmitError};
 use hal_sys as sys;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The result type of this crate.
 pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 
 /// A status that owns nothing: success.
@@ -21,7 +20,7 @@ pub(crate) fn view(text: &str) -> sys::iree_string_view_t {
     sys::iree_string_view_t { data: text.as_ptr().cast(), size: text.len() }
 }
 
-/// Text that C lends us for one call. What is not UTF-8 reads as empty, which is no name of anything.
+/// Text of C's, borrowed for one call. Text that is not UTF-8 reads as empty, which names nothing.
 ///
 /// # Safety
 ///
@@ -35,7 +34,7 @@ pub(crate) unsafe fn text<'a>(view: sys::iree_string_view_t) -> &'a str {
     std::str::from_utf8(bytes).unwrap_or("")
 }
 
-/// The status of a failure, owned by the receiver.
+/// The status of a failure. The receiver owns it.
 pub(crate) fn raw(failure: &Failure) -> sys::iree_status_t {
     // SAFETY: the text is copied. Other ways of making a status keep a pointer to it.
     unsafe {
@@ -50,18 +49,19 @@ pub(crate) fn raw(failure: &Failure) -> sys::iree_status_t {
 
 /// The code of a status.
 pub(crate) fn code(status: sys::iree_status_t) -> Code {
-    // A status keeps its code in the lowest bits of its address; success has none.
+    // A status has its code in the lowest bits of its address; success has none.
     let code = status.addr() & sys::IREE_STATUS_CODE_MASK as usize;
     Code::from_number(u32::try_from(code).unwrap_or(0))
 }
 
-/// What a status says, without consuming it: its message, and what was added to that on its way here.
+/// The failure of a status, without consuming it: its message with all annotations.
 ///
 /// # Safety
 ///
 /// The status is alive, and not success.
 pub(crate) unsafe fn describe(status: sys::iree_status_t) -> Failure {
-    // SAFETY: the status is alive, as the function asks; the message is copied before it can go, and the visitor gets the text that it is for.
+    // SAFETY: the status is alive, as the function asks; the message is copied before the status can go, and the
+    // visitor gets the text as its user data.
     let message = unsafe {
         let mut message = text(sys::iree_status_message(status)).to_owned();
         let payloads =
@@ -81,7 +81,7 @@ pub(crate) unsafe fn describe(status: sys::iree_status_t) -> Failure {
     Failure::new(code(status), String::from_utf8_lossy(text).trim_end_matches(['\0', '\n']).to_owned())
 }
 
-/// Adds an annotation to a text, apart as IREE prints it.
+/// Appends an annotation to a text, separated as IREE prints it.
 ///
 /// # Safety
 ///
@@ -90,7 +90,8 @@ unsafe extern "C" fn annotation(
     message: *mut std::ffi::c_void,
     payload: *const sys::iree_status_payload_t,
 ) -> sys::iree_status_t {
-    // SAFETY: the payload is alive and the text exclusively the caller's, as it promises; the buffer has as many bytes as it says, the last one for a zero.
+    // SAFETY: the payload is alive and the text exclusively the caller's, as it promises; the buffer has the given
+    // capacity, including the terminating zero.
     unsafe {
         if sys::iree_status_payload_type(payload) != sys::IREE_STATUS_PAYLOAD_TYPE_MESSAGE {
             return OK;
@@ -138,7 +139,7 @@ pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
     }
 }
 
-/// Runs a slot that cannot report: after a panic it answers `otherwise`.
+/// Runs a slot that cannot report an error: after a panic it returns `otherwise`.
 pub(crate) fn guard_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(slot)).unwrap_or_else(|payload| {
         drop(Failure::panicked("the driver", payload));
@@ -148,13 +149,13 @@ pub(crate) fn guard_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
 
 macro_rules! missing {
     ($($missing:ident => $name:literal,)*) => {
-        /// Something that is not there on purpose.
+        /// A feature that is left out on purpose.
         #[derive(Clone, Copy)]
         pub(crate) enum Missing {
             $($missing,)*
         }
 
-        /// Everything that answers `UNIMPLEMENTED`, by the name that its message has.
+        /// The names of everything that answers `UNIMPLEMENTED`, as in its messages.
         pub const UNIMPLEMENTED: &[&str] = &[$($name,)*];
 
         impl Missing {
@@ -176,12 +177,12 @@ missing! {
     CustomArguments => "a dispatch with custom arguments",
 }
 
-/// A failure that says that something is not there on purpose. No other function makes one with this code.
+/// The failure of a feature that is left out on purpose. No other function uses this code.
 pub(crate) fn unimplemented(what: Missing) -> Failure {
     Failure::new(Code::Unimplemented, format!("{} is not available on this device", what.name()))
 }
 
-/// A failure that says that a device has nothing of the kind, where IREE's interface names this answer.
+/// The failure of a device that lacks something, where IREE's interface specifies this code.
 pub(crate) fn unavailable(what: &str) -> Failure {
     Failure::new(Code::Unavailable, format!("{what} is not supported by this device"))
 }
@@ -203,19 +204,19 @@ pub(crate) fn refused(error: &SubmitError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// What cannot be if this library is right: better told than gone on with.
+/// The failure of an impossible case, which is a bug of this library.
 #[cold]
 pub(crate) fn bug(what: &str) -> Failure {
     Failure::new(Code::Internal, format!("{what}; this is a bug of the driver"))
 }
 
-/// What a backend may not do.
+/// The failure of a backend that breaks its contract.
 #[cold]
 pub(crate) fn misuse(what: &str) -> Failure {
     Failure::new(Code::Internal, format!("the backend {what}; this is a bug of the backend"))
 }
 
-/// A backend that declares an impossible device.
+/// The failure of a backend that declares an impossible device.
 pub(crate) fn impossible(error: &EngineError) -> Failure {
     Failure::new(Code::Internal, error.to_string())
 }

@@ -2,20 +2,21 @@
 
 //! Stream-ordered allocation: reservations from pools, and waiting for memory without a thread.
 //!
-//! A [transient buffer](crate::memory::transient) gets a reservation of a pool when its `queue_alloca` happens and gives it back when its
-//! `queue_dealloca` goes to its queue, with the *death frontier* of that queue's epoch: the pool may hand the bytes to
-//! the next allocation at once, which then waits for the frontier. So there are three ways to get memory: now; after a
-//! frontier ([`Attempt::Frontier`]); and when something else is given back ([`Attempt::Exhausted`]). The last two
-//! *park* the operation on IREE's frontier tracker or its proactor, and no thread sleeps.
+//! A [transient buffer](crate::memory::transient) gets a reservation of a pool when its `queue_alloca` happens, and
+//! returns it when its `queue_dealloca` goes to its queue, with the *death frontier* of that queue's epoch: the
+//! pool may give the bytes to the next allocation at once, which then waits for the frontier. So an allocation gets
+//! memory in one of three ways: now; after a frontier ([`Attempt::Frontier`]); or when other memory is returned
+//! ([`Attempt::Exhausted`]). The last two register the operation with IREE's frontier tracker or its proactor, and
+//! no thread sleeps.
 //!
-//! IREE's TLSF pool, the default one, cannot be told so: when it splits a free block that came together from several, the
-//! rest has no frontier any more, and memory goes out that is still in use. It gets memory back when the deallocation has
-//! ended. In return it is asked *early*, when the waits of an allocation are certain to be reached, so that what uses the
-//! memory goes to the device without the host. What is out early is bounded, and an operation that needs memory now comes first
-//! ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
+//! IREE's TLSF pool, the default, does not support this: when it splits a free block that was merged from several,
+//! the remainder has no frontier, and the pool gives out memory that is still in use. It gets memory back when the
+//! deallocation has ended. In return it allocates *early*, as soon as the waits of an allocation are certain to be
+//! reached, so that the users of the memory go to the device without the host. Early memory is bounded, and an
+//! operation that needs memory now comes first ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
 //!
-//! A pending allocation is counted twice: by IREE until its callback has run, and by the list of all of them, from which
-//! either the callback or the end of the device takes it, and the one that takes it ends the operation.
+//! A pending allocation is counted twice: by IREE until its callback has run, and by the list of all pending ones.
+//! Either the callback or the device's end takes it from the list, and that one ends the operation.
 
 use crate::ffi::constants::NOTIFICATION_WAIT;
 use crate::ffi::object::{Retained, to_device_size};
@@ -42,30 +43,30 @@ pub(crate) struct Alloca {
     pub(crate) pool: Pool,
     pub(crate) params: sys::iree_hal_buffer_params_t,
     pub(crate) length: u64,
-    /// Whether the program allows memory that others may still be using.
+    /// True if the program allows memory that others may still be using.
     pub(crate) may_wait: bool,
-    /// The buffer that is to get the memory.
+    /// The buffer that gets the memory.
     pub(crate) buffer: TransientBuffer,
-    /// How many bytes may be out before the waits of their allocations are reached, this one's included. Nothing where
-    /// the pool is not one of the device's own.
+    /// The most bytes that may be allocated before their waits are reached, this allocation included; 0 for a pool
+    /// of the program's.
     pub(crate) early_limit: u64,
-    /// Whether the buffer got its memory before the waits were reached.
+    /// True if the buffer got its memory before the waits were reached.
     pub(crate) is_early: bool,
 }
 
-/// The result of asking a pool for memory.
+/// The result of a pool's reservation.
 pub(crate) enum Attempt {
     /// The buffer has its memory.
     Done,
     /// The pool has given memory that is free once its frontier is reached.
     Frontier(Reservation),
-    /// There is none now.
+    /// The pool has no memory now.
     Exhausted,
 }
 
 impl Alloca {
-    /// Asks the pool for memory.
-    fn ask(&self, flags: sys::iree_hal_pool_reserve_flags_t) -> Result<Attempt> {
+    /// Reserves memory in the pool.
+    fn try_reserve(&self, flags: sys::iree_hal_pool_reserve_flags_t) -> Result<Attempt> {
         let mut reservation = sys::iree_hal_pool_reservation_t::default();
         let mut info = sys::iree_hal_pool_acquire_info_t::default();
         let mut result = sys::IREE_HAL_POOL_ACQUIRE_EXHAUSTED as sys::iree_hal_pool_acquire_result_t;
@@ -102,7 +103,7 @@ impl Alloca {
         }
     }
 
-    /// Gives the buffer memory that may be used at once.
+    /// Gives the buffer memory that is usable at once.
     fn commit(&self, reservation: Reservation) -> Result {
         self.buffer.commit(self.params, reservation)
     }
@@ -113,28 +114,28 @@ pub(crate) struct Dealloca {
     buffer: TransientBuffer,
     /// The device's own pools.
     own: Arc<OwnPools>,
-    /// The memory is gone from the buffer, though perhaps not yet back in the pool.
+    /// The buffer has lost its memory, which the pool may not have back yet.
     begun: bool,
-    /// The pool of the device's own that the memory is on its way back to.
+    /// The device's own pool that gets the memory back.
     returns: Option<Pool>,
 }
 
 impl Dealloca {
-    /// The deallocation of a buffer. Until it goes to its queue the buffer is as it was: other devices may still be asked to
-    /// read it before.
+    /// The deallocation of a buffer. The buffer stays as it is until the deallocation goes to its queue: other
+    /// devices may read it until then.
     pub(crate) fn new(buffer: TransientBuffer, own: Arc<OwnPools>) -> Self {
         Self { buffer, own, begun: false, returns: None }
     }
 
-    /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
-    /// told may hand the memory out again to an allocation that waits for this point.
+    /// Called when the deallocation goes to its queue: every user of the memory is on a queue before it. A pool
+    /// that supports frontiers may give the memory to an allocation that waits for this point.
     pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, allocas: &PendingAllocas) -> Result {
         if self.begun {
             return Ok(());
         }
         if !self.buffer.decommit() {
             let message =
-                "the buffer has no memory to give back: it was deallocated before, or never allocated";
+                "the buffer has no memory to deallocate: it was deallocated before, or never allocated";
             return Err(Failure::new(Code::FailedPrecondition, message));
         }
         if self.buffer.pool().is_some_and(|pool| !self.own.is_kind_of(pool))
@@ -148,23 +149,22 @@ impl Dealloca {
         Ok(())
     }
 
-    /// The operation is over, and its point counts as reached. One that never went to its queue leaves
-    /// the buffer as it is.
+    /// Called when the operation has ended, with its point if it went to its queue; otherwise the buffer stays as
+    /// it is.
     pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, allocas: &PendingAllocas) {
         if !self.begun {
             return;
         }
 
-        // What could not go back early does now; otherwise it is gone and this does nothing. IREE's pool looks for free
-        // memory in the slab that it got some for last, and else in those that it got some for with a frontier. So it
-        // gets one: the pool of a program the point's own, which its owner may know of, and ours one that is reached for
-        // good.
+        // Returns the memory if `begin` did not. IREE's pool looks for free memory in the slab that it used last,
+        // and otherwise among blocks that were returned with a frontier. So it gets a frontier: a program's pool
+        // that of the point, which its owner may know, and our own pool one that is always reached.
         let frontier = match self.buffer.pool() {
             Some(pool) if self.own.contains(pool) => Some(frontier::done()),
             _ => point.and_then(|point| frontiers.at(point)),
         };
         self.buffer.release(frontier.as_ref());
-        // A pool of the program's may be gone by now.
+        // A program's pool may be gone by now.
         if let Some(pool) = self.returns {
             allocas.returning.fetch_sub(1, Ordering::SeqCst);
             pool.notify();
@@ -176,17 +176,17 @@ impl Dealloca {
 ///
 /// # Invariants
 ///
-/// One of the waiter and the operation is submitted, once. From then until its callback it is IREE's, which has a reference
-/// to this. Nothing else reads or writes either of them after that.
+/// Either the waiter or the operation is submitted, once. From then until its callback it is IREE's, which holds a
+/// reference to this. Nothing else reads or writes either of them after that.
 struct PendingAlloca {
     allocas: Arc<PendingAllocas>,
     waiter: UnsafeCell<sys::iree_async_frontier_waiter_t>,
     operation: UnsafeCell<sys::iree_async_notification_wait_operation_t>,
     alloca: Alloca,
-    /// Where it waits for a frontier, in the group that the device was in then; null if it waits for a notification. The
-    /// frontiers of the device keep it.
+    /// The tracker of the frontier that it waits for, of the group that the device was in then; null if it waits
+    /// for a notification. The device's frontiers keep it alive.
     tracker: *mut sys::iree_async_frontier_tracker_t,
-    /// Taken by the one that ends the operation: the task, and the memory that is not usable yet.
+    /// The task and the memory that is not usable yet. The thread that ends the operation takes them.
     task: Mutex<Option<(HostTask, Option<Reservation>)>>,
 }
 
@@ -199,9 +199,9 @@ unsafe impl Sync for PendingAlloca {}
 pub(crate) struct PendingAllocas {
     frontiers: Arc<Frontiers>,
     proactor: Arc<Proactor>,
-    /// How many bytes are out before the waits of their allocations are reached.
+    /// The bytes that are allocated before their waits are reached.
     early: AtomicU64,
-    /// Deallocations that have their place in a queue, and whose memory is not back yet.
+    /// Deallocations that are queued and have not returned their memory yet.
     returning: AtomicU64,
     state: Mutex<State>,
     empty: Condvar,
@@ -209,17 +209,17 @@ pub(crate) struct PendingAllocas {
 
 #[derive(Default)]
 struct State {
-    pending: Vec<Entry>,
-    /// How many callbacks IREE still owes.
+    pending: Vec<PendingEntry>,
+    /// Callbacks that IREE has not made yet.
     owed: usize,
     closed: bool,
 }
 
-/// An allocation that waits. It is taken back by the thread that finds both that IREE has it and that the list is closed: the end of the device, or
-/// else the thread that enters it.
-struct Entry {
+/// A pending allocation. The thread that finds it both registered and the list closed cancels it: the device's
+/// teardown, or the thread that registers it.
+struct PendingEntry {
     pending: Arc<PendingAlloca>,
-    /// IREE has it.
+    /// True once IREE has it.
     is_registered: bool,
 }
 
@@ -230,36 +230,36 @@ impl PendingAllocas {
         Arc::new(Self { frontiers, proactor, early, returning, state, empty: Condvar::new() })
     }
 
-    /// Does an allocation before its waits are reached, if the pool has memory at hand and not much is out like that
-    /// already: operations that need memory now come before those that will need it soon. Errors are ignored: the allocation
-    /// is tried again once its waits are reached.
+    /// Allocates before the waits are reached, if the pool has memory and little is allocated early: operations
+    /// that need memory now come before those that will need it soon. Errors are ignored: the allocation is retried
+    /// once its waits are reached.
     pub(crate) fn allocate_early(&self, alloca: &mut Alloca) -> bool {
         let early = self.early.fetch_add(alloca.length, Ordering::SeqCst);
         let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.early_limit);
         let at_hand = sys::IREE_HAL_POOL_RESERVE_FLAG_DISALLOW_GROWTH as sys::iree_hal_pool_reserve_flags_t;
-        alloca.is_early = is_little && matches!(alloca.ask(at_hand), Ok(Attempt::Done));
+        alloca.is_early = is_little && matches!(alloca.try_reserve(at_hand), Ok(Attempt::Done));
         if !alloca.is_early {
             self.early.fetch_sub(alloca.length, Ordering::SeqCst);
         }
         alloca.is_early
     }
 
-    /// Asks the pool for memory that is needed now. If there is none because others were early, or while some is on its
-    /// way back, that will come.
+    /// Reserves memory that is needed now. If the pool has none because of early allocations or pending returns,
+    /// the result is `Exhausted` and memory will come.
     pub(crate) fn attempt(&self, alloca: &Alloca) -> Result<Attempt> {
-        // A pool that the program brings answers for itself.
+        // A program's pool decides for itself.
         let returning = alloca.early_limit > 0 && self.returning.load(Ordering::SeqCst) > 0;
         let early = returning || self.early.load(Ordering::SeqCst) > 0;
         let may_wait =
             sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;
-        match alloca.ask(may_wait) {
+        match alloca.try_reserve(may_wait) {
             Err(failure) if early && failure.code() == Code::ResourceExhausted => Ok(Attempt::Exhausted),
             attempt => attempt,
         }
     }
 
-    /// An allocation has ended: whatever it got is not early any more. Operations that wait for memory that was out early
-    /// learn now whether there is any.
+    /// Called when an allocation has ended: its memory is not early any more. Operations that wait for early memory
+    /// now find out whether there is any.
     pub(crate) fn end(&self, alloca: &Alloca) {
         if !alloca.is_early || self.early.fetch_sub(alloca.length, Ordering::SeqCst) > alloca.length {
             return;
@@ -267,7 +267,7 @@ impl PendingAllocas {
         alloca.pool.notify();
     }
 
-    /// Does an allocation whose waits are reached: now, or when there is memory.
+    /// Performs an allocation whose waits are reached: now, or when there is memory.
     pub(crate) fn allocate(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
         match self.attempt(&alloca) {
             Ok(Attempt::Done) => task.finish(Ok(())),
@@ -277,7 +277,7 @@ impl PendingAllocas {
         }
     }
 
-    /// Goes on from an attempt that was made before.
+    /// Continues after an earlier attempt.
     pub(crate) fn resume(self: &Arc<Self>, alloca: Alloca, reservation: Option<Reservation>, task: HostTask) {
         match reservation {
             Some(reservation) => self.park_on_frontier(alloca, reservation, task),
@@ -306,11 +306,11 @@ impl PendingAllocas {
             return None;
         }
         state.owed += 1;
-        state.pending.push(Entry { pending: pending.clone(), is_registered: false });
+        state.pending.push(PendingEntry { pending: pending.clone(), is_registered: false });
         Some(pending)
     }
 
-    /// IREE has it now, if its callback has not come yet.
+    /// Records that IREE has the operation, unless its callback came first.
     fn registered(&self, pending: &Arc<PendingAlloca>) {
         let mut state = self.state.lock();
         let is_closed = state.closed;
@@ -319,7 +319,7 @@ impl PendingAllocas {
         entry.is_registered = true;
         drop(state);
         if is_closed {
-            pending.take_back();
+            pending.cancel();
         }
     }
 
@@ -361,16 +361,16 @@ impl PendingAllocas {
     }
 
     fn park_on_pool(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
-        // SAFETY: the pool outlives the allocation, which has not ended, and keeps its notification. Once the allocation has
-        // ended the program may let go of the pool, so the reference is our own.
+        // SAFETY: the pool outlives the allocation, which has not ended, and keeps its notification. Once the
+        // allocation has ended the program may release the pool, so this keeps its own reference.
         let Some(notification) = (unsafe { Retained::retain(alloca.pool.notification()) }) else {
-            let message = "the pool is exhausted and has no way to say when it is not";
+            let message = "the pool is exhausted and has no notification of returned memory";
             return task.finish(Err(Failure::new(Code::ResourceExhausted, message)));
         };
         let notification = notification.get();
         // SAFETY: the reference is ours until we return.
         unsafe {
-            // Look again after we have begun to listen, so that no release can slip between.
+            // Try again after the observation has begun, so that no release slips in between.
             let token = sys::iree_async_notification_begin_observe(notification);
             match self.attempt(&alloca) {
                 Ok(Attempt::Done) => task.finish(Ok(())),
@@ -433,14 +433,14 @@ impl PendingAllocas {
         self.registered(pending);
     }
 
-    /// Ends what is pending, now and from now on, and waits until IREE has nothing of it left.
+    /// Ends all pending allocations and refuses later ones; waits until IREE has returned all of them.
     pub(crate) fn close(&self, limit: Duration) -> bool {
         let mut state = self.state.lock();
         state.closed = true;
         let registered = state.pending.iter().filter(|entry| entry.is_registered);
         let registered: Vec<_> = registered.map(|entry| entry.pending.clone()).collect();
         drop(state);
-        registered.iter().for_each(PendingAlloca::take_back);
+        registered.iter().for_each(PendingAlloca::cancel);
         let end = Instant::now() + limit;
         let mut state = self.state.lock();
         while state.owed > 0 {
@@ -466,14 +466,14 @@ impl PendingAlloca {
         }
     }
 
-    /// Fails the operation because the device ends, and asks IREE to give back what it has of it.
-    fn take_back(self: &Arc<Self>) {
-        // SAFETY: registered with exactly one of them. A wait that was taken out of the tracker has no callback any more,
-        // so we give IREE's reference back ourselves.
+    /// Fails the operation because the device ends, and cancels it at IREE.
+    fn cancel(self: &Arc<Self>) {
+        // SAFETY: it is registered with exactly one of them. A wait that was cancelled in the tracker makes no
+        // callback, so IREE's reference is released here.
         unsafe {
             if !self.tracker.is_null() {
-                // The tracker reads the pool's frontier until then, so the reservation stays as long. Where the callback is on
-                // its way it ends the operation.
+                // The tracker reads the pool's frontier until then, so the reservation stays as long. If the
+                // callback is about to run, it ends the operation.
                 if sys::iree_async_frontier_tracker_cancel_wait(self.tracker, self.waiter.get()) {
                     self.fail(closed());
                     self.allocas.leave(self);
@@ -482,7 +482,7 @@ impl PendingAlloca {
             } else {
                 self.fail(closed());
                 let operation = &raw mut (*self.operation.get()).base;
-                // What cannot be cancelled is on its way.
+                // An operation that cannot be cancelled makes its callback.
                 drop(check(sys::iree_async_proactor_cancel(self.allocas.proactor.get(), operation)));
             }
         }
@@ -536,7 +536,7 @@ mod tests {
     use hal_semaphore::testing::{Job, SoftBackend, device};
     use hal_semaphore::{Action, Affinity, Engine, Semaphore};
 
-    /// The device may end after an allocation is entered and before IREE has it.
+    /// The device ends after an allocation is entered and before IREE has it.
     #[test]
     fn buffer_that_iree_gets_after_the_end_of_the_device_is_taken_back() {
         let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
@@ -557,7 +557,7 @@ mod tests {
             usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
             ..Default::default()
         };
-        // SAFETY: everything lives through the calls; what is made is adopted once.
+        // SAFETY: everything lives through the calls; each new object is adopted once.
         let (buffer, notification) = unsafe {
             let (pool, out) = (null_mut(), &raw mut buffer);
             check(sys::iree_hal_device_queue_alloca(
@@ -592,7 +592,7 @@ mod tests {
             while !allocas.state.lock().closed {
                 std::thread::yield_now();
             }
-            // It has looked at what is pending by then.
+            // The observer has listed the pending operations by then.
             std::thread::sleep(Duration::from_millis(20));
             // SAFETY: the notification is retained, and observed meanwhile.
             unsafe {
@@ -600,7 +600,7 @@ mod tests {
                 allocas.submit(&pending, notification.get(), token);
                 sys::iree_async_notification_end_observe(notification.get());
             }
-            assert!(closing.join().unwrap(), "IREE still has it");
+            assert!(closing.join().unwrap(), "IREE still has the operation");
         });
         assert_eq!(done.query().unwrap_err().code(), Code::Cancelled);
     }

@@ -8,7 +8,7 @@ use crate::ffi::object::{
 };
 use crate::ffi::status::{OK, Result, guard, guard_or, invalid};
 use crate::memory::backing::{DeviceMemory, Parent};
-use crate::memory::buffer::{Buffer, BufferSpec, Release};
+use crate::memory::buffer::{Buffer, BufferSpec, ReleaseCallback};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::external::SharedMemory;
 use crate::memory::heap::{
@@ -25,13 +25,13 @@ use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::Arc;
 
-/// Everything that buffers of a device are made with: shared by the allocator and the pools.
+/// What all buffers of a device share, used by the allocator and the pools.
 pub(crate) struct Memory<D: Device> {
     pub(crate) device: Arc<D>,
     pub(crate) properties: Arc<Properties>,
     pub(crate) allocator: HostAllocator,
     pub(crate) statistics: Statistics,
-    /// The device for C, as long as there is one.
+    /// The C device, while it exists.
     pub(crate) parent: Arc<Parent>,
 }
 
@@ -41,12 +41,11 @@ impl<D: Device> Memory<D> {
         Arc::new(Self { device, properties, allocator, statistics, parent })
     }
 
-    /// The device for C, to compare with or to name.
+    /// The C device, to compare with or to name.
     pub(crate) fn parent(&self) -> *mut sys::iree_hal_device_t {
         self.parent.address()
     }
 
-    /// A heap by its number.
     #[expect(
         clippy::indexing_slicing,
         reason = "numbers are found among the device's heaps, by `place` or by counting them"
@@ -55,7 +54,7 @@ impl<D: Device> Memory<D> {
         &self.properties.heaps[number]
     }
 
-    /// Where a buffer is that was asked for like that.
+    /// The placement of a buffer with these parameters.
     pub(crate) fn placement(
         &self,
         params: &sys::iree_hal_buffer_params_t,
@@ -64,7 +63,7 @@ impl<D: Device> Memory<D> {
         sys::iree_hal_buffer_placement_t { device: self.parent(), queue_affinity, ..Default::default() }
     }
 
-    /// Memory of a heap.
+    /// Allocates from a heap.
     pub(crate) fn allocate(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
         let MemoryRequest { heap, length, .. } = request;
         let kind = self.heap(heap);
@@ -79,8 +78,8 @@ impl<D: Device> Memory<D> {
         Ok(self.backing(memory, None, Some(counted)))
     }
 
-    /// Memory of a heap that other processes can be given a descriptor of, where the heap takes shared memory of the host's;
-    /// else the backend gives descriptors out, or there are none.
+    /// Allocates memory that can be exported. A heap that imports host memory gets shared memory; for others the
+    /// backend exports.
     fn allocate_for_export(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
         let MemoryRequest { heap, length, .. } = request;
         let takes_shared = |heap: &Heap| {
@@ -104,7 +103,7 @@ impl<D: Device> Memory<D> {
         DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, shared, counted)
     }
 
-    /// A buffer of its own memory.
+    /// Creates a buffer with its own allocation.
     pub(crate) fn create(
         &self,
         params: &sys::iree_hal_buffer_params_t,
@@ -122,12 +121,12 @@ impl<D: Device> Memory<D> {
         Buffer::create(self.allocator, backing.into(), spec)
     }
 
-    /// A buffer of memory that the program brings.
+    /// A buffer over memory of the program.
     ///
     /// # Safety
     ///
-    /// The memory is the program's to lend until the release callback, or as long as the buffer and the work that uses it
-    /// if there is none. The callback may be made once, on any thread.
+    /// The program lends the memory until the release callback, or without one for as long as the buffer and the
+    /// work that uses it. The callback may be made once, on any thread.
     unsafe fn import(
         &self,
         params: &sys::iree_hal_buffer_params_t,
@@ -135,14 +134,14 @@ impl<D: Device> Memory<D> {
         release: sys::iree_hal_buffer_release_callback_t,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         // SAFETY: the memory is the program's to lend, as the caller promises.
-        let bytes = unsafe { Brought::new(external)? };
+        let bytes = unsafe { ExternalMemory::new(external)? };
         let (heap, alignment) = find_import_heap(&self.properties, params).ok_or_else(|| {
             if alignment(params).is_none() {
                 return crooked(params);
             }
             let takes_any = self.properties.heaps.iter().any(|heap| heap.import_alignment.is_some());
             let message = if takes_any {
-                "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or allocate a \
+                "host memory cannot become this device's own; import it without DEVICE_LOCAL, or allocate a \
                  buffer and copy into it"
             } else {
                 "this device uses no host memory in place; allocate a buffer and copy into it"
@@ -150,16 +149,16 @@ impl<D: Device> Memory<D> {
             Failure::new(Code::Unavailable, message)
         })?;
         // SAFETY: the callback may be made once, as the caller promises.
-        let release = unsafe { Release::new(release) };
+        let release = unsafe { ReleaseCallback::new(release) };
         let owner = release.clone().map(|release| release as Arc<dyn Any + Send + Sync>);
         let (range, shared) = match bytes {
-            Brought::Bytes(start) => {
+            ExternalMemory::Bytes(start) => {
                 check_alignment(alignment, params, start as u64)?;
-                // SAFETY: the memory is lent until the callback comes, as the caller promises. As long as a reference to the range is left
-                // the callback does not come.
+                // SAFETY: the program lends the memory until the callback, as the caller promises. The callback
+                // does not come while a reference to the range is left.
                 (unsafe { HostRange::from_raw(start, external.size, owner) }, None)
             }
-            Brought::Shared(shared) => {
+            ExternalMemory::Shared(shared) => {
                 let range = shared.range(owner);
                 check_alignment(alignment, params, range.address() as u64)?;
                 (range, Some(shared))
@@ -178,14 +177,13 @@ impl<D: Device> Memory<D> {
     }
 }
 
-/// External memory that a program imports.
-enum Brought {
+enum ExternalMemory {
     Bytes(*mut u8),
     Shared(Arc<SharedMemory>),
 }
 
-impl Brought {
-    /// What an import is of.
+impl ExternalMemory {
+    /// Reads the kind of external memory.
     ///
     /// # Safety
     ///
@@ -197,7 +195,9 @@ impl Brought {
                 let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
                 let size = external.size;
                 if start.is_null() && size > 0 {
-                    return Err(invalid(format!("there are no {size} bytes of host memory at no address")));
+                    return Err(invalid(format!(
+                        "{size} bytes of host memory were given with a null pointer"
+                    )));
                 }
                 if isize::try_from(size).is_err() || start.addr().checked_add(size).is_none() {
                     let message = format!("no memory of the host has {size} bytes from {start:p} on");
@@ -218,8 +218,8 @@ impl Brought {
             other => {
                 let kind = foreign_kind(other);
                 let message = format!(
-                    "host allocations and file descriptors of memory are imported, and this is {kind}; allocate a buffer and \
-                     copy into it"
+                    "only host allocations and file descriptors are imported, and this is {kind}; allocate a \
+                     buffer and copy into it"
                 );
                 Err(Failure::new(Code::Unavailable, message))
             }
@@ -227,17 +227,16 @@ impl Brought {
     }
 }
 
-/// What a kind of external memory is that no device here takes or gives.
+/// The name of a kind of external memory that no device here imports or exports.
 #[cold]
 fn foreign_kind(kind: sys::iree_hal_external_buffer_type_t) -> String {
     match kind {
         sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION => "a device's pointer".to_owned(),
         sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32 => "a Win32 handle".to_owned(),
-        other => format!("memory of a kind {other} that is not known"),
+        other => format!("memory of an unknown kind {other}"),
     }
 }
 
-/// The C object.
 #[repr(C)]
 pub(crate) struct Allocator<D: Device> {
     resource: Header,
@@ -245,7 +244,7 @@ pub(crate) struct Allocator<D: Device> {
 }
 
 impl<D: Device> Allocator<D> {
-    /// An allocator, owned by the caller.
+    /// Creates an allocator. The caller owns it.
     pub(crate) fn create(memory: Arc<Memory<D>>) -> Result<Retained<sys::iree_hal_allocator_t>> {
         let allocator = memory.allocator;
         let object = Self { resource: resource(const { &Table::<D>::VTABLE }), memory };
@@ -348,7 +347,7 @@ impl<D: Device> Table<D> {
             Out::new(out_count).set(known.len());
             let room = if heaps.is_null() { 0 } else { capacity };
             if room < known.len() {
-                // Callers that only ask for the count drop the status: it is a code alone, which owns nothing.
+                // Callers that only ask for the count drop the status: it is a bare code, which owns nothing.
                 return std::ptr::without_provenance_mut(sys::IREE_STATUS_OUT_OF_RANGE as usize);
             }
             for (at, heap) in known.iter().enumerate() {
@@ -372,7 +371,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live allocator of ours and parameters to adjust.
             let (memory, params, size) =
                 unsafe { (Allocator::<D>::of(allocator), &mut *params, *allocation_size) };
-            // IREE asks for each buffer of each command that it validates.
+            // IREE calls this for each buffer of each command that it validates.
             let (own_number, own) = find_heap(&memory.properties, params).unzip();
             let imported = find_import_heap(&memory.properties, params);
             let Some(heap) = own.or(imported.map(|(heap, _)| heap)) else { return 0 };
@@ -397,8 +396,8 @@ impl<D: Device> Table<D> {
                 }
             }
             if let Some((_, alignment)) = imported {
-                // A program that brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
-                // that kept what it was told of that could not ask another device for the same.
+                // A program that imports memory learns the alignment that it needs. Allocations of the device are
+                // aligned anyway, and a program that reused this value could not ask another device for the same.
                 granted.min_alignment = granted.min_alignment.max(to_device_size(alignment));
             }
             *params = granted;
@@ -467,8 +466,8 @@ impl<D: Device> Table<D> {
             match requested {
                 sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
                     if !range.is_host_visible() {
-                        let message = "the buffer's memory is the device's alone, so there is no address to export; copy it \
-                                       into a buffer that is HOST_VISIBLE";
+                        let message = "the host cannot map the buffer's memory, so there is no address to \
+                                       export; copy it into a buffer that is HOST_VISIBLE";
                         return Err(Failure::new(Code::Unavailable, message));
                     }
                     external.handle.host_allocation.ptr = range.map(ACCESS_ANY)?.address().cast();
@@ -479,7 +478,7 @@ impl<D: Device> Table<D> {
                 other => {
                     let kind = foreign_kind(other);
                     let message = format!(
-                        "buffers are exported as host allocations or file descriptors, and not as {kind}"
+                        "buffers are exported as host allocations or file descriptors, not as {kind}"
                     );
                     return Err(Failure::new(Code::Unavailable, message));
                 }

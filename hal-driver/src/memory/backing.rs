@@ -16,35 +16,36 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// An allocation of some device: what a buffer's slots need of it.
+/// An allocation of some device, as far as a buffer's slots need it.
 pub(crate) trait Backing: Send + Sync {
-    /// The host's view of all of it: the same each time, and valid as long as the allocation.
+    /// The host's view of the whole allocation: the same each time, and valid as long as the allocation.
     fn host_view(&self) -> Option<HostRange>;
     /// Makes the host's writes visible to the device.
     fn flush(&self, offset: u64, length: u64) -> Result;
     /// Makes the device's writes visible to the host.
     fn invalidate(&self, offset: u64, length: u64) -> Result;
-    /// A descriptor of all of it, for other processes and devices.
+    /// A descriptor of the whole allocation, for other processes and devices.
     fn descriptor(&self) -> Result<OwnedFd>;
-    /// The device for C that it is of.
+    /// The C device that owns it.
     fn parent(&self) -> &Parent;
 }
 
-/// An allocation and the device that it is of.
+/// An allocation and its device.
 ///
-/// The fields go in their order: the handle on the allocation and the host's view of it before the handle on the device, so that an
-/// allocation that nothing else uses is freed while its device is there. Work that uses it belongs to a queue, which keeps the device.
+/// The fields are dropped in order: the allocation and the host's view before the device, so that an allocation
+/// without other users is freed while its device exists. Work that uses it belongs to a queue, which keeps the
+/// device.
 pub(crate) struct DeviceMemory<D: Device> {
     memory: Arc<D::Memory>,
-    /// The host's view, once it was asked for. A backend may make a new one each time; what the host is shown is this one,
-    /// which stays where it is as long as the allocation.
+    /// The host's view, once it was needed. A backend may make a new one each time; this one stays as long as the
+    /// allocation.
     view: OnceLock<Option<HostRange>>,
     device: Arc<D>,
-    /// The device for C.
+    /// The C device.
     parent: Arc<Parent>,
-    /// What it was imported from, if that has a descriptor.
+    /// The shared memory that it was imported from, if that has a descriptor.
     shared: Option<Arc<SharedMemory>>,
-    /// What a statistic counts as gone when this is.
+    /// Subtracts the allocation from a statistic when it is dropped.
     _counted: Option<CountedBytes>,
 }
 
@@ -61,7 +62,7 @@ impl<D: Device> DeviceMemory<D> {
     }
 }
 
-/// An allocation of some device, and which device that is.
+/// An allocation of some device, and the device's address.
 ///
 /// # Invariants
 ///
@@ -84,15 +85,15 @@ impl<D: Device> From<Arc<DeviceMemory<D>>> for AnyMemory {
 }
 
 impl AnyMemory {
-    /// The memory, if it is that of `device`. This is asked for each buffer of each transfer, so the device is compared and not
-    /// the type.
+    /// The memory, if it is that of `device`. Called for each buffer of each transfer, so it compares the device,
+    /// not the type.
     #[inline]
     pub(super) fn of<D: Device>(&self, device: &Arc<D>) -> Option<&Arc<D::Memory>> {
         if self.device != Arc::as_ptr(device).cast() {
             return None;
         }
-        // SAFETY: the backing keeps the device at this address, by the invariant, and `device` is there: both are the same one, which has
-        // one type. So the backing is memory of devices of that type, by the invariant.
+        // SAFETY: the backing keeps the device at this address, by the invariant, and `device` is alive: both are
+        // the same device, which has one type. So the backing is memory of devices of that type, by the invariant.
         let memory = unsafe { &*Arc::as_ptr(&self.backing).cast::<DeviceMemory<D>>() };
         Some(&memory.memory)
     }
@@ -131,12 +132,12 @@ impl<D: Device> Backing for DeviceMemory<D> {
     }
 }
 
-/// A device for C, for what does not keep it: buffers may outlive it.
+/// A C device, for objects that do not keep it: buffers may outlive it.
 ///
 /// # Invariants
 ///
-/// What is in here is null or a device whose structure is not freed, as long as the lock is held. The device may be on its
-/// way out, with no reference left.
+/// The pointer is null or a device whose structure is not freed while the lock is held. The device may be in its
+/// teardown, with no reference left.
 #[derive(Default)]
 pub(crate) struct Parent {
     device: AtomicPtr<sys::iree_hal_device_t>,
@@ -144,17 +145,17 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
-    /// The device, for comparisons and messages only, never to be used; null if it is gone.
+    /// The device's address, for comparisons and messages only; null if it is gone.
     pub(crate) fn address(&self) -> *mut sys::iree_hal_device_t {
         self.device.load(Ordering::Acquire)
     }
 
-    /// A reference to the device, unless it is gone or on its way out.
+    /// A reference to the device, unless it is gone or in its teardown.
     pub(crate) fn retain(&self) -> Option<Retained<sys::iree_hal_device_t>> {
         let _stays = self.lock.lock();
         let device = NonNull::new(self.address())?.as_ptr();
-        // SAFETY: the structure is there, by the invariant; it begins with its count, which IREE changes by atomics. A reference
-        // that was counted is ours.
+        // SAFETY: the structure is alive, by the invariant; it begins with its count, which IREE changes by
+        // atomics. The counted reference is ours.
         unsafe {
             let resource = device.cast::<sys::iree_hal_resource_t>();
             let count = AtomicI32::from_ptr(&raw mut (*resource).ref_count);
@@ -164,7 +165,7 @@ impl Parent {
         }
     }
 
-    /// The device exists now.
+    /// Sets the device, when it exists.
     ///
     /// # Safety
     ///
@@ -173,13 +174,13 @@ impl Parent {
         self.device.store(device, Ordering::Release);
     }
 
-    /// Keeps the device from being forgotten.
+    /// Prevents [`detach`](Self::detach) while the guard lives.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> parking_lot::MutexGuard<'_, ()> {
         self.lock.lock()
     }
 
-    /// The device has no reference any more.
+    /// Clears the device, when it has no reference any more.
     pub(crate) fn forget(&self) {
         let _locked = self.lock.lock();
         self.device.store(std::ptr::null_mut(), Ordering::Release);
@@ -188,7 +189,7 @@ impl Parent {
 
 #[cold]
 pub(crate) fn owner_is_gone() -> Failure {
-    let message = "the buffer's device is gone, and only it could reach the buffer's memory; copy what is still needed before the \
-                   device is released";
+    let message = "the buffer's device was released, and only it could access the buffer's memory; copy the \
+                   buffer before releasing its device";
     Failure::new(Code::FailedPrecondition, message)
 }

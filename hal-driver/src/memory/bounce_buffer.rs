@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Bounce buffers: host memory that stands for bytes which only their own device can use.
+//! Bounce buffers: host memory that stands in for bytes which only their own device can use.
 
 use crate::ffi::constants::ACCESS_READ;
-use crate::ffi::object::{Lent, Retained, to_device_size};
+use crate::ffi::object::{Borrowed, Retained, to_device_size};
 use crate::ffi::status::{Result, check, invalid};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap;
@@ -13,16 +13,16 @@ use hal_semaphore::MAX_VALUE;
 use hal_sys as sys;
 use std::ops::Range;
 
-/// The device that alone can reach some memory.
+/// The only device that can access some memory.
 pub(crate) type Owner = Retained<sys::iree_hal_device_t>;
 
-/// How many copies go back in one command buffer.
+/// The most copies in one command buffer.
 const COPIES: usize = 4096;
 
-/// The value that says that everything is back; what comes back in parts counts up to it.
+/// The value of a timeline when everything is written back; partial copies count up to it.
 pub(crate) const RETURNED: u64 = MAX_VALUE;
 
-/// Has a device copy bytes, through IREE's interface.
+/// Submits a copy to a device through IREE's interface.
 pub(crate) fn copy_by(
     device: &Owner,
     (source, target): (&BufferRange, &BufferRange),
@@ -47,8 +47,8 @@ pub(crate) fn copy_by(
     }
 }
 
-/// Host memory of a device, for others too.
-pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) -> Result<BufferRange> {
+/// Allocates host memory of a device that others can use too.
+pub(crate) fn staging_of(device: Borrowed<'_, sys::iree_hal_device_t>, length: u64) -> Result<BufferRange> {
     let mut buffer = std::ptr::null_mut();
     // SAFETY: the device is lent; the out-parameter is ours.
     let buffer = unsafe {
@@ -63,15 +63,15 @@ pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) 
         Retained::adopt(buffer)
     };
     let buffer: Retained<sys::iree_hal_buffer_t> =
-        buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
+        buffer.ok_or_else(|| invalid("the allocator reported success but returned no buffer"))?;
     BufferRange::new(buffer, 0, to_device_size(length))
 }
 
-/// Bytes of a device, and the host memory through which others work on them.
+/// Bytes of a device, and the host memory through which others access them.
 ///
 /// # Invariants
 ///
-/// `original` is memory of `owner`; `staging` is as long, and the host can map it.
+/// `original` is memory of `owner`; `staging` has the same length, and the host can map it.
 pub(crate) struct BounceBuffer {
     owner: Owner,
     pub(crate) original: BufferRange,
@@ -79,17 +79,17 @@ pub(crate) struct BounceBuffer {
 }
 
 impl BounceBuffer {
-    /// The invariants have to hold.
+    /// Creates one. The invariants have to hold.
     pub(crate) fn new(owner: Owner, original: BufferRange, staging: BufferRange) -> Self {
         Self { owner, original, staging }
     }
 
-    /// Has the owner bring the bytes.
+    /// Submits the owner's copy into the staging memory.
     pub(crate) fn fetch(&self, waits: &List<'_>, signal: (&IreeTimeline, u64)) -> Result {
         self.copy((&self.original, &self.staging), waits, signal)
     }
 
-    /// Has the owner copy.
+    /// Submits a copy of the owner's.
     pub(crate) fn copy(
         &self,
         bytes: (&BufferRange, &BufferRange),
@@ -101,7 +101,7 @@ impl BounceBuffer {
         copy_by(&self.owner, bytes, waits, &signals.borrow())
     }
 
-    /// In which of these bytes what stands for them differs from `snapshot`, as long as it.
+    /// The bytes within `within` where the staging memory differs from `snapshot`, which has the same length.
     pub(crate) fn changes(&self, snapshot: &BufferRange, within: &Ranges) -> Result<Ranges> {
         let mut changes = Ranges::default();
         for range in within.iter() {
@@ -115,7 +115,7 @@ impl BounceBuffer {
         Ok(changes)
     }
 
-    /// Has the owner copy some bytes back; `returned` reaches [`RETURNED`] then.
+    /// Submits the owner's copies back; `returned` reaches [`RETURNED`] after the last.
     pub(crate) fn write_back(&self, ranges: &Ranges, waits: &List<'_>, returned: &IreeTimeline) -> Result {
         if let [range] = ranges.as_slice() {
             let length = range.end - range.start;
@@ -143,7 +143,7 @@ impl BounceBuffer {
         Ok(())
     }
 
-    /// Has the owner copy these bytes back by one command buffer.
+    /// Submits the owner's copies of these ranges in one command buffer.
     fn execute_copies(&self, ranges: &[Range<u64>], waits: OwnedList, signals: OwnedList) -> Result {
         let pair = |range: &Range<u64>| {
             let length = range.end - range.start;
@@ -154,7 +154,7 @@ impl BounceBuffer {
     }
 }
 
-/// Has a device copy the first of each pair to the second, in one operation.
+/// Submits copies to a device, from the first of each pair to the second, in one operation.
 pub(crate) fn copy_all_by(
     device: &Owner,
     pairs: &[(BufferRange, BufferRange)],

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Mappings of memory that the host cannot map: a host copy, for drivers that reach buffers by mapping them alone.
+//! Mappings of memory that the host cannot map: a host copy, for drivers that access buffers only by mapping them.
 //!
-//! IREE's local devices do: they know no other way to a buffer. Where they execute a command buffer they ask for any access
-//! at all, which programs never do ([`ACCESS_ANY`]); so such a mapping is another driver at
-//! work, on a thread that may wait. It gets a copy: the owner brings the bytes into host memory, and when the mapping ends takes
-//! those back that changed, as for any [bounce buffer](BounceBuffer). A program that maps such a buffer is refused, as before.
+//! IREE's local devices do. When they execute a command buffer they ask for any access at all ([`ACCESS_ANY`]),
+//! which programs never do; so such a mapping comes from another driver, on a thread that may wait. It gets a copy:
+//! the owner copies the bytes into host memory, and when the mapping ends copies the changed bytes back, as for any
+//! [bounce buffer](BounceBuffer). A program that maps such a buffer is refused.
 //!
 //! # One memory
 //!
-//! Several mappings of one buffer at a time, such as two slots of a binding table or two operations, share one copy of the
-//! whole buffer, as they would share the buffer. For each new mapping the owner brings the bytes once more: what it has changed
-//! since is taken over, and nothing else, so that what the others have written stays.
+//! Several mappings of one buffer at a time, such as two slots of a binding table or two operations, share one copy
+//! of the whole buffer, as they would share the buffer. For each new mapping the owner copies the bytes once more,
+//! and only the bytes that it has changed since are taken over, so that the writes of other mappings stay.
 //!
-//! # In time
+//! # Order
 //!
-//! What is written has to be back before the end of the operation is reported. A command buffer's mappings end before its
-//! signals. But IREE's local-task driver ends those of a dispatch that may run inline after its signals, on the same thread. So
-//! a thread remembers what it has mapped ([`write_back`]), and whenever a semaphore is signalled on it that we are told of, ours
-//! or one that we watch, everything that has changed by then goes back first. Of a semaphore that is neither we are not told.
+//! Written bytes must be back before the end of the operation is reported. The mappings of a command buffer end
+//! before its signals. But IREE's local-task driver ends the mappings of a dispatch that may run inline after its
+//! signals, on the same thread. So a thread registers its mappings ([`write_back`]), and whenever it signals a
+//! semaphore of ours, or one that we wait for, all changed bytes go back first. A signal of any other semaphore is
+//! not seen.
 
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
-use crate::ffi::object::{Lent, to_device_size, to_u64};
+use crate::ffi::object::{Borrowed, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, invalid};
 use crate::memory::bounce_buffer::{BounceBuffer, Owner, RETURNED, staging_of};
 use crate::memory::buffer_range::BufferRange;
@@ -36,20 +37,19 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// The copies that there are, by the address of their buffer, which they keep.
+/// All copies, by the address of their buffer, which they keep alive.
 static MAPPINGS: Mutex<BTreeMap<usize, Weak<BouncedMapping>>> = Mutex::new(BTreeMap::new());
 
 /// The copy of a buffer that the host cannot map.
 struct BouncedMapping {
     owner: Owner,
     bounced: BounceBuffer,
-    /// Where the owner brings the bytes once more.
-    fresh: BounceBuffer,
-    /// What is mapped.
+    /// The owner's latest bytes.
+    latest: BounceBuffer,
     view: HostRange,
-    /// What the owner has, as far as is known; nothing before it was asked. Locked while anything is copied.
+    /// The owner's bytes as far as they are known; `None` before the first copy. Locked while bytes are copied.
     known: Mutex<Option<HostRange>>,
-    /// Whether the program allows that anything goes back.
+    /// True if the program allows writes.
     writes: bool,
 }
 
@@ -61,26 +61,26 @@ fn copy_of(range: &HostRange) -> Result<HostRange> {
 }
 
 impl BouncedMapping {
-    /// The copy of a buffer, without its bytes.
+    /// Creates the copy of a buffer, without its bytes.
     fn new(owner: Owner, original: &BufferRange) -> Result<Self> {
         let (access, _) = original.lend().allowed();
         let bounced = || {
             let staging = staging_of(owner.lend(), original.length)?;
             Ok::<_, Failure>(BounceBuffer::new(owner.clone(), original.clone(), staging))
         };
-        let (bounced, fresh) = (bounced()?, bounced()?);
+        let (bounced, latest) = (bounced()?, bounced()?);
         let view = bounced.staging.map(ACCESS_ANY)?;
-        Ok(Self { owner, bounced, fresh, view, known: Mutex::new(None), writes: access & ACCESS_WRITE != 0 })
+        Ok(Self { owner, bounced, latest, view, known: Mutex::new(None), writes: access & ACCESS_WRITE != 0 })
     }
 
-    /// The copy of a buffer that others may have as well.
+    /// The copy of a buffer, which other mappings may share.
     fn of(owner: Owner, original: &BufferRange) -> Result<Arc<Self>> {
         let address = original.buffer.get().addr();
         let there = |mappings: &BTreeMap<usize, Weak<Self>>| mappings.get(&address).and_then(Weak::upgrade);
         if let Some(mapping) = there(&MAPPINGS.lock()) {
             return Ok(mapping);
         }
-        // The owner's memory is asked for without the lock. Two may do so at once; then the second one's goes again.
+        // Allocates without the lock. If two threads do so at once, the second copy is dropped.
         let made = Arc::new(Self::new(owner, original)?);
         let mut mappings = MAPPINGS.lock();
         if let Some(mapping) = there(&mappings) {
@@ -92,7 +92,7 @@ impl BouncedMapping {
         Ok(made)
     }
 
-    /// A semaphore of the owner's.
+    /// A semaphore of the owner.
     fn timeline(&self) -> Result<IreeTimeline> {
         let mut semaphore = std::ptr::null_mut();
         // SAFETY: the owner is retained; what it makes is adopted once.
@@ -102,38 +102,38 @@ impl BouncedMapping {
         }
     }
 
-    /// Has the owner bring the bytes, and takes over those that it has changed.
+    /// Copies the owner's bytes, and takes over those that it has changed.
     fn refresh(&self) -> Result {
         let mut known = self.known.lock();
         copying(|| {
             let fetched = self.timeline()?;
-            self.fresh.fetch(&List::empty(), (&fetched, 1))?;
+            self.latest.fetch(&List::empty(), (&fetched, 1))?;
             fetched.wait(1)
         })?;
-        let fresh = copy_of(&self.fresh.staging.map(ACCESS_ANY)?)?;
+        let latest = copy_of(&self.latest.staging.map(ACCESS_ANY)?)?;
         let taken_over = match known.as_ref() {
-            None => self.view.copy_from(&fresh),
-            Some(known) => differences(&fresh, known).into_iter().all(|changed| {
+            None => self.view.copy_from(&latest),
+            Some(known) => differences(&latest, known).into_iter().all(|changed| {
                 let length = changed.end - changed.start;
                 let part = |range: &HostRange| range.slice(changed.start, length);
-                part(&self.view).zip(part(&fresh)).is_some_and(|(view, fresh)| view.copy_from(&fresh))
+                part(&self.view).zip(part(&latest)).is_some_and(|(view, latest)| view.copy_from(&latest))
             }),
         };
         debug_assert!(taken_over, "all are as long as each other");
-        *known = Some(fresh);
+        *known = Some(latest);
         Ok(())
     }
 }
 
 impl WriteBack for BouncedMapping {
-    /// Has the owner take what has changed, and waits until it has.
+    /// Copies the changed bytes to the owner, and waits for the copy.
     fn write_back(&self) -> Result {
         if !self.writes {
             return Ok(());
         }
         let mut known = self.known.lock();
         let Some(before) = known.as_ref() else { return Ok(()) };
-        // What changes from here on is found next time.
+        // Later changes are found by the next write-back.
         let now = copy_of(&self.view)?;
         let mut changes = Ranges::default();
         for changed in differences(&now, before) {
@@ -152,7 +152,7 @@ impl WriteBack for BouncedMapping {
     }
 }
 
-/// Maps bytes of a buffer that the host cannot map.
+/// Maps a range of a buffer that the host cannot map.
 ///
 /// # Safety
 ///
@@ -165,12 +165,13 @@ pub(crate) unsafe fn map(
     mapping: &mut sys::iree_hal_buffer_mapping_t,
 ) -> Result {
     if teardown::is_inside() {
-        let message = "the buffer's memory can only be copied for the host to see, and this thread brings completions of \
-                       devices, perhaps that of the copy: it must not wait for one";
+        let message = "the host sees the buffer's memory only through a copy, and this thread reports \
+                       completions of devices, perhaps the copy's own, so it must not wait for the copy; map \
+                       the buffer on another thread";
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
     // SAFETY: the buffer is alive, as the caller promises.
-    let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
+    let buffer = unsafe { Borrowed::required(buffer, "a buffer is missing")? };
     let whole = BufferRange::new(buffer.retain(), 0, sys::iree_device_size_t::MAX)?;
     whole.part(offset, length)?;
     let mapped = BouncedMapping::of(owner, &whole)?;
@@ -184,7 +185,7 @@ pub(crate) unsafe fn map(
     Ok(())
 }
 
-/// Ends a mapping if [`map`] made it. Returns whether it did.
+/// Ends a mapping if [`map`] made it. Returns true if it did.
 ///
 /// # Safety
 ///

@@ -3,7 +3,7 @@
 //! Buffers: memory of a device behind IREE's buffer interface.
 
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
-use crate::ffi::object::{HostAllocator, Lent, Retained, to_device_size, to_u64};
+use crate::ffi::object::{Borrowed, HostAllocator, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text};
 use crate::memory::backing::{AnyMemory, owner_is_gone};
 use crate::memory::bounced_mapping;
@@ -14,35 +14,36 @@ use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// A release callback of C's, due when a buffer's memory is used no longer.
+/// A release callback of the program, made when a buffer's memory is used no longer.
 ///
-/// The buffer has a reference to it, and so has each range of the host's memory that the buffer was imported from. A
-/// backend may let go of those behind the buffer, as it may of the last job that used them. The last reference tells the
-/// program, which gets to see the buffer; so the buffer's structure stays until then, though nothing of it is used.
+/// The buffer holds a reference to it, and so does each range of host memory that the buffer was imported from. A
+/// backend may drop those ranges after the buffer, and after the last job that used them. Dropping the last
+/// reference makes the callback, which gets the buffer; so the buffer's structure stays until then, though nothing
+/// of it is used.
 ///
 /// # Invariants
 ///
-/// The callback may be made once, on any thread, with the structure in `gone`. That is a buffer of ours whose contents were
-/// dropped, and which this alone frees.
-pub(crate) struct Release {
+/// The callback may be made once, on any thread, with the structure in `buffer`. That is a buffer of ours whose
+/// contents were dropped, and which only this frees.
+pub(crate) struct ReleaseCallback {
     callback: sys::iree_hal_buffer_release_callback_t,
-    /// The buffer, when it is gone. As long as there is none, the callback is not owed.
-    gone: Mutex<Option<Remains>>,
+    /// The released buffer. Without one, no callback is due.
+    gone: Mutex<Option<ReleasedBuffer>>,
 }
 
-/// A buffer's structure behind its end, and where its memory goes.
-struct Remains {
+/// A buffer's structure after its release, and its allocator.
+struct ReleasedBuffer {
     buffer: *mut sys::iree_hal_buffer_t,
     allocator: HostAllocator,
 }
 
 // SAFETY: the callback may be made on any thread, by the invariant, and a host allocator may be used on any.
-unsafe impl Send for Release {}
-// SAFETY: as for `Send`; what is written is locked.
-unsafe impl Sync for Release {}
+unsafe impl Send for ReleaseCallback {}
+// SAFETY: as for `Send`; writes are locked.
+unsafe impl Sync for ReleaseCallback {}
 
-impl Release {
-    /// Nothing, if C wants to be told nothing.
+impl ReleaseCallback {
+    /// `None` if the program gave no callback.
     ///
     /// # Safety
     ///
@@ -53,7 +54,7 @@ impl Release {
     }
 }
 
-impl Drop for Release {
+impl Drop for ReleaseCallback {
     fn drop(&mut self) {
         let (Some(release), Some(gone)) = (self.callback.fn_, self.gone.get_mut().take()) else { return };
         let _inside = teardown::enter();
@@ -69,29 +70,29 @@ impl Drop for Release {
 ///
 /// # Invariants
 ///
-/// `base` comes first, and is a buffer that is its own allocation; only [`create`](Self::create) gives it [`VTABLE`]. All of
-/// it is inside the memory of `backing`, from `offset` on.
+/// `base` comes first, and is a buffer that is its own allocation; only [`create`](Self::create) gives it
+/// [`VTABLE`]. All of it is inside the memory of `backing`, from `offset` on.
 #[repr(C)]
 pub(crate) struct Buffer {
     base: UnsafeCell<sys::iree_hal_buffer_t>,
     allocator: HostAllocator,
     pub(super) backing: AnyMemory,
-    /// Where in the allocation the buffer begins.
+    /// The buffer's offset in the allocation.
     pub(super) offset: u64,
-    pub(super) release: Option<Arc<Release>>,
+    pub(super) release: Option<Arc<ReleaseCallback>>,
 }
 
-/// How a buffer is to be made.
+/// The parameters of a new buffer.
 pub(crate) struct BufferSpec {
     pub(crate) placement: sys::iree_hal_buffer_placement_t,
     pub(crate) params: sys::iree_hal_buffer_params_t,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    pub(crate) release: Option<Arc<Release>>,
+    pub(crate) release: Option<Arc<ReleaseCallback>>,
 }
 
 impl Buffer {
-    /// A buffer over part of an allocation, owned by the caller.
+    /// Creates a buffer over a part of an allocation. The caller owns it.
     pub(crate) fn create(
         allocator: HostAllocator,
         backing: AnyMemory,
@@ -132,8 +133,8 @@ impl Buffer {
         unsafe { &*buffer.cast::<Buffer>() }
     }
 
-    /// A buffer as one of ours, if it is.
-    pub(super) fn recognise<'a>(buffer: Lent<'a, sys::iree_hal_buffer_t>) -> Option<&'a Self> {
+    /// The buffer as one of ours, if it is.
+    pub(super) fn recognise<'a>(buffer: Borrowed<'a, sys::iree_hal_buffer_t>) -> Option<&'a Self> {
         // SAFETY: the buffer is lent, and every HAL object begins with the resource header.
         let vtable = unsafe { (*buffer.get()).resource.vtable };
         let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
@@ -154,14 +155,14 @@ static VTABLE: sys::iree_hal_buffer_vtable_t = sys::iree_hal_buffer_vtable_t {
 unsafe extern "C" fn destroy(base: *mut sys::iree_hal_buffer_t) {
     guard_or((), || {
         let buffer = base.cast::<Buffer>();
-        // SAFETY: C gives the last reference up. What is dropped first may still use the memory that C is told of last; the
-        // structure is freed here or with the release, once.
+        // SAFETY: C released the last reference. The fields that are dropped first may still use the memory whose
+        // release is reported last; the structure is freed here or with the release, once.
         unsafe {
             let allocator = (*buffer).allocator;
             let release = (*buffer).release.take();
             buffer.drop_in_place();
             match release {
-                Some(release) => *release.gone.lock() = Some(Remains { buffer: base, allocator }),
+                Some(release) => *release.gone.lock() = Some(ReleasedBuffer { buffer: base, allocator }),
                 None => sys::iree_allocator_free(allocator.raw(), base.cast()),
             }
         }
@@ -190,9 +191,10 @@ unsafe extern "C" fn map_range(
             .and_then(|view| view.slice(buffer.offset.checked_add(to_u64(offset))?, to_u64(length)))
             .ok_or_else(|| {
                 let message = format!(
-                    "the buffer is in memory of the device {}, which the host cannot map; copy it with a queue of that \
-                     device into a buffer that is HOST_VISIBLE, or ask for IREE_HAL_MEMORY_TYPE_HOST_VISIBLE where it is \
-                     allocated (devices that map what they work on, as IREE's local ones do, can use no other)",
+                    "the buffer is in memory of the device {}, which the host cannot map; copy it with a queue \
+                     of that device into a buffer that is HOST_VISIBLE, or allocate it with \
+                     IREE_HAL_MEMORY_TYPE_HOST_VISIBLE (devices that map their buffers, as IREE's local ones \
+                     do, can use no other)",
                     owner_name(buffer)
                 );
                 Failure::new(Code::PermissionDenied, message)
@@ -200,7 +202,7 @@ unsafe extern "C" fn map_range(
         if access & ACCESS_READ != 0 {
             buffer.backing.invalidate(buffer.offset + to_u64(offset), to_u64(length))?;
         }
-        // A scoped mapping keeps the buffer and so the view; of a persistent one IREE asks that the program does.
+        // A scoped mapping keeps the buffer and so the view; for a persistent one IREE requires the program to.
         mapping.contents = sys::iree_byte_span_t { data: view.address(), data_length: length };
         Ok(())
     })
@@ -248,12 +250,12 @@ unsafe extern "C" fn flush_range(
     })
 }
 
-/// The name of the device that a buffer is placed on, for people.
+/// The name of a buffer's device, for people.
 #[cold]
 fn owner_name(buffer: &Buffer) -> String {
     match buffer.backing.parent().retain() {
         // SAFETY: the device is retained, and has its name as long as it lives.
         Some(owner) => format!("{:?}", unsafe { text(sys::iree_hal_device_id(owner.get())) }),
-        None => "that it was made by, which is gone".to_owned(),
+        None => "that created it, which was released".to_owned(),
     }
 }

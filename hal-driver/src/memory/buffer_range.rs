@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Part of any buffer, ours or another driver's: which bytes of which buffer, and what the program may do with them.
+//! A range of any buffer, ours or another driver's, and the access that the program allows.
 //!
-//! Which memory that is, as far as it is certain already, `resolve.rs` says.
+//! `resolve.rs` finds its memory.
 
 use crate::ffi::constants::Access;
-use crate::ffi::object::{Lent, Retained, extent, to_u64};
+use crate::ffi::object::{Borrowed, Retained, extent, to_u64};
 use crate::ffi::status::Result;
 use crate::memory::heap::HOST_VISIBLE;
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 
-/// "To the end", as IREE writes it.
+/// IREE's length "to the end".
 pub(crate) const WHOLE: u64 = u64::MAX;
 
-/// Part of a buffer that an operation keeps until it has ended. Which memory that is may not be certain yet.
+/// A range that an operation keeps until it has ended. Its memory may not be certain yet.
 #[derive(Clone)]
 pub(crate) struct BufferRange {
     pub(crate) buffer: Retained<sys::iree_hal_buffer_t>,
@@ -22,16 +22,16 @@ pub(crate) struct BufferRange {
     pub(crate) length: u64,
 }
 
-/// Part of a buffer that is kept alive elsewhere: by C during a call, or by a [`BufferRange`].
+/// A range of a buffer that is kept alive elsewhere: by C during a call, or by a [`BufferRange`].
 #[derive(Clone, Copy)]
-pub(crate) struct LentRange<'a> {
-    buffer: Lent<'a, sys::iree_hal_buffer_t>,
+pub(crate) struct BorrowedRange<'a> {
+    buffer: Borrowed<'a, sys::iree_hal_buffer_t>,
     offset: u64,
     pub(crate) length: u64,
 }
 
-impl<'a> LentRange<'a> {
-    /// Part of a buffer that C lends us, checked against the buffer's length, which never changes.
+impl<'a> BorrowedRange<'a> {
+    /// A range of C's buffer, checked against the buffer's length, which never changes.
     ///
     /// # Safety
     ///
@@ -43,13 +43,13 @@ impl<'a> LentRange<'a> {
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
         // SAFETY: alive or null, as the caller promises.
-        let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
+        let buffer = unsafe { Borrowed::required(buffer, "a buffer is missing")? };
         Self::within(buffer, offset, length)
     }
 
     #[inline]
     fn within(
-        buffer: Lent<'a, sys::iree_hal_buffer_t>,
+        buffer: Borrowed<'a, sys::iree_hal_buffer_t>,
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
@@ -58,13 +58,13 @@ impl<'a> LentRange<'a> {
         Ok(Self { length, ..range })
     }
 
-    /// The same for an operation, which keeps the buffer until it has ended.
+    /// The same range for an operation, which keeps the buffer.
     #[inline]
     pub(crate) fn retain(self) -> BufferRange {
         BufferRange { buffer: self.buffer.retain(), offset: self.offset, length: self.length }
     }
 
-    /// Whether the host can map it.
+    /// True if the host can map it.
     #[inline]
     pub(crate) fn is_host_visible(self) -> bool {
         // SAFETY: the buffer is lent; its type never changes.
@@ -72,7 +72,7 @@ impl<'a> LentRange<'a> {
         memory_type & HOST_VISIBLE != 0
     }
 
-    /// The access and the usage that the program asked for when it made the buffer.
+    /// The access and the usage that the program gave the buffer.
     #[inline]
     pub(crate) fn allowed(self) -> (Access, sys::iree_hal_buffer_usage_t) {
         // SAFETY: the buffer is lent; what it allows never changes.
@@ -98,16 +98,16 @@ impl<'a> LentRange<'a> {
         Failure::new(Code::OutOfRange, message)
     }
 
-    /// What the buffer is part of, and where in that the range begins. A buffer keeps what it is part of.
+    /// The allocation that the buffer is part of, and the range's offset in it. A buffer keeps its allocation.
     #[inline]
-    pub(super) fn allocation(self) -> Result<(Lent<'a, sys::iree_hal_buffer_t>, u64)> {
+    pub(super) fn allocation(self) -> Result<(Borrowed<'a, sys::iree_hal_buffer_t>, u64)> {
         let (allocation, begin) = allocation_of(self.buffer)?;
         Ok((allocation, begin + self.offset))
     }
 }
 
 impl BufferRange {
-    /// Part of a buffer that C lends us, as [`LentRange::new`].
+    /// A retained range of C's buffer, as [`BorrowedRange::new`].
     ///
     /// # Safety
     ///
@@ -119,33 +119,32 @@ impl BufferRange {
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
         // SAFETY: the buffer is alive or null, as the function asks.
-        unsafe { LentRange::new(buffer, offset, length) }.map(LentRange::retain)
+        unsafe { BorrowedRange::new(buffer, offset, length) }.map(BorrowedRange::retain)
     }
 
-    /// Part of a buffer.
     #[inline]
     pub(crate) fn new(
         buffer: Retained<sys::iree_hal_buffer_t>,
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        let LentRange { offset, length, .. } = LentRange::within(buffer.lend(), offset, length)?;
+        let BorrowedRange { offset, length, .. } = BorrowedRange::within(buffer.lend(), offset, length)?;
         Ok(Self { buffer, offset, length })
     }
 
-    /// The same, for as long as this keeps its buffer.
+    /// The same range, borrowed from this.
     #[inline]
-    pub(crate) fn lend(&self) -> LentRange<'_> {
-        LentRange { buffer: self.buffer.lend(), offset: self.offset, length: self.length }
+    pub(crate) fn lend(&self) -> BorrowedRange<'_> {
+        BorrowedRange { buffer: self.buffer.lend(), offset: self.offset, length: self.length }
     }
 
-    /// Whether the host can map it.
+    /// True if the host can map it.
     #[inline]
     pub(crate) fn is_host_visible(&self) -> bool {
         self.lend().is_host_visible()
     }
 
-    /// Which bytes of which buffer it is.
+    /// The buffer's address, the offset and the length.
     fn bytes(&self) -> (*mut sys::iree_hal_buffer_t, u64, u64) {
         // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does.
         unsafe {
@@ -155,19 +154,19 @@ impl BufferRange {
         }
     }
 
-    /// Where it begins: a number for its buffer, and the first byte there.
+    /// A sort key: the buffer's address and the offset.
     pub(crate) fn place(&self) -> (usize, u64) {
         let (buffer, start, _) = self.bytes();
         (buffer.addr(), start)
     }
 
-    /// Where in other bytes of the same buffer these begin, if all of them are there.
+    /// The offset of this range in `other`, if it is inside.
     pub(crate) fn offset_in(&self, other: &BufferRange) -> Option<u64> {
         let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());
         (buffer == within && begin <= start && end <= stop).then(|| start - begin)
     }
 
-    /// All from the first to the last byte of both, if they have bytes in common.
+    /// The smallest range that contains both, if they overlap.
     pub(crate) fn union(&self, other: &BufferRange) -> Option<BufferRange> {
         let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());
         if buffer != within || start >= stop || begin >= end {
@@ -179,19 +178,18 @@ impl BufferRange {
         Some(BufferRange { buffer: whole, offset: first - before, length: last - first })
     }
 
-    /// The device that alone can use it: its owner, where the host cannot map the memory.
+    /// The only device that can use it: its owner, if the host cannot map the memory.
     #[inline]
     pub(crate) fn sole_user(&self) -> Option<*mut sys::iree_hal_device_t> {
         if self.is_host_visible() {
             return None;
         }
-        // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does. Where it is placed never
-        // changes.
+        // SAFETY: the buffer is retained, and its allocation lives as long. Its placement never changes.
         let owner = unsafe { (*(*self.buffer.get()).allocated_buffer).placement.device };
         (!owner.is_null()).then_some(owner)
     }
 
-    /// The device that alone can use it, if that is another one than `device`.
+    /// The only device that can use it, if that is not `device`.
     #[inline]
     pub(crate) fn out_of_reach(
         &self,
@@ -200,7 +198,7 @@ impl BufferRange {
         self.sole_user().filter(|&owner| owner != device)
     }
 
-    /// A part of this part.
+    /// A part of this range.
     pub(crate) fn part(&self, offset: u64, length: u64) -> Result<Self> {
         let rest = self.length.checked_sub(offset);
         match rest {
@@ -217,15 +215,15 @@ impl BufferRange {
     }
 }
 
-/// What a buffer is part of, which it keeps, and where in that it begins.
+/// The allocation that a buffer is part of, which it keeps, and the buffer's offset in it.
 #[inline]
 pub(super) fn allocation_of<'a>(
-    buffer: Lent<'a, sys::iree_hal_buffer_t>,
-) -> Result<(Lent<'a, sys::iree_hal_buffer_t>, u64)> {
+    buffer: Borrowed<'a, sys::iree_hal_buffer_t>,
+) -> Result<(Borrowed<'a, sys::iree_hal_buffer_t>, u64)> {
     // SAFETY: the buffer is lent, and keeps what it is part of.
     unsafe {
         let buffer = buffer.get();
-        let allocation = Lent::required((*buffer).allocated_buffer, "a buffer is part of none")?;
+        let allocation = Borrowed::required((*buffer).allocated_buffer, "a buffer is part of none")?;
         Ok((allocation, to_u64((*buffer).byte_offset)))
     }
 }

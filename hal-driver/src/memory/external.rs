@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory by file descriptor: shared memory that is made, exported and imported here.
+//! Memory by file descriptor: shared memory that is created, exported and imported here.
 //!
-//! What is taken in stays as long as it is mapped, whatever else has the descriptor: of shared memory that takes a seal against
-//! shrinking, and a dma-buf has one size for ever. Anything else could be cut off by another process, and a page that is
-//! missing ends the process that looks at it.
+//! Imported memory must stay as long as it is mapped, whatever other processes do with the descriptor: shared
+//! memory gets a seal against shrinking, and a dma-buf never changes its size. Anything else could be truncated by
+//! another process, and an access to a missing page ends the process.
 
 use crate::ffi::status::Result;
 use hal_backend::HostRange;
@@ -17,14 +17,15 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The number of the file system that dma-bufs are in, as the kernel's `linux/magic.h` has it.
+/// The file system of dma-bufs, from the kernel's `linux/magic.h`.
 const DMA_BUF_MAGIC: rustix::fs::FsWord = 0x444d_4142;
 
-/// Memory behind a descriptor, mapped.
+/// Mapped memory of a descriptor.
 ///
 /// # Invariants
 ///
-/// `length` bytes are mapped at `start`, for reading and writing, until this is dropped, and none of them can go before.
+/// `length` bytes are mapped at `start`, for reading and writing, until this is dropped, and none of them can
+/// disappear before.
 pub(crate) struct SharedMemory {
     start: *mut c_void,
     length: usize,
@@ -45,11 +46,11 @@ impl Drop for SharedMemory {
 }
 
 impl SharedMemory {
-    /// Fresh memory, zeroed, of a size that stays.
+    /// Creates zeroed memory of a fixed size.
     pub(crate) fn create(length: u64) -> Result<Arc<Self>> {
         let length = length.max(1);
         let exhausted = |errno: Errno| {
-            let message = format!("the host has no {length} bytes left that can be shared: {errno}");
+            let message = format!("the host has no {length} bytes of shared memory left: {errno}");
             Failure::new(Code::ResourceExhausted, message)
         };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -60,16 +61,15 @@ impl SharedMemory {
         Self::map(descriptor, length)
     }
 
-    /// Memory that the program has a descriptor of, which stays the program's.
+    /// Maps memory of a descriptor that stays the program's.
     pub(crate) fn open(descriptor: BorrowedFd<'_>, length: u64) -> Result<Arc<Self>> {
         let size = lasting_size(descriptor)?;
         if length == 0 || size < length {
-            let message =
-                format!("the descriptor has {size} bytes of memory, of which {length} cannot be taken");
+            let message = format!("the descriptor has {size} bytes of memory, and {length} were asked for");
             return Err(Failure::new(Code::OutOfRange, message));
         }
         let own = descriptor.try_clone_to_owned().map_err(|error| {
-            let message = format!("the descriptor cannot be kept: {error}");
+            let message = format!("the descriptor cannot be duplicated: {error}");
             Failure::new(Code::ResourceExhausted, message)
         })?;
         Self::map(own, length)
@@ -82,7 +82,8 @@ impl SharedMemory {
         };
         let length = usize::try_from(length).map_err(|error| refused(&error))?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses an address where nothing is mapped, and the file is as long as the mapping, as the caller ensures.
+        // SAFETY: the kernel chooses an address where nothing is mapped, and the file is as long as the mapping, as
+        // the caller ensures.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, &descriptor, 0)
         };
@@ -97,40 +98,41 @@ impl SharedMemory {
         unsafe { HostRange::from_raw(self.start.cast(), self.length, Some(owner)) }
     }
 
-    /// One more descriptor of the memory.
+    /// Another descriptor of the memory.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
         self.descriptor.as_fd().try_clone_to_owned().map_err(|error| {
-            let message = format!("there is no further descriptor for the memory: {error}");
+            let message = format!("the memory's descriptor cannot be duplicated: {error}");
             Failure::new(Code::ResourceExhausted, message)
         })
     }
 }
 
-/// How many bytes a descriptor has for good. Asked in this order, as another process may cut the memory off until it is sealed.
+/// The bytes of a descriptor that cannot be truncated. The seal comes first, as another process may truncate the
+/// memory until then.
 fn lasting_size(descriptor: BorrowedFd<'_>) -> Result<u64> {
     let unknown = |errno: Errno| {
-        let message = format!("the descriptor says nothing of its memory: {errno}");
+        let message = format!("the size of the descriptor's memory cannot be read: {errno}");
         Failure::new(Code::InvalidArgument, message)
     };
     match rustix::fs::fcntl_get_seals(descriptor) {
         Ok(seals) if seals.contains(SealFlags::SHRINK) => {
-            // Its end could be sought as well, but where the descriptor stands is the program's.
+            // Not by seeking to the end: the position of the descriptor is the program's.
             let size = rustix::fs::fstat(descriptor).map_err(unknown)?.st_size;
             Ok(u64::try_from(size).unwrap_or(0))
         }
-        // What is no file of shared memory has no seals; a dma-buf needs none, and stands nowhere.
+        // A file that is no shared memory has no seals; a dma-buf needs none, and has no position.
         Err(_) if is_dma_buf(descriptor) => rustix::fs::seek(descriptor, SeekFrom::End(0)).map_err(unknown),
         Ok(_) | Err(_) => {
-            // A pipe, say, has no end to be at; a number that is no descriptor has nothing.
+            // A pipe has no position; a number that is no descriptor has nothing.
             rustix::fs::seek(descriptor, SeekFrom::Current(0)).map_err(unknown)?;
-            let message = "the descriptor's memory could be cut off while it is used; seal it with F_SEAL_SHRINK, or map it \
-                           and import the mapping";
+            let message = "the descriptor's memory could be truncated while it is used; seal it with \
+                           F_SEAL_SHRINK, or map it and import the mapping";
             Err(Failure::new(Code::FailedPrecondition, message))
         }
     }
 }
 
-/// Whether a descriptor is of a dma-buf: those have a file system of their own, and any process can name a file like them.
+/// True for a dma-buf: they have a file system of their own, while any process can give a file their name.
 fn is_dma_buf(descriptor: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(descriptor).is_ok_and(|of| of.f_type == DMA_BUF_MAGIC)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The kinds of memory that a device has, in IREE's terms, and which of them a buffer gets.
+//! A device's heaps in IREE's terms, and the choice of a heap for a buffer.
 
 use crate::ffi::constants::{ACCESS_ALL, ACCESS_UNALIGNED};
 use crate::ffi::object::to_u64;
@@ -22,7 +22,7 @@ const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryTyp
 
 pub(crate) const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
 pub(crate) const DISPATCH: Usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH as Usage;
-/// What dispatches work on, rather than only get their workgroups from.
+/// The usages of buffers that dispatches access, apart from indirect workgroup counts.
 const STORAGE: Usage = (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_UNIFORM_READ
     | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE
     | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE) as Usage;
@@ -39,7 +39,7 @@ const MAPPING: Usage = (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
 
 const OPTIONAL: Usage = sys::IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL as Usage;
 
-/// The type of a heap's memory in IREE's terms.
+/// The memory type of a heap in IREE's terms.
 pub(crate) fn memory_type(heap: &Heap) -> MemoryType {
     let mut bits = DEVICE_VISIBLE;
     if heap.device_local {
@@ -61,12 +61,12 @@ pub(crate) fn usage(heap: &Heap) -> Usage {
     TRANSFER | DISPATCH | SHARING | if heap.host_visible { MAPPING } else { 0 }
 }
 
-/// The alignment of a buffer; nothing, if there is no such alignment.
+/// The alignment of a buffer, if it is a power of two.
 pub(crate) fn alignment(params: &sys::iree_hal_buffer_params_t) -> Option<u64> {
     Some(to_u64(params.min_alignment).max(1)).filter(|alignment| alignment.is_power_of_two())
 }
 
-/// The heap for a buffer. Compatibility queries, allocations and queued allocations all ask here.
+/// The heap for a buffer. Compatibility queries, allocations and queued allocations all use it.
 pub(crate) fn find_heap<'a>(
     properties: &'a Properties,
     params: &sys::iree_hal_buffer_params_t,
@@ -84,7 +84,7 @@ pub(crate) fn find_heap<'a>(
     Some(first)
 }
 
-/// The heap for a buffer, and the parameters that the buffer will really have.
+/// The heap for a buffer, and the buffer's actual parameters.
 pub(crate) fn place(
     properties: &Properties,
     params: &sys::iree_hal_buffer_params_t,
@@ -101,15 +101,16 @@ pub(crate) fn request(heap: usize, params: &sys::iree_hal_buffer_params_t, lengt
     MemoryRequest { heap, length, alignment: to_u64(params.min_alignment).max(1), purpose }
 }
 
-/// Why no heap fits.
+/// The failure if no heap fits.
 #[cold]
 fn misplaced(properties: &Properties, params: &sys::iree_hal_buffer_params_t) -> Failure {
     let Some(alignment) = alignment(params) else { return crooked(params) };
     let most = properties.heaps.iter().map(|heap| heap.alignment).max().unwrap_or(1);
     invalid(if alignment > most {
-        format!("no memory of this device is aligned to {alignment}, but to {most} at most")
+        format!("no memory of this device is aligned to {alignment}; the most is {most}")
     } else {
-        "no memory of this device is what the buffer asks for: the host cannot map it, or it is aligned to less"
+        "no memory of this device fits the buffer's parameters: the host cannot map it, or its alignment is \
+         smaller"
             .to_owned()
     })
 }
@@ -119,14 +120,14 @@ pub(crate) fn crooked(params: &sys::iree_hal_buffer_params_t) -> Failure {
     invalid(format!("an alignment is a power of two, not {}", params.min_alignment))
 }
 
-/// What a buffer of a heap really has, of what was asked for and beyond.
+/// The actual parameters of a buffer in a heap.
 pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_params_t {
     let mut params = *params;
     params.type_ = (params.type_ & !OPTIMAL) | DEVICE_VISIBLE;
     params.usage |= TRANSFER;
     if !heap.device_local {
-        // Asked for as the device's own, and visible to the host: here these are two kinds of memory, and only one can be
-        // mapped. The device uses it where it is.
+        // The program asks for device-local memory that the host can map: here these are two heaps, and only one
+        // can be mapped. The device uses it in place.
         params.type_ = (params.type_ & !(DEVICE_LOCAL & !DEVICE_VISIBLE)) | HOST_LOCAL;
     }
     if heap.host_visible {
@@ -135,7 +136,7 @@ pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sy
             | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
             | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage;
     } else {
-        // Mapping was optional, and is not to be had.
+        // Mapping was optional, and this heap has none.
         params.usage &= !MAPPING;
     }
     if heap.coherent {
@@ -147,8 +148,8 @@ pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sy
     params
 }
 
-/// The heap that host memory joins when it is imported, and what it has to begin on: the heap of the host's memory, or of
-/// memory that both share. Host memory does not become a card's own.
+/// The heap for imported host memory, and the alignment that it needs: a heap of host memory, or of memory that
+/// host and device share. Host memory never becomes a card's own.
 pub(crate) fn find_import_heap<'a>(
     properties: &'a Properties,
     params: &sys::iree_hal_buffer_params_t,
@@ -160,8 +161,7 @@ pub(crate) fn find_import_heap<'a>(
     (taken.0.device_local || !wants_device).then_some(taken)
 }
 
-/// Whether an import begins where its heap asks it to. Programs are compiled for that: a vector load from elsewhere is a
-/// fault.
+/// Checks the alignment of an import. Compiled programs rely on it: an unaligned vector load is a fault.
 pub(crate) fn check_alignment(least: u64, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
     let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { least };
     let alignment = least.max(to_u64(params.min_alignment));
@@ -169,13 +169,13 @@ pub(crate) fn check_alignment(least: u64, params: &sys::iree_hal_buffer_params_t
         return Ok(());
     }
     let message = format!(
-        "host memory at {address:#x} does not begin at a multiple of {alignment}; align it, copy it into a buffer that is \
-         allocated, or allow IREE_HAL_MEMORY_ACCESS_UNALIGNED if no program is to work on it"
+        "host memory at {address:#x} does not begin at a multiple of {alignment}; align it, copy it into an \
+         allocated buffer, or allow IREE_HAL_MEMORY_ACCESS_UNALIGNED if no dispatch uses it"
     );
     Err(Failure::new(Code::OutOfRange, message))
 }
 
-/// What a buffer is asked for with that bytes pass through: the host can map it, and the device copy from and to it.
+/// The parameters of staging buffers: the host can map them, and the device copy from and to them.
 pub(crate) fn staging() -> sys::iree_hal_buffer_params_t {
     let mapping =
         sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM;

@@ -2,18 +2,19 @@
 
 //! Pools for stream-ordered allocation: IREE's own, over slabs of the device's memory.
 //!
-//! A slab provider of ours hands out whole allocations of one heap; IREE's pools divide them. For each heap there is a
-//! sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not. A pool takes its
-//! first slab when it is made, so those of other heaps than the preferred one are made when they are first asked for.
+//! A slab provider of ours allocates from one heap; IREE's pools divide these slabs. Each heap has a sub-allocating
+//! pool for buffers that fit into one of its slabs, and a pass-through pool for larger ones. A pool allocates its
+//! first slab when it is created, so those of other heaps than the preferred one are created on first use.
 //!
-//! A stream-ordered buffer gives its memory back when it is let go of, if no deallocation has, and that may be after the
-//! device. So such a buffer has a reference to the [`Pools`], and with them to everything that a pool of IREE's needs.
+//! A stream-ordered buffer returns its memory when it is released without a deallocation, which may happen after
+//! the device is gone. So such a buffer holds a reference to [`Pools`], and thereby to everything that a pool of
+//! IREE's needs.
 
 use crate::ffi::object::{Out, Retained, free, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use crate::memory::allocator::Memory;
 use crate::memory::backing::{Backing, DeviceMemory, Parent};
-use crate::memory::buffer::{Buffer, BufferSpec, Release};
+use crate::memory::buffer::{Buffer, BufferSpec, ReleaseCallback};
 use crate::memory::heap::{granted, memory_type, usage};
 use crate::memory::reservation::Pool;
 use crate::sync::frontier::Frontiers;
@@ -26,7 +27,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What one slab of the default pool has, if the device has enough.
+/// The size of a slab of the default pool, if the device has enough memory.
 const SLAB: u64 = 64 << 20;
 
 /// The slab provider, as C sees it.
@@ -90,7 +91,7 @@ impl<D: Device> Table<D> {
             provider.acquired.fetch_add(1, Ordering::Relaxed);
             let view = memory.host_view();
             let handle = Box::into_raw(Box::new(memory));
-            // Pools use the address for nothing but telling slabs apart.
+            // Pools only use the address to tell slabs apart.
             let base_ptr = view.map_or(handle.cast(), |view| view.address());
             out.set(sys::iree_hal_slab_t { base_ptr, length: min_length, provider_handle: handle as u64 });
             Ok(())
@@ -130,7 +131,7 @@ impl<D: Device> Table<D> {
                 offset: to_u64(slab_offset),
                 length: to_u64(allocation_size),
                 // SAFETY: C asks for the callback, as its interface says.
-                release: unsafe { Release::new(release_callback) },
+                release: unsafe { ReleaseCallback::new(release_callback) },
             };
             let buffer = Buffer::create(provider.memory.allocator, memory.clone().into(), spec)?;
             // SAFETY: C passes where the buffer goes.
@@ -187,7 +188,7 @@ struct HeapPools {
     slab: u64,
 }
 
-/// The pools of a device that lie in slabs, one for each heap; those that are not made are null.
+/// The sub-allocating pools of a device, one for each heap; null until they are created.
 pub(crate) struct OwnPools(Vec<AtomicPtr<sys::iree_hal_pool_t>>);
 
 impl OwnPools {
@@ -197,28 +198,27 @@ impl OwnPools {
         pools.filter(|pool| !pool.is_null()).map(|pool| unsafe { Pool::new(pool) })
     }
 
-    /// Whether a pool is one of them.
     pub(crate) fn contains(&self, pool: Pool) -> bool {
         self.pools().any(|own| own == pool)
     }
 
-    /// Whether a pool is of their kind, which the preferred heap always has one of.
+    /// True for a pool of the same kind, which the preferred heap always has.
     pub(crate) fn is_kind_of(&self, pool: Pool) -> bool {
         self.pools().next().is_some_and(|own| own.kind() == pool.kind())
     }
 }
 
-/// The pools of a device, and what programs make their own pools from.
+/// The pools of a device, and the backend for pools of programs.
 pub(crate) struct Pools {
     heaps: Vec<OnceLock<HeapPools>>,
-    /// Makes the pools of a heap.
+    /// Creates the pools of a heap.
     make: Box<dyn Fn(usize) -> Result<HeapPools> + Send + Sync>,
     own: Arc<OwnPools>,
     notification: Retained<sys::iree_async_notification_t>,
     frontiers: Arc<Frontiers>,
-    /// The device for C.
+    /// The C device.
     parent: Arc<Parent>,
-    /// The notification is its.
+    /// Kept for the notification.
     _proactor: Arc<Proactor>,
 }
 
@@ -310,12 +310,11 @@ impl Pools {
         Ok(Arc::new(pools))
     }
 
-    /// The device for C.
     pub(crate) fn parent(&self) -> &Parent {
         &self.parent
     }
 
-    /// The pools of a heap, made if they are not there.
+    /// The pools of a heap, created on first use.
     fn heap(&self, number: usize) -> Result<&HeapPools> {
         #[expect(clippy::indexing_slicing, reason = "there is one of each for each heap of the device")]
         let (place, own) = (&self.heaps[number], &self.own.0[number]);
@@ -323,29 +322,29 @@ impl Pools {
             return Ok(heap);
         }
         let made = (self.make)(number)?;
-        // Two may have made them at once; the second ones go again.
+        // Two threads may create them at once; the second ones are dropped.
         let heap = place.get_or_init(|| made);
         own.store(heap.small.get(), Ordering::Release);
         Ok(heap)
     }
 
-    /// The default pool for an allocation of that size from a heap, and how many bytes of it may be out ahead of time: a
-    /// slab's worth.
+    /// The default pool for an allocation of that size from a heap, and how many bytes of it may be allocated
+    /// early: a slab.
     pub(crate) fn select(&self, heap: usize, length: u64) -> Result<(Pool, u64)> {
         let heap = self.heap(heap)?;
-        // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
+        // A block has a header, so a buffer of a whole slab's size gets its own allocation.
         let (pool, early_limit) =
             if length <= heap.slab / 2 { (&heap.small, heap.slab) } else { (&heap.large, 0) };
-        // SAFETY: what is allocated from the pool keeps it, with all of them.
+        // SAFETY: allocations from the pool keep it, with all others.
         Ok((unsafe { Pool::new(pool.get()) }, early_limit))
     }
 
-    /// Those of what lies in slabs: IREE's TLSF pools.
+    /// The sub-allocating pools: IREE's TLSF pools.
     pub(crate) fn own(&self) -> Arc<OwnPools> {
         self.own.clone()
     }
 
-    /// What a program makes its own pools from, of the preferred memory. Lent: the device outlives its pools.
+    /// The backend for pools of programs, on the preferred heap. Borrowed: the device outlives its pools.
     pub(crate) fn backend(&self) -> sys::iree_hal_queue_pool_backend_t {
         #[expect(
             clippy::expect_used,
@@ -387,8 +386,8 @@ fn epoch_query(frontiers: &Arc<Frontiers>) -> sys::iree_hal_pool_epoch_query_t {
 }
 
 unsafe extern "C" fn epoch_reached(user_data: *mut c_void, axis: sys::iree_async_axis_t, epoch: u64) -> bool {
-    // SAFETY: `Pools` keeps the frontiers longer than its pools. Those that a program makes are gone before the device is, as
-    // IREE asks of users of the device's backend.
+    // SAFETY: `Pools` keeps the frontiers longer than its pools. Pools of programs are gone before the device, as
+    // IREE requires of users of the device's backend.
     let frontiers = unsafe { &*user_data.cast_const().cast::<Frontiers>() };
     guard_or(false, || frontiers.reached(axis, epoch))
 }

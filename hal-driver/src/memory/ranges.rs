@@ -5,7 +5,7 @@
 use hal_backend::HostRange;
 use std::ops::Range;
 
-/// Ranges in order that neither overlap nor touch.
+/// Sorted ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<Range<u64>>);
 
@@ -22,7 +22,7 @@ impl Ranges {
         self.0.iter()
     }
 
-    /// Adds some bytes. What is added in order costs nothing to find its place.
+    /// Adds a range. A range after all others is added without a search.
     pub(crate) fn add(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -37,10 +37,10 @@ impl Ranges {
     }
 }
 
-/// How many bytes are compared at a time.
+/// Bytes that are compared at a time.
 const BLOCK: usize = 64 << 10;
 
-/// The bytes in which two pieces of memory of one length differ.
+/// The ranges in which two pieces of memory of equal length differ.
 pub(crate) fn differences(now: &HostRange, before: &HostRange) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     let (mut left, mut right) = (vec![0; BLOCK], vec![0; BLOCK]);

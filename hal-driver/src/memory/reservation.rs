@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory that a pool of IREE's has set aside for one allocation.
+//! Memory that a pool of IREE's has reserved for one allocation.
 
 use crate::ffi::object::Retained;
 use crate::ffi::status::{Result, check, invalid};
 use hal_sys as sys;
 use std::ffi::c_void;
 
-/// A pool, borrowed.
+/// A borrowed pool.
 ///
 /// # Invariants
 ///
-/// The pool is alive: its owner keeps it longer than what is allocated from it, as IREE asks.
+/// The pool is alive: its owner keeps it longer than its allocations, as IREE requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pool(*mut sys::iree_hal_pool_t);
 
@@ -28,24 +28,25 @@ impl Pool {
         Self(pool)
     }
 
-    /// The pool, for a call.
+    /// The pool, for a call to C.
     pub(crate) fn get(self) -> *mut sys::iree_hal_pool_t {
         self.0
     }
 
-    /// What tells one kind of pool from another.
+    /// The identity of the pool's kind.
     pub(crate) fn kind(self) -> *const c_void {
-        // SAFETY: the pool outlives its allocations, by the invariant of `Pool`, and every HAL object begins with the resource header.
+        // SAFETY: the pool outlives its allocations, by the invariant of `Pool`, and every HAL object begins with
+        // the resource header.
         unsafe { (*self.0.cast::<sys::iree_hal_resource_t>()).vtable }
     }
 
-    /// What is signalled when memory comes back; null if the pool does not say.
+    /// The notification of returned memory; null if the pool has none.
     pub(crate) fn notification(self) -> *mut sys::iree_async_notification_t {
         // SAFETY: the pool outlives its allocations, by the invariant of `Pool`.
         unsafe { sys::iree_hal_pool_notification(self.0) }
     }
 
-    /// Wakes the waiters for the pool's memory, which look again.
+    /// Wakes the waiters for the pool's memory, which then retry.
     pub(crate) fn notify(self) {
         let notification = self.notification();
         if !notification.is_null() {
@@ -55,16 +56,16 @@ impl Pool {
     }
 }
 
-/// Memory that is out of its pool. It goes back when this is dropped, with what still has to be waited for.
+/// Reserved memory. Dropping it returns the memory, with the frontier that is still to be waited for.
 ///
 /// # Invariants
 ///
-/// `reservation` is out of `pool`, and this alone gives it back. Until then `frontier` is null or the pool's own, which
+/// `reservation` is out of `pool`, and only this returns it. Until then `frontier` is null or the pool's own, which
 /// does not change.
 pub(crate) struct Reservation {
     pool: Pool,
     reservation: sys::iree_hal_pool_reservation_t,
-    /// What has to be reached before the memory may be used; null if nothing has to.
+    /// The frontier to wait for before the memory may be used; null if there is none.
     frontier: *const sys::iree_async_frontier_t,
 }
 
@@ -72,11 +73,12 @@ pub(crate) struct Reservation {
 unsafe impl Send for Reservation {}
 
 impl Reservation {
-    /// Takes over what a pool gave.
+    /// Takes over a reservation.
     ///
     /// # Safety
     ///
-    /// The reservation is out of this pool and the caller alone gives it back; the frontier is the pool's for it, or null.
+    /// The reservation is out of this pool and only the caller returns it; the frontier is the pool's for it, or
+    /// null.
     pub(crate) unsafe fn adopt(
         pool: Pool,
         reservation: sys::iree_hal_pool_reservation_t,
@@ -85,22 +87,21 @@ impl Reservation {
         Self { pool, reservation, frontier }
     }
 
-    /// Where it is from.
     pub(crate) fn pool(&self) -> Pool {
         self.pool
     }
 
-    /// What has to be reached before the memory may be used.
+    /// The frontier to wait for before the memory may be used.
     pub(crate) fn frontier(&self) -> *const sys::iree_async_frontier_t {
         self.frontier
     }
 
-    /// What had to be reached is.
+    /// Clears the frontier, once it is reached.
     pub(crate) fn is_usable_now(&mut self) {
         self.frontier = std::ptr::null();
     }
 
-    /// A buffer over the memory, which must not be used any more when the memory is given back.
+    /// Creates a buffer over the memory. Its use must end before the memory is returned.
     pub(crate) fn materialize(
         &self,
         params: sys::iree_hal_buffer_params_t,
@@ -119,15 +120,15 @@ impl Reservation {
             ))?;
             Retained::adopt(buffer)
         };
-        buffer.ok_or_else(|| invalid("the pool reported success and gave no buffer"))
+        buffer.ok_or_else(|| invalid("the pool reported success but returned no buffer"))
     }
 
-    /// Gives the memory back. The pool may hand it out again to allocations that wait for the frontier.
+    /// Returns the memory. The pool may give it to allocations that wait for the frontier.
     pub(crate) fn release(self, frontier: Option<&sys::iree_async_single_frontier_t>) {
         let this = std::mem::ManuallyDrop::new(self);
         let frontier = frontier.map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
-        // SAFETY: out of this pool and given back here alone, by the invariant; a frontier of one entry is a frontier, read
-        // during the call.
+        // SAFETY: out of this pool and given back here alone, by the invariant; a frontier of one entry is a
+        // frontier, read during the call.
         unsafe { sys::iree_hal_pool_release_reservation(this.pool.0, &raw const this.reservation, frontier) };
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The memory of a [`BufferRange`]: a device's own, or the host's view of another's.
+//! The memory of a [`BufferRange`]: a device's own, or the host's view of another device's.
 
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
-use crate::ffi::object::{Lent, Retained, to_device_size, to_u64};
+use crate::ffi::object::{Borrowed, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check};
 use crate::memory::backing::owner_is_gone;
 use crate::memory::buffer::Buffer;
-use crate::memory::buffer_range::{BufferRange, LentRange, allocation_of};
+use crate::memory::buffer_range::{BorrowedRange, BufferRange, allocation_of};
 use crate::memory::transient::{TransientBuffer, no_memory};
 use hal_backend::{Device, HostRange, Place, Span};
 use hal_semaphore::{Code, Failure, WithoutCallbacks};
@@ -16,8 +16,8 @@ use std::cell::UnsafeCell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-impl LentRange<'_> {
-    /// The memory, if the buffer is an allocation of the device's that keeps it for good and has no release
+impl BorrowedRange<'_> {
+    /// The memory, if the buffer is an allocation of the device that keeps it until its end and has no release
     /// callback: then the memory may be used without the buffer.
     #[inline(always)]
     pub(crate) fn resolve_static<D: Device>(self, device: &Arc<D>) -> Option<Span<D>> {
@@ -32,7 +32,7 @@ impl LentRange<'_> {
 }
 
 impl BufferRange {
-    /// The device that it is placed on, which a buffer does not keep.
+    /// The device of the buffer's placement, which a buffer does not keep.
     pub(crate) fn owner(&self) -> Result<Retained<sys::iree_hal_device_t>> {
         let (allocation, _) = self.lend().allocation()?;
         let owner = if let Some(buffer) = Buffer::recognise(allocation) {
@@ -40,14 +40,14 @@ impl BufferRange {
         } else if let Some(buffer) = TransientBuffer::of(allocation) {
             buffer.owner()
         } else {
-            // SAFETY: the range keeps its buffer alive. That another driver's device is there as long as work is asked of it is the
-            // promise of the program, as IREE's placement says.
+            // SAFETY: the range keeps its buffer alive. Another driver's device exists as long as work is submitted
+            // to it; the program promises this, as IREE's placement documents.
             unsafe { Retained::retain((*allocation.get()).placement.device) }
         };
         owner.ok_or_else(owner_is_gone)
     }
 
-    /// The memory as it is now: a stream-ordered buffer has some between its allocation and its deallocation, ours or another driver's.
+    /// The memory as it is now. A stream-ordered buffer has memory between its allocation and its deallocation.
     fn allocated(&self) -> Result<Allocated<'_>> {
         let (allocation, offset) = self.lend().allocation()?;
         let backing = match TransientBuffer::of(allocation) {
@@ -58,7 +58,7 @@ impl BufferRange {
             },
         };
         let (allocation, begin) = allocation_of(backing.lend())?;
-        // Mostly the memory's buffer is all of its allocation, and the reference to it will do.
+        // Usually the memory's buffer is its whole allocation, and the reference to it suffices.
         let other = (allocation.get() != backing.get()).then(|| allocation.retain());
         let memory = Memory::Backing(other.unwrap_or(backing));
         Ok(Allocated { memory, offset: begin + offset, range: self })
@@ -71,7 +71,7 @@ impl BufferRange {
             let place = Place::Device(memory.clone(), buffer.offset + allocated.offset);
             return Ok(Span { place, length: self.length });
         }
-        // Resolving must not wait: what has to be copied was bounced before.
+        // Resolving must not wait: memory that has to be copied was bounced before.
         let access = if self.sole_user().is_some() { ACCESS_READ } else { ACCESS_ANY };
         let range = allocated.map(access).map_err(|failure| {
             let message = format!(
@@ -83,11 +83,11 @@ impl BufferRange {
         Ok(Span { place: Place::Host(range), length: self.length })
     }
 
-    /// A descriptor of the memory, which is all of an allocation.
+    /// A descriptor of the memory, which is a whole allocation.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
         let (allocation, offset) = self.lend().allocation()?;
         let Some(buffer) = Buffer::recognise(allocation) else {
-            let message = "memory that is allocated in queue order has no descriptor; allocate the buffer from the device's \
+            let message = "stream-ordered memory has no descriptor; allocate the buffer from the device's \
                            allocator with IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";
             return Err(Failure::new(Code::Unavailable, message));
         };
@@ -95,7 +95,7 @@ impl BufferRange {
         let whole = to_u64(unsafe { (*allocation.get()).byte_length });
         if (buffer.offset + offset, self.length) != (0, whole) {
             let message = format!(
-                "a descriptor is of all {whole} bytes of an allocation, and not of {} at {offset}; export the whole buffer",
+                "a descriptor has all {whole} bytes of an allocation, not {} at {offset}; export the whole buffer",
                 self.length
             );
             return Err(Failure::new(Code::InvalidArgument, message));
@@ -103,20 +103,20 @@ impl BufferRange {
         buffer.backing.descriptor()
     }
 
-    /// The bytes as host memory, mapped as long as a reference to the range is left.
+    /// The bytes as host memory, mapped while a reference to the range is left.
     pub(crate) fn map(&self, access: Access) -> Result<HostRange> {
         self.allocated()?.map(access)
     }
 }
 
-/// The memory of a stream-ordered buffer of another driver, if that is what it is and it cannot be mapped by itself.
+/// The memory of another driver's stream-ordered buffer, if it is one and cannot be mapped itself.
 ///
-/// Such a buffer maps its memory under its own lock, so that is how it is used. Once a deallocation is queued it maps nothing
-/// more, though what was ordered before that may still have to run here. Its memory is then taken from it, which IREE lends
-/// without a reference: that it stays until we have one is the promise of the program, which orders the deallocation behind
-/// us. Of our own buffers nothing is believed.
+/// Such a buffer maps its memory under its own lock, so that is tried first. Once a deallocation is queued it maps
+/// nothing more, although work that was ordered before may still have to run here. Then its memory is taken, which
+/// IREE gives out without a reference: the program promises that it stays until this holds one, as it orders the
+/// deallocation after this work. This is never done for our own buffers.
 fn foreign_backing(
-    buffer: Lent<'_, sys::iree_hal_buffer_t>,
+    buffer: Borrowed<'_, sys::iree_hal_buffer_t>,
 ) -> Result<Option<Retained<sys::iree_hal_buffer_t>>> {
     let buffer = buffer.get();
     // SAFETY: the buffer is lent; its memory stays by the order that the program gave its deallocation.
@@ -131,35 +131,35 @@ fn foreign_backing(
     }
 }
 
-/// The memory of a range, at one time.
+/// The memory of a range at one time.
 struct Allocated<'a> {
     memory: Memory<'a>,
-    /// Where in it the range begins.
+    /// The range's offset in it.
     offset: u64,
     range: &'a BufferRange,
 }
 
 enum Memory<'a> {
-    /// What the range's buffer is part of, for as long as the buffer.
-    Whole(Lent<'a, sys::iree_hal_buffer_t>),
-    /// What a stream-ordered buffer had when it was asked, whatever becomes of that.
+    /// The allocation of the range's buffer, which lives as long as the buffer.
+    Whole(Borrowed<'a, sys::iree_hal_buffer_t>),
+    /// The memory of a stream-ordered buffer at that time, whatever happens to the buffer.
     Backing(Retained<sys::iree_hal_buffer_t>),
 }
 
 impl Allocated<'_> {
-    /// The buffer of the memory.
-    fn buffer(&self) -> Lent<'_, sys::iree_hal_buffer_t> {
+    fn buffer(&self) -> Borrowed<'_, sys::iree_hal_buffer_t> {
         match &self.memory {
             Memory::Whole(buffer) => *buffer,
             Memory::Backing(buffer) => buffer.lend(),
         }
     }
 
-    /// The bytes as host memory, mapped as long as a reference to the range is left.
+    /// The bytes as host memory, mapped while a reference to the range is left.
     fn map(&self, access: Access) -> Result<HostRange> {
         let buffer = self.buffer();
         let mut mapping = sys::iree_hal_buffer_mapping_t::default();
-        // SAFETY: the buffer is lent, and the mapping keeps it; that is ours, and valid until it is unmapped, which its owner does.
+        // SAFETY: the buffer is borrowed, and the mapping keeps it; the mapping is ours, and valid until its owner
+        // unmaps it.
         unsafe {
             check(sys::iree_hal_buffer_map_range(
                 buffer.get(),
@@ -177,9 +177,9 @@ impl Allocated<'_> {
     }
 }
 
-/// A buffer as one of this device's, with its memory, if it is.
+/// The buffer as one of this device's, with its memory, if it is.
 fn of_device<'a, D: Device>(
-    buffer: Lent<'a, sys::iree_hal_buffer_t>,
+    buffer: Borrowed<'a, sys::iree_hal_buffer_t>,
     device: &Arc<D>,
 ) -> Option<(&'a Buffer, &'a Arc<D::Memory>)> {
     let buffer = Buffer::recognise(buffer)?;
@@ -190,10 +190,10 @@ fn of_device<'a, D: Device>(
 ///
 /// # Invariants
 ///
-/// `mapping` is one that IREE made and that this alone ends, when it is dropped. Until then nothing touches it.
+/// `mapping` was made by IREE, and only this ends it, when it is dropped. Until then nothing accesses it.
 struct Mapping {
     mapping: UnsafeCell<sys::iree_hal_buffer_mapping_t>,
-    /// A stream-ordered buffer keeps the pool that its memory is from. There until this is dropped.
+    /// Keeps a stream-ordered buffer, which keeps the pool of its memory.
     source: Option<Retained<sys::iree_hal_buffer_t>>,
 }
 
@@ -204,13 +204,14 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // What is written back is so before its waiters are told; but buffers have release callbacks, and are let go of where a program may be
-        // called back.
+        // Written bytes go back before waiters are notified; but buffers have release callbacks, and are released
+        // on a thread that may call the program.
         let mapped = WithoutCallbacks::is_active().then(|| {
             // SAFETY: the mapping keeps the buffer until it ends.
             unsafe { Retained::retain(self.mapping.get_mut().buffer) }
         });
-        // SAFETY: ended here alone, by the invariant. The error of a flush that fails can be returned to no caller here.
+        // SAFETY: ended here alone, by the invariant. The error of a flush that fails can be returned to no caller
+        // here.
         unsafe { drop(check(sys::iree_hal_buffer_unmap_range(self.mapping.get()))) };
         if let Some(mapped) = mapped {
             for buffer in mapped.into_iter().chain(self.source.take()) {

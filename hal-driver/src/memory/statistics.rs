@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Statistics: how much device memory and host memory is allocated.
+//! Statistics: the allocated device memory and host memory.
 
 use crate::ffi::object::to_device_size;
 use hal_backend::Heap;
@@ -8,7 +8,7 @@ use hal_sys as sys;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much is allocated of the device's memory and of the host's, for `--print_device_statistics`.
+/// The allocated bytes of the device's memory and of the host's, for `--print_device_statistics`.
 #[derive(Default)]
 pub(crate) struct Statistics {
     pub(crate) device: Arc<Counter>,
@@ -30,7 +30,7 @@ impl Counter {
         CountedBytes { counter: self.clone(), bytes }
     }
 
-    /// The peak, what was allocated and what was freed.
+    /// The peak, the allocated and the freed bytes.
     pub(crate) fn read(&self) -> [sys::iree_device_size_t; 3] {
         [&self.peak, &self.allocated, &self.freed]
             .map(|number| to_device_size(number.load(Ordering::Relaxed)))
@@ -43,7 +43,7 @@ impl Statistics {
     }
 }
 
-/// Some bytes that are counted until they are gone.
+/// Bytes that are counted until this is dropped.
 pub(crate) struct CountedBytes {
     counter: Arc<Counter>,
     bytes: u64,

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Stream-ordered buffers: objects that exist at once, and have memory between their allocation and their deallocation.
+//! Stream-ordered buffers: objects that exist at once, and have memory between their allocation and their
+//! deallocation.
 //!
-//! A buffer is handed to the program when it asks, and gets its memory when the allocation happens in its queue. A
-//! deallocation takes the memory away again, which the program orders behind everything that uses it. A program that does
-//! not is wrong, but only its bytes are: each user of the memory, a command, a mapping or another device, has a
-//! reference of its own to it ([`TransientBuffer::backing`]), taken under the lock that a deallocation takes it away under.
-//! The bytes may then be another allocation's, and they are memory of the device's until the last of them has let go.
+//! The program gets the buffer when it submits the allocation, and the buffer its memory when the allocation
+//! happens in its queue. A deallocation takes the memory away, and the program orders it after every use. If the
+//! program gets that wrong, only its bytes are wrong: each user of the memory, a command, a mapping or another
+//! device, holds its own reference to it ([`TransientBuffer::backing`]), taken under the lock that the deallocation
+//! takes too. The bytes may then belong to another allocation, and they stay memory of the device until the last
+//! user has released them.
 //!
-//! The memory goes back to a pool, which may be the device's own. So a buffer keeps the device's pools, and may be let go
-//! of after the device.
+//! The memory returns to a pool, which may be the device's own. So a buffer keeps the device's pools, and may be
+//! released after the device.
 //!
-//! IREE's local drivers have a buffer of this kind as well. Theirs lends its memory without a reference and keeps no pool.
+//! IREE's local drivers have such a buffer too, which gives its memory out without a reference and keeps no pool.
 
 use crate::ffi::constants::Access;
-use crate::ffi::object::{HostAllocator, Lent, Retained, free, to_device_size};
+use crate::ffi::object::{Borrowed, HostAllocator, Retained, free, to_device_size};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use crate::memory::pools::Pools;
 use crate::memory::reservation::{Pool, Reservation};
@@ -34,15 +36,15 @@ struct Transient {
     base: UnsafeCell<sys::iree_hal_buffer_t>,
     allocator: HostAllocator,
     state: Mutex<State>,
-    /// The pools of the device. Let go of last: memory goes back to them.
+    /// The pools of the device. Dropped last: memory returns to them.
     pools: Arc<Pools>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The memory, as long as there is any.
+    /// The memory, while there is any.
     backing: Option<Retained<sys::iree_hal_buffer_t>>,
-    /// Where it came from; goes back behind the memory.
+    /// Its reservation, which is returned after the memory.
     reservation: Option<Reservation>,
 }
 
@@ -81,9 +83,10 @@ impl TransientBuffer {
         buffer.map(Self).ok_or_else(|| invalid("a buffer is never null"))
     }
 
-    /// A buffer, if it is one of these.
-    pub(crate) fn of(buffer: Lent<'_, sys::iree_hal_buffer_t>) -> Option<Self> {
-        // SAFETY: the buffer is alive, by the invariant of `Lent`, and every HAL object begins with the resource header.
+    /// The buffer as one of these, if it is.
+    pub(crate) fn of(buffer: Borrowed<'_, sys::iree_hal_buffer_t>) -> Option<Self> {
+        // SAFETY: the buffer is alive, by the invariant of `Borrowed`, and every HAL object begins with the
+        // resource header.
         let vtable = unsafe { (*buffer.get()).resource.vtable };
         std::ptr::eq(vtable.cast(), &raw const VTABLE).then(|| Self(buffer.retain()))
     }
@@ -93,32 +96,32 @@ impl TransientBuffer {
         unsafe { Transient::of(self.0.get()) }
     }
 
-    /// The buffer, for C, which gets a reference of its own.
+    /// A new reference for C.
     pub(crate) fn to_buffer(&self) -> Retained<sys::iree_hal_buffer_t> {
         self.0.clone()
     }
 
-    /// Whether it was allocated from a device with these pools.
+    /// True if it was allocated from a device with these pools.
     pub(crate) fn is_of(&self, pools: &Arc<Pools>) -> bool {
         Arc::ptr_eq(&self.object().pools, pools)
     }
 
-    /// The device for C that it is of, unless that is gone.
+    /// The C device that allocated it, unless that is gone.
     pub(crate) fn owner(&self) -> Option<Retained<sys::iree_hal_device_t>> {
         self.object().pools.parent().retain()
     }
 
-    /// The memory, if there is any, with a reference of the caller's own.
+    /// A new reference to the memory, if there is any.
     pub(crate) fn backing(&self) -> Result<Retained<sys::iree_hal_buffer_t>> {
         self.object().backing()
     }
 
-    /// The pool that the memory is from, until it is given back.
+    /// The pool of the memory, until it is returned.
     pub(crate) fn pool(&self) -> Option<Pool> {
         self.object().state.lock().reservation.as_ref().map(Reservation::pool)
     }
 
-    /// Gives the buffer its memory, which may be used at once.
+    /// Gives the buffer memory that is usable at once.
     pub(crate) fn commit(
         &self,
         params: sys::iree_hal_buffer_params_t,
@@ -133,14 +136,14 @@ impl TransientBuffer {
         Ok(())
     }
 
-    /// Takes the memory away. Those who work with it keep it; the pool does not have it back yet. False if there is none.
+    /// Takes the memory away. Its users keep it; the pool does not have it back yet. False if there was none.
     pub(crate) fn decommit(&self) -> bool {
         let backing = self.object().state.lock().backing.take();
         backing.is_some()
     }
 
-    /// Gives the memory back to its pool, unless that has happened. The pool may hand it out again to allocations
-    /// that wait for the frontier.
+    /// Returns the memory to its pool, unless that has happened. The pool may give it to allocations that wait for
+    /// the frontier.
     pub(crate) fn release(&self, frontier: Option<&sys::iree_async_single_frontier_t>) {
         let reservation = self.object().state.lock().reservation.take();
         if let Some(reservation) = reservation {
@@ -163,9 +166,9 @@ impl Transient {
     }
 }
 
-/// What is wrong with a buffer that is used before its allocation or behind its deallocation.
+/// The failure of a use before the allocation or after the deallocation.
 pub(crate) fn no_memory() -> Failure {
-    let message = "the buffer has no memory: its queue_alloca has not happened yet or its queue_dealloca has";
+    let message = "the buffer has no memory: its queue_alloca has not run yet, or its queue_dealloca has run";
     Failure::new(Code::FailedPrecondition, message)
 }
 
@@ -189,8 +192,8 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_hal_buffer_t) {
     });
 }
 
-/// Maps the memory that there is now. A scoped mapping is one of that memory and keeps it, whatever is deallocated
-/// meanwhile; of a persistent one IREE asks that it ends before the memory does.
+/// Maps the current memory. A scoped mapping keeps that memory, even if it is deallocated; a persistent one ends
+/// before the memory, as IREE requires.
 unsafe extern "C" fn map_range(
     base: *mut sys::iree_hal_buffer_t,
     mode: sys::iree_hal_mapping_mode_t,
@@ -210,8 +213,8 @@ unsafe extern "C" fn map_range(
             check(sys::iree_hal_buffer_map_range(backing.get(), mode, access, offset, length, inner))?;
         }
         mapping.contents = inner.contents;
-        // A persistent mapping keeps nothing. What IREE notes of that is in a bit field that shares a word with a field before it, where
-        // the bindings do not find it.
+        // A persistent mapping keeps nothing. IREE records this in a bit field that shares a word with the field
+        // before it, where the bindings do not find it.
         if mode & sys::IREE_HAL_MAPPING_MODE_PERSISTENT != 0 {
             return Ok(());
         }
@@ -225,7 +228,7 @@ unsafe extern "C" fn map_range(
     })
 }
 
-/// Keeps the mapping of the memory where IREE lets a driver keep something.
+/// Stores the memory's mapping in the field that IREE has for the driver.
 fn set_inner(mapping: &mut sys::iree_hal_buffer_mapping_t, inner: *mut sys::iree_hal_buffer_mapping_t) {
     let [place] = &mut mapping.impl_.reserved;
     *place = inner as u64;
@@ -251,14 +254,14 @@ unsafe extern "C" fn unmap_range(
     })
 }
 
-/// What makes writes visible, on either side.
-type Sync = unsafe extern "C" fn(
+/// A flush or an invalidation.
+type SyncFn = unsafe extern "C" fn(
     *mut sys::iree_hal_buffer_t,
     sys::iree_device_size_t,
     sys::iree_device_size_t,
 ) -> sys::iree_status_t;
 
-/// Asks the memory that there is now.
+/// Applies it to the current memory.
 ///
 /// # Safety
 ///
@@ -267,7 +270,7 @@ unsafe fn sync(
     base: *mut sys::iree_hal_buffer_t,
     offset: sys::iree_device_size_t,
     length: sys::iree_device_size_t,
-    slot: impl FnOnce(&sys::iree_hal_buffer_vtable_t) -> Option<Sync>,
+    slot: impl FnOnce(&sys::iree_hal_buffer_vtable_t) -> Option<SyncFn>,
 ) -> sys::iree_status_t {
     guard(|| {
         // SAFETY: the buffer is a transient one and alive, as the function asks.
@@ -277,7 +280,7 @@ unsafe fn sync(
             let buffer = backing.get();
             (&*(*buffer).resource.vtable.cast::<sys::iree_hal_buffer_vtable_t>(), (*buffer).byte_offset)
         };
-        let slot = slot(table).ok_or_else(|| invalid("the memory's buffer has a hole in its table"))?;
+        let slot = slot(table).ok_or_else(|| invalid("the memory's buffer lacks a slot of its vtable"))?;
         // SAFETY: the memory is retained, and the range was checked against the buffer, which is as long.
         unsafe { check(slot(backing.get(), begin + offset, length)) }
     })

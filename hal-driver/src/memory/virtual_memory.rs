@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Virtual memory, which no device here pages for IREE yet: each slot says so by name, with the code that IREE asks for.
+//! Virtual memory, which no device here supports: each slot answers so by name, with the code that IREE requires.
 
 use crate::ffi::status::{guard, unavailable};
 use hal_sys as sys;

@@ -2,26 +2,25 @@
 
 //! The causal clock of a device: one axis for each queue, advanced when an epoch has completed.
 //!
-//! IREE gives a device its axes when it joins a device group; before that, and without a group, there is no tracker and
-//! nothing to advance. Everything else then works without frontiers.
+//! IREE gives a device its axes when it joins a device group. Before that, and without a group, there is no tracker
+//! and nothing to advance, and everything else works without frontiers.
 //!
-//! A device may join several groups, as every session of IREE's runtime library makes one of its own around the device
-//! that it is given, and no group says when it ends. All trackers are advanced. The first one is the device's own: the
-//! frontiers that it gives out are in that tracker's axes, and the same number may mean something else in another.
+//! A device may join several groups: every session of IREE's runtime library makes one around its device, and no
+//! group reports its end. The device advances all trackers. The first one is the device's own: frontiers that the
+//! device gives out have its axes, and the same axis may mean something else in another group.
 //!
-//! What a program is shown of the device's place ([`Frontiers::info`]) is of the group that was joined last, its topology and
-//! the device's number there, but for the tracker and the axis: these are the device's own, as nothing else would go with the
-//! frontiers that it gives out.
+//! The program sees the device's place ([`Frontiers::info`]) in the group that it joined last, with that topology
+//! and number, but with the device's own tracker and axis, which alone match the frontiers that it gives out.
 //!
-//! A group that is gone leaves its tracker to the devices that were in it. Where no other reference is left,
-//! the tracker cannot be asked any more, and the membership goes too ([`Frontiers::prune`]): when another group is
-//! joined, every so many completions, and when memory is trimmed. So a completion costs what the groups cost that there
-//! are.
+//! A group that is gone leaves its tracker to the devices that were in it. Once no other reference to the tracker
+//! is left, nothing can wait on it any more, and the membership is dropped ([`Frontiers::prune`]): when another
+//! group is joined, after every so many completions, and when memory is trimmed. So the cost of a completion
+//! depends on the live groups only.
 //!
-//! # Who reads what
+//! # Readers and writers
 //!
-//! The own membership is read by every signal and stays where it is for good. The others are a list that is replaced as
-//! a whole; a thread that advances them keeps the list that it found, and no lock is held while trackers call back.
+//! Every signal reads the own membership, which never moves. The others are a list that is replaced as a whole; a
+//! thread that advances them keeps the list that it read, and no lock is held while trackers call back.
 
 use crate::ffi::object::Retained;
 use crate::ffi::status::{Result, check, raw};
@@ -36,58 +35,59 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// After how many completions of a queue memberships are pruned.
+/// Memberships are pruned after so many completions of a queue.
 const PRUNE_EVERY: u64 = 1024;
 
 /// The groups of a device, and its axes in them.
 ///
 /// # Invariants
 ///
-/// `own` is null or points at a membership in `groups.kept`, from which nothing is ever taken.
+/// `own` is null or points at a membership in `groups.kept`, from which nothing is ever removed.
 pub(crate) struct Frontiers {
     /// The last epoch of each queue that has completed.
     completed: Box<[AtomicU64]>,
-    /// The device's own membership, which `groups` keeps; null before it is in a group that has a tracker.
-    own: AtomicPtr<Membership>,
-    others: RwLock<Arc<[Arc<Membership>]>>,
-    /// How many others there are, to be read without the lock.
+    /// The device's own membership, which `groups` keeps; null until it joins a group with a tracker.
+    own: AtomicPtr<GroupMembership>,
+    others: RwLock<Arc<[Arc<GroupMembership>]>>,
+    /// The number of other memberships, readable without the lock.
     other_count: AtomicUsize,
-    /// One at a time joins or leaves.
-    groups: Mutex<Groups>,
-    shown: Shown,
+    /// Taken by one thread at a time that joins or leaves.
+    groups: Mutex<GroupList>,
+    shown: PublishedInfo,
 }
 
 type Tracker = *mut sys::iree_async_frontier_tracker_t;
 type Info = sys::iree_hal_device_topology_info_t;
 
-/// State that only joining and leaving a group uses.
+/// State that only joining and leaving a group use.
 #[derive(Default)]
-struct Groups {
-    /// Every membership that was the device's own, as it may be being read still.
-    kept: Vec<Arc<Membership>>,
-    /// The group that was joined last, and what IREE said of it.
-    last: Option<(Info, Option<Arc<Membership>>)>,
-    /// What IREE said of the one before.
+struct GroupList {
+    /// Every membership that was ever the device's own, as a thread may still read it.
+    kept: Vec<Arc<GroupMembership>>,
+    /// The group that was joined last, with IREE's information.
+    last: Option<(Info, Option<Arc<GroupMembership>>)>,
+    /// IREE's information of the group before.
     before: Option<Info>,
 }
 
 // SAFETY: descriptions are plain data; what they point to is the group's, and is not looked at here.
-unsafe impl Send for Groups {}
+unsafe impl Send for GroupList {}
 
-/// The device's part in a group that has a tracker: axes in it that are this membership's to advance and to retire.
-struct Membership {
+/// The device's part in a group with a tracker: axes that only this membership advances and retires.
+struct GroupMembership {
     tracker: Retained<sys::iree_async_frontier_tracker_t>,
     base_axis: sys::iree_async_axis_t,
     /// One for each queue.
     axes: Box<[sys::iree_async_axis_t]>,
-    /// How many threads advance its axes now; and [`LEFT`], once it was left.
+    /// The number of threads that advance its axes now, plus [`LEFT`] once the group was left.
     users: AtomicUsize,
-    /// Counted in [`SPARE`].
+    /// True if counted in [`SPARE`].
     spare: AtomicBool,
 }
 
-/// The flag in [`users`](Membership::users) that the axes advance no more. The thread that leaves retires them, or the last one that
-/// advances them: IREE asks that nothing advances an axis that is being retired, and a waiter that an advance calls may leave.
+/// The flag in [`users`](GroupMembership::users) that the axes advance no more. The thread that leaves retires
+/// them, or else the last thread that advances them: IREE requires that nothing advances an axis while it is
+/// retired, and a waiter that is called by an advance may leave.
 const LEFT: usize = 1 << (usize::BITS - 1);
 
 impl Frontiers {
@@ -98,22 +98,22 @@ impl Frontiers {
             others: RwLock::new(Arc::new([])),
             other_count: AtomicUsize::new(0),
             groups: Mutex::default(),
-            shown: Shown::default(),
+            shown: PublishedInfo::default(),
         }
     }
 
     /// The device's own membership.
-    fn own(&self) -> Option<&Membership> {
+    fn own(&self) -> Option<&GroupMembership> {
         // SAFETY: null, or kept as long as this, by the invariant.
         unsafe { self.own.load(Ordering::Acquire).as_ref() }.filter(|own| own.is_live())
     }
 
-    fn others(&self) -> Arc<[Arc<Membership>]> {
+    fn others(&self) -> Arc<[Arc<GroupMembership>]> {
         self.others.read().clone()
     }
 
-    /// Puts another list in the place of the others; called while joining or leaving.
-    fn replace_others(&self, others: Arc<[Arc<Membership>]>) {
+    /// Replaces the list of the others; called while joining or leaving.
+    fn replace_others(&self, others: Arc<[Arc<GroupMembership>]>) {
         let count = others.len();
         let before = std::mem::replace(&mut *self.others.write(), others);
         self.other_count.store(count, Ordering::Release);
@@ -128,8 +128,8 @@ impl Frontiers {
     pub(crate) unsafe fn join(&self, info: &Info) -> Result {
         let mut groups = self.groups.lock();
         let frontier = &info.frontier;
-        // A second group around the same tracker has its axes already.
-        let is_same = |member: &Membership| {
+        // A second group around the same tracker already has the device's axes.
+        let is_same = |member: &GroupMembership| {
             (member.tracker.get(), member.base_axis) == (frontier.tracker, frontier.base_axis)
         };
         let others = self.others();
@@ -141,7 +141,7 @@ impl Frontiers {
             let base_axis = frontier.base_axis;
             let axes = (0..self.completed.len()).map(|ordinal| axis(base_axis, ordinal)).collect();
             let (users, spare) = (AtomicUsize::new(0), AtomicBool::new(false));
-            let member = Arc::new(Membership { tracker, base_axis, axes, users, spare });
+            let member = Arc::new(GroupMembership { tracker, base_axis, axes, users, spare });
             if let Err((registered, failure)) = member.register() {
                 drop(groups);
                 member.retire(registered);
@@ -161,7 +161,7 @@ impl Frontiers {
                 member.spare();
             }
         }
-        self.shown.show(Some(self.in_own_axes(*info)));
+        self.shown.publish(Some(self.in_own_axes(*info)));
         drop(groups);
         if let Some(member) = joined {
             // Work that completes from here on advances the axes itself; see `advance`.
@@ -174,7 +174,7 @@ impl Frontiers {
         Ok(())
     }
 
-    /// What IREE said of a group, with the tracker and the axes that the device's frontiers are in.
+    /// IREE's information of a group, with the device's own tracker and axes.
     fn in_own_axes(&self, mut info: Info) -> Info {
         if let Some(own) = self.own() {
             info.frontier.tracker = own.tracker.get();
@@ -183,15 +183,15 @@ impl Frontiers {
         info
     }
 
-    fn is_own(&self, member: &Arc<Membership>) -> bool {
+    fn is_own(&self, member: &Arc<GroupMembership>) -> bool {
         std::ptr::eq(self.own.load(Ordering::Acquire), Arc::as_ptr(member))
     }
 
-    /// Leaves the group that was joined last: IREE could not build it.
+    /// Leaves the group that was joined last, when IREE could not build it.
     pub(crate) fn leave(&self) {
         let mut groups = self.groups.lock();
         let Some((_, member)) = groups.last.take() else { return };
-        self.shown.show(groups.before.take().map(|info| self.in_own_axes(info)));
+        self.shown.publish(groups.before.take().map(|info| self.in_own_axes(info)));
         let Some(member) = member else { return };
         let others = self.others();
         if others.iter().any(|other| Arc::ptr_eq(other, &member)) {
@@ -202,7 +202,7 @@ impl Frontiers {
         member.leave();
     }
 
-    /// Gives all axes up: nothing advances them any more. Called when nothing is in flight.
+    /// Gives up all axes: nothing advances them any more. Called when nothing is in flight.
     pub(crate) fn retire(&self) {
         let groups = self.groups.lock();
         let others = self.others();
@@ -214,9 +214,9 @@ impl Frontiers {
         }
     }
 
-    /// Forgets the groups whose trackers are held here alone.
+    /// Drops the memberships of trackers to which nothing else has a reference.
     pub(crate) fn prune(&self) {
-        // Joining and leaving prune, now or later.
+        // The thread that joins or leaves prunes later.
         let Some(groups) = self.groups.try_lock() else { return };
         let others = self.others();
         if !others.iter().any(|member| member.spare.load(Ordering::Relaxed)) {
@@ -227,16 +227,16 @@ impl Frontiers {
             self.replace_others(rest.into());
         }
         drop(groups);
-        // The last reference destroys a tracker, which is IREE's to do.
+        // Dropping the last reference destroys a tracker, which is IREE's code.
         drop((others, gone));
     }
 
-    /// What IREE said of the group that was joined last, with the device's own tracker and axis; null, if there is none.
+    /// IREE's information of the group that was joined last, with the device's own tracker and axis; null without a
+    /// group.
     pub(crate) fn info(&self) -> *const Info {
         self.shown.current.load(Ordering::Acquire)
     }
 
-    /// The device's number in the group that was joined last.
     pub(crate) fn ordinal(&self) -> u32 {
         self.shown.ordinal.load(Ordering::Relaxed)
     }
@@ -246,23 +246,23 @@ impl Frontiers {
         self.own().map(|own| own.tracker.get())
     }
 
-    /// The frontier that says that a point has completed, for the device's own tracker.
+    /// The frontier of a completed point, for the device's own tracker.
     pub(crate) fn at(&self, point: Point) -> Option<sys::iree_async_single_frontier_t> {
         let axis = self.own()?.axis(point.queue.ordinal());
         Some(single(sys::iree_async_frontier_entry_t { axis, epoch: point.epoch }))
     }
 
-    /// A point has completed: the waits for it go on. Called after the point's signals.
+    /// Records that a point has completed and releases the waits for it. Called after the point's signals.
     pub(crate) fn advance(&self, point: Point) {
         let ordinal = point.queue.ordinal();
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue of the device")]
         let completed = &self.completed[ordinal];
-        // Several threads may be at it: what comes late is known already.
+        // Several threads may advance at once: a smaller epoch changes nothing.
         let before = completed.fetch_max(point.epoch, Ordering::Relaxed);
         if before >= point.epoch {
             return;
         }
-        // Either this sees a new member, or the member that joins sees the epoch.
+        // Either this thread sees a new member, or the joining thread sees the epoch.
         fence(Ordering::SeqCst);
         if let Some(own) = self.own() {
             own.advance(ordinal, point.epoch);
@@ -273,13 +273,13 @@ impl Frontiers {
         for member in self.others().iter() {
             member.advance(ordinal, point.epoch);
         }
-        // Epochs that have ended together are told as one, so that the number itself may not come.
+        // Epochs that end together are reported as one, so the multiple itself may be skipped.
         if before / PRUNE_EVERY < point.epoch / PRUNE_EVERY {
             self.prune();
         }
     }
 
-    /// Whether an epoch of an axis of the device's own tracker, ours or another device's, has completed.
+    /// True if an epoch has completed on an axis of the device's own tracker, which may be another device's axis.
     pub(crate) fn reached(&self, axis: sys::iree_async_axis_t, epoch: u64) -> bool {
         if axis == DONE {
             return true;
@@ -291,8 +291,8 @@ impl Frontiers {
     }
 }
 
-impl Membership {
-    /// Registers an axis for each queue. On failure these are how many there are.
+impl GroupMembership {
+    /// Registers an axis for each queue. An error has the number of registered ones.
     fn register(&self) -> std::result::Result<(), (usize, Failure)> {
         for (ordinal, &axis) in self.axes.iter().enumerate() {
             let no_semaphore = std::ptr::null_mut();
@@ -305,12 +305,11 @@ impl Membership {
         Ok(())
     }
 
-    /// Not left again.
+    /// True until it is left.
     fn is_live(&self) -> bool {
         self.users.load(Ordering::Acquire) & LEFT == 0
     }
 
-    /// The axis of a queue.
     fn axis(&self, ordinal: usize) -> sys::iree_async_axis_t {
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue of the device")]
         self.axes[ordinal]
@@ -330,7 +329,7 @@ impl Membership {
         }
     }
 
-    /// Retires the axes, now or when no advance is under way any more. Calls the waiters, so that nothing may be locked.
+    /// Retires the axes, now or when the last running advance ends. Calls waiters, so the caller holds no lock.
     fn leave(&self) {
         if self.users.fetch_or(LEFT, Ordering::AcqRel) == 0 {
             self.retire(self.axes.len());
@@ -348,14 +347,14 @@ impl Membership {
         }
     }
 
-    /// It is neither the device's own nor the last one any more, so that it may go with its group.
+    /// Marks it as neither the device's own nor the last one any more, so that it may be dropped with its group.
     fn spare(&self) {
         *SPARE.lock().entry(self.tracker.get() as usize).or_default() += 1;
         self.spare.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the tracker has no references but those of spare memberships, of this device and of others of ours. No reference
-    /// can be added then, so it stays true.
+    /// True if only spare memberships, of this device and of others of ours, have references to the tracker. No
+    /// reference can be added then, so it stays true.
     fn is_gone(&self) -> bool {
         if !self.spare.load(Ordering::Relaxed) {
             return false;
@@ -370,14 +369,14 @@ impl Membership {
     }
 }
 
-impl Drop for Membership {
+impl Drop for GroupMembership {
     fn drop(&mut self) {
         if !self.spare.load(Ordering::Relaxed) {
             return;
         }
         let mut spare = SPARE.lock();
         let tracker = self.tracker.get() as usize;
-        // Counted by `spare`, before it was marked.
+        // `spare` counted it before it was marked.
         let Entry::Occupied(mut count) = spare.entry(tracker) else {
             unreachable!("a spare membership is counted");
         };
@@ -388,17 +387,18 @@ impl Drop for Membership {
     }
 }
 
-/// For each tracker, how many references to it are those of memberships that may go, of whatever device.
+/// For each tracker, the number of references that belong to spare memberships, of any device.
 static SPARE: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-/// How many references there are to a tracker; nothing, if that cannot be found out.
+/// The number of references to a tracker, if it can be found out.
 ///
-/// IREE keeps the count where every counted object of its has it, at the beginning, but does not say so in a header.
-/// So it is looked at whether the word there counts: one reference more must show. Where no other reference exists
-/// no other thread can change it in between.
+/// IREE keeps the count at the beginning of every counted object, but no header promises it. So this checks that
+/// the word there counts: an added reference must show. If no other reference exists, no other thread can change
+/// the count in between.
 fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<usize> {
-    // SAFETY: `tracker` keeps the tracker alive, by the invariant of `Retained`, and it is larger than its count, and aligned for it; whatever the word is, IREE changes it by
-    // atomics or not at all after the tracker was made.
+    // SAFETY: `tracker` keeps the tracker alive, by the invariant of `Retained`, and it is larger than its count,
+    // and aligned for it; whatever the word is, IREE changes it by atomics or not at all after the tracker was
+    // created.
     let word = unsafe { AtomicI32::from_ptr(tracker.get().cast::<sys::iree_atomic_ref_count_t>()) };
     let count = word.load(Ordering::Acquire);
     let another = tracker.clone();
@@ -407,16 +407,17 @@ fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<
     usize::try_from(count).ok().filter(|_| counts && word.load(Ordering::Acquire) == count)
 }
 
-/// How many descriptions are kept: each is read where it is for as long as the tracker lives.
+/// The number of published descriptions that stay: a program may read each in place for as long as the tracker
+/// lives.
 const KEPT: usize = 16;
 
-/// The description for C of the group that was joined last.
+/// The description of the group that was joined last, for C.
 ///
 /// # Invariants
 ///
-/// `current` is null or one of the places, and that place is not written before [`KEPT`] more groups were joined. One thread
-/// at a time shows.
-struct Shown {
+/// `current` is null or one of the places, and that place is not written before [`KEPT`] more groups were joined.
+/// One thread at a time publishes.
+struct PublishedInfo {
     places: [UnsafeCell<Info>; KEPT],
     current: AtomicPtr<Info>,
     ordinal: AtomicU32,
@@ -424,11 +425,11 @@ struct Shown {
 }
 
 // SAFETY: a place is written by one thread at a time while it is not the current one, by the invariant.
-unsafe impl Send for Shown {}
+unsafe impl Send for PublishedInfo {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Shown {}
+unsafe impl Sync for PublishedInfo {}
 
-impl Default for Shown {
+impl Default for PublishedInfo {
     fn default() -> Self {
         Self {
             places: std::array::from_fn(|_| UnsafeCell::default()),
@@ -439,9 +440,9 @@ impl Default for Shown {
     }
 }
 
-impl Shown {
+impl PublishedInfo {
     /// Called by one thread at a time.
-    fn show(&self, info: Option<Info>) {
+    fn publish(&self, info: Option<Info>) {
         self.ordinal.store(info.map_or(0, |info| info.topology_index), Ordering::Relaxed);
         let mut place = std::ptr::null_mut();
         if let Some(info) = info {
@@ -456,10 +457,10 @@ impl Shown {
     }
 }
 
-/// An axis of no tracker's, which is reached for good.
+/// An axis of no tracker, which is always reached.
 const DONE: sys::iree_async_axis_t = 0;
 
-/// A frontier that is reached, for pools of our own, which ask [`Frontiers::reached`].
+/// A frontier that is always reached, for our own pools, which call [`Frontiers::reached`].
 pub(crate) fn done() -> sys::iree_async_single_frontier_t {
     single(sys::iree_async_frontier_entry_t { axis: DONE, epoch: 1 })
 }
@@ -492,7 +493,7 @@ mod tests {
 
     fn tracker() -> Retained<sys::iree_async_frontier_tracker_t> {
         let mut tracker = std::ptr::null_mut();
-        // SAFETY: what is made is adopted once.
+        // SAFETY: each new object is adopted once.
         unsafe {
             let options = sys::iree_async_frontier_tracker_options_default();
             let system = sys::iree_allocator_system();
@@ -509,7 +510,7 @@ mod tests {
         info
     }
 
-    /// A wait for an epoch of an axis, and what is called when it ends.
+    /// A wait for an epoch of an axis, with its callback.
     struct Waiter {
         waiter: sys::iree_async_frontier_waiter_t,
         frontier: sys::iree_async_single_frontier_t,
@@ -517,10 +518,10 @@ mod tests {
     }
 
     impl Waiter {
-        /// It stays where it is until it is told, as trackers keep its address.
+        /// The waiter stays in place until its callback, as trackers keep its address.
         fn wait(tracker: Tracker, axis: sys::iree_async_axis_t, epoch: u64, then: impl Fn(Result) + 'static) {
             unsafe extern "C" fn told(user: *mut c_void, status: sys::iree_status_t) {
-                // SAFETY: the box that was given away below, told once; the status is ours.
+                // SAFETY: the box that was leaked below, called once; the status is ours.
                 let (waiter, outcome) = unsafe { (Box::from_raw(user.cast::<Waiter>()), check(status)) };
                 (waiter.then)(outcome);
             }
@@ -528,7 +529,7 @@ mod tests {
             frontier.entries[0] = sys::iree_async_frontier_entry_t { axis, epoch };
             let waiter = sys::iree_async_frontier_waiter_t::default();
             let waiter = Box::into_raw(Box::new(Waiter { waiter, frontier, then: Box::new(then) }));
-            // SAFETY: the caller holds the tracker, and what that keeps stays until it is told.
+            // SAFETY: the caller holds the tracker, and the waiter stays until its callback.
             unsafe {
                 check(sys::iree_async_frontier_tracker_wait(
                     tracker,
@@ -542,7 +543,7 @@ mod tests {
         }
     }
 
-    /// Runs something on a thread of its own, and is there when it hangs.
+    /// Runs a closure on its own thread, and panics if it hangs.
     fn in_time(work: impl FnOnce() + Send + 'static) {
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A few threads for what may block: host calls and file I/O, for any number of operations.
+//! A few threads for work that may block: host calls and file I/O, for any number of operations.
 //!
-//! Threads come when there is work and none is idle, and go when they have been idle for a while. A program's call may
-//! block, for as long as it takes another call to release it, so no number of threads is always enough; a thread for
-//! each call would be worse. So there are few as long as that goes: where all are busy, one thread more *watches*, and
-//! starts others only if for a while nothing was taken from the queue. Callbacks that are put off have threads of the engine's
-//! ([ADR 10](../../docs/adr/0010-callbacks-run-where-work-completes.md) says why).
+//! Threads start when there is work and none is idle, and end after some idle time. A program's call may block
+//! until another call releases it, so no fixed number of threads is enough, and a thread for each call would be too
+//! many. So there are few threads while that works: when all are busy, one more thread *monitors* the queue, and
+//! starts others only if nothing was taken from the queue for a while. Deferred callbacks have threads of the
+//! engine ([ADR 10](../../docs/adr/0010-callbacks-run-where-work-completes.md) says why).
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many calls may be in progress at once as long as calls end.
+/// The most calls in progress at once, as long as calls end.
 const THREADS: usize = 16;
 
-/// How long it is watched whether calls end.
+/// How long the monitor waits for a call to be taken.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How long a thread stays without work.
@@ -24,29 +24,28 @@ const IDLE: Duration = Duration::from_secs(2);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads of a device.
 #[derive(Default)]
 pub(crate) struct HostPool {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
-    /// Wakes the thread that watches the queue.
+    /// Wakes the monitor.
     watch: Condvar,
     exited: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
-    /// How many jobs were taken from the queue.
+    /// The number of jobs that were taken from the queue.
     taken: u64,
-    /// A thread watches whether that goes on.
+    /// True while a thread monitors the queue.
     watched: bool,
     stopping: bool,
 }
 
-impl State {
+impl PoolState {
     fn take(&mut self) -> Option<Job> {
         let job = self.jobs.pop_front()?;
         self.taken += 1;
@@ -55,7 +54,7 @@ impl State {
 }
 
 impl HostPool {
-    /// Runs a job soon, on a thread of the pool. Where no thread can be started it runs on this one.
+    /// Queues a job for a thread of the pool. If no thread can be started it runs on this one.
     pub(crate) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.jobs.push_back(Box::new(job));
@@ -115,8 +114,8 @@ impl HostPool {
         self.exited.notify_all();
     }
 
-    /// Looks whether jobs are taken. If none is for a while, the threads that there are wait for something that may be in the
-    /// queue, and half as many come.
+    /// Monitors whether jobs are taken. If none is for a while, the running jobs may wait for one in the queue, and
+    /// half as many threads are added.
     fn watch(self: &Arc<Self>) {
         let mut state = self.state.lock();
         while !state.jobs.is_empty() {
@@ -137,7 +136,7 @@ impl HostPool {
         self.exited.notify_all();
     }
 
-    /// Finishes what is queued and ends the threads; false if that takes longer than `limit`.
+    /// Finishes the queue and ends the threads; false if that takes longer than `limit`.
     pub(crate) fn stop(&self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         let mut state = self.state.lock();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The proactor of a device, kept as long as anything points at it, and the thread that polls it.
+//! A device's proactor, kept while anything points at it, and the thread that polls it.
 //!
-//! A proactor belongs to a pool, and the pool's last reference ends the thread that polls it: that thread joins itself if
-//! it is the one to let go, and a teardown there waits for callbacks that only it could make. A program may let go of
-//! anything in a callback of its own, of which nothing of ours is on the stack. So it is found out once which thread polls,
-//! by an operation that does nothing, and what must not happen on it happens elsewhere.
+//! A proactor belongs to a pool, and releasing the pool's last reference ends the polling thread: on that thread
+//! itself, it would join itself, and a teardown there would wait for callbacks that only this thread makes. A
+//! program may release anything in its own callback, with nothing of ours on the stack. So an operation that does
+//! nothing finds out once which thread polls, and what must not happen on that thread happens elsewhere.
 
 use crate::ffi::constants::NOP;
 use crate::ffi::object::Retained;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How long it is waited for the polling thread to say which one it is. It does so when it first polls.
+/// How long to wait for the polling thread to identify itself, which it does on its first poll.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A proactor and its pool.
 ///
 /// # Invariants
 ///
-/// The proactor is one of the pool's, and alive as long as that. The pool is there until this is dropped.
+/// The proactor is one of the pool's, and lives as long as the pool, which lives until this is dropped.
 pub(crate) struct Proactor {
     proactor: *mut sys::iree_async_proactor_t,
-    polling: Arc<Polling>,
+    polling: Arc<PollingThread>,
     pool: ManuallyDrop<Retained<sys::iree_async_proactor_pool_t>>,
 }
 
@@ -43,18 +43,18 @@ unsafe impl Sync for Proactor {}
 ///
 /// # Invariants
 ///
-/// The operation is submitted once. From then until its callback it is IREE's, which has a reference to this, and nothing
-/// else reads or writes it afterwards.
-struct Polling {
+/// The operation is submitted once. From then until its callback it is IREE's, which holds a reference to this, and
+/// nothing else reads or writes it afterwards.
+struct PollingThread {
     operation: UnsafeCell<sys::iree_async_nop_operation_t>,
     thread: Mutex<Option<ThreadId>>,
     known: Condvar,
 }
 
 // SAFETY: the operation has one user at a time, by the invariant; the rest is shared safely.
-unsafe impl Send for Polling {}
+unsafe impl Send for PollingThread {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Polling {}
+unsafe impl Sync for PollingThread {}
 
 impl Proactor {
     /// The first proactor of a pool.
@@ -65,7 +65,7 @@ impl Proactor {
         if proactor.is_null() {
             return Err(invalid("the proactor pool has no proactor"));
         }
-        let polling = Arc::new(Polling {
+        let polling = Arc::new(PollingThread {
             operation: UnsafeCell::new(sys::iree_async_nop_operation_t::default()),
             thread: Mutex::new(None),
             known: Condvar::new(),
@@ -91,12 +91,11 @@ impl Proactor {
         Ok(Arc::new(Self { proactor, polling, pool: ManuallyDrop::new(pool) }))
     }
 
-    /// The proactor, for a call.
     pub(crate) fn get(&self) -> *mut sys::iree_async_proactor_t {
         self.proactor
     }
 
-    /// Whether this thread polls it, or may: before the first poll it is not known which thread will.
+    /// True if this thread polls it, or may: before the first poll the polling thread is unknown.
     pub(crate) fn may_be_polled_here(&self) -> bool {
         let end = Instant::now() + PATIENCE;
         let mut thread = self.polling.thread.lock();
@@ -127,7 +126,7 @@ unsafe extern "C" fn polled(
     guard_or((), || {
         // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
         let (polling, outcome) =
-            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Polling>()), check(status)) };
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<PollingThread>()), check(status)) };
         // A proactor that ends may cancel from any thread.
         if outcome.is_ok() {
             *polling.thread.lock() = Some(std::thread::current().id());

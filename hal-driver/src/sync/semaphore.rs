@@ -2,27 +2,27 @@
 
 //! IREE's semaphores as timelines of the engine.
 //!
-//! The truth about a semaphore of ours, its value and its failure, is the engine's, behind its registration. IREE keeps a
-//! copy and the host's waiters in a structure of its own, and reads them there without asking the driver. So each step
-//! is *shown* to that structure as it is made, by plain stores, and its waiters are told afterwards, on a thread that
-//! may call a program back. A signal from the host goes through a slot of ours and so through the engine; a failure
-//! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: what
-//! is signalled, submitted or ends in between looks there and fails. What the device side
-//! waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal; it
-//! stays in the engine's ordered lists.
+//! The engine owns the value and the failure of our semaphores. IREE keeps a copy and the host's waiters in its own
+//! structure, and reads them there without asking the driver. So each step is *published* to that structure as it
+//! is made, by plain stores, and its waiters are notified afterwards, on a thread that may call a program back. A
+//! signal from the host goes through a slot of ours and so through the engine; a failure from the host is stored in
+//! IREE's structure first, without a call of a slot, and the engine is notified right after: a signal, a submission
+//! or a completion in between reads the failure there and fails. The device's own waits never go into IREE's list
+//! of timepoints, which each signal searches from end to end; they stay in the engine's ordered lists.
 //!
-//! A semaphore of ours is recognised by its vtable, a `static` with one address. Every other one, and one of another
-//! device of ours, is *foreign*: it is watched and signalled through IREE's own interface (rule S9).
+//! A semaphore of ours is recognised by its vtable, a `static` with one address. Every other one, and one of
+//! another device of ours, is *foreign*: the driver waits for it and signals it through IREE's own interface (rule
+//! S9).
 //!
-//! The C object and its vtable are in this file; beside it a counted reference as the engine's timeline (`handle.rs`), lists
-//! of them (`list.rs`) and waits for foreign ones (`timepoint.rs`).
+//! This file has the C object and its vtable; `handle.rs` has a counted reference as the engine's timeline,
+//! `list.rs` lists of them, and `timepoint.rs` waits for foreign ones.
 
 use crate::ffi::constants::WAIT_FOR_ALL;
 use crate::ffi::object::HostAllocator;
 use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
-use crate::sync::{teardown, watch, write_back};
+use crate::sync::{poll_collectives, teardown, write_back};
 use hal_semaphore::timeline::{Registration, Timeline};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, SignalError};
 use hal_sys as sys;
@@ -43,21 +43,21 @@ pub(crate) use list::{List, OwnedList};
 /// How long a waiting thread spins before it sleeps.
 const WAIT_SPIN: Duration = Duration::from_micros(20);
 
-/// How long `query` spins at most, while work in a queue is about to signal the semaphore: about what it costs to be woken,
+/// How long `query` spins at most while queued work is about to signal the semaphore: about the cost of a wake-up,
 /// for programs that query once and then sleep.
 const QUERY_SPIN: Duration = Duration::from_micros(50);
 
-/// A wait with less time left than that, in nanoseconds, does not spin.
+/// A wait with less time left than this, in nanoseconds, does not spin.
 const HURRY: i64 = 50_000;
 
-/// How many axes a semaphore remembers of what led up to its value.
+/// The number of axes in a semaphore's frontier.
 const FRONTIER_CAPACITY: u8 = 8;
 
-/// A semaphore of ours. IREE's part comes first, and its frontier's storage behind everything.
+/// A semaphore of ours. IREE's part comes first, and its frontier's storage after everything.
 ///
 /// # Invariants
 ///
-/// IREE has initialised its part, which stays until the last reference goes.
+/// IREE has initialised its part, which stays until the last reference is released.
 #[repr(C)]
 pub(crate) struct Semaphore {
     base: UnsafeCell<sys::iree_async_semaphore_t>,
@@ -67,13 +67,13 @@ pub(crate) struct Semaphore {
     spin: Arc<AdaptiveSpin>,
     /// IREE's part imports and exports fences with it.
     proactor: Arc<Proactor>,
-    /// The last promised value that a query has spun for.
-    looked_ahead: AtomicU64,
+    /// The last expected value that a query has spun for.
+    spun_for: AtomicU64,
     failure: OnceLock<Failure>,
 }
 
 impl Semaphore {
-    /// A new semaphore, owned by the caller.
+    /// Creates a semaphore. The caller owns it.
     pub(crate) fn create(
         allocator: HostAllocator,
         proactor: Arc<Proactor>,
@@ -110,13 +110,13 @@ impl Semaphore {
             (&raw mut (*semaphore).frontiers).write(frontiers);
             (&raw mut (*semaphore).spin).write(spin);
             (&raw mut (*semaphore).proactor).write(proactor);
-            (&raw mut (*semaphore).looked_ahead).write(AtomicU64::new(0));
+            (&raw mut (*semaphore).spun_for).write(AtomicU64::new(0));
             (&raw mut (*semaphore).failure).write(OnceLock::new());
             Ok(semaphore.cast())
         }
     }
 
-    /// Whether a semaphore is of the device with these frontiers.
+    /// True for a semaphore of the device with these frontiers.
     ///
     /// # Safety
     ///
@@ -131,14 +131,14 @@ impl Semaphore {
         timeline.ours().is_some_and(|own| Arc::ptr_eq(&own.frontiers, frontiers))
     }
 
-    /// Spins briefly if work that has its place in a queue is about to signal, once for each value that is promised.
-    fn look_ahead(&self) {
+    /// Spins briefly if queued work is about to signal, once for each expected value.
+    fn spin_before_query(&self) {
         let Some(promised) = self.registration.promised() else { return };
-        // Written only when it changes, and it matters little who of two threads that ask at once spins.
-        if self.looked_ahead.load(Ordering::Relaxed) >= promised {
+        // Written only on change. It matters little which of two concurrent threads spins.
+        if self.spun_for.load(Ordering::Relaxed) >= promised {
             return;
         }
-        self.looked_ahead.store(promised, Ordering::Relaxed);
+        self.spun_for.store(promised, Ordering::Relaxed);
         let over = || self.value() >= promised || self.failure_word().load(Ordering::Acquire) != 0;
         if !over() {
             self.spin.spin_until(QUERY_SPIN, over);
@@ -149,8 +149,8 @@ impl Semaphore {
         self.registration.value()
     }
 
-    /// Repeats a value in the C structure. Called for one step at a time, in their order.
-    fn show(&self, value: u64) {
+    /// Publishes a value to the C structure. Called for one step at a time, in order.
+    fn publish(&self, value: u64) {
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         self.value_word().store(value, Ordering::Release);
     }
@@ -161,21 +161,22 @@ impl Semaphore {
         unsafe { AtomicI64::from_ptr(&raw mut (*self.base.get()).timeline_value) }
     }
 
-    /// So much of a value as is shown: one that was refused, because the semaphore was past it or had failed, is shown nowhere.
-    fn shown(&self, value: u64) -> u64 {
+    /// The published part of a value: one that was refused, because the semaphore was past it or had failed, was
+    /// never published.
+    fn published(&self, value: u64) -> u64 {
         value.min(self.value())
     }
 
-    /// Takes down what is known to have led up to a value that was shown, and that nothing unknown did if that found room. Returns
-    /// whether IREE's list of waiters has any: a waiter that comes later looks at the value under the same lock.
+    /// Merges the known frontier of a published value, or clears IREE's frontier if it is unknown. Returns whether
+    /// IREE's list of waiters has any: a later waiter reads the value under the same lock.
     ///
     /// # Safety
     ///
     /// The frontier is valid, or null.
     unsafe fn record(&self, value: u64, frontier: *const sys::iree_async_frontier_t) -> bool {
         let base = self.base.get();
-        // SAFETY: IREE has initialised its part, by the invariant; its parts are changed by atomics or under its own lock; the frontier is
-        // read during the call.
+        // SAFETY: IREE has initialised its part, by the invariant; its parts are changed by atomics or under its
+        // own lock; the frontier is read during the call.
         unsafe {
             sys::iree_slim_mutex_lock(&raw mut (*base).mutex);
             let any = !(*base).timepoints_head.is_null();
@@ -190,7 +191,7 @@ impl Semaphore {
         }
     }
 
-    /// Calls those whose value is reached.
+    /// Notifies the waiters whose value is reached.
     fn dispatch(&self, value: u64) {
         // SAFETY: IREE has initialised its part, by the invariant; its list is changed under its own lock.
         unsafe {
@@ -198,8 +199,9 @@ impl Semaphore {
         }
     }
 
-    /// Fails the C structure, unless the program has failed it already: then says with what. Its waiters are not told.
-    fn show_failure(&self, failure: &Failure) -> Option<Failure> {
+    /// Publishes a failure to the C structure. If the program has failed it already, returns the program's failure.
+    /// Does not notify waiters.
+    fn publish_failure(&self, failure: &Failure) -> Option<Failure> {
         let status = raw(failure);
         let ours = status as isize;
         match self.failure_word().compare_exchange(0, ours, Ordering::AcqRel, Ordering::Acquire) {
@@ -216,16 +218,17 @@ impl Semaphore {
         }
     }
 
-    /// Tells the host's waiters of a failure that was shown; first those whose value came before it.
+    /// Notifies the host's waiters of a published failure; first those whose value came before it.
     fn wake_failed(&self) {
         self.dispatch(self.value());
         let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
         let base = self.base.get();
-        // SAFETY: IREE has initialised its part, by the invariant; a published failure lives as long as it, and is only borrowed.
+        // SAFETY: IREE has initialised its part, by the invariant; a published failure lives as long as it, and is
+        // only borrowed.
         unsafe { sys::iree_async_semaphore_dispatch_timepoints_failed(base, status) };
     }
 
-    /// Whether IREE's list of waiters has any. A waiter that comes later looks at the value under its lock.
+    /// True if IREE's list of waiters has any. A later waiter reads the value under its lock.
     fn has_waiters(&self) -> bool {
         let base = self.base.get();
         // SAFETY: the list is read under the semaphore's own lock.
@@ -237,15 +240,15 @@ impl Semaphore {
         }
     }
 
-    /// The failure of the C structure in our terms, made once.
+    /// The failure of the C structure as ours, converted once.
     #[inline]
     fn cause(&self) -> Option<Failure> {
-        // No failure is set in the common case: a load and a comparison.
+        // The common case without a failure: a load and a comparison.
         let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
         if status.is_null() { None } else { Some(self.described(status)) }
     }
 
-    /// The same for a failure that is there.
+    /// The same for a failure that exists.
     #[cold]
     fn described(&self, status: sys::iree_status_t) -> Failure {
         // SAFETY: a published failure lives as long as its semaphore.
@@ -275,7 +278,7 @@ static VTABLE: sys::iree_hal_semaphore_vtable_t = sys::iree_hal_semaphore_vtable
 unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
     guard_or((), || {
         let semaphore = base.cast::<Semaphore>();
-        // SAFETY: the last reference is gone. Waiters that are left are told by IREE first.
+        // SAFETY: the last reference is gone. IREE notifies the remaining waiters first.
         unsafe {
             sys::iree_async_semaphore_deinitialize(base);
             let allocator = (*semaphore).allocator;
@@ -289,14 +292,14 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
     });
 }
 
-/// A query does not block. IREE's module queries a fence once and then sleeps in code of its own, so that this is the only
-/// place where a spin can save it the sleep. A semaphore that queued work is about to signal is therefore spun on first, for
-/// [`QUERY_SPIN`] at most, as long as that pays, and by the first query after that work was queued alone: a program that
-/// polls gets every further answer at once.
+/// Returns the value without blocking. IREE's module queries a fence once and then sleeps in its own code, so only
+/// a spin here can avoid the sleep. So a query spins, for [`QUERY_SPIN`] at most, while queued work is about to
+/// signal and as long as spinning pays; only the first query after a submission does, so that a polling program
+/// gets every later answer at once.
 unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
     // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
     let semaphore = unsafe { &*base.cast::<Semaphore>() };
-    guard_or((), || semaphore.look_ahead());
+    guard_or((), || semaphore.spin_before_query());
     match semaphore.failure_word().load(Ordering::Acquire) {
         0 => semaphore.value(),
         // SAFETY: a published failure lives as long as its semaphore.
@@ -310,24 +313,25 @@ unsafe extern "C" fn signal(
     frontier: *const sys::iree_async_frontier_t,
 ) -> sys::iree_status_t {
     guard(|| {
-        // Waiters are called from here, and may let go of the device.
+        // Waiters are called from here, and may release the device.
         let _inside = teardown::enter();
         if value > MAX_VALUE {
-            let message =
-                format!("cannot signal {value}: it is past the largest a semaphore can reach, {MAX_VALUE}");
+            let message = format!("cannot signal {value}: the largest value of a semaphore is {MAX_VALUE}");
             return Err(invalid(message));
         }
         write_back::before_signal()?;
         // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
         let semaphore = unsafe { &*base.cast::<Semaphore>() };
-        // The engine may not have heard of a failure yet.
+        // The engine may not have been notified of a failure yet.
         if let Some(failure) = semaphore.cause() {
             return Err(failure);
         }
-        semaphore.registration.signal_and(value, || semaphore.show(value)).map_err(|error| match error {
-            SignalError::Failed { failure, .. } => failure,
-            error => invalid(error.to_string()),
-        })?;
+        semaphore.registration.signal_and(value, || semaphore.publish(value)).map_err(
+            |error| match error {
+                SignalError::Failed { failure, .. } => failure,
+                error => invalid(error.to_string()),
+            },
+        )?;
         // SAFETY: the frontier is null or C's for the call.
         if unsafe { semaphore.record(value, frontier) } {
             semaphore.dispatch(value);
@@ -365,14 +369,14 @@ unsafe extern "C" fn wait(
             let over = || timeline.value() >= value || timeline.failure().is_some();
             // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
             let spin = unsafe { &semaphore.cast::<Semaphore>().as_ref().spin };
-            spin.spin_until(WAIT_SPIN, || over() || watch::is_busy());
+            spin.spin_until(WAIT_SPIN, || over() || poll_collectives::is_busy());
             if !over() {
-                watch::watch(Duration::from_nanos(left.unsigned_abs()), over);
+                poll_collectives::poll_until(Duration::from_nanos(left.unsigned_abs()), over);
             }
         }
     });
-    // SAFETY: the arrays have one element each and live through the call; C keeps the semaphore, one of ours, for the call, and a published
-    // failure lives as long as it.
+    // SAFETY: the arrays have one element each and live through the call; C keeps the semaphore, one of ours, for
+    // the call, and a published failure lives as long as it.
     unsafe {
         let waited = sys::iree_async_semaphore_multi_wait(
             WAIT_FOR_ALL,
@@ -388,7 +392,7 @@ unsafe extern "C" fn wait(
         if waited.is_null() || failure.is_null() {
             return waited;
         }
-        // IREE's part answers with the code of a failure alone.
+        // IREE's part answers with a bare code.
         sys::iree_status_free(waited);
         sys::iree_status_clone(failure)
     }
@@ -424,7 +428,7 @@ mod tests {
 
     type Told = (u64, Result);
 
-    /// A waiter of a program's.
+    /// A waiter of a program.
     #[repr(C)]
     struct Waiter {
         timepoint: sys::iree_async_semaphore_timepoint_t,
@@ -456,7 +460,7 @@ mod tests {
         }
     }
 
-    /// A step is told of after it was made, and another thread may be first with the next one, a failure.
+    /// A step is reported after it was made, and another thread may report the next one, a failure, first.
     #[test]
     fn waiter_whose_value_came_before_a_failure_is_told_of_the_value() {
         let device = testing::device("mock");
@@ -466,9 +470,9 @@ mod tests {
             listen(&timeline, value, &tell);
         }
         let semaphore = timeline.ours().unwrap();
-        semaphore.registration.signal_and(1, || semaphore.show(1)).unwrap();
+        semaphore.registration.signal_and(1, || semaphore.publish(1)).unwrap();
         assert!(told.try_recv().is_err(), "waiters are told later");
-        assert!(semaphore.show_failure(&Failure::new(Code::DataLoss, "told to")).is_none());
+        assert!(semaphore.publish_failure(&Failure::new(Code::DataLoss, "told to")).is_none());
         semaphore.wake_failed();
         let told: Vec<_> = told.try_iter().map(|(value, how)| (value, how.map_err(|f| f.code()))).collect();
         assert_eq!(told, [(1, Ok(())), (2, Err(Code::DataLoss))]);

@@ -2,9 +2,9 @@
 
 //! Destroying a device from anywhere, even from inside one of its own callbacks.
 //!
-//! A device's teardown waits for what it has in flight. A program may drop the last reference to a device from a
-//! timepoint callback or a host call, which runs on a thread of that device: waiting there would be waiting for
-//! itself. So threads know when they are inside such a call, and teardown then moves to a thread of its own.
+//! A device's teardown waits for its work in flight. A program may release the last reference in a timepoint
+//! callback or a host call, on a thread of that device, and the teardown would wait for itself. So threads record
+//! that they are inside such a call, and the teardown then moves to its own thread.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -13,10 +13,10 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A guard: as long as it lives, the thread is inside a call from the driver to the program.
+/// While this guard lives, the thread is inside a call from the driver to the program.
 pub(crate) struct Inside(());
 
-/// The driver is about to call the program.
+/// Called before the driver calls the program.
 #[inline]
 pub(crate) fn enter() -> Inside {
     DEPTH.with(|depth| depth.set(depth.get() + 1));
@@ -29,13 +29,13 @@ impl Drop for Inside {
     }
 }
 
-/// Whether this thread is inside such a call.
+/// True if this thread is inside such a call.
 pub(crate) fn is_inside() -> bool {
     DEPTH.with(Cell::get) > 0
 }
 
-/// Hands `teardown` to a thread that `spawn` makes. Where none can be made no thread could wait safely: what is left stays as it
-/// is, and nothing that the closure has is let go of here.
+/// Passes `teardown` to a thread that `spawn` makes. Without a thread, waiting is safe nowhere: everything stays as
+/// it is, and the closure's contents are leaked.
 fn elsewhere<T: FnOnce() + Send + 'static>(
     teardown: T,
     spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
@@ -45,7 +45,7 @@ fn elsewhere<T: FnOnce() + Send + 'static>(
     let _ = spawn(Box::new(move || ManuallyDrop::into_inner(left)()));
 }
 
-/// Runs `teardown` now, or on a thread of its own if it has to be `away` from here or the driver is above us on the stack.
+/// Runs `teardown` now, or on its own thread if it must be `away` from here or the driver is above us on the stack.
 pub(crate) fn run(away: bool, teardown: impl FnOnce() + Send + 'static) {
     if !away && !is_inside() {
         return teardown();
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// How often one was let go of.
+    /// The number of dropped objects.
     static LET_GO: AtomicUsize = AtomicUsize::new(0);
 
     struct Kept;

@@ -19,8 +19,8 @@ fn sum(rank: &Rank) -> Semaphore {
     done
 }
 
-/// What is told of a collective lets go of the last reference to its own device: where it has succeeded, where it has failed, and with
-/// another collective that waits in another group.
+/// What is told of a collective lets go of the last reference to its own device: where it has succeeded, where it
+/// has failed, and with another collective that waits in another group.
 #[test]
 fn device_may_be_released_by_what_is_told_of_its_collective() {
     for (succeeds, waits) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -77,7 +77,8 @@ fn device_that_goes_waits_a_moment_for_a_rank_that_comes() {
     done.wait(1).unwrap();
 }
 
-/// A program that leaves while collectives wait: its devices are still there, threads of its own wait, and a callback is registered.
+/// A program that leaves while collectives wait: its devices are still there, threads of its own wait, and a
+/// callback is registered.
 #[test]
 fn process_may_end_with_collectives_under_way() {
     const CHILD: &str = "DEPARTURES_OF_A_PROCESS";
@@ -134,8 +135,8 @@ fn memory(rank: &Rank, owner: &Device) -> [Buffer; 5] {
     [own(WORDS), own(WORDS), own(2 * WORDS), rank.device.buffer(16), owner.local_buffer(16)]
 }
 
-/// Something goes wrong in each job of a device in turn, until there are no more of them: its rank fails, and the other one succeeds or is told
-/// why; all in time, and nothing is written afterwards.
+/// Something goes wrong in each job of a device in turn, until there are no more of them: its rank fails, and the
+/// other one succeeds or is told why; all in time, and nothing is written afterwards.
 fn fails_at_each_job(fault: &str, is_owner: bool) {
     const CANARY: u8 = 0xA5;
     for job in 1.. {

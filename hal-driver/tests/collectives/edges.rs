@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What IREE's header allows at its edges: no elements, odd places, a rank that sends to itself, one device that is two ranks, any name of a group.
+//! What IREE's header allows at its edges: no elements, odd places, a rank that sends to itself, one device that is
+//! two ranks, any name of a group.
 
 use crate::common::{Buffer, Device, List, Result, check, reference};
 use crate::rig::*;

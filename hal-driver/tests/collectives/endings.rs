@@ -60,7 +60,11 @@ fn rank_that_does_not_come_is_named_in_time() {
     for done in &waits {
         let error = fails(done);
         assert_eq!(error.code, Code::DeadlineExceeded);
-        assert!(error.text.contains("ranks 0, 1 wait in it; rank 2 has not asked for it"), "{}", error.text);
+        assert!(
+            error.text.contains("ranks 0, 1 wait for the others; rank 2 has not asked for it"),
+            "{}",
+            error.text
+        );
     }
     assert!(begin.elapsed() >= Duration::from_secs(2));
 }
@@ -165,8 +169,8 @@ fn program_that_refuses_its_signals_tells_the_others() {
     assert!(told.contains("rank 1") && told.contains(cause), "{told}");
 }
 
-/// Two ranks and a sum of words that takes its time; beside it, in the same step, the first rank has its device fill a buffer. How that
-/// device fails is the fault's.
+/// Two ranks and a sum of words that takes its time; beside it, in the same step, the first rank has its device
+/// fill a buffer. How that device fails is the fault's.
 fn fails_beside_a_long_sum(fault: &str) {
     const WORDS: usize = 4 << 20;
     let ranks = ranks(&[&format!("mock://?queues=1&fault={fault}"), "mock"]);
@@ -293,7 +297,7 @@ fn execution_whose_commands_find_no_memory_fails_and_tells_the_others() {
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
     let later = ranks[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
     let refused = ranks[1].execute(&later, 1).unwrap_err().text;
-    assert!(refused.contains("rank 0") && refused.contains("neither has any"), "{refused}");
+    assert!(refused.contains("rank 0") && refused.contains("neither device has any"), "{refused}");
 }
 
 /// Memory of the program's own, in whole pages, which says on which thread the device has given it back.
@@ -316,8 +320,8 @@ fn imported(device: &Device) -> (Buffer, mpsc::Receiver<ThreadId>) {
     (device.import_until(params(), begin, PAGE, release).unwrap(), told)
 }
 
-/// The operation has the last reference to memory of the program's when another rank ends the group. That rank's thread may hold what the
-/// callback takes which gives the memory back.
+/// The operation has the last reference to memory of the program's when another rank ends the group. That rank's
+/// thread may hold what the callback takes which gives the memory back.
 #[test]
 fn memory_of_what_another_rank_ends_is_given_back_on_no_thread_that_submits() {
     let ranks = mocks(2);
@@ -333,8 +337,8 @@ fn memory_of_what_another_rank_ends_is_given_back_on_no_thread_that_submits() {
     fails(&ranks[0].done);
 }
 
-/// A rank's execution is refused for its binding table: one that overlaps, one that is too short, and one whose buffer may not be written. It has
-/// the same consequence for the group, whichever it is.
+/// A rank's execution is refused for its binding table: one that overlaps, one that is too short, and one whose
+/// buffer may not be written. It has the same consequence for the group, whichever it is.
 #[test]
 fn execution_that_is_refused_for_its_binding_table_tells_the_others() {
     for way in 0..3 {
@@ -440,8 +444,8 @@ fn failure_of_a_collective_ends_those_beside_it_in_other_groups() {
     assert!(refused.contains(cause), "{refused}");
 }
 
-/// What the rank submits is refused for the sake of one group, and its place in the other one is lost: the next operation there would be taken
-/// for it.
+/// What the rank submits is refused for the sake of one group, and its place in the other one is lost: the next
+/// operation there would be taken for it.
 #[test]
 fn refused_submission_ends_the_groups_that_it_has_not_come_to() {
     let ranks = mocks(2);

@@ -25,7 +25,8 @@ fn pair(scarce: &'static Scarce) -> [Rank; 2] {
     })
 }
 
-/// A fill, and behind it two collectives in pieces with several parts, beside a collective of memory that the host can map.
+/// A fill, and behind it two collectives in pieces with several parts, beside a collective of memory that the host
+/// can map.
 fn record(rank: &Rank) -> Commands {
     let [send, parts, all] = [WORDS, WORDS, 2 * WORDS].map(|words| rank.words(&vec![1; words]));
     let [near, sum] = [(); 2].map(|()| rank.device.buffer(16));

@@ -94,8 +94,8 @@ fn transfers_between_two_ranks_meet_in_one_command_buffer_in_any_order() {
     for uris in GROUPS {
         let ranks = ranks(uris);
         let n = ranks.len();
-        // Each rank sends to the next one first, and receives from the one before. In a ring, none would ever begin if a
-        // send had to end before the recv beside it could.
+        // Each rank sends to the next one first, and receives from the one before. In a ring, none would ever begin
+        // if a send had to end before the recv beside it could.
         let mut results = Vec::new();
         for (number, rank) in ranks.iter().enumerate() {
             let (to, from) = ((number + 1) % n, (number + n - 1) % n);

@@ -31,8 +31,9 @@ fn try_sum(rank: &Rank, send: &Buffer, recv: &Buffer, words: usize) -> Result<Se
     rank.device.execute(u64::MAX, &List::none(), &done.at(1), &commands, &[]).map(|()| done)
 }
 
-/// What is overwritten behind the copies that have begun shows which those are. No transfer can have ended, as the other rank has not
-/// come: so the copies of the first pieces overlap with the transfer of the first one, and no other piece has taken any host memory.
+/// What is overwritten behind the copies that have begun shows which those are. No transfer can have ended, as the
+/// other rank has not come: so the copies of the first pieces overlap with the transfer of the first one, and no
+/// other piece has taken any host memory.
 #[test]
 fn pieces_are_copied_while_the_one_before_is_on_its_way_and_no_more_than_a_few() {
     let uri = card(WORDS * 4, "");
@@ -106,8 +107,8 @@ fn failure_of_a_copy_is_told_when_the_copies_of_other_pieces_have_ended() {
     assert_eq!(done.value().unwrap_err().code, Code::DataLoss);
 }
 
-/// The same for what was received. All of it has come, and the end of the execution has its place behind the copies in a queue that has no
-/// room for more.
+/// The same for what was received. All of it has come, and the end of the execution has its place behind the copies
+/// in a queue that has no room for more.
 #[test]
 fn failure_of_a_copy_of_what_was_received_is_told_when_the_others_have_ended() {
     // The buffer is filled by a job.
@@ -158,8 +159,8 @@ fn failure_of_a_copy_is_told_when_the_others_have_ended_also_if_another_step_com
     }
 }
 
-/// A fill in the same step fails while the only piece is copied. That does not begin when its copy has ended: the failure is told then, and
-/// the other rank hears of it.
+/// A fill in the same step fails while the only piece is copied. That does not begin when its copy has ended: the
+/// failure is told then, and the other rank hears of it.
 #[test]
 fn piece_whose_copy_ends_after_its_execution_has_failed_is_not_begun() {
     let faulty = card(WORDS * 4, "&latency=50ms&fault=fail:fill:1:DATA_LOSS");
@@ -181,8 +182,8 @@ fn piece_whose_copy_ends_after_its_execution_has_failed_is_not_begun() {
 /// How late a job of a mock device is that is late.
 const LATE: Duration = Duration::from_millis(50);
 
-/// A rank whose device is lost beside a sum of memory of another device, which may have to wait for something. How long the rank's signal
-/// takes to fail.
+/// A rank whose device is lost beside a sum of memory of another device, which may have to wait for something. How
+/// long the rank's signal takes to fail.
 fn lost_beside_copies_of_another(more: &str, waits: &dyn Fn(&Device) -> Option<Semaphore>) -> Duration {
     let piece = format!("collective_piece={}", WORDS * 4);
     let ranks = ranks(&[&format!("mock://?queues=1&{piece}&fault=lose:1"), &format!("mock://?{piece}")]);
@@ -309,5 +310,5 @@ fn in_place_works_in_pieces_and_other_overlaps_are_refused() {
         ))
     });
     let refused = ranks[0].execute(&commands.unwrap(), 9).unwrap_err();
-    assert!(refused.text.contains("sends from memory that it receives into"), "{}", refused.text);
+    assert!(refused.text.contains("receives into memory that it sends from"), "{}", refused.text);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Collectives among other operations of queues: memory that is allocated and given back in their order, files, calls, and semaphores of other
-//! devices, on devices of any drivers.
+//! Collectives among other operations of queues: memory that is allocated and given back in their order, files,
+//! calls, and semaphores of other devices, on devices of any drivers.
 
 use crate::common::{Buffer, Device, File, List, Result, Semaphore};
 use crate::rig::*;
@@ -135,8 +135,8 @@ fn one_recording_is_under_way_several_times_at_once() {
     }
 }
 
-/// Each rank waits for what the next one does before the collective, and is waited for behind it, also by a device of another driver, all
-/// before anything was signalled.
+/// Each rank waits for what the next one does before the collective, and is waited for behind it, also by a device
+/// of another driver, all before anything was signalled.
 #[test]
 fn collective_closes_a_ring_of_devices_that_wait_for_each_other() {
     for uris in MIXTURES {
@@ -172,7 +172,8 @@ fn collective_closes_a_ring_of_devices_that_wait_for_each_other() {
     }
 }
 
-/// A program that does not order a deallocation behind a collective gets anybody's bytes, or is told that there is no memory; nobody hangs.
+/// A program that does not order a deallocation behind a collective gets anybody's bytes, or is told that there is
+/// no memory; nobody hangs.
 #[test]
 fn deallocation_that_nothing_orders_leaves_collectives_with_memory_or_fails_them() {
     for uris in [

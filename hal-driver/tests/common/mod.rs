@@ -30,8 +30,8 @@ unsafe extern "C" {
     ) -> sys::iree_status_t;
 }
 
-/// The names of the types of IREE's virtual machine, which are the process's. Each instance that is made clears them for a moment, and what runs in another one then takes
-/// its buffers for something else, and ends the process.
+/// The names of the types of IREE's virtual machine, which are the process's. Each instance that is made clears
+/// them for a moment, and what runs in another one then takes its buffers for something else, and ends the process.
 static TYPES: RwLock<()> = RwLock::new(());
 
 /// No instance is made meanwhile by a device of IREE's own.
@@ -73,7 +73,8 @@ pub(crate) fn failure(code: Code, text: &str) -> sys::iree_status_t {
     unsafe { sys::iree_status_allocate_copy(code as u32, view(""), 0, view(text)) }
 }
 
-/// An executable of the suite's, which `cargo xtask build` compiles; elsewhere than the suite's own if `HAL_TESTDATA` says so.
+/// An executable of the suite's, which `cargo xtask build` compiles; elsewhere than the suite's own if
+/// `HAL_TESTDATA` says so.
 pub(crate) fn testdata(path: &str) -> Vec<u8> {
     let beside = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../iree/testdata");
     let folder = std::env::var_os("HAL_TESTDATA").map_or(beside, PathBuf::from);
@@ -100,8 +101,8 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
     }
 }
 
-/// Where the calls are that were asked for and not made. Of one that never is made its program hears nothing, so it stays; a
-/// leak checker finds it here.
+/// Where the calls are that were asked for and not made. Of one that never is made its program hears nothing, so it
+/// stays; a leak checker finds it here.
 static UNMADE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// A device, and the group that it is in if it is in one.
@@ -1018,7 +1019,8 @@ impl Semaphore {
         unsafe { sys::iree_hal_semaphore_fail(self.0, failure(code, text)) };
     }
 
-    /// Waits, for ten seconds at most or as many as `HAL_TEST_SECONDS` says, where all is slow; a failure is told in full.
+    /// Waits, for ten seconds at most or as many as `HAL_TEST_SECONDS` says, where all is slow; a failure is told
+    /// in full.
     pub(crate) fn wait(&self, value: u64) -> Result {
         let seconds = std::env::var("HAL_TEST_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
         let waited = unsafe {

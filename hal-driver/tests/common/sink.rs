@@ -7,7 +7,8 @@ use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// A sink that keeps the kind, the number of operations and the bytes of every event of a queue, and what it says of command buffers.
+/// A sink that keeps the kind, the number of operations and the bytes of every event of a queue, and what it says
+/// of command buffers.
 #[repr(C)]
 pub(crate) struct Sink {
     resource: sys::iree_hal_resource_t,

@@ -144,7 +144,7 @@ fn imported_pages_that_are_read_only_stay_as_they_are() {
         let buffer = device.import(params, pages.cast(), page).unwrap();
         let done = device.semaphore(0);
         let filled = device.fill(&List::none(), &done.at(1), &buffer, (0, page), &[1]);
-        denied("fill", filled, "imported");
+        denied("fill", filled, "import");
         assert_eq!(buffer.read(), vec![0; page]);
         drop((buffer, device));
         unsafe { munmap(pages, page) };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Affinities name queues as a program counts them, and a device has as many as it has: the same one means the same queue.
+//! Affinities name queues as a program counts them, and a device has as many as it has: the same one means the same
+//! queue.
 
 use crate::common::{Buffer, Device, File, List, check, params, reference};
 use hal_sys as sys;
@@ -103,8 +104,8 @@ fn same_affinity_is_the_same_queue() {
     }
 }
 
-/// Each bit of a queue that is not there is one of those that are: bits that follow each other are different queues, and each is
-/// one queue, for the next operation too.
+/// Each bit of a queue that is not there is one of those that are: bits that follow each other are different
+/// queues, and each is one queue, for the next operation too.
 #[test]
 fn affinity_of_no_queue_here_is_folded_into_one_that_is() {
     const LATENCY: Duration = Duration::from_millis(500);

@@ -137,8 +137,8 @@ fn peak(device: &Device) -> usize {
 
 const SLAB: usize = 64 << 20;
 
-/// Rounds of memory that is taken, filled and given back, one after the other; the first wait is for `from`. All of them
-/// are submitted long before the device gets to them.
+/// Rounds of memory that is taken, filled and given back, one after the other; the first wait is for `from`. All of
+/// them are submitted long before the device gets to them.
 fn chain(device: &Device, timeline: &Semaphore, from: u64, rounds: u64, length: usize) {
     for round in 0..rounds {
         let at = from + round * 3;
@@ -232,8 +232,8 @@ fn memory_for_one_at_a_time_is_enough_for_a_chain() {
     }
 }
 
-/// Memory that is out early stands in the way of allocations that need some now, which wait for it to come back rather than fail; and
-/// fails if it does not.
+/// Memory that is out early stands in the way of allocations that need some now, which wait for it to come back
+/// rather than fail; and fails if it does not.
 #[test]
 fn allocation_that_is_due_waits_for_memory_that_is_out_early() {
     const PART: usize = 400 << 10;

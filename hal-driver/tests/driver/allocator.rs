@@ -297,7 +297,8 @@ fn address(buffer: &Buffer) -> usize {
     }
 }
 
-/// A program that is told that so much can be allocated finds room for so much at once, or later when others have let go.
+/// A program that is told that so much can be allocated finds room for so much at once, or later when others have
+/// let go.
 #[test]
 fn more_than_one_allocation_can_have_is_not_allocatable() {
     for uri in DEVICES.iter().chain(&FURTHER) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Backends that do unexpected things that their traits allow: nothing that they say is believed where memory is at stake.
+//! Backends that do unexpected things that their traits allow: nothing that they say is believed where memory is at
+//! stake.
 
 use crate::common::pool::Pool;
 use crate::common::properties::{HEAP, QUEUE, properties};
@@ -437,7 +438,8 @@ fn write_of_either_side_is_seen_by_the_other_where_it_was_made_visible() {
     }
 }
 
-/// An allocation that looks for memory while its device goes, and would have waited for some: nothing would wake it any more.
+/// An allocation that looks for memory while its device goes, and would have waited for some: nothing would wake it
+/// any more.
 #[test]
 fn allocation_that_finds_no_memory_when_its_device_is_going_is_cancelled() {
     const PIECE: usize = 4000;
@@ -481,7 +483,8 @@ fn exported_memory_is_what_mappings_show() {
     assert!(buffer.read() == [9; 4096]);
 }
 
-/// What a release callback saw: how often it came, how much memory the device had imported, and how long the buffer said it was.
+/// What a release callback saw: how often it came, how much memory the device had imported, and how long the buffer
+/// said it was.
 #[derive(Default)]
 struct Told {
     times: AtomicUsize,
@@ -642,7 +645,7 @@ fn format_of_an_executable_is_the_backends_to_know() {
     bytes[..4].copy_from_slice(b"ODD!");
     let refused = infer_of(&bytes, 0).unwrap_err();
     assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
-    assert!(refused.text.contains("say how long"), "{}", refused.text);
+    assert!(refused.text.contains("give their length"), "{}", refused.text);
 }
 
 /// A job that was full is offered again with what came back: work that was lost on the way must not look done.
@@ -700,8 +703,8 @@ fn counted_tracker() -> Tracker {
     Tracker::with(sys::iree_allocator_t { ctl: Some(counting), ..unsafe { sys::iree_allocator_system() } })
 }
 
-/// Jobs that end together are told of as one, so no epoch that is a round number need ever be told. Groups that are gone are
-/// forgotten all the same, while work goes on.
+/// Jobs that end together are told of as one, so no epoch that is a round number need ever be told. Groups that are
+/// gone are forgotten all the same, while work goes on.
 #[test]
 fn groups_that_are_gone_are_forgotten_by_a_device_whose_jobs_end_together() {
     let device = open("in-threes").unwrap();

@@ -38,8 +38,8 @@ fn fill_has_any_pattern_and_begins_and_ends_anywhere() {
     }
 }
 
-/// Found by `tests/programs`: nothing orders the two operations, as no byte is of both. Of a binding of another card's memory that
-/// is lent only what was written comes back.
+/// Found by `tests/programs`: nothing orders the two operations, as no byte is of both. Of a binding of another
+/// card's memory that is lent only what was written comes back.
 #[test]
 fn write_beside_the_bytes_that_a_recording_writes_is_not_lost() {
     let card = Device::open("gaudi://emulated?generation=gaudi1&seed=9301").unwrap();

@@ -336,7 +336,8 @@ fn every_other_byte_of_much_comes_back_and_the_rest_stays() {
     assert!(bytes == expected);
 }
 
-/// What comes back in thousands of pieces comes in several command buffers, and the last one is not the end if one before it is late.
+/// What comes back in thousands of pieces comes in several command buffers, and the last one is not the end if one
+/// before it is late.
 #[test]
 fn everything_is_back_when_the_last_of_many_pieces_is_whichever_job_of_the_owner_is_late() {
     const MUCH: usize = 40_000;
@@ -659,8 +660,8 @@ fn mapping_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
     assert!(read(&owner, &kept) == before);
 }
 
-/// What the owner does while such a mapping is there stays when another one begins, as does what was written in the first one, and
-/// when they end.
+/// What the owner does while such a mapping is there stays when another one begins, as does what was written in the
+/// first one, and when they end.
 #[test]
 fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
     let owner = card(0);

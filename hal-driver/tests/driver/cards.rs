@@ -199,7 +199,8 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
 
 static REGISTER: Once = Once::new();
 
-/// A card of this driver: 0 to 2; 3 and 4 for one that has no memory at all that the host can map; or the one that [holds](HOLDS).
+/// A card of this driver: 0 to 2; 3 and 4 for one that has no memory at all that the host can map; or the one that
+/// [holds](HOLDS).
 pub(crate) fn card(kind: usize) -> Device {
     REGISTER.call_once(|| unsafe {
         check(hal_driver::register::<Card<0>>(registry())).unwrap();

@@ -45,8 +45,8 @@ fn fill_of(
     }
 }
 
-/// hal/device.h, host call: the context has "the device the call was issued on". A call does with it what it does with any
-/// object that it is handed: it keeps it, for a while or for longer than the call.
+/// hal/device.h, host call: the context has "the device the call was issued on". A call does with it what it does
+/// with any object that it is handed: it keeps it, for a while or for longer than the call.
 #[test]
 fn host_call_may_keep_the_device_of_its_context_while_that_goes() {
     for (uri, keeps) in DEVICES.into_iter().flat_map(|uri| [(uri, false), (uri, true)]) {
@@ -119,7 +119,8 @@ fn host_call_may_take_and_give_back_the_device_of_its_context_at_any_moment() {
     }
 }
 
-/// hal/buffer.h: `IREE_HAL_WHOLE_BUFFER` is what is left of the buffer from the offset on, of a subspan what is left of that.
+/// hal/buffer.h: `IREE_HAL_WHOLE_BUFFER` is what is left of the buffer from the offset on, of a subspan what is
+/// left of that.
 #[test]
 fn rest_of_a_part_of_a_part_is_the_rest_of_that() {
     for uri in DEVICES {
@@ -171,8 +172,8 @@ fn rest_of_a_part_of_a_part_is_the_rest_of_that() {
     }
 }
 
-/// hal/command_buffer.h, update: the source is captured, up to 64 KiB of it. A length that no source has is refused, and not
-/// read.
+/// hal/command_buffer.h, update: the source is captured, up to 64 KiB of it. A length that no source has is
+/// refused, and not read.
 #[test]
 fn update_of_more_than_there_can_be_is_refused_before_it_is_read() {
     for uri in DEVICES {
@@ -240,7 +241,8 @@ fn everything_may_be_let_go_once_it_is_queued() {
     }
 }
 
-/// hal/device.h, dispatch: "the executable, binding buffers, and indirect parameter buffer will be retained by the queue".
+/// hal/device.h, dispatch: "the executable, binding buffers, and indirect parameter buffer will be retained by the
+/// queue".
 #[test]
 fn objects_of_a_dispatch_may_be_let_go_once_it_is_queued() {
     let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
@@ -264,7 +266,8 @@ fn objects_of_a_dispatch_may_be_let_go_once_it_is_queued() {
     }
 }
 
-/// hal/command_buffer.h: one that may be used again may be in several queues at once, each time with a table of its own.
+/// hal/command_buffer.h: one that may be used again may be in several queues at once, each time with a table of its
+/// own.
 #[test]
 fn one_recording_runs_many_times_at_once_with_a_table_each() {
     for uri in DEVICES {
@@ -363,7 +366,8 @@ fn wait_for(semaphore: &Semaphore, value: u64, timeout: sys::iree_timeout_t) -> 
     unsafe { check(sys::iree_hal_semaphore_wait(semaphore.0, value, timeout, 0)) }
 }
 
-/// hal/semaphore.h, wait: `DEADLINE_EXCEEDED` "if the timeout elapses without the semaphore reaching the required value".
+/// hal/semaphore.h, wait: `DEADLINE_EXCEEDED` "if the timeout elapses without the semaphore reaching the required
+/// value".
 #[test]
 fn waits_of_no_time_tell_what_is_so() {
     for uri in DEVICES {
@@ -389,8 +393,8 @@ fn waits_of_no_time_tell_what_is_so() {
     }
 }
 
-/// docs/programs.md: the order of a queue is that in which operations become ready. One that waits is overtaken by one that does
-/// not; one that waits for it is not let by.
+/// docs/programs.md: the order of a queue is that in which operations become ready. One that waits is overtaken by
+/// one that does not; one that waits for it is not let by.
 #[test]
 fn ready_operations_overtake_waiting_ones() {
     for uri in DEVICES {
@@ -433,8 +437,8 @@ fn lists_that_name_a_semaphore_twice_are_told_the_truth() {
     }
 }
 
-/// hal/device.h, profiling: nested begins fail with `FAILED_PRECONDITION`, asking for nothing starts nothing, and what cannot
-/// be had is refused.
+/// hal/device.h, profiling: nested begins fail with `FAILED_PRECONDITION`, asking for nothing starts nothing, and
+/// what cannot be had is refused.
 #[test]
 fn profiling_is_begun_once_and_ended_at_any_time() {
     for uri in DEVICES {
@@ -491,8 +495,8 @@ struct Again {
     told: mpsc::Sender<()>,
 }
 
-/// hal/allocator.h: a release callback tells "when the underlying resource is no longer in use by the HAL", so that the program
-/// can do something with it.
+/// hal/allocator.h: a release callback tells "when the underlying resource is no longer in use by the HAL", so that
+/// the program can do something with it.
 #[test]
 fn release_callback_may_use_the_memory_and_the_device_again() {
     unsafe extern "C" fn release(again: *mut std::ffi::c_void, _: *mut sys::iree_hal_buffer_t) {

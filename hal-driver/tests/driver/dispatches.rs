@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a device was asked to run: the size of a workgroup, and how many there are or in how many bytes that is written.
+/// What a device was asked to run: the size of a workgroup, and how many there are or in how many bytes that is
+/// written.
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
     Count([u32; 3], [u32; 3]),
@@ -28,8 +29,8 @@ pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
 /// How many commands came to those.
 pub(crate) static COMMANDS: AtomicUsize = AtomicUsize::new(0);
 
-/// A device that notes dispatches and does nothing. With `polled` it has to be asked what has ended. IREE has places for sixteen
-/// drivers in a process, so it is one for both.
+/// A device that notes dispatches and does nothing. With `polled` it has to be asked what has ended. IREE has
+/// places for sixteen drivers in a process, so it is one for both.
 struct Noting;
 
 impl Driver for Noting {

@@ -68,7 +68,7 @@ fn semaphores_only_grow_and_fail_once() {
     let device = Device::open("mock").unwrap();
     let semaphore = device.semaphore(3);
     refused(semaphore.signal(3), Code::InvalidArgument, "3");
-    refused(semaphore.signal(1 << 33), Code::InvalidArgument, "past the largest");
+    refused(semaphore.signal(1 << 33), Code::InvalidArgument, "the largest value of a semaphore is");
     semaphore.fail(Code::DataLoss, "first");
     semaphore.fail(Code::Aborted, "second");
     told(&semaphore.value().unwrap_err(), Code::DataLoss, "first");

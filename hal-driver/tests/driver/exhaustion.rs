@@ -21,8 +21,8 @@ struct Program {
 }
 
 impl Program {
-    /// Queues an operation between the last one and the next. One that was accepted ends, whether well or not; one that was
-    /// refused has not touched the chain.
+    /// Queues an operation between the last one and the next. One that was accepted ends, whether well or not; one
+    /// that was refused has not touched the chain.
     fn step(&mut self, queue: impl FnOnce(&Device, &List, &List) -> Result) -> Result {
         let (waits, signals) = (self.chain.at(self.value), self.chain.at(self.value + 1));
         match queue(&self.device, &waits, &signals) {

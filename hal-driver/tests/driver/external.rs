@@ -199,7 +199,7 @@ fn descriptor_is_taken_if_its_memory_stays() {
         let fixed = memory(8192, SealFlags::SHRINK | SealFlags::WRITE);
         refused(take(fixed.as_fd(), LENGTH), Code::Unavailable, "cannot be mapped");
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
-        refused(take(pipe.as_fd(), LENGTH), Code::InvalidArgument, "says nothing of its memory");
+        refused(take(pipe.as_fd(), LENGTH), Code::InvalidArgument, "cannot be read");
         refused(import(&device, -1, LENGTH, counting(&RELEASED)), Code::InvalidArgument, "-1 is no");
         // Memory that was not taken is not reported as free.
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0, "{uri}");
@@ -331,7 +331,7 @@ fn buffer_without_a_descriptor_says_how_to_get_one() {
         let done = device.semaphore(0);
         let transient = device.alloca(&List::none(), &done.at(1), LENGTH).unwrap();
         done.wait(1).unwrap();
-        refused(export(&device, &transient), Code::Unavailable, "queue order");
+        refused(export(&device, &transient), Code::Unavailable, "stream-ordered memory");
     }
 }
 

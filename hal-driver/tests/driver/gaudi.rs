@@ -21,7 +21,8 @@ fn card(generation: u32, rest: &str) -> String {
     format!("gaudi://emulated?generation=gaudi{generation}&seed={machine}{rest}")
 }
 
-/// An emulated card of each generation, or the card that the environment names: what is to be proved on silicon runs there.
+/// An emulated card of each generation, or the card that the environment names: what is to be proved on silicon
+/// runs there.
 fn cards() -> Vec<String> {
     match std::env::var("HAL_GAUDI_CARD") {
         Ok(uri) => vec![uri],
@@ -165,7 +166,8 @@ fn reset_wakes_every_waiter_and_the_card_opens_again() {
     }
 }
 
-/// A card has one user at a time, which is this process: of its threads each gets it, while others open it and let go of it.
+/// A card has one user at a time, which is this process: of its threads each gets it, while others open it and let
+/// go of it.
 #[test]
 fn threads_open_and_close_one_card_at_once() {
     let uri = card(2, "");
@@ -427,8 +429,8 @@ mod containers {
         Patch { offset, kind }
     }
 
-    /// A function of three steps on three lanes: a constant is repeated over the first binding, the first is copied to the
-    /// second, and what the executable keeps in device memory goes over the beginning of the second.
+    /// A function of three steps on three lanes: a constant is repeated over the first binding, the first is copied
+    /// to the second, and what the executable keeps in device memory goes over the beginning of the second.
     fn container(generation: Generation) -> Container {
         container_that_fills_on(Lane::DeviceToDevice, generation)
     }

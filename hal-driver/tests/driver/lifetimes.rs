@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Everything that a program can have of a device, let go of in every order; what is left goes on working or says why not.
+//! Everything that a program can have of a device, let go of in every order; what is left goes on working or says
+//! why not.
 
 use crate::cards::{card, steps};
 use crate::common::dice::Dice;

@@ -151,8 +151,9 @@ fn sink_may_wait_for_work_of_the_device() {
     }
 }
 
-/// hal/device.h: nested begins fail with `FAILED_PRECONDITION`, and a program begins, flushes and ends one after the other. A
-/// sink that is called by one of them, or by work that is written down, is told so of its own session, and hangs nowhere.
+/// hal/device.h: nested begins fail with `FAILED_PRECONDITION`, and a program begins, flushes and ends one after
+/// the other. A sink that is called by one of them, or by work that is written down, is told so of its own session,
+/// and hangs nowhere.
 #[test]
 fn sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
     let (tell, told) = mpsc::channel();

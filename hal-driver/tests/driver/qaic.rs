@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Emulated Cloud AI 100 cards as a program of IREE's sees them: order, networks beside each other, and what goes wrong.
+//! Emulated Cloud AI 100 cards as a program of IREE's sees them: order, networks beside each other, and what goes
+//! wrong.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -485,7 +486,8 @@ fn file_that_the_program_has_opened_is_used_and_stays_the_programs() {
     }
     assert_eq!(machine.emulator.counts(0).users, 1, "it is still open");
     machine.emulator.close(file);
-    // A process that another test is about to start has every file for a moment. A close looks which processes have ended.
+    // A process that another test is about to start has every file for a moment. A close looks which processes have
+    // ended.
     let end = Instant::now() + Duration::from_secs(10);
     while machine.emulator.counts(0).users > 0 && Instant::now() < end {
         machine.emulator.close(machine.emulator.open(std::path::Path::new("/dev/accel/accel0")).unwrap());

@@ -86,7 +86,8 @@ fn many_devices_come_and_go_beside_each_other() {
     });
 }
 
-/// An allocation that waits for memory which only a card's work of half a minute would bring back, and what it waits for.
+/// An allocation that waits for memory which only a card's work of half a minute would bring back, and what it
+/// waits for.
 fn park(device: &Device) -> (crate::common::Semaphore, Vec<Buffer>) {
     const PART: usize = 400 << 10;
     // All of the device's memory but the pool's one slab.

@@ -380,7 +380,8 @@ fn value_that_was_waited_for_can_be_read() {
     });
 }
 
-/// Does something in the first callback of a failure, when everybody can read it and the driver has not heard of it yet.
+/// Does something in the first callback of a failure, when everybody can read it and the driver has not heard of it
+/// yet.
 fn as_it_fails<R: Send + 'static>(
     semaphore: &Semaphore,
     call: impl FnOnce(&Semaphore) -> R + Send + 'static,

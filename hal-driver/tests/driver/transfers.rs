@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Transfers of each kind of buffer, which the program lets go of while they are held: some keep only memory, others the buffer.
+//! Transfers of each kind of buffer, which the program lets go of while they are held: some keep only memory,
+//! others the buffer.
 
 use crate::common::{Buffer, Device, List, check, params};
 use hal_sys as sys;
@@ -43,8 +44,9 @@ fn has_come(count: &AtomicUsize, wanted: usize) -> bool {
     count.load(Ordering::SeqCst) == wanted
 }
 
-/// A fill, an update and a copy of parts of parts, of a buffer of each kind, behind a signal that comes when the program has let
-/// go of all of them. The bytes are right, and an import is given back behind the last of them, not before.
+/// A fill, an update and a copy of parts of parts, of a buffer of each kind, behind a signal that comes when the
+/// program has let go of all of them. The bytes are right, and an import is given back behind the last of them, not
+/// before.
 #[test]
 fn transfers_that_are_held_work_on_what_the_program_has_let_go_of() {
     for uri in ["mock://?queues=1", "mock", "mock://?depth=1"] {
@@ -85,8 +87,8 @@ fn transfers_that_are_held_work_on_what_the_program_has_let_go_of() {
     }
 }
 
-/// What is refused is refused for the first reason that there is, whatever the buffer: its length before what may be done with it,
-/// a pattern before that, and nothing to do before nothing else.
+/// What is refused is refused for the first reason that there is, whatever the buffer: its length before what may
+/// be done with it, a pattern before that, and nothing to do before nothing else.
 #[test]
 fn refused_transfer_says_the_same_of_any_buffer() {
     let device = Device::open("mock").unwrap();

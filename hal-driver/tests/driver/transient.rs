@@ -33,8 +33,8 @@ fn allocated(device: &Device, length: usize) -> Buffer {
     buffer
 }
 
-/// What a program does with a buffer beside its deallocation, with no order between them: `rounds` times. The work waits for
-/// the barrier when it is ready.
+/// What a program does with a buffer beside its deallocation, with no order between them: `rounds` times. The work
+/// waits for the barrier when it is ready.
 fn beside_deallocation(
     device: &Device,
     length: usize,
@@ -54,8 +54,8 @@ fn beside_deallocation(
     }
 }
 
-/// The bytes may be anybody's by then, but they are some bytes of the device's, and nothing that was freed is looked at.
-/// AddressSanitizer sees what these rounds do.
+/// The bytes may be anybody's by then, but they are some bytes of the device's, and nothing that was freed is
+/// looked at. AddressSanitizer sees what these rounds do.
 #[test]
 fn unordered_deallocation_leaves_work_with_memory_or_fails_it() {
     for uri in ["mock://0?queues=2", "gaudi://emulated"] {
@@ -182,7 +182,7 @@ fn deallocation_twice_is_refused_and_the_buffer_says_that_it_has_no_memory() {
     device.dealloca(&List::none(), &again.at(1), &buffer).unwrap();
     let refused = again.wait(1).unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition);
-    assert!(refused.text.contains("no memory to give back"), "{}", refused.text);
+    assert!(refused.text.contains("no memory to deallocate"), "{}", refused.text);
     let mut mapping = sys::iree_hal_buffer_mapping_t::default();
     let access = u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap();
     let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;

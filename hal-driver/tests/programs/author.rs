@@ -2,10 +2,10 @@
 
 //! Writes a legal program from a seed.
 //!
-//! Legal means that semaphores order whatever has to be ordered: a step waits for every earlier step that uses the same
-//! bytes, unless one of the two only reads or other waits order them already. Nothing else is ordered, neither by queues
-//! nor by the submitting threads. A timeline fails from its first signal on or never, since a wait for a value
-//! that was reached before a failure may end either way.
+//! Legal means that semaphores order whatever has to be ordered: a step waits for every earlier step that uses the
+//! same bytes, unless one of the two only reads or other waits order them already. Nothing else is ordered, neither
+//! by queues nor by the submitting threads. A timeline fails from its first signal on or never, since a wait for a
+//! value that was reached before a failure may end either way.
 
 use crate::common::dice::Dice;
 use crate::oracle::{Before, Illegal, World};
@@ -262,8 +262,8 @@ impl Author {
         }
     }
 
-    /// The dispatch that the device fails. It works on a buffer of its own, as what a dispatch that fails has written is
-    /// open.
+    /// The dispatch that the device fails. It works on a buffer of its own, as what a dispatch that fails has
+    /// written is open.
     fn fail_on_the_device(&mut self) {
         let buffer = self.program.buffers.len();
         self.program.buffers.push(BufferSpec { device: 0, length: 128, memory: Memory::Mapped });
@@ -325,8 +325,8 @@ impl Author {
         Some(self.program.recordings.len() - 1)
     }
 
-    /// Whether IREE's own driver records a command: it refuses subspans of stream-ordered buffers that have no memory yet,
-    /// and updates of more than 2,040 bytes with its own header.
+    /// Whether IREE's own driver records a command: it refuses subspans of stream-ordered buffers that have no
+    /// memory yet, and updates of more than 2,040 bytes with its own header.
     fn is_recordable(&self, command: &Command) -> bool {
         let is_early = |access: &Access| match access.part.base {
             Base::Buffer(buffer) => {
@@ -590,8 +590,8 @@ impl Author {
         signals
     }
 
-    /// Submits steps long before what they wait for, where nothing but semaphores has to order them: a buffer is used after
-    /// the call that makes it, and the host waits only for what has been submitted.
+    /// Submits steps long before what they wait for, where nothing but semaphores has to order them: a buffer is
+    /// used after the call that makes it, and the host waits only for what has been submitted.
     fn submit_in_some_order(&mut self) {
         let steps = self.program.steps.len();
         let eager = self.dice.pick(&[0, 2, 10]);

@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl Scene {
-    /// Waits until every timeline has the value or the failure that it must have. Returns whether none of them still waits.
+    /// Waits until every timeline has the value or the failure that it must have. Returns whether none of them
+    /// still waits.
     pub(crate) fn wait_for_the_end(&self) -> bool {
         let mut left = Some(Instant::now() + self.patience);
         for (number, timeline) in self.expected.timelines.iter().enumerate() {

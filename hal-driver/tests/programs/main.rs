@@ -2,18 +2,18 @@
 
 //! Random programs over IREE's interface, judged by plain bytes and by IREE's own driver.
 //!
-//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and binding
-//! tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who signals
-//! them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and file and on every
-//! semaphore. The same program runs on IREE's `local-task` and on the devices of this project; one that differs has the defect.
+//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and
+//! binding tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who
+//! signals them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and
+//! file and on every semaphore. The same program runs on IREE's `local-task` and on the devices of this project;
+//! one that differs has the defect.
 //!
 //! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `common/dice.rs`: its choices.
 //! - `oracle.rs`: what it must come to, and whether it is legal. `shrink.rs`: makes it smaller.
 //! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: what it does. `ending.rs`: what it came to.
 //!
-//! `PROGRAMS=n` runs so many (from the seed `PROGRAMS_FROM=n` on), `PROGRAMS_SECONDS=n` as many as fit, `PROGRAM_SEED=n`
-//! one and prints it; `PROGRAMS_KIND=name` asks for one kind, `PROGRAMS_DEVICE=name` runs on that device alone. `PROGRAMS_SURVEY=1` goes on after a failure, and
-//! `PROGRAMS_SHRINK=n` makes a program that fails smaller for `n` seconds.
+//! `cargo test -p hal-driver --all-features --release --test programs -- --seconds 60` runs as many as fit;
+//! `--help` has the other flags. `cargo xtask build` comes first: it compiles what is dispatched.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(
     clippy::unwrap_used,
@@ -27,6 +27,8 @@ mod calls;
 #[path = "../common/mod.rs"]
 mod common;
 mod ending;
+#[path = "../../../hal-semaphore/tests/common/flags.rs"]
+mod flags;
 mod host;
 mod machine;
 mod oracle;
@@ -35,11 +37,13 @@ mod scene;
 mod shrink;
 
 use author::Rules;
+use flags::Flag;
 use machine::Machine;
 use program::Program;
 use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Devices that run programs together. An `@` is a machine that no other program has.
@@ -131,11 +135,16 @@ const SHARED: u64 = 10;
 /// How long a program may take to come to something.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name)
-        .ok()
-        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
-}
+const FLAGS: [Flag; 8] = [
+    ("--seconds N", "run as many programs as fit into N seconds, shared by the kinds"),
+    ("--count N", "run N programs of each kind"),
+    ("--from SEED", "begin with this seed"),
+    ("--seed SEED", "run one program of each kind, and print it"),
+    ("--kind NAME", "only programs of this kind: single, beyond, pairs, mixed or broken"),
+    ("--device NAME", "only on this device, such as mock, gaudi2 or mock+local-task"),
+    ("--survey", "go on after a failure"),
+    ("--shrink N", "make a program that fails smaller for N seconds (60)"),
+];
 
 /// Runs a program and waits for it. A submission that hangs ends the process, as nothing else ends its thread.
 fn run(machine: &Arc<Machine>, program: &Program, patience: Duration) -> Vec<String> {
@@ -153,7 +162,8 @@ fn run(machine: &Arc<Machine>, program: &Program, patience: Duration) -> Vec<Str
 }
 
 fn again(kind: &Kind, place: &Place, seed: u64) -> String {
-    format!("again: cargo xtask programs --kind {} --device {} --seed {seed}", kind.name, place.name)
+    let command = "cargo test -p hal-driver --all-features --release --test programs --";
+    format!("again: {command} --kind {} --device {} --seed {seed}", kind.name, place.name)
 }
 
 /// Runs a program on a device that is opened for it.
@@ -166,7 +176,7 @@ fn fails_alone(place: &Place, program: &Program) -> bool {
 
 fn report(kind: &Kind, place: &Place, program: &Program, troubles: &[String]) -> String {
     eprintln!("{}, seed {}: {}", place.name, program.seed, troubles.join("; "));
-    let time = Duration::from_secs(number("PROGRAMS_SHRINK").unwrap_or(60));
+    let time = Duration::from_secs(flags::number("--shrink").unwrap_or(60));
     let smaller = shrink::shrink(program, time, |smaller| fails_alone(place, smaller));
     let about = if smaller.steps.len() < program.steps.len() {
         format!("{} of {} steps are enough", smaller.steps.len(), program.steps.len())
@@ -188,39 +198,37 @@ fn note(kind: &Kind, place: &Place, seed: u64) {
     drop(std::fs::write(path, again(kind, place, seed)));
 }
 
-/// Opening IREE's own device clears the types of a running virtual machine for a moment, in the whole process: no other test runs while one is opened.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// Runs programs of a kind until enough are run; stops at the first that fails.
 #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn judge(kind: &Kind, default: u64) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted != kind.name) {
+    let asked = flags::word("--kind");
+    assert!(asked.is_none_or(|asked| KINDS.iter().any(|kind| kind.name == asked)), "--kind names no kind");
+    if asked.is_some_and(|asked| asked != kind.name) {
         return;
     }
-    let only = std::env::var("PROGRAMS_DEVICE").ok();
+    let only = flags::word("--device");
     let places: Vec<&Place> =
-        kind.places.iter().filter(|place| only.as_ref().is_none_or(|only| only == place.name)).collect();
+        kind.places.iter().filter(|place| only.is_none_or(|only| only == place.name)).collect();
     if places.is_empty() {
         // Another kind has the device, unless none has it or this kind was asked for.
         let named = only.unwrap_or_default();
         let others = KINDS.iter().flat_map(|kind| kind.places).any(|place| place.name == named);
         let known: Vec<&str> = kind.places.iter().map(|place| place.name).collect();
-        let is_wanted = std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted == kind.name);
         assert!(
-            others && !is_wanted,
+            others && asked.is_none(),
             "{} programs do not run on {named}, but on {}",
             kind.name,
             known.join(", ")
         );
         return;
     }
-    let one = number("PROGRAM_SEED");
-    let seconds = number("PROGRAMS_SECONDS").map(Duration::from_secs);
-    let from = number("PROGRAMS_FROM").unwrap_or(0);
-    let count = number("PROGRAMS").unwrap_or(if seconds.is_some() { u64::MAX } else { default });
+    let one = flags::number("--seed");
+    let share = if asked.is_some() { 1 } else { 5 };
+    let seconds = flags::number("--seconds").map(|seconds| Duration::from_secs(seconds) / share);
+    let from = flags::number("--from").unwrap_or(0);
+    let count = flags::number("--count").unwrap_or(if seconds.is_some() { u64::MAX } else { default });
     let seeds = one.map_or(from..from.saturating_add(count), |seed| seed..seed + 1);
-    let survey = std::env::var_os("PROGRAMS_SURVEY").is_some();
+    let survey = flags::word("--survey").is_some();
     let (begin, mut shown, mut failures, mut ran, mut steps) = (Instant::now(), Instant::now(), 0, 0, 0);
     let mut machines: Vec<Option<Arc<Machine>>> = places.iter().map(|_| None).collect();
     for seed in seeds {
@@ -263,27 +271,37 @@ fn judge(kind: &Kind, default: u64) {
     assert!(ran > 0 && failures == 0, "{failures} of {ran} programs failed");
 }
 
-#[test]
 fn programs_on_one_device() {
     judge(&KINDS[0], 40);
 }
 
-#[test]
 fn programs_beyond_what_iree_promises() {
     judge(&KINDS[1], 20);
 }
 
-#[test]
 fn programs_on_two_devices() {
     judge(&KINDS[2], 20);
 }
 
-#[test]
 fn programs_on_two_drivers() {
     judge(&KINDS[3], 20);
 }
 
-#[test]
 fn programs_on_devices_that_fail() {
     judge(&KINDS[4], 30);
+}
+
+/// One after the other: opening IREE's own device clears the types of a running virtual machine for a moment, in
+/// the whole process.
+fn main() -> ExitCode {
+    flags::run(
+        &FLAGS,
+        &[
+            ("programs_on_one_device", programs_on_one_device),
+            ("programs_beyond_what_iree_promises", programs_beyond_what_iree_promises),
+            ("programs_on_two_devices", programs_on_two_devices),
+            ("programs_on_two_drivers", programs_on_two_drivers),
+            ("programs_on_devices_that_fail", programs_on_devices_that_fail),
+        ],
+    )
 }

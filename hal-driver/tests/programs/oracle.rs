@@ -141,8 +141,8 @@ impl World {
         }
     }
 
-    /// Notes that a step has failed: what it would have written is not known where a device may have done it all the same,
-    /// behind work that failed on the device. Whether a buffer still has memory is open either way.
+    /// Notes that a step has failed: what it would have written is not known where a device may have done it all
+    /// the same, behind work that failed on the device. Whether a buffer still has memory is open either way.
     fn forget(&mut self, program: &Program, action: &Action) {
         if program.fails_on_a_device() {
             for access in program.accesses(action).iter().filter(|access| access.writes) {
@@ -301,7 +301,8 @@ impl Before {
     }
 }
 
-/// Whether semaphores order every two steps of which one writes what the other uses, and every two signals of a timeline.
+/// Whether semaphores order every two steps of which one writes what the other uses, and every two signals of a
+/// timeline.
 fn are_ordered(program: &Program, world: &World) -> bool {
     let uses: Vec<_> = program
         .steps

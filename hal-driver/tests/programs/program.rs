@@ -6,7 +6,8 @@ use hal_semaphore::Code;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A program: what exists before it runs, its steps in the order of the oracle, and the order in which they are submitted.
+/// A program: what exists before it runs, its steps in the order of the oracle, and the order in which they are
+/// submitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) seed: u64,

@@ -2,8 +2,8 @@
 
 //! Bad and borderline calls, each on IREE's local drivers and on ours, and what decides who is right.
 //!
-//! `docs/refusals.md` is the table that comes of it, and the test fails where it no longer is. A change that is meant is
-//! written into it with `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals`.
+//! `docs/refusals.md` is the table that comes of it, and the test fails where it no longer is. A change that is
+//! meant is written into it with `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals`.
 //!
 //! Each device answers in a process of its own, as some calls end it: a crash is an answer like any other.
 //!

@@ -2,10 +2,9 @@
 
 //! The cost of an operation in the engine, with devices that do nothing.
 //!
-//! `cargo bench -p hal-semaphore` runs the chains under criterion, then prints a table of all cases with their
-//! goals, and writes it as lines of JSON to `target/engine-bench.json`. `ENGINE_BENCH_QUICK=1` skips criterion
-//! and takes fewer rounds; `ENGINE_BENCH_ONLY` names the one part of the table to run; `-- --test` runs each
-//! case once with few operations.
+//! `cargo bench -p hal-semaphore` runs the chains under criterion, then prints a table of all cases with their goals,
+//! and writes it as lines of JSON to `target/engine-bench.json`. Behind `--`, `--quick` skips criterion and takes fewer
+//! rounds, `--only PART` runs that part of the table alone, and `--test` runs each case once with few operations.
 #![expect(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
 
 mod bursts;
@@ -45,8 +44,13 @@ const PARTS: [(&str, BenchPart); 6] = [
     ("polled", polled::table),
 ];
 
+/// The part of the table to run, or nothing for all.
+fn only() -> String {
+    std::env::args().skip_while(|word| word != "--only").nth(1).unwrap_or_default()
+}
+
 fn table(plan: &Plan) -> Report {
-    let only = std::env::var("ENGINE_BENCH_ONLY").unwrap_or_default();
+    let only = only();
     let mut report = Report::default();
     report.section("the machine");
     report.load("before");
@@ -60,13 +64,13 @@ fn table(plan: &Plan) -> Report {
 
 fn main() {
     let test = std::env::args().any(|argument| argument == "--test");
-    let quick = std::env::var_os("ENGINE_BENCH_QUICK").is_some();
+    let quick = std::env::args().any(|argument| argument == "--quick");
     if test {
         sampled::under_criterion(&mut Criterion::default().configure_from_args(), 100);
         let plan = Plan { rounds: 1, long_rounds: 1, n: 100, held: vec![100, 1000], pings: 100 };
         return table(&plan).finish(false);
     }
-    if !quick {
+    if !quick && only().is_empty() {
         let mut criterion = Criterion::default()
             .warm_up_time(Duration::from_millis(500))
             .measurement_time(Duration::from_secs(2))

@@ -167,7 +167,7 @@ impl Book {
 /// An objection of the judge.
 #[derive(Clone, Debug)]
 pub(crate) struct Alarm {
-    /// A short name, for counting and for `WORLDS_ALLOW`.
+    /// A short name, for counting and for `--allow`.
     pub(crate) rule: &'static str,
     pub(crate) text: String,
 }
@@ -238,12 +238,12 @@ impl Ledger {
     }
 }
 
-/// `WORLDS_ALLOW=rule,rule` turns alarms off, to find others behind them.
+/// The alarms that `--allow` turns off.
 fn allowed() -> &'static [String] {
     static ALLOWED: OnceLock<Vec<String>> = OnceLock::new();
     ALLOWED.get_or_init(|| {
-        std::env::var("WORLDS_ALLOW")
-            .map_or_else(|_| Vec::new(), |list| list.split(',').map(str::to_owned).collect())
+        crate::flags::word("--allow")
+            .map_or_else(Vec::new, |list| list.split(',').map(str::to_owned).collect())
     })
 }
 

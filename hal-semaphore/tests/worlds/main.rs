@@ -12,10 +12,8 @@
 //! - `world.rs`: observations while it moves. `oracle.rs`: the judgement at its end. `ledger.rs`: the facts.
 //! - `drive.rs`: one thread that steps it, or threads. `watchdog.rs`: a hang is a failure with a seed.
 //!
-//! `WORLDS=n` runs n worlds (from the seed `WORLDS_FROM=n` on), `WORLDS_SECONDS=n` as many as fit,
-//! `WORLD_SEED=n` one, and prints its steps. `WORLDS_SURVEY=1` continues after failures and counts them;
-//! `WORLDS_ALLOW=rule,rule` turns alarms off.
-#![cfg(not(any(loom, shuttle)))]
+//! `cargo test -p hal-semaphore --release --test worlds -- --seconds 60` runs as many as fit; `--help` has the other
+//! flags.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -26,6 +24,8 @@ mod backend;
 mod coverage;
 mod dice;
 mod drive;
+#[path = "../common/flags.rs"]
+mod flags;
 mod gpu;
 mod ledger;
 mod oracle;
@@ -34,23 +34,29 @@ mod program;
 mod watchdog;
 mod world;
 
+use flags::Flag;
 use ledger::Alarm;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name)
-        .ok()
-        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
-}
+const FLAGS: [Flag; 9] = [
+    ("--seconds N", "run as many worlds as fit into N seconds, half of them on each driver"),
+    ("--count N", "run N worlds on each driver"),
+    ("--from SEED", "begin with this seed"),
+    ("--seed SEED", "run one world, and print what happens in it"),
+    ("--driver NAME", "run on this driver alone: stepped (one thread, repeatable) or threaded"),
+    ("--survey", "go on after a failure, and count the failures of each kind"),
+    ("--allow RULES", "turn these objections off, to look for others behind them: rule,rule"),
+    ("--hang N", "take a world for a hanging one after N seconds (30)"),
+    ("--patience N", "wait N ms for what another thread may still do (3000)"),
+];
 
 /// The command that runs a world again.
 fn repeat(driver: &str, seed: u64) -> String {
-    format!(
-        "again: WORLD_SEED={seed} cargo test -p hal-semaphore --release --test worlds {driver} -- --nocapture"
-    )
+    format!("again: cargo test -p hal-semaphore --release --test worlds -- --driver {driver} --seed {seed}")
 }
 
 fn guarded(driver: fn(u64, bool) -> Vec<Alarm>, seed: u64, loud: bool) -> Vec<Alarm> {
@@ -63,17 +69,22 @@ fn guarded(driver: fn(u64, bool) -> Vec<Alarm>, seed: u64, loud: bool) -> Vec<Al
 
 /// Runs worlds until enough are run; stops at the first that fails.
 fn run(name: &'static str, driver: fn(u64, bool) -> Vec<Alarm>, default: u64) {
-    let one = number("WORLD_SEED");
-    let seconds = number("WORLDS_SECONDS").map(Duration::from_secs);
-    let count = match (number("WORLDS"), seconds) {
+    let only = flags::word("--driver");
+    if only.is_some_and(|only| only != name) {
+        return;
+    }
+    let one = flags::number("--seed");
+    let share = if only.is_some() { 1 } else { 2 };
+    let seconds = flags::number("--seconds").map(|seconds| Duration::from_secs(seconds) / share);
+    let count = match (flags::number("--count"), seconds) {
         (Some(count), _) => count,
         (None, Some(_)) => u64::MAX,
         (None, None) => default,
     };
-    let survey = std::env::var_os("WORLDS_SURVEY").is_some();
+    let survey = flags::word("--survey").is_some();
     let mut found: BTreeMap<&'static str, (u64, u64, String)> = BTreeMap::new();
     let (start, mut shown) = (Instant::now(), Instant::now());
-    let from = number("WORLDS_FROM").unwrap_or(0);
+    let from = flags::number("--from").unwrap_or(0);
     let seeds = one.map_or(from..from.saturating_add(count), |seed| seed..seed + 1);
     let mut run = 0;
     for seed in seeds {
@@ -110,12 +121,20 @@ fn run(name: &'static str, driver: fn(u64, bool) -> Vec<Alarm>, default: u64) {
     assert!(found.is_empty(), "{} rules are broken", found.len());
 }
 
-#[test]
 fn stepped_worlds_keep_the_rules() {
     run("stepped", drive::stepped, if cfg!(debug_assertions) { 1500 } else { 6000 });
 }
 
-#[test]
 fn threaded_worlds_keep_the_rules() {
     run("threaded", drive::threaded, if cfg!(debug_assertions) { 100 } else { 400 });
+}
+
+fn main() -> ExitCode {
+    flags::run(
+        &FLAGS,
+        &[
+            ("stepped_worlds_keep_the_rules", stepped_worlds_keep_the_rules),
+            ("threaded_worlds_keep_the_rules", threaded_worlds_keep_the_rules),
+        ],
+    )
 }

@@ -19,13 +19,12 @@ static START: Once = Once::new();
 
 /// How long a world may take, on a machine that others use too.
 fn limit() -> Duration {
-    let seconds = std::env::var("WORLDS_HANG").ok().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(30))
+    Duration::from_secs(crate::flags::number("--hang").unwrap_or(30))
 }
 
 /// How long the judge waits for something that another thread may still do.
 pub(crate) fn patience_ms() -> u64 {
-    std::env::var("WORLDS_PATIENCE_MS").ok().and_then(|ms| ms.parse().ok()).unwrap_or(3000)
+    crate::flags::number("--patience").unwrap_or(3000)
 }
 
 /// Supervises a world until the result is dropped.

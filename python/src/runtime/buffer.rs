@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Arrays on devices: made from the host's bytes or memory, and seen by the host again.
+//! Arrays on devices: created from the host's bytes or memory, and read by the host.
 
 use super::device::Device;
 use super::element::Element;
@@ -20,17 +20,17 @@ pub(crate) type Shape = SmallVec<[usize; 4]>;
 #[derive(Clone)]
 pub(crate) struct View(pub(super) Ref<sys::iree_hal_buffer_view_t>);
 
-/// Host memory of the program's: its owner, kept alive until the device has let go of it.
+/// Host memory of the program, with an owner that lives until the device has released it.
 ///
 /// # Invariants
 ///
 /// `length` bytes from `data` on are valid for reads on any thread as long as `owner` lives.
 pub(crate) struct Foreign {
-    /// Where it begins.
+    /// The address of the first byte.
     pub(crate) data: NonNull<c_void>,
-    /// How many bytes.
+    /// The number of bytes.
     pub(crate) length: usize,
-    /// Dropped when nothing uses the memory any more, on whatever thread brings that about.
+    /// Dropped when nothing uses the memory any more, on any thread.
     #[expect(dead_code, reason = "kept for what its end does")]
     pub(crate) owner: Box<dyn Send>,
 }
@@ -38,16 +38,16 @@ pub(crate) struct Foreign {
 // SAFETY: the owner goes along, and the memory may be read on any thread, by the invariant.
 unsafe impl Send for Foreign {}
 
-/// What buffers are for, beyond being mapped.
+/// The usages of buffers, apart from mapping.
 const USAGE: sys::iree_hal_buffer_usage_t =
     sys::IREE_HAL_BUFFER_USAGE_DEFAULT as sys::iree_hal_buffer_usage_t;
 
-/// How the host sees arrays.
+/// The host's access to arrays.
 #[expect(clippy::cast_possible_truncation, reason = "a flag of the 16-bit type that IREE has for it")]
 const READ: sys::iree_hal_memory_access_t = sys::IREE_HAL_MEMORY_ACCESS_READ as sys::iree_hal_memory_access_t;
 
 impl View {
-    /// A copy of the host's bytes on a device.
+    /// Copies the host's bytes to a device.
     pub(crate) fn upload(device: &Device, shape: &[usize], element: Element, bytes: &[u8]) -> Result<Self> {
         let params = sys::iree_hal_buffer_params_t {
             type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
@@ -55,7 +55,8 @@ impl View {
             ..Default::default()
         };
         let span = sys::iree_const_byte_span_t { data: bytes.as_ptr().cast(), data_length: bytes.len() };
-        // SAFETY: `device` keeps the device alive, by the invariant of `Ref`; shape and bytes are read during the call only.
+        // SAFETY: `device` keeps the device alive, by the invariant of `Ref`; shape and bytes are read during the
+        // call only.
         Ref::make(|out| unsafe {
             sys::iree_hal_buffer_view_allocate_buffer_copy(
                 device.as_ptr(),
@@ -72,7 +73,7 @@ impl View {
         .map(Self)
     }
 
-    /// Host memory in place, if the device can use it there. Where it cannot, the memory comes back.
+    /// Imports host memory in place, if the device can use it. Otherwise returns the memory.
     pub(crate) fn import(
         device: &Device,
         shape: &[usize],
@@ -93,8 +94,8 @@ impl View {
         external.handle.host_allocation.ptr = memory.data.as_ptr();
         let kept = Box::into_raw(Box::new(memory));
         let callback = sys::iree_hal_buffer_release_callback_t { fn_: Some(release), user_data: kept.cast() };
-        // SAFETY: `device` keeps the device alive, by the invariant of `Ref`; the memory stays until the callback, which is called once if
-        // the import succeeds and never if it fails.
+        // SAFETY: `device` keeps the device alive, by the invariant of `Ref`; the memory stays until the callback,
+        // which is called once if the import succeeds and never if it fails.
         let imported = Ref::make(|out| unsafe {
             let allocator = sys::iree_hal_device_allocator(device.as_ptr());
             sys::iree_hal_allocator_import_buffer(allocator, params, &raw mut external, callback, out)
@@ -134,13 +135,13 @@ impl View {
         }
     }
 
-    /// The type of its elements; nothing for one that is not known here.
+    /// The type of its elements; `None` for an unknown one.
     pub(crate) fn element(&self) -> Option<Element> {
         // SAFETY: this keeps the view alive, by the invariant of `Ref`.
         Element::of(unsafe { sys::iree_hal_buffer_view_element_type(self.0.as_ptr()) })
     }
 
-    /// How many bytes its elements take.
+    /// The size of its elements in bytes.
     pub(crate) fn length(&self) -> usize {
         // SAFETY: this keeps the view alive, by the invariant of `Ref`.
         unsafe { sys::iree_hal_buffer_view_byte_length(self.0.as_ptr()) }
@@ -151,15 +152,15 @@ impl View {
         unsafe { sys::iree_hal_buffer_view_buffer(self.0.as_ptr()) }
     }
 
-    /// The device that has it; nothing for one that no device has.
+    /// The device that has it, if any.
     pub(crate) fn device(&self) -> Option<Device> {
-        // SAFETY: the view retains its buffer; the device that it is placed on is there as long as buffers of it are used, as IREE's placement
-        // says.
+        // SAFETY: the view retains its buffer; the device that it is placed on is there as long as buffers of it
+        // are used, as IREE's placement says.
         unsafe { Device::retained(sys::iree_hal_buffer_allocation_placement(self.buffer()).device) }
     }
 
-    /// Its bytes as the host sees them: in place where they can be mapped, else a copy. `device` brings the copy where the
-    /// buffer does not say whose it is.
+    /// Its bytes on the host: in place if they can be mapped, otherwise a copy. `device` makes the copy if the
+    /// buffer does not name its device.
     pub(crate) fn host(&self, device: &Device) -> Result<HostView> {
         // SAFETY: the view retains its buffer.
         let (memory, usage) = unsafe {
@@ -196,9 +197,10 @@ impl View {
         }
     }
 
-    fn download(&self, device: &Device) -> Result<Box<[Line]>> {
-        let mut bytes = vec![Line([0; 64]); self.length().div_ceil(64)].into_boxed_slice();
-        // SAFETY: `device` keeps the device alive and the view its buffer, by the invariant of `Ref`; the bytes are as many as are asked for.
+    fn download(&self, device: &Device) -> Result<Box<[CacheLine]>> {
+        let mut bytes = vec![CacheLine([0; 64]); self.length().div_ceil(64)].into_boxed_slice();
+        // SAFETY: `device` keeps the device alive and the view its buffer, by the invariant of `Ref`; the bytes are
+        // as many as are asked for.
         unsafe {
             check(sys::iree_hal_device_transfer_d2h(
                 device.as_ptr(),
@@ -220,16 +222,16 @@ unsafe extern "C" fn release(kept: *mut c_void, _buffer: *mut sys::iree_hal_buff
     drop(unsafe { Box::from_raw(kept.cast::<Foreign>()) });
 }
 
-/// A cache line: what copies are aligned to.
+/// A cache line: the alignment of copies and of modules, whose constants are used in place.
 #[derive(Clone)]
 #[repr(C, align(64))]
-pub(crate) struct Line([u8; 64]);
+pub(crate) struct CacheLine(pub(super) [u8; 64]);
 
-/// A buffer's bytes, mapped until this is dropped.
+/// A buffer's mapped bytes.
 ///
 /// # Invariants
 ///
-/// IREE has made the mapping, which retains its buffer, and this alone ends it.
+/// IREE made the mapping, which retains its buffer, and only this ends it.
 pub(crate) struct Mapping(sys::iree_hal_buffer_mapping_t);
 
 // SAFETY: a mapping is memory and a reference to its buffer, by the invariant, which is counted atomically.
@@ -248,16 +250,16 @@ impl Drop for Mapping {
     }
 }
 
-/// An array's bytes as the host sees them.
+/// An array's bytes on the host.
 pub(crate) enum HostView {
     /// The device's own memory.
     Mapped(Mapping),
     /// A copy.
-    Copied(Box<[Line]>),
+    Copied(Box<[CacheLine]>),
 }
 
 impl HostView {
-    /// Where they begin. Valid as long as this is.
+    /// The address of the bytes, valid as long as this.
     pub(crate) fn data(&self) -> *const u8 {
         match self {
             HostView::Mapped(mapping) => mapping.0.contents.data.cast_const().cast(),
@@ -265,7 +267,6 @@ impl HostView {
         }
     }
 
-    /// Whether they are a copy.
     pub(crate) fn is_copy(&self) -> bool {
         matches!(self, HostView::Copied(_))
     }

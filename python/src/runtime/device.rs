@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Drivers, the devices that they list, and devices that are open.
+//! Drivers, the devices that they list, and open devices.
 
 use super::instance::{Instance, allocator};
 use super::object::Ref;
@@ -10,13 +10,12 @@ use hal_sys as sys;
 use std::ptr::{null, null_mut};
 
 /// A device that a driver lists.
-pub(crate) struct Listed {
+pub(crate) struct ListedDevice {
     pub(crate) driver: String,
     pub(crate) path: String,
     pub(crate) name: String,
 }
 
-/// The names of all drivers.
 pub(crate) fn drivers() -> Result<Vec<String>> {
     let instance = Instance::get()?;
     let (mut count, mut infos) = (0, null_mut());
@@ -35,11 +34,12 @@ pub(crate) fn drivers() -> Result<Vec<String>> {
     }
 }
 
-/// The devices that a driver finds, without opening them.
-pub(crate) fn list(driver: &str) -> Result<Vec<Listed>> {
+/// The devices that a driver lists, without opening them.
+pub(crate) fn list(driver: &str) -> Result<Vec<ListedDevice>> {
     let instance = Instance::get()?;
     let (mut count, mut infos) = (0, null_mut());
-    // SAFETY: C gives an array of as many as it says, whose texts live until it is freed, which is once and behind the last of them.
+    // SAFETY: C gives an array of as many as it says, whose texts live until it is freed, which is once and behind
+    // the last of them.
     unsafe {
         let made = Ref::make(|out| {
             sys::iree_hal_driver_registry_try_create(instance.registry(), view(driver), allocator(), out)
@@ -53,7 +53,7 @@ pub(crate) fn list(driver: &str) -> Result<Vec<Listed>> {
         ))?;
         let listed = (0..count).map(|at| {
             let info = *infos.add(at);
-            Listed { driver: driver.to_owned(), path: text(info.path), name: text(info.name) }
+            ListedDevice { driver: driver.to_owned(), path: text(info.path), name: text(info.name) }
         });
         let listed = listed.collect();
         sys::iree_allocator_free(allocator(), infos.cast());
@@ -61,7 +61,7 @@ pub(crate) fn list(driver: &str) -> Result<Vec<Listed>> {
     }
 }
 
-/// The error, with the names of the drivers that there are if it is that this one is not.
+/// Adds the names of the drivers to an error about an unknown driver.
 fn with_drivers(mut error: Error, driver: &str) -> Error {
     if let Ok(drivers) = drivers()
         && !drivers.iter().any(|known| known == driver)
@@ -74,7 +74,7 @@ fn with_drivers(mut error: Error, driver: &str) -> Error {
     error
 }
 
-/// A device that is open.
+/// An open device.
 #[derive(Clone)]
 pub(crate) struct Device(Ref<sys::iree_hal_device_t>);
 
@@ -92,7 +92,7 @@ impl Device {
         .map_err(|error| with_drivers(error, uri.split("://").next().unwrap_or(uri)))
     }
 
-    /// What it calls itself.
+    /// The device's own name.
     pub(crate) fn identifier(&self) -> String {
         // SAFETY: the text lives as long as the device.
         unsafe { text(sys::iree_hal_device_id(self.as_ptr())) }
@@ -112,7 +112,7 @@ impl Device {
         })
     }
 
-    /// One more reference to a device that something else has; nothing for null.
+    /// A new reference to a device; `None` for null.
     ///
     /// # Safety
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Element types: IREE's number for one, numpy's name, what the buffer protocol and DLPack call it.
+//! Element types: IREE's number, and the names in numpy, the buffer protocol and DLPack.
 
 use hal_sys as sys;
 use std::ffi::CStr;
@@ -8,17 +8,17 @@ use std::ffi::CStr;
 /// The type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Element {
-    /// What numpy calls it, or its extension `ml_dtypes`.
+    /// The name in numpy, or in its extension `ml_dtypes`.
     pub(crate) name: &'static str,
     /// IREE's number.
     pub(crate) iree: sys::iree_hal_element_type_t,
-    /// How many bytes one has.
+    /// The size of one in bytes.
     pub(crate) size: usize,
-    /// The buffer protocol's format; nothing where it has none.
+    /// The buffer protocol's format, if it has one.
     pub(crate) format: Option<&'static CStr>,
     /// DLPack's code and bits.
     pub(crate) dlpack: (u8, u8),
-    /// What modules' declarations call it.
+    /// The names in modules' declarations.
     declared: &'static [&'static str],
 }
 
@@ -43,7 +43,7 @@ macro_rules! elements {
     };
 }
 
-/// Every type that arrays can have here. A module that leaves the sign open takes the signed one.
+/// Every supported element type. Integers without a sign in the module count as signed.
 const ELEMENTS: &[Element] = elements! {
     "float32": IREE_HAL_ELEMENT_TYPE_FLOAT_32, 4, Some(c"f"), (FLOAT, 32), ["f32"];
     "float64": IREE_HAL_ELEMENT_TYPE_FLOAT_64, 8, Some(c"d"), (FLOAT, 64), ["f64"];
@@ -62,7 +62,7 @@ const ELEMENTS: &[Element] = elements! {
     "complex128": IREE_HAL_ELEMENT_TYPE_COMPLEX_FLOAT_128, 16, Some(c"Zd"), (COMPLEX, 128), ["complex<f64>"];
 };
 
-/// Integers whose sign a module leaves open, as the signed ones.
+/// Integers without a sign in the module, as the signed ones.
 const SIGNLESS: [(sys::iree_hal_element_type_t, &str); 4] = [
     (sys::IREE_HAL_ELEMENT_TYPE_INT_8, "int8"),
     (sys::IREE_HAL_ELEMENT_TYPE_INT_16, "int16"),
@@ -71,17 +71,17 @@ const SIGNLESS: [(sys::iree_hal_element_type_t, &str); 4] = [
 ];
 
 impl Element {
-    /// The names of all, as a message lists them.
+    /// The names of all, for a message.
     pub(crate) fn names() -> String {
         ELEMENTS.iter().map(|element| element.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The one with numpy's name.
+    /// The type with numpy's name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         ELEMENTS.iter().copied().find(|element| element.name == name)
     }
 
-    /// The one with IREE's number.
+    /// The type with IREE's number.
     pub(crate) fn of(iree: sys::iree_hal_element_type_t) -> Option<Self> {
         let signless = SIGNLESS.iter().find(|(number, _)| *number == iree);
         signless
@@ -89,17 +89,17 @@ impl Element {
             .or_else(|| ELEMENTS.iter().copied().find(|element| element.iree == iree))
     }
 
-    /// The one that DLPack describes.
+    /// The type of a DLPack description.
     pub(crate) fn from_dlpack(code: u8, bits: u8) -> Option<Self> {
         ELEMENTS.iter().copied().find(|element| element.dlpack == (code, bits))
     }
 
-    /// The one that a declaration names, as in `tensor<4xf32>`.
+    /// The type of a declaration such as `tensor<4xf32>`.
     pub(crate) fn declared(word: &str) -> Option<Self> {
         ELEMENTS.iter().copied().find(|element| element.declared.contains(&word))
     }
 
-    /// The one that the buffer protocol describes: a native letter, whose size decides where C leaves it open.
+    /// The type of a format of the buffer protocol: a native letter, with its size if C leaves that open.
     pub(crate) fn from_format(format: &[u8], size: usize) -> Option<Self> {
         let letters = match format {
             [b'@' | b'=', rest @ ..] => rest,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a process has once: IREE's types, the registry with every driver, and the threads that watch devices.
+//! The singletons of a process: IREE's types, the registry with every driver, and the threads that poll devices.
 
 use super::object::Ref;
 use super::status::{Error, Result, check};
@@ -8,7 +8,7 @@ use hal_sys as sys;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
-/// The instance of this process. Never torn down: devices and modules may live until the process ends.
+/// The instance of this process. Never freed: devices and modules may live until the process ends.
 ///
 /// # Invariants
 ///
@@ -25,7 +25,6 @@ unsafe impl Send for Instance {}
 unsafe impl Sync for Instance {}
 
 impl Instance {
-    /// The one of this process.
     pub(super) fn get() -> Result<&'static Self> {
         static INSTANCE: OnceLock<Result<Instance>> = OnceLock::new();
         INSTANCE.get_or_init(Self::create).as_ref().map_err(Error::clone)
@@ -50,13 +49,12 @@ impl Instance {
         }
     }
 
-    /// The registry of drivers.
     pub(super) fn registry(&self) -> *mut sys::iree_hal_driver_registry_t {
         self.registry
     }
 }
 
-/// Where IREE takes memory for its objects.
+/// The allocator of IREE's objects.
 pub(super) fn allocator() -> sys::iree_allocator_t {
     // SAFETY: says where the system's allocator is.
     unsafe { sys::iree_allocator_system() }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! IREE's runtime as the package uses it: objects that release themselves, errors with IREE's text, and the few calls that load
-//! and run modules. All unsafe code that is about IREE is here; nothing here knows of Python.
+//! IREE's runtime as the package uses it: objects that release themselves, errors with IREE's text, and the few
+//! calls that load and run modules. All unsafe code about IREE is here; nothing here knows Python.
 
 mod buffer;
 mod device;
@@ -15,20 +15,20 @@ mod status;
 mod value;
 
 pub(crate) use buffer::{Foreign, HostView, View};
-pub(crate) use device::{Device, Listed, drivers, list};
+pub(crate) use device::{Device, ListedDevice, drivers, list};
 pub(crate) use element::Element;
 pub(crate) use process::{check_not_forked, has_opened, is_forked};
 pub(crate) use profile::Profile;
-pub(crate) use program::{Function, Program, Started, read};
+pub(crate) use program::{Function, Program, StartedCall, read};
 pub(crate) use status::{Error, Result};
 pub(crate) use value::{Kind, Value};
 
-/// Text that lives for a call.
+/// A view of text for one call.
 fn view(text: &str) -> hal_sys::iree_string_view_t {
     hal_sys::iree_string_view_t { data: text.as_ptr().cast(), size: text.len() }
 }
 
-/// Text that C owns, copied.
+/// A copy of C's text.
 ///
 /// # Safety
 ///

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Objects of IREE's that are counted: a reference that releases itself.
+//! Reference-counted objects of IREE.
 
 use super::process::is_forked;
 use super::status::{Result, check};
 use hal_sys as sys;
 use std::ptr::{NonNull, null_mut};
 
-/// A type of C's whose objects are counted.
+/// A C type whose objects are counted.
 ///
 /// # Safety
 ///
 /// `retain` and `release` count references to one object, from any thread, and the last release ends it.
 pub(crate) unsafe trait Counted {
-    /// One more reference.
+    /// Adds a reference.
     ///
     /// # Safety
     ///
     /// The object is alive.
     unsafe fn retain(object: *mut Self);
 
-    /// One less.
+    /// Removes a reference.
     ///
     /// # Safety
     ///
@@ -79,7 +79,7 @@ unsafe impl<T: Counted> Send for Ref<T> {}
 unsafe impl<T: Counted> Sync for Ref<T> {}
 
 impl<T: Counted> Ref<T> {
-    /// An object that C makes; a success without one is an error.
+    /// An object from a C constructor; a success without one is an error.
     pub(crate) fn make(make: impl FnOnce(*mut *mut T) -> sys::iree_status_t) -> Result<Self> {
         let mut object = null_mut();
         check(make(&raw mut object))?;
@@ -88,19 +88,20 @@ impl<T: Counted> Ref<T> {
             .ok_or_else(|| super::Error::new("INTERNAL", "IREE reported success but returned no object"))
     }
 
-    /// One more reference to an object; nothing for null.
+    /// A new reference to an object; `None` for null.
     ///
     /// # Safety
     ///
     /// The object is alive, or null.
     pub(crate) unsafe fn retained(object: *mut T) -> Option<Self> {
         let object = NonNull::new(object)?;
-        // SAFETY: the object is alive, as the function asks of one that is not null; the reference is owned from here on.
+        // SAFETY: the object is alive, as the function asks of one that is not null; the reference is owned from
+        // here on.
         unsafe { T::retain(object.as_ptr()) };
         Some(Self(object))
     }
 
-    /// The object, for a call.
+    /// The pointer, for a call to C.
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.0.as_ptr()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a device did, written to a file that IREE's `iree-profile` reads.
+//! Profiles of a device, written to a file for IREE's `iree-profile`.
 
 use super::device::Device;
 use super::instance::allocator;
@@ -9,7 +9,7 @@ use super::status::{Result, check};
 use super::view;
 use hal_sys as sys;
 
-/// What is written: everything that shows when queues and dispatches ran.
+/// The recorded data: everything that shows when queues and dispatches ran.
 const FAMILIES: sys::iree_hal_device_profiling_data_families_t =
     sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS as u64
         | sys::IREE_HAL_DEVICE_PROFILING_DATA_HOST_EXECUTION_EVENTS as u64
@@ -23,7 +23,7 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// Begins one. Only one can be taken of a device at a time.
+    /// Begins a profile. Only one can be taken of a device at a time.
     pub(crate) fn begin(device: &Device, path: &str) -> Result<Self> {
         let mode =
             sys::IREE_IO_FILE_MODE_READ | sys::IREE_IO_FILE_MODE_WRITE | sys::IREE_IO_FILE_MODE_OVERWRITE;
@@ -42,9 +42,10 @@ impl Profile {
         Ok(Self { device: device.clone() })
     }
 
-    /// Ends it and finishes the file.
+    /// Ends the profile and finishes the file.
     pub(crate) fn end(self) -> Result {
-        // SAFETY: `self.device` keeps the device alive, by the invariant of `Ref`; it has a session since `begin`, which ends here once.
+        // SAFETY: `self.device` keeps the device alive, by the invariant of `Ref`; it has a session since `begin`,
+        // which ends here once.
         unsafe { check(sys::iree_hal_device_profiling_end(self.device.as_ptr())) }
     }
 }

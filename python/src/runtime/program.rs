@@ -2,6 +2,7 @@
 
 //! Programs: a module with the devices that it runs on, and calls of its functions.
 
+use super::buffer::CacheLine;
 use super::device::Device;
 use super::instance::{Instance, allocator};
 use super::object::Ref;
@@ -22,28 +23,23 @@ pub(crate) struct Program {
     context: Mutex<Ref<sys::iree_vm_context_t>>,
     module: Ref<sys::iree_vm_module_t>,
     devices: Vec<Device>,
-    _archive: Box<[Line]>,
+    _archive: Box<[CacheLine]>,
 }
-
-/// What archives are aligned to: constants are used where they lie.
-#[derive(Clone)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
 
 /// A function of a program.
 ///
 /// # Invariants
 ///
-/// `function` is one of the module of the program that it was looked up in, which is the one that it is called with.
+/// `function` belongs to the module of the program that it is called with.
 #[derive(Clone)]
 pub(crate) struct Function {
     /// Its name, without `$async`.
     pub(crate) name: String,
-    /// How it was declared, if the module says; types of arguments and results stand in it.
+    /// The declaration with the types of arguments and results, if the module has one.
     pub(crate) declaration: String,
-    /// What its arguments are passed as, but for the fences of an asynchronous one.
+    /// The kinds of its arguments, without the fences of an asynchronous one.
     pub(crate) arguments: Vec<Kind>,
-    /// Whether it takes fences, and returns before its work is done.
+    /// True if it takes fences, and returns before its work is done.
     pub(crate) is_asynchronous: bool,
     function: sys::iree_vm_function_t,
 }
@@ -54,8 +50,8 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// An error of a call. A list with other elements than the function looks for is refused by IREE's lists, without a word of
-    /// the function: then its declaration is added.
+    /// An error of a call. IREE's lists refuse unexpected elements without naming the function, so its declaration
+    /// is added.
     fn explain(&self, mut error: Error) -> Error {
         if error.message.contains("/vm/list.c:") {
             let declaration = if self.declaration.is_empty() { &self.name } else { &self.declaration };
@@ -66,15 +62,15 @@ impl Function {
     }
 }
 
-/// A call that was begun: its results exist, and have their bytes when its fence is reached.
-pub(crate) struct Started {
+/// A call that has begun: its results exist, and are ready when its fence is reached.
+pub(crate) struct StartedCall {
     /// The results.
     pub(crate) results: Vec<Value>,
     fence: Ref<sys::iree_hal_fence_t>,
     semaphore: Ref<sys::iree_hal_semaphore_t>,
 }
 
-/// The error, with what to do if it is that the module was compiled for a device or a processor that these are not.
+/// Adds what to do to an error about a module that was compiled for another device or processor.
 fn with_devices(mut error: Error, devices: &[Device]) -> Error {
     if error.code == "INCOMPATIBLE" && error.message.contains("#hal.device.target<") {
         let names: Vec<_> = devices.iter().map(Device::identifier).collect();
@@ -87,12 +83,13 @@ fn with_devices(mut error: Error, devices: &[Device]) -> Error {
 }
 
 impl Program {
-    /// Loads a module of bytes for devices, with parameter files by scope, and runs its initialisers.
+    /// Loads a module for devices, with parameter files by scope, and runs its initialisers.
     pub(crate) fn load(bytes: &[u8], devices: &[Device], parameters: &[(String, String)]) -> Result<Self> {
         let instance = Instance::get()?;
         let archive = aligned(bytes);
         let span = sys::iree_const_byte_span_t { data: archive.as_ptr().cast(), data_length: bytes.len() };
-        // SAFETY: each object is owned as soon as it exists; the archive lives longer than the module, which frees nothing.
+        // SAFETY: each object is owned as soon as it exists; the archive lives longer than the module, which frees
+        // nothing.
         unsafe {
             let module = Ref::make(|out| {
                 sys::iree_vm_bytecode_module_create(
@@ -127,7 +124,7 @@ impl Program {
         }
     }
 
-    /// What the module calls itself.
+    /// The module's own name.
     pub(crate) fn name(&self) -> String {
         // SAFETY: the name lives as long as the module.
         unsafe { text(sys::iree_vm_module_name(self.module.as_ptr())) }
@@ -145,7 +142,7 @@ impl Program {
         let mut functions = Vec::with_capacity(count);
         for ordinal in 0..count {
             let function = self.function(ordinal)?;
-            // What the runtime calls by itself.
+            // Functions of the runtime itself.
             if !function.name.starts_with("__") {
                 functions.push(function);
             }
@@ -154,7 +151,8 @@ impl Program {
     }
 
     fn function(&self, ordinal: usize) -> Result<Function> {
-        // SAFETY: `self.module` keeps the module alive, by the invariant of `Ref`, and what it says of a function lives as long.
+        // SAFETY: `self.module` keeps the module alive, by the invariant of `Ref`, and what it says of a function
+        // lives as long.
         unsafe {
             let mut function = std::mem::zeroed::<sys::iree_vm_function_t>();
             check(sys::iree_vm_module_lookup_function_by_ordinal(
@@ -169,7 +167,7 @@ impl Program {
             let mut arguments = kinds(&convention);
             let is_asynchronous = attribute("iree.abi.model") == "coarse-fences";
             if is_asynchronous {
-                // The fences to wait for and to signal.
+                // Without the fences to wait for and to signal.
                 arguments.truncate(arguments.len().saturating_sub(2));
             }
             let name = text(sys::iree_vm_function_name(&raw const function));
@@ -183,7 +181,7 @@ impl Program {
         }
     }
 
-    /// Calls a function and waits for it. One that takes fences is begun and waited for.
+    /// Calls a function and waits for it. A function with fences is begun and waited for.
     pub(crate) fn call(&self, function: &Function, arguments: &[Value]) -> Result<Vec<Value>> {
         if function.is_asynchronous {
             let started = self.begin(function, arguments, &[])?;
@@ -195,15 +193,15 @@ impl Program {
         self.invoke(function, &inputs)
     }
 
-    /// Begins a call of a function that takes fences, after others that were begun.
+    /// Begins a call of a function with fences, after other calls that have begun.
     pub(crate) fn begin(
         &self,
         function: &Function,
         arguments: &[Value],
-        after: &[Arc<Started>],
-    ) -> Result<Started> {
+        after: &[Arc<StartedCall>],
+    ) -> Result<StartedCall> {
         let device = self.device().ok_or_else(|| {
-            Error::new("FAILED_PRECONDITION", "a call can be begun only where the module has a device")
+            Error::new("FAILED_PRECONDITION", "only a module with a device can begin a call")
         })?;
         let semaphore = device.semaphore()?;
         let inputs = value::list(arguments.len() + 2)?;
@@ -220,14 +218,14 @@ impl Program {
             fence
         };
         let results = self.invoke(function, &inputs)?;
-        Ok(Started { results, fence, semaphore })
+        Ok(StartedCall { results, fence, semaphore })
     }
 
     fn invoke(&self, function: &Function, inputs: &value::List) -> Result<Vec<Value>> {
         let outputs = value::list(1)?;
         let context = self.context.lock();
-        // SAFETY: context and lists are kept alive by their `Ref`s, and the function is of a module of the context, by the invariant of
-        // `Function`.
+        // SAFETY: context and lists are kept alive by their `Ref`s, and the function is of a module of the context,
+        // by the invariant of `Function`.
         unsafe {
             check(sys::iree_vm_invoke(
                 context.as_ptr(),
@@ -245,19 +243,19 @@ impl Program {
     }
 }
 
-impl Started {
-    /// Waits until the work is done, for as long as is said. What failed on the device is the error.
-    pub(crate) fn wait(&self, patience: Option<Duration>) -> Result {
+impl StartedCall {
+    /// Waits until the work is done, for at most `timeout`. A failure on the device is the error.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result {
         // SAFETY: `self.semaphore` keeps the semaphore alive, by the invariant of `Ref`.
         unsafe {
-            let timeout = match patience.and_then(|patience| i64::try_from(patience.as_nanos()).ok()) {
+            let limit = match timeout.and_then(|timeout| i64::try_from(timeout.as_nanos()).ok()) {
                 Some(nanoseconds) => sys::iree_make_timeout_ns(nanoseconds),
                 None => sys::iree_infinite_timeout(),
             };
             let semaphore = self.semaphore.as_ptr();
             let waited =
-                check(sys::iree_hal_semaphore_wait(semaphore, 1, timeout, sys::IREE_ASYNC_WAIT_FLAG_NONE));
-            // The wait of IREE's own drivers answers with the code of a failure alone; a query has all of it.
+                check(sys::iree_hal_semaphore_wait(semaphore, 1, limit, sys::IREE_ASYNC_WAIT_FLAG_NONE));
+            // IREE's own drivers answer a wait with a bare code; a query has the message.
             let mut value = 0;
             waited.or_else(|failure| {
                 check(sys::iree_hal_semaphore_query(semaphore, &raw mut value))?;
@@ -266,7 +264,7 @@ impl Started {
         }
     }
 
-    /// Whether the work is done or has failed.
+    /// True if the work is done or has failed.
     pub(crate) fn is_done(&self) -> bool {
         let mut value = 0;
         // SAFETY: `self.semaphore` keeps the semaphore alive, by the invariant of `Ref`.
@@ -275,8 +273,8 @@ impl Started {
     }
 }
 
-/// One fence for several calls; nothing for none.
-fn join(after: &[Arc<Started>]) -> Result<Option<Ref<sys::iree_hal_fence_t>>> {
+/// One fence for several calls; `None` for none.
+fn join(after: &[Arc<StartedCall>]) -> Result<Option<Ref<sys::iree_hal_fence_t>>> {
     if after.is_empty() {
         return Ok(None);
     }
@@ -286,7 +284,7 @@ fn join(after: &[Arc<Started>]) -> Result<Option<Ref<sys::iree_hal_fence_t>>> {
         .map(Some)
 }
 
-/// The module that stands for the devices.
+/// The HAL module with the devices.
 fn hal_module(instance: &Instance, devices: &[Device]) -> Result<Ref<sys::iree_vm_module_t>> {
     // SAFETY: each object is owned as soon as it exists; the builder is taken down however it ends.
     unsafe {
@@ -320,7 +318,7 @@ fn hal_module(instance: &Instance, devices: &[Device]) -> Result<Ref<sys::iree_v
     }
 }
 
-/// The module that gives parameters: one provider for each scope, with all its files.
+/// The module of parameters: one provider for each scope, with all its files.
 fn parameter_module(instance: &Instance, files: &[(String, String)]) -> Result<Ref<sys::iree_vm_module_t>> {
     let mut scopes: Vec<(&str, Ref<sys::iree_io_parameter_index_t>)> = Vec::new();
     // SAFETY: each object is owned as soon as it exists; an index keeps the files that it names.
@@ -370,7 +368,7 @@ fn parameter_module(instance: &Instance, files: &[(String, String)]) -> Result<R
     }
 }
 
-/// What a calling convention such as `0rIr_r` says of the arguments.
+/// The kinds of the arguments in a calling convention such as `0rIr_r`.
 fn kinds(convention: &str) -> Vec<Kind> {
     let arguments = convention.strip_prefix('0').unwrap_or_default().split('_').next().unwrap_or_default();
     arguments
@@ -386,12 +384,12 @@ fn kinds(convention: &str) -> Vec<Kind> {
         .collect()
 }
 
-/// The bytes, where constants of a module may be used in place.
-fn aligned(bytes: &[u8]) -> Box<[Line]> {
+/// The bytes, aligned so that constants of a module can be used in place.
+fn aligned(bytes: &[u8]) -> Box<[CacheLine]> {
     bytes
         .chunks(64)
         .map(|chunk| {
-            let mut line = Line([0; 64]);
+            let mut line = CacheLine([0; 64]);
             line.0.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
             line
         })

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What goes wrong, with IREE's code and text.
+//! Errors with IREE's code and text.
 
 use hal_sys as sys;
 use std::ffi::CStr;
 
-/// An error of the runtime's.
 #[derive(Clone, Debug)]
 pub(crate) struct Error {
-    /// IREE's name of it, such as `NOT_FOUND`.
+    /// IREE's name of the code, such as `NOT_FOUND`.
     pub(crate) code: String,
     /// The whole text, with its causes.
     pub(crate) message: String,
@@ -17,20 +16,20 @@ pub(crate) struct Error {
 pub(crate) type Result<T = ()> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error of our own.
+    /// An error of this package.
     pub(crate) fn new(code: &str, message: impl Into<String>) -> Self {
         Self { code: code.to_owned(), message: message.into() }
     }
 
-    /// A wait was not long enough.
+    /// The error of a wait that was too short.
     pub(crate) fn not_ended() -> Self {
         Self::new(
             "DEADLINE_EXCEEDED",
-            "the call has not ended in this time; it goes on, and can be waited for again",
+            "the call has not ended in this time; it continues, and can be waited for again",
         )
     }
 
-    /// Whether the deadline of a wait passed.
+    /// True if the deadline of a wait passed.
     pub(crate) fn is_deadline(&self) -> bool {
         self.code == "DEADLINE_EXCEEDED"
     }
@@ -44,7 +43,8 @@ pub(crate) fn check(status: sys::iree_status_t) -> Result {
     // IREE keeps the code in the low bits of the pointer.
     #[expect(clippy::cast_possible_truncation, reason = "five bits")]
     let number = (status.addr() & 0x1F) as u32;
-    // SAFETY: the status is ours: it is formatted, first for its length, and freed once; a code's name is a static string.
+    // SAFETY: the status is ours: it is formatted, first for its length, and freed once; a code's name is a static
+    // string.
     unsafe {
         let mut length = 0;
         sys::iree_status_format(status, 0, std::ptr::null_mut(), &raw mut length);

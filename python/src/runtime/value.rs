@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What functions take and give: numbers, arrays, and lists of them.
+//! The arguments and results of functions: numbers, arrays, and lists of them.
 
 use super::buffer::View;
 use super::instance::allocator;
@@ -8,7 +8,7 @@ use super::object::Ref;
 use super::status::{Error, Result, check};
 use hal_sys as sys;
 
-/// What the machine passes an argument as.
+/// How the machine passes an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     I32,
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 /// An argument or a result.
 #[derive(Clone)]
 pub(crate) enum Value {
-    /// An object that is not there.
+    /// An absent object.
     None,
     I32(i32),
     I64(i64),
@@ -34,7 +34,7 @@ pub(crate) enum Value {
 
 pub(super) type List = Ref<sys::iree_vm_list_t>;
 
-/// An empty list for anything.
+/// An empty list for any values.
 pub(super) fn list(capacity: usize) -> Result<List> {
     // SAFETY: the list is owned as soon as it exists.
     Ref::make(|out| unsafe {
@@ -42,7 +42,7 @@ pub(super) fn list(capacity: usize) -> Result<List> {
     })
 }
 
-/// Adds an object to a list, which keeps a reference of its own.
+/// Appends an object to a list, which adds a reference.
 ///
 /// # Safety
 ///
@@ -79,7 +79,7 @@ pub(super) fn push(list: &List, value: &Value) -> Result {
     }
 }
 
-/// What is in a list.
+/// The values of a list.
 pub(super) fn values(list: &List) -> Result<Vec<Value>> {
     // SAFETY: `list` keeps the list alive, by the invariant of `Ref`.
     let count = unsafe { sys::iree_vm_list_size(list.as_ptr()) };
@@ -87,8 +87,8 @@ pub(super) fn values(list: &List) -> Result<Vec<Value>> {
 }
 
 fn value(list: &List, at: usize) -> Result<Value> {
-    // SAFETY: `list` keeps the list alive, by the invariant of `Ref`, and it has this element; what a reference of it refers to is retained
-    // before the list can go.
+    // SAFETY: `list` keeps the list alive, by the invariant of `Ref`, and it has this element; what a reference of
+    // it refers to is retained before the list can go.
     unsafe {
         let mut variant = std::mem::zeroed::<sys::iree_vm_variant_t>();
         check(sys::iree_vm_list_get_variant_assign(list.as_ptr(), at, &raw mut variant))?;

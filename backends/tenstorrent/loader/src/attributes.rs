@@ -257,7 +257,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(cases(2000)))]
 
         #[test]
-        fn damaged_attributes_are_read_or_refused(
+        fn fuzz_damaged_attributes_are_read_or_refused(
             at in any::<prop::sample::Index>(),
             byte: u8,
             noise in proptest::collection::vec(any::<u8>(), 0..60),

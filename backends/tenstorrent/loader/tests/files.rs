@@ -242,7 +242,7 @@ proptest! {
 
     /// Whatever is loaded is inside of its room, and is what it would be anywhere else but for relocations.
     #[test]
-    fn damaged_files_are_loaded_or_refused(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+    fn fuzz_damaged_files_are_loaded_or_refused(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
         let mut file = parts().file();
         // Most of the file is zeros between its data and its dynamic section: change the rest.
         let dense = file.len() - 0x1000;
@@ -260,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_refused(mut noise in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn fuzz_noise_is_refused(mut noise in proptest::collection::vec(any::<u8>(), 0..300)) {
         prop_assert!(load(&noise, TARGET).is_err());
         if noise.len() > 20 {
             noise[..20].copy_from_slice(&parts().file()[..20]);

@@ -130,7 +130,7 @@ fn numbers_that_do_not_fit_are_refused() {
 
 proptest! {
     #[test]
-    fn damaged_memory_is_read_or_refused(
+    fn fuzz_damaged_memory_is_read_or_refused(
         changes in proptest::collection::vec((0..0x400_usize, any::<u8>()), 1..8),
         base: u32,
         library: u32,

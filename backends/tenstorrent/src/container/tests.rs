@@ -219,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(2000)))]
 
     #[test]
-    fn damaged_containers_are_read_or_refused(
+    fn fuzz_damaged_containers_are_read_or_refused(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
@@ -242,7 +242,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_refused(mut noise in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn fuzz_noise_is_refused(mut noise in proptest::collection::vec(any::<u8>(), 0..300)) {
         prop_assert!(Container::read(&noise).is_err());
         if let Some(place) = noise.get_mut(4..8) {
             place.copy_from_slice(b"HTT1");

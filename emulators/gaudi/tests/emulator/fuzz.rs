@@ -72,14 +72,14 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases(200)) })]
 
     #[test]
-    fn commands_of_any_kind_end(queue in prop_oneof![Just(0_u32), Just(4)], bytes in packets()) {
+    fn fuzz_commands_of_any_kind_end(queue in prop_oneof![Just(0_u32), Just(4)], bytes in packets()) {
         run(Generation::Gaudi1, queue, &bytes);
         run(Generation::Gaudi2, queue, &bytes);
         run(Generation::Gaudi2, queue + 8, &bytes);
     }
 
     #[test]
-    fn requests_of_any_kind_are_answered(
+    fn fuzz_requests_of_any_kind_are_answered(
         numbers in proptest::collection::vec((0_usize..5, 0_u32..12, any::<[u8; 56]>(), 0_usize..60), 1..40),
     ) {
         let card = card(executing(Generation::Gaudi2, |execution| execution.speed = 10_000));

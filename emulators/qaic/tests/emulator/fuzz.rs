@@ -34,7 +34,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases(60)) })]
 
     #[test]
-    fn any_message_has_an_answer(
+    fn fuzz_any_message_has_an_answer(
         words in prop::collection::vec(word(), 0..64), len in 0_u32..300, count in 0_u32..6,
     ) {
         let machine = machine();
@@ -50,7 +50,7 @@ proptest! {
     }
 
     #[test]
-    fn any_command_has_an_answer(kind in 0_u32..40, words in prop::collection::vec(word(), 1..40)) {
+    fn fuzz_any_command_has_an_answer(kind in 0_u32..40, words in prop::collection::vec(word(), 1..40)) {
         let machine = machine();
         let card = open(&machine, 0);
         let mut command: Vec<u8> = std::iter::once(kind).chain(words).flat_map(|word| word.to_le_bytes()).collect();
@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn any_request_has_an_answer(number in 0_u32..0x50, words in prop::collection::vec(word(), 8)) {
+    fn fuzz_any_request_has_an_answer(number in 0_u32..0x50, words in prop::collection::vec(word(), 8)) {
         let machine = machine();
         let card = open(&machine, 0);
         let active = card.channel(8);

@@ -14,7 +14,7 @@ use crate::group::Generation;
 use crate::loopback::{Rank, job, job_of};
 use crate::wire::{Asked, Content, HEADER, Header, Meeting, VERSION};
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Communicator, Done, Element, Kind, Line, Operation, Reduction};
+use hal_collectives::{Buffers, Communicator, Done, Element, Kind, Operation, Participants, Reduction};
 use std::sync::mpsc::{Receiver, channel};
 
 mod announced;
@@ -98,7 +98,7 @@ fn number_of(rank: &Rank) -> u64 {
 
 /// The header of a letter of rank 1 to rank 0, in a transfer of so many words in a group.
 fn header_of((number, transfer): (u64, u64), words: u64, content: Content) -> Header {
-    let (group, line) = (Generation { number, generation: 0 }, Line::Pair { from: 1, to: 0 });
+    let (group, line) = (Generation { number, generation: 0 }, Participants::Pair { from: 1, to: 0 });
     let operation = Operation { kind: Kind::Send { to: 0 }, element: Element::U32, count: words };
     Header {
         meeting: Meeting { group, line, number: transfer, piece: 0 },

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A polling thread for a device that does not report by itself, which sleeps longer the longer nothing ends.
+//! A polling thread for a device that does not report by itself. It sleeps longer the longer nothing ends.
 //!
-//! While something is in flight the thread looks all the time, for [`SPIN`] since something last moved; then it sleeps between
-//! two looks, [`SHORTEST`] at first and twice as long each time, up to [`LONGEST`]. So a job of some microseconds is seen
-//! when it ends, and one that takes seconds costs two looks in a millisecond. The spin is an [`AdaptiveSpin`]: where it does not
-//! pay, as beside busy programs, it is left out. While nothing is in flight the thread sleeps until something is submitted.
+//! While something is in flight the thread polls without a pause until nothing has moved for [`SPIN`]. Then it
+//! sleeps between two polls, [`SHORTEST`] at first and twice as long each time, up to [`LONGEST`]. So it sees the
+//! end of a job of some microseconds at once, and polls twice in a millisecond during a job of seconds. The spin is
+//! an [`AdaptiveSpin`]: it is left out while it does not pay, as beside busy programs. While nothing is in flight
+//! the thread sleeps until a submission.
 //!
 //! # What is in flight
 //!
-//! Each queue has two numbers that only grow: the last epoch that its device has accepted, and the last that has ended. The
-//! queue has something in flight while the first is larger. A queue ends in order, so whatever ended last covers what was
-//! before it.
+//! Each queue has two counters: the last epoch that its device has accepted, and the last that has ended. The queue
+//! has something in flight while the first is larger. A queue ends in order, so the last end covers every earlier
+//! one.
 //!
 //! # Falling asleep
 //!
-//! The thread listens, and looks at the numbers once more before it sleeps; a thread that submits writes a number before it notifies. So
-//! one of them sees the other.
+//! The thread registers as a listener and reads the counters once more before it sleeps; a submitting thread writes
+//! a counter before it notifies. So one of them sees the other.
 
-use super::Looker;
+use super::DevicePoller;
 use crate::ffi::status::Result;
 use event_listener::{Event, Listener, listener};
 use hal_backend::Device;
@@ -29,16 +30,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the thread spins: about what it costs to sleep and to be woken.
+/// How long the thread spins: about the cost of sleeping and being woken.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// How many rounds of a spin there are to one look, which costs more than to see whether something moves.
+/// Spin rounds for each poll, which costs more than reading the counters.
 const ROUNDS: u32 = 16;
 
-/// How long the thread sleeps first.
+/// The first sleep.
 const SHORTEST: Duration = Duration::from_micros(20);
 
-/// How long it sleeps at most: how late the end of a long job may be seen.
+/// The longest sleep: how late the end of a long job may be seen.
 const LONGEST: Duration = Duration::from_micros(500);
 
 #[derive(Default)]
@@ -47,15 +48,15 @@ struct Flight {
     ended: AtomicU64,
 }
 
-/// The thread of a device, and what it has to know.
-pub(super) struct Poller<D: Device> {
-    looker: Arc<Looker<D>>,
+/// The polling thread of a device, and its state.
+pub(super) struct PollThread<D: Device> {
+    device_poller: Arc<DevicePoller<D>>,
     queues: Box<[Flight]>,
     is_stopping: AtomicBool,
     /// Whether spinning pays while something is in flight, and while nothing is.
     busy: AdaptiveSpin,
     idle: AdaptiveSpin,
-    /// Something was submitted, or the thread is to end.
+    /// Notified by a submission, and when the thread is to end.
     news: Event,
     thread: Mutex<Thread>,
     over: Condvar,
@@ -67,10 +68,10 @@ struct Thread {
     is_running: bool,
 }
 
-impl<D: Device> Poller<D> {
-    pub(super) fn new(looker: Arc<Looker<D>>, queues: usize) -> Arc<Self> {
+impl<D: Device> PollThread<D> {
+    pub(super) fn new(device_poller: Arc<DevicePoller<D>>, queues: usize) -> Arc<Self> {
         Arc::new(Self {
-            looker,
+            device_poller,
             queues: (0..queues).map(|_| Flight::default()).collect(),
             is_stopping: AtomicBool::new(false),
             busy: AdaptiveSpin::new(),
@@ -92,13 +93,13 @@ impl<D: Device> Poller<D> {
         Ok(())
     }
 
-    /// The device has accepted work up to this epoch. One thread at a time for each queue.
+    /// Records that the device has accepted work up to this epoch. One thread at a time for each queue.
     pub(super) fn submitted(&self, queue: usize, epoch: u64) {
         self.flight(queue).accepted.store(epoch, Ordering::Release);
         self.news.notify(1);
     }
 
-    /// Everything up to this epoch has ended.
+    /// Records that everything up to this epoch has ended.
     pub(super) fn ended(&self, queue: usize, epoch: u64) {
         self.flight(queue).ended.fetch_max(epoch, Ordering::AcqRel);
     }
@@ -108,7 +109,7 @@ impl<D: Device> Poller<D> {
         &self.queues[queue]
     }
 
-    /// Ends the thread; false if it is still inside a look after `limit`.
+    /// Ends the thread; false if it is still inside a poll after `limit`.
     pub(super) fn end(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         self.is_stopping.store(true, Ordering::Release);
@@ -121,7 +122,7 @@ impl<D: Device> Poller<D> {
         }
         if let Some(handle) = thread.handle.take() {
             drop(thread);
-            // It has nothing left to say.
+            // The thread returns nothing.
             let _ = handle.join();
         }
         true
@@ -134,7 +135,7 @@ impl<D: Device> Poller<D> {
         })
     }
 
-    /// A number that grows whenever something is submitted or ends.
+    /// A number that grows with every submission and every end.
     fn moves(&self) -> u64 {
         let moves = |queue: &Flight| {
             let (accepted, ended) =
@@ -152,13 +153,13 @@ impl<D: Device> Poller<D> {
         let (mut seen, mut interval) = (self.moves(), SHORTEST);
         while !self.is_stopping() {
             if self.is_in_flight() {
-                self.looker.look();
+                self.device_poller.look();
             }
             let moves = self.moves();
             if moves != seen {
                 (seen, interval) = (moves, SHORTEST);
             } else if self.spin(seen) {
-                // The next round sees what moved.
+                // The next round reads what moved.
             } else if self.is_in_flight() {
                 self.sleep(seen, Some(interval));
                 interval = (interval * 2).min(LONGEST);
@@ -170,7 +171,7 @@ impl<D: Device> Poller<D> {
         self.over.notify_all();
     }
 
-    /// Looks again and again. Returns whether something moved.
+    /// Polls again and again. Returns whether something moved.
     fn spin(&self, seen: u64) -> bool {
         let is_busy = self.is_in_flight();
         let place = if is_busy { &self.busy } else { &self.idle };
@@ -178,13 +179,13 @@ impl<D: Device> Poller<D> {
         place.spin_until(SPIN, || {
             rounds += 1;
             if is_busy && rounds.is_multiple_of(ROUNDS) {
-                self.looker.look();
+                self.device_poller.look();
             }
             self.moves() != seen
         })
     }
 
-    /// Sleeps for so long, or until something is submitted, unless something has moved.
+    /// Sleeps for `interval`, or until a submission, unless something has moved.
     fn sleep(&self, seen: u64, interval: Option<Duration>) {
         listener!(self.news => listener);
         if self.moves() == seen && !self.is_stopping() {
@@ -204,13 +205,13 @@ mod tests {
     use hal_mock::Mock;
     use std::sync::OnceLock;
 
-    fn poller(queues: usize) -> Arc<Poller<<Mock as Driver>::Device>> {
+    fn poller(queues: usize) -> Arc<PollThread<<Mock as Driver>::Device>> {
         let mut parameters = Parameters::new("mock", std::iter::empty());
         let device = Arc::new(Mock::create().open("", &mut parameters).unwrap());
-        Poller::new(Arc::new(Looker { device, completer: OnceLock::new() }), queues)
+        PollThread::new(Arc::new(DevicePoller { device, completer: OnceLock::new() }), queues)
     }
 
-    /// Those who bring ends overtake each other.
+    /// Threads that report ends overtake each other.
     #[test]
     fn end_that_is_told_late_takes_nothing_back() {
         let poller = poller(2);
@@ -226,7 +227,7 @@ mod tests {
     /// Longer than any wake-up is late.
     const SOON: Duration = Duration::from_secs(5);
 
-    /// Something was submitted after the thread has looked and before it sleeps.
+    /// A submission after the thread's last poll and before its sleep.
     #[test]
     fn thread_does_not_fall_asleep_beside_work_that_it_has_not_seen() {
         let poller = poller(1);
@@ -237,7 +238,7 @@ mod tests {
         assert!(begin.elapsed() < SOON);
     }
 
-    /// One thread submits and one falls asleep, each at any moment of the other, for a second at most.
+    /// For a second at most, one thread submits while another falls asleep, each at any moment of the other.
     #[test]
     fn no_submission_is_missed_by_a_thread_that_falls_asleep() {
         const ROUNDS: u64 = 50_000;
@@ -260,7 +261,7 @@ mod tests {
             for next in (1..=ROUNDS).take_while(|_| Instant::now() < end) {
                 let seen = poller.moves();
                 round.store(next, Ordering::Release);
-                // So that either is the first.
+                // A varying delay, so that either thread is the first.
                 (0..next % 64).for_each(|_| std::hint::spin_loop());
                 let begin = Instant::now();
                 poller.sleep(seen, Some(SOON));

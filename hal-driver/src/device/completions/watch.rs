@@ -2,17 +2,17 @@
 
 //! A device's descriptor, watched by IREE's proactor.
 //!
-//! The proactor is told to say once when the descriptor is readable. Then the device is looked at, which makes the descriptor
-//! unreadable, and the proactor is told again: whether it is readable is asked anew each time, so that nothing is lost
-//! between. The proactor's thread is also the one that looks.
+//! The proactor notifies once when the descriptor is readable. Then the driver polls the device, which makes the
+//! descriptor unreadable, and arms the proactor again. Each arming checks anew whether the descriptor is readable,
+//! so no event is lost in between. The proactor's thread does the polling.
 //!
-//! # Who has the operation
+//! # Who owns the operation
 //!
-//! IREE has it from the submission to the callback, and a reference to the watch with it; then it is the callback's. Where it is
-//! changes under the lock, under which it is also submitted and cancelled: what is cancelled is IREE's. A watch that is closing
-//! does not submit it again.
+//! From its submission to its callback, IREE owns the operation and holds a reference to the watch; then the
+//! callback owns it. The owner changes under the lock, which submission and cancellation also take: only an
+//! operation of IREE's is cancelled. A watch that is closing does not submit it again.
 
-use super::Looker;
+use super::DevicePoller;
 use crate::ffi::constants::{FILE_DESCRIPTOR, HANDLE_POLL, POLL_BROKEN, POLL_READABLE};
 use crate::ffi::status::{Result, check, guard_or};
 use crate::sync::proactor::Proactor;
@@ -26,33 +26,33 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After how long the operation is cancelled once more, if the proactor had no room for the request.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long until the operation is cancelled again, if the proactor had no room for the request.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The descriptor of a device, and IREE's operation for it.
 ///
 /// # Invariants
 ///
-/// From its submission until its callback begins the operation is IREE's, which has a reference to this watch; the holder
-/// is [`Holder::Proactor`] then. At any other time the callback may read it, and [`arm`](Self::arm) writes it under the lock.
-pub(super) struct Watch<D: Device> {
-    looker: Arc<Looker<D>>,
+/// From its submission until its callback begins the operation is IREE's, which holds a reference to this watch;
+/// the owner is [`Owner::Proactor`] then. At any other time the callback may read it, and [`arm`](Self::arm) writes
+/// it under the lock.
+pub(super) struct DescriptorWatch<D: Device> {
+    device_poller: Arc<DevicePoller<D>>,
     proactor: Arc<Proactor>,
     operation: UnsafeCell<sys::iree_async_handle_poll_operation_t>,
-    state: Mutex<State>,
-    /// The operation is idle.
+    state: Mutex<WatchState>,
+    /// Notified when the operation is idle.
     free: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    holder: Holder,
+struct WatchState {
+    holder: Owner,
     is_closing: bool,
 }
 
-/// The owner of the operation.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Holder {
+enum Owner {
     #[default]
     Idle,
     Proactor,
@@ -60,36 +60,36 @@ enum Holder {
 }
 
 // SAFETY: the operation has one user at a time, by the invariant; the rest is shared safely.
-unsafe impl<D: Device> Send for Watch<D> {}
+unsafe impl<D: Device> Send for DescriptorWatch<D> {}
 // SAFETY: as for `Send`.
-unsafe impl<D: Device> Sync for Watch<D> {}
+unsafe impl<D: Device> Sync for DescriptorWatch<D> {}
 
-impl<D: Device> Watch<D> {
-    pub(super) fn new(looker: Arc<Looker<D>>, proactor: Arc<Proactor>) -> Arc<Self> {
+impl<D: Device> DescriptorWatch<D> {
+    pub(super) fn new(device_poller: Arc<DevicePoller<D>>, proactor: Arc<Proactor>) -> Arc<Self> {
         let operation = UnsafeCell::new(sys::iree_async_handle_poll_operation_t::default());
-        Arc::new(Self { looker, proactor, operation, state: Mutex::default(), free: Condvar::new() })
+        Arc::new(Self { device_poller, proactor, operation, state: Mutex::default(), free: Condvar::new() })
     }
 
     pub(super) fn begin(self: &Arc<Self>, identifier: &str) -> Result {
-        if self.looker.device.descriptor().is_none() {
+        if self.device_poller.device.descriptor().is_none() {
             let message = format!(
-                "the device {identifier:?} says that it reports by descriptor and has none: its backend implements \
-                 Device::descriptor, or says Completion::Poll"
+                "the device {identifier:?} reports by descriptor but has none: its backend must implement \
+                 Device::descriptor, or use Completion::Poll"
             );
             return Err(Failure::new(Code::Internal, message));
         }
         self.arm(&mut self.state.lock())
     }
 
-    /// Has the proactor say when the descriptor is readable.
-    fn arm(self: &Arc<Self>, state: &mut State) -> Result {
-        debug_assert!(state.holder != Holder::Proactor, "IREE has the operation once");
-        let Some(descriptor) = self.looker.foreign(|| self.looker.device.descriptor())? else {
+    /// Asks the proactor to notify when the descriptor is readable.
+    fn arm(self: &Arc<Self>, state: &mut WatchState) -> Result {
+        debug_assert!(state.holder != Owner::Proactor, "IREE has the operation once");
+        let Some(descriptor) = self.device_poller.foreign(|| self.device_poller.device.descriptor())? else {
             return Err(Failure::new(Code::Unavailable, "the device has no descriptor any more"));
         };
         let theirs = Arc::into_raw(self.clone());
-        // SAFETY: the operation is not IREE's and the lock is held, so it may be written, by the invariant. From here on
-        // IREE's reference keeps it where it is, and the device, whose descriptor this is.
+        // SAFETY: the operation is not IREE's and the lock is held, so it may be written, by the invariant. From
+        // here on IREE's reference keeps it where it is, and the device, whose descriptor this is.
         let submitted = unsafe {
             let operation = self.operation.get();
             sys::iree_async_operation_initialize(
@@ -110,37 +110,38 @@ impl<D: Device> Watch<D> {
             // SAFETY: nothing was submitted, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
         }
-        state.holder = if submitted.is_ok() { Holder::Proactor } else { Holder::Idle };
+        state.holder = if submitted.is_ok() { Owner::Proactor } else { Owner::Idle };
         submitted
     }
 
-    /// The operation is back from IREE: looks, and has it watch on, unless the watch is closing or the descriptor is broken.
+    /// Called when IREE returns the operation: polls, and arms again unless the watch is closing or the descriptor
+    /// is broken.
     fn ready(self: &Arc<Self>, outcome: Result) {
         // SAFETY: the callback has begun, so it may read the operation, by the invariant.
         let events = unsafe { (*self.operation.get()).result_events };
         let mut state = self.state.lock();
-        state.holder = Holder::Callback;
+        state.holder = Owner::Callback;
         let is_closing = state.is_closing;
         drop(state);
         if !is_closing {
-            // Also of a descriptor that is broken: what the device reported before is taken.
-            self.looker.look();
+            // Even if the descriptor is broken: the device may have reported before.
+            self.device_poller.look();
         }
         let outcome = outcome.and_then(|()| soundness(events));
         let mut state = self.state.lock();
         let is_closing = state.is_closing;
         let outcome = if is_closing { outcome } else { outcome.and_then(|()| self.arm(&mut state)) };
-        if state.holder == Holder::Callback {
-            state.holder = Holder::Idle;
+        if state.holder == Owner::Callback {
+            state.holder = Owner::Idle;
         }
         drop(state);
         self.free.notify_all();
         if let Some(failure) = outcome.err().filter(|_| !is_closing) {
             let why = failure.message();
             let message = format!(
-                "the device is lost, as its descriptor cannot be watched any more: {why}; open the device again"
+                "the device is lost, as its descriptor cannot be polled any more: {why}; open the device again"
             );
-            self.looker.lose(Failure::with_origin(Code::Unavailable, Origin::Device, message));
+            self.device_poller.lose(Failure::with_origin(Code::Unavailable, Origin::Device, message));
         }
     }
 
@@ -150,8 +151,8 @@ impl<D: Device> Watch<D> {
         let mut state = self.state.lock();
         state.is_closing = true;
         let mut is_cancelled = false;
-        while state.holder != Holder::Idle {
-            if state.holder == Holder::Proactor && !is_cancelled {
+        while state.holder != Owner::Idle {
+            if state.holder == Owner::Proactor && !is_cancelled {
                 // SAFETY: IREE has the operation, and its callback cannot take it while we have the lock.
                 is_cancelled = unsafe {
                     let operation = &raw mut (*self.operation.get()).base;
@@ -162,13 +163,13 @@ impl<D: Device> Watch<D> {
             if now >= until {
                 return false;
             }
-            self.free.wait_until(&mut state, until.min(now + PATIENCE));
+            self.free.wait_until(&mut state, until.min(now + CANCEL_INTERVAL));
         }
         true
     }
 }
 
-/// Whether a descriptor that was seen with these events can still become readable.
+/// Fails if a descriptor with these events can never become readable again.
 fn soundness(events: sys::iree_async_poll_events_t) -> Result {
     if events & POLL_BROKEN == 0 && events & POLL_READABLE != 0 {
         return Ok(());
@@ -185,7 +186,7 @@ unsafe extern "C" fn is_ready<D: Device>(
     guard_or((), || {
         // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
         let (watch, outcome) =
-            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Watch<D>>()), check(status)) };
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<DescriptorWatch<D>>()), check(status)) };
         watch.ready(outcome);
     });
 }
@@ -199,20 +200,20 @@ mod tests {
     use hal_mock::Mock;
     use std::sync::OnceLock;
 
-    /// What was too late to be cancelled comes back like anything else.
+    /// An operation that is too late to be cancelled comes back like any other.
     #[test]
     fn operation_that_comes_back_is_submitted_again_unless_the_watch_is_closing() {
         let mut parameters = Parameters::new("mock", [("completion", "descriptor")]);
         let device = Arc::new(Mock::create().open("", &mut parameters).unwrap());
-        let looker = Arc::new(Looker { device, completer: OnceLock::new() });
-        let watch = Watch::new(looker, testing::proactor());
+        let device_poller = Arc::new(DevicePoller { device, completer: OnceLock::new() });
+        let watch = DescriptorWatch::new(device_poller, testing::proactor());
         for is_closing in [true, false] {
             watch.state.lock().is_closing = is_closing;
             // SAFETY: IREE does not have the operation.
             unsafe { (*watch.operation.get()).result_events = POLL_READABLE };
             watch.ready(Ok(()));
             let holder = watch.state.lock().holder;
-            assert!(holder == if is_closing { Holder::Idle } else { Holder::Proactor });
+            assert!(holder == if is_closing { Owner::Idle } else { Owner::Proactor });
         }
         assert!(watch.end(Duration::from_secs(10)));
     }

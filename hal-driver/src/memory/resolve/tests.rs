@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! On whose thread the program hears that a buffer is gone.
+//! The thread on which a program gets the release callback of a buffer.
 
 use super::*;
 use crate::ffi::constants::{ACCESS_ALL, ACCESS_WRITE};
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Bytes as IREE's heap takes them.
+/// Bytes with the alignment of IREE's heap.
 #[repr(align(64))]
 struct Bytes([u8; 8]);
 
@@ -19,7 +19,7 @@ unsafe extern "C" fn gone(user_data: *mut c_void, _buffer: *mut sys::iree_hal_bu
     tell.send(std::thread::current().id()).unwrap();
 }
 
-/// A buffer of another driver whose program wants to be told of its end.
+/// A buffer of another driver with a release callback.
 fn buffer(Bytes(bytes): &mut Bytes) -> (Retained<sys::iree_hal_buffer_t>, Receiver<ThreadId>) {
     let (tell, told) = channel::<ThreadId>();
     let mut buffer = std::ptr::null_mut();

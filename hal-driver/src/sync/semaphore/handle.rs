@@ -2,7 +2,7 @@
 
 //! A counted reference to a semaphore of any driver, which is the engine's [`Timeline`] of it.
 
-use super::timepoint::{Entry, Kept, Watch};
+use super::timepoint::{ForeignSubscription, KeptUntil, RegisteredTimepoint};
 use super::{Semaphore, VTABLE};
 use crate::ffi::object::Counted;
 use crate::ffi::status::{Result, check, describe, raw};
@@ -13,7 +13,7 @@ use hal_sys as sys;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicIsize, Ordering};
 
-/// The value of a semaphore of whatever driver: they all push their completions into the C structure.
+/// The value of a semaphore of any driver: all drivers write it to the C structure.
 ///
 /// # Safety
 ///
@@ -64,7 +64,7 @@ impl IreeTimeline {
         NonNull::new(semaphore).map(Self)
     }
 
-    /// Sleeps until the value is reached, or can no longer be. Other drivers' waits answer with the code of a failure alone.
+    /// Blocks until the value is reached, or can no longer be. Other drivers' waits return a bare code.
     pub(crate) fn wait(&self, value: u64) -> Result {
         // SAFETY: the semaphore is alive by the reference that this handle owns.
         let waited = unsafe {
@@ -73,27 +73,28 @@ impl IreeTimeline {
         waited.map_err(|failure| self.failure().unwrap_or(failure))
     }
 
-    /// Keeps something until the value is reached, or can no longer be. What goes then goes on the thread that says so, which holds no
-    /// lock of the engine's.
+    /// Keeps a value alive until the semaphore's value is reached, or can no longer be. Then it is dropped on the
+    /// thread that signals, which holds no lock of the engine.
     pub(crate) fn keep_until<T: Send + Sync>(&self, value: u64, kept: T) {
-        drop(Entry::register(self, value, Kept((kept, self.clone()))));
+        drop(RegisteredTimepoint::register(self, value, KeptUntil((kept, self.clone()))));
     }
 
     pub(super) fn base(&self) -> *mut sys::iree_async_semaphore_t {
         self.0.as_ptr().cast()
     }
 
-    /// The semaphore as one of this library's, of whatever device, if it is.
+    /// The semaphore as one of this library, of any device, if it is.
     #[inline]
     pub(super) fn ours(&self) -> Option<&Semaphore> {
-        // SAFETY: the semaphore is alive by the reference that this handle owns, and every HAL semaphore begins with IREE's structure.
+        // SAFETY: the semaphore is alive by the reference that this handle owns, and every HAL semaphore begins
+        // with IREE's structure.
         let vtable = unsafe { (*self.base()).vtable };
         let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
         // SAFETY: only `create` makes semaphores with this table; alive as long as the handle.
         ours.then(|| unsafe { self.0.cast::<Semaphore>().as_ref() })
     }
 
-    /// The same for what the engine asks of nothing else.
+    /// The same, where the engine only passes our own.
     #[inline]
     #[expect(
         clippy::expect_used,
@@ -103,7 +104,7 @@ impl IreeTimeline {
         self.ours().expect("a timeline with a registration is one of this library's")
     }
 
-    /// Whether the value is reached already, by a load.
+    /// True if the value is reached, by a load.
     #[inline]
     pub(crate) fn reached(&self, value: u64) -> bool {
         self.failure().is_none() && self.value() >= value
@@ -111,7 +112,7 @@ impl IreeTimeline {
 }
 
 impl Timeline for IreeTimeline {
-    type Subscription = Watch;
+    type Subscription = ForeignSubscription;
 
     #[inline]
     fn registration(&self) -> Option<&Registration> {
@@ -131,8 +132,8 @@ impl Timeline for IreeTimeline {
         match self.ours() {
             Some(semaphore) => semaphore.cause(),
             None => {
-                // SAFETY: IREE declares the field atomic and accesses it so; the semaphore is alive by the reference that this handle owns, and
-                // with it a published failure.
+                // SAFETY: IREE declares the field atomic and accesses it so; the semaphore is alive by the
+                // reference that this handle owns, and with it a published failure.
                 unsafe {
                     let word = AtomicIsize::from_ptr(&raw mut (*self.base()).failure_status);
                     let status = word.load(Ordering::Acquire) as sys::iree_status_t;
@@ -148,12 +149,12 @@ impl Timeline for IreeTimeline {
         match state {
             Ok(value) => match semaphore.cause() {
                 None => {
-                    semaphore.show(value);
+                    semaphore.publish(value);
                     None
                 }
                 failed => failed,
             },
-            Err((_, failure)) => semaphore.show_failure(failure),
+            Err((_, failure)) => semaphore.publish_failure(failure),
         }
     }
 
@@ -168,22 +169,22 @@ impl Timeline for IreeTimeline {
         let frontier = by.and_then(|point| semaphore.frontiers.at(point));
         let frontier = frontier.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: a frontier of one entry is a frontier.
-        unsafe { semaphore.record(semaphore.shown(value), frontier.cast()) }
+        unsafe { semaphore.record(semaphore.published(value), frontier.cast()) }
     }
 
     fn notify(&self, state: std::result::Result<u64, &Failure>) {
         let _inside = teardown::enter();
         let semaphore = self.registered();
         match state {
-            Ok(value) => semaphore.dispatch(semaphore.shown(value)),
+            Ok(value) => semaphore.dispatch(semaphore.published(value)),
             Err(_) => semaphore.wake_failed(),
         }
     }
 
     fn deliver(&self, state: std::result::Result<u64, &Failure>) {
         let _inside = teardown::enter();
-        // SAFETY: the semaphore is alive by the reference that this handle owns; a failure's status is taken over. A signal that comes too late is refused,
-        // and no wait is left that it could release.
+        // SAFETY: the semaphore is alive by the reference that this handle owns; a failure's status is taken over.
+        // A signal that comes too late is refused, and no wait is left that it could release.
         unsafe {
             match state {
                 Ok(value) => {
@@ -194,7 +195,7 @@ impl Timeline for IreeTimeline {
         }
     }
 
-    fn subscribe(&self, value: u64, watcher: Subscriber) -> Watch {
-        Watch::new(self, value, watcher)
+    fn subscribe(&self, value: u64, subscriber: Subscriber) -> ForeignSubscription {
+        ForeignSubscription::new(self, value, subscriber)
     }
 }

@@ -9,7 +9,7 @@ use hal_semaphore::Failure;
 use hal_semaphore::timeline::TimelineValues;
 use hal_sys as sys;
 
-/// Semaphores and values as C has them: two arrays that are lent for a call.
+/// Semaphores and values of C's: two arrays, borrowed for a call.
 ///
 /// # Invariants
 ///
@@ -33,9 +33,9 @@ impl<'a> List<'a> {
             (pointers, crate::ffi::object::slice(list.payload_values.cast_const(), list.count)?)
         };
         if pointers.iter().any(|pointer| pointer.is_null()) {
-            return Err(invalid("a semaphore list holds no semaphore in one of its places"));
+            return Err(invalid("a semaphore list has a null semaphore"));
         }
-        // SAFETY: a handle is a pointer to a semaphore that is not null, which all of these are, and is only borrowed here.
+        // SAFETY: a handle is a non-null pointer to a semaphore, which all of these are, and is only borrowed here.
         let semaphores = unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast(), pointers.len()) };
         Ok(Self { semaphores, values })
     }
@@ -50,12 +50,12 @@ impl<'a> List<'a> {
         List { semaphores: self.semaphores, values: self.values }
     }
 
-    /// Whether each value is reached.
+    /// True if all values are reached.
     pub(crate) fn reached(&self) -> bool {
         self.semaphores.iter().zip(self.values).all(|(semaphore, &value)| semaphore.reached(value))
     }
 
-    /// References of our own.
+    /// A list with references of its own.
     pub(crate) fn to_owned(&self) -> OwnedList {
         OwnedList { semaphores: self.semaphores.to_vec(), values: self.values.to_vec() }
     }
@@ -73,7 +73,7 @@ impl TimelineValues<IreeTimeline> for List<'_> {
     }
 }
 
-/// A semaphore list that we keep.
+/// A list with references of its own.
 ///
 /// # Invariants
 ///
@@ -85,7 +85,7 @@ pub(crate) struct OwnedList {
 }
 
 impl OwnedList {
-    /// The list for a call to C, which may read it until we are dropped.
+    /// The list for a call to C, which may read it until this is dropped.
     pub(crate) fn raw(&mut self) -> sys::iree_hal_semaphore_list_t {
         sys::iree_hal_semaphore_list_t {
             count: self.semaphores.len(),
@@ -94,24 +94,22 @@ impl OwnedList {
         }
     }
 
-    /// One more semaphore, and a value of it.
     pub(crate) fn push(&mut self, semaphore: IreeTimeline, value: u64) {
         self.semaphores.push(semaphore);
         self.values.push(value);
     }
 
-    /// References of our own to what another list has.
+    /// Appends a list, with new references.
     pub(crate) fn extend(&mut self, list: &List<'_>) {
         self.semaphores.extend_from_slice(list.semaphores);
         self.values.extend_from_slice(list.values);
     }
 
-    /// The list, lent.
     pub(crate) fn borrow(&self) -> List<'_> {
         List { semaphores: &self.semaphores, values: &self.values }
     }
 
-    /// Signals or fails all of it.
+    /// Signals all of it, or fails all of it.
     pub(crate) fn signal_or_fail(mut self, outcome: std::result::Result<(), &Failure>) {
         let _inside = teardown::enter();
         // SAFETY: the list keeps its semaphores alive, by the invariant of `IreeTimeline`; the status is taken over.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Timepoints of ours in the lists of IREE's semaphores: how the driver hears that a foreign semaphore has moved.
+//! Timepoints of ours in the lists of IREE's semaphores, which notify the driver that a foreign semaphore has
+//! moved.
 
 use super::IreeTimeline;
 use crate::ffi::status::{Result, check, guard_or};
@@ -11,14 +12,14 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// A wait for a foreign semaphore; dropping it takes it back. Its entry in IREE's list is counted: one reference is
-/// the watch's, one is IREE's until the callback has run or the entry was cancelled.
-pub(crate) struct Watch {
-    entry: Arc<Entry<Subscriber>>,
+/// A wait for a foreign semaphore; dropping it cancels it. Its entry in IREE's list is counted: this holds one
+/// reference, and IREE one until the callback has run or the entry was cancelled.
+pub(crate) struct ForeignSubscription {
+    entry: Arc<RegisteredTimepoint<Subscriber>>,
     semaphore: IreeTimeline,
 }
 
-/// Who hears of a semaphore, once.
+/// The receiver of one notification.
 pub(super) trait Listener: Send + Sync {
     fn hear(&self, outcome: Result<u64>);
 }
@@ -29,38 +30,38 @@ impl Listener for Subscriber {
     }
 }
 
-/// Something that goes when a semaphore is heard of, which is there until then.
-pub(super) struct Kept<T>(pub(super) (T, IreeTimeline));
+/// A value that is dropped with the notification.
+pub(super) struct KeptUntil<T>(pub(super) (T, IreeTimeline));
 
-impl<T: Send + Sync> Listener for Kept<T> {
+impl<T: Send + Sync> Listener for KeptUntil<T> {
     fn hear(&self, _outcome: Result<u64>) {}
 }
 
-/// What IREE's list points at.
+/// The entry in IREE's list.
 ///
 /// # Invariants
 ///
-/// The timepoint is registered once. From then until its callback, or until it was cancelled, it is IREE's under its own
-/// lock, and IREE has a reference to this.
-pub(super) struct Entry<L> {
+/// The timepoint is registered once. From then until its callback, or until it was cancelled, it is IREE's under
+/// its own lock, and IREE holds a reference to this.
+pub(super) struct RegisteredTimepoint<L> {
     timepoint: UnsafeCell<sys::iree_async_semaphore_timepoint_t>,
     value: u64,
     listener: L,
 }
 
 // SAFETY: the timepoint is used by IREE alone, under its lock, by the invariant; the rest is shared safely.
-unsafe impl<L: Send + Sync> Send for Entry<L> {}
+unsafe impl<L: Send + Sync> Send for RegisteredTimepoint<L> {}
 // SAFETY: as for `Send`.
-unsafe impl<L: Send + Sync> Sync for Entry<L> {}
+unsafe impl<L: Send + Sync> Sync for RegisteredTimepoint<L> {}
 
-impl<L: Listener> Entry<L> {
-    /// Has IREE tell the listener when the value is reached, or can no longer be.
+impl<L: Listener> RegisteredTimepoint<L> {
+    /// Registers a listener, which IREE notifies when the value is reached, or can no longer be.
     pub(super) fn register(semaphore: &IreeTimeline, value: u64, listener: L) -> Arc<Self> {
         let timepoint = UnsafeCell::new(sys::iree_async_semaphore_timepoint_t::default());
         let entry = Arc::new(Self { timepoint, value, listener });
         let theirs = Arc::into_raw(entry.clone());
-        // SAFETY: the entry is new, so the timepoint may be written before it is registered, once; IREE's reference keeps it
-        // where it is, and is given up by the callback or by cancelling.
+        // SAFETY: the entry is new, so the timepoint may be written before it is registered, once; IREE's reference
+        // keeps it in place, and is released by the callback or by cancelling.
         let registered = unsafe {
             let timepoint = entry.timepoint.get();
             (*timepoint).callback = Some(reached::<L>);
@@ -76,18 +77,21 @@ impl<L: Listener> Entry<L> {
     }
 }
 
-impl Watch {
-    pub(super) fn new(semaphore: &IreeTimeline, value: u64, watcher: Subscriber) -> Self {
-        Self { entry: Entry::register(semaphore, value, watcher), semaphore: semaphore.clone() }
+impl ForeignSubscription {
+    pub(super) fn new(semaphore: &IreeTimeline, value: u64, subscriber: Subscriber) -> Self {
+        Self {
+            entry: RegisteredTimepoint::register(semaphore, value, subscriber),
+            semaphore: semaphore.clone(),
+        }
     }
 }
 
-impl Drop for Watch {
+impl Drop for ForeignSubscription {
     fn drop(&mut self) {
         // SAFETY: the entry was registered with this semaphore, or is not in its list.
         unsafe {
             if sys::iree_async_semaphore_cancel_timepoint(self.semaphore.base(), self.entry.timepoint.get()) {
-                // The callback will not come, so IREE's reference is given up here.
+                // The callback will not come, so IREE's reference is released here.
                 Arc::decrement_strong_count(Arc::as_ptr(&self.entry));
             }
         }
@@ -101,8 +105,9 @@ unsafe extern "C" fn reached<L: Listener>(
 ) {
     guard_or((), || {
         // SAFETY: IREE gives its reference back with the one call that it makes; the status is ours to consume.
-        let (entry, outcome) =
-            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry<L>>()), check(status)) };
+        let (entry, outcome) = unsafe {
+            (Arc::from_raw(user_data.cast_const().cast::<RegisteredTimepoint<L>>()), check(status))
+        };
         entry.listener.hear(outcome.map(|()| entry.value));
     });
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Random worlds of devices, groups, splits and command buffers, submitted by several threads, judged by plain arithmetic and by IREE's rules
-//! alone.
+//! Random worlds of devices, groups, splits and command buffers, submitted by several threads, judged by plain
+//! arithmetic and by IREE's rules alone.
 //!
-//! A *world* is drawn from a seed ([`plan`]): 2 to 5 devices of any drivers, groups of them and parts of those, buffers of their own and of
-//! each other, and *events*, in which some of the devices execute a command buffer each. What it comes to is worked out on lists of bytes
-//! ([`model`]). In half of the worlds something goes wrong once. Whatever does ([`play`]):
+//! A *world* is drawn from a seed ([`plan`]): 2 to 5 devices of any drivers, groups of them and parts of those,
+//! buffers of their own and of each other, and *events*, in which some of the devices execute a command buffer
+//! each. What it comes to is worked out on lists of bytes ([`model`]). In half of the worlds something goes wrong
+//! once. Whatever does ([`play`]):
 //!
 //! - All that was submitted ends, within a bound.
 //! - What has succeeded has the right bytes, on every rank.

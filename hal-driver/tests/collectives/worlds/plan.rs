@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 pub(super) const LENGTH: usize = 1000;
 pub(super) const BUFFERS: usize = 6;
 
-/// Devices that differ in whose memory the host can map, how they wait, how they report, and in what order they end work.
+/// Devices that differ in whose memory the host can map, how they wait, how they report, and in what order they end
+/// work.
 const DEVICES: [&str; 14] = [
     "mock://?queues=3",
     "mock://?queues=2&fault=jitter&schedule=seeded",
@@ -354,7 +355,8 @@ impl World {
         Collective { group, kind, from, to, element, reduction: dice.below(5) as u32, count }
     }
 
-    /// Events that have a group in common are submitted by the same thread of a device, so that all ranks submit them in one order.
+    /// Events that have a group in common are submitted by the same thread of a device, so that all ranks submit
+    /// them in one order.
     fn assign_threads(&mut self) {
         let mut thread_of: Vec<usize> = (0..self.groups.len()).collect();
         for event in &self.events {

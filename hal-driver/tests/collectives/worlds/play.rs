@@ -376,7 +376,8 @@ impl Play<'_> {
         }
     }
 
-    /// Waits until everything has ended. What has failed is the program's again at once: it writes there, and tells what.
+    /// Waits until everything has ended. What has failed is the program's again at once: it writes there, and tells
+    /// what.
     fn wait(&self) -> (Vec<Result>, BTreeMap<(usize, usize), u8>) {
         let mut outcomes: Vec<Option<Result>> = self.done.iter().map(|_| None).collect();
         let mut canaries = BTreeMap::new();
@@ -673,7 +674,7 @@ fn explain(world: &World, error: &Error, at: &str) {
         Fault::Released { .. } => &[
             "its device was released",
             "shut down",
-            "device is gone",
+            "device was released",
             // Of what the device has not submitted.
             NEVER_CAME,
             "(collective_timeout)",

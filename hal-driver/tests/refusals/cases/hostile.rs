@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Calls of programs that do what no header allows: nothing where something has to be, and things that are not for that.
+//! Calls of programs that do what no header allows: nothing where something has to be, and things that are not for
+//! that.
 
 use super::{
     ANY, Case, LENGTH, RANGE, READ, SILENT, WHOLE, binding, case, filled, host_call, map, nothing, shared,

@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_files_are_refused_or_read_and_nothing_else(
+    fn fuzz_damaged_files_are_refused_or_read_and_nothing_else(
         container in container(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         cut in prop::option::weighted(0.2, any::<prop::sample::Index>()),
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_any_kind_are_no_trouble(bytes in vec(any::<u8>(), 0..200)) {
+    fn fuzz_bytes_of_any_kind_are_no_trouble(bytes in vec(any::<u8>(), 0..200)) {
         let mut file = bytes;
         if let Some(identifier) = file.get_mut(4..8) {
             identifier.copy_from_slice(b"HGX1");
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn templates_of_any_words_are_no_trouble(
+    fn fuzz_templates_of_any_words_are_no_trouble(
         words in vec((any::<u32>(), 0u32..0x20, any::<bool>()), 1..40),
         at in 0u32..400,
     ) {

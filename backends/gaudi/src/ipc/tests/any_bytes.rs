@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases(24)) })]
 
     #[test]
-    fn callers_of_any_kind_leave_an_exporter_that_serves(callers in vec(caller(), 1..8)) {
+    fn fuzz_callers_of_any_kind_leave_an_exporter_that_serves(callers in vec(caller(), 1..8)) {
         let setup = Setup::new("callers");
         let before = setup.pinned();
         callers.iter().for_each(|caller| caller.play(setup.export.handle()));
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn exporters_of_any_kind_are_refused_or_believed((honest, said) in replies()) {
+    fn fuzz_exporters_of_any_kind_are_refused_or_believed((honest, said) in replies()) {
         let setup = Setup::new("exporters");
         let real = setup.export.handle().clone();
         let (handle, thread) = impostor(&real.clone(), "any", move |connection| {

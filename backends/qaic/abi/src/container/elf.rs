@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_change_makes_it_panic(changes in prop::collection::vec((0_usize..280, any::<u8>()), 1..6)) {
+        fn fuzz_no_change_makes_it_panic(changes in prop::collection::vec((0_usize..280, any::<u8>()), 1..6)) {
             let mut file = file();
             for (at, byte) in changes {
                 if let Some(target) = file.get_mut(at) {

@@ -486,7 +486,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_change_of_a_container_makes_it_panic(
+        fn fuzz_no_change_of_a_container_makes_it_panic(
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
             let mut bytes = program().container().unwrap();
@@ -508,7 +508,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn fuzz_no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Call::read(&bytes);
             let _ = Outcome::read(&bytes);
         }

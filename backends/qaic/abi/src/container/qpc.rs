@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_change_makes_it_panic(
+        fn fuzz_no_change_makes_it_panic(
             changes in prop::collection::vec((0_usize..240, any::<u8>()), 1..6), cut in 0_usize..64,
         ) {
             let mut bytes = container().write();
@@ -376,7 +376,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn fuzz_no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Container::read(&bytes);
             let begin = Flavour::Vendor.magic().to_le_bytes();
             let bytes = [&begin[..], &[0, 1, 1, 0], &bytes].concat();

@@ -516,7 +516,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn fuzz_no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             let _ = read::<ActivateResponse>(&bytes);
             let _ = read::<StatusResponse>(&bytes);
             let _ = read::<LoadConstantsExRequest>(&bytes);

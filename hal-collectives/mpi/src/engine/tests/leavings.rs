@@ -163,7 +163,7 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 3_000 };
     let group = Generation { number, generation: 0 };
     let extra = |tag| Header {
-        meeting: Meeting { group, line: Line::Everyone, number: 0, piece: 0 },
+        meeting: Meeting { group, line: Participants::Everyone, number: 0, piece: 0 },
         from: 1,
         source: 1,
         asked: Some(Asked { operation, pieces: 1 }),
@@ -202,7 +202,7 @@ fn letter_that_names_a_rank_that_is_not_in_the_job_is_none() {
     for source in [2, 3, 1 << 30] {
         let meeting = Meeting {
             group: Generation { number, generation: 0 },
-            line: Line::Everyone,
+            line: Participants::Everyone,
             number: 0,
             piece: 0,
         };

@@ -145,7 +145,7 @@ fn receive_is_cancelled_at_once_though_letters_with_other_tags_have_come() {
         let told = transfer(&*groups[0], Kind::Recv { from }, memory(&[0; WORDS]));
         let header =
             job.header((0, 0, WORDS), Content::Messages { tag, messages: Messages::of([WORDS as u64 * 4]) });
-        let meeting = Meeting { line: Line::Pair { from, to: 0 }, ..header.meeting };
+        let meeting = Meeting { line: Participants::Pair { from, to: 0 }, ..header.meeting };
         job.letter(Header { meeting, from, source: from, ..header }, &[]);
         // All tags are looked at for the second one.
         (0..2).for_each(|number| job.announce(1, number, FIRST_TAG));

@@ -173,7 +173,7 @@ fn request_that_the_hardware_cannot_do_is_refused_with_its_number() {
 
 proptest! {
     #[test]
-    fn no_change_makes_it_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+    fn fuzz_no_change_makes_it_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
         for bytes in [network().write(), plain(&network())] {
             let mut bytes = bytes;
             for (at, byte) in &changes {
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn fuzz_no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = Network::read_flat(&bytes);
         let _ = Network::read_plain(&bytes);
     }

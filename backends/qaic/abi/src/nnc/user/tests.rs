@@ -139,13 +139,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..256), count in 0_u32..16) {
+    fn fuzz_no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..256), count in 0_u32..16) {
         let _ = super::asks(&bytes, count);
         let _ = super::answers(&bytes);
     }
 
     #[test]
-    fn no_change_of_a_message_makes_it_panic(at in 0_usize..64, byte in any::<u8>(), cut in 0_usize..64) {
+    fn fuzz_no_change_of_a_message_makes_it_panic(at in 0_usize..64, byte in any::<u8>(), cut in 0_usize..64) {
         let message = message(&[
             Ask::Passthrough(&[1; 8]),
             Ask::DmaTransfer { tag: 1, address: 2, size: 3 },

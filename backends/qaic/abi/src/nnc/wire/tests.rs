@@ -199,7 +199,7 @@ fn message_that_is_too_long_is_not_made() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..256), checksum: bool) {
+    fn fuzz_no_bytes_make_it_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..256), checksum: bool) {
         let _ = Message::<ToDevice>::read(&bytes, checksum);
         // With the right beginning it gets further.
         if let Some(magic) = bytes.get_mut(4..8) {
@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn no_change_of_a_message_makes_it_panic(changes in prop::collection::vec((0_usize..184, any::<u8>()), 1..4)) {
+    fn fuzz_no_change_of_a_message_makes_it_panic(changes in prop::collection::vec((0_usize..184, any::<u8>()), 1..4)) {
         let mut bytes = Message { header: HEAD, transactions: to_device() }.write(false).unwrap();
         for (at, byte) in changes {
             bytes[at] = byte;

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What collectives cost. Alone: groups of threads. Under `mpirun`: one rank of a job; rank 0 says what it took.
+//! The program that is a rank. Alone: groups of threads. Under `mpirun`: one rank of a job; rank 0 prints the times.
 //!
-//! Each line is a case, a number of ranks, a number of bytes that each rank sends, and microseconds: the median over rounds of the mean
-//! over the operations of a round. `xtask bench --collectives` runs it beside plain MPI (`xtask/bench/plain_mpi.c`), whose lines
-//! are the same.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a measurement stops where something is not as it should be"
-)]
+//! Each line is a way, a case, a number of ranks, a number of bytes that each rank sends, and microseconds: the median over
+//! rounds of the mean over the operations of a round. The lines of plain MPI (`plain_mpi.c`) are the same.
 
+use crate::only::{SIZES, asks_for_bytes, asks_for_case, asks_for_ranks};
+use crate::report::ROUNDS;
 use hal_backend::HostRange;
 use hal_collectives::local::{Request, join};
 use hal_collectives::{Buffers, Communicator, Element, Job, Kind, Operation, Reduction};
@@ -20,11 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
-
-/// Bytes that a rank sends.
-const SIZES: [u64; 7] = [8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20];
-
-const ROUNDS: usize = 7;
 
 /// How long a round takes, about.
 const ROUND: Duration = Duration::from_millis(20);
@@ -234,41 +225,16 @@ fn overlap(group: &dyn Communicator, all: &[usize], say: &dyn Fn(&str, u64, f64)
     say("overlap_both", 4 << 20, both);
 }
 
-/// What is measured, for a look at something alone: words of COLLECTIVES_ONLY, each of which is a case, a number of bytes that all ranks of an
-/// all-gather get or one of an all-reduce sends, or a number of ranks of one process ("2ranks"). Of each sort that is named at all, nothing else is measured.
-struct Only(Vec<String>);
-
-impl Only {
-    fn new() -> Self {
-        let words = std::env::var("COLLECTIVES_ONLY").unwrap_or_default();
-        Self(words.split_whitespace().map(str::to_owned).collect())
-    }
-
-    /// Whether one of the words of a sort is there, or none of that sort is.
-    fn names(&self, word: &str, is_of_sort: impl Fn(&str) -> bool) -> bool {
-        self.0.iter().all(|only| !is_of_sort(only)) || self.0.iter().any(|only| only == word)
-    }
-
-    fn has(&self, case: &str, bytes: u64) -> bool {
-        self.names(case, |word| word.starts_with("all_"))
-            && self.names(&bytes.to_string(), |word| word.parse::<u64>().is_ok())
-    }
-
-    fn has_ranks(&self, ranks: u32) -> bool {
-        self.names(&format!("{ranks}ranks"), |word| word.ends_with("ranks"))
-    }
-}
-
-fn measure(group: &dyn Communicator, way: &str) {
+fn measure(group: &dyn Communicator, way: &str, only: &str) {
     let (rank, ranks) = group.place().unwrap();
     let say = |case: &str, bytes: u64, microseconds: f64| {
         if rank == 0 {
             println!("{way} {case} {ranks} {bytes} {microseconds:.3}");
         }
     };
-    let only = Only::new();
-    for (name, kind) in [("all_reduce", Kind::AllReduce(Reduction::Sum)), ("all_gather", Kind::AllGather)] {
-        for bytes in SIZES.into_iter().filter(|&bytes| only.has(name, bytes)) {
+    let kinds = [("all_reduce", Kind::AllReduce(Reduction::Sum)), ("all_gather", Kind::AllGather)];
+    for (name, kind) in kinds.into_iter().filter(|(name, _)| asks_for_case(only, name)) {
+        for bytes in SIZES.into_iter().filter(|&bytes| asks_for_bytes(only, bytes)) {
             // What all ranks get of an all-gather is as large as what is reduced.
             let bytes =
                 if name == "all_gather" { (bytes / u64::from(ranks)).next_multiple_of(4) } else { bytes };
@@ -292,7 +258,7 @@ fn measure_overlap(group: &dyn Communicator, way: &str, all: &[usize]) {
 }
 
 /// Groups of threads.
-fn within(ranks: u32, overlaps: bool) {
+fn within(ranks: u32, overlaps: bool, only: &str) {
     let all = processors();
     if overlaps && all.len() > 1 {
         stay_on(all.iter().copied().skip(1));
@@ -308,7 +274,7 @@ fn within(ranks: u32, overlaps: bool) {
                 if overlaps {
                     measure_overlap(&*group, "process", all);
                 } else {
-                    measure(&*group, "process");
+                    measure(&*group, "process", only);
                 }
             });
         }
@@ -316,18 +282,12 @@ fn within(ranks: u32, overlaps: bool) {
     stay_on(all);
 }
 
-/// Alone, everything within a process; with COLLECTIVES_OVERLAP, what is done beside arithmetic.
-fn main() {
-    let overlaps = std::env::var_os("COLLECTIVES_OVERLAP").is_some();
+/// Measures as a rank of a job, or every rank within this process; or what is done beside arithmetic.
+pub(crate) fn run(way: &str, overlaps: bool, only: &str) {
     if !hal_collectives_mpi::is_launched() {
-        let only = Only::new();
-        [2, 4, 8]
-            .into_iter()
-            .filter(|&ranks| only.has_ranks(ranks))
-            .for_each(|ranks| within(ranks, overlaps));
-        return;
+        let ranks = [2, 4, 8].into_iter().filter(|&ranks| asks_for_ranks(only, ranks));
+        return ranks.for_each(|ranks| within(ranks, overlaps, only));
     }
-    let way = std::env::var("COLLECTIVES_WAY").unwrap_or_else(|_| "mpi".into());
     let all = processors();
     if overlaps && all.len() > 1 {
         // Before anything starts a thread.
@@ -335,8 +295,8 @@ fn main() {
     }
     let group = hal_collectives_mpi::join(b"bench", "bench", PATIENCE).unwrap();
     if overlaps {
-        measure_overlap(&*group, &way, &all);
+        measure_overlap(&*group, way, &all);
     } else {
-        measure(&*group, &way);
+        measure(&*group, way, only);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! `cargo xtask time`: how long calls of a module take on several devices, side by side.
+//! `cargo xtask bench --latency`: how long calls of a module take on several devices, side by side.
 //!
 //! The devices take turns, a process for each turn, so that what else the machine does meets all of them.
 
@@ -11,16 +11,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    plugin: Plugin,
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Calls {
     /// How often the devices take turns
-    #[arg(long, default_value_t = 5, value_name = "N")]
+    #[arg(long, default_value_t = 5, value_name = "N", requires = "latency")]
     turns: u32,
     /// --device=URI, several times; the rest as for iree-run-module: --module, --function, --input, --parameters; --calls, --warm_up
-    /// and --in_flight say how many. Without any, a small model of the demo's on mock and on IREE's local-task
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    /// and --in_flight say how many
+    #[arg(last = true, requires = "latency", value_name = "FLAGS")]
     arguments: Vec<String>,
 }
 
@@ -33,10 +31,10 @@ struct Timing {
     at_once: (u64, u64),
 }
 
-pub(crate) fn run(options: &Options) -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
-    tree.build(&["hal_time"])?;
-    let ours = options.plugin.driver.first().map_or("mock", String::as_str);
+pub(crate) fn run(options: &Calls, plugin: &Plugin) -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, Some(plugin))?;
+    tree.build(&["hal_latency"])?;
+    let ours = plugin.driver.first().map_or("mock", String::as_str);
     let arguments = match options.arguments.as_slice() {
         [] => small_model(&tree, ours)?,
         given => given.to_vec(),
@@ -44,13 +42,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let (devices, rest) = split(&arguments);
     if devices.is_empty() {
         bail!(
-            "no device: name some, as in cargo xtask time -- --device=mock --device=local-task --module=FILE --function=NAME"
+            "no device: name some, as in cargo xtask bench --latency -- --device=mock --device=local-task --module=FILE --function=NAME"
         );
     }
     let mut timings: Vec<Timing> = devices.iter().map(|_| Timing::default()).collect();
     for _ in 0..options.turns.max(1) {
         for (device, timing) in devices.iter().zip(&mut timings) {
-            timing.take(&turn(&tree.tool("hal_time"), device, &rest)?)?;
+            timing.take(&turn(&tree.tool("hal_latency"), device, &rest)?)?;
         }
     }
     print!("{}", table(&devices, &mut timings));
@@ -114,7 +112,7 @@ impl Timing {
             }
         }
         if self.latencies.is_empty() || self.at_once.1 == 0 {
-            bail!("hal_time printed no times:\n{text}");
+            bail!("hal_latency printed no times:\n{text}");
         }
         Ok(())
     }

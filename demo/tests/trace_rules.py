@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""Says what a reader would not take of a trace in Chrome's format: nothing, if it keeps the rules.
+"""The rules of a trace in Chrome's format, which viewers take no other traces for.
 
-    trace_rules.py TRACE.json
-
-The rules are those of "Trace Event Format" (Google), and what Perfetto drops: spans of a thread that overlap without one being inside
-of the other, spans that end before they begin, ends without beginnings, flows that are bound to nothing.
+The rules are those of "Trace Event Format" (Google), and what Perfetto drops: spans of a thread that overlap without one
+being inside of the other, spans that end before they begin, ends without beginnings, flows that are bound to nothing.
 """
 
 import collections
-import json
-import pathlib
-import sys
 
 NAMES = {"process_name": "name", "thread_name": "name", "process_sort_index": "sort_index", "thread_sort_index": "sort_index"}
 FIELDS = {"M": ("name", "pid", "args"), "X": ("name", "ts", "dur", "pid", "tid"), "B": ("name", "ts", "pid", "tid"), "E": ("ts", "pid", "tid")}
@@ -83,7 +78,8 @@ def unnamed(events):
     return wrong + [f"thread {place} has no name" for place in sorted(used) if ("thread_name", *place) not in named]
 
 
-def check(trace):
+def broken(trace):
+    """The rules that a trace breaks; empty if it keeps all of them."""
     events = trace["traceEvents"]
     wrong = [what for event in events for what in shape(event)]
     if wrong:
@@ -94,9 +90,3 @@ def check(trace):
             threads[event["pid"], event["tid"]].append(event)
     wrong = [what for spans in threads.values() for what in nesting(spans)]
     return wrong + bound(events) + unnamed(events)
-
-
-if __name__ == "__main__":
-    found = check(json.loads(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")))
-    print("\n".join(found))
-    sys.exit(bool(found))

@@ -2,7 +2,7 @@
 
 // Times calls of a module's function on one device: `cargo xtask time` runs it on several in turns.
 //
-//   hal_time --device=URI --module=FILE --function=NAME [--input=…] [--warm_up=N] [--calls=N] [--in_flight=N]
+//   hal_latency --device=URI --module=FILE --function=NAME [--input=…] [--warm_up=N] [--calls=N] [--in_flight=N]
 //
 // Flags are those of iree-run-module. Inputs are on the device before the clock runs, and results stay there. First calls one after
 // the other, each to its end: a line with the nanoseconds of each. Then as many at once as --in_flight says, where the function takes

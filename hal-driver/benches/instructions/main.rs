@@ -3,13 +3,13 @@
 //! Fixed work for counting instructions: from IREE's C call to the completed signal, on one thread, with a device that
 //! does nothing and completes at once, or sixteen jobs at a time.
 //!
-//! `cargo xtask instructions` runs this under callgrind, which counts what happens inside each `gate_…` function, and
-//! compares the counts with a budget. Everything runs once before it is counted, so that what is counted is what an
-//! operation costs for good.
+//! `cargo bench -p hal-driver --bench instructions` runs this under callgrind and checks the budgets below. Everything runs
+//! once before it is counted, so that the steady cost of an operation is counted.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
 
-#[path = "../tests/common/mod.rs"]
+mod callgrind;
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use common::{Buffer, Device, Semaphore, check, view};
@@ -21,6 +21,29 @@ use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+
+/// What an operation may cost. Lowered when a change makes it cheaper; raised only with a reason in the commit.
+const BUDGETS: [callgrind::Budget; 18] = [
+    ("gate_barrier_chain", 1_760),
+    ("gate_fill_chain", 3_200),
+    ("gate_fill_cross_queue", 3_280),
+    ("gate_copy_chain", 3_350),
+    ("gate_update_chain", 3_440),
+    ("gate_held_fills", 3_620),
+    ("gate_fan_out_in", 3_030),
+    ("gate_fan_out_in_fills", 4_580),
+    ("gate_alloca_dealloca", 12_900),
+    ("gate_fills_behind", 2_480),
+    ("gate_allocas_behind", 13_700),
+    ("gate_fills_submitted", 1_630),
+    ("gate_copies_submitted", 1_700),
+    ("gate_updates_submitted", 1_790),
+    ("gate_ownership", 75),
+    // Another thread releases the memory of an execution, which the next one takes: these vary by 5 %.
+    ("gate_execute_100", 4_500),
+    ("gate_execute_100_bound", 166_000),
+    ("gate_record_100", 395_000),
+];
 
 /// How many jobs the device completes at a time.
 static AT_A_TIME: AtomicU64 = AtomicU64::new(1);
@@ -143,7 +166,8 @@ struct Rig {
     idle_references: [i32; 5],
 }
 
-/// What an operation keeps, and the values that it waits for and signals, as in the `ownership` floor of `cargo xtask bench`.
+/// What an operation keeps, and the values that it waits for and signals, as in the `ownership` floor of `cargo
+/// xtask bench`.
 struct Owned {
     semaphore: *mut sys::iree_async_semaphore_t,
     buffers: [*mut sys::iree_hal_buffer_t; 2],
@@ -555,8 +579,8 @@ fn updates_submitted(rig: &mut Rig) {
     update_chain(rig);
 }
 
-/// What IREE asks of a thread that submits to any driver that works on another one: references to the semaphore and to both
-/// buffers, a look whether there is anything to wait for, and an entry in a list with a lock.
+/// What IREE asks of a thread that submits to any driver that works on another one: references to the semaphore and
+/// to both buffers, a look whether there is anything to wait for, and an entry in a list with a lock.
 fn ownership(rig: &mut Rig) {
     let (semaphore, buffers, owned) = (rig.plain, [rig.source.0, rig.target.0], &rig.owned);
     for at in 0..COUNT {
@@ -606,7 +630,7 @@ macro_rules! gates {
             }
         )*
 
-        fn main() {
+        fn work() {
             unsafe { check(hal_driver::register::<Nothing>(common::registry())).unwrap() };
             let mut rig = Rig::new();
             $(
@@ -626,6 +650,10 @@ macro_rules! gates {
             }
         }
     };
+}
+
+fn main() -> std::process::ExitCode {
+    callgrind::run(&BUDGETS, work)
 }
 
 gates! {

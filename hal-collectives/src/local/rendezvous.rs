@@ -4,30 +4,32 @@
 
 use super::group::Group;
 use super::perform::perform;
-use crate::operation::{Line, SENDER, Side};
-use crate::{Done, Job, Operation, Piece, Portions, Result, tell};
+use crate::operation::{Participants, SENDER, Side};
+use crate::{Done, Job, Operation, Piece, Portions, Result, notify};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Which operation of a line.
+/// The identity of an operation: its participants and its number among theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Slot {
-    pub(super) line: Line,
+pub(super) struct OperationSlot {
+    pub(super) participants: Participants,
     pub(super) number: u64,
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for OperationSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Line::Everyone => write!(f, "operation {}", self.number),
-            Line::Pair { from, to } => write!(f, "transfer {} from rank {from} to rank {to}", self.number),
+        match self.participants {
+            Participants::Everyone => write!(f, "operation {}", self.number),
+            Participants::Pair { from, to } => {
+                write!(f, "transfer {} from rank {from} to rank {to}", self.number)
+            }
         }
     }
 }
 
-/// The wait of a rank for others: how long it has patience, and when that ends.
+/// The wait of a rank for others: its timeout, and when it ends.
 #[derive(Clone, Copy)]
 pub(super) struct Wait {
     pub(super) timeout: Duration,
@@ -35,35 +37,35 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// A rank begins to wait now.
+    /// Begins a wait now.
     pub(super) fn begin(timeout: Duration) -> Self {
         Self { timeout, end: Instant::now() + timeout }
     }
 
-    /// The one that ends first.
+    /// The wait that ends first.
     pub(super) fn sooner(self, other: Self) -> Self {
         if other.end < self.end { other } else { self }
     }
 }
 
-/// Part of a rank's operation: most have one, and what sends and receives has two.
-pub(super) type Part = Arc<Parts>;
+/// A part of a rank's operation: most operations have one, a send-receive has two.
+pub(super) type OperationPart = Arc<OperationParts>;
 
 /// The parts of one rank's operation that have not ended.
-pub(super) struct Parts(Mutex<Open>);
+pub(super) struct OperationParts(Mutex<OpenParts>);
 
-struct Open {
+struct OpenParts {
     left: usize,
     outcome: Result,
     done: Option<Done>,
 }
 
-impl Parts {
-    pub(super) fn new(count: usize, done: Done) -> Part {
-        Arc::new(Self(Mutex::new(Open { left: count, outcome: Ok(()), done: Some(done) })))
+impl OperationParts {
+    pub(super) fn new(count: usize, done: Done) -> OperationPart {
+        Arc::new(Self(Mutex::new(OpenParts { left: count, outcome: Ok(()), done: Some(done) })))
     }
 
-    /// One of them has ended. With the last one the rank is told.
+    /// Ends one part. The last one notifies the rank.
     pub(super) fn end(&self, outcome: Result) {
         let mut open = self.0.lock();
         open.left -= 1;
@@ -77,85 +79,95 @@ impl Parts {
         let done = open.done.take();
         drop(open);
         if let Some(done) = done {
-            tell(done, outcome);
+            notify(done, outcome);
         }
     }
 }
 
-/// A rank that has started.
+/// A rank that has started its part.
 #[derive(Clone)]
 pub(super) struct Arrival {
-    /// It is there as long as a rank waits in it, also when all others have let go of it.
+    /// Keeps the group while a rank waits in it, even if all others have released it.
     pub(super) group: Arc<Group>,
     pub(super) operation: Operation,
     pub(super) piece: Piece,
     pub(super) memory: Portions,
-    pub(super) part: Part,
+    pub(super) part: OperationPart,
     /// How long the rank waits for the others.
     pub(super) timeout: Duration,
 }
 
 impl Arrival {
-    /// Its part of the operation has ended: lets go of its memory, which may call the program back, and then tells the rank.
+    /// Ends the rank's part: releases its memory, which may call the program back, and then notifies the rank.
     pub(super) fn end(self, outcome: Result) {
         let Self { memory, part, group, .. } = self;
-        memory.let_go();
+        memory.release();
         drop(group);
         part.end(outcome);
     }
 }
 
-/// How far one side is.
-enum End {
+/// The progress of one side.
+enum Progress {
     Absent,
     Entered(Operation),
     Here(Arrival),
 }
 
-impl End {
+impl Progress {
     fn asks(&self) -> Option<&Operation> {
         match self {
-            End::Absent => None,
-            End::Entered(operation) => Some(operation),
-            End::Here(arrival) => Some(&arrival.operation),
+            Progress::Absent => None,
+            Progress::Entered(operation) => Some(operation),
+            Progress::Here(arrival) => Some(&arrival.operation),
         }
     }
 }
 
-/// A piece of an operation that not all ranks have started. Ranks enter the first one.
-pub(super) struct Meeting {
-    ends: Vec<End>,
-    /// What the first rank asks for that entered. All of those that are there fit each other.
-    asked: Option<(u32, Operation)>,
+/// A piece of an operation that not all ranks have started. Ranks enter the first piece.
+pub(super) struct Rendezvous {
+    ends: Vec<Progress>,
+    /// The first rank that entered, and its operation. The operations of all present ranks match.
+    first_request: Option<(u32, Operation)>,
     here: usize,
-    /// Who came last.
+    /// The side that came last.
     last: Side,
-    /// Of the ranks that are there, the wait that ends first.
+    /// The wait that ends first among the present ranks.
     pub(super) wait: Option<Wait>,
 }
 
-impl Meeting {
-    pub(super) fn new(line: Line, ranks: u32) -> Self {
-        let sides = if line == Line::Everyone { ranks } else { 2 };
-        Self { ends: (0..sides).map(|_| End::Absent).collect(), asked: None, here: 0, last: 0, wait: None }
-    }
-
-    /// Another rank's operation that does not fit.
-    pub(super) fn misfit(&self, operation: &Operation, line: Line) -> Option<(u32, Operation)> {
-        self.asked.filter(|(_, other)| !operation.fits(other, line))
-    }
-
-    pub(super) fn enter(&mut self, side: Side, rank: u32, operation: Operation) {
-        self.asked.get_or_insert((rank, operation));
-        if let Some(end) = self.ends.get_mut(side as usize) {
-            *end = End::Entered(operation);
+impl Rendezvous {
+    pub(super) fn new(participants: Participants, ranks: u32) -> Self {
+        let sides = if participants == Participants::Everyone { ranks } else { 2 };
+        Self {
+            ends: (0..sides).map(|_| Progress::Absent).collect(),
+            first_request: None,
+            here: 0,
+            last: 0,
+            wait: None,
         }
     }
 
-    /// One that is there waits from now on. Returns the wait that ends first.
+    /// Another rank and its operation, if that does not match.
+    pub(super) fn mismatch(
+        &self,
+        operation: &Operation,
+        participants: Participants,
+    ) -> Option<(u32, Operation)> {
+        self.first_request.filter(|(_, other)| !operation.fits(other, participants))
+    }
+
+    pub(super) fn enter(&mut self, side: Side, rank: u32, operation: Operation) {
+        self.first_request.get_or_insert((rank, operation));
+        if let Some(end) = self.ends.get_mut(side as usize) {
+            *end = Progress::Entered(operation);
+        }
+    }
+
+    /// Begins the wait of a present rank. Returns the wait that ends first.
     pub(super) fn wait(&mut self, timeout: Duration) -> Wait {
         let wait = match self.wait {
-            // It began before, and is as short.
+            // An earlier wait with a timeout that is as short ends first.
             Some(other) if other.timeout <= timeout => return other,
             Some(other) => other.sooner(Wait::begin(timeout)),
             None => Wait::begin(timeout),
@@ -166,7 +178,7 @@ impl Meeting {
 
     pub(super) fn arrive(&mut self, side: Side, arrival: Arrival) {
         if let Some(end) = self.ends.get_mut(side as usize) {
-            *end = End::Here(arrival);
+            *end = Progress::Here(arrival);
             self.here += 1;
             self.last = side;
         }
@@ -176,18 +188,18 @@ impl Meeting {
         self.here == self.ends.len()
     }
 
-    /// The ranks that are there.
+    /// The ranks that have started.
     pub(super) fn into_arrivals(self) -> Vec<Arrival> {
-        let here = |end| if let End::Here(arrival) = end { Some(arrival) } else { None };
+        let here = |end| if let Progress::Here(arrival) = end { Some(arrival) } else { None };
         self.ends.into_iter().filter_map(here).collect()
     }
 
-    /// The job that is due once all ranks are there, for the one that came last.
-    pub(super) fn into_job(self, line: Line) -> Job {
+    /// The job of the last rank, once all ranks have started.
+    pub(super) fn into_job(self, participants: Participants) -> Job {
         let last = self.last;
         let arrivals = self.into_arrivals();
         Box::new(move || {
-            let (arrivals, performed) = perform(line, arrivals, last);
+            let (arrivals, performed) = perform(participants, arrivals, last);
             let outcome = match (performed, arrivals.first()) {
                 (Err(why), Some(first)) => Err(first.group.fail_in(&first.operation, &why)),
                 (outcome, _) => outcome,
@@ -196,14 +208,18 @@ impl Meeting {
         })
     }
 
-    /// Who has come how far, in words.
-    pub(super) fn who_is_there(&self, line: Line, has_entered: impl Fn(Side) -> bool) -> String {
+    /// The progress of each rank, in words.
+    pub(super) fn describe_progress(
+        &self,
+        participants: Participants,
+        has_entered: impl Fn(Side) -> bool,
+    ) -> String {
         let (mut here, mut entered, mut absent) = (Vec::new(), Vec::new(), Vec::new());
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for (side, end) in (0..).zip(&self.ends) {
-            let rank = match line {
-                Line::Everyone => side,
-                Line::Pair { from, to } => {
+            let rank = match participants {
+                Participants::Everyone => side,
+                Participants::Pair { from, to } => {
                     if side == SENDER {
                         from
                     } else {
@@ -212,18 +228,18 @@ impl Meeting {
                 }
             };
             match end {
-                End::Here(..) => here.push(rank),
-                End::Entered(..) => entered.push(rank),
-                // Of a piece behind the first one.
-                End::Absent if has_entered(side) => entered.push(rank),
-                End::Absent => absent.push(rank),
+                Progress::Here(..) => here.push(rank),
+                Progress::Entered(..) => entered.push(rank),
+                // For a piece after the first one.
+                Progress::Absent if has_entered(side) => entered.push(rank),
+                Progress::Absent => absent.push(rank),
             }
-            asked.extend(end.asks().map(Operation::to_string));
+            requests.extend(end.asks().map(Operation::to_string));
         }
-        asked.dedup();
-        let mut text = format!("{}; {} in it", asked.join(", "), ranks(&here, "waits", "wait"));
+        requests.dedup();
+        let mut text = format!("{}; {} for the others", requests.join(", "), ranks(&here, "waits", "wait"));
         if !entered.is_empty() {
-            text += &format!("; {} asked for it, but not come so far", ranks(&entered, "has", "have"));
+            text += &format!("; {} asked for it, but not started it", ranks(&entered, "has", "have"));
         }
         if !absent.is_empty() {
             text += &format!("; {} not asked for it", ranks(&absent, "has", "have"));
@@ -232,7 +248,7 @@ impl Meeting {
     }
 }
 
-/// Names ranks, a few of them, and what they do.
+/// Names some ranks, a few of them in full, and what they do.
 pub(super) fn ranks(ranks: &[u32], one: &str, several: &str) -> String {
     const NAMED: usize = 8;
     let names: Vec<String> = ranks.iter().take(NAMED).map(u32::to_string).collect();
@@ -251,19 +267,21 @@ mod tests {
     use hal_semaphore::Code;
     use std::sync::mpsc;
 
-    /// Memory that is shorter than its operation, which none is that has come in the ordinary way. The thread that moves the bytes goes on.
+    /// Memory that is shorter than its operation, which no call can bring about. The thread that moves the bytes
+    /// goes on.
     #[test]
     fn panic_of_who_moves_the_bytes_is_told_to_all_ranks() {
         for count in [8, 1 << 20] {
             let group = Group::new("panics".into(), 2, Duration::from_secs(60).into());
             let operation = |count| Operation { kind: Kind::AllGather, element: Element::U8, count };
             let piece = |count| Pieces::new(operation(count), 2, u64::MAX).get(0);
-            let (tell, told) = mpsc::channel();
+            let (notify, callbacks) = mpsc::channel();
             let mut job = None;
             for rank in 0..2 {
-                let slot = group.enter((Line::Everyone, rank), (rank, operation(count))).unwrap();
-                let tell = tell.clone();
-                let part = Parts::new(1, Box::new(move |outcome| tell.send((rank, outcome)).unwrap()));
+                let slot = group.enter((Participants::Everyone, rank), (rank, operation(count))).unwrap();
+                let notify = notify.clone();
+                let part =
+                    OperationParts::new(1, Box::new(move |outcome| notify.send((rank, outcome)).unwrap()));
                 let host = |length| Memory::Alone(HostRange::allocate(length, 1).unwrap());
                 let buffers = PieceBuffers { send: Some(host(count / 2)), recv: Some(host(count)) };
                 let memory = piece(count / 2).cut(&buffers, (rank, 2)).unwrap();
@@ -273,7 +291,7 @@ mod tests {
             }
             job.unwrap()();
             for _ in 0..2 {
-                let (_, outcome) = told.recv_timeout(Duration::from_secs(20)).unwrap();
+                let (_, outcome) = callbacks.recv_timeout(Duration::from_secs(20)).unwrap();
                 let failure = outcome.unwrap_err();
                 assert_eq!(failure.code(), Code::Internal);
                 let says = "all-gather of";

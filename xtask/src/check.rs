@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! `cargo xtask setup --check`: what is here, what is missing, and how to get it.
+
+use crate::{packages, setup, workspace};
+use anyhow::Result;
+use std::path::Path;
+use std::process::Command;
+
+/// Something that the project's commands use.
+struct Item {
+    name: &'static str,
+    /// What was found; nothing if it is not here.
+    found: Option<String>,
+    needed: &'static str,
+    advice: String,
+    /// What cannot be done without it; nothing can, if this is empty.
+    purpose: &'static str,
+}
+
+impl Item {
+    fn is_required(&self) -> bool {
+        self.purpose.is_empty()
+    }
+
+    /// A line of the table, and one more for what cannot be done without it.
+    fn lines(&self) -> String {
+        let Self { name, found, needed, advice, purpose } = self;
+        match found {
+            Some(found) => format!("{name:<12}{found:<44}{needed:<10}\n"),
+            None if self.is_required() => format!("{name:<12}{:<44}{needed:<10}{advice}\n", "MISSING"),
+            None => format!("{name:<12}{:<44}{needed:<10}{advice}\n{:<12}for {purpose}\n", "missing", ""),
+        }
+    }
+}
+
+pub(crate) fn run() -> Result<bool> {
+    let writable = workspace::ensure_writable();
+    let unmoved = workspace::target().and_then(|target| setup::ensure_unmoved(&target));
+    let space = workspace::target().ok().and_then(|target| free_gigabytes(&target));
+    let brought = brought(writable.is_ok(), unmoved.is_ok(), space);
+    let items = [compilers(), brought, optional()].into_iter().flatten().collect::<Vec<_>>();
+    println!("{:<12}{:<44}{:<10}what to do", "item", "found", "needed");
+    let mut complete = true;
+    for item in &items {
+        print!("{}", item.lines());
+        complete &= item.found.is_some() || !item.is_required();
+    }
+    // A command that uses what is there is refused, with the same words.
+    complete &= unmoved.is_ok();
+    for error in [writable.err(), unmoved.err()].into_iter().flatten() {
+        println!("\n{error:#}");
+    }
+    Ok(complete)
+}
+
+/// Something that nothing goes without.
+fn required(name: &'static str, found: Option<String>, needed: &'static str, advice: &str) -> Item {
+    Item { name, found, needed, advice: advice.to_owned(), purpose: "" }
+}
+
+/// The compilers, and what comes with them.
+fn compilers() -> Vec<Item> {
+    let rustc = version("rustc --version").filter(|found| at_least(found, oldest_rust()));
+    let python = version("python3 --version").filter(|found| at_least(found, (3, 10)));
+    let any = |name, command, advice| required(name, version(command), "any", advice);
+    vec![
+        required("rustc", rustc, env!("CARGO_PKG_RUST_VERSION"), "rustup update stable"),
+        any("rustfmt", "cargo fmt --version", "rustup component add rustfmt"),
+        any("clippy", "cargo clippy --version", "rustup component add clippy"),
+        any("cc", "cc --version", "install gcc, or another C compiler as cc"),
+        any("c++", "c++ --version", "install g++, or another C++ compiler as c++"),
+        required("python3", python, "3.10", "install Python 3.10 or newer with pip and venv"),
+        any("pip", "python3 -m pip --version", "install pip (Debian: apt-get install python3-pip)"),
+        // A virtual environment is made with it: Debian has both in a package of their own.
+        any(
+            "venv",
+            "python3 -m ensurepip --version",
+            "install Python's venv module (Debian: apt-get install python3-venv)",
+        ),
+    ]
+}
+
+/// What `setup` and other people's packages bring, and where it goes.
+fn brought(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
+    let is_installed = setup::installed();
+    let tools = (is_installed && unmoved).then(|| "in the target folder".into());
+    let space = space.filter(|free| is_installed || *free >= DISK).map(|free| format!("{free} GB free"));
+    vec![
+        Item {
+            purpose: "everything but cargo xtask setup, which brings them: cargo build too",
+            ..required("IREE tools", tools, "3.13.0", "cargo xtask setup")
+        },
+        required(
+            "target",
+            writable.then(|| "writable".into()),
+            "any",
+            "make the target folder writable, or set CARGO_TARGET_DIR",
+        ),
+        required(
+            "disk space",
+            space,
+            "8 GB",
+            "free some space where target is, or set CARGO_TARGET_DIR (what is built there: cargo clean)",
+        ),
+        Item {
+            purpose: "the steps deny and advisories of cargo xtask test",
+            ..required(
+                "cargo-deny",
+                version("cargo deny --version"),
+                "any",
+                "cargo install --locked cargo-deny",
+            )
+        },
+    ]
+}
+
+/// Packages of the system that only some commands need.
+fn optional() -> Vec<Item> {
+    let item = |package: &packages::Package| Item {
+        purpose: package.purpose,
+        ..required(package.name, (package.is_here)().then(|| "installed".into()), "any", &package.advice())
+    };
+    packages::PACKAGES.iter().map(item).collect()
+}
+
+/// The smallest Rust that builds the project, as the manifest says it.
+fn oldest_rust() -> (u32, u32) {
+    let mut parts = env!("CARGO_PKG_RUST_VERSION").split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+/// What `cargo xtask test` leaves in the target folder, in gigabytes, and some room.
+const DISK: u64 = 8;
+
+/// How much can be written to the file system that a folder is on.
+fn free_gigabytes(folder: &Path) -> Option<u64> {
+    let output = Command::new("df").arg("-Pk").arg(folder).output().ok()?;
+    available(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// What `df -Pk` says is available: the fourth column of its second line, in kilobytes.
+fn available(text: &str) -> Option<u64> {
+    let kilobytes: u64 = text.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()?;
+    Some(kilobytes / 1_000_000)
+}
+
+/// The first line that a command prints, which names a version.
+fn version(command: &str) -> Option<String> {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next()?).args(words).output().ok();
+    let output = output.filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned();
+    Some(text.chars().take(42).collect())
+}
+
+/// Whether the first thing that looks like a version in `text` is at least this one.
+fn at_least(text: &str, (major, minor): (u32, u32)) -> bool {
+    let found = text.split_whitespace().find_map(|word| {
+        let mut numbers = word.split('.').map(str::parse::<u32>);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    });
+    found.is_some_and(|found| found >= (major, minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What setup brings, and what only some commands need, is not called optional: who lacks it is told what for.
+    #[test]
+    fn what_is_missing_says_what_cannot_be_done_without_it() {
+        let gone = |purpose| Item { purpose, ..required("googletest", None, "any", "install it") };
+        let lines = gone("cargo xtask cts").lines();
+        assert!(
+            lines.contains("missing ") && lines.ends_with("install it\n            for cargo xtask cts\n"),
+            "{lines}"
+        );
+        assert!(gone("").lines().contains("MISSING"));
+        let here = Item { found: Some("1.2".into()), ..gone("cargo xtask cts") };
+        assert_eq!(here.lines().lines().count(), 1);
+        let named: Vec<&str> = optional().iter().map(|item| item.name).collect();
+        assert_eq!(named, ["googletest", "MPI", "valgrind"]);
+    }
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert!(at_least("rustc 1.95.0 (59807616e 2026-04-14)", (1, 90)));
+        assert!(at_least("rustc 2.0.0", (1, 90)));
+        assert!(!at_least("rustc 1.9.1", (1, 90)));
+        assert!(!at_least("no version here", (1, 90)));
+    }
+
+    #[test]
+    fn free_space_is_what_df_says() {
+        let text = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 264000000 24000000 72000000 26% /\n";
+        assert_eq!(available(text), Some(72));
+        assert_eq!(available("df: no such folder"), None);
+        assert!(free_gigabytes(&std::env::temp_dir()).is_some());
+    }
+
+    #[test]
+    fn the_needed_version_is_the_workspaces() {
+        let (major, minor) = oldest_rust();
+        assert!(env!("CARGO_PKG_RUST_VERSION").starts_with(&format!("{major}.{minor}")) && major > 0);
+    }
+}

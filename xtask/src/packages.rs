@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Packages of the system that only some commands need. `--yes` installs them with apt-get.
+
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Something of the system's.
+pub(crate) struct Package {
+    pub(crate) name: &'static str,
+    /// The packages of Debian and Ubuntu that bring it.
+    debian: &'static [&'static str],
+    /// What else brings it.
+    elsewhere: &'static str,
+    pub(crate) is_here: fn() -> bool,
+    /// What cannot be done without it.
+    pub(crate) purpose: &'static str,
+}
+
+/// Where Debian puts googletest's sources.
+pub(crate) const GOOGLETEST_FOLDER: &str = "/usr/src/googletest";
+
+/// The conformance suite is written with it.
+pub(crate) const GOOGLETEST: Package = Package {
+    name: "googletest",
+    debian: &["libgtest-dev", "libgmock-dev"],
+    elsewhere: "a checkout of googletest 1.12 or later in /usr/src/googletest",
+    is_here: || {
+        let sources = ["googletest/src/gtest-all.cc", "googlemock/src/gmock-all.cc"];
+        sources.iter().all(|source| Path::new(GOOGLETEST_FOLDER).join(source).is_file())
+    },
+    purpose: "cargo xtask cts, hw and test",
+};
+
+/// Launchers of jobs of several processes, and the MPI that IREE's tools load by the name that it has where its headers are
+/// installed too. MPICH is the other MPI of clusters, for its own tests; `mpirun` stays what it was.
+pub(crate) const MPI: Package = Package {
+    name: "MPI",
+    debian: &["openmpi-bin", "libopenmpi-dev", "mpich"],
+    elsewhere: "Open MPI with its headers, and MPICH's mpiexec.mpich",
+    is_here: || runs("mpirun") && has_libmpi() && runs("mpiexec.mpich"),
+    purpose: "cargo xtask demo (but for --quick), bench --collectives and test",
+};
+
+/// Counts instructions.
+pub(crate) const VALGRIND: Package = Package {
+    name: "valgrind",
+    debian: &["valgrind"],
+    elsewhere: "valgrind 3.18 or later",
+    is_here: || runs("valgrind"),
+    purpose: "the benches called instructions, and cargo xtask test",
+};
+
+pub(crate) const PACKAGES: [Package; 3] = [GOOGLETEST, MPI, VALGRIND];
+
+/// Whether packages of the system's may be installed: `--yes`.
+static YES: AtomicBool = AtomicBool::new(false);
+
+/// From now on packages of the system's may be installed.
+pub(crate) fn allow() {
+    YES.store(true, Ordering::Relaxed);
+}
+
+/// Whether they may.
+pub(crate) fn is_allowed() -> bool {
+    YES.load(Ordering::Relaxed)
+}
+
+impl Package {
+    /// Has it here; it is installed if it is missing and we may.
+    pub(crate) fn ensure(&self) -> Result<()> {
+        if (self.is_here)() || (install(self.debian) && (self.is_here)()) {
+            return Ok(());
+        }
+        bail!(
+            "{} is missing, for {}\n  {}\n  elsewhere: {}",
+            self.name,
+            self.purpose,
+            self.advice(),
+            self.elsewhere
+        )
+    }
+
+    /// How to have it.
+    pub(crate) fn advice(&self) -> String {
+        advice(self.debian)
+    }
+}
+
+fn advice(debian: &[&str]) -> String {
+    let packages = debian.join(" ");
+    format!(
+        "Debian and Ubuntu: sudo apt-get install {packages}; as root, `cargo xtask setup --yes` does that"
+    )
+}
+
+/// Which of the packages are missing, what each is for, and one command for all of them; empty if all are here. Those that
+/// may be installed are installed first.
+pub(crate) fn missing(packages: &[Package]) -> String {
+    let is_gone =
+        |package: &&Package| if is_allowed() { package.ensure().is_err() } else { !(package.is_here)() };
+    let gone: Vec<&Package> = packages.iter().filter(is_gone).collect();
+    let mut text: String =
+        gone.iter().map(|package| format!("not here: {}, for {}\n", package.name, package.purpose)).collect();
+    if !gone.is_empty() {
+        let debian: Vec<&str> = gone.iter().flat_map(|package| package.debian).copied().collect();
+        text += &format!("  {}\n", advice(&debian));
+    }
+    text
+}
+
+/// Installs packages of Debian's, if this is a Debian and we may.
+fn install(packages: &[&str]) -> bool {
+    let command = format!("apt-get install {}", packages.join(" "));
+    if !is_allowed() {
+        println!("not done without --yes: {command}");
+        return false;
+    }
+    println!("{command}");
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).stdout(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let install = || apt(&[&["install", "--yes", "--quiet"], packages].concat());
+    install() || (apt(&["update", "--quiet"]) && install())
+}
+
+/// Whether a program is here and says its version.
+fn runs(name: &str) -> bool {
+    let mut command = Command::new(name);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Whether IREE's tools find an MPI.
+fn has_libmpi() -> bool {
+    let known = Command::new("ldconfig").arg("-p").output();
+    known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &'static str, debian: &'static [&'static str]) -> Package {
+        Package { name, debian, elsewhere: "elsewhere", is_here: || false, purpose: "a test" }
+    }
+
+    #[test]
+    fn missing_packages_are_named_with_their_purpose_and_one_command() {
+        let here = Package { is_here: || true, ..package("c", &["no-c"]) };
+        let text = missing(&[package("a", &["no-a"]), package("b", &["no-b", "no-d"]), here]);
+        assert!(text.starts_with("not here: a, for a test\nnot here: b, for a test\n"), "{text}");
+        assert!(text.contains("apt-get install no-a no-b no-d;"), "{text}");
+        assert_eq!(missing(&[]), "");
+    }
+
+    #[test]
+    fn package_that_is_missing_is_an_error_with_the_command_that_brings_it() {
+        let error = package("a", &["no-a"]).ensure().unwrap_err().to_string();
+        assert!(
+            error.contains("a is missing, for a test") && error.contains("apt-get install no-a;"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn packages_of_the_system_are_not_installed_unasked() {
+        assert!(!install(&["no-such-package"]));
+    }
+}
