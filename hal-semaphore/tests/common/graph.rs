@@ -72,6 +72,31 @@ pub(crate) fn random_specs(random: &mut Seeded) -> Vec<DeviceSpec> {
         .collect()
 }
 
+/// The device and the queues of an operation.
+fn random_place(specs: &[DeviceSpec], hub: Option<usize>, random: &mut Seeded) -> (usize, Affinity) {
+    if let Some(device) = hub
+        && random.one_in(2)
+    {
+        return (device, Affinity::queue(0));
+    }
+    let device = random.below(specs.len());
+    let affinity = match random.below(3) {
+        0 => Affinity::ANY,
+        _ => Affinity::queue(random.below(specs[device].queues)),
+    };
+    (device, affinity)
+}
+
+fn random_kind(random: &mut Seeded) -> NodeKind {
+    match random.below(16) {
+        0 | 1 => NodeKind::Barrier,
+        2 => NodeKind::Marker,
+        3 => NodeKind::Early(random.one_in(2)),
+        4 => NodeKind::Cleanup,
+        _ => NodeKind::Work,
+    }
+}
+
 impl Graph {
     pub(crate) fn new(shape: Shape, mut random: Seeded) -> Self {
         let Shape { specs, hub, operations: (least, more), failing } = shape;
@@ -83,17 +108,7 @@ impl Graph {
         let mut chain = 0;
         let mut points: Vec<GraphPoint> = Vec::new();
         for _ in 0..count {
-            let (device, affinity) = match hub {
-                Some(device) if random.one_in(2) => (device, Affinity::queue(0)),
-                _ => {
-                    let device = random.below(specs.len());
-                    let affinity = match random.below(3) {
-                        0 => Affinity::ANY,
-                        _ => Affinity::queue(random.below(specs[device].queues)),
-                    };
-                    (device, affinity)
-                }
-            };
+            let (device, affinity) = random_place(&specs, hub, &mut random);
             let mut waits = Vec::new();
             for _ in 0..random.below(4) {
                 if points.is_empty() || random.one_in(20) {
@@ -128,13 +143,7 @@ impl Graph {
                 waits,
                 signals,
                 fails: failing > 0 && random.one_in(failing),
-                kind: match random.below(16) {
-                    0 | 1 => NodeKind::Barrier,
-                    2 => NodeKind::Marker,
-                    3 => NodeKind::Early(random.one_in(2)),
-                    4 => NodeKind::Cleanup,
-                    _ => NodeKind::Work,
-                },
+                kind: random_kind(&mut random),
             });
         }
         Self {

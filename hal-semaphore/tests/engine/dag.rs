@@ -112,7 +112,7 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
     assert!(elided > edges as u64 / 10 && native > edges as u64 / 20, "{edges} edges, {total:?}");
     assert!(
         early > 100 && coalesced > 100 || seeds().len() < 100,
-        "{early} done ahead, {coalesced} coalesced"
+        "{early} done early, {coalesced} coalesced"
     );
 }
 

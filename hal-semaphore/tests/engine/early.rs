@@ -61,7 +61,7 @@ fn chain_goes_to_its_device_without_the_host_on_the_way() {
     let queue = rig.engine.queue(0, 0).unwrap();
     rig.engine.backend().step(queue);
     rig.engine.backend().report(queue);
-    assert_eq!(rig.x.value(), 2, "what was done ahead signals when its waits are reached");
+    assert_eq!(rig.x.value(), 2, "what was done early signals when its waits are reached");
     assert_eq!(rig.reclaimed(), [1, 2]);
     rig.engine.backend().run_until_idle();
     assert_eq!((rig.x.value(), rig.reclaimed()), (6, vec![1, 2, 3, 4, 5, 6]));

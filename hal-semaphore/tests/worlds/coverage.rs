@@ -20,12 +20,12 @@ const NAMES: [&str; 19] = [
     "dominated",
     "native",
     "peer",
-    "held",
-    "done ahead",
+    "blocked",
+    "done early",
     "coalesced",
     "cleaned up",
-    "covered while held",
-    "devices lost while they took all",
+    "ordered while blocked",
+    "devices lost during an accepted submission",
 ];
 
 static TOTAL: Mutex<[u64; 19]> = Mutex::new([0; 19]);
