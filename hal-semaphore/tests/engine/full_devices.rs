@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Devices with little room: nothing is forgotten, nothing spins, and a full queue delays only what needs it (rules
-//! S4, S13).
+//! Devices with little capacity: nothing is lost, nothing spins, and a full queue delays only its dependants
+//! (rules S4, S13).
 
 use crate::callbacks::deep_inside;
 use crate::rig::{Devices, LIMIT, Moment, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::{Code, CompletionError};
 
-/// The room of a device is shared by its queues. It answers "full" to one of them, and before the engine has taken note
-/// a job of the other one ends: the report must not be lost, or the queue waits although there is room (S13).
+/// The queues of a device share its capacity. It answers "full" to one of them, and before the engine has
+/// applied the answer a job of the other one ends: the report must count, or the queue waits although there is
+/// capacity (S13).
 #[test]
 fn report_during_a_full_answer_is_not_forgotten() {
     let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
@@ -26,7 +27,7 @@ fn report_during_a_full_answer_is_not_forgotten() {
     assert_eq!(c.query().unwrap(), 1);
 }
 
-/// The same for a device that says explicitly that there is room again (S13).
+/// The same for a device that calls `unblock` (S13).
 #[test]
 fn unblock_during_a_full_answer_is_not_forgotten() {
     let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
@@ -42,8 +43,8 @@ fn unblock_during_a_full_answer_is_not_forgotten() {
     }
 }
 
-/// The room that a queue waits for appears inside the very `submit` that finds none: its own earlier job ends there
-/// (S13).
+/// The capacity that a queue waits for appears inside the very `submit` that finds none: the queue's own
+/// earlier job ends there (S13).
 #[test]
 fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
@@ -57,10 +58,10 @@ fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
 }
 
-/// A job is reported before the producer that it waited for: it does not end yet, and its place on the device is free. The
-/// queue that needs the place does not wait for the producer's report (S13).
+/// A job is reported before its producer: it does not end yet, and its place on the device is free. The queue
+/// that needs the place does not wait for the producer's report (S13).
 #[test]
-fn report_of_a_job_that_may_not_end_yet_makes_room() {
+fn report_of_a_gated_job_frees_capacity() {
     let rig = Devices::new(vec![device(3, NativeWaits::Epochs)]).device_capacity(2).start();
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -72,9 +73,9 @@ fn report_of_a_job_that_may_not_end_yet_makes_room() {
     assert_eq!(rig.queued(2), 1, "there is room, and the queue is not asked again");
 }
 
-/// A queue has nothing on its device but a barrier that waits for another queue's report, and the shared room is taken.
-/// The barrier looks as if it could end at any moment, but asking again and again does not help: `submit` comes back
-/// (S4, S7).
+/// A queue has only a barrier on its device, which waits for another queue's report, and the shared capacity is
+/// taken. The barrier could seem to end at any moment, but trying again and again does not help: `submit`
+/// returns (S4, S7).
 #[test]
 fn submit_returns_from_a_full_device_behind_a_gated_barrier() {
     within(LIMIT, || {
@@ -96,8 +97,8 @@ fn submit_returns_from_a_full_device_behind_a_gated_barrier() {
     });
 }
 
-/// The same trap for a thread that reports: its report frees an operation that finds no room, and the thread belongs
-/// to a device that has better things to do (S7, S13).
+/// The same for a thread that reports: its report releases an operation for a full device, and the thread must
+/// return to its own device (S7, S13).
 #[test]
 fn report_returns_from_a_full_device_behind_a_gated_barrier() {
     within(LIMIT, || {
@@ -114,7 +115,7 @@ fn report_returns_from_a_full_device_behind_a_gated_barrier() {
         rig.job(3, &[], &[(&elsewhere, 1)], 4);
         rig.job(2, &[], &[(&long, 1)], 5);
         rig.job(2, &[], &[(&long, 2)], 6);
-        // The other device sets job 3 free, for which there is no room.
+        // The other device releases job 3, for which there is no capacity.
         assert!(rig.step(3) && rig.report(3));
         assert_eq!(rig.queued(0), 0);
         rig.run_until_idle();
@@ -123,8 +124,8 @@ fn report_returns_from_a_full_device_behind_a_gated_barrier() {
     });
 }
 
-/// An operation that has its place in a full queue has not begun. If what it waits for fails it fails at once; the
-/// long job that fills the queue is none of its business (S13).
+/// A queued operation of a full queue has not started. If its wait fails, it fails at once, without the long
+/// job that fills the queue (S13).
 #[test]
 fn failure_reaches_an_operation_behind_a_full_queue() {
     let rig = Devices::new(vec![device(2, NativeWaits::Events)]).queue_capacity(1).start();
@@ -141,8 +142,8 @@ fn failure_reaches_an_operation_behind_a_full_queue() {
     assert_eq!((long.query().unwrap(), rig.ran()), (1, vec![2, 1]));
 }
 
-/// The same for an operation that comes when the queue is full already, and for each of very many that have come while its
-/// device was asked (S13).
+/// The same for an operation that is admitted when the queue is full already, and for each of very many that
+/// were admitted during the submission (S13).
 #[test]
 fn failure_reaches_every_operation_behind_a_full_queue() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
@@ -166,8 +167,8 @@ fn failure_reaches_every_operation_behind_a_full_queue() {
     rig.assert_idle();
 }
 
-/// A queue with work of its own on a full device is about to be told so, when a job of another queue ends. It is asked again at
-/// once (S13).
+/// A queue with work of its own on a full device is about to be told so when a job of another queue ends. It
+/// tries again at once (S13).
 #[test]
 fn report_during_a_full_answer_counts_for_a_queue_with_work_on_the_device() {
     let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
@@ -184,10 +185,10 @@ fn report_during_a_full_answer_counts_for_a_queue_with_work_on_the_device() {
     }
 }
 
-/// Two jobs come back from a device that has nothing and yet no room. The first of them is what it cannot take, and fails; the
-/// second one it can (S13).
+/// Two jobs return from an idle device that is full all the same. The first is more than it can take, and
+/// fails; it takes the second (S13).
 #[test]
-fn first_of_the_jobs_for_which_an_empty_device_has_no_room_fails() {
+fn first_of_the_jobs_that_an_empty_device_cannot_take_fails() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
     let [gate, x, y] = rig.semaphores();
     rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1);
@@ -200,7 +201,7 @@ fn first_of_the_jobs_for_which_an_empty_device_has_no_room_fails() {
     rig.assert_idle();
 }
 
-/// Many jobs have gathered behind a full queue. However many there are, one submission carries 64 of them at most (S13).
+/// Many jobs are behind a full queue. However many there are, one submission carries at most 64 of them (S13).
 #[test]
 fn submission_behind_a_full_queue_carries_a_bounded_number_of_jobs() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(16).start();
@@ -213,9 +214,10 @@ fn submission_behind_a_full_queue_carries_a_bounded_number_of_jobs() {
     assert!(batches.iter().all(|&jobs| jobs <= 64), "{batches:?}");
 }
 
-/// Queues that share their device's room get by however little there is, and everything keeps its order (S2, S13).
+/// Queues that share their device's capacity make progress however small it is, and everything keeps its order
+/// (S2, S13).
 #[test]
-fn queues_that_share_little_room_all_finish() {
+fn queues_that_share_little_capacity_all_finish() {
     for capacity in 1..=3 {
         within(LIMIT, move || {
             let rig = Devices::new(vec![device(3, NativeWaits::Events)]).device_capacity(capacity).start();
@@ -232,9 +234,9 @@ fn queues_that_share_little_room_all_finish() {
     }
 }
 
-/// A device has no room for anything, ever. Each job fails with that, and none is left behind the first (S13).
+/// A device has no capacity at all. Each job fails with that, and none is left behind the first (S13).
 #[test]
-fn device_without_any_room_fails_each_job() {
+fn device_without_any_capacity_fails_each_job() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(0).start();
     for id in 1..=3 {
         let x = rig.semaphore();
@@ -244,10 +246,10 @@ fn device_without_any_room_fails_each_job() {
     rig.assert_idle();
 }
 
-/// A job came back because there was no room for it. A report of it is a mistake of the backend, which is told so: the job
-/// has yet to run (S5).
+/// A job returned from a full device. A report of it is a mistake of the backend, and is refused: the job has
+/// yet to run (S5).
 #[test]
-fn report_of_a_job_that_came_back_is_refused() {
+fn report_of_a_returned_job_is_refused() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(0, &[], &[], 1);
@@ -261,10 +263,11 @@ fn report_of_a_job_that_came_back_is_refused() {
     assert_eq!((x.query().unwrap(), rig.ran()), (1, vec![1, 2]));
 }
 
-/// A device with room for sixteen jobs ends one after the other. The queue does not hand over more after each, to get most of
-/// it back: once the device has been full it is asked again when a fair part of its jobs has ended (S13).
+/// A device with capacity for sixteen jobs ends one after the other. The queue does not offer more after each
+/// end, most of which would return: once the device has been full, it is tried again when a fair part of its
+/// jobs has ended (S13).
 #[test]
-fn full_device_is_not_asked_again_for_each_job_that_ends() {
+fn full_device_is_not_tried_again_for_each_job_that_ends() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(16).start();
     let x = rig.semaphore();
     let jobs = 400;
@@ -279,14 +282,14 @@ fn full_device_is_not_asked_again_for_each_job_that_ends() {
     assert!(offered <= 400 + 400 / 3, "{offered} were offered: {:?}", rig.batches(0));
 }
 
-/// A device that had room for one job gets more of it. Jobs that come one by one, and are taken at once each, show how much: a
-/// burst that comes then is handed over together, and room for it is not felt for again piece by piece (S13).
+/// A device with capacity for one job gets more. Jobs that are submitted one by one, and accepted at once, show
+/// how much: a later burst is handed over together, without trying the capacity step by step (S13).
 #[test]
-fn jobs_that_are_taken_one_by_one_show_how_much_room_there_is() {
+fn jobs_taken_one_by_one_show_the_capacity() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
     let gate = rig.semaphore();
     rig.job(0, &[], &[], 1);
-    // The first time the engine asks once more.
+    // The first time the engine tries once more.
     rig.answer_next(0, Submitted::full(0));
     rig.answer_next(0, Submitted::full(0));
     rig.job(0, &[], &[], 2);
@@ -305,10 +308,10 @@ fn jobs_that_are_taken_one_by_one_show_how_much_room_there_is() {
     assert_eq!(rig.batches(0).get(before..), Some(&[32][..]));
 }
 
-/// A job comes deep inside of other calls, so that its queue, which is full, takes it in when those return. What it waits for has failed
-/// by then: it fails at once, and does not wait for room (S3).
+/// A job is submitted deep inside other calls, so that its full queue takes it when those return. Its wait has
+/// failed by then: it fails at once, and does not wait for capacity (S3).
 #[test]
-fn job_of_a_full_queue_whose_wait_fails_before_it_has_its_place_fails_at_once() {
+fn pending_job_of_a_full_queue_whose_wait_fails_fails_at_once() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let [x, y] = rig.semaphores();
     rig.job(1, &[], &[(&x, 1)], 1);

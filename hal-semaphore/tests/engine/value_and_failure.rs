@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! One truth about a timeline: its value and its failure change in one step, and everybody sees the same (rule S1).
+//! A timeline's value and its failure change in one step, and all observers agree (rule S1).
 //!
-//! An engine that keeps a second copy of either, or tells the timeline later than its dependants, lets two observers
-//! disagree: about the first failure, about whether a value came before it, about whether it came at all.
+//! An engine that keeps a second copy of either, or notifies the timeline later than its dependants, lets two
+//! observers disagree: about the first failure, about whether a value came before it, about whether it came at
+//! all.
 
 use crate::rig::{self, ALL_NATIVE_WAITS, Job, Rig, broken, eventually};
 use hal_semaphore::backend::NativeWaits;
@@ -22,7 +23,7 @@ fn race<T: Sync>(items: &[T], a: impl Fn(&T) + Sync, b: impl Fn(&T) + Sync) {
             arrived.fetch_add(1, Ordering::SeqCst);
             let mut looks = 0;
             while arrived.load(Ordering::SeqCst) < 2 * (index + 1) {
-                // Spinning brings the two together; on a busy machine one of them has to let the other run.
+                // Spinning brings the two together; on a busy machine one of them has to yield to the other.
                 looks += 1;
                 if looks % 10_000 == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
             }
@@ -35,8 +36,8 @@ fn race<T: Sync>(items: &[T], a: impl Fn(&T) + Sync, b: impl Fn(&T) + Sync) {
     });
 }
 
-/// Of two threads that fail a timeline, one is told that it has failed before. That thread must find it failed when it
-/// looks; `loom.rs` explores the same for every interleaving (S1, S3).
+/// Two threads fail a timeline, and one of them gets the answer that it has failed before. That thread must
+/// find it failed; `loom.rs` explores the same for every interleaving (S1, S3).
 #[test]
 fn second_failure_of_a_timeline_finds_it_failed() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -94,10 +95,9 @@ impl<F: FnOnce()> Clock for Meanwhile<F> {
     }
 }
 
-/// A thread waits on the host, and before it wakes more happens than it has waited for. What came first has decided its wait
-/// (S1, S3).
+/// A thread waits on the host, and before it wakes more steps follow. The first one decides its wait (S1, S3).
 #[test]
-fn host_wait_is_decided_by_what_came_first() {
+fn host_wait_is_decided_by_the_first_step() {
     let rig = Rig::new(1, NativeWaits::None);
     let wait = |mode, meanwhile: &dyn Fn(&Semaphore, &Semaphore)| {
         let [x, y] = rig.semaphores();
@@ -123,8 +123,8 @@ fn host_wait_is_decided_by_what_came_first() {
     assert!(matches!(failed, Err(WaitError::Failed { index: 1, failure }) if failure.same_root(&first)));
 }
 
-/// The same for waits that were left to the device or dropped for queue order: how a wait is carried out makes no
-/// difference to its outcome (S1, S6).
+/// The same for waits of the device or by queue order: the class of a wait makes no difference to its outcome
+/// (S1, S6).
 #[test]
 fn elided_wait_for_a_value_before_the_failure_is_fulfilled() {
     for native_waits in ALL_NATIVE_WAITS {
@@ -193,7 +193,7 @@ fn dependants_fail_with_the_failure_that_their_timeline_shows() {
 /// The host fails a timeline while the signal that would move it is on its way. If the signal loses, nothing that
 /// waited for it may end well: an effect whose cause never comes (S1).
 #[test]
-fn dependant_never_succeeds_on_a_timeline_that_never_gets_there() {
+fn dependant_never_succeeds_on_a_timeline_that_never_reaches_its_value() {
     let (here, there) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
     let ([x, y], foreign) = (here.semaphores(), there.semaphore());
     let _subscription = foreign.subscribe(1, {
@@ -210,8 +210,8 @@ fn dependant_never_succeeds_on_a_timeline_that_never_gets_there() {
     assert_eq!(y.query().is_ok(), x.value() >= 1, "x: {x:?}, y: {y:?}");
 }
 
-/// A thread waits for a value that another thread signals at once. A callback of some other timeline that takes its
-/// time is no reason to tell the waiter that its deadline has passed (S1, S13).
+/// A thread waits for a value that another thread signals at once. A slow callback of some other timeline must
+/// not turn that into a passed deadline (S1, S13).
 #[test]
 fn wait_for_a_reached_value_returns_while_another_callback_runs() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -242,7 +242,7 @@ fn wait_for_a_reached_value_returns_while_another_callback_runs() {
     });
 }
 
-/// A wait for any of two timelines ends well if one has its value, though the other has failed (S1).
+/// A wait for any of two timelines succeeds if one has its value, though the other has failed (S1).
 #[test]
 fn wait_for_any_prefers_a_reached_timeline_to_a_failed_one() {
     let rig = Rig::new(1, NativeWaits::None);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What takes its place in a queue without its device: host work that is done early, and markers.
+//! Operations that are queued without work on the device: early actions that are done, and markers.
 
-use hal_semaphore::backend::{Backend, Batch, DeviceSpec, NativeWaits, Submitted};
+use crate::fake::Fake;
+use hal_semaphore::backend::{DeviceSpec, NativeWaits};
 use hal_semaphore::testing::{Job, SoftBackend, device};
 use hal_semaphore::*;
 use std::time::Duration;
@@ -60,14 +61,14 @@ fn chain_goes_to_its_device_without_the_host_on_the_way() {
     let queue = rig.engine.queue(0, 0).unwrap();
     rig.engine.backend().step(queue);
     rig.engine.backend().report(queue);
-    assert_eq!(rig.x.value(), 2, "what was done ahead signals when its waits are reached");
+    assert_eq!(rig.x.value(), 2, "what was done early signals when its waits are reached");
     assert_eq!(rig.reclaimed(), [1, 2]);
     rig.engine.backend().run_until_idle();
     assert_eq!((rig.x.value(), rig.reclaimed()), (6, vec![1, 2, 3, 4, 5, 6]));
 }
 
 #[test]
-fn early_action_that_cannot_be_done_ahead_waits_and_runs_on_the_host() {
+fn early_action_that_cannot_be_done_early_waits_and_runs_on_the_host() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Early(Job::early(2, false)));
@@ -85,7 +86,7 @@ fn early_action_that_cannot_be_done_ahead_waits_and_runs_on_the_host() {
 }
 
 #[test]
-fn operations_that_wait_for_the_host_are_not_asked_ahead() {
+fn operations_that_wait_for_the_host_are_not_tried_early() {
     let rig = Rig::new(device(1));
     rig.link(0, 2, Action::Early(Job::early(2, true)));
     assert!(rig.engine.backend().done_early().is_empty(), "the 1 is not promised");
@@ -96,7 +97,7 @@ fn operations_that_wait_for_the_host_are_not_asked_ahead() {
 }
 
 #[test]
-fn failure_ahead_is_the_operations_own() {
+fn failure_of_an_early_action_is_its_own() {
     let rig = Rig::new(device(1));
     let failure = Failure::new(Code::ResourceExhausted, "no memory");
     let y = Semaphore::new(&rig.engine, 0).unwrap();
@@ -124,7 +125,7 @@ fn waits_may_fail_after_an_early_operation() {
 }
 
 #[test]
-fn marker_that_waits_for_another_queue_is_the_devices_to_wait_for() {
+fn marker_that_waits_for_another_queue_goes_to_the_device() {
     for native_waits in [NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None] {
         let rig = Rig::new(DeviceSpec { native_waits, ..device(2) });
         rig.link(0, 1, Action::Queue(Job::new(1)));
@@ -134,14 +135,14 @@ fn marker_that_waits_for_another_queue_is_the_devices_to_wait_for() {
         assert_eq!(rig.markers(), []);
         rig.engine.backend().run_until_idle();
         assert_eq!(rig.x.value(), 3);
-        let (ran, rode): (&[u64], &[u64]) = if native { (&[1, 2, 3], &[]) } else { (&[1, 3], &[2]) };
-        assert_eq!((rig.engine.backend().tags().as_slice(), rig.markers().as_slice()), (ran, rode));
+        let (ran, coalesced): (&[u64], &[u64]) = if native { (&[1, 2, 3], &[]) } else { (&[1, 3], &[2]) };
+        assert_eq!((rig.engine.backend().tags().as_slice(), rig.markers().as_slice()), (ran, coalesced));
         assert_eq!(rig.engine.backend().violations(), 0);
     }
 }
 
 #[test]
-fn another_queue_waits_natively_for_what_a_marker_follows() {
+fn native_wait_for_a_marker_waits_for_the_work_before_it() {
     let rig = Rig::new(device(2));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Marker(Job::new(2)));
@@ -171,7 +172,7 @@ fn marker_that_is_refused_fails_and_the_queue_goes_on() {
 }
 
 #[test]
-fn markers_take_no_room_and_keep_their_place_in_a_full_queue() {
+fn markers_take_no_capacity_and_keep_their_order_in_a_full_queue() {
     let backend = SoftBackend::new(vec![device(1)]).capacity(1);
     let engine = Engine::new(backend).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
@@ -187,11 +188,11 @@ fn markers_take_no_room_and_keep_their_place_in_a_full_queue() {
 }
 
 #[test]
-fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
-    for ahead in [true, false] {
+fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
+    for early in [true, false] {
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Early(Job::early(2, ahead)));
+        rig.link(0, 2, Action::Early(Job::early(2, early)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
         rig.engine.backend().lose(0, gone());
         assert_eq!(rig.x.failure().unwrap().message(), "gone");
@@ -201,13 +202,13 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
 
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Early(Job::early(2, ahead)));
+        rig.link(0, 2, Action::Early(Job::early(2, early)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
-        rig.link(0, 5, Action::Early(Job::early(5, ahead)));
-        // What is coalesced with the job is the device's to end; what waits for 4 is not.
+        rig.link(0, 5, Action::Early(Job::early(5, early)));
+        // Operations that are coalesced with the job end with the device; those that wait for 4 do not.
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();
-        assert_eq!((unfinished.in_flight, unfinished.host), (if ahead { 3 } else { 1 }, 0));
+        assert_eq!((unfinished.in_flight, unfinished.host), (if early { 3 } else { 1 }, 0));
         rig.engine.backend().run_until_idle_with_host();
         let mut back = rig.reclaimed();
         back.sort_unstable();
@@ -216,34 +217,10 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
     }
 }
 
-/// A backend that panics when it is asked to do something ahead.
-struct Panics(SoftBackend);
-
-impl Backend for Panics {
-    type Timeline = Semaphore;
-    type Work = Job;
-    type Event = <SoftBackend as Backend>::Event;
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { native_waits: NativeWaits::None, ..device(1) }]
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn try_early(&self, _work: &mut Job) -> Result<bool, Failure> {
-        panic!("not that")
-    }
-
-    fn reclaim(&self, ended: backend::Ended<Job>) {
-        self.0.reclaim(ended);
-    }
-}
-
 #[test]
-fn panic_ahead_fails_the_operation() {
-    let engine = Engine::new(Panics(SoftBackend::new(vec![device(1)]))).unwrap();
+fn panic_of_an_early_action_fails_the_operation() {
+    let spec = DeviceSpec { native_waits: NativeWaits::None, ..device(1) };
+    let engine = Fake::new(vec![spec]).on_early(|_: &mut Job| panic!("not that")).start();
     let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
     let action = Action::Early(Job::new(2));
@@ -251,6 +228,6 @@ fn panic_ahead_fails_the_operation() {
     let failure = y.query().unwrap_err();
     assert!(failure.message().contains("not that"), "{failure}");
     assert_eq!(engine.stats().panics, 1);
-    assert_eq!(engine.backend().0.reclaimed().len(), 1, "the work comes back");
+    assert_eq!(engine.backend().reclaimed(), 1, "the work comes back");
     assert!(x.query().is_ok());
 }

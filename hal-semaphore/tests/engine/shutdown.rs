@@ -1,62 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The last things that a device and an engine do: what is asked, what is called, and which failure counts (rules S3, S8, S10).
+//! The end of a device and of an engine: which calls are made, and which failure counts (rules S3, S8, S10).
 
 use crate::callbacks::deep_inside;
+use crate::fake::Fake;
 use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, gone, within};
-use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// A device that has to be asked and never has an answer.
-#[derive(Default)]
-struct Mute {
-    asked: AtomicUsize,
-    completer: OnceLock<Completer>,
-}
-
-impl Backend for Mute {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// A device that has to be asked is lost with all that it had: it is not asked what has ended any more (S10).
+/// A lost device loses its work, and is not polled any more (S10).
 #[test]
-fn lost_device_is_not_asked_what_has_ended() {
-    let engine = Engine::new(Mute::default()).unwrap();
+fn lost_device_is_not_polled() {
+    let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
+    let engine = Fake::<Semaphore, ()>::new(vec![polled]).on_poll(|_, _| ()).start();
     engine.submit(0, Affinity::ANY, &[], &[], Action::Queue(())).unwrap();
     let ask = || {
         engine.poll();
-        engine.backend().asked.swap(0, Ordering::SeqCst)
+        engine.backend().polls.swap(0, Ordering::SeqCst)
     };
     assert_eq!(ask(), 1);
-    engine.backend().completer.get().unwrap().lose(0, gone()).unwrap();
+    engine.backend().completer().lose(0, gone()).unwrap();
     assert_eq!((ask(), engine.occupancy().operations), (0, 0));
 }
 
-/// The last handle on an engine is dropped while its device has a job. The device is asked to stop, and keeps the engine until
-/// it has (S10).
+/// The last handle on an engine is dropped while its device has a job. The device is aborted, and keeps the
+/// engine alive until it has reported (S10).
 #[test]
-fn dropped_engine_asks_its_device_to_stop() {
+fn dropped_engine_aborts_its_device() {
     let rig = Rig::new(1, NativeWaits::None);
     let asked = Arc::new(AtomicUsize::new(0));
     rig.job(0, &[], &[], 1);
@@ -73,10 +46,10 @@ fn dropped_engine_asks_its_device_to_stop() {
     assert_eq!(completer.complete(queue, 1), Err(CompletionError::Gone));
 }
 
-/// A job fails with more jobs behind it than a queue ends at once. The engine is shut down when the first comes back, and has no
-/// time: the others end with the failure that they have, all the same (S3, S10).
+/// A job fails with more jobs behind it than a queue ends in one round. The engine is shut down without any
+/// time when the first is reclaimed: the others end with their own failure all the same (S3, S10).
 #[test]
-fn shutdown_amid_jobs_that_are_about_to_fail_leaves_them_their_failure() {
+fn shutdown_keeps_the_failure_of_jobs_that_are_about_to_fail() {
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::None);
         let gates: [Semaphore; 5] = rig.semaphores();
@@ -105,10 +78,10 @@ fn shutdown_amid_jobs_that_are_about_to_fail_leaves_them_their_failure() {
     });
 }
 
-/// A shutdown whose time is up runs callbacks that no thread has begun. They are called as on a thread that may call them, so
-/// what they call back in turn is called there, too (S8, S10).
+/// A shutdown at its limit runs callbacks that no thread has started. They run as on a thread that may call the
+/// program, so callbacks that they make due run there, too (S8, S10).
 #[test]
-fn callback_that_a_shutdown_runs_may_call_back() {
+fn callback_run_by_a_shutdown_may_call_back() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -117,12 +90,12 @@ fn callback_that_a_shutdown_runs_may_call_back() {
     rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
     assert_eq!(receiver.try_recv(), Ok(false));
     rig.run_until_idle();
-    rig.let_deferred_go();
+    rig.drop_deferred();
 }
 
-/// What the host has done ends, and what it signals has a callback, which takes its time. The engine is not at rest meanwhile (S10).
+/// A host operation ends, and its signal has a slow callback. The engine is not idle meanwhile (S10).
 #[test]
-fn shutdown_waits_for_the_callback_of_what_the_host_has_done() {
+fn shutdown_waits_for_the_callback_of_a_host_operation() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let x = rig.semaphore();
@@ -144,17 +117,17 @@ fn shutdown_waits_for_the_callback_of_what_the_host_has_done() {
     });
 }
 
-/// What a call has to do deep inside of others is left to those; a shutdown there does it before it looks whether the engine is at
-/// rest (S10).
+/// A call deep inside others leaves its work to those; a shutdown there runs it before it checks whether the
+/// engine is idle (S10).
 #[test]
-fn shutdown_deep_inside_other_calls_ends_what_has_not_begun() {
+fn shutdown_deep_inside_other_calls_ends_unstarted_operations() {
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::None);
         let [never, x, y] = rig.semaphores();
         rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
         rig.job(1, &[(&never, 1)], &[(&y, 1)], 2);
         let (sender, receiver) = mpsc::channel();
-        // The callbacks come from an engine of their own, which is at work meanwhile.
+        // The callbacks come from another engine, which is busy meanwhile.
         deep_inside(&Rig::new(1, NativeWaits::None), {
             let rig = rig.clone();
             move || {

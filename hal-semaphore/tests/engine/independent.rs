@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device, a driver and programs by an author who has read the contract and nothing else (rules S5, S6, S9, S10, S13).
+//! A device, a driver and programs that were written against the contract alone (rules S5, S6, S9, S10, S13).
 //!
-//! The device here shares nothing with the ones that the other tests drive. It runs a piece when the test says so and has
-//! room for so many.
+//! The device here shares nothing with the other tests' devices. It runs a job when the test says so, and has a
+//! limited capacity.
 
+use crate::fake::Fake;
+use crate::rig::device;
 use hal_semaphore::backend::{
     Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWait, NativeWaits, Submitted,
 };
@@ -31,8 +33,8 @@ fn within(work: impl FnOnce() + Send + 'static) {
     worker.join().unwrap();
 }
 
-/// A piece of work that the device has.
-struct Piece {
+/// A job on the device.
+struct CardJob {
     epoch: u64,
     name: u32,
     waits: Vec<NativeWait<u32>>,
@@ -40,17 +42,17 @@ struct Piece {
 }
 
 #[derive(Default)]
-struct State {
-    queues: Vec<VecDeque<Piece>>,
+struct CardState {
+    queues: Vec<VecDeque<CardJob>>,
     began: Vec<u32>,
     events: u32,
     reclaimed: Vec<u32>,
-    /// A timeline that each reclaim looks at, and what it saw.
+    /// A timeline that each reclaim reads, and the values that it read.
     looks: Option<Semaphore>,
     saw: Vec<(u32, u64)>,
-    /// How many pieces the next submissions take.
+    /// How many jobs the next submissions accept.
     takes: VecDeque<usize>,
-    /// What the next submission answers, which then takes nothing.
+    /// The answer to the next submission, which then accepts nothing.
     answer: Option<Submitted>,
     /// Runs when the next submission comes.
     when_submitted: Option<Box<dyn FnOnce() + Send>>,
@@ -58,26 +60,26 @@ struct State {
     when_run: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// One device, whose queues share its room.
+/// One device, whose queues share its capacity.
 struct Card {
     queues: usize,
     native_waits: NativeWaits,
-    room: usize,
+    capacity: usize,
     completer: OnceLock<Completer>,
-    state: Mutex<State>,
+    state: Mutex<CardState>,
 }
 
 impl Card {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the oldest piece of a queue off the device.
+    /// Takes the oldest job of a queue off the device.
     fn begin(&self, queue: usize) -> Option<u64> {
         let mut state = self.state();
-        let piece = state.queues[queue].pop_front()?;
-        state.began.push(piece.name);
-        Some(piece.epoch)
+        let job = state.queues[queue].pop_front()?;
+        state.began.push(job.name);
+        Some(job.epoch)
     }
 }
 
@@ -111,14 +113,14 @@ impl Backend for Card {
             return answer;
         }
         let takes = state.takes.pop_front().unwrap_or(usize::MAX);
-        for (count, piece) in batch.iter().enumerate() {
+        for (count, job) in batch.iter().enumerate() {
             let taken: usize = state.queues.iter().map(VecDeque::len).sum();
-            if count >= takes || taken >= self.room {
+            if count >= takes || taken >= self.capacity {
                 return Submitted::full(count);
             }
-            let (name, waits) = (piece.work.as_ref().map_or(0, |name| *name), piece.waits.to_vec());
-            let piece = Piece { epoch: piece.epoch, name, waits, event: piece.event.copied() };
-            state.queues[queue.index()].push_back(piece);
+            let (name, waits) = (job.work.as_ref().map_or(0, |name| *name), job.waits.to_vec());
+            let job = CardJob { epoch: job.epoch, name, waits, event: job.event.copied() };
+            state.queues[queue.index()].push_back(job);
         }
         Submitted::all()
     }
@@ -141,13 +143,14 @@ impl Backend for Card {
 
 /// An engine over a [`Card`].
 #[derive(Clone)]
-struct Desk(Engine<Card>);
+struct CardSetup(Engine<Card>);
 
-impl Desk {
-    fn new(queues: usize, native_waits: NativeWaits, room: usize) -> Self {
-        let state = State { queues: (0..queues).map(|_| VecDeque::new()).collect(), ..State::default() };
+impl CardSetup {
+    fn new(queues: usize, native_waits: NativeWaits, capacity: usize) -> Self {
+        let state =
+            CardState { queues: (0..queues).map(|_| VecDeque::new()).collect(), ..CardState::default() };
         let (completer, state) = (OnceLock::new(), Mutex::new(state));
-        Self(Engine::new(Card { queues, native_waits, room, completer, state }).unwrap())
+        Self(Engine::new(Card { queues, native_waits, capacity, completer, state }).unwrap())
     }
 
     fn card(&self) -> &Card {
@@ -183,7 +186,7 @@ impl Desk {
         self.completer().fail(self.0.queue(0, queue).unwrap(), epoch, failure.clone()).unwrap();
     }
 
-    /// The oldest piece of a queue begins, ends and is reported. Returns whether there was one.
+    /// The oldest job of a queue starts, ends and is reported. Returns whether there was one.
     fn step(&self, queue: usize) -> bool {
         let began = self.card().begin(queue);
         if let Some(epoch) = began {
@@ -193,7 +196,7 @@ impl Desk {
     }
 }
 
-/// A clock by which it is late as soon as a callback has begun.
+/// A clock whose deadlines pass as soon as a callback has started.
 #[derive(Clone, Default)]
 struct LateOnceCalled(Arc<AtomicBool>);
 
@@ -205,7 +208,7 @@ impl LateOnceCalled {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    fn shut_down(&self, desk: &Desk) -> Result<(), Unfinished> {
+    fn shut_down(&self, desk: &CardSetup) -> Result<(), Unfinished> {
         desk.0.shut_down(self, Duration::ZERO, Self::LATE)
     }
 }
@@ -220,11 +223,11 @@ impl Clock for LateOnceCalled {
     }
 }
 
-/// The only piece of a queue comes to a device that another queue has filled for long. It has its turn after a few of the
+/// The only job of a queue comes to a device that another queue has filled for long. It runs after a few of the
 /// other's, not after all of them (S13).
 #[test]
-fn one_piece_does_not_wait_for_all_of_another_queue() {
-    let desk = Desk::new(2, NativeWaits::None, 4);
+fn one_job_does_not_wait_for_all_of_another_queue() {
+    let desk = CardSetup::new(2, NativeWaits::None, 4);
     for _ in 0..2000 {
         desk.submit(0, &[], &[], Action::Queue(0));
     }
@@ -233,10 +236,10 @@ fn one_piece_does_not_wait_for_all_of_another_queue() {
     assert!(before < 10, "it ran after {before} of the other queue");
 }
 
-/// Three queues that all have more than the device has room for share it (S13).
+/// Three queues that all have more jobs than the device has capacity share it (S13).
 #[test]
-fn queues_of_a_full_device_share_its_room() {
-    let desk = Desk::new(3, NativeWaits::None, 6);
+fn queues_of_a_full_device_share_its_capacity() {
+    let desk = CardSetup::new(3, NativeWaits::None, 6);
     for queue in 0..3 {
         for _ in 0..1000 {
             desk.submit(queue, &[], &[], Action::Queue(u32::try_from(queue).unwrap()));
@@ -244,7 +247,7 @@ fn queues_of_a_full_device_share_its_room() {
     }
     for _ in 0..300 {
         for queue in 0..3 {
-            // At first one of them has all the room.
+            // At first one of them has all the capacity.
             let _ = desk.step(queue);
         }
     }
@@ -255,10 +258,10 @@ fn queues_of_a_full_device_share_its_room() {
     }
 }
 
-/// The same where the device says that it has room as soon as it begins something, which ends later (S13).
+/// The same if the device calls `unblock` as soon as it starts something, which ends later (S13).
 #[test]
-fn room_that_is_made_by_word_of_it_is_shared() {
-    let desk = Desk::new(2, NativeWaits::None, 4);
+fn capacity_announced_by_unblock_is_shared() {
+    let desk = CardSetup::new(2, NativeWaits::None, 4);
     for name in 0..2 {
         for _ in 0..1000 {
             desk.submit(name, &[], &[], Action::Queue(u32::try_from(name).unwrap()));
@@ -279,14 +282,14 @@ fn room_that_is_made_by_word_of_it_is_shared() {
     assert!(ones * 10 > began.len(), "{ones} of {} were the second queue's", began.len());
 }
 
-/// An operation names one signal twice, goes to a full device and comes back. A later native wait for it waits for
-/// the event that it records then, and not for one that it had before (S6).
+/// An operation names one signal twice, goes to a full device and returns. A later native wait for it waits for
+/// the event that it records then, and not for its earlier one (S6).
 #[test]
 fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
-    let desk = Desk::new(2, NativeWaits::Events, usize::MAX);
+    let desk = CardSetup::new(2, NativeWaits::Events, usize::MAX);
     let (x, gate) = (desk.semaphore(), desk.semaphore());
-    // Values that the other queue reaches first: where in its memory the timeline keeps what it knows is another place when
-    // the device refuses the operation than when it was handed over.
+    // The other queue reaches values first, so that the timeline's promises lie elsewhere in memory when the
+    // device refuses the operation than when it was handed over.
     for value in 1..=4 {
         desk.submit(1, &[], &[(&x, value)], Action::Queue(0));
     }
@@ -304,7 +307,7 @@ fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
     desk.card().state().takes.clear();
     assert_eq!(desk.submit(1, &[(&x, 5)], &[], Action::Queue(3)).waits.native, 1);
     let state = desk.card().state();
-    let named = |queue: usize, name| state.queues[queue].iter().find(|piece| piece.name == name).unwrap();
+    let named = |queue: usize, name| state.queues[queue].iter().find(|job| job.name == name).unwrap();
     assert!(named(0, 1).event.is_some());
     assert_eq!(named(1, 3).waits[0].event, named(0, 1).event);
     drop(state);
@@ -313,12 +316,13 @@ fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
     assert_eq!((occupancy.operations, occupancy.events), (0, occupancy.idle_events));
 }
 
-/// An operation signals a timeline of its engine and one of another. A callback on the first waits for the second: the other
-/// engine hears of it all the same (S9, S13).
+/// An operation signals a timeline of its engine and one of another. A callback on the first waits for the
+/// second, which is delivered all the same (S9, S13).
 #[test]
 fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
     within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let (x, far) = (desk.semaphore(), other.semaphore());
         desk.submit(0, &[], &[(&x, 1), (&far, 1)], Action::Queue(1));
         let seen = Arc::new(AtomicBool::new(false));
@@ -338,7 +342,8 @@ fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
 #[test]
 fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
     within(|| {
-        let (desk, other) = (Desk::new(2, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(2, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         for queue in 0..2 {
             desk.submit(queue, &[], &[(&far, queue as u64 + 1)], Action::Queue(1));
@@ -366,7 +371,8 @@ fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
 #[test]
 fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
     within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let (near, far) = (other.semaphore(), other.semaphore());
         desk.submit(0, &[], &[(&near, 1), (&far, 1)], Action::Queue(1));
         let seen = Arc::new(AtomicBool::new(false));
@@ -382,12 +388,13 @@ fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
     });
 }
 
-/// Forty steps of another engine's timeline are told by one report. A callback on one of the first waits for the last: not all
-/// of them are told by the thread that calls back, and all are told in their order.
+/// One report makes forty deliveries to another engine's timeline. A callback on one of the first waits for the
+/// last: the thread that runs the callback does not make all deliveries, and all are made in order.
 #[test]
 fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
     within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 99), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 99), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         for value in 1..=40 {
             desk.submit(0, &[], &[(&far, value)], Action::Queue(1));
@@ -405,12 +412,14 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
     });
 }
 
-/// Two operations end together, and one of them signals another engine, whose waiter takes its time. The other operation has
-/// no waiter to tell, and its work comes back at once (S13); what the first holds comes when its signal can be seen (S5).
+/// Two operations end together, and one of them signals another engine, which has a slow waiter. The other
+/// operation has no delivery, and its work is reclaimed at once (S13); the first is reclaimed when its signal
+/// is visible (S5).
 #[test]
 fn slow_waiter_keeps_no_work() {
     within(|| {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         desk.card().state().looks = Some(far.clone());
         desk.submit(0, &[], &[(&far, 1)], Action::Queue(1));
@@ -425,12 +434,14 @@ fn slow_waiter_keeps_no_work() {
     });
 }
 
-/// Two queues signal one timeline of another engine. The thread that tells it of the first signal is kept by a callback. The second
-/// is told all the same, and the work of each comes back when its signal can be seen (S5).
+/// Two queues signal one timeline of another engine. A callback stops the thread that delivers the first
+/// signal. The second is delivered all the same, and the work of each is reclaimed when its signal is visible
+/// (S5).
 #[test]
-fn work_comes_back_after_its_signal_though_a_callback_takes_its_time() {
+fn work_is_reclaimed_after_its_signal_though_a_callback_takes_long() {
     within(|| {
-        let (desk, other) = (Desk::new(2, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(2, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         desk.card().state().looks = Some(far.clone());
         desk.submit(0, &[], &[(&far, 1)], Action::Queue(1));
@@ -451,11 +462,11 @@ fn work_comes_back_after_its_signal_though_a_callback_takes_its_time() {
     });
 }
 
-/// A queue's work has been reported before what it waited for. More work comes to that queue, which will signal the same
-/// timeline. What was waited for ends, and the queue goes on (S6).
+/// A queue's work was reported before its dependency. More work is queued there, which will signal the same
+/// timeline. The dependency ends, and the queue continues (S6).
 #[test]
-fn later_signal_of_a_gated_queue_does_not_keep_it() {
-    let desk = Desk::new(2, NativeWaits::Epochs, 9);
+fn later_signal_does_not_keep_a_queue_gated() {
+    let desk = CardSetup::new(2, NativeWaits::Epochs, 9);
     let (x, y) = (desk.semaphore(), desk.semaphore());
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
     desk.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
@@ -468,11 +479,11 @@ fn later_signal_of_a_gated_queue_does_not_keep_it() {
     assert_eq!(x.query().unwrap(), 2);
 }
 
-/// A full queue has one piece on the device, which ends before what it waited for. When that has ended, too, the queue has
-/// room for the next (S13).
+/// A full queue has one job on the device, which ends before its dependency. When that has ended, too, the
+/// device takes the queue's next job (S13).
 #[test]
-fn queue_that_was_kept_by_another_has_room_when_that_has_ended() {
-    let desk = Desk::new(2, NativeWaits::Epochs, 2);
+fn queue_kept_full_by_another_resumes_when_that_has_ended() {
+    let desk = CardSetup::new(2, NativeWaits::Epochs, 2);
     let x = desk.semaphore();
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
     desk.submit(1, &[(&x, 1)], &[], Action::Queue(2));
@@ -484,10 +495,11 @@ fn queue_that_was_kept_by_another_has_room_when_that_has_ended() {
     assert_eq!(desk.0.occupancy().operations, 0);
 }
 
-/// What an operation waited for has failed, and so has the operation by itself. Its own failure is what its signals say (S3).
+/// An operation's dependency has failed, and so has the operation by itself. Its signals fail with its own
+/// failure (S3).
 #[test]
-fn own_failure_counts_before_that_of_what_was_waited_for() {
-    let desk = Desk::new(2, NativeWaits::Epochs, 9);
+fn own_failure_counts_before_that_of_a_dependency() {
+    let desk = CardSetup::new(2, NativeWaits::Epochs, 9);
     let (x, y) = (desk.semaphore(), desk.semaphore());
     desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
     desk.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
@@ -498,11 +510,11 @@ fn own_failure_counts_before_that_of_what_was_waited_for() {
     assert!(y.query().unwrap_err().same_root(&own));
 }
 
-/// A device is lost while it looks at an operation that it cannot take at all. The operation fails with the reason that the
-/// backend gave for it, and what comes later with the loss (S3).
+/// A device is lost while it refuses an operation. The operation fails with the backend's refusal, and later
+/// ones with the loss (S3).
 #[test]
 fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
-    let desk = Desk::new(1, NativeWaits::None, 9);
+    let desk = CardSetup::new(1, NativeWaits::None, 9);
     let (x, y) = (desk.semaphore(), desk.semaphore());
     let [refusal, loss] = ["too wide", "unplugged"].map(|words| Failure::new(Code::Unavailable, words));
     let mut state = desk.card().state();
@@ -518,12 +530,12 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
     assert!(y.query().unwrap_err().same_root(&loss));
 }
 
-/// Many operations wait for one value. The first that goes on fails the timeline. Its value had come before, so that the
-/// others go on as well, however many they are (S1).
+/// Many operations wait for one value. The first that is released fails the timeline. The value came before
+/// that, so the others are released as well, however many they are (S1).
 #[test]
-fn failure_after_the_value_spares_those_that_were_not_released_yet() {
+fn failure_after_the_value_spares_waits_not_released_yet() {
     const MANY: u64 = 500;
-    let desk = Desk::new(1, NativeWaits::None, 9);
+    let desk = CardSetup::new(1, NativeWaits::None, 9);
     let x = desk.semaphore();
     desk.card().state().when_run = Some(Box::new({
         let x = x.clone();
@@ -538,11 +550,11 @@ fn failure_after_the_value_spares_those_that_were_not_released_yet() {
     assert_eq!((stats.succeeded, stats.failed), (MANY, 0));
 }
 
-/// A program holds a lock while it cancels an operation, and a callback of the operation's wants it, too (S8).
+/// A program holds a lock while it cancels an operation whose callback wants the lock, too (S8).
 #[test]
 fn program_may_hold_its_lock_while_it_cancels() {
     within(|| {
-        let desk = Desk::new(1, NativeWaits::None, 9);
+        let desk = CardSetup::new(1, NativeWaits::None, 9);
         let (gate, ended) = (desk.semaphore(), desk.semaphore());
         let ticket = desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1)).ticket;
         let lock = Arc::new(Mutex::new(()));
@@ -567,7 +579,8 @@ fn program_may_hold_its_lock_while_it_cancels() {
 fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
     for elsewhere in [false, true] {
         within(move || {
-            let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+            let (desk, other) =
+                (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
             let gate = desk.semaphore();
             let ended = if elsewhere { other.semaphore() } else { desk.semaphore() };
             desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
@@ -590,12 +603,12 @@ fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
     }
 }
 
-/// A program shuts its engine down under a lock that a callback wants, too. Another thread calls it, and the shutdown ends at its
-/// limit (S10).
+/// A program shuts its engine down under a lock that a callback wants, too. Another thread runs the callback,
+/// and the shutdown ends at its limit (S10).
 #[test]
 fn program_may_hold_its_lock_while_it_shuts_down() {
     within(|| {
-        let desk = Desk::new(1, NativeWaits::None, 9);
+        let desk = CardSetup::new(1, NativeWaits::None, 9);
         let (gate, ended) = (desk.semaphore(), desk.semaphore());
         desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
         let lock = Arc::new(Mutex::new(()));
@@ -617,12 +630,13 @@ fn program_may_hold_its_lock_while_it_shuts_down() {
     });
 }
 
-/// Two engines that wait for each other link by link: a long chain needs little stack, and is done when the call that set
-/// it going returns.
+/// Two engines wait for each other link by link: a long chain needs little stack, and has ended when the call
+/// that started it returns.
 #[test]
 fn chain_between_two_engines_ends_on_a_small_stack() {
     let chain = || {
-        let (desk, other) = (Desk::new(1, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let (desk, other) =
+            (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let (near, far) = (desk.semaphore(), other.semaphore());
         for value in 1..=5000 {
             desk.submit(0, &[(&near, value)], &[(&far, value)], Action::Barrier);
@@ -634,10 +648,10 @@ fn chain_between_two_engines_ends_on_a_small_stack() {
     std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
 }
 
-/// A timeline is registered at more than any can reach: it stands at the limit (S1).
+/// A timeline that is registered past the largest value is at the largest value (S1).
 #[test]
-fn timeline_that_is_registered_past_the_limit_stands_at_it() {
-    let desk = Desk::new(1, NativeWaits::None, 9);
+fn timeline_registered_past_the_limit_is_at_the_limit() {
+    let desk = CardSetup::new(1, NativeWaits::None, 9);
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
         assert_eq!(desk.0.register(value).query().unwrap(), MAX_VALUE, "{value:#x}");
     }
@@ -645,25 +659,25 @@ fn timeline_that_is_registered_past_the_limit_stands_at_it() {
 
 /// A timeline of the engine, or one of a driver that counts as far as it likes.
 #[derive(Clone)]
-enum Line {
+enum AnyTimeline {
     Own(Arc<Registration>),
     Far(Arc<Mutex<Vec<Subscriber>>>),
 }
 
-impl Timeline for Line {
+impl Timeline for AnyTimeline {
     type Subscription = ();
 
     fn registration(&self) -> Option<&Registration> {
         match self {
-            Line::Own(registration) => Some(registration),
-            Line::Far(_) => None,
+            AnyTimeline::Own(registration) => Some(registration),
+            AnyTimeline::Far(_) => None,
         }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Line::Own(registration) => Arc::as_ptr(registration).addr(),
-            Line::Far(watchers) => Arc::as_ptr(watchers).addr(),
+            AnyTimeline::Own(registration) => Arc::as_ptr(registration).addr(),
+            AnyTimeline::Far(subscribers) => Arc::as_ptr(subscribers).addr(),
         }
     }
 
@@ -677,42 +691,25 @@ impl Timeline for Line {
 
     fn deliver(&self, _state: Result<u64, &Failure>) {}
 
-    fn subscribe(&self, _value: u64, watcher: Subscriber) {
-        if let Line::Far(watchers) = self {
-            watchers.lock().unwrap().push(watcher);
+    fn subscribe(&self, _value: u64, subscriber: Subscriber) {
+        if let AnyTimeline::Far(subscribers) = self {
+            subscribers.lock().unwrap().push(subscriber);
         }
     }
 }
 
-/// A device that has nothing to do.
-struct Idle;
-
-impl Backend for Idle {
-    type Timeline = Line;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        let native_waits = NativeWaits::None;
-        vec![DeviceSpec { queues: 1, native_waits, peers: Vec::new(), completion: Completion::Callback }]
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-}
-
-/// Another driver counts further than this engine does. What waits for less goes on (S9).
+/// Another driver counts further than this engine. Waits for smaller values are released (S9).
 #[test]
 fn foreign_timeline_may_be_past_the_limit() {
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
-        let engine = Engine::new(Idle).unwrap();
-        let watchers = Arc::new(Mutex::default());
-        let (far, own) = (Line::Far(watchers.clone()), Line::Own(Arc::new(engine.register(0))));
+        let engine = Fake::<AnyTimeline, ()>::new(vec![device(1, NativeWaits::None)]).start();
+        let subscribers = Arc::new(Mutex::default());
+        let (far, own) =
+            (AnyTimeline::Far(subscribers.clone()), AnyTimeline::Own(Arc::new(engine.register(0))));
         let (waits, signals) = ([(far, 1)], [(own.clone(), 1)]);
         engine.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
-        let watcher = watchers.lock().unwrap().pop().unwrap();
-        watcher.notify(Ok(value));
+        let subscriber = subscribers.lock().unwrap().pop().unwrap();
+        subscriber.notify(Ok(value));
         assert_eq!(own.value(), 1, "{value:#x}");
     }
 }

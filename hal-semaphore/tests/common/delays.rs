@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _};
 use std::time::Duration;
 
-/// How long a thread was ready to run and did not, by Linux's `schedstat`; nothing on a kernel that does not say. A lock
-/// that a thread sleeps for does not count.
+/// How long a thread was ready to run and did not, by Linux's `schedstat`; `None` on other kernels. A lock that
+/// a thread sleeps for does not count.
 pub(crate) struct Delays(Option<File>);
 
 impl Delays {
-    /// Of the thread that asks, wherever the answer is read then.
+    /// Of the calling thread, wherever the file is read later.
     pub(crate) fn of_this_thread() -> Self {
         Self(File::open("/proc/thread-self/schedstat").ok())
     }

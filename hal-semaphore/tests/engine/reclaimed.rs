@@ -1,48 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What comes back to the backend when an operation has ended: its work, and where it ran (rule S5).
+//! Reclaim: an ended operation returns its work, and the point at which it ran (rule S5).
 
+use crate::fake::Fake;
 use crate::rig::{device, gone};
-use hal_semaphore::backend::{Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted};
+use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
-use std::sync::{Mutex, OnceLock};
-
-/// The number of a job, and the queue and the epoch at which it ran.
-type Returned = (Option<u64>, Option<(usize, u64)>);
-
-/// A device whose work ends when the test says so. It writes down what comes back.
-#[derive(Default)]
-struct Recorder {
-    completer: OnceLock<Completer>,
-    returned: Mutex<Vec<Returned>>,
-}
-
-impl Backend for Recorder {
-    type Timeline = Semaphore;
-    type Work = u64;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(2, NativeWaits::Epochs)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn reclaim(&self, ended: Ended<u64>) {
-        let point = ended.point.map(|point| (point.queue.ordinal(), point.epoch));
-        self.returned.lock().unwrap().push((ended.work, point));
-    }
-}
 
 #[test]
-fn ended_operation_gives_back_its_work_and_where_it_ran_if_it_has_either() {
-    let engine = Engine::new(Recorder::default()).unwrap();
+fn ended_operation_is_reclaimed_with_its_work_and_point_if_it_has_either() {
+    let engine = Fake::<Semaphore, u64>::new(vec![device(2, NativeWaits::Epochs)]).start();
     let [x, never] = [0, 0].map(|value| Semaphore::new(&engine, value).unwrap());
     let submit = |queue, waits: &[(&Semaphore, u64)], signals: &[(&Semaphore, u64)], action| {
         let owned = |values: &[(&Semaphore, u64)]| -> Vec<(Semaphore, u64)> {
@@ -50,9 +17,13 @@ fn ended_operation_gives_back_its_work_and_where_it_ran_if_it_has_either() {
         };
         engine.submit(0, Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap().ticket
     };
-    let completer = engine.backend().completer.get().unwrap();
+    let completer = engine.backend().completer();
     let report = |queue, epoch| completer.complete(engine.queue(0, queue).unwrap(), epoch).unwrap();
-    let returned = || std::mem::take(&mut *engine.backend().returned.lock().unwrap());
+    let returned = || {
+        let ended = std::mem::take(&mut *engine.backend().ended.lock().unwrap());
+        let at = |point: Point| (point.queue.ordinal(), point.epoch);
+        ended.into_iter().map(|ended| (ended.work, ended.point.map(at))).collect::<Vec<_>>()
+    };
 
     submit(0, &[], &[(&x, 1)], Action::Queue(1));
     report(0, 1);

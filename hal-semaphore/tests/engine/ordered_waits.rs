@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations of several waits, one of which work of their own queue covers while another is open (rules S1, S3, S5, S7).
+//! Operations of several waits, one of which work of their own queue covers while another is open (rules S1,
+//! S3, S5, S7).
 
 use crate::rig::{Devices, Job, Rig, broken, device};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
 
-/// Waits of one queue that a job covers all at once, more than one hold of a lock takes: a failure reaches each of their
-/// operations, and none is left behind.
+/// Waits of one queue that a job covers all at once, more than one hold of a lock takes: a failure reaches each
+/// of their operations, and none is left behind.
 #[test]
-fn failure_reaches_each_of_many_operations_whose_wait_was_covered() {
+fn failure_reaches_each_of_many_operations_whose_wait_was_satisfied_by_order() {
     for count in [1, 2, 63, 64, 65, 200] {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
@@ -34,7 +35,7 @@ fn failure_reaches_each_of_many_operations_whose_wait_was_covered() {
 
 /// The value comes before the failure: the wait is fulfilled (S1).
 #[test]
-fn covered_wait_whose_value_came_before_the_failure_is_fulfilled() {
+fn ordered_wait_whose_value_came_before_the_failure_is_fulfilled() {
     let rig = Rig::new(1, NativeWaits::None);
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[(&x, 1), (&x, 2), (&y, 1)], &[(&z, 1)], 2);
@@ -48,10 +49,10 @@ fn covered_wait_whose_value_came_before_the_failure_is_fulfilled() {
     rig.assert_idle();
 }
 
-/// Work that may be done early has a wait that is covered by its queue and hears of a failure; it is not done early, and waits for
-/// the same value on the host: it begins once, when all is reached.
+/// Work that may be done early has a wait that is covered by its queue and hears of a failure; it is not done
+/// early, and waits for the same value on the host: it begins once, when all is reached.
 #[test]
-fn early_work_that_is_put_back_counts_each_wait_once() {
+fn early_action_that_was_not_done_counts_each_wait_once() {
     for fails in [false, true] {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
@@ -74,9 +75,10 @@ fn early_work_that_is_put_back_counts_each_wait_once() {
     }
 }
 
-/// A wait that is left to the host by a cover and whose operation is cancelled is gone from the timeline: nothing stays.
+/// A wait that is left to the host by a cover and whose operation is cancelled is gone from the timeline:
+/// nothing stays.
 #[test]
-fn cancelled_operations_leave_nothing_with_what_covered_them() {
+fn cancelled_operations_leave_nothing_at_their_dependencies() {
     for (queues, others) in [(1, 0), (12, 11)] {
         let rig = Rig::new(queues, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
@@ -97,9 +99,10 @@ fn cancelled_operations_leave_nothing_with_what_covered_them() {
     }
 }
 
-/// A chain of markers, barriers and jobs across a failing link: what is behind it fails with its cause, what is before it does not.
+/// A chain of markers, barriers and jobs across a failing link: what is behind it fails with its cause, what is
+/// before it does not.
 #[test]
-fn held_chain_that_is_routed_at_once_ends_in_its_order() {
+fn blocked_chain_that_is_routed_at_once_ends_in_order() {
     for length in [3_u64, 63, 64, 65, 130, 5000] {
         let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
         let x = rig.semaphore();
