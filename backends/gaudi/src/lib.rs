@@ -23,15 +23,8 @@
 //!
 //! A card is open once in a process: devices that are opened for the same card share it, each with queues of its own.
 //!
-//! # Parameters
-//!
-//! | parameter | default | what it does |
-//! |---|---|---|
-//! | `open_timeout=SECONDS` | 130 | how long to wait for a card that is being reset |
-//! | `timeout=SECONDS` | the kernel's | how long a submission may take before the kernel resets the card |
-//! | `in_flight=N` | what the kernel takes | how many submissions may be in flight |
-//!
-//! The sharing of memory between cards and processes has [settings of its own](ipc), and an emulated card those of its emulator.
+//! [`Gaudi::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/gaudi.md` has their table. An
+//! emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
 //!
 //! # Where things are
 //!
@@ -67,7 +60,7 @@ pub use info::Info;
 
 use device::Settings;
 use dma::CardTransfers;
-use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
 use hal_kernel::cards::{CardHandle, NamedCard};
 use hal_kernel::{Emulation, Linux, NoEmulation, System};
@@ -88,6 +81,53 @@ impl<E> fmt::Debug for Gaudi<E> {
         f.write_str("Gaudi")
     }
 }
+
+/// The parameters of every card.
+const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "open_timeout",
+        values: "SECONDS",
+        default: "130",
+        effect: "how long to wait for a card that is being reset",
+    },
+    Parameter {
+        name: "timeout",
+        values: "SECONDS",
+        default: "the kernel's: 30; 600 on Gaudi",
+        effect: "how long a submission may take; then the kernel resets the card",
+    },
+    Parameter {
+        name: "in_flight",
+        values: "N",
+        default: "63; 1024 on Gaudi",
+        effect: "how many submissions may be in flight",
+    },
+    Parameter {
+        name: "dmabuf",
+        values: "on|off",
+        default: "on",
+        effect: "whether memory is [shared](#memory-for-others) at all",
+    },
+    Parameter {
+        name: "mapped_dmabuf",
+        values: "on|off",
+        default: "on",
+        effect: "whether a part of an allocation can be exported, if the card can",
+    },
+    Parameter { name: "dmabuf_cache", values: "N", default: "64", effect: "how many imports are kept" },
+    Parameter {
+        name: "max_devices",
+        values: "N",
+        default: "8",
+        effect: "between how many cards there may be channels",
+    },
+    Parameter {
+        name: "peer_timeout",
+        values: "SECONDS",
+        default: "30",
+        effect: "how long an exporter may take to answer, if bytes go through the host",
+    },
+];
 
 /// How many seconds a card that is being reset is waited for. The kernel gives the firmware 25 to 85 s to come up, and 10 s and
 /// 30 s for what it loads then.
@@ -131,6 +171,7 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
 
     const NAME: &'static str = CARDS.driver;
     const FULL_NAME: &'static str = "Intel Gaudi (habanalabs kernel driver, or an emulator of it)";
+    const PARAMETERS: &'static [Parameter] = PARAMETERS;
 
     fn create() -> Self {
         Self(PhantomData)
@@ -156,13 +197,12 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let common = "- queues: 2, and 4 on the first generation, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, \
-                      in_flight, dmabuf, mapped_dmabuf, dmabuf_cache, max_devices, peer_timeout";
-        if info.path == EMULATED {
+        let queues = "2, and 4 on the first generation, in order, waiting for each other on the card";
+        if CARDS.is_emulated(info) {
             return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 2 unless cards= says otherwise, as \
-                 {EMULATED}/0, {EMULATED}/1\n- executables: {} and IREE's host executables\n{common}, and the emulator's: cards, \
-                 generation, dram, register, abi, workers, schedule, seed, speed, machine, fault",
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 2 unless cards= says \
+                 otherwise, as {EMULATED}/0, {EMULATED}/1\n- executables: {} and IREE's host executables\n- queues: \
+                 {queues}",
                 info.name,
                 executable::FORMAT
             );
@@ -170,10 +210,15 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
         let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
         let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
         format!(
-            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n{common}",
+            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n- queues: \
+             {queues}",
             info.name,
             executable::FORMAT
         )
+    }
+
+    fn parameters(&self, info: &DeviceInfo) -> Vec<Parameter> {
+        CARDS.parameters::<E, _>(info, PARAMETERS)
     }
 }
 
@@ -222,27 +267,10 @@ mod tests {
 
     /// A parameter, often one that there is, with a value that is often one that it takes.
     fn pair() -> impl Strategy<Value = String> {
-        let keys = [
-            "cards",
-            "generation",
-            "dram",
-            "register",
-            "abi",
-            "hz",
-            "workers",
-            "schedule",
-            "seed",
-            "speed",
-            "machine",
-            "fault",
-            "timeout",
-            "in_flight",
-            "dmabuf",
-            "mapped_dmabuf",
-            "dmabuf_cache",
-            "max_devices",
-            "peer_timeout",
-        ];
+        // `fuzz_uris_of_any_kind_open_or_are_refused` gives `open_timeout` itself.
+        let emulated = <emulator_gaudi::Emulated as Emulation<_>>::PARAMETERS;
+        let names = PARAMETERS.iter().chain(emulated).map(|parameter| parameter.name);
+        let keys: Vec<&str> = names.filter(|name| *name != "open_timeout").collect();
         let values = [
             "0",
             "1",
@@ -254,7 +282,6 @@ mod tests {
             "2gib",
             "on",
             "off",
-            "yes",
             "gaudi1",
             "gaudi2",
             "old",
@@ -269,8 +296,7 @@ mod tests {
             "=",
             "%00",
         ];
-        let key =
-            prop_oneof![8 => prop::sample::select(keys.to_vec()).prop_map(str::to_owned), 1 => "[a-z_]{0,9}"];
+        let key = prop_oneof![8 => prop::sample::select(keys).prop_map(str::to_owned), 1 => "[a-z_]{0,9}"];
         let value =
             prop_oneof![8 => prop::sample::select(values.to_vec()).prop_map(str::to_owned), 1 => ".{0,9}"];
         (key, value, any::<bool>())

@@ -85,11 +85,11 @@ fn part_is_exported_where_the_card_can_and_the_settings_allow() {
         let expected = bytes(&pattern(LENGTH, 3));
         assert!(contents(two.ipc(), target.address(), 4096) == expected[8192..12288], "{uri}");
     }
-    let whole = open(&machine("generation=gaudi2&mapped_dmabuf=no"));
+    let whole = open(&machine("generation=gaudi2&mapped_dmabuf=off"));
     let memory = filled(whole.ipc(), LENGTH, 3);
     let refused = whole.ipc().export(&memory, 8192, 4096).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("mapped_dmabuf=no"), "{refused}");
+    assert!(refused.message().contains("mapped_dmabuf=off"), "{refused}");
     assert!(whole.ipc().export(&memory, 0, 4096).is_ok());
     // Older drivers look at the whole allocation, whatever the offset says.
     let older = open(&machine("generation=gaudi2&abi=old"));
@@ -142,7 +142,7 @@ fn range_that_cannot_be_shared_is_refused() {
     assert_eq!(code(100, 4096), Code::InvalidArgument);
     assert_eq!(code(LENGTH, 4096), Code::OutOfRange);
     assert_eq!(code(u64::MAX, 4096), Code::OutOfRange);
-    let off = open(&machine("dmabuf=no"));
+    let off = open(&machine("dmabuf=off"));
     let memory = filled(off.ipc(), 4096, 1);
     assert_eq!(off.ipc().export(&memory, 0, 4096).unwrap_err().code(), Code::FailedPrecondition);
     assert!(try_open(&machine("dmabuf=perhaps")).is_err());

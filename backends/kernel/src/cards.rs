@@ -16,7 +16,7 @@
 use crate::emulation::{EmulatedCard, Emulation};
 use crate::system::{Errno, System, borrow};
 use crate::{CardKey, Linux};
-use hal_backend::{Code, DeviceInfo, Failure, Parameters};
+use hal_backend::{Code, DeviceInfo, Failure, Parameter, Parameters};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -220,6 +220,7 @@ impl CardClass {
             return self.adopt::<E, P>(number);
         }
         if let Some((kind, number)) = self.emulated(path)? {
+            parameters.declare(E::PARAMETERS);
             return E::find(kind, number, parameters).map(NamedCard::from);
         }
         let node = if path.starts_with('/') { path.into() } else { self.find(&list(&Linux)?, path)?.node };
@@ -243,6 +244,20 @@ impl CardClass {
     /// A card of the system that this runs on, which another process may emulate.
     fn of_system<E: Emulation<P>, P: ?Sized>(handle: CardHandle) -> Result<NamedCard<P>, Failure> {
         Ok(NamedCard { system: Arc::new(Linux), handle, programs: E::supervisor()?, workers: None })
+    }
+
+    /// The parameters of a listed device: the driver's, and the emulation's if the device is emulated.
+    pub fn parameters<E: Emulation<P>, P: ?Sized>(
+        &self,
+        info: &DeviceInfo,
+        own: &[Parameter],
+    ) -> Vec<Parameter> {
+        if self.is_emulated(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
+    }
+
+    /// Whether a listed device is an emulated one.
+    pub fn is_emulated(&self, info: &DeviceInfo) -> bool {
+        matches!(self.emulated(&info.path), Ok(Some(_)))
     }
 
     /// The devices to enumerate: the cards that the system lists, then the emulated ones.

@@ -7,18 +7,21 @@
 //! [`NoEmulation`], which lists no emulated card and answers with how to get one.
 
 use crate::system::System;
-use hal_backend::{Code, DeviceInfo, Failure, HostProgram, Parameters};
+use hal_backend::{Code, DeviceInfo, Failure, HostProgram, Parameter, Parameters};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Emulated cards of one driver. `P` is what the driver asks of them to run host programs, if they do.
 pub trait Emulation<P: ?Sized>: Send + Sync + 'static {
+    /// The parameters that [`find`](Self::find) takes, beside the driver's own.
+    const PARAMETERS: &'static [Parameter];
+
     /// The emulated devices that a driver lists behind the system's.
     fn devices() -> Vec<DeviceInfo>;
 
-    /// Opens nothing yet: the machine with card `number` of a kind, such as `emulated`, that the parameters describe. A machine with
-    /// the same parameters is the same one. The caller takes what parameters it knows itself, before or afterwards.
+    /// Finds or creates the machine that the parameters describe, and returns its card `number` of a kind, such as
+    /// `emulated`. Opens no card. Equal parameters find the same machine.
     fn find(kind: &str, number: usize, parameters: &mut Parameters<'_>) -> Result<EmulatedCard<P>, Failure>;
 
     /// The emulated card that an open file is of, if it is of one in this process.
@@ -60,6 +63,8 @@ pub trait HostPrograms: Send + Sync {
 pub struct NoEmulation;
 
 impl<P: ?Sized> Emulation<P> for NoEmulation {
+    const PARAMETERS: &'static [Parameter] = &[];
+
     fn devices() -> Vec<DeviceInfo> {
         Vec::new()
     }

@@ -21,18 +21,8 @@
 //! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the path. A card that is
 //! named is that card or an error. It is open for one program at a time, which may have several devices of it.
 //!
-//! # Parameters
-//!
-//! | parameter | default | what it does |
-//! |---|---|---|
-//! | `open_timeout=SECONDS` | 10 | how long to wait for a card that another program has |
-//! | `timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
-//! | `tiles=N` | all but one; of an emulated card as many as it has workers | on how many tiles a dispatch runs, at most |
-//! | `cores=N` | 5; of an emulated card 1 | on how many cores of each tile |
-//! | `l1=KIB`, `l1=KIB:DIVISION` | 64:height | how much of each tile's memory is for buffers that dispatches work on and that fit: up to 512, in whole pages of 4, and none with 0; and how they are divided over the tiles: `interleaved`, `height`, `width` or `block`, of which the last three may end in `-columns`. Dispatches have the rest |
-//! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
-//!
-//! An emulated card takes those of its emulator as well.
+//! [`Tenstorrent::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/tenstorrent.md` has their
+//! table. An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
 //!
 //! # A simulator's library
 //!
@@ -70,7 +60,7 @@ pub use executable::{Executable, FORMAT};
 pub use memory::{CardRange, Memory};
 
 use dispatch::Settings;
-use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_kernel::{Emulation, NoEmulation};
 use kmd::{CARDS, Linux, cards};
 use memory::{Division, Share};
@@ -100,9 +90,49 @@ const L1_STEP: u32 = 4;
 /// What buffers have of it where nothing is said.
 const L1_DEFAULT: Share = Share { bytes: 64 << 10, division: Division::DEFAULT };
 
-/// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1\n- parameters: \
-                      open_timeout, timeout, tiles, cores, l1, paging";
+/// The parameters of every card.
+const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "open_timeout",
+        values: "SECONDS",
+        default: "10",
+        effect: "how long to wait for a card that another program has",
+    },
+    Parameter {
+        name: "timeout",
+        values: "SECONDS",
+        default: "600",
+        effect: "how long a dispatch may take; then its tiles are stopped, and it fails",
+    },
+    Parameter {
+        name: "tiles",
+        values: "N",
+        default: "all but one; emulated: one for each worker",
+        effect: "on how many tiles a dispatch runs, at most",
+    },
+    Parameter {
+        name: "cores",
+        values: "N",
+        default: "5; emulated: 1",
+        effect: "on how many cores of each tile",
+    },
+    Parameter {
+        name: "l1",
+        values: "KIB[:DIVISION]",
+        default: "64:height",
+        effect: "memory of each tile for [buffers](#memory), up to 512, and their division",
+    },
+    Parameter {
+        name: "paging",
+        values: "auto|always",
+        default: "auto",
+        effect: "`always`: a dispatch brings pages one by one even if all fit into a tile",
+    },
+];
+
+/// The lines of `--dump_devices` that hold for every card.
+const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, \
+                      tenstorrent-htt1";
 
 /// What the parameters of a URI say.
 #[derive(Debug, PartialEq, Eq)]
@@ -171,6 +201,7 @@ impl<E: Emulation<()>> Driver for Tenstorrent<E> {
     const NAME: &'static str = CARDS.driver;
     const FULL_NAME: &'static str =
         "Tenstorrent Blackhole and Wormhole (tt-kmd kernel driver, or an emulator of it)";
+    const PARAMETERS: &'static [Parameter] = PARAMETERS;
 
     fn create() -> Self {
         Self(PhantomData)
@@ -190,15 +221,19 @@ impl<E: Emulation<()>> Driver for Tenstorrent<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        if EMULATED.contains(&info.path.as_str()) {
+        if CARDS.is_emulated(info) {
             return format!(
                 "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, as \
-                 {path}/0, {path}/1\n{COMMON}, and the emulator's",
+                 {path}/0, {path}/1\n{COMMON}",
                 info.name,
                 path = info.path,
             );
         }
         format!("# {}\n- evidence: none on silicon yet\n{COMMON}", info.name)
+    }
+
+    fn parameters(&self, info: &DeviceInfo) -> Vec<Parameter> {
+        CARDS.parameters::<E, ()>(info, PARAMETERS)
     }
 }
 

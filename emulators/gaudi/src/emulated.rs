@@ -3,10 +3,10 @@
 //! What is injected into the driver: `gaudi://emulated`, and cards that a supervisor emulates.
 
 use crate::programs::{card_programs, of_supervisor};
-use crate::{Emulator, Options};
+use crate::{Emulator, Options, options};
 use emulator_core::options::check_card;
 use emulator_core::{accel, remote};
-use hal_backend::{DeviceInfo, Failure, Parameters};
+use hal_backend::{DeviceInfo, Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
 use hal_kernel::{EmulatedCard, Emulation};
 use std::os::fd::BorrowedFd;
@@ -26,6 +26,8 @@ fn card(emulator: Arc<Emulator>, number: usize) -> EmulatedCard<dyn CardPrograms
 }
 
 impl Emulation<dyn CardPrograms> for Emulated {
+    const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
+
     fn devices() -> Vec<DeviceInfo> {
         vec![DeviceInfo {
             path: "emulated".to_owned(),

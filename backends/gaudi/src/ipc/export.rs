@@ -162,7 +162,7 @@ fn dma_buf(
     let (base, begin) = exported_place(card, memory, offset);
     if begin > 0 && !inside {
         let message = format!(
-            "the memory begins {begin} bytes into its allocation, and mapped_dmabuf=no allows whole allocations only"
+            "the memory begins {begin} bytes into its allocation, and mapped_dmabuf=off allows whole allocations only"
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
     }

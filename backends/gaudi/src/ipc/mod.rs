@@ -40,13 +40,13 @@
 //!
 //! # Settings
 //!
-//! | parameter | environment | default | |
-//! |---|---|---|---|
-//! | `dmabuf=yes\|no` | `UCT_GAUDI_IPC_ENABLE_DMABUF` | yes | whether memory is shared at all |
-//! | `mapped_dmabuf=yes\|no` | `UCT_GAUDI_IPC_ENABLE_MAPPED_DMABUF` | yes | whether a part of an allocation can be exported, where the card can |
-//! | `dmabuf_cache=N` | `UCT_GAUDI_IPC_DMABUF_CACHE_SIZE` | 64 | how many imports are kept |
-//! | `max_devices=N` | `UCT_GAUDI_IPC_MAX_DEVICES` | 8 | between how many cards there may be channels |
-//! | `peer_timeout=S` | | 30 | how many seconds an exporter may take to answer where bytes go through the host |
+//! | parameter of the URI | environment |
+//! |---|---|
+//! | `dmabuf=on\|off` | `UCT_GAUDI_IPC_ENABLE_DMABUF` |
+//! | `mapped_dmabuf=on\|off` | `UCT_GAUDI_IPC_ENABLE_MAPPED_DMABUF` |
+//! | `dmabuf_cache=N` | `UCT_GAUDI_IPC_DMABUF_CACHE_SIZE` |
+//! | `max_devices=N` | `UCT_GAUDI_IPC_MAX_DEVICES` |
+//! | `peer_timeout=SECONDS` | |
 //!
 //! A parameter of the URI goes before the environment.
 
@@ -131,7 +131,7 @@ impl Ipc {
         if self.settings.dmabuf {
             return Ok(());
         }
-        let message = "sharing memory is switched off by dmabuf=no or UCT_GAUDI_IPC_ENABLE_DMABUF";
+        let message = "sharing memory is switched off by dmabuf=off or UCT_GAUDI_IPC_ENABLE_DMABUF";
         Err(Failure::new(Code::FailedPrecondition, message))
     }
 }
