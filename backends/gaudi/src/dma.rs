@@ -2,14 +2,15 @@
 
 //! Asynchronous transfers: submitted at once, polled by any thread.
 //!
-//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them. A
-//! [`Request`] is one transfer. Submitting never waits: what finds no room in the kernel's queues is kept, in order, and
-//! goes when there is room. Any number may be on their way. Polling a request looks for what has ended, submits what can
-//! be, and says how this one is; it never waits either. Any thread may submit, poll and free, the same request even.
+//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them.
+//! A [`Request`] is one transfer. Submitting never waits: what finds no room in the kernel's queues is kept, in
+//! order, and goes when there is room. Any number may be on their way. Polling a request looks for what has ended,
+//! submits what can be, and says how this one is; it never waits either. Any thread may submit, poll and free, the
+//! same request even.
 //!
-//! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: a caller that
-//! passes an address promises that. Transfers that go the same way are done one after the other, in the order in which they
-//! were asked for; others overtake each other.
+//! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: a caller
+//! that passes an address promises that. Transfers that go the same way are done one after the other, in the order in
+//! which they were asked for; others overtake each other.
 //!
 //! Only the kernel's own submissions and waits are used. No request of it is made up.
 

@@ -31,8 +31,8 @@ pub trait Capabilities {
     /// submitted. Otherwise it names a device address, and what is there must stay until the submission has ended.
     fn copies_command_buffers(self) -> bool;
 
-    /// Whether device memory is taken and mapped in pages. Otherwise all of it has addresses from the beginning, and taking
-    /// some is a matter of accounting.
+    /// Whether device memory is taken and mapped in pages. Otherwise all of it has addresses from the beginning, and
+    /// taking some is a matter of accounting.
     fn has_virtual_memory(self) -> bool;
 
     /// Whether one wait can be for the first of several submissions.
@@ -45,19 +45,20 @@ pub trait Capabilities {
     /// outcome of.
     fn in_flight(self) -> usize;
 
-    /// How many HAL queues there are: as many as have hardware queues of their own for what goes to the host and comes from it.
+    /// How many HAL queues there are: as many as have hardware queues of their own for what goes to the host and
+    /// comes from it.
     ///
-    /// A hardware queue is a stream of an engine. On the first generation all eight streams of the two engines that reach the
-    /// host take work. On the second the kernel takes it for three alone: the first two of the one, and the first of the
-    /// other (`gaudi2_is_queue_enabled`; Linux 6.1 to 7.3).
+    /// A hardware queue is a stream of an engine. On the first generation all eight streams of the two engines that
+    /// reach the host take work. On the second the kernel takes it for three alone: the first two of the one, and the
+    /// first of the other (`gaudi2_is_queue_enabled`; Linux 6.1 to 7.3).
     fn queues(self) -> usize;
 
     /// The hardware queue for a lane of a HAL queue.
     ///
     /// As the vendor's own software divides them: the first transfer engine goes down, the second up, and others stay
-    /// within the device. Only external queues take work by themselves on the first generation, so that there what stays
-    /// within the device goes with what comes up, and computing with what goes down. The second HAL queue of the second
-    /// generation has one hardware queue for both ways.
+    /// within the device. Only external queues take work by themselves on the first generation, so that there what
+    /// stays within the device goes with what comes up, and computing with what goes down. The second HAL queue of
+    /// the second generation has one hardware queue for both ways.
     fn hardware_queue(self, lane: Lane, queue: usize) -> u32;
 }
 

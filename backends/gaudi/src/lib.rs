@@ -2,11 +2,11 @@
 
 //! Intel Gaudi and Gaudi 2, through the habanalabs kernel driver's own interface.
 //!
-//! `gaudi://` drives a card through the requests of the upstream kernel driver: command submissions, signals and waits,
-//! memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an emulator of that
-//! kernel driver and its cards, which runs IREE's host executables behind the same submissions; every path of this
-//! crate goes through the same bytes on both. What no emulator can show is said in `docs/gaudi.md`: nothing here has been
-//! proved on silicon yet.
+//! `gaudi://` drives a card through the requests of the upstream kernel driver: command submissions, signals and
+//! waits, memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an emulator of
+//! that kernel driver and its cards, which runs IREE's host executables behind the same submissions; every path of
+//! this crate goes through the same bytes on both. What no emulator can show is said in `docs/gaudi.md`: nothing here
+//! has been proved on silicon yet.
 //!
 //! # Devices
 //!
@@ -23,8 +23,8 @@
 //!
 //! A card is open once in a process: devices that are opened for the same card share it, each with queues of its own.
 //!
-//! [`Gaudi::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/gaudi.md` has their table. An
-//! emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
+//! [`Gaudi::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/gaudi.md` has their
+//! table. An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
 //!
 //! # Where things are
 //!
@@ -64,7 +64,7 @@ use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
 use hal_kernel::cards::{CardHandle, NamedCard};
 use hal_kernel::{Emulation, Linux, NoEmulation, System};
-use kmd::{CARDS, Card, cards};
+use kmd::{CARDS, cards};
 use open_card::OpenCard;
 use std::fmt;
 use std::marker::PhantomData;
@@ -129,15 +129,16 @@ const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-/// How many seconds a card that is being reset is waited for. The kernel gives the firmware 25 to 85 s to come up, and 10 s and
-/// 30 s for what it loads then.
+/// How many seconds a card that is being reset is waited for. The kernel gives the firmware 25 to 85 s to come up,
+/// and 10 s and 30 s for what it loads then.
 const OPEN_TIMEOUT: u64 = 130;
 
 /// What an emulated card is called, as the first word of a path.
 const EMULATED: &str = "emulated";
 
 impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
-    /// Opens the file of a card, for programs that make requests of their own. The caller closes it by [`System::close`].
+    /// Opens the file of a card, for programs that make requests of their own. The caller closes it by
+    /// [`System::close`].
     pub fn open_file(uri: &str) -> Result<(OwnedFd, Arc<dyn System>), Failure> {
         let (path, mut parameters) = Parameters::of_uri(Self::NAME, uri);
         let patience = patience(&mut parameters)?;
@@ -147,7 +148,7 @@ impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
             CardHandle::Node(node) => node.clone(),
             CardHandle::Descriptor(number) => format!("/proc/self/fd/{number}").into(),
         };
-        Ok((Card::open_file(&*card.system, &node, patience)?, card.system))
+        Ok((CARDS.open_file(&*card.system, &node, patience)?, card.system))
     }
 
     /// Transfers on the card behind a descriptor that the program has opened, and the card's memory.
@@ -210,7 +211,8 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
         let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
         let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
         format!(
-            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n- queues: \
+            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n- \
+             queues: \
              {queues}",
             info.name,
             executable::FORMAT
@@ -309,7 +311,11 @@ mod tests {
         /// Nothing here names a card that the machine may have.
         #[test]
         fn fuzz_uris_of_any_kind_open_or_are_refused(
-            path in prop_oneof![4 => Just("emulated".to_owned()), 1 => "emulated/[0-9a-z]{0,3}", 1 => "[a-z:/.%]{1,12}"],
+            path in prop_oneof![
+                4 => Just("emulated".to_owned()),
+                1 => "emulated/[0-9a-z]{0,3}",
+                1 => "[a-z:/.%]{1,12}",
+            ],
             pairs in prop::collection::vec(pair(), 0..4),
         ) {
             let uri = format!("gaudi://{path}?open_timeout=0&{}", pairs.join("&"));

@@ -7,8 +7,8 @@
 //! heap gives out ranges of them. A [`Memory`] is such a range. It goes back to its heap when it is dropped, and a
 //! region without ranges goes back to the kernel, but for one that is kept for the next.
 //!
-//! A heap's lock is held while ranges are looked up, never during a call of the kernel: two threads that both find no room
-//! may both take a region, and the second one serves later.
+//! A heap's lock is held while ranges are looked up, never during a call of the kernel: two threads that both find no
+//! room may both take a region, and the second one serves later.
 
 use crate::generation::Capabilities;
 use crate::kmd::{Card, Errno};
@@ -19,8 +19,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What every range is aligned to: of host memory, so that small ones do not cost much, and of device memory, whose whole
-/// pages can be shared.
+/// What every range is aligned to: of host memory, so that small ones do not cost much, and of device memory, whose
+/// whole pages can be shared.
 const HOST_ALIGNMENT: u64 = 256;
 pub(crate) const DEVICE_ALIGNMENT: u64 = 4096;
 
@@ -103,8 +103,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // A card that is being reset or gone has forgotten all its mappings. Memory that others still have as a dma-buf is
-        // kept by the kernel, which takes it back when the card is closed.
+        // A card that is being reset or gone has forgotten all its mappings. Memory that others still have as a
+        // dma-buf is kept by the kernel, which takes it back when the card is closed.
         match self.source {
             Source::Mapped { handle } => {
                 let _ = self.card.unmap(self.address);
@@ -167,7 +167,7 @@ struct Divided {
 
 /// Which memory a heap is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum HeapKind {
     /// The card's own, in pages of this size.
     Device { page: u64 },
     /// The host's, pinned.
@@ -177,7 +177,7 @@ pub(crate) enum Kind {
 /// Memory of one kind.
 pub(crate) struct Heap {
     card: Arc<Card>,
-    kind: Kind,
+    kind: HeapKind,
     regions: Mutex<Vec<Divided>>,
     taken: AtomicU64,
 }
@@ -186,7 +186,7 @@ impl Heap {
     /// Device memory of a card that has pages, taken as it is needed.
     pub(crate) fn device(card: &Arc<Card>) -> Arc<Self> {
         let hardware = card.hardware();
-        let kind = Kind::Device { page: hardware.dram_page_size.max(HOST_PAGE) };
+        let kind = HeapKind::Device { page: hardware.dram_page_size.max(HOST_PAGE) };
         let mut regions = Vec::new();
         if !card.generation().has_virtual_memory() {
             // There is nothing to take: every address of it is valid, and all of it is this context's.
@@ -202,7 +202,7 @@ impl Heap {
     pub(crate) fn host(card: &Arc<Card>) -> Arc<Self> {
         Arc::new(Self {
             card: card.clone(),
-            kind: Kind::Host,
+            kind: HeapKind::Host,
             regions: Mutex::default(),
             taken: AtomicU64::new(0),
         })
@@ -211,8 +211,8 @@ impl Heap {
     /// What its ranges are aligned to.
     pub(crate) fn alignment(&self) -> u64 {
         match self.kind {
-            Kind::Device { .. } => DEVICE_ALIGNMENT,
-            Kind::Host => HOST_ALIGNMENT,
+            HeapKind::Device { .. } => DEVICE_ALIGNMENT,
+            HeapKind::Host => HOST_ALIGNMENT,
         }
     }
 
@@ -261,12 +261,12 @@ impl Heap {
             })
         };
         match self.kind {
-            Kind::Device { page } if self.card.generation().has_virtual_memory() => {
+            HeapKind::Device { page } if self.card.generation().has_virtual_memory() => {
                 let size = whole(page)?;
                 Region::device(&self.card, size).map_err(|errno| self.exhausted(length, errno))
             }
-            Kind::Device { .. } => Err(self.exhausted(length, Errno::NOMEM)),
-            Kind::Host => {
+            HeapKind::Device { .. } => Err(self.exhausted(length, Errno::NOMEM)),
+            HeapKind::Host => {
                 let size = whole(HOST_PAGE)?.max(HOST_REGION);
                 let page = usize::try_from(HOST_PAGE).unwrap_or(1);
                 let range = HostRange::allocate(size, page)?;

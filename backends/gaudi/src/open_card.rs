@@ -2,17 +2,17 @@
 
 //! Cards that this process has open.
 //!
-//! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a thought,
-//! would be told that the card is busy, by itself. So a call that opens a card that this process has open already gets the
-//! same one: its memory, and its limits. Devices keep queues of their own.
+//! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a
+//! thought, would be told that the card is busy, by itself. So a call that opens a card that this process has open
+//! already gets the same one: its memory, and its limits. Devices keep queues of their own.
 
-use crate::kmd::{Card, System, borrow};
+use crate::kmd::{CARDS, Card, System};
 use crate::memory::Heap;
-use hal_backend::{Code, Failure};
+use hal_backend::Failure;
 use hal_gaudi_abi::programs::CardPrograms;
-use hal_kernel::CardKey;
-use hal_kernel::cards::{CardHandle, NamedCard};
+use hal_kernel::cards::{CardHandle, NamedCard, descriptor};
 use hal_kernel::registry::Registry;
+use hal_kernel::{CardFile, CardKey};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,10 +43,7 @@ impl OpenCard {
         match &card.handle {
             CardHandle::Node(node) => Self::open_node(card.system.clone(), card.key()?, node, patience),
             CardHandle::Descriptor(number) => {
-                let file = borrow(*number).ok_or_else(|| {
-                    Failure::new(Code::InvalidArgument, format!("descriptor {number} is not open"))
-                })?;
-                Self::adopt(card.system.clone(), file, format!("descriptor {number}"))
+                Self::adopt(card.system.clone(), descriptor(*number)?, format!("descriptor {number}"))
             }
         }
     }
@@ -61,7 +58,8 @@ impl OpenCard {
         let end = Instant::now() + patience;
         let open = OPEN.open(key, Some(end), |registration| {
             let left = end.saturating_duration_since(Instant::now());
-            Card::open_at(Some(registration), system, path, left).map(Self::of)
+            let file = CardFile::open(&CARDS, system, path, left)?;
+            Card::start(Some(registration), file).map(Self::of)
         })?;
         if let Some(file) = open.card.key() {
             OPEN.name(&open, file);
@@ -79,7 +77,7 @@ impl OpenCard {
         OPEN.open(key, None, |registration| {
             // The file is open already: there is no other close to wait for.
             registration.free();
-            Card::adopt_at(Some(registration), system, file, name).map(Self::of)
+            Card::start(Some(registration), CardFile::adopt(system, file, name)?).map(Self::of)
         })
     }
 }
@@ -89,7 +87,7 @@ mod tests {
     use super::*;
     use crate::dma::{Dma, Request};
     use crate::generation::Generation;
-    use crate::kmd::{Bell, Ending, Errno, Holder, Progress};
+    use crate::kmd::{DmabufHolder, Errno, EventFd, LossCause, Progress};
     use emulator_gaudi::{Emulator, Options};
     use hal_backend::{Code, HostRange};
     use parking_lot::Mutex;
@@ -154,8 +152,8 @@ mod tests {
         got: Mutex<Option<Result<bool, Code>>>,
     }
 
-    impl Holder for Opener {
-        fn let_go(&self, _: &str) {
+    impl DmabufHolder for Opener {
+        fn release(&self, _: &str) {
             // A second close does not report that it is closed.
             self.card.close();
             let (begin, patience) = (Instant::now(), Duration::from_millis(300));
@@ -180,7 +178,7 @@ mod tests {
                 card: shared.card.clone(),
                 got: Mutex::default(),
             });
-            let holder: Arc<dyn Holder> = opener.clone();
+            let holder: Arc<dyn DmabufHolder> = opener.clone();
             shared.card.is_held_by(Arc::downgrade(&holder));
             end(&shared.card);
             assert_eq!(*opener.got.lock(), Some(Err(Code::Unavailable)), "{number}");
@@ -238,7 +236,7 @@ mod tests {
         assert!(Arc::ptr_eq(&shared, &adopted));
     }
 
-    /// Holders of the file do not have to wait until it is closed: the program may never do that.
+    /// DmabufHolders of the file do not have to wait until it is closed: the program may never do that.
     #[test]
     fn card_of_the_programs_that_is_lost_is_asked_again_at_once() {
         let emulator = Emulator::new(Options::default()).unwrap();
@@ -262,7 +260,8 @@ mod tests {
 
     type Question = fn(&OpenCard);
 
-    /// Whatever request finds it, and whether or not its caller reports it. Failures of submissions and waits are judged by their callers.
+    /// Whatever request finds it, and whether or not its caller reports it. Failures of submissions and waits are
+    /// judged by their callers.
     #[test]
     fn card_that_any_request_finds_gone_is_not_given_out() {
         let questions: [(&str, bool, Question); 4] = [
@@ -280,7 +279,7 @@ mod tests {
             let lost = open(&emulator, Duration::ZERO).unwrap();
             emulator.unplug(0);
             ask(&lost);
-            assert_eq!(lost.card.ending().is_some(), says_why, "{what}");
+            assert_eq!(lost.card.loss_cause().is_some(), says_why, "{what}");
             assert!(open(&emulator, Duration::from_millis(10)).is_err(), "{what}: a lost card was given out");
         }
     }
@@ -292,11 +291,11 @@ mod tests {
         let shared = open(&emulator, Duration::ZERO).unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         let card = shared.card.clone();
-        std::thread::spawn(move || sender.send(card.wait_for_end(&Bell::new().unwrap())));
+        std::thread::spawn(move || sender.send(card.wait_for_loss(&EventFd::new().unwrap())));
         shared.card.lose(&Failure::new(Code::Unavailable, "it was on fire"));
         shared.card.lose(&Failure::new(Code::Unavailable, "it was wet"));
         let heard = receiver.recv_timeout(Duration::from_secs(20)).expect("it was not woken");
-        assert!(matches!(heard, Some(Ending::Lost(why)) if why.message() == "it was on fire"));
+        assert!(matches!(heard, Some(LossCause::Lost(why)) if why.message() == "it was on fire"));
     }
 
     #[test]
@@ -304,7 +303,7 @@ mod tests {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
         emulator.fail(0);
-        assert!(matches!(shared.card.wait_for_end(&Bell::new().unwrap()), Some(Ending::Notified)));
+        assert!(matches!(shared.card.wait_for_loss(&EventFd::new().unwrap()), Some(LossCause::Notified)));
         assert!(shared.card.is_open(), "it is let go of too early");
         assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
     }
@@ -326,6 +325,6 @@ mod tests {
             assert!(Instant::now() < end, "it is not reset");
         };
         assert_eq!(refused, Errno::BUSY);
-        assert!(matches!(shared.card.ending(), Some(Ending::Refused(Errno::BUSY))));
+        assert!(matches!(shared.card.loss_cause(), Some(LossCause::Refused(Errno::BUSY))));
     }
 }

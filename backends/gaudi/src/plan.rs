@@ -4,8 +4,8 @@
 //!
 //! A job's commands are turned into packets once, before anything of it is submitted, so that whatever is wrong with
 //! it is found while nothing has begun. Neighbours on the same lane share a submission; where the lane changes, a new
-//! [`Step`] begins, and the queue orders it behind the one before. Packets of one lane run in order, one after the other as
-//! far as a program can tell that puts barriers where the job has them.
+//! [`LanePackets`] begins, and the queue orders it behind the one before. Packets of one lane run in order, one after
+//! the other as far as a program can tell that puts barriers where the job has them.
 
 use crate::device::{ContainerCode, DeviceCode, Executable, GaudiDevice, ProgramCode};
 use crate::executable::Call;
@@ -24,7 +24,7 @@ const PATTERN_BLOCK: u64 = 4096;
 
 /// Some packets for one lane.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct LanePackets {
     pub(crate) lane: Lane,
     pub(crate) commands: Vec<u8>,
     /// The command of the job that it ends, if the job is observed.
@@ -34,7 +34,7 @@ pub(crate) struct Step {
 /// A job, ready to be submitted.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<LanePackets>,
     /// What lives for the job alone: staged bytes, host memory that the card has to find.
     pub(crate) held: Vec<Memory>,
 }
@@ -93,7 +93,9 @@ impl Planner {
                 draft.ordered = true;
             }
             draft.command(command)?;
-            if watched && let Some(step) = draft.plan.steps.get_mut(before..).and_then(<[Step]>::last_mut) {
+            if watched
+                && let Some(step) = draft.plan.steps.get_mut(before..).and_then(<[LanePackets]>::last_mut)
+            {
                 step.ends = Some(number);
             }
         }
@@ -166,7 +168,8 @@ impl Draft<'_> {
     /// What is wrong with something of another card's: its addresses mean something else here.
     fn elsewhere(&self, what: &str) -> Failure {
         let message = format!(
-            "a command names {what} of another card than {}, whose addresses mean something else here; make it with this \
+            "a command names {what} of another card than {}, whose addresses mean something else here; make it with \
+             this \
              card's device",
             self.planner.card.name()
         );
@@ -179,7 +182,7 @@ impl Draft<'_> {
             step.lane == lane && step.ends.is_none() && step.commands.len() + more <= LARGEST
         });
         if !fits {
-            self.plan.steps.push(Step { lane, commands: Vec::new(), ends: None });
+            self.plan.steps.push(LanePackets { lane, commands: Vec::new(), ends: None });
         }
         let last = self.plan.steps.len() - 1;
         #[expect(clippy::indexing_slicing, reason = "there is at least one step now")]

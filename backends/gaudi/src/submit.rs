@@ -2,17 +2,18 @@
 
 //! Submissions: commands go to a hardware queue, and are watched until they have ended.
 //!
-//! Everything that a card is asked to do goes through a [`Submitter`], and those of one card count together, so that the
-//! kernel's limits are kept in one place. The kernel takes a limited number of submissions (64 on Gaudi 2), and remembers the outcome of no more than that:
-//! an older one is "gone", its errors with it. A [`InFlight`] therefore counts as in flight until its outcome has been
-//! *seen* ([`Submitter::poll`]) and it is dropped, and no more are made than the kernel remembers. No error is lost.
+//! Everything that a card is asked to do goes through a [`Submitter`], and those of one card count together, so that
+//! the kernel's limits are kept in one place. The kernel takes a limited number of submissions (64 on Gaudi 2), and
+//! remembers the outcome of no more than that: an older one is "gone", its errors with it. A [`InFlight`] therefore
+//! counts as in flight until its outcome has been *seen* ([`Submitter::poll`]) and it is dropped, and no more are
+//! made than the kernel remembers. No error is lost.
 //!
 //! Where the card reads commands from memory, that memory must stay until the submission has ended: it belongs to the
 //! submission. Where the kernel copies them, one buffer serves every submission.
 
 use crate::generation::Capabilities;
 use crate::kmd::uapi::{cb, event};
-use crate::kmd::{Card, Ending, Errno, OPERATIONAL, Progress};
+use crate::kmd::{Card, Errno, LossCause, OPERATIONAL, Progress};
 use crate::memory::{Heap, Memory};
 use crate::open_card::OpenCard;
 use hal_backend::{Code, Failure, HostRange, Origin};
@@ -67,7 +68,7 @@ pub(crate) struct InFlight {
     queue: u32,
     /// What the card reads.
     _commands: Option<Memory>,
-    _place: Place,
+    _permit: Permit,
 }
 
 impl fmt::Debug for InFlight {
@@ -87,15 +88,15 @@ impl InFlight {
 }
 
 /// A place among the submissions in flight: it counts until it is dropped, with a submission in it or without.
-struct Place(Arc<AtomicUsize>);
+struct Permit(Arc<AtomicUsize>);
 
-impl Place {
+impl Permit {
     fn fill(self, sequence: u64, queue: u32, commands: Option<Memory>) -> InFlight {
-        InFlight { sequence, queue, _commands: commands, _place: self }
+        InFlight { sequence, queue, _commands: commands, _permit: self }
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -125,10 +126,10 @@ impl Submitter {
         self.limit
     }
 
-    fn place(&self) -> Result<Place, Refused> {
+    fn place(&self) -> Result<Permit, Refused> {
         let free = |count| (count < self.limit).then_some(count + 1);
         match self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, free) {
-            Ok(_) => Ok(Place(self.in_flight.clone())),
+            Ok(_) => Ok(Permit(self.in_flight.clone())),
             Err(_) => Err(Refused::Full),
         }
     }
@@ -205,7 +206,8 @@ impl Submitter {
         let sequence = self.card.signal(queue, self.timeout).map_err(|errno| {
             let refused = self.refused("a signal was refused", errno);
             match refused {
-                // It is tried once, and the host keeps the order from then on: what was refused can go when it is its turn.
+                // It is tried once, and the host keeps the order from then on: what was refused can go when it is its
+                // turn.
                 Refused::Failed(_) => {
                     self.signals.store(false, Ordering::Relaxed);
                     Refused::Full
@@ -268,7 +270,8 @@ impl Submitter {
             }
             Progress::Aborted => {
                 let message = format!(
-                    "{name}: submission {sequence} on hardware queue {queue} was ended by a reset of the card ({}); its \
+                    "{name}: submission {sequence} on hardware queue {queue} was ended by a reset of the card ({}); \
+                     its \
                      memory is lost, open it again",
                     self.card.events()
                 );
@@ -293,15 +296,15 @@ impl Submitter {
 
     /// Why the card is of no use any more, if a request was refused for that.
     pub(crate) fn loss(&self) -> Option<Failure> {
-        self.card.ending().map(|ending| self.ended(ending))
+        self.card.loss_cause().map(|cause| self.ended(cause))
     }
 
     /// Why the card is of no use any more.
-    pub(crate) fn ended(&self, ending: Ending) -> Failure {
-        match ending {
-            Ending::Notified => self.reset_failure(),
-            Ending::Refused(errno) => self.lost(errno),
-            Ending::Lost(failure) => failure,
+    pub(crate) fn ended(&self, cause: LossCause) -> Failure {
+        match cause {
+            LossCause::Notified => self.reset_failure(),
+            LossCause::Refused(errno) => self.lost(errno),
+            LossCause::Lost(failure) => failure,
         }
     }
 
@@ -334,8 +337,8 @@ impl Drop for Submitter {
     }
 }
 
-/// The state of a card that refuses work, for people. Its driver refuses waits before it says that a reset is to come, and may be done
-/// with the reset when it is asked.
+/// The state of a card that refuses work, for people. Its driver refuses waits before it says that a reset is to
+/// come, and may be done with the reset when it is asked.
 fn refusing(state: &'static str, errno: Errno) -> &'static str {
     if errno == Errno::BUSY && state == OPERATIONAL { "taken by a reset" } else { state }
 }
@@ -351,7 +354,7 @@ mod tests {
     #[test]
     fn place_is_counted_until_it_is_dropped_and_leaves_nothing() {
         let in_flight = Arc::new(AtomicUsize::new(2));
-        let (empty, full) = (Place(in_flight.clone()), Place(in_flight.clone()).fill(1, 0, None));
+        let (empty, full) = (Permit(in_flight.clone()), Permit(in_flight.clone()).fill(1, 0, None));
         assert_eq!(in_flight.load(Ordering::Relaxed), 2);
         drop(empty);
         assert_eq!(in_flight.load(Ordering::Relaxed), 1);

@@ -59,8 +59,8 @@ const REQUESTS: [(&str, Request); 6] = [
     }),
 ];
 
-/// The second card of a machine, and the first, whose driver reports its errors; or, if it was `adopted`, reports them to another
-/// user of the same file, so that only requests can find out.
+/// The second card of a machine, and the first, whose driver reports its errors; or, if it was `adopted`, reports
+/// them to another user of the same file, so that only requests can find out.
 fn cards(uri: &str, adopted: bool) -> (GaudiDevice, GaudiDevice, Option<(OwnedFd, Arc<Card>)>) {
     let two = open(&uri.replace("emulated?", "emulated/1?"));
     if !adopted {

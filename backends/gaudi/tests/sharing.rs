@@ -148,7 +148,8 @@ fn range_that_cannot_be_shared_is_refused() {
     assert!(try_open(&machine("dmabuf=perhaps")).is_err());
 }
 
-/// Cards that cannot reach each other export all the same; that the mapping is refused sends the bytes through the host.
+/// Cards that cannot reach each other export all the same; that the mapping is refused sends the bytes through the
+/// host.
 #[test]
 fn memory_of_cards_that_cannot_reach_each_other_goes_through_the_host() {
     let uri = machine("register=on&fault=no-p2p");

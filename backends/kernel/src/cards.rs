@@ -13,11 +13,12 @@
 //!
 //! A card that is named is that card or an error.
 
+use crate::card_file::OpenError;
 use crate::emulation::{EmulatedCard, Emulation};
 use crate::system::{Errno, System, borrow};
 use crate::{CardKey, Linux};
 use hal_backend::{Code, DeviceInfo, Failure, Parameter, Parameters};
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,6 +39,10 @@ pub struct CardClass {
     pub default: &'static str,
     /// The kinds of emulated cards: the first words of paths that name them.
     pub emulated: &'static [&'static str],
+    /// Whether a card is opened for one program alone, by [`System::open_exclusive`].
+    pub exclusive: bool,
+    /// The driver's own meanings of errors of an open. The rest has [common ones](crate::card_file::Reason).
+    pub open_errors: &'static [OpenError],
 }
 
 /// A card that is listed, not opened.
@@ -112,16 +117,15 @@ impl<P: ?Sized> NamedCard<P> {
         match &self.handle {
             CardHandle::Node(node) if self.workers.is_some() => Ok(CardKey::emulated(&self.system, node)),
             CardHandle::Node(node) => Ok(CardKey::of_node(node)),
-            CardHandle::Descriptor(number) => match borrow(*number) {
-                Some(file) => CardKey::of_file(file),
-                None => Err(closed(*number)),
-            },
+            CardHandle::Descriptor(number) => CardKey::of_file(descriptor(*number)?),
         }
     }
 }
 
-fn closed(number: RawFd) -> Failure {
-    Failure::new(Code::InvalidArgument, format!("descriptor {number} is not open"))
+/// A descriptor of this process by its number; [`borrow`] says who keeps it open.
+pub fn descriptor<'a>(number: RawFd) -> Result<BorrowedFd<'a>, Failure> {
+    borrow(number)
+        .ok_or_else(|| Failure::new(Code::InvalidArgument, format!("descriptor {number} is not open")))
 }
 
 /// How a card is reached.
@@ -179,7 +183,8 @@ impl CardClass {
                 cards.iter().map(|card| format!("{} ({})", card.number, card.address)).collect();
             let there = if there.is_empty() {
                 format!(
-                    "the kernel lists none in {folder}: no card, or its driver {module} is not loaded; without a card, ask \
+                    "the kernel lists none in {folder}: no card, or its driver {module} is not loaded; without a \
+                     card, ask \
                      for {driver}://emulated"
                 )
             } else {
@@ -291,6 +296,8 @@ mod tests {
         node: "/dev/accel/accel",
         default: "HAL_DEVICE_DEFAULT",
         emulated: &["emulated", "simulated"],
+        exclusive: false,
+        open_errors: &[],
     };
 
     fn cards() -> Vec<ListedCard> {

@@ -2,9 +2,9 @@
 
 //! How emulated cards are injected into a driver that does not know them.
 //!
-//! A driver is generic over [`Emulation`], and everything that it knows of emulated cards is this trait. The emulators'
-//! crates implement it; `hal-driver` puts the two together where its feature `emulated` is on. A build for real cards has
-//! [`NoEmulation`], which lists no emulated card and answers with how to get one.
+//! A driver is generic over [`Emulation`], and everything that it knows of emulated cards is this trait. The
+//! emulators' crates implement it; `hal-driver` puts the two together where its feature `emulated` is on. A build for
+//! real cards has [`NoEmulation`], which lists no emulated card and answers with how to get one.
 
 use crate::system::System;
 use hal_backend::{Code, DeviceInfo, Failure, HostProgram, Parameter, Parameters};

@@ -2,14 +2,15 @@
 
 //! What a process has open, each once.
 //!
-//! A card has one user at a time, and a program asks for the same one again without a thought, from several threads at once. A
-//! [`Registry`] has by its keys what is open: of threads that ask for one thing, one makes it, with no lock held, and the others get what
-//! it has made. A thread that asks for another key does not wait.
+//! A card has one user at a time, and a program asks for the same one again without a thought, from several threads
+//! at once. A [`Registry`] has by its keys what is open: of threads that ask for one thing, one makes it, with no
+//! lock held, and the others get what it has made. A thread that asks for another key does not wait.
 //!
 //! What is made gets a [`Registration`], for two things that do not come at once:
 //!
 //! - **It is given up**: no later request gets it, as of a card that is known to be lost, though others still have it.
-//! - **It is free**: another one can be opened. A card is not free before its file is closed, and until then a request for it sleeps.
+//! - **It is free**: another one can be opened. A card is not free before its file is closed, and until then a
+//!   request for it sleeps.
 
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
@@ -76,8 +77,8 @@ trait Registrations: Send + Sync {
     fn free(&self, number: u64);
 }
 
-/// The place of something that is open. As long as it is there, there can be no other one; without it, what is open is still given to
-/// others, unless it was given up.
+/// The place of something that is open. As long as it is there, there can be no other one; without it, what is open
+/// is still given to others, unless it was given up.
 pub struct Registration {
     registry: &'static dyn Registrations,
     number: u64,
@@ -164,8 +165,8 @@ impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
         }
     }
 
-    /// What is open under a key, or is made now. A thread that has to wait, until another thread has made it or until it is free, does so up to a
-    /// moment; what cannot be opened beside what is there then says so itself.
+    /// What is open under a key, or is made now. A thread that has to wait, until another thread has made it or until
+    /// it is free, does so up to a moment; what cannot be opened beside what is there then says so itself.
     pub fn open<E>(
         &'static self,
         key: K,

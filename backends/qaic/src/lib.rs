@@ -3,10 +3,10 @@
 //! Qualcomm Cloud AI 100 (AIC080, AIC100), through the `qaic` kernel driver's own interface.
 //!
 //! `qaic://` drives a card through the requests of the upstream kernel driver: buffer objects, slices, execution, and
-//! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its compiler.
-//! `qaic://emulated` drives an [emulator] of that kernel driver and its cards, which runs IREE's host
-//! executables as networks of its own. What no emulator can show is said in `docs/qaic.md`: nothing here has been proved on
-//! silicon yet.
+//! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its
+//! compiler. `qaic://emulated` drives an [emulator] of that kernel driver and its cards, which runs IREE's host
+//! executables as networks of its own. What no emulator can show is said in `docs/qaic.md`: nothing here has been
+//! proved on silicon yet.
 //!
 //! # Devices
 //!
@@ -24,8 +24,8 @@
 //! A card that is named is that card or an error. Each device that is opened is a client of its own: its networks and
 //! buffers are its own, and no other device's, in this process or another.
 //!
-//! [`Qaic::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/qaic.md` has their table. An
-//! emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
+//! [`Qaic::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/qaic.md` has their table.
+//! An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
 //!
 //! # Where things are
 //!
@@ -62,7 +62,7 @@ pub use memory::Memory;
 
 use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_kernel::cards::{CardHandle, NamedCard};
-use hal_kernel::{Emulation, NoEmulation, borrow};
+use hal_kernel::{CardFile, Emulation, NoEmulation};
 use hal_qaic_abi::programs::CardPrograms;
 use kmd::{CARDS, Card, Device as Client, Linux, ModuleSettings, System, cards};
 use networks::Settings;
@@ -193,15 +193,18 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Qaic<E> {
     fn describe(&self, info: &DeviceInfo) -> String {
         if CARDS.is_emulated(info) {
             return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, \
-                 as {EMULATED}/0, {EMULATED}/1\n- executables: {FORMAT} and IREE's host executables\n- queues: 4, in order",
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says \
+                 otherwise, \
+                 as {EMULATED}/0, {EMULATED}/1\n- executables: {FORMAT} and IREE's host executables\n- queues: 4, in \
+                 order",
                 info.name
             );
         }
         let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
         let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
         format!(
-            "# {}\n- evidence: none on silicon yet\n- channels: {state}\n- kernel module: {}\n- executables: {FORMAT}\n- \
+            "# {}\n- evidence: none on silicon yet\n- channels: {state}\n- kernel module: {}\n- executables: \
+             {FORMAT}\n- \
              queues: 4, in order",
             info.name,
             ModuleSettings::read(&Linux).describe()
@@ -215,21 +218,13 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Qaic<E> {
 
 /// Opens a card, and makes a device of it.
 fn open(named: NamedCard<dyn CardPrograms>, opening: &Opening) -> Result<QaicDevice, Failure> {
-    let NamedCard { system, handle, programs, .. } = named;
-    let card = match handle {
-        CardHandle::Node(node) => Card::open(system, &node, opening.patience)?,
-        CardHandle::Descriptor(number) => {
-            let name = format!("descriptor {number}");
-            let file = borrow(number).ok_or_else(|| Card::closed(&name))?;
-            Card::adopt(system, file, name)?
-        }
-    };
+    let card = Card::of(CardFile::of(&CARDS, &named, opening.patience)?)?;
     let client = Client::new(card, opening.control)?;
     for warning in client.warnings() {
         // Nothing fails for it, so no status carries it.
         eprintln!("hal-qaic: {warning}");
     }
-    QaicDevice::new(client, programs, opening.settings)
+    QaicDevice::new(client, named.programs, opening.settings)
 }
 
 #[cfg(test)]

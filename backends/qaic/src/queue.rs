@@ -4,20 +4,21 @@
 //!
 //! Two threads serve them. The [submission] thread takes jobs in their order, does transfers, and queues runs of
 //! networks; the [completion] thread waits for runs, takes what came out, and reports. What they share is
-//! [`State`], behind one lock that neither holds while it copies, talks to the kernel, or calls the driver.
+//! [`QueuesState`], behind one lock that neither holds while it copies, talks to the kernel, or calls the driver.
 //!
 //! # Order
 //!
-//! A queue begins its commands in order. A run of a network is queued with the device and the next command begins, unless
-//! that one could notice: it uses what the run writes, or writes what it uses ([`hazard`](crate::hazard)). So runs of one
-//! network stand behind each other in its channel's ring, and networks on different channels work side by side, those of one
-//! queue too. Jobs are reported in order. Queues are in no order among each other: the engine holds what has to wait.
+//! A queue begins its commands in order. A run of a network is queued with the device and the next command begins,
+//! unless that one could notice: it uses what the run writes, or writes what it uses ([`hazard`](crate::hazard)). So
+//! runs of one network stand behind each other in its channel's ring, and networks on different channels work side by
+//! side, those of one queue too. Jobs are reported in order. Queues are in no order among each other: the engine
+//! holds what has to wait.
 //!
 //! # Failure
 //!
-//! What goes wrong with one dispatch fails its job, and the queue goes on, also where a workload was lost: its network is
-//! started again when it is wanted again, and what was in flight on it fails for the same reason. Only a device that is gone
-//! is lost.
+//! What goes wrong with one dispatch fails its job, and the queue goes on, also where a workload was lost: its
+//! network is started again when it is wanted again, and what was in flight on it fails for the same reason. Only a
+//! device that is gone is lost.
 
 mod completion;
 mod submission;
@@ -28,7 +29,7 @@ pub(crate) use submission::Submissions;
 use crate::device::QaicDevice;
 use crate::hazard::{Hazards, Phase};
 use crate::kmd::Error;
-use crate::launch::Trouble;
+use crate::launch::RunError;
 use crate::networks::Launched;
 use hal_backend::{Code, Failure, Job, Observer, QueueId, Rejected, Reporter};
 use hal_kernel::clock;
@@ -85,7 +86,7 @@ struct Begun {
 
 /// One queue.
 #[derive(Default)]
-struct Line {
+struct JobQueue {
     /// Jobs that have not begun.
     waiting: VecDeque<Job<QaicDevice>>,
     /// Those that have, in order.
@@ -93,11 +94,12 @@ struct Line {
     hazards: Hazards,
     /// Whether a submission was refused for want of room.
     full: bool,
-    /// Whether a thread reports its jobs now. Another one leaves what it has to report to that one, for the order's sake.
+    /// Whether a thread reports its jobs now. Another one leaves what it has to report to that one, for the order's
+    /// sake.
     reporting: bool,
 }
 
-impl Line {
+impl JobQueue {
     /// A job that has begun, and that has runs still, or commands that have not begun: until then it is not taken.
     #[expect(
         clippy::expect_used,
@@ -118,7 +120,7 @@ impl Line {
 }
 
 /// Which command of which job a run is for.
-struct Origin {
+struct CommandRef {
     line: usize,
     phase: Phase,
     command: usize,
@@ -131,7 +133,7 @@ struct Origin {
 struct Flight {
     /// Its number among all runs of the device.
     number: u64,
-    origin: Origin,
+    command_ref: CommandRef,
     launched: Launched,
 }
 
@@ -139,12 +141,12 @@ struct Flight {
 struct Landed {
     launched: Launched,
     /// Why it never ended, if its network has to be stopped: its job is not told yet.
-    broken: Option<(Error, u64, Origin)>,
+    broken: Option<(Error, u64, CommandRef)>,
 }
 
 #[derive(Default)]
-struct State {
-    lines: Vec<Line>,
+struct QueuesState {
+    queues: Vec<JobQueue>,
     /// Runs that were queued, on their way to the completion thread.
     launched: Vec<Flight>,
     /// Runs that are over, on their way back to the submission thread.
@@ -162,17 +164,17 @@ struct State {
     news: u64,
 }
 
-impl State {
-    fn line(&mut self, number: usize) -> &mut Line {
+impl QueuesState {
+    fn line(&mut self, number: usize) -> &mut JobQueue {
         #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
-        &mut self.lines[number]
+        &mut self.queues[number]
     }
 }
 
 /// The queues of a device, and what their threads share.
 pub(crate) struct Queues {
     name: String,
-    state: Mutex<State>,
+    state: Mutex<QueuesState>,
     /// Where the submission thread sleeps.
     submission: Condvar,
     /// Where the completion thread sleeps.
@@ -184,10 +186,10 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new(name: &str) -> Arc<Self> {
-        let lines = std::iter::repeat_with(Line::default).take(QUEUES).collect();
+        let queues = std::iter::repeat_with(JobQueue::default).take(QUEUES).collect();
         Arc::new(Self {
             name: name.to_owned(),
-            state: Mutex::new(State { lines, ..State::default() }),
+            state: Mutex::new(QueuesState { queues, ..QueuesState::default() }),
             submission: Condvar::new(),
             completion: Condvar::new(),
             reports: OnceLock::new(),
@@ -218,7 +220,7 @@ impl Queues {
             return Err(Rejected::Full(Box::new(job)));
         }
         line.waiting.push_back(job);
-        self.tell(state);
+        self.notify(state);
         Ok(())
     }
 
@@ -227,35 +229,41 @@ impl Queues {
         let mut state = self.state.lock();
         state.aborted.get_or_insert_with(|| why.clone());
         self.give_up.store(true, Ordering::Relaxed);
-        self.tell(state);
+        self.notify(state);
     }
 
     /// The threads end when there are no more jobs.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopping = true;
-        self.tell(state);
+        self.notify(state);
     }
 
     /// Networks of this executable are not wanted any more.
     pub(crate) fn retire(&self, executable: u64) {
         let mut state = self.state.lock();
         state.retired.push(executable);
-        self.tell(state);
+        self.notify(state);
     }
 
     /// There is news for the submission thread.
-    fn tell(&self, mut state: MutexGuard<'_, State>) {
+    fn notify(&self, mut state: MutexGuard<'_, QueuesState>) {
         state.news += 1;
         drop(state);
         self.submission.notify_one();
     }
 
     /// A run is over, and its job is told. Whatever it had of the program's is free.
-    fn finish_run(&self, state: &mut State, run: u64, origin: &Origin, outcome: Result<(), Failure>) {
-        let line = state.line(origin.line);
+    fn finish_run(
+        &self,
+        state: &mut QueuesState,
+        run: u64,
+        command_ref: &CommandRef,
+        outcome: Result<(), Failure>,
+    ) {
+        let line = state.line(command_ref.line);
         line.hazards.remove(run);
-        let begun = line.begun(origin.phase.job);
+        let begun = line.begun(command_ref.phase.job);
         begun.runs -= 1;
         if let Err(failure) = outcome {
             begun.failure.get_or_insert(failure);
@@ -293,7 +301,7 @@ impl Queues {
     }
 
     /// The device is gone, which is told once all runs in flight have come back.
-    fn lose(&self, state: &mut State) {
+    fn lose(&self, state: &mut QueuesState) {
         let failure = Error::Gone.failure(&self.name);
         state.lost.get_or_insert(failure);
         self.completion.notify_one();
@@ -311,7 +319,7 @@ impl Queues {
         state.has_panicked = true;
         state.lost.get_or_insert_with(|| why.clone());
         self.completion.notify_one();
-        self.tell(state);
+        self.notify(state);
     }
 
     /// The submission thread has nothing more to do.
@@ -323,31 +331,32 @@ impl Queues {
     /// Lets go of all jobs and runs of a device that is lost. Only by the last thread that looks for them.
     fn clear(&self) {
         let mut state = self.state.lock();
-        let lines = state.lines.iter_mut();
+        let queues = state.queues.iter_mut();
         let jobs: Vec<_> =
-            lines.map(|line| (std::mem::take(&mut line.waiting), std::mem::take(&mut line.begun))).collect();
+            queues.map(|line| (std::mem::take(&mut line.waiting), std::mem::take(&mut line.begun))).collect();
         let runs = (std::mem::take(&mut state.launched), std::mem::take(&mut state.landed));
         drop(state);
         drop((jobs, runs));
     }
 
-    fn failure(&self, trouble: Trouble) -> Failure {
-        match trouble {
+    fn failure(&self, error: RunError) -> Failure {
+        match error {
             // A run that was given up has no time to blame.
-            Trouble::Device(Error::TimedOut) if self.give_up.load(Ordering::Relaxed) => {
+            RunError::Device(Error::TimedOut) if self.give_up.load(Ordering::Relaxed) => {
                 let aborted = self.state.lock().aborted.clone();
                 aborted.unwrap_or_else(|| Error::TimedOut.failure(&self.name))
             }
-            Trouble::Device(Error::TimedOut) => {
+            RunError::Device(Error::TimedOut) => {
                 let message = format!(
-                    "{}: a dispatch has not ended in time, and its network was stopped with all that it had in flight; give \
+                    "{}: a dispatch has not ended in time, and its network was stopped with all that it had in \
+                     flight; give \
                      timeout= more if it needs longer",
                     self.name
                 );
                 Failure::new(Code::Aborted, message)
             }
-            Trouble::Device(error) => error.failure(&self.name),
-            Trouble::Program(failure) => failure,
+            RunError::Device(error) => error.failure(&self.name),
+            RunError::Program(failure) => failure,
         }
     }
 }

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 /// Where the minor version is in the answer that has the version of transactions.
 const TRANSACTIONS_MINOR: usize = 10;
-/// Where the versions are in the answer that has the device's status: behind the transaction's header, the command's and what
-/// comes before in the description of the device.
+/// Where the versions are in the answer that has the device's status: behind the transaction's header, the command's
+/// and what comes before in the description of the device.
 const COMMANDS_MAJOR: usize = 8 + 16 + 262;
 const COMMANDS_MINOR: usize = COMMANDS_MAJOR + 2;
 /// The kinds of a transaction and of a command that answer those questions.
@@ -66,7 +66,8 @@ impl System for Firmware {
         self.emulator.ioctl(file, request, argument)?;
         if Call::of_request(request) == Some(Call::Manage) {
             let message: ManageMessage = zerocopy::FromBytes::read_from_bytes(argument).unwrap();
-            // SAFETY: the sender of a message keeps its memory until this returns, and the answer in it has that many bytes.
+            // SAFETY: the sender of a message keeps its memory until this returns, and the answer in it has that many
+            // bytes.
             let answer =
                 unsafe { std::slice::from_raw_parts_mut(message.data as *mut u8, message.len as usize) };
             self.change(answer);
@@ -95,8 +96,8 @@ impl System for Firmware {
 fn open(transactions_minor: u16, commands: (u16, u16)) -> Result<QaicDevice, Failure> {
     let mut none = Parameters::new("qaic", []);
     let emulator = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
-    let kernel = Arc::new(Firmware { emulator: emulator.clone(), transactions_minor, commands });
-    <Qaic>::open_on(kernel, Path::new("/dev/accel/accel0"), Some(card_programs(emulator)), &mut none)
+    let system = Arc::new(Firmware { emulator: emulator.clone(), transactions_minor, commands });
+    <Qaic>::open_on(system, Path::new("/dev/accel/accel0"), Some(card_programs(emulator)), &mut none)
 }
 
 #[test]

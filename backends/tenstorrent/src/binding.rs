@@ -2,8 +2,8 @@
 
 //! The memory that a dispatch works on: each piece once, whatever bindings show of it.
 //!
-//! Bindings that overlap or touch are one piece, so that a function that reads by one what it wrote by another sees it. What is in memory
-//! of the host goes by DRAM; afterwards, bytes that have changed there go back, and no others.
+//! Bindings that overlap or touch are one piece, so that a function that reads by one what it wrote by another sees
+//! it. What is in memory of the host goes by DRAM; afterwards, bytes that have changed there go back, and no others.
 
 use crate::device::TenstorrentDevice;
 use crate::kmd::Error;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) const ALIGNMENT: u64 = 64;
 
 /// A piece of DRAM that a dispatch works on.
-pub(crate) struct Piece {
+pub(crate) struct DramRange {
     memory: Source,
     /// Where in its allocation it begins and ends.
     pub(crate) start: u64,
@@ -99,9 +99,13 @@ impl Wanted {
 
     /// The piece, in DRAM.
     #[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
-    fn stage(self, dram: &Arc<Pool>) -> Result<Piece, Error> {
+    fn stage(self, dram: &Arc<Pool>) -> Result<DramRange, Error> {
         if let Some(Member { owner: Owner::Card(memory), .. }) = self.members.first() {
-            return Ok(Piece { memory: Source::Buffer(memory.clone()), start: self.start, end: self.end });
+            return Ok(DramRange {
+                memory: Source::Buffer(memory.clone()),
+                start: self.start,
+                end: self.end,
+            });
         }
         let length = self.end - self.start;
         let range = passage(dram, length)?;
@@ -118,7 +122,7 @@ impl Wanted {
         }
         range.write(0, &before)?;
         range.flush(0, length)?;
-        Ok(Piece { memory: Source::Bounce { range, members, before }, start: 0, end: length })
+        Ok(DramRange { memory: Source::Bounce { range, members, before }, start: 0, end: length })
     }
 }
 
@@ -131,7 +135,7 @@ fn part<'a>(bytes: &'a mut [u8], at: usize, host: &HostRange) -> Option<&'a mut 
 pub(crate) fn gather(
     dram: &Arc<Pool>,
     spans: &[Span<TenstorrentDevice>],
-) -> Result<(Vec<Piece>, Vec<Binding>), Error> {
+) -> Result<(Vec<DramRange>, Vec<Binding>), Error> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for (number, span) in spans.iter().enumerate() {
         let wish = Wanted::of(number, span)?;
@@ -155,7 +159,7 @@ pub(crate) fn gather(
     Ok((pieces, bindings))
 }
 
-impl Piece {
+impl DramRange {
     /// Its allocation.
     pub(crate) fn range(&self) -> Result<&CardRange, Error> {
         match &self.memory {

@@ -2,10 +2,11 @@
 
 //! Tenstorrent Blackhole and Wormhole cards, through the `tt-kmd` kernel driver's own interface.
 //!
-//! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
-//! (`embedded-elf-riscv_32`, or several of these in a [container]) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
-//! its compiler. `tenstorrent://emulated` drives an emulator of that kernel driver with a simulated chip
-//! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
+//! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler
+//! makes for 32-bit RISC-V (`embedded-elf-riscv_32`, or several of these in a [container]) on the small cores of its
+//! Tensix tiles. Nothing of the vendor's user-space software is needed, neither its compiler.
+//! `tenstorrent://emulated` drives an emulator of that kernel driver with a simulated chip behind it: the same path,
+//! down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
 //!
 //! # Devices
 //!
@@ -16,26 +17,28 @@
 //! | `tenstorrent://0000:01:00.0` | the card at a place on the bus |
 //! | `tenstorrent:///dev/tenstorrent/N` | the card behind a node |
 //! | `tenstorrent://emulated`, `tenstorrent://emulated/N` | an emulated card; never taken unless it is named |
-//! | `tenstorrent://ttsim` | the same, but the chip is in the simulator's library (`libttsim.so`) that the variable `LIBTTSIM` names |
+//! | `tenstorrent://ttsim` | an emulated card whose chip is in the simulator's library that `LIBTTSIM` names |
 //!
-//! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the path. A card that is
-//! named is that card or an error. It is open for one program at a time, which may have several devices of it.
+//! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the
+//! path. A card that is named is that card or an error. It is open for one program at a time, which may have several
+//! devices of it.
 //!
-//! [`Tenstorrent::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/tenstorrent.md` has their
-//! table. An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
+//! [`Tenstorrent::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/tenstorrent.md`
+//! has their table. An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
 //!
 //! # A simulator's library
 //!
-//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`, which `emulator-tenstorrent` has: beside the
-//! program that opens the device, where programs are looked for, or where `HAL_TTSIM_SERVER` says. When it ends, the device is lost, and
-//! what the library said is the reason. Its tiles execute when the host looks for their end, on one thread, and nothing is counted.
+//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`,
+//! which `emulator-tenstorrent` has: beside the program that opens the device, where programs are looked for, or
+//! where `HAL_TTSIM_SERVER` says. When it ends, the device is lost, and what the library said is the reason. Its
+//! tiles execute when the host looks for their end, on one thread, and nothing is counted.
 //!
 //! # Where things are
 //!
 //! | | |
 //! |---|---|
 //! | `kmd/` | the kernel: nodes, an open card, windows, coordinates, what may go wrong |
-//! | `memory.rs`, `memory/` | DRAM and tiles' memory: who has which part, how buffers are divided over banks; transfers |
+//! | `memory.rs`, `memory/` | DRAM and tiles' memory: allocation, division over banks, transfers |
 //! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
 //! | `open_card.rs` | the cards that a program has open, each once |
 //! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
@@ -63,7 +66,7 @@ use dispatch::Settings;
 use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_kernel::{Emulation, NoEmulation};
 use kmd::{CARDS, Linux, cards};
-use memory::{Division, Share};
+use memory::{Division, L1Share};
 use open_card::OpenCard;
 use std::fmt;
 use std::marker::PhantomData;
@@ -88,7 +91,7 @@ const MOST_TILES: usize = 256;
 const MOST_L1: u32 = 512;
 const L1_STEP: u32 = 4;
 /// What buffers have of it where nothing is said.
-const L1_DEFAULT: Share = Share { bytes: 64 << 10, division: Division::DEFAULT };
+const L1_DEFAULT: L1Share = L1Share { bytes: 64 << 10, division: Division::DEFAULT };
 
 /// The parameters of every card.
 const PARAMETERS: &[Parameter] = &[
@@ -142,7 +145,7 @@ struct Opening {
     tiles: Option<usize>,
     cores: Option<usize>,
     paged: bool,
-    l1: Share,
+    l1: L1Share,
 }
 
 impl Opening {
@@ -176,20 +179,21 @@ impl Opening {
 }
 
 /// What buffers have of tiles' memory: so many KiB, and how they are divided if that is said.
-fn share(text: &str) -> Option<Share> {
+fn share(text: &str) -> Option<L1Share> {
     let (kib, division) = match text.split_once(':') {
         Some((kib, name)) => (kib, name.parse().ok()?),
         None => (text, Division::DEFAULT),
     };
     let kib = kib.parse::<u32>().ok().filter(|kib| *kib <= MOST_L1 && kib.is_multiple_of(L1_STEP))?;
-    Some(Share { bytes: kib << 10, division })
+    Some(L1Share { bytes: kib << 10, division })
 }
 
 #[cold]
 fn refuse_share(parameters: &Parameters<'_>, text: &str) -> Failure {
     let names: Vec<&str> = Division::names().collect();
     let takes = format!(
-        "is {text:?}; it takes a multiple of {L1_STEP} from 0 to {MOST_L1}, in KiB, and behind a colon how buffers are divided: {}",
+        "is {text:?}; it takes a multiple of {L1_STEP} from 0 to {MOST_L1}, in KiB, and behind a colon how buffers \
+         are divided: {}",
         names.join(", ")
     );
     parameters.refuse("l1", &takes)
@@ -223,7 +227,8 @@ impl<E: Emulation<()>> Driver for Tenstorrent<E> {
     fn describe(&self, info: &DeviceInfo) -> String {
         if CARDS.is_emulated(info) {
             return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, as \
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says \
+                 otherwise, as \
                  {path}/0, {path}/1\n{COMMON}",
                 info.name,
                 path = info.path,

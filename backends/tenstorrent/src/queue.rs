@@ -2,10 +2,11 @@
 
 //! A queue of a device: jobs in order, by one thread, which also learns of what has ended.
 //!
-//! Transfers are done by this thread, through windows. A dispatch is laid out by it, and run by tiles, for which it waits. There are two
-//! queues, so that transfers go on while tiles run.
+//! Transfers are done by this thread, through windows. A dispatch is laid out by it, and run by tiles, for which it
+//! waits. There are two queues, so that transfers go on while tiles run.
 //!
-//! What goes wrong with one job fails that job, and the queue goes on. Only a card that is gone is lost, for both queues.
+//! What goes wrong with one job fails that job, and the queue goes on. Only a card that is gone is lost, for both
+//! queues.
 
 use crate::device::TenstorrentDevice;
 use crate::dispatch::Settings;
@@ -26,7 +27,7 @@ const DEPTH: usize = 1024;
 
 /// What the queues of a device share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DeviceShared {
     pub(crate) board: Arc<OpenCard>,
     pub(crate) settings: Settings,
     pub(crate) reporter: Reporter,
@@ -34,7 +35,7 @@ pub(crate) struct Shared {
     lost: OnceLock<Failure>,
 }
 
-impl Shared {
+impl DeviceShared {
     pub(crate) fn new(board: Arc<OpenCard>, settings: Settings) -> Arc<Self> {
         Arc::new(Self { board, settings, reporter: Reporter::default(), lost: OnceLock::new() })
     }
@@ -50,7 +51,7 @@ impl Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     jobs: VecDeque<Job<TenstorrentDevice>>,
     /// Whether a submission was refused for want of room.
     full: bool,
@@ -60,15 +61,15 @@ struct State {
 
 /// A queue, and what its thread shares with others.
 pub(crate) struct Queue {
-    shared: Arc<Shared>,
-    state: Mutex<State>,
+    shared: Arc<DeviceShared>,
+    state: Mutex<QueueState>,
     work: Condvar,
     /// Whether whatever runs is to be given up.
     give_up: AtomicBool,
 }
 
 impl Queue {
-    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
+    pub(crate) fn new(shared: Arc<DeviceShared>) -> Arc<Self> {
         Arc::new(Self {
             shared,
             state: Mutex::default(),
@@ -209,7 +210,7 @@ impl Queue {
                 words.map(u32::from_le_bytes)
             }
         };
-        let Shared { board, settings, .. } = &*self.shared;
+        let DeviceShared { board, settings, .. } = &*self.shared;
         board.tiles.run(dispatch, workgroups, *settings, &self.give_up)
     }
 }

@@ -2,11 +2,11 @@
 
 //! A Tensix tile: its memory is filled, its cores are let go, and it says when it is done.
 //!
-//! A tile is held whenever nothing runs on it. What a call needs is in its memory before its first core is let go, and it is held again
-//! as soon as it has said that it is done, or has not in time.
+//! A tile is held whenever nothing runs on it. What a call needs is in its memory before its first core is let go,
+//! and it is held again as soon as it has said that it is done, or has not in time.
 
 use crate::generation::Generation;
-use crate::kmd::{ALL_HELD, Card, Error, Place, SOFT_RESET};
+use crate::kmd::{ALL_HELD, Card, Coordinates, Error, SOFT_RESET};
 use crate::stub::{self, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
 use hal_backend::{Code, Failure};
 use hal_kernel::clock;
@@ -24,7 +24,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_
 #[derive(Debug)]
 pub(crate) struct Tile {
     card: Arc<Card>,
-    place: Place,
+    place: Coordinates,
     prepared: AtomicBool,
 }
 
@@ -53,11 +53,11 @@ pub(crate) struct Patience<'a> {
 }
 
 impl Tile {
-    pub(crate) fn new(card: &Arc<Card>, place: Place) -> Self {
+    pub(crate) fn new(card: &Arc<Card>, place: Coordinates) -> Self {
         Self { card: card.clone(), place, prepared: AtomicBool::new(false) }
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Coordinates {
         self.place
     }
 
@@ -112,7 +112,8 @@ impl Tile {
             .set(common::EPOCH, epoch)
             .set(common::DONE, 0);
         self.write_words(COMMON, &words.0)?;
-        // Its memory and its registers are behind different windows: what was written to the one is there once it is read.
+        // Its memory and its registers are behind different windows: what was written to the one is there once it is
+        // read.
         self.read(COMMON, &mut [0; 4])?;
         self.card.write_word(self.place, SOFT_RESET, ALL_HELD & !RESET_BITS[0])
     }
@@ -127,8 +128,8 @@ impl Tile {
         Ok(said == epoch)
     }
 
-    /// Holds its cores. They are held when this returns: a read comes after the write, so that nothing which is given out from then on,
-    /// in any tile, is written by them. A tile that cannot be held is the end of the card.
+    /// Holds its cores. They are held when this returns: a read comes after the write, so that nothing which is given
+    /// out from then on, in any tile, is written by them. A tile that cannot be held is the end of the card.
     fn hold(&self) -> Result<(), Error> {
         self.card.write_word(self.place, SOFT_RESET, ALL_HELD)?;
         let found = self.card.read_word(self.place, SOFT_RESET)?;
@@ -139,7 +140,8 @@ impl Tile {
             return Ok(());
         }
         Err(Error::Gone(format!(
-            "tile {} does not let its cores be held (its reset register is {found:#x}, and not {ALL_HELD:#x}), and may write \
+            "tile {} does not let its cores be held (its reset register is {found:#x}, and not {ALL_HELD:#x}), and \
+             may write \
              anywhere: reset it (tt-smi -r), and open it again",
             self.place
         )))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Containers of several variants, from files that IREE's compiler made, by the program that packs them, to a card that runs one.
+//! Containers of several variants, from files that IREE's compiler made, by the program that packs them, to a card
+//! that runs one.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -139,8 +139,8 @@ fn open(seed: &str, says: &[Said]) -> (Result<Card, Failure>, Done) {
     let pairs = [("board", "n150"), ("seed", seed)];
     let machine = Emulator::get(&Options::read(&mut Parameters::new("tenstorrent", pairs)).unwrap()).unwrap();
     let done = Arc::<Mutex<Done>>::default();
-    let kernel = Arc::new(Other { machine, says: says.into(), done: done.clone() });
-    let card = Card::open(kernel, Path::new("/dev/tenstorrent/0"), Duration::ZERO);
+    let system = Arc::new(Other { machine, says: says.into(), done: done.clone() });
+    let card = Card::open(system, Path::new("/dev/tenstorrent/0"), Duration::ZERO);
     let done = done.lock().unwrap().clone();
     (card, done)
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an executable is made of, once it is checked or before it is written.
+//! The parts of an executable (HGX1). An experimental format of this project; no vendor tool writes or reads it.
 //!
-//! All of it is owned and public: a compiler or a test puts one together field by field. What [`Container::read`] returns
-//! has been checked; what was put together by hand has not, and [`Entry::encode`] then answers with a failure where it
-//! cannot do what a patch says, but does not look at the packets.
+//! All of it is owned and public: a compiler or a test puts one together field by field. What [`Container::read`]
+//! returns has been checked; what was put together by hand has not, and [`Entry::encode`] then answers with a failure
+//! where it cannot do what a patch says, but does not look at the packets.
 
 use super::failure;
 use super::{check, schema};

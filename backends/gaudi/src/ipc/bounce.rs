@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The importer's half of a bounce: host memory that goes to the exporter over a [line](super::line), and is written and read there.
+//! The importer's half of a bounce: host memory that goes to the exporter over a [line](super::connection), and is
+//! written and read there.
 
+use super::connection::{Connection, unreachable};
 use super::export::PAGE;
 use super::handle::Handle;
-use super::line::{Line, unreachable};
 use super::service::message;
 use crate::dma::Dma;
 use crate::kmd::map_shared;
@@ -19,18 +20,19 @@ use std::time::Duration;
 /// How much goes through the host at a time.
 pub(super) const STAGE: u64 = 4 << 20;
 
-/// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has the memory,
-/// and could not let go of its card while another process held one.
+/// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has
+/// the memory, and could not let go of its card while another process held one.
 pub(super) struct BouncedBuffer {
-    line: Line,
+    line: Connection,
     staging: Memory,
 }
 
 impl BouncedBuffer {
-    /// Connects to the exporter of a buffer, makes sure that it is the one that the handle names, and brings shared memory.
+    /// Connects to the exporter of a buffer, makes sure that it is the one that the handle names, and brings shared
+    /// memory.
     pub(super) fn connect(dma: &Arc<Dma>, handle: &Handle, patience: Duration) -> Result<Self, Failure> {
         let gone = |errno| unreachable(handle, errno);
-        let call = Line::call(handle, patience)?;
+        let call = Connection::call(handle, patience)?;
         let length = STAGE.min(handle.length).next_multiple_of(PAGE);
         let shared = memfd_create("hal-gaudi-bounce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(gone)?;
@@ -51,7 +53,7 @@ impl BouncedBuffer {
     }
 
     /// What it goes over.
-    pub(super) fn line(&self) -> &Line {
+    pub(super) fn line(&self) -> &Connection {
         &self.line
     }
 

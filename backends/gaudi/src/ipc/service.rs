@@ -2,10 +2,11 @@
 
 //! The exporter's half of a bounce: what lets another card have the bytes of memory that it cannot map.
 //!
-//! A process that exports memory listens on a socket of the local machine, under a name that goes with every handle and says
-//! nothing. An importer connects, and brings a piece of shared host memory, where its kernel lacks the vendor's operation.
-//! Both pin it for their card. A request names a part of the buffer and a direction; the exporter's card writes that part into
-//! the shared memory, or reads it from there, and the reply says that it is done.
+//! A process that exports memory listens on a socket of the local machine, under a name that goes with every handle
+//! and says nothing. An importer connects, and brings a piece of shared host memory, where its kernel lacks the
+//! vendor's operation. Both pin it for their card. A request names a part of the buffer and a direction; the
+//! exporter's card writes that part into the shared memory, or reads it from there, and the reply says that it is
+//! done.
 //!
 //! | from | bytes | |
 //! |---|---|---|
@@ -17,15 +18,15 @@
 //! | exporter | 8, and a text | as above |
 //! | exporter | 8, and a text | once, whenever its card is lost: the code with [`NOTICE`], and why. Then it hangs up |
 //!
-//! A kernel tells the processes that have opened a card that it is about to be reset, and not those that have mapped a dma-buf of it. So
-//! an importer that wants no bytes connects too.
+//! A kernel tells the processes that have opened a card that it is about to be reset, and not those that have mapped
+//! a dma-buf of it. So an importer that wants no bytes connects too.
 //!
 //! # Who is let in
 //!
-//! A process of the same user, root's among them and no other, that [proves](super::proof) that it has the buffer's secret.
-//! Until then it costs a thread and a few bytes, for [`GREETING`] at most, and there are no more than [`STRANGERS`] such: the
-//! oldest goes when another one comes. An importer checks likewise whom it has found: a name of a process that is gone can be
-//! taken by any process.
+//! A process of the same user, root's among them and no other, that [proves](super::proof) that it has the buffer's
+//! secret. Until then it costs a thread and a few bytes, for [`GREETING`] at most, and there are no more than
+//! [`STRANGERS`] such: the oldest goes when another one comes. An importer checks likewise whom it has found: a name
+//! of a process that is gone can be taken by any process.
 //!
 //! A connection is for one buffer. When that is no longer exported the connection ends, and the pinned memory goes.
 
@@ -104,7 +105,7 @@ struct Session {
 }
 
 #[derive(Default)]
-struct State {
+struct ServiceState {
     /// Where this process listens, if it does.
     name: Option<String>,
     offers: HashMap<u64, Offer>,
@@ -115,7 +116,7 @@ struct State {
 
 /// What this process serves, and to whom.
 struct Service {
-    state: Mutex<State>,
+    state: Mutex<ServiceState>,
     /// A session has ended.
     ended: Condvar,
 }
@@ -172,7 +173,8 @@ pub(super) fn withdraw(buffer: u64) {
     }
 }
 
-/// The card of a buffer is lost: its importers are told why, and hung up on. One that does not listen does not hold this up.
+/// The card of a buffer is lost: its importers are told why, and hung up on. One that does not listen does not hold
+/// this up.
 pub(super) fn lose(buffer: u64, why: &str) {
     let importers: Vec<_> = {
         let mut state = SERVICE.state.lock();
@@ -249,8 +251,8 @@ fn thread(body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
 }
 
 impl Service {
-    /// Gives a connection a thread, if it is of this user's. The reason of its end is sent to neither side: the client reports what it
-    /// wanted.
+    /// Gives a connection a thread, if it is of this user's. The reason of its end is sent to neither side: the
+    /// client reports what it wanted.
     fn welcome(&'static self, connection: OwnedFd) {
         if !peer_of(&connection).is_ok_and(|peer| is_of_this_user(&peer)) {
             return;
@@ -314,8 +316,8 @@ impl Service {
         Ok(())
     }
 
-    /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings, and that.
-    /// Nothing if there is nothing for this client.
+    /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings,
+    /// and that. Nothing if there is nothing for this client.
     fn greet(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
         let deadline = Some(Instant::now() + GREETING);
         let mut call = [0; CALL];
@@ -382,7 +384,8 @@ fn words_of(code: u32, text: &str) -> Vec<u8> {
     reply
 }
 
-/// Who may use a buffer, and the host memory that it brought for that. Nothing, if it only wants to be told of the buffer's end.
+/// Who may use a buffer, and the host memory that it brought for that. Nothing, if it only wants to be told of the
+/// buffer's end.
 struct Guest {
     exported: Weak<Exported>,
     shared: Option<HostRange>,

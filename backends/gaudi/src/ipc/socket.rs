@@ -52,7 +52,8 @@ pub(super) fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), F
     Ok(())
 }
 
-/// Receives so many bytes, and the descriptor that came with them, if one did. Nothing at all, if the other side has hung up.
+/// Receives so many bytes, and the descriptor that came with them, if one did. Nothing at all, if the other side has
+/// hung up.
 pub(super) fn receive_with(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -129,7 +130,8 @@ pub fn receive(socket: impl AsFd) -> Result<Option<(Handle, OwnedFd)>, Failure> 
     let Some(file) = receive_with(socket.as_fd(), &mut bytes)? else { return Ok(None) };
     let handle = Handle::decode(&bytes)?;
     let Some(file) = file else {
-        let message = "a handle of shared memory came without its descriptor; a descriptor's number is worth nothing in \
+        let message = "a handle of shared memory came without its descriptor; a descriptor's number is worth nothing \
+         in \
                        another process";
         return Err(Failure::new(Code::InvalidArgument, message));
     };

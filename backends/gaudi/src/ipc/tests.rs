@@ -2,8 +2,8 @@
 
 //! Who is let in where bytes go through the host, and what becomes of the others.
 //!
-//! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a handle that
-//! leads it elsewhere.
+//! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a
+//! handle that leads it elsewhere.
 
 mod any_bytes;
 
@@ -423,7 +423,8 @@ fn loss_is_told_to_all_without_waiting_for_those_who_do_not_listen() {
     let import = setup.import(handle).unwrap();
     let begin = Instant::now();
     super::service::lose(handle.buffer, "it was on fire");
-    // One after the other they would take 200 times as long as all together may; a busy machine is not that much slower.
+    // One after the other they would take 200 times as long as all together may; a busy machine is not that much
+    // slower.
     assert!(begin.elapsed() < 100 * FAREWELL, "{:?}", begin.elapsed());
     assert_eq!(said(&heard), (Code::Unavailable as u32 | NOTICE, "it was on fire".to_owned()));
     assert!(is_hung_up(&heard));

@@ -2,32 +2,32 @@
 
 //! What keeps the file of a card open besides its descriptor.
 //!
-//! A dma-buf of a card's memory holds the card's file, and so does a mapping of it in another card. A reset waits for that file,
-//! and the kernel kills the process that has opened it. So a holder of one is told when the card is lost.
+//! A dma-buf of a card's memory holds the card's file, and so does a mapping of it in another card. A reset waits for
+//! that file, and the kernel kills the process that has opened it. So a holder of one is told when the card is lost.
 
 use parking_lot::Mutex;
 use std::sync::Weak;
 
 /// Something that holds a dma-buf of a card, and can do without.
-pub(crate) trait Holder: Send + Sync {
+pub(crate) trait DmabufHolder: Send + Sync {
     /// The card is lost, and this is why: closes the dma-buf, or ends its mapping.
-    fn let_go(&self, why: &str);
+    fn release(&self, why: &str);
 }
 
 /// The holders of one card's dma-bufs.
 #[derive(Default)]
-pub(super) struct Holders(Mutex<State>);
+pub(super) struct DmabufHolders(Mutex<HoldersState>);
 
 #[derive(Default)]
-struct State {
+struct HoldersState {
     /// Why the card is lost, if it is.
     lost: Option<String>,
-    holders: Vec<Weak<dyn Holder>>,
+    holders: Vec<Weak<dyn DmabufHolder>>,
 }
 
-impl Holders {
+impl DmabufHolders {
     /// Adds a holder, which is told at once if the card has been lost meanwhile.
-    pub(super) fn add(&self, holder: Weak<dyn Holder>) {
+    pub(super) fn add(&self, holder: Weak<dyn DmabufHolder>) {
         let why = {
             let mut state = self.0.lock();
             let Some(why) = state.lost.clone() else {
@@ -37,7 +37,7 @@ impl Holders {
             };
             why
         };
-        tell(&holder, &why);
+        notify(&holder, &why);
     }
 
     /// Tells them all, once. The first cause is the one.
@@ -47,14 +47,14 @@ impl Holders {
             let why = state.lost.get_or_insert_with(|| why.to_owned()).clone();
             (std::mem::take(&mut state.holders), why)
         };
-        holders.iter().for_each(|holder| tell(holder, &why));
+        holders.iter().for_each(|holder| notify(holder, &why));
     }
 }
 
 /// Not under the lock: it may call the kernel, and what it drops may be a card.
-fn tell(holder: &Weak<dyn Holder>, why: &str) {
+fn notify(holder: &Weak<dyn DmabufHolder>, why: &str) {
     if let Some(holder) = holder.upgrade() {
-        holder.let_go(why);
+        holder.release(why);
     }
 }
 
@@ -66,8 +66,8 @@ mod tests {
     #[derive(Default)]
     struct Recorder(Mutex<Vec<String>>);
 
-    impl Holder for Recorder {
-        fn let_go(&self, why: &str) {
+    impl DmabufHolder for Recorder {
+        fn release(&self, why: &str) {
             self.0.lock().push(why.to_owned());
         }
     }
@@ -75,9 +75,9 @@ mod tests {
     #[test]
     fn everybody_is_told_once_and_who_comes_late_at_once() {
         let (holders, early, late) =
-            (Holders::default(), Arc::new(Recorder::default()), Arc::new(Recorder::default()));
+            (DmabufHolders::default(), Arc::new(Recorder::default()), Arc::new(Recorder::default()));
         let weak = |recorder: &Arc<Recorder>| {
-            let holder: Arc<dyn Holder> = recorder.clone();
+            let holder: Arc<dyn DmabufHolder> = recorder.clone();
             Arc::downgrade(&holder)
         };
         holders.add(weak(&early));

@@ -3,11 +3,11 @@
 //! What has ended: one thread that learns of it.
 //!
 //! No descriptor becomes readable when a submission ends, and on Gaudi 2 nothing waits for the first of several. One
-//! thread waits for the oldest job of one queue after the other, and looks at the oldest jobs of all queues after each. The kernel
-//! wakes it at once when the one ends that it waits for, and otherwise at the next tick of its clock, 1 to 10 ms apart: no wait is
-//! shorter than that. With nothing in flight, it sleeps.
+//! thread waits for the oldest job of one queue after the other, and looks at the oldest jobs of all queues after
+//! each. The kernel wakes it at once when the one ends that it waits for, and otherwise at the next tick of its
+//! clock, 1 to 10 ms apart: no wait is shorter than that. With nothing in flight, it sleeps.
 
-use super::{Awaited, Flight, Queue, Queues, State};
+use super::{Awaited, Flight, Queue, Queues, QueuesState};
 use crate::kmd::{Progress, clock};
 use hal_backend::{Failure, QueueId};
 use parking_lot::MutexGuard;
@@ -29,7 +29,7 @@ struct Report {
 
 impl Flight {
     /// Tells its observer, which may do anything. No lock is held.
-    fn tell(&self, outcome: Result<(), &Failure>) {
+    fn notify(&self, outcome: Result<(), &Failure>) {
         let Some(observer) = &self.observer else { return };
         for &(command, begin, end) in &self.times {
             observer.command(command, begin, end);
@@ -40,11 +40,11 @@ impl Flight {
 }
 
 impl Queues {
-    /// The thread that learns of the card's end, from the kernel or from the thread that meets it, also while nothing is in flight. The card is
-    /// let go of then: a process that keeps one open through a reset is killed.
+    /// The thread that learns of the card's end, from the kernel or from the thread that meets it, also while nothing
+    /// is in flight. The card is let go of then: a process that keeps one open through a reset is killed.
     pub(crate) fn watch_for_reset(&self) {
-        let Some(ending) = self.planner.card.wait_for_end(&self.shutdown) else { return };
-        let failure = self.submitter.ended(ending);
+        let Some(cause) = self.planner.card.wait_for_loss(&self.shutdown) else { return };
+        let failure = self.submitter.ended(cause);
         self.state.lock().lost.get_or_insert(failure);
         self.work.notify_all();
     }
@@ -62,7 +62,7 @@ impl Queues {
             if !reports.is_empty() {
                 self.advance_all(&mut state);
                 drop(state);
-                self.tell(reports);
+                self.notify(reports);
                 continue;
             }
             let mut heads = heads(&state);
@@ -85,14 +85,16 @@ impl Queues {
         }
     }
 
-    /// The thread that learns of completions has panicked: what is in flight has no end that is reported, and the card is lost.
+    /// The thread that learns of completions has panicked: what is in flight has no end that is reported, and the
+    /// card is lost.
     pub(crate) fn server_panicked(&self, why: &Failure) {
         let mut state = self.state.lock();
         state.lost.get_or_insert_with(|| why.clone());
         self.lose(&mut state);
     }
 
-    /// The thread that learns of the card's end has panicked. The other one, which may be at what is in flight, loses the card.
+    /// The thread that learns of the card's end has panicked. The other one, which may be at what is in flight, loses
+    /// the card.
     pub(crate) fn watcher_panicked(&self, why: &Failure) {
         self.state.lock().lost.get_or_insert_with(|| why.clone());
         self.work.notify_all();
@@ -117,9 +119,9 @@ impl Queues {
         }
     }
 
-    /// The last submission of a job that is first in its queue has ended well: so have the others, and each is asked how, since
-    /// an error is remembered for the one that it happened to.
-    fn finish_head(&self, state: &mut State, head: &Head, progress: &Progress) {
+    /// The last submission of a job that is first in its queue has ended well: so have the others, and each is asked
+    /// how, since an error is remembered for the one that it happened to.
+    fn finish_head(&self, state: &mut QueuesState, head: &Head, progress: &Progress) {
         let queue = state.queue_mut(head.queue);
         #[expect(clippy::expect_used, reason = "this thread alone takes jobs out of their queues")]
         let flight = queue.flights.front_mut().expect("a job on the card is in its queue");
@@ -152,10 +154,10 @@ impl Queues {
         }
     }
 
-    fn tell(&self, reports: Vec<(Report, Flight)>) {
+    fn notify(&self, reports: Vec<(Report, Flight)>) {
         let mut reports = reports.into_iter().peekable();
         while let Some((report, flight)) = reports.next() {
-            flight.tell(report.outcome.as_ref().map(drop));
+            flight.notify(report.outcome.as_ref().map(drop));
             // What the job held is free before its completion is known.
             drop(flight);
             let covered = |(next, _): &(Report, Flight)| next.id == report.id && next.outcome.is_ok();
@@ -167,7 +169,7 @@ impl Queues {
     }
 
     /// If the card is lost: lets go of it before anything that it was working on, and tells.
-    fn lose(&self, state: &mut MutexGuard<'_, State>) -> bool {
+    fn lose(&self, state: &mut MutexGuard<'_, QueuesState>) -> bool {
         let Some(failure) = state.lost.clone() else { return false };
         let flights: Vec<Flight> =
             state.queues.iter_mut().flat_map(|queue| queue.flights.drain(..)).collect();
@@ -189,7 +191,7 @@ struct Head {
     sequence: u64,
 }
 
-fn heads(state: &State) -> SmallVec<[Head; 4]> {
+fn heads(state: &QueuesState) -> SmallVec<[Head; 4]> {
     let head = |(queue, jobs): (usize, &Queue)| {
         let last = jobs.flights.front()?.submissions.last()?;
         Some(Head { queue, hardware: last.queue(), sequence: last.sequence() })
@@ -198,7 +200,7 @@ fn heads(state: &State) -> SmallVec<[Head; 4]> {
 }
 
 /// Takes the first job of a queue out of it, if it is over.
-fn take_over(state: &mut State, number: usize) -> Option<Flight> {
+fn take_over(state: &mut QueuesState, number: usize) -> Option<Flight> {
     let flight = state.queue(number).flights.front()?;
     let reached = |wait: &Awaited| state.queue(wait.queue).completed >= wait.epoch;
     let is_over = flight.submitted && flight.submissions.is_empty() && flight.needs.iter().all(reached);
@@ -206,7 +208,7 @@ fn take_over(state: &mut State, number: usize) -> Option<Flight> {
 }
 
 /// Takes the jobs that are over out of their queues.
-fn retire(state: &mut State) -> Vec<(Report, Flight)> {
+fn retire(state: &mut QueuesState) -> Vec<(Report, Flight)> {
     let mut reports = Vec::new();
     let mut again = true;
     while again {

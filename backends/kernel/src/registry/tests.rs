@@ -182,8 +182,8 @@ impl Drop for Card {
     }
 }
 
-/// Threads open cards, close them and lose them at once. Each gets one, none is told that another has it, and a thread that begins to ask
-/// when a card is known to be lost does not get that one.
+/// Threads open cards, close them and lose them at once. Each gets one, none is told that another has it, and a
+/// thread that begins to ask when a card is known to be lost does not get that one.
 #[test]
 fn threads_that_open_close_and_lose_cards_at_once_all_get_one() {
     const ROUNDS: u64 = 2000;
@@ -214,8 +214,8 @@ fn threads_that_open_close_and_lose_cards_at_once_all_get_one() {
     assert!(made.load(Ordering::SeqCst) < 6 * ROUNDS, "some got what others had");
 }
 
-/// Threads open a card, fail to, panic while they do, lose it and let go of it, all at once. No thread waits for what never came, none is told
-/// that another has it, and nothing of those who failed is left.
+/// Threads open a card, fail to, panic while they do, lose it and let go of it, all at once. No thread waits for what
+/// never came, none is told that another has it, and nothing of those who failed is left.
 #[test]
 fn threads_that_fail_and_panic_while_they_open_cards_leave_them_to_others() {
     const ROUNDS: u64 = 1000;

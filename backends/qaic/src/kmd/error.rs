@@ -56,7 +56,8 @@ pub enum Error {
     },
     /// The device speaks another version of the protocol.
     #[error(
-        "the device's {what} are of version {device}, and this driver's of {ours}; use firmware and driver of one release"
+        "the device's {what} are of version {device}, and this driver's of {ours}; use firmware and driver of one \
+         release"
     )]
     Version {
         /// Which half of the protocol.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The client's side of the kernel driver: its calls with types, over the boundary that Linux and an emulator are behind.
+//! The client's side of the kernel driver: its calls with types, over the boundary that Linux and an emulator are
+//! behind.
 //!
 //! | file | what |
 //! |---|---|

@@ -2,14 +2,14 @@
 
 //! The thread that learns of what has ended.
 //!
-//! The kernel waits for one object at a time and no descriptor becomes readable, so with one network busy the thread waits
-//! for its oldest run, and with several for the oldest of each in turn, for as short as the kernel's clock of milliseconds
-//! allows. A run that ends while the thread waits for another one is noticed that much later; its channel has the next one in
-//! the ring already.
+//! The kernel waits for one object at a time and no descriptor becomes readable, so with one network busy the thread
+//! waits for its oldest run, and with several for the oldest of each in turn, for as short as the kernel's clock of
+//! milliseconds allows. A run that ends while the thread waits for another one is noticed that much later; its
+//! channel has the next one in the ring already.
 //!
-//! How long a run takes is counted from when it is the oldest of its network. One that takes too long, or that the kernel
-//! calls lost, breaks its network: all that is in flight there goes back to the submission thread, which stops the network
-//! before the completion is reported, since the device may still write to what is queued.
+//! How long a run takes is counted from when it is the oldest of its network. One that takes too long, or that the
+//! kernel calls lost, breaks its network: all that is in flight there goes back to the submission thread, which stops
+//! the network before the completion is reported, since the device may still write to what is queued.
 
 use super::{Flight, Landed, Queues};
 use crate::kmd::Error;
@@ -104,7 +104,7 @@ impl Completions {
         if state.lost.is_some() {
             let gone = self.flights.drain(..).map(|watched| broken(watched, Error::Gone));
             state.landed.extend(gone);
-            self.queues.tell(state);
+            self.queues.notify(state);
         }
     }
 
@@ -153,9 +153,9 @@ impl Completions {
         )]
         let watched = self.flights.remove(place).expect("the run that was waited for is in flight");
         let not_before = watched.not_before;
-        let Flight { number, mut origin, mut launched } = watched.flight;
+        let Flight { number, mut command_ref, mut launched } = watched.flight;
         let target = &launched.target;
-        if let Some(observer) = origin.observer.take() {
+        if let Some(observer) = command_ref.observer.take() {
             let object = target.blueprint.waited.last();
             let object = object.map(|&group| launched.slot.object(&target.blueprint, group));
             let times = object.and_then(|object| {
@@ -163,23 +163,23 @@ impl Completions {
             });
             let (begin, end) = match times {
                 Some(times) => {
-                    let queued = origin.begin + nanos(times.submit);
+                    let queued = command_ref.begin + nanos(times.submit);
                     (queued.max(not_before), queued + nanos(times.device))
                 }
-                None => (origin.begin.max(not_before), clock()),
+                None => (command_ref.begin.max(not_before), clock()),
             };
             let end = end.clamp(begin, clock().max(begin));
             self.tell_next(launched.network, end);
-            observer.command(origin.command, begin, end);
+            observer.command(command_ref.command, begin, end);
         }
         let outcome = launched.slot.take(&target.blueprint);
         launched.end();
-        let outcome = outcome.map_err(|trouble| self.queues.failure(trouble));
-        let line = origin.line;
+        let outcome = outcome.map_err(|error| self.queues.failure(error));
+        let line = command_ref.line;
         let mut state = self.queues.state.lock();
-        self.queues.finish_run(&mut state, number, &origin, outcome);
+        self.queues.finish_run(&mut state, number, &command_ref, outcome);
         state.landed.push(Landed { launched, broken: None });
-        self.queues.tell(state);
+        self.queues.notify(state);
         self.queues.report(line);
     }
 
@@ -207,13 +207,13 @@ impl Completions {
         if *error == Error::Gone {
             self.queues.lose(&mut state);
         }
-        self.queues.tell(state);
+        self.queues.notify(state);
     }
 }
 
 fn broken(watched: Watched, error: Error) -> Landed {
-    let Flight { number, origin, launched } = watched.flight;
-    Landed { launched, broken: Some((error, number, origin)) }
+    let Flight { number, command_ref, launched } = watched.flight;
+    Landed { launched, broken: Some((error, number, command_ref)) }
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -2,19 +2,20 @@
 
 //! The thread that begins what was submitted: transfers, and runs of networks.
 //!
-//! It goes round the queues, a command of each at a time, and sleeps when none can go on. What keeps a command waiting is a
-//! run that it would be noticed to overtake, a network that has as many runs in flight as its ring takes, or sixteen
-//! channels that are all busy: each ends with a run that is over, of which the completion thread tells.
+//! It goes round the queues, a command of each at a time, and sleeps when none can go on. What keeps a command
+//! waiting is a run that it would be noticed to overtake, a network that has as many runs in flight as its ring
+//! takes, or sixteen channels that are all busy: each ends with a run that is over, of which the completion thread
+//! tells.
 //!
 //! Everything that starts or stops a network for a dispatch is done here, so that no two of them meet. It talks to the
 //! device's management processor then, and other queues wait for that; what is in flight goes on.
 
-use super::{Begun, Flight, Landed, Origin, QUEUES, Queues};
+use super::{Begun, CommandRef, Flight, Landed, QUEUES, Queues};
 use crate::device::QaicDevice;
 use crate::executable::{Callee, Executable};
 use crate::hazard::{Access, Phase, Reach};
 use crate::kmd::Error;
-use crate::launch::{Binding, Trouble};
+use crate::launch::{Binding, RunError};
 use crate::networks::{Launched, Networks, Refusal, Settings};
 use hal_backend::{Code, Command, Dispatch, Failure, HostPart, HostRange, Job, Place, Span, Workgroups};
 use hal_kernel::clock;
@@ -36,7 +37,7 @@ struct Current {
 }
 
 /// What became of a command.
-enum Step {
+enum Progress {
     /// It is done.
     Done,
     /// It is in flight.
@@ -45,7 +46,7 @@ enum Step {
     Waiting,
     /// It waits for a ring that other work, or work that has just ended, is in.
     Full,
-    Failed(Trouble),
+    Failed(RunError),
 }
 
 /// What the thread is to do next.
@@ -127,22 +128,22 @@ impl Submissions {
         for line in 0..QUEUES {
             match self.advance(line) {
                 None => {}
-                Some(Step::Full) => {
+                Some(Progress::Full) => {
                     if matches!(next, Next::Sleep(..)) {
                         next = Next::Sleep(news, Some(self.pause));
                         self.pause = (self.pause * 2).min(BACK_OFF.1);
                     }
                 }
-                Some(Step::Waiting) => {}
-                Some(Step::Done | Step::Begun | Step::Failed(_)) => {
+                Some(Progress::Waiting) => {}
+                Some(Progress::Done | Progress::Begun | Progress::Failed(_)) => {
                     self.pause = BACK_OFF.0;
                     next = Next::Again;
                 }
             }
         }
         let state = self.queues.state.lock();
-        let is_done =
-            state.stopping && state.lines.iter().all(|line| line.waiting.is_empty() && line.begun.is_empty());
+        let is_done = state.stopping
+            && state.queues.iter().all(|line| line.waiting.is_empty() && line.begun.is_empty());
         if is_done { Next::End } else { next }
     }
 
@@ -154,16 +155,16 @@ impl Submissions {
         drop(state);
         for Landed { mut launched, broken } in self.landed.drain(..) {
             self.in_flight -= 1;
-            let Some((error, run, origin)) = broken else {
+            let Some((error, run, command_ref)) = broken else {
                 self.networks.give_back(launched.network, launched.slot);
                 continue;
             };
             let error = self.networks.end(launched.network, &error);
             launched.end();
             drop(launched);
-            let failure = self.queues.failure(Trouble::Device(error));
-            self.queues.finish_run(&mut self.queues.state.lock(), run, &origin, Err(failure));
-            self.queues.report(origin.line);
+            let failure = self.queues.failure(RunError::Device(error));
+            self.queues.finish_run(&mut self.queues.state.lock(), run, &command_ref, Err(failure));
+            self.queues.report(command_ref.line);
         }
         retired.into_iter().for_each(|executable| self.networks.retire(executable));
         news
@@ -188,7 +189,7 @@ impl Submissions {
     }
 
     /// Begins a queue's next command; nothing, if it has none.
-    fn advance(&mut self, line: usize) -> Option<Step> {
+    fn advance(&mut self, line: usize) -> Option<Progress> {
         let mut current = match self.current(line).take() {
             Some(current) => current,
             None => self.next_job(line)?,
@@ -196,21 +197,21 @@ impl Submissions {
         let step = if self.has_failed(line, &current) { None } else { self.begin(line, &mut current) };
         let Some(step) = step else {
             self.finish(line, current);
-            return Some(Step::Done);
+            return Some(Progress::Done);
         };
         match step {
-            Step::Done | Step::Begun => {
+            Progress::Done | Progress::Begun => {
                 current.next += 1;
                 current.full_since = None;
             }
-            Step::Waiting => {}
-            Step::Full => {
+            Progress::Waiting => {}
+            Progress::Full => {
                 let since = *current.full_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= self.settings.timeout {
-                    self.fail(line, &current, Trouble::Device(Error::Full));
+                    self.fail(line, &current, RunError::Device(Error::Full));
                 }
             }
-            Step::Failed(ref trouble) => self.fail(line, &current, trouble.clone()),
+            Progress::Failed(ref error) => self.fail(line, &current, error.clone()),
         }
         *self.current(line) = Some(current);
         Some(step)
@@ -254,9 +255,9 @@ impl Submissions {
         begun.failure.is_some()
     }
 
-    fn fail(&self, line: usize, current: &Current, trouble: Trouble) {
-        let is_gone = matches!(trouble, Trouble::Device(Error::Gone));
-        let failure = self.queues.failure(trouble);
+    fn fail(&self, line: usize, current: &Current, error: RunError) {
+        let is_gone = matches!(error, RunError::Device(Error::Gone));
+        let failure = self.queues.failure(error);
         let mut state = self.queues.state.lock();
         if is_gone {
             self.queues.lose(&mut state);
@@ -274,7 +275,7 @@ impl Submissions {
     }
 
     /// Begins the next command of a job; nothing, if all have begun.
-    fn begin(&mut self, line: usize, current: &mut Current) -> Option<Step> {
+    fn begin(&mut self, line: usize, current: &mut Current) -> Option<Progress> {
         let Current { job, phase, next, .. } = current;
         let command = job.commands.get(*next)?;
         let begin = clock();
@@ -294,15 +295,15 @@ impl Submissions {
             }),
             Command::Dispatch(dispatch) => {
                 let observer = job.observer.clone();
-                self.dispatch(dispatch, Origin { line, phase: *phase, command: *next, observer, begin })
+                self.dispatch(dispatch, CommandRef { line, phase: *phase, command: *next, observer, begin })
             }
             Command::Barrier => {
                 phase.barriers += 1;
-                Ok(Step::Done)
+                Ok(Progress::Done)
             }
         };
-        let step = result.unwrap_or_else(Step::Failed);
-        if let (Step::Done, Some(observer)) = (&step, &job.observer) {
+        let step = result.unwrap_or_else(Progress::Failed);
+        if let (Progress::Done, Some(observer)) = (&step, &job.observer) {
             observer.command(*next, begin, clock());
         }
         Some(step)
@@ -315,11 +316,11 @@ impl Submissions {
         phase: Phase,
         used: &[Reach],
         work: impl FnOnce() -> bool,
-    ) -> Result<Step, Trouble> {
+    ) -> Result<Progress, RunError> {
         if self.has_to_wait(line, phase, used) {
-            return Ok(Step::Waiting);
+            return Ok(Progress::Waiting);
         }
-        done(work()).map(|()| Step::Done)
+        done(work()).map(|()| Progress::Done)
     }
 
     /// Whether a command that uses this would be noticed to overtake a run.
@@ -330,9 +331,13 @@ impl Submissions {
     }
 
     /// Queues a run of a network, unless it has to wait.
-    fn dispatch(&mut self, dispatch: &Dispatch<QaicDevice>, origin: Origin) -> Result<Step, Trouble> {
+    fn dispatch(
+        &mut self,
+        dispatch: &Dispatch<QaicDevice>,
+        command_ref: CommandRef,
+    ) -> Result<Progress, RunError> {
         let executable: &Executable = &dispatch.executable;
-        executable.takes(dispatch.bindings.len()).map_err(Trouble::Program)?;
+        executable.takes(dispatch.bindings.len()).map_err(RunError::Program)?;
         self.bindings.clear();
         self.reaches.clear();
         for (number, span) in dispatch.bindings.iter().enumerate() {
@@ -343,20 +348,20 @@ impl Submissions {
         if let Workgroups::Indirect(place) = &dispatch.workgroups {
             self.reaches.push(Reach::new(part(place)?, Access::READ));
         }
-        if self.has_to_wait(origin.line, origin.phase, &self.reaches) {
-            return Ok(Step::Waiting);
+        if self.has_to_wait(command_ref.line, command_ref.phase, &self.reaches) {
+            return Ok(Progress::Waiting);
         }
         let workgroups = match &dispatch.workgroups {
             Workgroups::Count(count) => *count,
             Workgroups::Indirect(place) => counts(part(place)?)?,
         };
         if workgroups.contains(&0) {
-            return Ok(Step::Done);
+            return Ok(Progress::Done);
         }
         if executable.is_network() && workgroups != [1; 3] {
             let message =
                 format!("a network runs as a whole, so its workgroups are 1 1 1, not {workgroups:?}");
-            return Err(Trouble::Program(Failure::new(Code::InvalidArgument, message)));
+            return Err(RunError::Program(Failure::new(Code::InvalidArgument, message)));
         }
         let Dispatch { workgroup_size, local_memory, .. } = *dispatch;
         let constants = &dispatch.constants;
@@ -364,32 +369,32 @@ impl Submissions {
         let callee = Callee { executable, function: dispatch.function };
         match self.networks.launch(&callee, &call, &mut self.bindings) {
             Ok(launched) => {
-                self.launched(origin, launched);
-                Ok(Step::Begun)
+                self.launched(command_ref, launched);
+                Ok(Progress::Begun)
             }
-            Err(Refusal::Busy) => Ok(Step::Waiting),
-            Err(Refusal::Full) => Ok(Step::Full),
-            Err(Refusal::Failed(trouble)) => Err(trouble),
+            Err(Refusal::Busy) => Ok(Progress::Waiting),
+            Err(Refusal::Full) => Ok(Progress::Full),
+            Err(Refusal::Failed(error)) => Err(error),
         }
     }
 
     /// A run is in flight.
-    fn launched(&mut self, origin: Origin, launched: Launched) {
+    fn launched(&mut self, command_ref: CommandRef, launched: Launched) {
         self.runs += 1;
         self.in_flight += 1;
         let mut state = self.queues.state.lock();
-        let line = state.line(origin.line);
+        let line = state.line(command_ref.line);
         for reach in self.reaches.drain(..) {
-            line.hazards.add(self.runs, origin.phase, reach);
+            line.hazards.add(self.runs, command_ref.phase, reach);
         }
-        line.begun(origin.phase.job).runs += 1;
-        state.launched.push(Flight { number: self.runs, origin, launched });
+        line.begun(command_ref.phase.job).runs += 1;
+        state.launched.push(Flight { number: self.runs, command_ref, launched });
         drop(state);
         self.queues.completion.notify_one();
     }
 }
 
-fn binding(span: &Span<QaicDevice>) -> Result<Binding, Trouble> {
+fn binding(span: &Span<QaicDevice>) -> Result<Binding, RunError> {
     let memory = match &span.place {
         Place::Device(memory, offset) => Some((memory.clone(), *offset)),
         Place::Host(_) => None,
@@ -398,7 +403,7 @@ fn binding(span: &Span<QaicDevice>) -> Result<Binding, Trouble> {
 }
 
 /// The bytes of a span, for as long as its memory lives.
-fn view(span: &Span<QaicDevice>) -> Result<HostRange, Trouble> {
+fn view(span: &Span<QaicDevice>) -> Result<HostRange, RunError> {
     let found = match &span.place {
         Place::Device(memory, offset) => memory.view().slice(*offset, span.length),
         Place::Host(range) => range.slice(0, span.length),
@@ -407,7 +412,7 @@ fn view(span: &Span<QaicDevice>) -> Result<HostRange, Trouble> {
 }
 
 /// The bytes of a span, for as long as it is borrowed.
-fn part(span: &Span<QaicDevice>) -> Result<HostPart<'_>, Trouble> {
+fn part(span: &Span<QaicDevice>) -> Result<HostPart<'_>, RunError> {
     let found = match &span.place {
         Place::Device(memory, offset) => memory.view().part(*offset, span.length),
         Place::Host(range) => range.part(0, span.length),
@@ -416,17 +421,17 @@ fn part(span: &Span<QaicDevice>) -> Result<HostPart<'_>, Trouble> {
 }
 
 /// The number of workgroups, which is read when the dispatch begins.
-fn counts(place: HostPart<'_>) -> Result<[u32; 3], Trouble> {
+fn counts(place: HostPart<'_>) -> Result<[u32; 3], RunError> {
     let mut words = [[0; 4]; 3];
     done(place.read(words.as_flattened_mut()))?;
     Ok(words.map(u32::from_ne_bytes))
 }
 
-fn done(fitted: bool) -> Result<(), Trouble> {
+fn done(fitted: bool) -> Result<(), RunError> {
     fitted.then_some(()).ok_or_else(misfit)
 }
 
-fn misfit() -> Trouble {
+fn misfit() -> RunError {
     let message = "a command reaches past the memory that it works on";
-    Trouble::Program(Failure::new(Code::OutOfRange, message))
+    RunError::Program(Failure::new(Code::OutOfRange, message))
 }

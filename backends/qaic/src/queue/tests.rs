@@ -23,8 +23,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-/// A program with two functions: each byte of the second binding becomes that of the first plus the constant, for as many as
-/// there are workgroups; and one that fails.
+/// A program with two functions: each byte of the second binding becomes that of the first plus the constant, for as
+/// many as there are workgroups; and one that fails.
 struct Adder {
     functions: Vec<Function>,
 }
@@ -154,11 +154,11 @@ impl Bench {
     /// On another kernel than the fake, which is idle then.
     fn on(
         fake: Arc<FakeCard>,
-        kernel: Arc<dyn System>,
+        system: Arc<dyn System>,
         programs: Arc<dyn HostPrograms>,
         settings: Settings,
     ) -> Self {
-        let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::from_secs(10)).unwrap();
+        let card = Card::open(system, Path::new("/dev/accel/accel0"), Duration::from_secs(10)).unwrap();
         let client = Arc::new(Client::new(card.clone(), None).unwrap());
         let queues = Queues::new("qaic0");
         let told = Arc::new(Told::default());

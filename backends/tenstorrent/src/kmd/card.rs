@@ -2,21 +2,24 @@
 
 //! An open card: who it is, its memory and registers, and what is done when it is closed.
 //!
-//! A card is opened for one program alone. Before any tile is touched, its controller is asked what is fused off: touching that hangs
-//! the network, and may take the host along. From then on only places of the [`Grid`] are touched.
+//! A card is opened for one program alone. Before any tile is touched, its controller is asked what is fused off:
+//! touching that hangs the network, and may take the host along. From then on only places of the [`Grid`] are
+//! touched.
 //!
 //! # When the program ends
 //!
-//! The kernel does one write to the network when the file is closed, however that comes about ([`Card::arm`]): it holds the cores of the
-//! first tile. All other tiles are held when the device is closed in order; a program that dies leaves theirs where they are, executing
-//! what they were given to its end, and the next program that opens the card holds all of them before it does anything else.
+//! The kernel does one write to the network when the file is closed, however that comes about ([`Card::arm`]): it
+//! holds the cores of the first tile. All other tiles are held when the device is closed in order; a program that
+//! dies leaves theirs where they are, executing what they were given to its end, and the next program that opens the
+//! card holds all of them before it does anything else.
 
 use super::error::Error;
-use super::grid::{Grid, Place};
-use super::window::{File, Windows};
+use super::grid::{Coordinates, Grid};
+use super::nodes::CARDS;
+use super::window::Windows;
 use crate::generation::{Controller, Generation, Harvest, Messages};
 use hal_backend::{Code, Failure};
-use hal_kernel::{Errno, System, clock};
+use hal_kernel::{CardFile, System, clock};
 use hal_tenstorrent_abi::uapi::{VENDOR, power};
 use hal_tenstorrent_abi::{Calls, Feature, NocCleanup, Power};
 use std::collections::BTreeMap;
@@ -56,11 +59,11 @@ pub struct Card {
 
 impl Card {
     /// Opens a node, waiting so long for another program that has it.
-    pub fn open(kernel: Arc<dyn System>, node: &Path, patience: Duration) -> Result<Self, Failure> {
-        let name = node.display().to_string();
-        let file = open(&kernel, node, patience)?;
+    pub fn open(system: Arc<dyn System>, node: &Path, patience: Duration) -> Result<Self, Failure> {
+        let file = CardFile::open(&CARDS, system, node, patience)?;
+        let name = file.name().to_owned();
         let of = |error: Error| error.failure(&name);
-        let calls = Calls::new(File::new(kernel, file)).map_err(|error| of(error.into()))?;
+        let calls = Calls::new(file).map_err(|error| of(error.into()))?;
         let info = calls.device().map_err(|error| of(error.into()))?;
         let generation = Generation::of(info.device).filter(|_| info.vendor == VENDOR).ok_or_else(|| {
             let message = format!(
@@ -116,7 +119,7 @@ impl Card {
     /// Has the kernel hold the first tile when the file is closed.
     fn arm(&self) -> Result<(), Error> {
         let calls = self.windows.calls();
-        let Some(&Place { x, y }) = self.grid.tiles().first() else { return Ok(()) };
+        let Some(&Coordinates { x, y }) = self.grid.tiles().first() else { return Ok(()) };
         if calls.driver().has(Feature::NocCleanup) {
             let cleanup = NocCleanup { x, y, noc: 0, address: SOFT_RESET, value: ALL_HELD };
             calls.set_cleanup(Some(cleanup))?;
@@ -150,28 +153,29 @@ impl Card {
     }
 
     /// Reads memory of a place on the network.
-    pub(crate) fn read(&self, place: Place, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn read(&self, place: Coordinates, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.windows.read(place, address, bytes)
     }
 
     /// Writes memory of a place on the network.
-    pub(crate) fn write(&self, place: Place, address: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&self, place: Coordinates, address: u64, bytes: &[u8]) -> Result<(), Error> {
         self.windows.write(place, address, bytes)
     }
 
     /// Reads a word, which may be a register.
-    pub(crate) fn read_word(&self, place: Place, address: u64) -> Result<u32, Error> {
+    pub(crate) fn read_word(&self, place: Coordinates, address: u64) -> Result<u32, Error> {
         let mut bytes = [0; 4];
         self.windows.read(place, address, &mut bytes)?;
         Ok(u32::from_le_bytes(bytes))
     }
 
     /// Writes a word, which may be a register.
-    pub(crate) fn write_word(&self, place: Place, address: u64, word: u32) -> Result<(), Error> {
+    pub(crate) fn write_word(&self, place: Coordinates, address: u64, word: u32) -> Result<(), Error> {
         self.windows.write(place, address, &word.to_le_bytes())
     }
 
-    /// Finds out whether a card that answers with ones only is still there: its controller always has something else to say.
+    /// Finds out whether a card that answers with ones only is still there: its controller always has something else
+    /// to say.
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
         let Controller { place, base, table, .. } = self.generation.controller;
         if self.read_word(place, base + table)? == u32::MAX {
@@ -185,38 +189,6 @@ impl Drop for Card {
     fn drop(&mut self) {
         // A card that is gone holds nothing, and needs nothing held.
         let _ = self.hold_all();
-    }
-}
-
-/// Opens a node for this program alone.
-fn open(kernel: &Arc<dyn System>, node: &Path, patience: Duration) -> Result<std::os::fd::OwnedFd, Failure> {
-    let deadline = clock().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-    let name = node.display();
-    loop {
-        let errno = match kernel.open_exclusive(node) {
-            Ok(file) => return Ok(file),
-            Err(errno) => errno,
-        };
-        let (code, why) = match errno {
-            Errno::AGAIN | Errno::BUSY if clock() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
-            }
-            Errno::AGAIN | Errno::BUSY => {
-                let holder = kernel.holder(node).unwrap_or_else(|| "another program".to_owned());
-                (Code::Unavailable, format!("{holder} has it open; a card is one program's at a time"))
-            }
-            Errno::NOENT | Errno::NXIO | Errno::NODEV => (
-                Code::NotFound,
-                "there is no such card; without one, ask for tenstorrent://emulated".to_owned(),
-            ),
-            Errno::ACCESS | Errno::PERM => (
-                Code::PermissionDenied,
-                format!("{errno}: allow your user to read and write it, as tt-kmd's udev rules do"),
-            ),
-            _ => (Code::Unavailable, errno.to_string()),
-        };
-        return Err(Failure::new(code, format!("{name} cannot be opened: {why}")));
     }
 }
 
@@ -243,7 +215,8 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
     let unusable = |message: String| Error::Other(Failure::new(Code::FailedPrecondition, message));
     if word(messages.translation)? & messages.translated == 0 {
         return Err(unusable(
-            "its firmware does not translate coordinates, without which tiles that are fused off leave holes: update it (tt-flash)"
+            "its firmware does not translate coordinates, without which tiles that are fused off leave holes: update \
+             it (tt-flash)"
                 .to_owned(),
         ));
     }
@@ -265,7 +238,8 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
         }
         if state == UNKNOWN || clock() >= deadline {
             return Err(unusable(format!(
-                "its controller does not answer what is fused off ({state:#x}), so no tile can be touched: reset it (tt-smi -r), or \
+                "its controller does not answer what is fused off ({state:#x}), so no tile can be touched: reset it \
+                 (tt-smi -r), or \
                  update its firmware (tt-flash)"
             )));
         }
@@ -280,7 +254,8 @@ fn telemetry(windows: &Windows, controller: &Controller) -> Result<BTreeMap<u32,
     let count = if table == u32::MAX { u32::MAX } else { word(u64::from(table) + 4)? };
     if count > MOST_ENTRIES {
         return Err(Error::Gone(format!(
-            "its controller has no telemetry (a table of {count} entries at {table:#x}): its firmware has not started, or its \
+            "its controller has no telemetry (a table of {count} entries at {table:#x}): its firmware has not \
+             started, or its \
              network hangs; reset it (tt-smi -r)"
         )));
     }

@@ -42,8 +42,8 @@ impl Card {
         result.map(|()| output.seq)
     }
 
-    /// Submits commands to a queue: a sequence number. The commands are in a command buffer of the kernel, or at a device
-    /// address, as the card's generation has it.
+    /// Submits commands to a queue: a sequence number. The commands are in a command buffer of the kernel, or at a
+    /// device address, as the card's generation has it.
     pub fn submit(&self, queue: u32, commands: u64, length: u32, timeout: Option<u32>) -> Result<u64, Errno> {
         let owner = if self.generation.copies_command_buffers() { 0 } else { chunk::USER_ALLOC_CB };
         let chunk = Chunk {

@@ -67,7 +67,7 @@ fn one_thread_at_a_time_reports_and_what_a_job_held_is_free_by_then() {
             job: Some(job),
             failure: None,
         };
-        queues.state.lock().lines[0].begun.push_back(begun);
+        queues.state.lock().queues[0].begun.push_back(begun);
     }
     drop(memory);
     queues.report(0);

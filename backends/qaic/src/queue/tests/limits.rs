@@ -3,7 +3,7 @@
 //! Lines that nothing else would miss: times, limits, what is remembered, and when a thread ends.
 
 use super::*;
-use crate::memory::{Bound, Spares};
+use crate::memory::{Bound, ObjectPool};
 
 fn network(bench: &Bench) -> Arc<Executable> {
     Arc::new(Executable::network(&container(), None, &bench.queues).unwrap())
@@ -50,7 +50,8 @@ impl hal_backend::Observer for Times {
     fn job(&self, _: u64, _: u64, _: Result<(), &Failure>) {}
 }
 
-/// When a run that took 20 ms was on the device, by statistics as the kernel gives them, after the moment when it was begun.
+/// When a run that took 20 ms was on the device, by statistics as the kernel gives them, after the moment when it was
+/// begun.
 fn times(statistics: Result<(u32, u32), Errno>) -> (u64, u64, u64) {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
@@ -226,13 +227,13 @@ fn objects_are_kept_from_a_mebibyte_to_half_a_gibibyte_together() {
     const MIB: u64 = 1 << 20;
     let bench = Bench::with_channels(16);
     let kept = |batches: &[&[u64]]| {
-        let mut spares = Spares::default();
+        let mut object_pool = ObjectPool::default();
         for batch in batches {
-            spares.keep(batch.iter().map(|&length| Bound::new(&bench.card, length).unwrap()));
+            object_pool.keep(batch.iter().map(|&length| Bound::new(&bench.card, length).unwrap()));
         }
         bench.fake.calls();
         for length in batches.iter().copied().flatten() {
-            drop(spares.take(&bench.card, *length).unwrap());
+            drop(object_pool.take(&bench.card, *length).unwrap());
         }
         let made = bench.fake.calls().into_iter().filter(|call| *call == Asked::CreateBo).count();
         batches.iter().copied().flatten().count() - made

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A connection to the [service](super::service) of a process that exports: requests and replies, and the news that its card is lost.
+//! A connection to the [service](super::service) of a process that exports: requests and replies, and the news that
+//! its card is lost.
 //!
 //! That news comes unasked. A request under way finds it where the reply would be; for all others one thread of this
 //! process [listens](super::watch).
@@ -31,14 +32,14 @@ pub(super) struct Call<'a> {
 }
 
 /// A connection on which one is let in.
-pub(super) struct Line {
-    state: Mutex<State>,
+pub(super) struct Connection {
+    state: Mutex<ConnectionState>,
     buffer: u64,
     card: String,
     patience: Duration,
 }
 
-struct State {
+struct ConnectionState {
     /// Nothing once the two sides are out of step, or one is gone.
     socket: Option<OwnedFd>,
     /// What the exporter said last: that its card is lost, and why.
@@ -67,7 +68,7 @@ pub(super) fn unreachable(handle: &Handle, errno: Errno) -> Failure {
     failed(&what, errno)
 }
 
-impl Line {
+impl Connection {
     /// Connects to the exporter of a buffer, and makes sure that it is the one that the handle names.
     pub(super) fn call(handle: &Handle, patience: Duration) -> Result<Call<'_>, Failure> {
         let gone = |errno| unreachable(handle, errno);
@@ -128,7 +129,7 @@ impl Line {
     }
 
     /// Whether that was the last word.
-    fn conclude(&self, state: &mut State, said: &Result<Option<(u32, String)>, Failure>) -> bool {
+    fn conclude(&self, state: &mut ConnectionState, said: &Result<Option<(u32, String)>, Failure>) -> bool {
         let Ok(Some((code, why))) = said else { return false };
         if code & NOTICE == 0 {
             return false;
@@ -138,8 +139,8 @@ impl Line {
         true
     }
 
-    /// Sends a request and takes the reply. After anything but a whole reply the connection is of no use: what comes next on it
-    /// could be the answer to something else.
+    /// Sends a request and takes the reply. After anything but a whole reply the connection is of no use: what comes
+    /// next on it could be the answer to something else.
     pub(super) fn exchange(&self, request: &[u8]) -> Result<(), Failure> {
         let mut state = self.state.lock();
         if let Some(lost) = &state.lost {
@@ -199,14 +200,14 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for Connection {
     fn drop(&mut self) {
         hang_up(self.state.get_mut());
     }
 }
 
 /// Ends a connection, for all other descriptors of it too.
-fn hang_up(state: &mut State) {
+fn hang_up(state: &mut ConnectionState) {
     if let Some(socket) = state.socket.take() {
         // What is not connected any more has ended already.
         let _ = shutdown(&socket, Shutdown::Both);
@@ -215,7 +216,7 @@ fn hang_up(state: &mut State) {
 
 impl Call<'_> {
     /// Brings shared memory, or nothing, and is let in.
-    pub(super) fn enter(self, memory: Option<(BorrowedFd<'_>, u64)>) -> Result<Line, Failure> {
+    pub(super) fn enter(self, memory: Option<(BorrowedFd<'_>, u64)>) -> Result<Connection, Failure> {
         let Self { handle, socket, talk, patience } = self;
         let length = memory.map_or(0, |(_, length)| length);
         let shown = message(&[handle.secret.proof(Side::Importer, talk, length), length]);
@@ -223,8 +224,8 @@ impl Call<'_> {
             Some((file, _)) => send_with(socket.as_fd(), &shown, file)?,
             None => send_all(socket.as_fd(), &shown)?,
         }
-        let line = Line {
-            state: Mutex::new(State { socket: Some(socket), lost: None }),
+        let line = Connection {
+            state: Mutex::new(ConnectionState { socket: Some(socket), lost: None }),
             buffer: handle.buffer,
             card: handle.card.clone(),
             patience,
