@@ -88,12 +88,12 @@ impl Reports {
 
     fn bring(&self, report: Report) {
         match &self.kept {
-            None => self.tell(report),
+            None => self.report_now(report),
             Some(kept) => kept.due.lock().add(report),
         }
     }
 
-    fn tell(&self, report: Report) {
+    fn report_now(&self, report: Report) {
         match report {
             Report::Done(Done { id, epoch, outcome }) => self.reporter.ended(id, epoch, outcome),
             Report::Lost(failure) => self.reporter.lose(failure),
@@ -105,7 +105,7 @@ impl Reports {
         let Some(kept) = &self.kept else { return };
         let Some(_delivering) = kept.delivering.try_lock() else { return };
         for report in kept.take() {
-            self.tell(report);
+            self.report_now(report);
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What IREE's header allows at its edges: no elements, odd places, a rank that sends to itself, one device that is
-//! two ranks, any name of a group.
+//! Edge cases of IREE's header: no elements, odd offsets, a rank that sends to itself, one device that is two
+//! ranks, any name of a group.
 
 use crate::common::{Buffer, Device, List, Result, check, reference};
 use crate::rig::*;
@@ -256,11 +256,11 @@ unsafe impl Sync for SendCommands {}
 
 #[test]
 fn split_that_not_every_rank_calls_ends_in_time_and_names_those_that_do_not() {
-    // In its own time, and not in that of the other, which was in the group first.
+    // By its own timeout, not by that of the other, which was in the group first.
     let ranks = ranks(&["mock", "mock://?collective_timeout=0.3"]);
     let rank = &ranks[1];
     let part = rank.channel.split(1, 0).unwrap().unwrap();
-    // This waits, and has no way to say why it failed.
+    // This waits, and has no way to report the failure.
     assert_eq!(part.place(), (-1, -1));
     let (send, recv) = (rank.words(&[1; 4]), rank.words(&[0; 4]));
     let refused = rank
@@ -332,7 +332,7 @@ fn memory_of_slots_may_come_to_be_when_its_turn_comes() {
     }
 }
 
-/// A crowd that no process has: the places for it would take all memory.
+/// More ranks than any process has: their table would take all memory.
 #[test]
 fn group_of_more_ranks_than_a_process_can_have_is_refused() {
     let device = Device::open("mock").unwrap();

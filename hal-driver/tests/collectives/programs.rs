@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Random programs of collectives and other commands on devices that take their time, against a model on plain words.
+//! Random programs of collectives and other commands on slow devices, against a model on plain words.
 
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::common::{Buffer, List, barrier, check, reference};
 use crate::rig::*;
 use hal_sys as sys;
@@ -11,7 +11,7 @@ use hal_sys as sys;
 const WORDS: usize = 12;
 const BUFFERS: usize = 5;
 
-/// Devices that finish work in an order and after times of their own.
+/// Devices that finish work in different orders and after different times.
 const GROUPS: [&[&str]; 3] = [
     &["mock://0?queues=2&fault=jitter&schedule=seeded", "mock://1?queues=2&fault=jitter&schedule=seeded"],
     &[
@@ -31,16 +31,16 @@ enum Step {
 }
 
 impl Step {
-    fn random(dice: &mut Dice, ranks: usize) -> Self {
-        let first = dice.below(BUFFERS);
-        let second = (first + 1 + dice.below(BUFFERS - 1)) % BUFFERS;
+    fn random(random: &mut Random, ranks: usize) -> Self {
+        let first = random.below(BUFFERS);
+        let second = (first + 1 + random.below(BUFFERS - 1)) % BUFFERS;
         let kinds = [ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER];
-        match dice.below(5) {
-            0 => Step::Fill { target: first, word: u32::try_from(dice.below(1000)).unwrap() },
+        match random.below(5) {
+            0 => Step::Fill { target: first, word: u32::try_from(random.below(1000)).unwrap() },
             1 => Step::Copy { source: first, target: second },
             _ => Step::Collective {
-                kind: kinds[dice.below(6)],
-                root: dice.below(ranks),
+                kind: kinds[random.below(6)],
+                root: random.below(ranks),
                 send: first,
                 recv: second,
             },
@@ -59,7 +59,7 @@ impl Step {
         self.buffers().iter().any(|buffer| other.buffers().contains(buffer))
     }
 
-    /// The count that the call names.
+    /// The count in IREE's call.
     fn count(kind: u32, ranks: usize) -> usize {
         if kind == ALL_GATHER || kind == REDUCE_SCATTER { WORDS / ranks } else { WORDS }
     }
@@ -88,7 +88,7 @@ impl Step {
         }
     }
 
-    /// What it does to everybody's words.
+    /// Applies the command to the words of all ranks.
     fn apply(self, all: &mut [Vec<Vec<u32>>]) {
         let ranks = all.len();
         match self {
@@ -126,7 +126,7 @@ impl Step {
 
 fn run(uris: &[&str], seed: u64) {
     let ranks = ranks(uris);
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     let mut model: Vec<Vec<Vec<u32>>> = (0..ranks.len())
         .map(|rank| {
             (0..BUFFERS).map(|buffer| vec![u32::try_from(rank * 100 + buffer).unwrap(); WORDS]).collect()
@@ -137,9 +137,9 @@ fn run(uris: &[&str], seed: u64) {
         .zip(&model)
         .map(|(rank, words)| words.iter().map(|words| rank.words(words)).collect())
         .collect();
-    // The same command buffers for all ranks; each rank executes them on queues of its own.
+    // The same command buffers for all ranks; each rank executes them on its own queues.
     let batches: Vec<Vec<Step>> = (0..4)
-        .map(|_| (0..1 + dice.below(5)).map(|_| Step::random(&mut dice, ranks.len())).collect())
+        .map(|_| (0..1 + random.below(5)).map(|_| Step::random(&mut random, ranks.len())).collect())
         .collect();
     for batch in &batches {
         batch.iter().for_each(|step| step.apply(&mut model));
@@ -152,7 +152,7 @@ fn run(uris: &[&str], seed: u64) {
                 .record(0, |commands| {
                     let mut since: Vec<Step> = Vec::new();
                     for &step in batch {
-                        if since.iter().any(|before| step.meets(*before)) || dice.below(3) == 0 {
+                        if since.iter().any(|before| step.meets(*before)) || random.below(3) == 0 {
                             barrier(commands)?;
                             since.clear();
                         }
@@ -163,7 +163,7 @@ fn run(uris: &[&str], seed: u64) {
                 })
                 .unwrap();
             let after = if value == 1 { List::none() } else { rank.done.at(value - 1) };
-            let queue = if uris[number].contains("queues=2") { 1 << dice.below(2) } else { u64::MAX };
+            let queue = if uris[number].contains("queues=2") { 1 << random.below(2) } else { u64::MAX };
             rank.device.execute(queue, &after, &rank.done.at(value), &commands, &[]).unwrap();
             kept.push(commands);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory of one card in operations of another device, which can only have it by way of the host.
+//! One card's memory in operations of another device, which can access it only through the host.
 
 use crate::cards::{HELD, HOLDS, Step, card, constants, steps};
 use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, barrier, check};
@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4096;
 
-/// Some bytes of a buffer.
+/// A range of a buffer.
 type Part<'a> = (&'a Buffer, usize, usize);
 
 fn reference((buffer, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_t {
     sys::iree_hal_buffer_ref_t { buffer: buffer.0, offset, length, ..Default::default() }
 }
 
-/// The same bytes of what a slot holds.
+/// The same range of a slot's buffer.
 fn slot(number: u32, (_, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_t {
     let mut reference = sys::iree_hal_buffer_ref_t { offset, length, ..Default::default() };
     reference.set_buffer_slot(number);
     reference
 }
 
-/// In which way an operation comes to its device.
+/// How an operation is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Queue,
@@ -147,7 +147,7 @@ fn arguments(
     (config, words, list)
 }
 
-/// Has a device do something, in one of the ways.
+/// Submits an operation in one of the ways.
 fn perform(
     device: &Device,
     way: Way,
@@ -160,7 +160,7 @@ fn perform(
         let [work] = work else { panic!("a queue does one thing at a time") };
         return work.queue(device, affinity, waits, signals);
     }
-    // Each part has a slot of its own.
+    // Each range has its own slot.
     let parts: Vec<Part<'_>> = work.iter().flat_map(Work::parts).collect();
     let slots = if way == Way::Table { parts.len() } else { 0 };
     let commands: Commands = device.record(slots, |commands| {
@@ -185,7 +185,7 @@ fn perform(
     device.execute(affinity, waits, signals, &commands, &table)
 }
 
-/// What is in a buffer that only its own card can reach.
+/// The content of a buffer that only its own card can access.
 fn read(owner: &Device, buffer: &Buffer) -> Vec<u8> {
     let length = unsafe { sys::iree_hal_buffer_byte_length(buffer.0) };
     let (visible, done) = (owner.buffer(length), owner.semaphore(0));
@@ -194,7 +194,7 @@ fn read(owner: &Device, buffer: &Buffer) -> Vec<u8> {
     visible.read()
 }
 
-/// A buffer that only its own card can reach, filled.
+/// A filled buffer that only its own card can access.
 fn filled(owner: &Device, length: usize, byte: u8) -> Buffer {
     let (buffer, done) = (owner.local_buffer(length), owner.semaphore(0));
     owner.fill(&List::none(), &done.at(1), &buffer, (0, length), &[byte]).unwrap();
@@ -202,7 +202,7 @@ fn filled(owner: &Device, length: usize, byte: u8) -> Buffer {
     buffer
 }
 
-/// Devices of five drivers; the first three have memory that no other driver can reach.
+/// Devices of five drivers; the first three have memory that no other driver can access.
 fn devices() -> [(&'static str, Device); 5] {
     let open = |name, uri: &str| (name, Device::open(uri).unwrap());
     [
@@ -299,7 +299,7 @@ fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: us
     let dispatch = Work::Dispatch(&executable, work(&executable, &buffer), vec![(&buffer, 0, length)]);
     perform(&worker, way, 1, &start.at(1), &there.at(1), &[dispatch]).unwrap();
     start.signal(1).unwrap();
-    // The other card pauses, so that this is in the middle of its bounce.
+    // The other card pauses, so this is in the middle of its bounce.
     std::thread::sleep(Duration::from_millis(30));
     owner.fill(&start.at(1), &here.at(1), &buffer, (length / 2, 4), &[8]).unwrap();
     there.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
@@ -308,7 +308,7 @@ fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: us
 }
 
 #[test]
-fn dispatch_undoes_nothing_that_others_do_to_a_buffer_it_was_lent() {
+fn dispatch_reverts_no_writes_of_others_to_a_bounced_buffer() {
     for way in WAYS {
         let steps = vec![Step::Add { target: (0, 3), source: (0, 2), addend: 5 }, Step::Pause(120)];
         let bytes = beside(way, |_, _| steps.clone(), LENGTH);
@@ -325,7 +325,7 @@ fn every_other_byte_of_much_comes_back_and_the_rest_stays() {
     let stripe = Step::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
     let bytes = beside(Way::Queue, |_, _| vec![stripe, Step::Pause(120)], MUCH);
     let mut expected: Vec<u8> = (0..MUCH).map(|at| if at % 2 == 0 { 5 } else { 1 }).collect();
-    // Of the four bytes that the owner fills two are the other card's as well: either may be the last.
+    // Two of the owner's four bytes are also the other card's: either may write last.
     for at in [MUCH / 2, MUCH / 2 + 2] {
         assert!([8, 5].contains(&bytes[at]));
         expected[at] = bytes[at];
@@ -336,13 +336,13 @@ fn every_other_byte_of_much_comes_back_and_the_rest_stays() {
     assert!(bytes == expected);
 }
 
-/// What comes back in thousands of pieces comes in several command buffers, and the last one is not the end if one
-/// before it is late.
+/// Thousands of ranges go back in several command buffers. The last command buffer is not the end if an earlier one
+/// is late.
 #[test]
 fn everything_is_back_when_the_last_of_many_pieces_is_whichever_job_of_the_owner_is_late() {
     const MUCH: usize = 40_000;
     let expected: Vec<u8> = (0..MUCH).map(|at| if at % 2 == 0 { 5 } else { 1 }).collect();
-    // A fill, what is fetched, and five times some thousand pieces.
+    // A fill, the fetch, and five command buffers of some thousand ranges.
     for late in 3..=7 {
         let owner = Device::open(&format!("mock://0?heaps=2&queues=8&fault=late:{late}")).unwrap();
         let worker = card(0);
@@ -356,7 +356,7 @@ fn everything_is_back_when_the_last_of_many_pieces_is_whichever_job_of_the_owner
     }
 }
 
-/// Fills of two cards in one buffer after the same point, where the other one's is by way of a wide binding.
+/// Fills of two cards in one buffer after the same point, one of them through a wide binding.
 #[test]
 fn fill_in_a_wide_binding_undoes_nothing_of_its_owner() {
     let (owner, worker) = (card(0), card(1));
@@ -394,7 +394,7 @@ fn bindings_that_share_some_bytes_are_one_memory() {
         let done = worker.semaphore(0);
         let steps = vec![
             Step::Add { target: (0, 300), source: (0, 0), addend: 1 },
-            // The same byte, by the other binding, and then a third one that lies between.
+            // The same byte by the other binding, and then a third one that lies between.
             Step::Add { target: (1, 0), source: (1, 100), addend: 10 },
             Step::Add { target: (2, 60), source: (1, 0), addend: 100 },
         ];
@@ -411,9 +411,9 @@ fn bindings_that_share_some_bytes_are_one_memory() {
     }
 }
 
-/// What a dispatch may write is compared where it is, though what is lent begins before that.
+/// Ranges that a dispatch may write are compared at their offset in the bounce buffer, which begins earlier.
 #[test]
-fn binding_behind_the_begin_of_what_is_lent_comes_back_where_it_was() {
+fn binding_inside_a_bounce_buffer_goes_back_to_its_offset() {
     for way in [Way::Named, Way::Table] {
         let (owner, worker) = (card(0), card(1));
         let executable = steps(&worker);
@@ -436,7 +436,7 @@ fn binding_behind_the_begin_of_what_is_lent_comes_back_where_it_was() {
     }
 }
 
-/// A wait that no semaphore can reach is refused by the owner, when the operation was accepted already.
+/// The owner refuses a wait for a value that no semaphore can reach, after the operation was accepted.
 #[test]
 fn part_that_its_owner_refuses_fails_the_operation() {
     for way in WAYS {
@@ -450,9 +450,9 @@ fn part_that_its_owner_refuses_fails_the_operation() {
     }
 }
 
-/// One owner fails to take back what was written, while the other takes its time for it.
+/// One owner fails to copy back, while the other is slow to.
 #[test]
-fn failure_of_one_owner_is_told_when_the_other_one_writes_no_more() {
+fn failure_of_one_owner_is_reported_when_the_other_one_writes_no_more() {
     const LATENCY: Duration = Duration::from_millis(300);
     for way in [Way::Named, Way::Table] {
         let fails = Device::open("mock://0?heaps=2&queues=1&fault=fail:copy:1:DATA_LOSS").unwrap();
@@ -465,14 +465,14 @@ fn failure_of_one_owner_is_told_when_the_other_one_writes_no_more() {
         perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
         let failed = done.wait(1).unwrap_err();
         assert_eq!(failed.code, Code::DataLoss, "{way:?}: {}", failed.text);
-        assert!(begin.elapsed() >= LATENCY, "{way:?}: told after {:?}", begin.elapsed());
+        assert!(begin.elapsed() >= LATENCY, "{way:?}: reported after {:?}", begin.elapsed());
         assert!(read(&late, &second) == [2; LENGTH], "{way:?}");
     }
 }
 
 #[test]
-fn loss_on_either_side_is_told_and_both_can_be_destroyed() {
-    // The owner is lost when it fetches, and when it takes back.
+fn loss_on_either_side_is_reported_and_both_can_be_destroyed() {
+    // The owner is lost when it fetches, and when it copies back.
     for job in [2, 3, 4] {
         for way in [Way::Queue, Way::Named, Way::Table] {
             let owner = Device::open(&format!("mock://0?heaps=2&queues=1&fault=lose:{job}")).unwrap();
@@ -538,7 +538,7 @@ fn buffer_that_may_only_be_read_is_brought_and_not_written_back() {
 }
 
 #[test]
-fn stream_ordered_memory_is_lent_once_it_is_there() {
+fn stream_ordered_memory_is_bounced_once_it_is_allocated() {
     let (owner, worker) = (Device::open("mock://0?heaps=2").unwrap(), card(0));
     let order = worker.semaphore(0);
     let params = sys::iree_hal_buffer_params_t {
@@ -558,7 +558,7 @@ fn stream_ordered_memory_is_lent_once_it_is_there() {
 }
 
 #[test]
-fn owner_without_memory_for_the_host_is_lent_by_way_of_the_worker_s() {
+fn owner_without_host_memory_bounces_through_the_workers() {
     let (sealed, other, worker) = (card(3), card(4), card(0));
     let executable = steps(&worker);
     let (theirs, own) = (filled(&sealed, LENGTH, 1), worker.buffer(LENGTH));
@@ -573,7 +573,7 @@ fn owner_without_memory_for_the_host_is_lent_by_way_of_the_worker_s() {
         order.wait(2).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
         assert_eq!(own.read()[step..step + 2], [6, 1], "{way:?}");
     }
-    // Where neither has any, both are named, and what to do.
+    // If neither device has host memory, the failure names both, and the remedy.
     let (end, target) = (other.semaphore(0), other.local_buffer(LENGTH));
     let refused = other.copy(&List::none(), &end.at(1), &theirs, &target, LENGTH).unwrap_err();
     for part in ["\"sealed-a\"", "\"sealed-b\"", "host_visible"] {
@@ -595,7 +595,7 @@ fn command_buffers_of_iree_s_local_devices_work_on_memory_of_a_card() {
             Work::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH)),
         ];
         perform(&local, Way::Table, 1, &start.at(1), &order.at(1), &work).unwrap();
-        // What the owner does before, and elsewhere meanwhile.
+        // Work of the owner before the operation, and elsewhere at the same time.
         let (before, beside) = (owner.semaphore(0), owner.semaphore(0));
         owner.fill(&List::none(), &before.at(1), &theirs, (200, 8), &[7]).unwrap();
         before.wait(1).unwrap();
@@ -611,22 +611,22 @@ fn command_buffers_of_iree_s_local_devices_work_on_memory_of_a_card() {
         assert!(copied[..2048] == expected[..2048] && copied[2052..] == expected[2052..]);
         expected[2048..2052].fill(8);
         assert!(read(&owner, &theirs) == expected);
-        // As it was, for the next round.
+        // Restored for the next round.
         let again = owner.semaphore(0);
         owner.fill(&List::none(), &again.at(1), &theirs, (0, LENGTH), &[1]).unwrap();
         again.wait(1).unwrap();
     }
-    // What cannot be brought fails the operation.
+    // A failed fetch fails the operation.
     let lost = Device::open("mock://0?heaps=2&queues=1&fault=lose:2").unwrap();
     let (gone, done) = (filled(&lost, LENGTH, 1), local.semaphore(0));
     let work = [Work::Copy((&gone, 0, LENGTH), (&own, 0, LENGTH))];
     let refused = perform(&local, Way::Table, 1, &List::none(), &done.at(1), &work).err();
-    // That driver passes on the code alone.
+    // That driver passes on a bare code.
     let failed = refused.or_else(|| done.wait(1).err()).unwrap();
     assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
 }
 
-/// A mapping as a driver makes it that works on whatever it maps.
+/// Maps as a driver does that accesses buffers only by mapping them.
 fn map_as_a_driver(buffer: &Buffer, offset: usize, length: usize) -> Result<sys::iree_hal_buffer_mapping_t> {
     let mut mapping = sys::iree_hal_buffer_mapping_t::default();
     unsafe {
@@ -651,7 +651,7 @@ fn mapping_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
         assert_eq!(visible.read()[66..69], [1, byte, 1], "the mapping has not ended");
         unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap() };
     }
-    // What may only be read does not go back.
+    // A read-only range does not go back.
     let kept = owner.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_READ, LENGTH);
     let before = read(&owner, &kept);
     let mut mapping = map_as_a_driver(&kept, 0, LENGTH).unwrap();
@@ -660,8 +660,8 @@ fn mapping_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
     assert!(read(&owner, &kept) == before);
 }
 
-/// What the owner does while such a mapping is there stays when another one begins, as does what was written in the
-/// first one, and when they end.
+/// The owner's writes during such a mapping stay when another mapping begins, as do the first mapping's writes, and
+/// when both end.
 #[test]
 fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
     let owner = card(0);
@@ -685,12 +685,12 @@ fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
     }
 }
 
-/// The owner's memory is its own business, and another one's too.
+/// Two owners' memory is independent.
 #[test]
 fn mapping_waits_for_no_other_card() {
     let (slow, owner) = (card(HOLDS), card(0));
     let (waited, buffer) = (slow.local_buffer(LENGTH), filled(&owner, LENGTH, 1));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let held = HELD.0.lock().unwrap();
         let before = HELD.1.load(Ordering::SeqCst);
@@ -704,9 +704,9 @@ fn mapping_waits_for_no_other_card() {
         }
         scope.spawn(move || {
             map(&buffer);
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
-        let is_mapped = told.recv_timeout(Duration::from_secs(5));
+        let is_mapped = receiver.recv_timeout(Duration::from_secs(5));
         drop(held);
         is_mapped.expect("it waits for memory of another card");
     });
@@ -731,7 +731,7 @@ fn thread_that_brings_completions_is_not_made_to_wait_for_one() {
     assert!(failed.text.contains("must not wait"), "{}", failed.text);
 }
 
-/// In queue operations IREE's local devices map as a program does, which is refused.
+/// For queue operations IREE's local devices map as a program does, which is refused.
 #[test]
 fn queue_operation_of_iree_s_local_devices_is_refused_with_the_owner_and_a_remedy() {
     let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
@@ -742,7 +742,7 @@ fn queue_operation_of_iree_s_local_devices_is_refused_with_the_owner_and_a_remed
     for part in ["\"card-a\"", "copy it with a queue of that device", "HOST_VISIBLE"] {
         assert!(failed.text.contains(part), "{}", failed.text);
     }
-    // As it says: the owner copies it to where both can reach it.
+    // The remedy: the owner copies it to memory that both can access.
     let (visible, order) = (owner.buffer(LENGTH), owner.semaphore(0));
     owner.copy(&List::none(), &order.at(1), &theirs, &visible, LENGTH).unwrap();
     let done = local.semaphore(0);
@@ -752,7 +752,7 @@ fn queue_operation_of_iree_s_local_devices_is_refused_with_the_owner_and_a_remed
 }
 
 #[test]
-fn memory_of_a_program_s_own_pool_is_lent_too() {
+fn memory_of_a_program_s_own_pool_is_bounced_too() {
     let (owner, worker) = (Device::open_in_group("mock://0?heaps=2").unwrap(), card(0));
     let params = sys::iree_hal_buffer_params_t {
         type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
@@ -783,25 +783,25 @@ fn memory_of_a_program_s_own_pool_is_lent_too() {
     worker.fill(&List::none(), &done.at(1), &buffer, (16, 32), &[5]).unwrap();
     done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
     assert!(read(&owner, &buffer)[16..48] == [5; 32]);
-    // A pool outlives its buffers, and an operation lets go of those that it used behind its signals.
+    // A pool outlives its buffers, and an operation releases its buffers after its signals.
     buffer.wait_until_it_is_ours_alone();
     drop(buffer);
     unsafe { sys::iree_hal_pool_release(pool) };
 }
 
-/// Random programs over two and three cards, against the same program done one step after the other.
+/// Random programs on two and three cards, compared with the same program run step by step.
 mod stress {
     use super::{Buffer, Device, Executable, List, Part, Semaphore, Step, WAYS, Way, Work, perform, read};
     use super::{card, filled, steps};
-    use crate::common::dice::Dice;
+    use crate::common::random::Random;
 
     const LENGTH: usize = 512;
     const BUFFERS: usize = 3;
     const ROUNDS: u64 = 8;
-    /// What one operation may write, and no other touches in its round.
+    /// The bytes that one operation may write, and no other uses in its round.
     const SHARE: usize = 8;
 
-    /// Which bytes of which buffer.
+    /// A share of a buffer.
     #[derive(Clone, Copy, Debug)]
     struct Place {
         buffer: usize,
@@ -818,7 +818,7 @@ mod stress {
         Both(u8),
     }
 
-    /// An operation: its own shares of two buffers, of which the first is written and the second read.
+    /// An operation on its own shares of two buffers: it writes the first and reads the second.
     #[derive(Debug)]
     struct Operation {
         worker: usize,
@@ -829,34 +829,34 @@ mod stress {
         source: Place,
     }
 
-    fn operation(dice: &mut Dice, cards: usize, target: Place, source: Place) -> Operation {
-        let byte = u8::try_from(dice.below(200)).unwrap();
-        let kind = match dice.below(4) {
+    fn operation(random: &mut Random, cards: usize, target: Place, source: Place) -> Operation {
+        let byte = u8::try_from(random.below(200)).unwrap();
+        let kind = match random.below(4) {
             0 => Kind::Fill(byte),
             1 => Kind::Copy,
             2 => Kind::Dispatch(byte),
             _ => Kind::Both(byte),
         };
         let way = match kind {
-            Kind::Both(_) => WAYS[1 + dice.below(2)],
-            _ => WAYS[dice.below(3)],
+            Kind::Both(_) => WAYS[1 + random.below(2)],
+            _ => WAYS[random.below(3)],
         };
-        Operation { worker: dice.below(cards), way, affinity: 1 << dice.below(2), kind, target, source }
+        Operation { worker: random.below(cards), way, affinity: 1 << random.below(2), kind, target, source }
     }
 
-    /// A round: a share for each operation, in a random order.
-    fn round(dice: &mut Dice, cards: usize) -> Vec<Operation> {
+    /// A round: a share for each operation, in random order.
+    fn round(random: &mut Random, cards: usize) -> Vec<Operation> {
         let mut places: Vec<Place> = (0..BUFFERS * LENGTH / SHARE)
             .map(|share| Place { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
             .collect();
         for at in (1..places.len()).rev() {
-            places.swap(at, dice.below(at + 1));
+            places.swap(at, random.below(at + 1));
         }
-        places.chunks_exact(2).take(6).map(|pair| operation(dice, cards, pair[0], pair[1])).collect()
+        places.chunks_exact(2).take(6).map(|pair| operation(random, cards, pair[0], pair[1])).collect()
     }
 
     impl Operation {
-        /// What it does to bytes that are its own alone.
+        /// The operation on bytes that no other uses.
         fn apply(&self, buffers: &mut [Vec<u8>]) {
             let (target, source) = (self.target, self.source);
             let from = buffers[source.buffer][source.offset..source.offset + SHARE].to_vec();
@@ -899,7 +899,7 @@ mod stress {
     }
 
     fn program(seed: u64, count: usize) {
-        let dice = &mut Dice::new(seed);
+        let random = &mut Random::new(seed);
         let cards: Vec<Device> = (0..count).map(card).collect();
         let executables: Vec<Executable> = cards.iter().map(steps).collect();
         let mut expected: Vec<Vec<u8>> =
@@ -908,9 +908,9 @@ mod stress {
             .map(|at| (at % count, filled(&cards[at % count], LENGTH, u8::try_from(at).unwrap())))
             .collect();
         let mut before: Vec<Semaphore> = Vec::new();
-        let mut told = Vec::new();
+        let mut done = Vec::new();
         for _ in 0..ROUNDS {
-            let operations = round(dice, count);
+            let operations = round(random, count);
             let ends: Vec<Semaphore> = operations.iter().map(|op| cards[op.worker].semaphore(0)).collect();
             let waits = List::of(&before.iter().map(|end| (end, 1)).collect::<Vec<_>>());
             for (op, end) in operations.iter().zip(&ends) {
@@ -919,7 +919,7 @@ mod stress {
                 op.apply(&mut expected);
             }
             before = ends;
-            told.push(operations);
+            done.push(operations);
         }
         for end in &before {
             end.wait(1).unwrap_or_else(|failed| panic!("seed {seed}: {}", failed.text));
@@ -927,7 +927,7 @@ mod stress {
         for ((owner, buffer), expected) in buffers.iter().zip(&expected) {
             let bytes = read(&cards[*owner], buffer);
             if let Some(at) = (0..LENGTH).find(|&at| bytes[at] != expected[at]) {
-                panic!("seed {seed}: byte {at} is {} and not {}: {told:#?}", bytes[at], expected[at]);
+                panic!("seed {seed}: byte {at} is {} and not {}: {done:#?}", bytes[at], expected[at]);
             }
         }
     }

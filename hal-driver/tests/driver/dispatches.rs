@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Dispatches as a device gets them, and those that are refused before it does.
+//! Dispatches as a device gets them, and those that the driver refuses.
 
 use crate::common::properties::{QUEUE, properties};
 use crate::common::{Buffer, Device, Executable, List, check, reference};
@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a device was asked to run: the size of a workgroup, and how many there are or in how many bytes that is
-/// written.
+/// A dispatch that the device got: the workgroup size, and the workgroup count or the bytes that contain it.
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
     Count([u32; 3], [u32; 3]),
@@ -24,13 +23,13 @@ enum Seen {
 
 static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
 
-/// How often devices that have to be asked what has ended were asked.
+/// The number of polls of polled devices.
 pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
-/// How many commands came to those.
+/// The number of commands that came to these.
 pub(crate) static COMMANDS: AtomicUsize = AtomicUsize::new(0);
 
-/// A device that notes dispatches and does nothing. With `polled` it has to be asked what has ended. IREE has
-/// places for sixteen drivers in a process, so it is one for both.
+/// A device that records dispatches and does nothing. With `polled` it reports by poll. IREE has room for sixteen
+/// drivers in a process, so one driver serves both.
 struct Noting;
 
 impl Driver for Noting {
@@ -57,7 +56,7 @@ impl Driver for Noting {
 struct NotingDevice {
     completer: OnceLock<Completer>,
     is_polled: bool,
-    /// The last job of a device that is polled, until it was reported.
+    /// The last job of a polled device, until it is reported.
     last: Mutex<Option<(QueueId, u64)>>,
 }
 
@@ -133,7 +132,7 @@ pub(crate) fn open(uri: &str) -> Device {
     Device::open(uri).unwrap()
 }
 
-/// A dispatch, on a queue of its own or recorded and executed.
+/// A dispatch, submitted by itself or recorded and executed.
 struct Dispatch<'a> {
     device: &'a Device,
     executable: &'a Executable,
@@ -144,7 +143,7 @@ struct Dispatch<'a> {
 }
 
 impl Dispatch<'_> {
-    /// What comes of it, both ways, which is the same.
+    /// The outcome of both, which must be equal.
     fn run(&self) -> Result<Seen, (Code, String)> {
         let ways = [self.queued(), self.recorded()];
         let [queued, recorded] = ways.map(|way| way.map_err(|error| (error.code, error.text)));
@@ -202,7 +201,7 @@ impl Dispatch<'_> {
 }
 
 #[test]
-fn program_may_ask_not_to_be_told_of_parameters() {
+fn program_may_hide_the_parameters_of_functions() {
     drop(open("noting"));
     for (uri, expected) in [("noting", 1), ("noting://?reflection=full", 1), ("noting://?reflection=none", 0)]
     {
@@ -219,8 +218,8 @@ fn program_may_ask_not_to_be_told_of_parameters() {
                 .unwrap();
         }
         assert_eq!((info.binding_count, usize::from(info.parameter_count)), (1, expected), "{uri}");
-        let told = parameters.iter().filter(|parameter| parameter.size != 99).count();
-        assert_eq!(told, expected, "{uri}");
+        let reported = parameters.iter().filter(|parameter| parameter.size != 99).count();
+        assert_eq!(reported, expected, "{uri}");
     }
     let refused = Device::open("noting://?reflection=some").err().unwrap();
     assert!(
@@ -230,15 +229,15 @@ fn program_may_ask_not_to_be_told_of_parameters() {
     );
 }
 
-/// A buffer with what dispatches use beside their bindings.
+/// A buffer for workgroup counts.
 fn counts(device: &Device) -> Buffer {
     let usage = sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS;
     device.try_buffer_of(sys::iree_hal_buffer_params_t { usage, ..crate::common::params() }, 64).unwrap()
 }
 
-/// One test: what the device has seen is in one place.
+/// One test, as the device records in one place.
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
 fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     let (device, other) = (open("noting"), open("noting"));
     let executable = device.load("noting", &[1]).unwrap();
@@ -258,7 +257,7 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
         assert!(found == code && text.contains(says), "{found:?} {text:?} is not {code:?} {says:?}");
     };
 
-    // The size of a workgroup is the function's own, one that was asked for, or nothing.
+    // The workgroup size is the function's own, the requested one, or refused.
     let sized = |function, workgroup_size| Dispatch {
         function,
         config: sys::iree_hal_dispatch_config_t { workgroup_size, ..config },
@@ -290,14 +289,14 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     unfit.config.workgroup_count_ref = sys::iree_hal_buffer_ref_t { length: 12, ..reference(&buffer) };
     refused(unfit, Code::PermissionDenied, "DISPATCH_INDIRECT_PARAMETERS");
 
-    // A binding is for dispatches.
+    // A binding needs dispatch usage.
     let usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER;
     let params = sys::iree_hal_buffer_params_t { usage, ..crate::common::params() };
     let transfers = device.try_buffer_of(params, 64).unwrap();
     let unfit = Dispatch { binding: reference(&transfers), ..plain() };
     refused(unfit, Code::PermissionDenied, "IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE");
 
-    // Workgroup-local memory is what a program says, and is taken for each thread that executes.
+    // The requested workgroup-local memory, which each executing thread gets.
     let local = |bytes| Dispatch {
         config: sys::iree_hal_dispatch_config_t { dynamic_workgroup_local_memory: bytes, ..config },
         ..plain()
@@ -314,7 +313,7 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
 
     let text = "prepare it with this device's cache";
     refused(Dispatch { executable: &foreign, ..plain() }, Code::InvalidArgument, text);
-    // Nor does a command buffer carry it to another device.
+    // Nor does a command buffer take it to another device.
     let commands = device.record(0, |commands| unsafe {
         let function = sys::iree_hal_executable_function_from_index(0);
         let binding = reference(&buffer);
@@ -329,12 +328,12 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     let elsewhere = other.execute(1, &List::none(), &never.at(4), &commands, &[]).unwrap_err();
     assert_eq!(elsewhere.code, Code::InvalidArgument, "{}", elsewhere.text);
     assert_eq!(never.value().unwrap(), 3);
-    // Without a binding table every buffer is named.
+    // Without a binding table every buffer must be named.
     let missing = Dispatch { binding: sys::iree_hal_buffer_ref_t::default(), ..plain() };
     assert_eq!(missing.queued().unwrap_err().code, Code::InvalidArgument);
 }
 
-/// Making an instance of IREE's virtual machine clears the names of its types for a moment, for every thread.
+/// A new instance of IREE's virtual machine clears its type names for a moment, for every thread.
 #[test]
 fn device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
     let _types = crate::common::keep_types();

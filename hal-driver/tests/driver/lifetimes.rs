@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Everything that a program can have of a device, let go of in every order; what is left goes on working or says
-//! why not.
+//! All objects that a program can have of a device, released in every order; the remaining ones work or fail with a
+//! reason.
 
 use crate::cards::{card, steps};
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::common::{
     Buffer, Commands, Device, Executable, List, Result, Semaphore, check, params, reference, view,
 };
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 const LENGTH: usize = 512;
 
-/// One thing that a program has a reference to.
+/// An object that a program has a reference to.
 enum Thing {
     Device(Device),
     Allocator(*mut sys::iree_hal_allocator_t),
@@ -35,7 +35,7 @@ enum Thing {
 unsafe impl Send for Thing {}
 
 impl Thing {
-    /// Does with it what can be done without any other.
+    /// Uses it in every way that needs no other object.
     fn try_out(&self) {
         unsafe {
             match self {
@@ -59,7 +59,7 @@ impl Thing {
                     sys::iree_hal_allocator_query_statistics(*allocator, &raw mut statistics);
                 }
                 Thing::Buffer(buffer) => {
-                    // What only a device could reach that is gone says so.
+                    // An object that only a released device could access says so.
                     let mut bytes = [0_u8; 16];
                     drop(check(sys::iree_hal_buffer_map_read(buffer.0, 16, bytes.as_mut_ptr().cast(), 16)));
                     drop(check(sys::iree_hal_buffer_map_fill(buffer.0, 0, 8, [3_u8].as_ptr().cast(), 1)));
@@ -119,10 +119,10 @@ impl Drop for Thing {
 
 const COMMANDS: u32 = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
 
-/// How often memory of the program's was given back to it.
+/// The number of release callbacks.
 type Returned = Arc<AtomicUsize>;
 
-/// A buffer of the program's memory, which it gets back with a callback.
+/// A buffer of the program's memory, with a release callback.
 fn imported(device: &Device, returned: &Returned) -> Result<Buffer> {
     struct Memory(Vec<u8>, Returned);
     unsafe extern "C" fn is_back(memory: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
@@ -181,7 +181,8 @@ fn file(device: &Device) -> Thing {
     Thing::File(file, bytes)
 }
 
-/// What a program can have of a device, with work queued that uses most of it and that has not been waited for.
+/// All objects that a program can have of a device, with queued work that uses most of them and that nothing waits
+/// for.
 fn everything(device: Device, executable: Option<Executable>, returned: &Returned) -> Vec<Thing> {
     let mut things = Vec::new();
     let order = device.semaphore(0);
@@ -234,19 +235,19 @@ fn open(number: usize) -> (Device, Option<Executable>) {
     }
 }
 
-/// How many kinds of devices [`open`] knows.
+/// The number of kinds of devices that [`open`] knows.
 const KINDS: usize = 5;
 
 #[test]
-fn everything_may_be_let_go_in_any_order() {
+fn everything_may_be_released_in_any_order() {
     for seed in 1..=60_u64 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let returned = Returned::default();
         let (device, executable) = open(usize::try_from(seed).unwrap() % KINDS);
         let mut things = everything(device, executable, &returned);
         while !things.is_empty() {
-            drop(things.swap_remove(dice.below(things.len())));
-            if let Some(at) = things.len().checked_sub(1).map(|most| dice.below(most + 1)) {
+            drop(things.swap_remove(random.below(things.len())));
+            if let Some(at) = things.len().checked_sub(1).map(|most| random.below(most + 1)) {
                 things[at].try_out();
             }
         }
@@ -255,16 +256,16 @@ fn everything_may_be_let_go_in_any_order() {
 }
 
 #[test]
-fn everything_may_be_let_go_by_many_threads_at_once() {
+fn everything_may_be_released_by_many_threads_at_once() {
     for seed in 1..=30_u64 {
         let returned = Returned::default();
         let (device, executable) = open(usize::try_from(seed).unwrap() % KINDS);
         let mut things = everything(device, executable, &returned);
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         std::thread::scope(|scope| {
             while !things.is_empty() {
                 let share: Vec<_> =
-                    (0..=things.len() / 4).map(|_| things.swap_remove(dice.below(things.len()))).collect();
+                    (0..=things.len() / 4).map(|_| things.swap_remove(random.below(things.len()))).collect();
                 scope.spawn(move || {
                     for thing in share {
                         thing.try_out();
@@ -277,7 +278,7 @@ fn everything_may_be_let_go_by_many_threads_at_once() {
     }
 }
 
-/// What a program has lent comes back, where a device took it.
+/// Waits until all imported memory is returned.
 fn wait_for(returned: &Returned) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while Arc::strong_count(returned) > 1 {
@@ -287,7 +288,7 @@ fn wait_for(returned: &Returned) {
     assert!(returned.load(Ordering::SeqCst) <= 1, "it comes back once");
 }
 
-/// IREE checks an execution by the allocator that the commands were made with, also where the device is another one.
+/// IREE validates an execution with the allocator that the commands were created with, even on another device.
 #[test]
 fn commands_keep_the_allocator_that_they_are_checked_by() {
     let (first, second) = (Device::open("mock").unwrap(), Device::open("mock").unwrap());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Transfers of each kind of buffer, which the program lets go of while they are held: some keep only memory,
+//! Transfers of each kind of buffer, which the program releases while they are blocked: some keep only the memory,
 //! others the buffer.
 
 use crate::common::{Buffer, Device, List, check, params};
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4096;
 
-/// Host memory that begins where a device wants it to.
+/// Host memory with the alignment that devices require.
 #[repr(align(4096))]
 struct Pages([u8; LENGTH]);
 
-/// Counts that an import has been given back.
+/// A release callback that counts.
 fn counting(count: &AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
     unsafe extern "C" fn released(count: *mut c_void, _: *mut sys::iree_hal_buffer_t) {
         unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
@@ -44,11 +44,11 @@ fn has_come(count: &AtomicUsize, wanted: usize) -> bool {
     count.load(Ordering::SeqCst) == wanted
 }
 
-/// A fill, an update and a copy of parts of parts, of a buffer of each kind, behind a signal that comes when the
-/// program has let go of all of them. The bytes are right, and an import is given back behind the last of them, not
+/// A fill, an update and a copy of parts of parts, of a buffer of each kind, behind a signal that comes after the
+/// program has released all of them. The bytes are right, and imported memory returns after the last of them, not
 /// before.
 #[test]
-fn transfers_that_are_held_work_on_what_the_program_has_let_go_of() {
+fn blocked_transfers_work_on_released_buffers() {
     for uri in ["mock://?queues=1", "mock", "mock://?depth=1"] {
         let device = Device::open(uri).unwrap();
         let bytes: Vec<u8> = (0..64).collect();
@@ -87,8 +87,8 @@ fn transfers_that_are_held_work_on_what_the_program_has_let_go_of() {
     }
 }
 
-/// What is refused is refused for the first reason that there is, whatever the buffer: its length before what may
-/// be done with it, a pattern before that, and nothing to do before nothing else.
+/// Checks run in the same order for any buffer: the pattern, then the length, then the access, and last whether
+/// there is anything to do.
 #[test]
 fn refused_transfer_says_the_same_of_any_buffer() {
     let device = Device::open("mock").unwrap();
@@ -113,7 +113,7 @@ fn refused_transfer_says_the_same_of_any_buffer() {
         says(device.copy(&none, &never, target, &out, 65), "65 bytes at 0");
     }
     assert_eq!(done.value().unwrap(), 0);
-    // Nothing to do is a barrier.
+    // An empty transfer is a barrier.
     device.fill(&none, &done.at(1), &out, (64, 0), &[1]).unwrap();
     device.copy(&done.at(1), &done.at(2), &whole, &out, 0).unwrap();
     // To the end.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The calls that a program makes. What is lent for a call is overwritten before it is freed.
+//! The calls of a program. Memory that is borrowed for a call is overwritten before it is freed.
 
 use crate::common::{self, Buffer, Commands, check};
 use crate::host::{Ticket, called, cause};
@@ -12,7 +12,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 impl Scene {
-    /// What a command buffer or a dispatch is given for a part. What it names is kept in `kept`.
+    /// A part as a reference for a command buffer or a dispatch. Its buffer is kept in `kept`.
     fn reference(&self, part: &Part, kept: &mut Vec<Buffer>) -> sys::iree_hal_buffer_ref_t {
         match part.base {
             Base::Slot(slot) => unsafe {
@@ -127,7 +127,7 @@ impl Scene {
         }
     }
 
-    /// Calls with what a dispatch is given, and overwrites it before it goes.
+    /// Calls with a dispatch's arguments, and overwrites them afterwards.
     fn with_dispatch(
         &self,
         device: usize,
@@ -291,7 +291,7 @@ impl Scene {
                     ))
                 }
                 Action::Call { ends, .. } => {
-                    // A function that is never called leaves its ticket behind.
+                    // A function that is never called leaks its ticket.
                     let ticket: Ticket = (Arc::downgrade(self), number);
                     let user_data = Box::into_raw(Box::new(ticket)).cast();
                     let call = sys::iree_hal_host_call_t { fn_: Some(called), user_data };
@@ -406,7 +406,7 @@ impl Scene {
     }
 }
 
-/// How far into its memory an update's bytes begin.
+/// The offset of an update's bytes in their memory.
 const SHIFT: usize = 3;
 
 fn shifted(bytes: &[u8]) -> Vec<u8> {

@@ -2,15 +2,17 @@
 
 //! Random programs over IREE's interface, judged by plain bytes and by IREE's own driver.
 //!
-//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and
-//! binding tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who
-//! signals them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and
-//! file and on every semaphore. The same program runs on IREE's `local-task` and on the devices of this project;
-//! one that differs has the defect.
+//! A seed determines a program, which does anything that a C program may: every kind of memory, subspans,
+//! recordings and binding tables, dispatches, files, host calls, waits for semaphores long before the submission
+//! that signals them, several threads, failures. The oracle computes on plain bytes the content of every buffer and
+//! file and the value of every semaphore. The same program runs on IREE's `local-task` and on the devices of this
+//! project; a device that differs has a defect.
 //!
-//! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `common/dice.rs`: its choices.
-//! - `oracle.rs`: what it must come to, and whether it is legal. `shrink.rs`: makes it smaller.
-//! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: what it does. `ending.rs`: what it came to.
+//! - `program.rs`: the parts of a program, and its text. `author.rs`: writes one. `common/random.rs`: its random
+//!   numbers.
+//! - `oracle.rs`: the expected outcome, and whether a program is legal. `shrink.rs`: makes it smaller.
+//! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: its steps.
+//! - `ending.rs`: compares the outcome.
 //!
 //! `cargo test -p hal-driver --all-features --release --test programs -- --seconds 60` runs as many as fit;
 //! `--help` has the other flags. `cargo xtask build` comes first: it compiles what is dispatched.
@@ -46,7 +48,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Devices that run programs together. An `@` is a machine that no other program has.
+/// Devices that run programs together. An `@` in the URI is a machine that no other program uses.
 struct Place {
     name: &'static str,
     uris: &'static [&'static str],
@@ -56,7 +58,7 @@ const fn place(name: &'static str, uris: &'static [&'static str]) -> Place {
     Place { name, uris }
 }
 
-/// Each runs the same programs, IREE's own driver first.
+/// Each device runs the same programs, IREE's own driver first.
 const SINGLE: [Place; 8] = [
     place("local-task", &["local-task"]),
     place("mock", &["mock"]),
@@ -79,7 +81,7 @@ const PAIRS: [Place; 4] = [
     ),
 ];
 
-/// A device of this project and IREE's own, which only uses its own memory.
+/// A device of this project and IREE's own, which uses only its own memory.
 const MIXED: [Place; 3] = [
     place("mock+local-task", &["mock", "local-task"]),
     place("template+local-task", &["template", "local-task"]),
@@ -93,7 +95,7 @@ const BROKEN: [Place; 3] = [
     place("mock/broken/held", &["mock://?queues=2&fault=fail:dispatch:1&waits=none"]),
 ];
 
-/// What programs of a kind are run on.
+/// A kind of programs, and the devices that run them.
 struct Kind {
     name: &'static str,
     rules: Rules,
@@ -129,10 +131,10 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-/// How many programs share a device before it is opened again. One that counts what it fails has one.
+/// The programs that share a device before it is opened again. A device that counts its faults has one.
 const SHARED: u64 = 10;
 
-/// How long a program may take to come to something.
+/// The longest time of a program.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const FLAGS: [Flag; 8] = [
@@ -152,10 +154,10 @@ fn run(machine: &Arc<Machine>, program: &Program, patience: Duration) -> Vec<Str
         Ok(expected) => expected,
         Err(illegal) => return vec![format!("the author wrote an illegal program: {illegal:?}")],
     };
-    let (told, tells) = channel();
+    let (sender, receiver) = channel();
     let (on, copied) = (machine.clone(), program.clone());
-    std::thread::spawn(move || told.send(scene::run(&on, &copied, &expected, patience)));
-    tells.recv_timeout(patience * 4).unwrap_or_else(|_| {
+    std::thread::spawn(move || sender.send(scene::run(&on, &copied, &expected, patience)));
+    receiver.recv_timeout(patience * 4).unwrap_or_else(|_| {
         eprintln!("a call never returned\n{program}");
         std::process::exit(1);
     })
@@ -166,7 +168,7 @@ fn again(kind: &Kind, place: &Place, seed: u64) -> String {
     format!("again: {command} --kind {} --device {} --seed {seed}", kind.name, place.name)
 }
 
-/// Runs a program on a device that is opened for it.
+/// True if a program fails on a newly opened device.
 fn fails_alone(place: &Place, program: &Program) -> bool {
     let patience = Duration::from_secs(5);
     (0..3).any(|_| {
@@ -191,15 +193,15 @@ fn report(kind: &Kind, place: &Place, program: &Program, troubles: &[String]) ->
     )
 }
 
-/// What runs now, to be read after a crash.
+/// Records the running program, to be read after a crash.
 fn note(kind: &Kind, place: &Place, seed: u64) {
     let name = format!("programs-{}", kind.name);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     drop(std::fs::write(path, again(kind, place, seed)));
 }
 
-/// Runs programs of a kind until enough are run; stops at the first that fails.
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+/// Runs programs of a kind until enough have run; stops at the first that fails.
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
 fn judge(kind: &Kind, default: u64) {
     let asked = flags::word("--kind");
     assert!(asked.is_none_or(|asked| KINDS.iter().any(|kind| kind.name == asked)), "--kind names no kind");
@@ -210,7 +212,7 @@ fn judge(kind: &Kind, default: u64) {
     let places: Vec<&Place> =
         kind.places.iter().filter(|place| only.is_none_or(|only| only == place.name)).collect();
     if places.is_empty() {
-        // Another kind has the device, unless none has it or this kind was asked for.
+        // Another kind has the device, unless none has it or this kind was requested.
         let named = only.unwrap_or_default();
         let others = KINDS.iter().flat_map(|kind| kind.places).any(|place| place.name == named);
         let known: Vec<&str> = kind.places.iter().map(|place| place.name).collect();

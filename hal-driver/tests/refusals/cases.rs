@@ -13,7 +13,7 @@ mod hostile;
 pub(crate) struct Case {
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
-    /// What a header of IREE's says, in our words, and where.
+    /// The rule of IREE's header that decides, with its place.
     pub(crate) decides: &'static str,
     pub(crate) call: fn(&Bench) -> String,
 }
@@ -58,7 +58,7 @@ fn alloca(bench: &Bench, length: usize, alignment: usize, flags: u64) -> String 
     answer
 }
 
-/// Records and executes an update of stream-ordered memory, recorded before there is any.
+/// Records and executes an update of stream-ordered memory, recorded before the memory exists.
 fn early(
     bench: &Bench,
     name: impl FnOnce(
@@ -67,7 +67,7 @@ fn early(
     ) -> common::Result<Commands>,
 ) -> String {
     let (go, ready) = (bench.device.semaphore(0), bench.device.semaphore(0));
-    // local-sync returns when the memory is there, and no other thread could let it go on.
+    // local-sync returns when the memory exists, and no other thread could continue it.
     let is_sync = bench.device.query("hal.device.id", "local-sync").is_ok_and(|is_it| is_it == 1);
     let waits = if is_sync { List::none() } else { go.at(1) };
     let buffer = bench.device.alloca_of(&waits, &ready.at(1), params(), LENGTH).unwrap();
@@ -92,7 +92,7 @@ fn dealloca(bench: &Bench, buffer: &Buffer) -> String {
     })
 }
 
-/// A stream-ordered buffer that has been given back.
+/// A stream-ordered buffer that was deallocated.
 fn gone(bench: &Bench) -> Buffer {
     let order = bench.device.semaphore(0);
     let buffer = bench.device.alloca(&List::none(), &order.at(1), LENGTH).unwrap();
@@ -278,17 +278,17 @@ const ORDINARY: &[Case] = &[
         "signal after a failure",
         "semaphore.h, fail: every later query and signal returns it",
         |bench| {
-            bench.done.fail(Code::DataLoss, "told to");
+            bench.done.fail(Code::DataLoss, "on purpose");
             answer(bench.done.signal(6))
         },
     ),
     case("Semaphores", "a second failure", "async/semaphore.h, fail: the first one stays", |bench| {
-        bench.done.fail(Code::DataLoss, "told to");
+        bench.done.fail(Code::DataLoss, "on purpose");
         bench.done.fail(Code::Aborted, "again");
         answer(bench.done.value())
     }),
     case("Semaphores", "a wait for a failure", "semaphore.h, wait: the code of the failure", |bench| {
-        bench.done.fail(Code::DataLoss, "told to");
+        bench.done.fail(Code::DataLoss, "on purpose");
         answer(check(unsafe {
             let timeout = sys::iree_make_timeout_ms(100);
             sys::iree_hal_semaphore_wait(bench.done.0, 6, timeout, 0)
@@ -296,7 +296,7 @@ const ORDINARY: &[Case] = &[
     }),
     case("Semaphores", "an operation that waits for a failure", SILENT, |bench| {
         let broken = bench.device.semaphore(0);
-        broken.fail(Code::DataLoss, "told to");
+        broken.fail(Code::DataLoss, "on purpose");
         barrier(bench, 1, &broken.at(1), &bench.done.at(6))
     }),
     case("Semaphores", "a wait that is never signalled", "semaphore.h, wait: DEADLINE_EXCEEDED", |bench| {
@@ -451,7 +451,7 @@ const ORDINARY: &[Case] = &[
         |bench| {
             let is_iree = |name| bench.device.query("hal.device.id", name).is_ok_and(|is_it| is_it == 1);
             let other = if is_iree("local-task") || is_iree("local-sync") { "mock" } else { "local-task" };
-            // Recorded for a device that is still there when the recording goes.
+            // Recorded for a device that still exists when the recording is released.
             let other = Bench::on(Device::open_in_group(other).unwrap());
             let commands = other.record(0, 0, |_| null_mut()).unwrap();
             bench.execute(&commands, &[])

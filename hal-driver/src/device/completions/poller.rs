@@ -213,7 +213,7 @@ mod tests {
 
     /// Threads that report ends overtake each other.
     #[test]
-    fn end_that_is_told_late_takes_nothing_back() {
+    fn end_that_is_reported_late_reverts_nothing() {
         let poller = poller(2);
         poller.submitted(1, 5);
         assert!(poller.is_in_flight());
@@ -246,13 +246,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for next in 1..=ROUNDS {
-                    let told = loop {
+                    let ended = loop {
                         match round.load(Ordering::Acquire) {
-                            told if told >= next => break told,
+                            ended if ended >= next => break ended,
                             _ => std::hint::spin_loop(),
                         }
                     };
-                    if told > ROUNDS {
+                    if ended > ROUNDS {
                         return;
                     }
                     poller.submitted(0, next);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Has a world happen on devices, by several threads, and judges what comes of it.
+//! Runs a world on devices with several threads, and judges the outcome.
 
 use super::model::{self, Bytes, ELEMENTS, REDUCTIONS};
 use super::plan::*;
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::common::scarce::Scarce;
 use crate::common::{Buffer, Commands, Device, Error, List, Result, Semaphore, barrier, check};
 use crate::rig::*;
@@ -16,28 +16,28 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long all of a world may take, and the release of a device, with a machine that is busy with other things.
+/// The longest time of a whole world, and of the release of a device, on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 const RELEASE: Duration = Duration::from_secs(8);
 
-/// What failures say of their causes.
+/// The causes in failures' messages.
 const ON_FIRE: &str = "bank 3 is on fire";
 const NEVER_CAME: &str = "the program has not come to this";
 
-/// A command buffer of one device that is executed once, or one of the times that it is.
+/// One execution of a device's command buffer.
 struct Execution {
     event: usize,
     device: usize,
     time: usize,
-    /// What it waits for, of those before it.
+    /// The earlier executions that it waits for.
     waits: Vec<usize>,
-    /// A later one waits for these too, since they use the same memory.
+    /// Its buffers, and whether it writes them: later executions wait for these.
     uses: Vec<(usize, bool)>,
 }
 
 fn executions(world: &World) -> Vec<Execution> {
     let mut all: Vec<Execution> = Vec::new();
-    // For each buffer who has written it last, and who has read it since.
+    // The last writer of each buffer, and its readers since.
     let mut writer: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     let mut readers: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
     let mut last: BTreeMap<(usize, usize), usize> = BTreeMap::new();
@@ -78,7 +78,7 @@ fn executions(world: &World) -> Vec<Execution> {
     all
 }
 
-/// Which executions may fail: those that the fault is in, those that wait for them, and all of every group of theirs.
+/// The executions that may fail: those with the fault, those that wait for them, and all of every group of theirs.
 fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
     let is_root = |one: &Execution| match world.fault {
         Fault::None => false,
@@ -86,7 +86,7 @@ fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
             (one.event, one.device) == (event, device)
         }
         Fault::Device { device } => {
-            // Also by its memory.
+            // Also through its memory.
             let owns = |(buffer, _): &(usize, bool)| world.memory[one.device][*buffer].owner == device;
             one.device == device || one.uses.iter().any(owns)
         }
@@ -114,7 +114,7 @@ fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
     }
 }
 
-/// Which executions fail in any case: those that the fault stands in, and their peers there.
+/// True if an execution must fail: it has the fault, or is its peer.
 fn must_fail(world: &World, one: &Execution) -> bool {
     let (Fault::Gate { event, device } | Fault::Misfit { event, device }) = world.fault else { return false };
     let here = &world.events[event];
@@ -213,18 +213,18 @@ impl Recorder<'_> {
     }
 }
 
-/// A world that happens.
+/// A running world.
 struct Play<'a> {
     world: &'a World,
     executions: Vec<Execution>,
-    /// The program's references. One may be let go of before the end.
+    /// The program's references. One may be released before the end.
     devices: Vec<Mutex<Option<Device>>>,
     memory: Vec<Vec<Buffer>>,
     done: Vec<Semaphore>,
     gates: BTreeMap<(usize, usize), Semaphore>,
     submitted: AtomicUsize,
     is_gone: AtomicBool,
-    /// What was not submitted, as its rank is absent.
+    /// Executions that were not submitted, as their rank is absent.
     absent: Mutex<Vec<usize>>,
     begin: Instant,
 }
@@ -275,8 +275,8 @@ impl Play<'_> {
         }
     }
 
-    /// Submits what one thread of a device does, in its order.
-    #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+    /// Submits the executions of one thread of a device, in order.
+    #[expect(clippy::too_many_lines, reason = "one sequence of steps")]
     fn submit_all(&self, device: Device, number: usize, thread: usize, mut channels: Vec<Option<Channel>>) {
         let mut device = Some(device);
         let mut recorded: Option<(usize, Commands, Bindings)> = None;
@@ -342,7 +342,7 @@ impl Play<'_> {
         }
     }
 
-    /// Counts a submission, and lets go of the device whose time has come.
+    /// Counts a submission, and releases the device when its count is reached.
     fn release_in_time(&self, number: usize) {
         let Fault::Released { device, after } = self.world.fault else { return };
         if device == number && self.submitted.fetch_add(1, Ordering::SeqCst) >= after {
@@ -357,7 +357,7 @@ impl Play<'_> {
             && self.is_gone.load(Ordering::SeqCst)
     }
 
-    /// Signals what the host signals, each in its time.
+    /// Gives the host's signals, each after its delay.
     fn open_gates(&self) {
         let mut gates: Vec<_> = self.gates.iter().collect();
         let delay = |(event, device): &(usize, usize)| {
@@ -376,8 +376,8 @@ impl Play<'_> {
         }
     }
 
-    /// Waits until everything has ended. What has failed is the program's again at once: it writes there, and tells
-    /// what.
+    /// Waits until everything has ended. The memory of a failed execution belongs to the program again at once: it
+    /// writes there, and returns the bytes.
     fn wait(&self) -> (Vec<Result>, BTreeMap<(usize, usize), u8>) {
         let mut outcomes: Vec<Option<Result>> = self.done.iter().map(|_| None).collect();
         let mut canaries = BTreeMap::new();
@@ -421,7 +421,7 @@ impl Play<'_> {
     ) {
         let device = self.executions[index].device;
         for (buffer, _) in self.executions[index].uses.iter().filter(|(_, writes)| *writes) {
-            // What it has waited for may still be going on, if something else that it waits for has failed.
+            // The executions that it waits for may still run, if another one that it waits for has failed.
             let uses =
                 |one: &Execution| one.device == device && one.uses.iter().any(|(other, _)| other == buffer);
             let before = self.executions[..index].iter().zip(outcomes);
@@ -436,7 +436,7 @@ impl Play<'_> {
         }
     }
 
-    /// The device that a buffer is memory of, if the program still has it.
+    /// The owner of a buffer's memory, if the program still has it.
     fn owner(&self, device: usize, buffer: usize) -> Option<Device> {
         self.devices[self.world.memory[device][buffer].owner].lock().unwrap().as_ref().map(Device::again)
     }
@@ -469,7 +469,7 @@ impl Play<'_> {
     }
 }
 
-/// How it went.
+/// Counts of outcomes.
 #[derive(Default, Debug)]
 pub(super) struct Tally {
     pub(super) worlds: usize,
@@ -480,7 +480,7 @@ pub(super) struct Tally {
     pub(super) unused: usize,
 }
 
-/// The channels of each device, by group. None of a group that it is no rank of.
+/// The channels of each device, by group; `None` for groups in which it is no rank.
 fn channels(world: &World, devices: &[Device]) -> Vec<Vec<Option<Channel>>> {
     let mut channels: Vec<Vec<Option<Channel>>> =
         devices.iter().map(|_| world.groups.iter().map(|_| None).collect()).collect();
@@ -512,17 +512,17 @@ fn channels(world: &World, devices: &[Device]) -> Vec<Vec<Option<Channel>>> {
     channels
 }
 
-/// Has a world happen. Nothing where its fault comes before it begins.
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+/// Runs a world; stops early if its fault strikes before it begins.
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
 pub(super) fn play(world: &World, tally: &mut Tally) {
     let scarce = Scarce::new(usize::MAX, false);
     {
         let opened =
             world.uris.iter().map(|uri| Device::open_with(uri, scarce.raw()).map(|(device, _)| device));
         let devices: Vec<Device> = opened.collect::<Result<_>>().unwrap();
-        let mut dice = Dice::new(!world.seed);
+        let mut random = Random::new(!world.seed);
         let mut bytes: Bytes =
-            world.memory.iter().map(|all| all.iter().map(|_| dice.bytes(LENGTH)).collect()).collect();
+            world.memory.iter().map(|all| all.iter().map(|_| random.bytes(LENGTH)).collect()).collect();
         let memory = world.memory.iter().map(|all| {
             let make = |memory: &Memory| {
                 let owner = &devices[memory.owner];
@@ -540,7 +540,7 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
             };
             event.scripts.iter().filter(has_gate).map(move |script| (number, script.device))
         });
-        let gates = gated.map(|place| (place, devices[dice.below(devices.len())].semaphore(0))).collect();
+        let gates = gated.map(|place| (place, devices[random.below(devices.len())].semaphore(0))).collect();
         let play = Play {
             world,
             executions,
@@ -569,7 +569,7 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
                 for thread in 0..2 {
                     let device = play.devices[number].lock().unwrap().as_ref().map(Device::again);
                     let channels = channels.clone();
-                    // It may be released already by the other thread.
+                    // The other thread may have released it already.
                     let Some(device) = device else {
                         fail_all(play, number, thread);
                         continue;
@@ -589,7 +589,7 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
             play.wait()
         });
         judge(&play, &outcomes, &canaries, &mut bytes, tally);
-        tear_down(play, &mut dice);
+        tear_down(play, &mut random);
     }
     assert_eq!(scarce.left(), [0; 0], "seed {} leaves something behind", world.seed);
     tally.worlds += 1;
@@ -663,7 +663,7 @@ fn judge(
     }
 }
 
-/// A failure says what has caused it.
+/// Checks that a failure names its cause.
 fn explain(world: &World, error: &Error, at: &str) {
     let causes: &[&str] = match world.fault {
         Fault::None => &[],
@@ -675,7 +675,7 @@ fn explain(world: &World, error: &Error, at: &str) {
             "its device was released",
             "shut down",
             "device was released",
-            // Of what the device has not submitted.
+            // The failure of executions that the device has not submitted.
             NEVER_CAME,
             "(collective_timeout)",
         ],
@@ -683,8 +683,8 @@ fn explain(world: &World, error: &Error, at: &str) {
     assert!(causes.iter().any(|cause| error.text.contains(cause)), "{at}: {}", error.text);
 }
 
-/// Lets go of everything, in any order.
-fn tear_down(play: Play<'_>, dice: &mut Dice) {
+/// Releases everything, in any order.
+fn tear_down(play: Play<'_>, random: &mut Random) {
     let Play { devices, memory, done, gates, .. } = play;
     let mut all: Vec<Box<dyn FnOnce()>> = Vec::new();
     for device in devices {
@@ -700,7 +700,7 @@ fn tear_down(play: Play<'_>, dice: &mut Dice) {
     all.push(Box::new(move || drop(done)));
     all.push(Box::new(move || drop(gates)));
     for at in (1..all.len()).rev() {
-        all.swap(at, dice.below(at + 1));
+        all.swap(at, random.below(at + 1));
     }
     all.into_iter().for_each(|release| release());
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Calls of programs that do what no header allows: nothing where something has to be, and things that are not for
-//! that.
+//! Calls of programs that do what no header permits: null where an object is required, and objects of the wrong
+//! kind.
 
 use super::{
     ANY, Case, LENGTH, RANGE, READ, SILENT, WHOLE, binding, case, filled, host_call, map, nothing, shared,
@@ -41,7 +41,7 @@ fn span(data: *const u8, length: usize) -> sys::iree_const_byte_span_t {
     sys::iree_const_byte_span_t { data, data_length: length }
 }
 
-/// A dispatch of which something is nowhere.
+/// A dispatch with a null part.
 fn dispatch_of(
     bench: &Bench,
     executable: *mut sys::iree_hal_executable_t,
@@ -629,7 +629,7 @@ pub(crate) const CASES: &[Case] = &[
                 _: *const u64,
                 _: *mut sys::iree_hal_host_call_context_t,
             ) -> sys::iree_status_t {
-                common::failure(hal_semaphore::Code::DataLoss, "told to")
+                common::failure(hal_semaphore::Code::DataLoss, "on purpose")
             }
             host_call(bench, Some(fails), u64::from(sys::IREE_HAL_HOST_CALL_FLAG_NON_BLOCKING))
         },
