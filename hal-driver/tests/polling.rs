@@ -46,32 +46,32 @@ fn ticks(name: &str) -> u64 {
 fn polling_costs_nothing_while_nothing_is_in_flight_and_little_while_something_is() {
     let _alone = alone();
     register();
-    let device = Device::open("looked-at://").unwrap();
+    let device = Device::open("poll-faults://").unwrap();
     let done = device.semaphore(0);
     let buffer = device.buffer(64);
     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
     done.wait(1).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    let looks = || LOOKS.load(Ordering::Relaxed);
-    let before = looks();
+    let polls = || POLLS.load(Ordering::Relaxed);
+    let before = polls();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(looks(), before, "nothing is in flight");
+    assert_eq!(polls(), before, "nothing is in flight");
     // A long job: the device is polled ever more rarely.
     HOLDS.store(true, Ordering::Relaxed);
     device.fill(&List::none(), &done.at(2), &buffer, (0, 64), &[1]).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    let (before, spent) = (looks(), ticks("hal-poll"));
+    let (before, spent) = (polls(), ticks("hal-poll"));
     std::thread::sleep(Duration::from_millis(300));
-    let (after, used) = (looks(), ticks("hal-poll") - spent);
-    assert!(after > before, "it is looked at");
-    assert!(after - before < 3_000, "{} looks in 300 ms", after - before);
+    let (after, used) = (polls(), ticks("hal-poll") - spent);
+    assert!(after > before, "it is polled");
+    assert!(after - before < 3_000, "{} polls in 300 ms", after - before);
     assert!(used <= 10, "{used} ticks in 300 ms");
     HOLDS.store(false, Ordering::Relaxed);
     done.wait(2).unwrap();
 }
 
 /// The number of polls of the device below.
-static LOOKS: AtomicUsize = AtomicUsize::new(0);
+static POLLS: AtomicUsize = AtomicUsize::new(0);
 /// True while it withholds completions.
 static HOLDS: AtomicBool = AtomicBool::new(false);
 
@@ -81,7 +81,7 @@ static IS_LINGERING: AtomicBool = AtomicBool::new(false);
 
 /// Drivers whose devices do what the mock device does not: count polls, have no descriptor, panic, linger, or panic
 /// when their descriptor is asked for.
-struct Looked;
+struct PollFaults;
 struct Blind;
 struct Panics;
 struct Lingers;
@@ -109,7 +109,7 @@ macro_rules! driver {
     };
 }
 
-driver!(Looked, "looked-at", Completion::Poll);
+driver!(PollFaults, "poll-faults", Completion::Poll);
 driver!(Blind, "blind", Completion::Descriptor);
 driver!(Panics, "panics", Completion::Poll);
 driver!(Lingers, "lingers", Completion::Descriptor);
@@ -176,7 +176,7 @@ impl hal_backend::Device for PolledDevice {
     }
 
     fn poll(&self) {
-        LOOKS.fetch_add(1, Ordering::Relaxed);
+        POLLS.fetch_add(1, Ordering::Relaxed);
         self.was_looked_at.store(true, Ordering::Relaxed);
         while (&self.ends.0).read(&mut [0; 64]).is_ok() {}
         assert_ne!(self.name, "panics", "as it was asked");
@@ -199,7 +199,7 @@ static REGISTER: Once = Once::new();
 
 fn register() {
     REGISTER.call_once(|| unsafe {
-        check(hal_driver::register::<Looked>(registry())).unwrap();
+        check(hal_driver::register::<PollFaults>(registry())).unwrap();
         check(hal_driver::register::<Blind>(registry())).unwrap();
         check(hal_driver::register::<Panics>(registry())).unwrap();
         check(hal_driver::register::<Lingers>(registry())).unwrap();

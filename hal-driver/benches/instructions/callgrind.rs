@@ -84,8 +84,8 @@ fn parse_operations(text: &str) -> Vec<(String, u64)> {
 
 /// The cost of the calls of a function, with everything that it calls, from callgrind's output.
 ///
-/// There, a caller's `calls=` line names how often the callee of the last `cfn=` line was called, and the line behind it
-/// ends with the cost of those calls. Names are written out once and then abbreviated to their number.
+/// There, a caller's `calls=` line names how often the callee of the last `cfn=` line was called, and the line
+/// behind it ends with the cost of those calls. Names are written out once and then abbreviated to their number.
 fn inclusive(text: &str, function: &str) -> Option<u64> {
     let named =
         |line: &str| Some((line.split_once(") ")?.1 == function, line.split(['(', ')']).nth(1)?.to_owned()));

@@ -341,7 +341,7 @@ impl PendingAllocas {
         let Some(pending) = self.enter(alloca, (tracker, Some(reservation)), task) else { return };
         let theirs = Arc::into_raw(pending.clone());
         // SAFETY: the waiter stays where it is until the callback has given IREE's reference back; the frontier is the
-        // pool's until the reservation is given back.
+        // pool's until the reservation is returned.
         let waiting = unsafe {
             check(sys::iree_async_frontier_tracker_wait(
                 tracker,
@@ -581,7 +581,7 @@ mod tests {
             params,
             length: 64,
             may_wait: false,
-            buffer: TransientBuffer::of(buffer.lend()).unwrap(),
+            buffer: TransientBuffer::of(buffer.borrow()).unwrap(),
             early_limit: 0,
             is_early: false,
         };
@@ -594,7 +594,7 @@ mod tests {
             }
             // The observer has listed the pending operations by then.
             std::thread::sleep(Duration::from_millis(20));
-            // SAFETY: the notification is retained, and observed meanwhile.
+            // SAFETY: the notification is retained, and observed during the call.
             unsafe {
                 let token = sys::iree_async_notification_begin_observe(notification.get());
                 allocas.submit(&pending, notification.get(), token);

@@ -70,7 +70,7 @@ struct GroupList {
     before: Option<Info>,
 }
 
-// SAFETY: descriptions are plain data; what they point to is the group's, and is not looked at here.
+// SAFETY: descriptions are plain data; what they point to is the group's, and is not read here.
 unsafe impl Send for GroupList {}
 
 /// The device's part in a group with a tracker: axes that only this membership advances and retires.

@@ -64,7 +64,7 @@ impl Driver for Odd {
     type Device = OddDevice;
 
     const NAME: &'static str = "odd";
-    const FULL_NAME: &'static str = "a device that keeps to its traits, by the letter";
+    const FULL_NAME: &'static str = "a device that keeps to its traits literally";
 
     fn create() -> Self {
         Self

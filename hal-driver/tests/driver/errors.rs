@@ -212,10 +212,7 @@ fn semaphores_and_buffers_of_another_driver_work() {
 
 /// The slots that answer UNIMPLEMENTED. The list only shrinks.
 #[test]
-#[expect(
-    clippy::undocumented_unsafe_blocks,
-    reason = "every object is alive, and no slot looks at the nulls"
-)]
+#[expect(clippy::undocumented_unsafe_blocks, reason = "every object is alive, and no slot reads the nulls")]
 fn slot_that_is_not_there_says_so_by_name() {
     let device = Device::open("mock").unwrap();
     let buffer = device.buffer(64);

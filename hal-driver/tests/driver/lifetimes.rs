@@ -282,7 +282,7 @@ fn everything_may_be_released_by_many_threads_at_once() {
 fn wait_for(returned: &Returned) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while Arc::strong_count(returned) > 1 {
-        assert!(std::time::Instant::now() < until, "memory that was lent does not come back");
+        assert!(std::time::Instant::now() < until, "memory that was imported does not come back");
         std::thread::yield_now();
     }
     assert!(returned.load(Ordering::SeqCst) <= 1, "it comes back once");

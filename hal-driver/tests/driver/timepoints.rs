@@ -203,17 +203,17 @@ fn lock_may_be_held_around_memory_that_comes_and_goes() {
 #[test]
 fn lock_may_be_held_around_what_is_refused_half_way() {
     let (device, owner) = (Device::open("mock").unwrap(), Device::open("gaudi://emulated").unwrap());
-    let (lent, never, file) = (owner.local_buffer(64), device.semaphore(0), File::with(&[7; 64]));
+    let (theirs, never, file) = (owner.local_buffer(64), device.semaphore(0), File::with(&[7; 64]));
     // No semaphore can reach this, which is found after the last part was accepted.
     let past = List::of(&[(&never, MAX_VALUE + 1)]);
     for refused in [
-        (|device, past, done, lent, _| Device::fill(device, past, done, lent, (0, 64), &[1]))
+        (|device, past, done, theirs, _| Device::fill(device, past, done, theirs, (0, 64), &[1]))
             as fn(&Device, &List, &List, &Buffer, &File) -> Result,
-        |device, past, done, lent, file| Device::read_file(device, past, done, file, 0, lent, 64),
+        |device, past, done, theirs, file| Device::read_file(device, past, done, file, 0, theirs, 64),
     ] {
         let (program, done) = (Arc::new(Program::default()), device.semaphore(0));
         program.listen(&done, 1);
-        if program.submit(|| refused(&device, &past, &done.at(1), &lent, &file)).is_err() {
+        if program.submit(|| refused(&device, &past, &done.at(1), &theirs, &file)).is_err() {
             done.fail(Code::Aborted, "refused");
         }
         program.has_heard(1);

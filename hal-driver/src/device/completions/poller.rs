@@ -153,7 +153,7 @@ impl<D: Device> PollThread<D> {
         let (mut seen, mut interval) = (self.moves(), SHORTEST);
         while !self.is_stopping() {
             if self.is_in_flight() {
-                self.device_poller.look();
+                self.device_poller.visit();
             }
             let moves = self.moves();
             if moves != seen {
@@ -179,7 +179,7 @@ impl<D: Device> PollThread<D> {
         place.spin_until(SPIN, || {
             rounds += 1;
             if is_busy && rounds.is_multiple_of(ROUNDS) {
-                self.device_poller.look();
+                self.device_poller.visit();
             }
             self.moves() != seen
         })

@@ -125,7 +125,7 @@ impl<D: Device> DescriptorWatch<D> {
         drop(state);
         if !is_closing {
             // Even if the descriptor is broken: the device may have reported before.
-            self.device_poller.look();
+            self.device_poller.visit();
         }
         let outcome = outcome.and_then(|()| soundness(events));
         let mut state = self.state.lock();

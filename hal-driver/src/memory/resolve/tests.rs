@@ -47,7 +47,7 @@ fn buffer(Bytes(bytes): &mut Bytes) -> (Retained<sys::iree_hal_buffer_t>, Receiv
 
 fn mapped(buffer: &Retained<sys::iree_hal_buffer_t>) -> HostRange {
     // SAFETY: the buffer is retained.
-    unsafe { BufferRange::lent(buffer.get(), 0, 8) }.unwrap().map(ACCESS_WRITE).unwrap()
+    unsafe { BufferRange::retain(buffer.get(), 0, 8) }.unwrap().map(ACCESS_WRITE).unwrap()
 }
 
 #[test]
