@@ -34,10 +34,10 @@ enum Report {
 /// The reports of a device.
 pub(crate) struct Reports {
     reporter: Reporter,
-    kept: Option<Kept>,
+    kept: Option<KeptReports>,
 }
 
-struct Kept {
+struct KeptReports {
     due: Mutex<Due>,
     /// Held by the delivering thread.
     delivering: Mutex<()>,
@@ -68,7 +68,7 @@ impl Reports {
             }
         };
         let due = Mutex::new(Due { writer, ..Due::default() });
-        let kept = Some(Kept { due, delivering: Mutex::new(()), reader });
+        let kept = Some(KeptReports { due, delivering: Mutex::new(()), reader });
         Ok(Self { reporter: Reporter::default(), kept })
     }
 
@@ -133,7 +133,7 @@ impl Due {
     }
 }
 
-impl Kept {
+impl KeptReports {
     /// Takes the kept reports, and makes the pipe unreadable.
     fn take(&self) -> Vec<Report> {
         let mut due = self.due.lock();

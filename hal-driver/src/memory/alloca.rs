@@ -203,12 +203,12 @@ pub(crate) struct PendingAllocas {
     early: AtomicU64,
     /// Deallocations that are queued and have not returned their memory yet.
     returning: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<PendingState>,
     empty: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PendingState {
     pending: Vec<PendingEntry>,
     /// Callbacks that IREE has not made yet.
     owed: usize,
@@ -225,7 +225,7 @@ struct PendingEntry {
 
 impl PendingAllocas {
     pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: Arc<Proactor>) -> Arc<Self> {
-        let state = Mutex::new(State::default());
+        let state = Mutex::new(PendingState::default());
         let (early, returning) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Self { frontiers, proactor, early, returning, state, empty: Condvar::new() })
     }

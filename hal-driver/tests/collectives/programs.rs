@@ -24,21 +24,21 @@ const GROUPS: [&[&str]; 3] = [
 
 /// A command of every rank.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RankCommand {
     Fill { target: usize, word: u32 },
     Copy { source: usize, target: usize },
     Collective { kind: u32, root: usize, send: usize, recv: usize },
 }
 
-impl Step {
+impl RankCommand {
     fn random(random: &mut Random, ranks: usize) -> Self {
         let first = random.below(BUFFERS);
         let second = (first + 1 + random.below(BUFFERS - 1)) % BUFFERS;
         let kinds = [ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER];
         match random.below(5) {
-            0 => Step::Fill { target: first, word: u32::try_from(random.below(1000)).unwrap() },
-            1 => Step::Copy { source: first, target: second },
-            _ => Step::Collective {
+            0 => RankCommand::Fill { target: first, word: u32::try_from(random.below(1000)).unwrap() },
+            1 => RankCommand::Copy { source: first, target: second },
+            _ => RankCommand::Collective {
                 kind: kinds[random.below(6)],
                 root: random.below(ranks),
                 send: first,
@@ -49,13 +49,13 @@ impl Step {
 
     fn buffers(self) -> [usize; 2] {
         match self {
-            Step::Fill { target, .. } => [target, target],
-            Step::Copy { source, target } => [source, target],
-            Step::Collective { send, recv, .. } => [send, recv],
+            RankCommand::Fill { target, .. } => [target, target],
+            RankCommand::Copy { source, target } => [source, target],
+            RankCommand::Collective { send, recv, .. } => [send, recv],
         }
     }
 
-    fn meets(self, other: Step) -> bool {
+    fn meets(self, other: RankCommand) -> bool {
         self.buffers().iter().any(|buffer| other.buffers().contains(buffer))
     }
 
@@ -73,14 +73,14 @@ impl Step {
         memory: &[Buffer],
     ) -> crate::common::Result {
         match self {
-            Step::Fill { target, word } => {
+            RankCommand::Fill { target, word } => {
                 fill(commands, &memory[target], word + u32::try_from(number).unwrap())
             }
-            Step::Copy { source, target } => {
+            RankCommand::Copy { source, target } => {
                 let (source, target) = (reference(&memory[source]), reference(&memory[target]));
                 unsafe { check(sys::iree_hal_command_buffer_copy_buffer(commands, source, target, 0)) }
             }
-            Step::Collective { kind, root, send, recv } => {
+            RankCommand::Collective { kind, root, send, recv } => {
                 let count = Self::count(kind, ranks);
                 let root = if kind == BROADCAST || kind == REDUCE { u32::try_from(root).unwrap() } else { 0 };
                 collective(commands, &rank.channel, kind, root, (&memory[send], &memory[recv]), count)
@@ -92,15 +92,15 @@ impl Step {
     fn apply(self, all: &mut [Vec<Vec<u32>>]) {
         let ranks = all.len();
         match self {
-            Step::Fill { target, word } => {
+            RankCommand::Fill { target, word } => {
                 for (number, rank) in all.iter_mut().enumerate() {
                     rank[target] = vec![word + u32::try_from(number).unwrap(); WORDS];
                 }
             }
-            Step::Copy { source, target } => {
+            RankCommand::Copy { source, target } => {
                 all.iter_mut().for_each(|rank| rank[target] = rank[source].clone())
             }
-            Step::Collective { kind, root, send, recv } => {
+            RankCommand::Collective { kind, root, send, recv } => {
                 let sent: Vec<Vec<u32>> = all.iter().map(|rank| rank[send].clone()).collect();
                 let part = Self::count(kind, ranks);
                 let share = WORDS / ranks;
@@ -138,8 +138,8 @@ fn run(uris: &[&str], seed: u64) {
         .map(|(rank, words)| words.iter().map(|words| rank.words(words)).collect())
         .collect();
     // The same command buffers for all ranks; each rank executes them on its own queues.
-    let batches: Vec<Vec<Step>> = (0..4)
-        .map(|_| (0..1 + random.below(5)).map(|_| Step::random(&mut random, ranks.len())).collect())
+    let batches: Vec<Vec<RankCommand>> = (0..4)
+        .map(|_| (0..1 + random.below(5)).map(|_| RankCommand::random(&mut random, ranks.len())).collect())
         .collect();
     for batch in &batches {
         batch.iter().for_each(|step| step.apply(&mut model));
@@ -150,7 +150,7 @@ fn run(uris: &[&str], seed: u64) {
             let commands = rank
                 .device
                 .record(0, |commands| {
-                    let mut since: Vec<Step> = Vec::new();
+                    let mut since: Vec<RankCommand> = Vec::new();
                     for &step in batch {
                         if since.iter().any(|before| step.meets(*before)) || random.below(3) == 0 {
                             barrier(commands)?;

@@ -105,6 +105,24 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
 /// so its closure stays; a leak checker finds it here.
 static UNMADE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
+/// Waits until a condition holds, for ten seconds at most.
+pub(crate) fn wait_until(holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < end, "the condition does not hold after ten seconds");
+        std::thread::yield_now();
+    }
+}
+
+/// A release callback that counts its calls. The counter outlives the imported buffer.
+pub(crate) fn counting_release(count: &AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
+    unsafe extern "C" fn released(count: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
+        unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+    }
+    let user_data = std::ptr::from_ref(count).cast_mut().cast();
+    sys::iree_hal_buffer_release_callback_t { fn_: Some(released), user_data }
+}
+
 /// A device, and its group if it is in one.
 pub(crate) struct Device(pub(crate) *mut sys::iree_hal_device_t, *mut sys::iree_hal_device_group_t);
 
@@ -553,6 +571,32 @@ impl Tracker {
         Self::create(unsafe { sys::iree_async_frontier_tracker_options_default() }, allocator)
     }
 
+    /// A tracker whose memory is counted while it exists.
+    pub(crate) fn counted(count: &'static AtomicUsize) -> Self {
+        unsafe extern "C" fn counting(
+            count: *mut c_void,
+            command: sys::iree_allocator_command_t,
+            parameters: *const c_void,
+            pointer: *mut *mut c_void,
+        ) -> sys::iree_status_t {
+            unsafe {
+                let (count, system) = (&*count.cast::<AtomicUsize>(), sys::iree_allocator_system());
+                match command {
+                    sys::IREE_ALLOCATOR_COMMAND_MALLOC | sys::IREE_ALLOCATOR_COMMAND_CALLOC => {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }
+                    sys::IREE_ALLOCATOR_COMMAND_FREE => {
+                        count.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    _ => {}
+                }
+                system.ctl.unwrap()(system.self_, command, parameters, pointer)
+            }
+        }
+        let self_ = std::ptr::from_ref(count).cast_mut().cast();
+        Self::with(sys::iree_allocator_t { self_, ctl: Some(counting) })
+    }
+
     /// A tracker with room for so many axes.
     pub(crate) fn of_axes(axis_table_capacity: u32) -> Self {
         let defaults = unsafe { sys::iree_async_frontier_tracker_options_default() };
@@ -653,6 +697,16 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
+    /// A part of the buffer, which keeps the whole.
+    pub(crate) fn subspan(&self, offset: usize, length: usize) -> Self {
+        let mut part = null_mut();
+        unsafe {
+            let system = sys::iree_allocator_system();
+            check(sys::iree_hal_buffer_subspan(self.0, offset, length, system, &raw mut part)).unwrap();
+        }
+        Self(part)
+    }
+
     pub(crate) fn read(&self) -> Vec<u8> {
         unsafe {
             let mut bytes = vec![0; sys::iree_hal_buffer_byte_length(self.0)];

@@ -12,14 +12,14 @@ const LENGTH: usize = 300 << 10;
 const LAST: usize = LENGTH - 4;
 
 /// One chain of operations on a queue.
-struct Chain<'a> {
+struct AllocaChain<'a> {
     device: &'a Device,
     timeline: Semaphore,
     at: u64,
     affinity: u64,
 }
 
-impl Chain<'_> {
+impl AllocaChain<'_> {
     fn step(&mut self) -> (List, List) {
         self.at += 1;
         (self.timeline.at(self.at - 1), self.timeline.at(self.at))
@@ -85,8 +85,8 @@ fn go_round(uri: &str, grouped: bool) {
     const ROUNDS: usize = 150;
     let device = if grouped { Device::open_in_group(uri) } else { Device::open(uri) }.unwrap();
     let results = device.buffer(CHAINS * ROUNDS * 4);
-    let mut chains: Vec<Chain<'_>> = (0..CHAINS)
-        .map(|number| Chain {
+    let mut chains: Vec<AllocaChain<'_>> = (0..CHAINS)
+        .map(|number| AllocaChain {
             device: &device,
             timeline: device.semaphore(0),
             at: 0,

@@ -4,7 +4,7 @@
 
 use crate::common::pool::Pool;
 use crate::common::properties::{HEAP, QUEUE, properties};
-use crate::common::{Buffer, Device, List, Semaphore, Tracker, check};
+use crate::common::{Buffer, Device, List, Semaphore, Tracker, check, wait_until};
 use hal_backend::{
     Command, Commands, Completer, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange,
     Inferred, Job, LoadRequest, Loaded, MemoryRequest, Parameters, Place, Properties, Purpose, QueueId,
@@ -143,7 +143,7 @@ impl hal_backend::Device for OddDevice {
     fn allocate(&self, request: &MemoryRequest) -> Result<OddMemory, Failure> {
         if self.oddity == Oddity::Slow && IS_EMPTY.load(Ordering::SeqCst) {
             IS_ASKED.store(true, Ordering::SeqCst);
-            until(&|| !IS_HELD.load(Ordering::SeqCst));
+            wait_until(|| !IS_HELD.load(Ordering::SeqCst));
             return Err(Failure::new(Code::ResourceExhausted, "there is no more"));
         }
         if self.oddity == Oddity::Remembers {
@@ -230,14 +230,6 @@ impl hal_backend::Device for OddDevice {
 
     fn trim(&self) {
         self.kept.lock().unwrap().clear();
-    }
-}
-
-/// Waits until a condition holds, for a while.
-fn until(is_so: &dyn Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !is_so() && Instant::now() < end {
-        std::thread::yield_now();
     }
 }
 
@@ -457,7 +449,7 @@ fn allocation_that_finds_no_memory_when_its_device_is_going_is_cancelled() {
     IS_HELD.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         scope.spawn(|| go.signal(1).unwrap());
-        until(&|| IS_ASKED.load(Ordering::SeqCst));
+        wait_until(|| IS_ASKED.load(Ordering::SeqCst));
         scope.spawn(move || drop(device));
         std::thread::sleep(Duration::from_millis(100));
         IS_HELD.store(false, Ordering::SeqCst);
@@ -551,12 +543,12 @@ fn released_last(import: impl FnOnce(&Device, &ReleaseLog) -> Buffer) {
     done.wait(1).unwrap();
     drop(buffer);
     // An operation releases its buffers after its signals.
-    until(&|| IMPORTED.load(Ordering::SeqCst) == 0);
+    wait_until(|| IMPORTED.load(Ordering::SeqCst) == 0);
     // The buffer is gone, and the backend still has the range.
     assert_eq!(log.times.load(Ordering::SeqCst), 0);
     unsafe { check(sys::iree_hal_allocator_trim(device.allocator())).unwrap() };
     // The operation may release the memory a moment before its range.
-    until(&|| log.times.load(Ordering::SeqCst) > 0);
+    wait_until(|| log.times.load(Ordering::SeqCst) > 0);
     assert_eq!(log.times.load(Ordering::SeqCst), 1);
     assert_eq!(log.imported.load(Ordering::SeqCst), 0, "the device's side of the memory goes first");
     assert_eq!(log.length.load(Ordering::SeqCst), 4096);
@@ -680,35 +672,13 @@ fn panic_of_the_backend_stops_at_the_allocator() {
 /// The number of trackers that exist.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
 
-/// A tracker that is counted while it exists.
-fn counted_tracker() -> Tracker {
-    unsafe extern "C" fn counting(
-        this: *mut c_void,
-        command: sys::iree_allocator_command_t,
-        parameters: *const c_void,
-        pointer: *mut *mut c_void,
-    ) -> sys::iree_status_t {
-        match command {
-            sys::IREE_ALLOCATOR_COMMAND_MALLOC | sys::IREE_ALLOCATOR_COMMAND_CALLOC => {
-                GROUPS.fetch_add(1, Ordering::SeqCst);
-            }
-            sys::IREE_ALLOCATOR_COMMAND_FREE => {
-                GROUPS.fetch_sub(1, Ordering::SeqCst);
-            }
-            _ => {}
-        }
-        unsafe { sys::iree_allocator_system().ctl.unwrap()(this, command, parameters, pointer) }
-    }
-    Tracker::with(sys::iree_allocator_t { ctl: Some(counting), ..unsafe { sys::iree_allocator_system() } })
-}
-
 /// Jobs that end together are reported as one, so the report of a round epoch may be missing. Groups that are gone
 /// are pruned all the same, while work goes on.
 #[test]
 fn groups_that_are_gone_are_forgotten_by_a_device_whose_jobs_end_together() {
     let device = open("in-threes").unwrap();
     let groups: Vec<_> =
-        (0..20).map(|_| counted_tracker()).map(|one| (one.group(&device).unwrap(), one)).collect();
+        (0..20).map(|_| Tracker::counted(&GROUPS)).map(|one| (one.group(&device).unwrap(), one)).collect();
     let before = GROUPS.load(Ordering::SeqCst);
     for (group, tracker) in groups {
         unsafe { sys::iree_hal_device_group_release(group) };

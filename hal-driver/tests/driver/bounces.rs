@@ -2,7 +2,7 @@
 
 //! One card's memory in operations of another device, which can access it only through the host.
 
-use crate::cards::{HELD, HOLDS, Step, card, constants, steps};
+use crate::cards::{CardStep, HELD, HOLDS, card, constants, steps};
 use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, barrier, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 const LENGTH: usize = 4096;
 
 /// A range of a buffer.
-type Part<'a> = (&'a Buffer, usize, usize);
+type BytesOf<'a> = (&'a Buffer, usize, usize);
 
-fn reference((buffer, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_t {
+fn reference((buffer, offset, length): BytesOf<'_>) -> sys::iree_hal_buffer_ref_t {
     sys::iree_hal_buffer_ref_t { buffer: buffer.0, offset, length, ..Default::default() }
 }
 
 /// The same range of a slot's buffer.
-fn slot(number: u32, (_, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_t {
+fn slot(number: u32, (_, offset, length): BytesOf<'_>) -> sys::iree_hal_buffer_ref_t {
     let mut reference = sys::iree_hal_buffer_ref_t { offset, length, ..Default::default() };
     reference.set_buffer_slot(number);
     reference
@@ -27,7 +27,7 @@ fn slot(number: u32, (_, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_
 
 /// How an operation is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum SubmitAs {
     Queue,
     /// In a command buffer that names its buffers.
     Named,
@@ -35,22 +35,22 @@ enum Way {
     Table,
 }
 
-const WAYS: [Way; 3] = [Way::Queue, Way::Named, Way::Table];
+const WAYS: [SubmitAs; 3] = [SubmitAs::Queue, SubmitAs::Named, SubmitAs::Table];
 
 /// An operation of one device.
-enum Work<'a> {
-    Fill(Part<'a>, u8),
-    Update(Part<'a>, &'a [u8]),
-    Copy(Part<'a>, Part<'a>),
-    Dispatch(&'a Executable, Vec<Step>, Vec<Part<'a>>),
+enum BouncedWork<'a> {
+    Fill(BytesOf<'a>, u8),
+    Update(BytesOf<'a>, &'a [u8]),
+    Copy(BytesOf<'a>, BytesOf<'a>),
+    Dispatch(&'a Executable, Vec<CardStep>, Vec<BytesOf<'a>>),
 }
 
-impl<'a> Work<'a> {
-    fn parts(&self) -> Vec<Part<'a>> {
+impl<'a> BouncedWork<'a> {
+    fn parts(&self) -> Vec<BytesOf<'a>> {
         match self {
-            Work::Fill(target, _) | Work::Update(target, _) => vec![*target],
-            Work::Copy(source, target) => vec![*source, *target],
-            Work::Dispatch(_, _, bindings) => bindings.clone(),
+            BouncedWork::Fill(target, _) | BouncedWork::Update(target, _) => vec![*target],
+            BouncedWork::Copy(source, target) => vec![*source, *target],
+            BouncedWork::Dispatch(_, _, bindings) => bindings.clone(),
         }
     }
 
@@ -61,24 +61,24 @@ impl<'a> Work<'a> {
     ) -> Result {
         unsafe {
             match self {
-                Work::Fill(_, pattern) => check(sys::iree_hal_command_buffer_fill_buffer(
+                BouncedWork::Fill(_, pattern) => check(sys::iree_hal_command_buffer_fill_buffer(
                     commands,
                     references[0],
                     (&raw const *pattern).cast(),
                     1,
                     0,
                 )),
-                Work::Update(_, bytes) => check(sys::iree_hal_command_buffer_update_buffer(
+                BouncedWork::Update(_, bytes) => check(sys::iree_hal_command_buffer_update_buffer(
                     commands,
                     bytes.as_ptr().cast(),
                     0,
                     references[0],
                     0,
                 )),
-                Work::Copy(..) => {
+                BouncedWork::Copy(..) => {
                     check(sys::iree_hal_command_buffer_copy_buffer(commands, references[0], references[1], 0))
                 }
-                Work::Dispatch(executable, steps, _) => {
+                BouncedWork::Dispatch(executable, steps, _) => {
                     let words = constants(steps);
                     let (config, words, bindings) = arguments(&words, references);
                     let function = sys::iree_hal_executable_function_from_index(0);
@@ -98,16 +98,16 @@ impl<'a> Work<'a> {
 
     fn queue(&self, device: &Device, affinity: u64, waits: &List, signals: &List) -> Result {
         match self {
-            Work::Fill((buffer, offset, length), pattern) => {
+            BouncedWork::Fill((buffer, offset, length), pattern) => {
                 device.fill_on(affinity, waits, signals, buffer, (*offset, *length), &[*pattern])
             }
-            Work::Update((buffer, offset, _), bytes) => {
+            BouncedWork::Update((buffer, offset, _), bytes) => {
                 device.update_on(affinity, waits, signals, bytes, (buffer, *offset))
             }
-            Work::Copy((source, from, length), (target, to, _)) => {
+            BouncedWork::Copy((source, from, length), (target, to, _)) => {
                 device.copy_on(affinity, waits, signals, (source, *from), (target, *to), *length)
             }
-            Work::Dispatch(executable, steps, bindings) => unsafe {
+            BouncedWork::Dispatch(executable, steps, bindings) => unsafe {
                 let (words, references) =
                     (constants(steps), bindings.iter().map(|&part| reference(part)).collect::<Vec<_>>());
                 let (config, words, bindings) = arguments(&words, &references);
@@ -150,19 +150,19 @@ fn arguments(
 /// Submits an operation in one of the ways.
 fn perform(
     device: &Device,
-    way: Way,
+    way: SubmitAs,
     affinity: u64,
     waits: &List,
     signals: &List,
-    work: &[Work<'_>],
+    work: &[BouncedWork<'_>],
 ) -> Result {
-    if way == Way::Queue {
+    if way == SubmitAs::Queue {
         let [work] = work else { panic!("a queue does one thing at a time") };
         return work.queue(device, affinity, waits, signals);
     }
     // Each range has its own slot.
-    let parts: Vec<Part<'_>> = work.iter().flat_map(Work::parts).collect();
-    let slots = if way == Way::Table { parts.len() } else { 0 };
+    let parts: Vec<BytesOf<'_>> = work.iter().flat_map(BouncedWork::parts).collect();
+    let slots = if way == SubmitAs::Table { parts.len() } else { 0 };
     let commands: Commands = device.record(slots, |commands| {
         let mut number = 0;
         for (index, work) in work.iter().enumerate() {
@@ -171,7 +171,7 @@ fn perform(
                 .into_iter()
                 .map(|part| {
                     number += 1;
-                    if way == Way::Table { slot(number - 1, part) } else { reference(part) }
+                    if way == SubmitAs::Table { slot(number - 1, part) } else { reference(part) }
                 })
                 .collect();
             if index > 0 {
@@ -224,18 +224,18 @@ fn each_driver_works_on_memory_of_each_other_one_in_each_way() {
                 let theirs = filled(owner, LENGTH, 1);
                 let own = filled(worker, LENGTH, 2);
                 let order = worker.semaphore(0);
-                let step = |number: u64, work: Work<'_>| {
+                let step = |number: u64, work: BouncedWork<'_>| {
                     let (waits, signals) = (order.at(number - 1), order.at(number));
                     perform(worker, way, 1 << (number % 2), &waits, &signals, &[work])
                         .unwrap_or_else(|failed| panic!("{what}: {}", failed.text));
                 };
-                step(1, Work::Fill((&theirs, 16, 32), 9));
-                step(2, Work::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]));
-                step(3, Work::Copy((&own, 0, 8), (&theirs, 200, 8)));
-                step(4, Work::Copy((&theirs, 96, 16), (&own, 300, 16)));
+                step(1, BouncedWork::Fill((&theirs, 16, 32), 9));
+                step(2, BouncedWork::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]));
+                step(3, BouncedWork::Copy((&own, 0, 8), (&theirs, 200, 8)));
+                step(4, BouncedWork::Copy((&theirs, 96, 16), (&own, 300, 16)));
                 // Within it, and onto itself.
-                step(5, Work::Copy((&theirs, 96, 16), (&theirs, 1000, 16)));
-                step(6, Work::Copy((&theirs, 96, 16), (&theirs, 100, 16)));
+                step(5, BouncedWork::Copy((&theirs, 96, 16), (&theirs, 1000, 16)));
+                step(6, BouncedWork::Copy((&theirs, 96, 16), (&theirs, 100, 16)));
                 order.wait(6).unwrap_or_else(|failed| panic!("{what}: {}", failed.text));
                 let mut expected = vec![1; LENGTH];
                 expected[16..48].fill(9);
@@ -274,11 +274,11 @@ fn dispatch_works_on_memory_of_each_driver_in_each_way() {
             let executable = steps(&worker);
             let (theirs, own) = (filled(owner, LENGTH, 1), filled(&worker, LENGTH, 2));
             let done = worker.semaphore(0);
-            let work = Work::Dispatch(
+            let work = BouncedWork::Dispatch(
                 &executable,
                 vec![
-                    Step::Add { target: (0, 7), source: (1, 5), addend: 10 },
-                    Step::Add { target: (1, 9), source: (0, 7), addend: 1 },
+                    CardStep::Add { target: (0, 7), source: (1, 5), addend: 10 },
+                    CardStep::Add { target: (1, 9), source: (0, 7), addend: 1 },
                 ],
                 vec![(&theirs, 0, LENGTH), (&own, 0, LENGTH)],
             );
@@ -290,13 +290,13 @@ fn dispatch_works_on_memory_of_each_driver_in_each_way() {
 }
 
 /// What a card does with a buffer while another one works on its copy.
-fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: usize) -> Vec<u8> {
+fn beside(way: SubmitAs, work: impl Fn(&Executable, &Buffer) -> Vec<CardStep>, length: usize) -> Vec<u8> {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let buffer = filled(&owner, length, 1);
     let start = owner.semaphore(0);
     let (here, there) = (owner.semaphore(0), worker.semaphore(0));
-    let dispatch = Work::Dispatch(&executable, work(&executable, &buffer), vec![(&buffer, 0, length)]);
+    let dispatch = BouncedWork::Dispatch(&executable, work(&executable, &buffer), vec![(&buffer, 0, length)]);
     perform(&worker, way, 1, &start.at(1), &there.at(1), &[dispatch]).unwrap();
     start.signal(1).unwrap();
     // The other card pauses, so this is in the middle of its bounce.
@@ -310,7 +310,7 @@ fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: us
 #[test]
 fn dispatch_reverts_no_writes_of_others_to_a_bounced_buffer() {
     for way in WAYS {
-        let steps = vec![Step::Add { target: (0, 3), source: (0, 2), addend: 5 }, Step::Pause(120)];
+        let steps = vec![CardStep::Add { target: (0, 3), source: (0, 2), addend: 5 }, CardStep::Pause(120)];
         let bytes = beside(way, |_, _| steps.clone(), LENGTH);
         let mut expected = vec![1; LENGTH];
         expected[3] = 6;
@@ -322,8 +322,8 @@ fn dispatch_reverts_no_writes_of_others_to_a_bounced_buffer() {
 #[test]
 fn every_other_byte_of_much_comes_back_and_the_rest_stays() {
     const MUCH: usize = 40_000;
-    let stripe = Step::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
-    let bytes = beside(Way::Queue, |_, _| vec![stripe, Step::Pause(120)], MUCH);
+    let stripe = CardStep::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
+    let bytes = beside(SubmitAs::Queue, |_, _| vec![stripe, CardStep::Pause(120)], MUCH);
     let mut expected: Vec<u8> = (0..MUCH).map(|at| if at % 2 == 0 { 5 } else { 1 }).collect();
     // Two of the owner's four bytes are also the other card's: either may write last.
     for at in [MUCH / 2, MUCH / 2 + 2] {
@@ -348,9 +348,9 @@ fn everything_is_back_when_the_last_of_many_pieces_is_whichever_job_of_the_owner
         let worker = card(0);
         let executable = steps(&worker);
         let (buffer, done) = (filled(&owner, MUCH, 1), worker.semaphore(0));
-        let stripe = Step::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
-        let dispatch = Work::Dispatch(&executable, vec![stripe], vec![(&buffer, 0, MUCH)]);
-        perform(&worker, Way::Queue, 1, &List::none(), &done.at(1), &[dispatch]).unwrap();
+        let stripe = CardStep::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
+        let dispatch = BouncedWork::Dispatch(&executable, vec![stripe], vec![(&buffer, 0, MUCH)]);
+        perform(&worker, SubmitAs::Queue, 1, &List::none(), &done.at(1), &[dispatch]).unwrap();
         done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
         assert!(read(&owner, &buffer) == expected, "job {late} was late");
     }
@@ -362,13 +362,13 @@ fn fill_in_a_wide_binding_undoes_nothing_of_its_owner() {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let own = filled(&worker, 64, 0);
-    for way in [Way::Named, Way::Table] {
+    for way in [SubmitAs::Named, SubmitAs::Table] {
         let buffer = filled(&owner, LENGTH, 1);
         let start = owner.semaphore(0);
         let (here, there) = (owner.semaphore(0), worker.semaphore(0));
         let work = [
-            Work::Fill((&buffer, 0, 4), 7),
-            Work::Dispatch(&executable, vec![Step::Pause(120)], vec![(&own, 0, 64)]),
+            BouncedWork::Fill((&buffer, 0, 4), 7),
+            BouncedWork::Dispatch(&executable, vec![CardStep::Pause(120)], vec![(&own, 0, 64)]),
         ];
         perform(&worker, way, 1, &start.at(1), &there.at(1), &work).unwrap();
         start.signal(1).unwrap();
@@ -393,13 +393,13 @@ fn bindings_that_share_some_bytes_are_one_memory() {
         let buffer = filled(&owner, LENGTH, 1);
         let done = worker.semaphore(0);
         let steps = vec![
-            Step::Add { target: (0, 300), source: (0, 0), addend: 1 },
+            CardStep::Add { target: (0, 300), source: (0, 0), addend: 1 },
             // The same byte by the other binding, and then a third one that lies between.
-            Step::Add { target: (1, 0), source: (1, 100), addend: 10 },
-            Step::Add { target: (2, 60), source: (1, 0), addend: 100 },
+            CardStep::Add { target: (1, 0), source: (1, 100), addend: 10 },
+            CardStep::Add { target: (2, 60), source: (1, 0), addend: 100 },
         ];
         let bindings = vec![(&buffer, 0, 400), (&buffer, 200, 400), (&buffer, 250, 100)];
-        let work = Work::Dispatch(&executable, steps, bindings);
+        let work = BouncedWork::Dispatch(&executable, steps, bindings);
         perform(&worker, way, 1, &List::none(), &done.at(1), &[work])
             .unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
         done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
@@ -414,16 +414,16 @@ fn bindings_that_share_some_bytes_are_one_memory() {
 /// Ranges that a dispatch may write are compared at their offset in the bounce buffer, which begins earlier.
 #[test]
 fn binding_inside_a_bounce_buffer_goes_back_to_its_offset() {
-    for way in [Way::Named, Way::Table] {
+    for way in [SubmitAs::Named, SubmitAs::Table] {
         let (owner, worker) = (card(0), card(1));
         let executable = steps(&worker);
         let (buffer, own) = (filled(&owner, LENGTH, 1), filled(&worker, LENGTH, 2));
         let done = worker.semaphore(0);
         let work = [
-            Work::Copy((&buffer, 0, 200), (&own, 0, 200)),
-            Work::Dispatch(
+            BouncedWork::Copy((&buffer, 0, 200), (&own, 0, 200)),
+            BouncedWork::Dispatch(
                 &executable,
-                vec![Step::Add { target: (0, 5), source: (0, 0), addend: 10 }],
+                vec![CardStep::Add { target: (0, 5), source: (0, 0), addend: 10 }],
                 vec![(&buffer, 100, 400)],
             ),
         ];
@@ -443,7 +443,7 @@ fn part_that_its_owner_refuses_fails_the_operation() {
         let (owner, worker) = (card(0), card(1));
         let (buffer, own) = (filled(&owner, LENGTH, 1), filled(&worker, LENGTH, 2));
         let (never, done) = (worker.semaphore(0), worker.semaphore(0));
-        let work = [Work::Copy((&buffer, 0, LENGTH), (&own, 0, LENGTH))];
+        let work = [BouncedWork::Copy((&buffer, 0, LENGTH), (&own, 0, LENGTH))];
         let outcome = perform(&worker, way, 1, &never.at(1 << 40), &done.at(1), &work);
         let error = outcome.and_then(|()| done.wait(1)).unwrap_err();
         assert_eq!(error.code, Code::OutOfRange, "{way:?}: {}", error.text);
@@ -454,13 +454,13 @@ fn part_that_its_owner_refuses_fails_the_operation() {
 #[test]
 fn failure_of_one_owner_is_reported_when_the_other_one_writes_no_more() {
     const LATENCY: Duration = Duration::from_millis(300);
-    for way in [Way::Named, Way::Table] {
+    for way in [SubmitAs::Named, SubmitAs::Table] {
         let fails = Device::open("mock://0?heaps=2&queues=1&fault=fail:copy:1:DATA_LOSS").unwrap();
         let late = Device::open("mock://1?heaps=2&queues=1&latency=300ms").unwrap();
         let worker = card(0);
         let [first, second] = [&fails, &late].map(|owner| filled(owner, LENGTH, 1));
         let done = worker.semaphore(0);
-        let work = [Work::Fill((&first, 0, LENGTH), 2), Work::Fill((&second, 0, LENGTH), 2)];
+        let work = [BouncedWork::Fill((&first, 0, LENGTH), 2), BouncedWork::Fill((&second, 0, LENGTH), 2)];
         let begin = Instant::now();
         perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
         let failed = done.wait(1).unwrap_err();
@@ -474,14 +474,14 @@ fn failure_of_one_owner_is_reported_when_the_other_one_writes_no_more() {
 fn loss_on_either_side_is_reported_and_both_can_be_destroyed() {
     // The owner is lost when it fetches, and when it copies back.
     for job in [2, 3, 4] {
-        for way in [Way::Queue, Way::Named, Way::Table] {
+        for way in [SubmitAs::Queue, SubmitAs::Named, SubmitAs::Table] {
             let owner = Device::open(&format!("mock://0?heaps=2&queues=1&fault=lose:{job}")).unwrap();
             let worker = card(0);
             let executable = steps(&worker);
             let buffer = filled(&owner, LENGTH, 1);
             let done = worker.semaphore(0);
-            let steps = vec![Step::Add { target: (0, 3), source: (0, 2), addend: 5 }];
-            let work = Work::Dispatch(&executable, steps, vec![(&buffer, 0, LENGTH)]);
+            let steps = vec![CardStep::Add { target: (0, 3), source: (0, 2), addend: 5 }];
+            let work = BouncedWork::Dispatch(&executable, steps, vec![(&buffer, 0, LENGTH)]);
             let refused = perform(&worker, way, 1, &List::none(), &done.at(1), &[work]).err();
             let failed = refused.or_else(|| done.wait(1).err()).unwrap();
             assert_eq!(failed.code, Code::Unavailable, "{way:?}, {job}");
@@ -492,8 +492,8 @@ fn loss_on_either_side_is_reported_and_both_can_be_destroyed() {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let (buffer, never, done) = (filled(&owner, LENGTH, 1), owner.semaphore(0), owner.semaphore(0));
-    let work = Work::Dispatch(&executable, vec![], vec![(&buffer, 0, LENGTH)]);
-    perform(&worker, Way::Queue, 1, &never.at(1), &done.at(1), &[work]).unwrap();
+    let work = BouncedWork::Dispatch(&executable, vec![], vec![(&buffer, 0, LENGTH)]);
+    perform(&worker, SubmitAs::Queue, 1, &never.at(1), &done.at(1), &[work]).unwrap();
     drop((executable, worker));
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert!(read(&owner, &buffer) == [1; LENGTH]);
@@ -504,11 +504,11 @@ fn many_small_pieces_of_two_buffers_are_each_their_own() {
     const PIECES: usize = 300;
     let (owner, worker) = (card(0), card(1));
     let buffers = [filled(&owner, 16 * PIECES, 1), filled(&owner, 16 * PIECES, 2)];
-    let work: Vec<Work<'_>> = (0..PIECES)
+    let work: Vec<BouncedWork<'_>> = (0..PIECES)
         .rev()
-        .map(|at| Work::Fill((&buffers[at % 2], at * 16 + 3, 2), u8::try_from(at % 100 + 10).unwrap()))
+        .map(|at| BouncedWork::Fill((&buffers[at % 2], at * 16 + 3, 2), u8::try_from(at % 100 + 10).unwrap()))
         .collect();
-    for way in [Way::Named, Way::Table] {
+    for way in [SubmitAs::Named, SubmitAs::Table] {
         let done = worker.semaphore(0);
         perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
         done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
@@ -530,8 +530,8 @@ fn buffer_that_may_only_be_read_is_brought_and_not_written_back() {
     let own = filled(&worker, LENGTH, 1);
     for way in WAYS {
         let done = worker.semaphore(0);
-        let steps = vec![Step::Add { target: (1, 0), source: (0, 0), addend: 1 }];
-        let work = Work::Dispatch(&executable, steps, vec![(&kept, 0, LENGTH), (&own, 0, LENGTH)]);
+        let steps = vec![CardStep::Add { target: (1, 0), source: (0, 0), addend: 1 }];
+        let work = BouncedWork::Dispatch(&executable, steps, vec![(&kept, 0, LENGTH), (&own, 0, LENGTH)]);
         perform(&worker, way, 1, &List::none(), &done.at(1), &[work]).unwrap();
         done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
     }
@@ -565,10 +565,10 @@ fn owner_without_host_memory_bounces_through_the_workers() {
     for (way, step) in WAYS.into_iter().zip((1..).step_by(2)) {
         let order = worker.semaphore(0);
         let target = u32::try_from(step).unwrap();
-        let steps = vec![Step::Add { target: (0, target), source: (0, 0), addend: 5 }];
-        let work = Work::Dispatch(&executable, steps, vec![(&theirs, 0, LENGTH)]);
+        let steps = vec![CardStep::Add { target: (0, target), source: (0, 0), addend: 5 }];
+        let work = BouncedWork::Dispatch(&executable, steps, vec![(&theirs, 0, LENGTH)]);
         perform(&worker, way, 1, &List::none(), &order.at(1), &[work]).unwrap();
-        let work = Work::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH));
+        let work = BouncedWork::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH));
         perform(&worker, way, 1, &order.at(1), &order.at(2), &[work]).unwrap();
         order.wait(2).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
         assert_eq!(own.read()[step..step + 2], [6, 1], "{way:?}");
@@ -590,11 +590,11 @@ fn command_buffers_of_iree_s_local_devices_work_on_memory_of_a_card() {
     for order in [owner.semaphore(0), local.semaphore(0)] {
         let start = owner.semaphore(0);
         let work = [
-            Work::Fill((&theirs, 16, 32), 9),
-            Work::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]),
-            Work::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH)),
+            BouncedWork::Fill((&theirs, 16, 32), 9),
+            BouncedWork::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]),
+            BouncedWork::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH)),
         ];
-        perform(&local, Way::Table, 1, &start.at(1), &order.at(1), &work).unwrap();
+        perform(&local, SubmitAs::Table, 1, &start.at(1), &order.at(1), &work).unwrap();
         // Work of the owner before the operation, and elsewhere at the same time.
         let (before, beside) = (owner.semaphore(0), owner.semaphore(0));
         owner.fill(&List::none(), &before.at(1), &theirs, (200, 8), &[7]).unwrap();
@@ -619,8 +619,8 @@ fn command_buffers_of_iree_s_local_devices_work_on_memory_of_a_card() {
     // A failed fetch fails the operation.
     let lost = Device::open("mock://0?heaps=2&queues=1&fault=lose:2").unwrap();
     let (gone, done) = (filled(&lost, LENGTH, 1), local.semaphore(0));
-    let work = [Work::Copy((&gone, 0, LENGTH), (&own, 0, LENGTH))];
-    let refused = perform(&local, Way::Table, 1, &List::none(), &done.at(1), &work).err();
+    let work = [BouncedWork::Copy((&gone, 0, LENGTH), (&own, 0, LENGTH))];
+    let refused = perform(&local, SubmitAs::Table, 1, &List::none(), &done.at(1), &work).err();
     // That driver passes on a bare code.
     let failed = refused.or_else(|| done.wait(1).err()).unwrap();
     assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
@@ -791,7 +791,10 @@ fn memory_of_a_program_s_own_pool_is_bounced_too() {
 
 /// Random programs on two and three cards, compared with the same program run step by step.
 mod stress {
-    use super::{Buffer, Device, Executable, List, Part, Semaphore, Step, WAYS, Way, Work, perform, read};
+    use super::{
+        BouncedWork, Buffer, BytesOf, CardStep, Device, Executable, List, Semaphore, SubmitAs, WAYS, perform,
+        read,
+    };
     use super::{card, filled, steps};
     use crate::common::random::Random;
 
@@ -803,13 +806,13 @@ mod stress {
 
     /// A share of a buffer.
     #[derive(Clone, Copy, Debug)]
-    struct Place {
+    struct ShareOf {
         buffer: usize,
         offset: usize,
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Kind {
+    enum OperationKind {
         Fill(u8),
         Copy,
         /// Wide bindings of both buffers, of which only the two shares are used.
@@ -822,23 +825,23 @@ mod stress {
     #[derive(Debug)]
     struct Operation {
         worker: usize,
-        way: Way,
+        way: SubmitAs,
         affinity: u64,
-        kind: Kind,
-        target: Place,
-        source: Place,
+        kind: OperationKind,
+        target: ShareOf,
+        source: ShareOf,
     }
 
-    fn operation(random: &mut Random, cards: usize, target: Place, source: Place) -> Operation {
+    fn operation(random: &mut Random, cards: usize, target: ShareOf, source: ShareOf) -> Operation {
         let byte = u8::try_from(random.below(200)).unwrap();
         let kind = match random.below(4) {
-            0 => Kind::Fill(byte),
-            1 => Kind::Copy,
-            2 => Kind::Dispatch(byte),
-            _ => Kind::Both(byte),
+            0 => OperationKind::Fill(byte),
+            1 => OperationKind::Copy,
+            2 => OperationKind::Dispatch(byte),
+            _ => OperationKind::Both(byte),
         };
         let way = match kind {
-            Kind::Both(_) => WAYS[1 + random.below(2)],
+            OperationKind::Both(_) => WAYS[1 + random.below(2)],
             _ => WAYS[random.below(3)],
         };
         Operation { worker: random.below(cards), way, affinity: 1 << random.below(2), kind, target, source }
@@ -846,8 +849,8 @@ mod stress {
 
     /// A round: a share for each operation, in random order.
     fn round(random: &mut Random, cards: usize) -> Vec<Operation> {
-        let mut places: Vec<Place> = (0..BUFFERS * LENGTH / SHARE)
-            .map(|share| Place { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
+        let mut places: Vec<ShareOf> = (0..BUFFERS * LENGTH / SHARE)
+            .map(|share| ShareOf { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
             .collect();
         for at in (1..places.len()).rev() {
             places.swap(at, random.below(at + 1));
@@ -862,10 +865,10 @@ mod stress {
             let from = buffers[source.buffer][source.offset..source.offset + SHARE].to_vec();
             let to = &mut buffers[target.buffer][target.offset..target.offset + SHARE];
             match self.kind {
-                Kind::Fill(byte) => to.fill(byte),
-                Kind::Copy => to.copy_from_slice(&from),
-                Kind::Dispatch(byte) => to[1] = from[2].wrapping_add(byte),
-                Kind::Both(byte) => {
+                OperationKind::Fill(byte) => to.fill(byte),
+                OperationKind::Copy => to.copy_from_slice(&from),
+                OperationKind::Dispatch(byte) => to[1] = from[2].wrapping_add(byte),
+                OperationKind::Both(byte) => {
                     to[..4].fill(byte);
                     to[1] = from[2].wrapping_add(byte);
                     to[5] = to[0].wrapping_add(1);
@@ -873,25 +876,33 @@ mod stress {
             }
         }
 
-        fn works<'a>(&self, buffers: &'a [(usize, Buffer)], executable: &'a Executable) -> Vec<Work<'a>> {
+        fn works<'a>(
+            &self,
+            buffers: &'a [(usize, Buffer)],
+            executable: &'a Executable,
+        ) -> Vec<BouncedWork<'a>> {
             let (target, source) = (self.target, self.source);
-            let share = |place: Place| -> Part<'a> { (&buffers[place.buffer].1, place.offset, SHARE) };
-            let whole = |place: Place| -> Part<'a> { (&buffers[place.buffer].1, 0, LENGTH) };
-            let byte =
-                |binding: u32, place: Place, at: usize| (binding, u32::try_from(place.offset + at).unwrap());
-            let add = |addend| Step::Add { target: byte(0, target, 1), source: byte(1, source, 2), addend };
+            let share = |place: ShareOf| -> BytesOf<'a> { (&buffers[place.buffer].1, place.offset, SHARE) };
+            let whole = |place: ShareOf| -> BytesOf<'a> { (&buffers[place.buffer].1, 0, LENGTH) };
+            let byte = |binding: u32, place: ShareOf, at: usize| {
+                (binding, u32::try_from(place.offset + at).unwrap())
+            };
+            let add =
+                |addend| CardStep::Add { target: byte(0, target, 1), source: byte(1, source, 2), addend };
             let bindings = vec![whole(target), whole(source)];
             match self.kind {
-                Kind::Fill(byte) => vec![Work::Fill(share(target), byte)],
-                Kind::Copy => vec![Work::Copy(share(source), share(target))],
-                Kind::Dispatch(addend) => vec![Work::Dispatch(executable, vec![add(addend)], bindings)],
-                Kind::Both(addend) => {
+                OperationKind::Fill(byte) => vec![BouncedWork::Fill(share(target), byte)],
+                OperationKind::Copy => vec![BouncedWork::Copy(share(source), share(target))],
+                OperationKind::Dispatch(addend) => {
+                    vec![BouncedWork::Dispatch(executable, vec![add(addend)], bindings)]
+                }
+                OperationKind::Both(addend) => {
                     let next =
-                        Step::Add { target: byte(0, target, 5), source: byte(0, target, 0), addend: 1 };
+                        CardStep::Add { target: byte(0, target, 5), source: byte(0, target, 0), addend: 1 };
                     let (buffer, offset, _) = share(target);
                     vec![
-                        Work::Fill((buffer, offset, 4), addend),
-                        Work::Dispatch(executable, vec![add(addend), next], bindings),
+                        BouncedWork::Fill((buffer, offset, 4), addend),
+                        BouncedWork::Dispatch(executable, vec![add(addend), next], bindings),
                     ]
                 }
             }

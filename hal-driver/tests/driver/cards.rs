@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A step of the cards' function, on its bindings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
+pub(crate) enum CardStep {
     /// `target = source + addend` on bytes, each given by its binding and offset.
     Add { target: (u32, u32), source: (u32, u32), addend: u8 },
     /// Adds to every other byte of a binding, from its first one on.
@@ -24,20 +24,20 @@ pub(crate) enum Step {
     Pause(u32),
 }
 
-impl Step {
+impl CardStep {
     fn words(self) -> [u32; 6] {
         match self {
-            Step::Add { target, source, addend } => {
+            CardStep::Add { target, source, addend } => {
                 [0, target.0, target.1, source.0, source.1, u32::from(addend)]
             }
-            Step::Stripe { target, length, addend } => [1, target, length, 0, 0, u32::from(addend)],
-            Step::Pause(milliseconds) => [2, milliseconds, 0, 0, 0, 0],
+            CardStep::Stripe { target, length, addend } => [1, target, length, 0, 0, u32::from(addend)],
+            CardStep::Pause(milliseconds) => [2, milliseconds, 0, 0, 0, 0],
         }
     }
 }
 
 /// The constants of a dispatch with these steps.
-pub(crate) fn constants(steps: &[Step]) -> Vec<u32> {
+pub(crate) fn constants(steps: &[CardStep]) -> Vec<u32> {
     steps.iter().flat_map(|step| step.words()).collect()
 }
 

@@ -20,15 +20,6 @@ const DEVICES: [&str; 5] = [
     "qaic://emulated",
 ];
 
-fn part(buffer: &Buffer, offset: usize, length: usize) -> Buffer {
-    let mut part = null_mut();
-    unsafe {
-        let system = sys::iree_allocator_system();
-        check(sys::iree_hal_buffer_subspan(buffer.0, offset, length, system, &raw mut part)).unwrap();
-    }
-    Buffer(part)
-}
-
 fn slot(slot: u32, offset: usize, length: usize) -> sys::iree_hal_buffer_ref_t {
     let mut reference = sys::iree_hal_buffer_ref_t { offset, length, ..Default::default() };
     reference.set_buffer_slot(slot);
@@ -127,8 +118,8 @@ fn rest_of_a_part_of_a_part_is_the_rest_of_that() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let whole = device.buffer(1000);
-        let inner = part(&part(&whole, 100, 800), 50, WHOLE);
-        let innermost = part(&inner, 25, 500);
+        let inner = whole.subspan(100, 800).subspan(50, WHOLE);
+        let innermost = inner.subspan(25, 500);
         assert_eq!(unsafe { sys::iree_hal_buffer_byte_length(inner.0) }, 750);
         let (clear, done) = (device.semaphore(0), device.semaphore(0));
         let mut expected = vec![0; 1000];
@@ -137,7 +128,7 @@ fn rest_of_a_part_of_a_part_is_the_rest_of_that() {
         expected[850..900].fill(1);
         device.fill(&done.at(1), &done.at(2), &innermost, (490, WHOLE), &[2]).unwrap();
         expected[665..675].fill(2);
-        let source = part(&innermost, 485, WHOLE);
+        let source = innermost.subspan(485, WHOLE);
         device.copy_on(1, &done.at(2), &done.at(3), (&source, 3), (&inner, 0), 12).unwrap();
         let moved: Vec<u8> = expected[663..675].to_vec();
         expected[150..162].copy_from_slice(&moved);
@@ -218,7 +209,7 @@ fn everything_may_be_released_once_it_is_queued() {
             {
                 let (waits, zeroed, signals) = (gate.at(1), device.semaphore(0).at(1), first.at(1));
                 device.fill(&waits, &zeroed, &source, (0, WHOLE), &[0]).unwrap();
-                device.fill(&zeroed, &signals, &part(&source, 0, 128), (0, WHOLE), &[7]).unwrap();
+                device.fill(&zeroed, &signals, &source.subspan(0, 128), (0, WHOLE), &[7]).unwrap();
             }
             let commands = device
                 .record(2, |commands| unsafe {

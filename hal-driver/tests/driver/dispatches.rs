@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 /// A dispatch that the device got: the workgroup size, and the workgroup count or the bytes that contain it.
 #[derive(Clone, Debug, PartialEq)]
-enum Seen {
+enum SeenDispatch {
     Count([u32; 3], [u32; 3]),
     Bytes([u32; 3], u64),
 }
 
-static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
+static SEEN: Mutex<Vec<SeenDispatch>> = Mutex::new(Vec::new());
 
 /// The number of polls of polled devices.
 pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
@@ -102,8 +102,8 @@ impl hal_backend::Device for NotingDevice {
         for command in job.commands.iter() {
             if let Command::Dispatch(dispatch) = command {
                 seen.push(match &dispatch.workgroups {
-                    Workgroups::Count(count) => Seen::Count(dispatch.workgroup_size, *count),
-                    Workgroups::Indirect(place) => Seen::Bytes(dispatch.workgroup_size, place.length),
+                    Workgroups::Count(count) => SeenDispatch::Count(dispatch.workgroup_size, *count),
+                    Workgroups::Indirect(place) => SeenDispatch::Bytes(dispatch.workgroup_size, place.length),
                 });
             }
         }
@@ -133,7 +133,7 @@ pub(crate) fn open(uri: &str) -> Device {
 }
 
 /// A dispatch, submitted by itself or recorded and executed.
-struct Dispatch<'a> {
+struct DispatchCall<'a> {
     device: &'a Device,
     executable: &'a Executable,
     function: u32,
@@ -142,21 +142,21 @@ struct Dispatch<'a> {
     flags: u32,
 }
 
-impl Dispatch<'_> {
+impl DispatchCall<'_> {
     /// The outcome of both, which must be equal.
-    fn run(&self) -> Result<Seen, (Code, String)> {
+    fn run(&self) -> Result<SeenDispatch, (Code, String)> {
         let ways = [self.queued(), self.recorded()];
         let [queued, recorded] = ways.map(|way| way.map_err(|error| (error.code, error.text)));
         assert_eq!(queued, recorded);
         queued
     }
 
-    fn seen(&self, done: &crate::common::Semaphore) -> Seen {
+    fn seen(&self, done: &crate::common::Semaphore) -> SeenDispatch {
         done.wait(1).unwrap();
         SEEN.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap()
     }
 
-    fn queued(&self) -> crate::common::Result<Seen> {
+    fn queued(&self) -> crate::common::Result<SeenDispatch> {
         let done = self.device.semaphore(0);
         let (waits, signals) = (List::none(), done.at(1));
         unsafe {
@@ -179,7 +179,7 @@ impl Dispatch<'_> {
         Ok(self.seen(&done))
     }
 
-    fn recorded(&self) -> crate::common::Result<Seen> {
+    fn recorded(&self) -> crate::common::Result<SeenDispatch> {
         let commands = self.device.record(0, |commands| unsafe {
             let function = sys::iree_hal_executable_function_from_index(self.function);
             let bindings = sys::iree_hal_buffer_ref_list_t { count: 1, values: &raw const self.binding };
@@ -244,7 +244,7 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     let foreign = other.load("noting", &[1]).unwrap();
     let (buffer, counts) = (device.buffer(64), counts(&device));
     let config = sys::iree_hal_dispatch_config_t { workgroup_count: [5, 6, 7], ..Default::default() };
-    let plain = || Dispatch {
+    let plain = || DispatchCall {
         device: &device,
         executable: &executable,
         function: 0,
@@ -252,24 +252,24 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
         binding: reference(&buffer),
         flags: 0,
     };
-    let refused = |dispatch: Dispatch<'_>, code: Code, says: &str| {
+    let refused = |dispatch: DispatchCall<'_>, code: Code, says: &str| {
         let (found, text) = dispatch.run().unwrap_err();
         assert!(found == code && text.contains(says), "{found:?} {text:?} is not {code:?} {says:?}");
     };
 
     // The workgroup size is the function's own, the requested one, or refused.
-    let sized = |function, workgroup_size| Dispatch {
+    let sized = |function, workgroup_size| DispatchCall {
         function,
         config: sys::iree_hal_dispatch_config_t { workgroup_size, ..config },
         ..plain()
     };
-    assert_eq!(sized(0, [0; 3]).run(), Ok(Seen::Count([4, 2, 1], [5, 6, 7])));
-    assert_eq!(sized(1, [0; 3]).run(), Ok(Seen::Count([1, 1, 1], [5, 6, 7])));
-    assert_eq!(sized(0, [8, 1, 1]).run(), Ok(Seen::Count([8, 1, 1], [5, 6, 7])));
+    assert_eq!(sized(0, [0; 3]).run(), Ok(SeenDispatch::Count([4, 2, 1], [5, 6, 7])));
+    assert_eq!(sized(1, [0; 3]).run(), Ok(SeenDispatch::Count([1, 1, 1], [5, 6, 7])));
+    assert_eq!(sized(0, [8, 1, 1]).run(), Ok(SeenDispatch::Count([8, 1, 1], [5, 6, 7])));
     refused(sized(0, [8, 0, 1]), Code::InvalidArgument, "all are 0 for the function's own");
 
     // A workgroup count in a buffer has twelve bytes.
-    let counted = |offset, length| Dispatch {
+    let counted = |offset, length| DispatchCall {
         config: sys::iree_hal_dispatch_config_t {
             workgroup_count_ref: sys::iree_hal_buffer_ref_t { offset, length, ..reference(&counts) },
             ..config
@@ -279,7 +279,11 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     };
     let whole = usize::MAX;
     for (offset, length) in [(0, 12), (52, 12), (52, whole), (4, 60), (0, whole)] {
-        assert_eq!(counted(offset, length).run(), Ok(Seen::Bytes([4, 2, 1], 12)), "{offset}, {length}");
+        assert_eq!(
+            counted(offset, length).run(),
+            Ok(SeenDispatch::Bytes([4, 2, 1], 12)),
+            "{offset}, {length}"
+        );
     }
     for (offset, length) in [(0, 8), (0, 0), (56, 12), (56, whole)] {
         refused(counted(offset, length), Code::OutOfRange, "bytes");
@@ -293,11 +297,11 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     let usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER;
     let params = sys::iree_hal_buffer_params_t { usage, ..crate::common::params() };
     let transfers = device.try_buffer_of(params, 64).unwrap();
-    let unfit = Dispatch { binding: reference(&transfers), ..plain() };
+    let unfit = DispatchCall { binding: reference(&transfers), ..plain() };
     refused(unfit, Code::PermissionDenied, "IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE");
 
     // The requested workgroup-local memory, which each executing thread gets.
-    let local = |bytes| Dispatch {
+    let local = |bytes| DispatchCall {
         config: sys::iree_hal_dispatch_config_t { dynamic_workgroup_local_memory: bytes, ..config },
         ..plain()
     };
@@ -306,13 +310,13 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
         refused(local(bytes), Code::ResourceExhausted, &format!("{bytes} bytes of workgroup-local memory"));
     }
 
-    refused(Dispatch { flags: 1 << 20, ..plain() }, Code::InvalidArgument, "0x100000");
+    refused(DispatchCall { flags: 1 << 20, ..plain() }, Code::InvalidArgument, "0x100000");
     let hints = sys::IREE_HAL_DISPATCH_FLAG_ALLOW_INLINE_EXECUTION
         | sys::IREE_HAL_DISPATCH_FLAG_BORROW_RESOURCE_LIFETIMES;
-    assert!(Dispatch { flags: hints, ..plain() }.run().is_ok());
+    assert!(DispatchCall { flags: hints, ..plain() }.run().is_ok());
 
     let text = "prepare it with this device's cache";
-    refused(Dispatch { executable: &foreign, ..plain() }, Code::InvalidArgument, text);
+    refused(DispatchCall { executable: &foreign, ..plain() }, Code::InvalidArgument, text);
     // Nor does a command buffer take it to another device.
     let commands = device.record(0, |commands| unsafe {
         let function = sys::iree_hal_executable_function_from_index(0);
@@ -329,7 +333,7 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     assert_eq!(elsewhere.code, Code::InvalidArgument, "{}", elsewhere.text);
     assert_eq!(never.value().unwrap(), 3);
     // Without a binding table every buffer must be named.
-    let missing = Dispatch { binding: sys::iree_hal_buffer_ref_t::default(), ..plain() };
+    let missing = DispatchCall { binding: sys::iree_hal_buffer_ref_t::default(), ..plain() };
     assert_eq!(missing.queued().unwrap_err().code, Code::InvalidArgument);
 }
 

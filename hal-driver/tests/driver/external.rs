@@ -2,12 +2,11 @@
 
 //! Memory that is imported and exported by file descriptor, between devices, drivers and processes.
 
-use crate::common::{Buffer, Device, List, Result, check};
+use crate::common::{Buffer, Device, List, Result, check, counting_release};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::FdFlags;
-use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
@@ -75,15 +74,6 @@ fn fill(device: &Device, buffer: &Buffer, range: (usize, usize), byte: u8) {
     done.wait(1).unwrap();
 }
 
-/// A release callback that counts its calls.
-fn counting(count: &'static AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
-    unsafe extern "C" fn release(count: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
-        unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
-    }
-    let user_data = std::ptr::from_ref(count).cast_mut().cast();
-    sys::iree_hal_buffer_release_callback_t { fn_: Some(release), user_data }
-}
-
 fn no_callback() -> sys::iree_hal_buffer_release_callback_t {
     sys::iree_hal_buffer_release_callback_t::default()
 }
@@ -108,7 +98,7 @@ fn two_devices_have_one_memory_by_its_descriptor() {
             let (descriptor, size) = export(&owner, &buffer).unwrap();
             assert_eq!(size, LENGTH);
             let other = Device::open(to).unwrap();
-            let same = import(&other, descriptor.as_raw_fd(), size, counting(&RELEASED)).unwrap();
+            let same = import(&other, descriptor.as_raw_fd(), size, counting_release(&RELEASED)).unwrap();
             // The descriptor of the import is the program's, and no longer needed.
             drop(descriptor);
             fill(&owner, &buffer, (0, LENGTH), 0xA5);
@@ -182,7 +172,7 @@ fn descriptor_is_taken_if_its_memory_stays() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let take = |descriptor: BorrowedFd<'_>, size| {
-            import(&device, descriptor.as_raw_fd(), size, counting(&RELEASED))
+            import(&device, descriptor.as_raw_fd(), size, counting_release(&RELEASED))
         };
         let sealed = memory(8192, SealFlags::SHRINK);
         // The descriptor has more memory than is imported, and the program's position in it stays.
@@ -200,7 +190,7 @@ fn descriptor_is_taken_if_its_memory_stays() {
         refused(take(fixed.as_fd(), LENGTH), Code::Unavailable, "cannot be mapped");
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         refused(take(pipe.as_fd(), LENGTH), Code::InvalidArgument, "cannot be read");
-        refused(import(&device, -1, LENGTH, counting(&RELEASED)), Code::InvalidArgument, "-1 is no");
+        refused(import(&device, -1, LENGTH, counting_release(&RELEASED)), Code::InvalidArgument, "-1 is no");
         // Refused memory is not reported as released.
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0, "{uri}");
     }
@@ -323,12 +313,8 @@ fn buffer_without_a_descriptor_says_how_to_get_one() {
         let text = "IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";
         let code = if uri.starts_with("gaudi") { Code::InvalidArgument } else { Code::Unavailable };
         refused(export(&device, &plain), code, text);
-        let (whole, mut part) = (device.try_buffer_of(shared(), LENGTH).unwrap(), null_mut());
-        unsafe {
-            let system = sys::iree_allocator_system();
-            check(sys::iree_hal_buffer_subspan(whole.0, 64, 128, system, &raw mut part)).unwrap();
-        }
-        refused(export(&device, &Buffer(part)), Code::InvalidArgument, "export the whole buffer");
+        let part = device.try_buffer_of(shared(), LENGTH).unwrap().subspan(64, 128);
+        refused(export(&device, &part), Code::InvalidArgument, "export the whole buffer");
         let done = device.semaphore(0);
         let transient = device.alloca(&List::none(), &done.at(1), LENGTH).unwrap();
         done.wait(1).unwrap();

@@ -4,7 +4,7 @@
 
 use crate::common::{Device, List, Semaphore, Tracker, check};
 use hal_sys as sys;
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A chain of fills: an epoch each.
 fn work(device: &Device, chain: &Semaphore, values: std::ops::Range<u64>) {
@@ -100,29 +100,7 @@ fn memory_goes_round_while_groups_come_and_go() {
 }
 
 /// The number of trackers whose memory is counted.
-static TRACKERS: AtomicIsize = AtomicIsize::new(0);
-
-/// A tracker whose memory is counted.
-fn counted() -> Tracker {
-    unsafe extern "C" fn counting(
-        this: *mut std::ffi::c_void,
-        command: sys::iree_allocator_command_t,
-        parameters: *const std::ffi::c_void,
-        pointer: *mut *mut std::ffi::c_void,
-    ) -> sys::iree_status_t {
-        match command {
-            sys::IREE_ALLOCATOR_COMMAND_MALLOC | sys::IREE_ALLOCATOR_COMMAND_CALLOC => {
-                TRACKERS.fetch_add(1, Ordering::Relaxed);
-            }
-            sys::IREE_ALLOCATOR_COMMAND_FREE => {
-                TRACKERS.fetch_sub(1, Ordering::Relaxed);
-            }
-            _ => {}
-        }
-        unsafe { sys::iree_allocator_system().ctl.unwrap()(this, command, parameters, pointer) }
-    }
-    Tracker::with(sys::iree_allocator_t { ctl: Some(counting), ..unsafe { sys::iree_allocator_system() } })
-}
+static TRACKERS: AtomicUsize = AtomicUsize::new(0);
 
 /// One test, as they share the count: sessions one after the other, many at once, and two devices in one group.
 #[test]
@@ -130,13 +108,13 @@ fn group_that_is_gone_leaves_nothing_behind() {
     let device = Device::open("mock://?queues=1").unwrap();
     let chain = device.semaphore(0);
     let mut at = 0;
-    let live = |most: isize, what: &str| {
+    let live = |most: usize, what: &str| {
         let live = TRACKERS.load(Ordering::Relaxed);
         assert!(live <= most, "{live} trackers {what}");
     };
     // The first group's tracker is the device's own, and the last group is the one that it reports.
     for _ in 0..100 {
-        let tracker = counted();
+        let tracker = Tracker::counted(&TRACKERS);
         let group = tracker.group(&device).unwrap();
         work(&device, &chain, at..at + 3);
         assert!(reaches(&tracker, at + 3));
@@ -145,9 +123,10 @@ fn group_that_is_gone_leaves_nothing_behind() {
         drop(tracker);
         live(3, "of sessions that are over");
     }
-    let kept = counted();
+    let kept = Tracker::counted(&TRACKERS);
     let group = kept.group(&device).unwrap();
-    let many: Vec<_> = (0..100).map(|_| counted()).map(|one| (one.group(&device).unwrap(), one)).collect();
+    let many: Vec<_> =
+        (0..100).map(|_| Tracker::counted(&TRACKERS)).map(|one| (one.group(&device).unwrap(), one)).collect();
     work(&device, &chain, at..at + 3);
     at += 3;
     for (_, tracker) in &many {
@@ -161,7 +140,7 @@ fn group_that_is_gone_leaves_nothing_behind() {
     // Two devices in one group: each has a reference, and neither tracker is spare.
     let other = Device::open("mock://1?queues=1").unwrap();
     for _ in 0..20 {
-        let tracker = counted();
+        let tracker = Tracker::counted(&TRACKERS);
         let both = tracker.group_of(&[&device, &other]).unwrap();
         release(both);
     }

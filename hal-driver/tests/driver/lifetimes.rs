@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 const LENGTH: usize = 512;
 
 /// An object that a program has a reference to.
-enum Thing {
+enum HeldObject {
     Device(Device),
     Allocator(*mut sys::iree_hal_allocator_t),
     Buffer(Buffer),
@@ -32,20 +32,20 @@ enum Thing {
     File(*mut sys::iree_hal_file_t, Arc<Vec<u8>>),
 }
 
-unsafe impl Send for Thing {}
+unsafe impl Send for HeldObject {}
 
-impl Thing {
+impl HeldObject {
     /// Uses it in every way that needs no other object.
     fn try_out(&self) {
         unsafe {
             match self {
-                Thing::Device(device) => {
+                HeldObject::Device(device) => {
                     let (done, buffer) = (device.semaphore(0), device.buffer(64));
                     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
                     done.wait(1).unwrap();
                     check(sys::iree_hal_device_trim(device.0)).unwrap();
                 }
-                Thing::Allocator(allocator) => {
+                HeldObject::Allocator(allocator) => {
                     let mut buffer = null_mut();
                     let made = check(sys::iree_hal_allocator_allocate_buffer(
                         *allocator,
@@ -58,38 +58,38 @@ impl Thing {
                     let mut statistics = sys::iree_hal_allocator_statistics_t::default();
                     sys::iree_hal_allocator_query_statistics(*allocator, &raw mut statistics);
                 }
-                Thing::Buffer(buffer) => {
+                HeldObject::Buffer(buffer) => {
                     // An object that only a released device could access says so.
                     let mut bytes = [0_u8; 16];
                     drop(check(sys::iree_hal_buffer_map_read(buffer.0, 16, bytes.as_mut_ptr().cast(), 16)));
                     drop(check(sys::iree_hal_buffer_map_fill(buffer.0, 0, 8, [3_u8].as_ptr().cast(), 1)));
                 }
-                Thing::Mapping(mapping) => {
+                HeldObject::Mapping(mapping) => {
                     let bytes = mapping.contents;
                     bytes.data.write_bytes(7, bytes.data_length);
                     assert_eq!(bytes.data.add(bytes.data_length - 1).read(), 7);
                 }
-                Thing::Commands(commands) => {
+                HeldObject::Commands(commands) => {
                     assert_eq!(sys::iree_hal_command_buffer_mode(commands.0), COMMANDS);
                 }
-                Thing::Cache(cache) => {
+                HeldObject::Cache(cache) => {
                     assert!(!sys::iree_hal_executable_cache_can_prepare_format(*cache, 0, view("none")));
                 }
-                Thing::Executable(executable) => {
+                HeldObject::Executable(executable) => {
                     assert_eq!(sys::iree_hal_executable_function_count(executable.0), 1);
                 }
-                Thing::Event(_) => {}
-                Thing::Semaphore(semaphore) => {
+                HeldObject::Event(_) => {}
+                HeldObject::Semaphore(semaphore) => {
                     let value = semaphore.value().unwrap();
                     semaphore.signal(value + 1).unwrap();
                     semaphore.wait(value + 1).unwrap();
                 }
-                Thing::Channel(channel) => {
+                HeldObject::Channel(channel) => {
                     let (mut rank, mut count) = (7, 7);
                     sys::iree_hal_channel_query_rank_and_count(*channel, &raw mut rank, &raw mut count);
                     assert_eq!((rank, count), (0, 1));
                 }
-                Thing::File(file, bytes) => {
+                HeldObject::File(file, bytes) => {
                     assert_eq!(sys::iree_hal_file_length(*file), bytes.len() as u64);
                 }
             }
@@ -97,21 +97,23 @@ impl Thing {
     }
 }
 
-impl Drop for Thing {
+impl Drop for HeldObject {
     fn drop(&mut self) {
         unsafe {
             match self {
-                Thing::Allocator(allocator) => sys::iree_hal_allocator_release(*allocator),
-                Thing::Mapping(mapping) => drop(check(sys::iree_hal_buffer_unmap_range(&raw mut **mapping))),
-                Thing::Cache(cache) => sys::iree_hal_executable_cache_release(*cache),
-                Thing::Event(event) => sys::iree_hal_event_release(*event),
-                Thing::Channel(channel) => sys::iree_hal_channel_release(*channel),
-                Thing::File(file, _) => sys::iree_hal_file_release(*file),
-                Thing::Device(_)
-                | Thing::Buffer(_)
-                | Thing::Commands(_)
-                | Thing::Executable(_)
-                | Thing::Semaphore(_) => {}
+                HeldObject::Allocator(allocator) => sys::iree_hal_allocator_release(*allocator),
+                HeldObject::Mapping(mapping) => {
+                    drop(check(sys::iree_hal_buffer_unmap_range(&raw mut **mapping)))
+                }
+                HeldObject::Cache(cache) => sys::iree_hal_executable_cache_release(*cache),
+                HeldObject::Event(event) => sys::iree_hal_event_release(*event),
+                HeldObject::Channel(channel) => sys::iree_hal_channel_release(*channel),
+                HeldObject::File(file, _) => sys::iree_hal_file_release(*file),
+                HeldObject::Device(_)
+                | HeldObject::Buffer(_)
+                | HeldObject::Commands(_)
+                | HeldObject::Executable(_)
+                | HeldObject::Semaphore(_) => {}
             }
         }
     }
@@ -146,26 +148,17 @@ fn imported(device: &Device, returned: &Returned) -> Result<Buffer> {
     buffer
 }
 
-fn subspan(buffer: &Buffer) -> Buffer {
-    let mut part = null_mut();
-    unsafe {
-        let system = sys::iree_allocator_system();
-        check(sys::iree_hal_buffer_subspan(buffer.0, 64, LENGTH / 2, system, &raw mut part)).unwrap();
-    }
-    Buffer(part)
-}
-
-fn mapping(buffer: &Buffer) -> Result<Thing> {
+fn mapping(buffer: &Buffer) -> Result<HeldObject> {
     let mut mapping = Box::<sys::iree_hal_buffer_mapping_t>::default();
     unsafe {
         let access = sys::IREE_HAL_MEMORY_ACCESS_ALL.try_into().unwrap();
         let (mode, out) = (sys::IREE_HAL_MAPPING_MODE_SCOPED, &raw mut *mapping);
         check(sys::iree_hal_buffer_map_range(buffer.0, mode, access, 8, 100, out))?;
     }
-    Ok(Thing::Mapping(mapping))
+    Ok(HeldObject::Mapping(mapping))
 }
 
-fn file(device: &Device) -> Thing {
+fn file(device: &Device) -> HeldObject {
     let bytes = Arc::new(vec![9_u8; LENGTH]);
     let (mut handle, mut file) = (null_mut(), null_mut());
     unsafe {
@@ -178,12 +171,12 @@ fn file(device: &Device) -> Thing {
         check(sys::iree_hal_file_import(device.0, u64::MAX, access, handle, 0, &raw mut file)).unwrap();
         sys::iree_io_file_handle_release(handle);
     }
-    Thing::File(file, bytes)
+    HeldObject::File(file, bytes)
 }
 
 /// All objects that a program can have of a device, with queued work that uses most of them and that nothing waits
 /// for.
-fn everything(device: Device, executable: Option<Executable>, returned: &Returned) -> Vec<Thing> {
+fn everything(device: Device, executable: Option<Executable>, returned: &Returned) -> Vec<HeldObject> {
     let mut things = Vec::new();
     let order = device.semaphore(0);
     let (own, local) = (device.buffer(LENGTH), device.local_buffer(LENGTH));
@@ -202,23 +195,33 @@ fn everything(device: Device, executable: Option<Executable>, returned: &Returne
     unsafe {
         let allocator = device.allocator();
         sys::iree_hal_allocator_retain(allocator);
-        things.push(Thing::Allocator(allocator));
+        things.push(HeldObject::Allocator(allocator));
         let (mut cache, mut event, mut channel) = (null_mut(), null_mut(), null_mut());
         check(sys::iree_hal_executable_cache_create(device.0, view("test"), &raw mut cache)).unwrap();
         check(sys::iree_hal_event_create(device.0, 0, 0, &raw mut event)).unwrap();
         let alone = sys::iree_hal_channel_params_t { rank: -1, count: -1, ..Default::default() };
         check(sys::iree_hal_channel_create(device.0, u64::MAX, alone, &raw mut channel)).unwrap();
-        things.extend([Thing::Cache(cache), Thing::Event(event), Thing::Channel(channel), file(&device)]);
+        things.extend([
+            HeldObject::Cache(cache),
+            HeldObject::Event(event),
+            HeldObject::Channel(channel),
+            file(&device),
+        ]);
     }
-    let parts = [subspan(&own), subspan(&local), subspan(&transient)];
+    let parts =
+        [own.subspan(64, LENGTH / 2), local.subspan(64, LENGTH / 2), transient.subspan(64, LENGTH / 2)];
     for buffer in
         parts.into_iter().chain([own, local, transient, freed]).chain(imported(&device, returned).ok())
     {
         things.extend(mapping(&buffer).ok());
-        things.push(Thing::Buffer(buffer));
+        things.push(HeldObject::Buffer(buffer));
     }
-    things.extend(executable.map(Thing::Executable));
-    things.extend([Thing::Commands(commands), Thing::Semaphore(device.semaphore(3)), Thing::Device(device)]);
+    things.extend(executable.map(HeldObject::Executable));
+    things.extend([
+        HeldObject::Commands(commands),
+        HeldObject::Semaphore(device.semaphore(3)),
+        HeldObject::Device(device),
+    ]);
     things
 }
 

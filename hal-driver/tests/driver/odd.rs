@@ -59,7 +59,7 @@ impl Random {
 }
 
 /// The objects of the calls.
-struct Scene {
+struct RandomCalls {
     random: Random,
     buffers: Vec<Buffer>,
     semaphores: Vec<Semaphore>,
@@ -71,7 +71,7 @@ struct Scene {
     device: Device,
 }
 
-impl Scene {
+impl RandomCalls {
     fn new(device: Device, executable: Option<Executable>, seed: u64) -> Self {
         let transient = device.alloca(&List::none(), &List::none(), LENGTH).unwrap();
         let buffers = vec![device.buffer(LENGTH), device.local_buffer(LENGTH), transient];
@@ -360,7 +360,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for RandomCalls {
     fn drop(&mut self) {
         unsafe { sys::iree_hal_file_release(self.file) };
     }
@@ -379,7 +379,7 @@ fn calls_with_any_numbers_and_flags_are_done_or_refused() {
     let executable = steps(&cards);
     devices.push(("a card", cards, Some(executable)));
     for (seed, (name, device, executable)) in (1..).zip(devices) {
-        let mut scene = Scene::new(device, executable, 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
+        let mut scene = RandomCalls::new(device, executable, 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
         for number in 0..CALLS {
             let outcome = match scene.random.below(4) {
                 0 => scene.record(),

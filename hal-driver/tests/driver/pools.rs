@@ -18,14 +18,14 @@ const EPOCH: u64 = 7;
 const MAY_WAIT: u64 = sys::IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER as u64;
 
 /// A device, and a pool of memory that is still in use elsewhere.
-struct Scene {
+struct PoolScene {
     device: Device,
     tracker: Tracker,
     axis: sys::iree_async_axis_t,
     pool: Box<Pool>,
 }
 
-impl Scene {
+impl PoolScene {
     fn new() -> Self {
         let tracker = Tracker::new();
         let device = Device::open_in("mock", &tracker).unwrap();
@@ -74,7 +74,7 @@ fn back(pool: &Pool) -> Vec<crate::common::pool::Back> {
 
 #[test]
 fn memory_that_may_not_be_waited_for_goes_back_with_what_it_waits_for() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let done = scene.device.semaphore(0);
     let refused = scene.alloca(&done, 0).err().unwrap();
     assert_eq!(refused.code, Code::ResourceExhausted, "{}", refused.text);
@@ -83,7 +83,7 @@ fn memory_that_may_not_be_waited_for_goes_back_with_what_it_waits_for() {
 
 #[test]
 fn memory_that_was_waited_for_in_vain_goes_back_with_what_it_waits_for() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let done = scene.device.semaphore(0);
     let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
     scene.tracker.fail(scene.axis, failure(Code::DataLoss, "on purpose"));
@@ -94,10 +94,10 @@ fn memory_that_was_waited_for_in_vain_goes_back_with_what_it_waits_for() {
 
 #[test]
 fn memory_that_a_device_was_waiting_for_goes_back_with_what_it_waits_for() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let done = scene.device.semaphore(0);
     let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
-    let Scene { device, pool, axis, .. } = scene;
+    let PoolScene { device, pool, axis, .. } = scene;
     drop(device);
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert_eq!(back(&pool), [Some((axis, EPOCH))]);
@@ -107,10 +107,10 @@ fn memory_that_a_device_was_waiting_for_goes_back_with_what_it_waits_for() {
 /// The wait is in the tracker of the group that the device was in when it began.
 #[test]
 fn device_that_left_its_group_takes_back_what_waits_there() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let done = scene.device.semaphore(0);
     let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
-    let Scene { device, pool, axis, tracker } = scene;
+    let PoolScene { device, pool, axis, tracker } = scene;
     check(unsafe { sys::iree_hal_device_assign_topology_info(device.0, null()) }).unwrap();
     let begin = Instant::now();
     drop(device);
@@ -124,11 +124,11 @@ fn device_that_left_its_group_takes_back_what_waits_there() {
 /// is reserved.
 #[test]
 fn memory_goes_back_when_its_frontier_is_waited_for_no_more() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     scene.pool.advance_when_back(&scene.tracker);
     let done = scene.device.semaphore(0);
     let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
-    let Scene { device, pool, axis, tracker } = scene;
+    let PoolScene { device, pool, axis, tracker } = scene;
     drop(device);
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert_eq!(back(&pool), [Some((axis, EPOCH))]);
@@ -159,7 +159,7 @@ fn notification_of_a_pool_is_kept_while_it_is_listened_to() {
 /// IREE does not unmap a null address, so nothing is kept for it.
 #[test]
 fn mapping_at_no_address_keeps_nothing() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     scene.pool.is_nowhere();
     let buffer = scene.allocated();
     unsafe {
@@ -178,14 +178,14 @@ fn mapping_at_no_address_keeps_nothing() {
 /// The wait is over: the next user of the memory need not wait again.
 #[test]
 fn memory_that_was_waited_for_goes_back_without() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     drop(scene.allocated());
     assert_eq!(back(&scene.pool), [None]);
 }
 
 #[test]
 fn memory_that_is_deallocated_goes_back_with_a_point_of_the_queue() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let (buffer, order) = (scene.allocated(), scene.device.semaphore(0));
     scene.device.fill_on(1, &List::none(), &order.at(1), &buffer, (0, LENGTH), &[3]).unwrap();
     scene.device.dealloca(&order.at(1), &order.at(2), &buffer).unwrap();

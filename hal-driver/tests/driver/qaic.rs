@@ -9,7 +9,7 @@
 )]
 
 use crate::common::chain::{chain, dependent_fills, fills};
-use crate::common::{Buffer, Device, Executable, List, Semaphore};
+use crate::common::{Buffer, Device, Executable, List, Semaphore, wait_until};
 use hal_backend::{Failure, Function, HostCall, HostProgram, Parameters};
 use hal_qaic::FORMAT;
 use hal_qaic::emulator::{Emulator, Options, Programs};
@@ -225,7 +225,7 @@ fn client_finds_no_room_beside_another_ones_networks_and_works_when_there_is_som
         many.iter_mut().for_each(|workload| workload.run().unwrap());
         assert_eq!(machine.emulator.counts(0).messages, messages, "nothing was started again");
         drop(many.pop());
-        until(|| machine.emulator.counts(0).channels < 16);
+        wait_until(|| machine.emulator.counts(0).channels < 16);
         late.run().unwrap();
         assert!(many.iter().all(|workload| workload.first_byte() == 2) && late.first_byte() == 1);
         // A device's own networks make room for each other.
@@ -261,15 +261,6 @@ fn workload_that_is_lost_is_lost_alone() {
     assert_eq!((lost.first_byte(), machine.emulator.counts(0).resets), (2, 0));
 }
 
-/// Waits until a condition holds, with a limit.
-fn until(is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !is_so() && Instant::now() < end {
-        std::thread::yield_now();
-    }
-    assert!(is_so(), "it never came to that");
-}
-
 #[test]
 fn network_that_hangs_is_stopped_and_others_do_not_notice() {
     let machine = Machine::new("&fault=hang:2&execute_timeout=1", Duration::ZERO);
@@ -280,7 +271,7 @@ fn network_that_hangs_is_stopped_and_others_do_not_notice() {
     let calls = machine.emulator.counts(0).calls;
     let hung = stuck.submit();
     // The second call on the card, which the others queue behind.
-    until(|| machine.emulator.counts(0).calls > calls);
+    wait_until(|| machine.emulator.counts(0).calls > calls);
     for _ in 0..10 {
         other.run().unwrap();
     }

@@ -3,10 +3,8 @@
 //! Transfers of each kind of buffer, which the program releases while they are blocked: some keep only the memory,
 //! others the buffer.
 
-use crate::common::{Buffer, Device, List, check, params};
+use crate::common::{Device, List, counting_release, params};
 use hal_sys as sys;
-use std::ffi::c_void;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,27 +12,7 @@ const LENGTH: usize = 4096;
 
 /// Host memory with the alignment that devices require.
 #[repr(align(4096))]
-struct Pages([u8; LENGTH]);
-
-/// A release callback that counts.
-fn counting(count: &AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
-    unsafe extern "C" fn released(count: *mut c_void, _: *mut sys::iree_hal_buffer_t) {
-        unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
-    }
-    sys::iree_hal_buffer_release_callback_t {
-        fn_: Some(released),
-        user_data: std::ptr::from_ref(count).cast_mut().cast(),
-    }
-}
-
-fn subspan(buffer: &Buffer, offset: usize, length: usize) -> Buffer {
-    let mut part = null_mut();
-    unsafe {
-        let system = sys::iree_allocator_system();
-        check(sys::iree_hal_buffer_subspan(buffer.0, offset, length, system, &raw mut part)).unwrap();
-    }
-    Buffer(part)
-}
+struct AlignedBytes([u8; LENGTH]);
 
 fn has_come(count: &AtomicUsize, wanted: usize) -> bool {
     let begin = Instant::now();
@@ -59,15 +37,15 @@ fn blocked_transfers_work_on_released_buffers() {
             there.wait(1).unwrap();
             buffer
         };
-        let (mut pages, given_back) = (Box::new(Pages([0; LENGTH])), AtomicUsize::new(0));
+        let (mut pages, given_back) = (Box::new(AlignedBytes([0; LENGTH])), AtomicUsize::new(0));
         let on_host = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE;
         let here = sys::iree_hal_buffer_params_t { type_: on_host, ..params() };
         let imported =
-            device.import_until(here, pages.0.as_mut_ptr(), LENGTH, counting(&given_back)).unwrap();
+            device.import_until(here, pages.0.as_mut_ptr(), LENGTH, counting_release(&given_back)).unwrap();
         for (kind, whole) in [plain(), transient(), imported].into_iter().enumerate() {
             let (gate, done, seen) = (device.semaphore(0), device.semaphore(0), device.buffer(256));
-            let half = subspan(&whole, LENGTH / 2, LENGTH / 2);
-            let part = subspan(&half, 256, 512);
+            let half = whole.subspan(LENGTH / 2, LENGTH / 2);
+            let part = half.subspan(256, 512);
             device.fill(&gate.at(1), &done.at(1), &part, (64, 128), &[7, 8]).unwrap();
             device.update_on(1, &done.at(1), &done.at(2), &bytes, (&part, 32)).unwrap();
             device.copy_on(1, &done.at(2), &done.at(3), (&part, 16), (&seen, 0), 256).unwrap();
@@ -97,7 +75,7 @@ fn refused_transfer_says_the_same_of_any_buffer() {
     let done = device.semaphore(0);
     let (none, never) = (List::none(), done.at(1));
     let (whole, out) = (read_only(64), write_only(64));
-    let part = subspan(&whole, 32, 32);
+    let part = whole.subspan(32, 32);
     for target in [&whole, &part] {
         let says = |result: crate::common::Result, text: &str| {
             let error = result.unwrap_err();

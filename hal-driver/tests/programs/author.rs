@@ -10,8 +10,8 @@
 use crate::common::random::Random;
 use crate::oracle::{Before, Illegal, World};
 use crate::program::{
-    Access, Action, At, Base, BufferSpec, Command, Count, Dispatch, Ends, FileSpec, Kernel, Memory, Part,
-    Program, Recorded, Recording, Step, Visit,
+    Access, Action, At, Base, BufferPart, BufferSpec, Command, Count, Dispatch, Ends, FileSpec, Kernel,
+    Memory, Program, ProgramStep, Recorded, Recording, Visit,
 };
 use hal_semaphore::Code;
 
@@ -59,7 +59,7 @@ struct Author {
     /// Transient buffers with their allocating steps, until they are deallocated.
     transients: Vec<(usize, usize)>,
     /// The places of workgroup counts.
-    counts: Vec<Part>,
+    counts: Vec<BufferPart>,
     /// The likelihood of failures: `None` for none, or once in so many steps.
     fails: Option<usize>,
 }
@@ -136,7 +136,7 @@ impl Author {
 
     /// A part of some buffer, at a multiple of `alignment`, with a length that is a multiple of `unit`, of at most
     /// `most` bytes.
-    fn part(&mut self, device: usize, alignment: usize, unit: usize, most: usize) -> Option<Part> {
+    fn part(&mut self, device: usize, alignment: usize, unit: usize, most: usize) -> Option<BufferPart> {
         let candidates = self.buffers(device);
         let fits: Vec<usize> =
             candidates.into_iter().filter(|&buffer| self.program.buffers[buffer].length >= unit).collect();
@@ -147,7 +147,7 @@ impl Author {
         Some(self.part_of(buffer, alignment, unit, most))
     }
 
-    fn part_of(&mut self, buffer: usize, alignment: usize, unit: usize, most: usize) -> Part {
+    fn part_of(&mut self, buffer: usize, alignment: usize, unit: usize, most: usize) -> BufferPart {
         let whole = self.program.buffers[buffer].length;
         let offset = if self.random.one_in(4) {
             0
@@ -166,11 +166,11 @@ impl Author {
             let end = self.random.between(offset + length, whole);
             (begin, end - begin)
         });
-        Part { base: Base::Buffer(buffer), offset, length, span }
+        BufferPart { base: Base::Buffer(buffer), offset, length, span }
     }
 
     /// A part of this length, if there is one.
-    fn part_like(&mut self, device: usize, length: usize, apart_from: &Part) -> Option<Part> {
+    fn part_like(&mut self, device: usize, length: usize, apart_from: &BufferPart) -> Option<BufferPart> {
         for _ in 0..8 {
             let part = self.part(device, 1, length, length)?;
             if self.rules.beyond || !part.overlaps(apart_from) {
@@ -200,7 +200,7 @@ impl Author {
     /// Three words that a dispatch can use as its workgroup count.
     fn count(&mut self, device: usize) -> Option<Command> {
         let target = self.part(device, 4, 12, 12)?;
-        self.counts.push(Part { span: None, ..target });
+        self.counts.push(BufferPart { span: None, ..target });
         let words = [self.random.below(33) as u32, 1, 1];
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         Some(Command::Update { target, bytes })
@@ -226,7 +226,7 @@ impl Author {
 
     fn dispatch(&mut self, device: usize) -> Option<Command> {
         let kernel = self.kernel();
-        let mut bindings: Vec<Part> = Vec::new();
+        let mut bindings: Vec<BufferPart> = Vec::new();
         for &length in kernel.bindings() {
             let part = (0..8)
                 .filter_map(|_| self.part(device, BINDING, length, length))
@@ -234,21 +234,21 @@ impl Author {
             bindings.push(part);
         }
         if kernel == Kernel::Counts {
-            self.counts.push(Part { span: None, ..bindings[0] });
+            self.counts.push(BufferPart { span: None, ..bindings[0] });
         }
         let count = if kernel == Kernel::Numbers { self.numbers(device, &bindings) } else { Count::Fixed(1) };
         let format = self.random.below(2);
         Some(Command::Dispatch(Dispatch { kernel, format, bindings, count }))
     }
 
-    fn numbers(&mut self, device: usize, bindings: &[Part]) -> Count {
+    fn numbers(&mut self, device: usize, bindings: &[BufferPart]) -> Count {
         let reach = self.buffers(device);
-        let usable = |part: &&Part| {
+        let usable = |part: &&BufferPart| {
             matches!(part.base, Base::Buffer(buffer) if reach.contains(&buffer))
                 && bindings.iter().all(|binding| !binding.overlaps(part))
                 && self.world.count(part).is_ok()
         };
-        let known: Vec<Part> = self.counts.iter().filter(usable).copied().collect();
+        let known: Vec<BufferPart> = self.counts.iter().filter(usable).copied().collect();
         if known.is_empty() || self.random.one_in(2) {
             return Count::Fixed(self.random.below(33) as u32);
         }
@@ -271,7 +271,7 @@ impl Author {
     fn fail_on_the_device(&mut self) {
         let buffer = self.program.buffers.len();
         self.program.buffers.push(BufferSpec { device: 0, length: 128, memory: Memory::Mapped });
-        let bindings = vec![Part::of_buffer(buffer, 0, 128)];
+        let bindings = vec![BufferPart::of_buffer(buffer, 0, 128)];
         let format = self.random.below(2);
         let dispatch = Dispatch { kernel: Kernel::Numbers, format, bindings, count: Count::Fixed(1) };
         self.add(0, Action::Broken(Command::Dispatch(dispatch)));
@@ -362,7 +362,7 @@ impl Author {
             }
         }
         for _ in 0..8 {
-            let table: Option<Vec<Part>> =
+            let table: Option<Vec<BufferPart>> =
                 needs.iter().map(|&need| self.part(device, BINDING, need, need)).collect();
             let table = table?;
             // A count may have been overwritten since, at least by an earlier command of the recording.
@@ -538,8 +538,14 @@ impl Author {
         let begins_to_fail = action.begins_to_fail().is_some();
         let fails = begins_to_fail || !self.world.causes(&waits).is_empty();
         let signals = self.signals(device, fails, begins_to_fail, &mut waits, &mut known);
-        let step =
-            Step { device, affinity: self.affinity(), thread: self.random.below(3), waits, signals, action };
+        let step = ProgramStep {
+            device,
+            affinity: self.affinity(),
+            thread: self.random.below(3),
+            waits,
+            signals,
+            action,
+        };
         self.program.steps.push(step);
         self.world.grow(&self.program);
         if let Err(Illegal(why)) = self.world.step(&self.program, number) {
@@ -627,7 +633,7 @@ impl Author {
     fn comes_after_its_buffers(&self, step: usize, submitted: &[bool]) -> bool {
         self.accesses[step].iter().all(|access| {
             let Base::Buffer(buffer) = access.part.base else { return true };
-            let made = |other: &Step| matches!(other.action, Action::Allocate(made) if made == buffer);
+            let made = |other: &ProgramStep| matches!(other.action, Action::Allocate(made) if made == buffer);
             match self.program.steps.iter().position(made) {
                 Some(made) if made != step => submitted[made],
                 _ => true,
@@ -638,7 +644,7 @@ impl Author {
 
 /// Names some of a command's buffers by slots, each by its own slot, at an offset in it.
 fn into_slots(random: &mut Random, command: &mut Command, slots: &mut usize) {
-    let parts: Vec<(&mut Part, usize)> = match command {
+    let parts: Vec<(&mut BufferPart, usize)> = match command {
         Command::Fill { target, pattern } => {
             let alignment = pattern.len();
             vec![(target, alignment)]
@@ -651,7 +657,8 @@ fn into_slots(random: &mut Random, command: &mut Command, slots: &mut usize) {
         if part.length > 4000 || random.one_in(3) {
             continue;
         }
-        *part = Part { base: Base::Slot(*slots), offset: random.below(3) * alignment, span: None, ..*part };
+        *part =
+            BufferPart { base: Base::Slot(*slots), offset: random.below(3) * alignment, span: None, ..*part };
         *slots += 1;
     }
 }

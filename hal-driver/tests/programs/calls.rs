@@ -4,7 +4,7 @@
 
 use crate::common::{self, Buffer, Commands, check};
 use crate::host::{Ticket, called, cause};
-use crate::program::{Action, At, Base, Command, Count, Dispatch, Ends, Memory, Part, Recorded};
+use crate::program::{Action, At, Base, BufferPart, Command, Count, Dispatch, Ends, Memory, Recorded};
 use crate::scene::{Scene, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 impl Scene {
     /// A part as a reference for a command buffer or a dispatch. Its buffer is kept in `kept`.
-    fn reference(&self, part: &Part, kept: &mut Vec<Buffer>) -> sys::iree_hal_buffer_ref_t {
+    fn reference(&self, part: &BufferPart, kept: &mut Vec<Buffer>) -> sys::iree_hal_buffer_ref_t {
         match part.base {
             Base::Slot(slot) => unsafe {
                 sys::iree_hal_make_indirect_buffer_ref(slot as u32, part.offset, part.length)
@@ -255,7 +255,7 @@ impl Scene {
                     .map(|()| drop(self.buffers[*buffer].set(Buffer(made))))
                 }
                 Action::Deallocate(buffer) => {
-                    let buffer = self.buffer(&Part::of_buffer(*buffer, 0, 0)).0;
+                    let buffer = self.buffer(&BufferPart::of_buffer(*buffer, 0, 0)).0;
                     check(sys::iree_hal_device_queue_dealloca(device, affinity, waits, signals, buffer.0, 0))
                 }
                 Action::ReadFile { file, offset, target } => {

@@ -49,17 +49,17 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// Devices that run programs together. An `@` in the URI is a machine that no other program uses.
-struct Place {
+struct DeviceSetup {
     name: &'static str,
     uris: &'static [&'static str],
 }
 
-const fn place(name: &'static str, uris: &'static [&'static str]) -> Place {
-    Place { name, uris }
+const fn place(name: &'static str, uris: &'static [&'static str]) -> DeviceSetup {
+    DeviceSetup { name, uris }
 }
 
 /// Each device runs the same programs, IREE's own driver first.
-const SINGLE: [Place; 8] = [
+const SINGLE: [DeviceSetup; 8] = [
     place("local-task", &["local-task"]),
     place("mock", &["mock"]),
     place("mock/held", &["mock://?waits=none&queues=3"]),
@@ -71,7 +71,7 @@ const SINGLE: [Place; 8] = [
 ];
 
 /// Two devices that use each other's memory.
-const PAIRS: [Place; 4] = [
+const PAIRS: [DeviceSetup; 4] = [
     place("mock+mock", &["mock://0", "mock://1"]),
     place("mock+template", &["mock", "template"]),
     place("gaudi2+mock", &["gaudi://emulated?generation=gaudi2&seed=@", "mock"]),
@@ -82,49 +82,49 @@ const PAIRS: [Place; 4] = [
 ];
 
 /// A device of this project and IREE's own, which uses only its own memory.
-const MIXED: [Place; 3] = [
+const MIXED: [DeviceSetup; 3] = [
     place("mock+local-task", &["mock", "local-task"]),
     place("template+local-task", &["template", "local-task"]),
     place("gaudi2+local-task", &["gaudi://emulated?generation=gaudi2&seed=@", "local-task"]),
 ];
 
 /// Devices that fail the first dispatch, which is the only one. Each is opened for one program.
-const BROKEN: [Place; 3] = [
+const BROKEN: [DeviceSetup; 3] = [
     place("mock/broken", &["mock://?queues=3&fault=fail:dispatch:1"]),
     place("mock/broken/late", &["mock://?queues=3&fault=fail:dispatch:1&fault=jitter&seed=7"]),
     place("mock/broken/held", &["mock://?queues=2&fault=fail:dispatch:1&waits=none"]),
 ];
 
 /// A kind of programs, and the devices that run them.
-struct Kind {
+struct ProgramKind {
     name: &'static str,
     rules: Rules,
-    places: &'static [Place],
+    places: &'static [DeviceSetup],
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
+const KINDS: [ProgramKind; 5] = [
+    ProgramKind {
         name: "single",
         rules: Rules { devices: 1, in_reach: 1, beyond: false, broken: false },
         places: &SINGLE,
     },
-    Kind {
+    ProgramKind {
         name: "beyond",
         rules: Rules { devices: 1, in_reach: 1, beyond: true, broken: false },
         // All but IREE's own.
         places: SINGLE.split_at(1).1,
     },
-    Kind {
+    ProgramKind {
         name: "pairs",
         rules: Rules { devices: 2, in_reach: 2, beyond: false, broken: false },
         places: &PAIRS,
     },
-    Kind {
+    ProgramKind {
         name: "mixed",
         rules: Rules { devices: 2, in_reach: 1, beyond: false, broken: false },
         places: &MIXED,
     },
-    Kind {
+    ProgramKind {
         name: "broken",
         rules: Rules { devices: 1, in_reach: 1, beyond: true, broken: true },
         places: &BROKEN,
@@ -163,20 +163,20 @@ fn run(machine: &Arc<Machine>, program: &Program, patience: Duration) -> Vec<Str
     })
 }
 
-fn again(kind: &Kind, place: &Place, seed: u64) -> String {
+fn again(kind: &ProgramKind, place: &DeviceSetup, seed: u64) -> String {
     let command = "cargo test -p hal-driver --all-features --release --test programs --";
     format!("again: {command} --kind {} --device {} --seed {seed}", kind.name, place.name)
 }
 
 /// True if a program fails on a newly opened device.
-fn fails_alone(place: &Place, program: &Program) -> bool {
+fn fails_alone(place: &DeviceSetup, program: &Program) -> bool {
     let patience = Duration::from_secs(5);
     (0..3).any(|_| {
         Machine::open(place.uris).map_or(true, |machine| !run(&machine, program, patience).is_empty())
     })
 }
 
-fn report(kind: &Kind, place: &Place, program: &Program, troubles: &[String]) -> String {
+fn report(kind: &ProgramKind, place: &DeviceSetup, program: &Program, troubles: &[String]) -> String {
     eprintln!("{}, seed {}: {}", place.name, program.seed, troubles.join("; "));
     let time = Duration::from_secs(flags::number("--shrink").unwrap_or(60));
     let smaller = shrink::shrink(program, time, |smaller| fails_alone(place, smaller));
@@ -194,7 +194,7 @@ fn report(kind: &Kind, place: &Place, program: &Program, troubles: &[String]) ->
 }
 
 /// Records the running program, to be read after a crash.
-fn note(kind: &Kind, place: &Place, seed: u64) {
+fn note(kind: &ProgramKind, place: &DeviceSetup, seed: u64) {
     let name = format!("programs-{}", kind.name);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     drop(std::fs::write(path, again(kind, place, seed)));
@@ -202,14 +202,14 @@ fn note(kind: &Kind, place: &Place, seed: u64) {
 
 /// Runs programs of a kind until enough have run; stops at the first that fails.
 #[expect(clippy::too_many_lines, reason = "one sequence of steps")]
-fn judge(kind: &Kind, default: u64) {
+fn judge(kind: &ProgramKind, default: u64) {
     let asked = flags::word("--kind");
     assert!(asked.is_none_or(|asked| KINDS.iter().any(|kind| kind.name == asked)), "--kind names no kind");
     if asked.is_some_and(|asked| asked != kind.name) {
         return;
     }
     let only = flags::word("--device");
-    let places: Vec<&Place> =
+    let places: Vec<&DeviceSetup> =
         kind.places.iter().filter(|place| only.is_none_or(|only| only == place.name)).collect();
     if places.is_empty() {
         // Another kind has the device, unless none has it or this kind was requested.

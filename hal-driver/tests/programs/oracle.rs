@@ -5,7 +5,8 @@
 //! A step that waits for a failure never runs. Unwritten bytes are `None`, and so is everything computed from them.
 
 use crate::program::{
-    Action, At, Base, Command, Count, Dispatch, Kernel, Memory, Part, Program, Recorded, Step, Visit,
+    Action, At, Base, BufferPart, Command, Count, Dispatch, Kernel, Memory, Program, ProgramStep, Recorded,
+    Visit,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    pub(crate) fn execute(&mut self, commands: &[Recorded], table: &[Part]) -> Legal {
+    pub(crate) fn execute(&mut self, commands: &[Recorded], table: &[BufferPart]) -> Legal {
         for binding in table {
             self.get(binding)?;
         }
@@ -177,20 +178,20 @@ impl World {
         Ok(Some(seen))
     }
 
-    pub(crate) fn get(&self, part: &Part) -> Legal<Vec<Cell>> {
+    pub(crate) fn get(&self, part: &BufferPart) -> Legal<Vec<Cell>> {
         let Base::Buffer(buffer) = part.base else { return Err(NO_SLOT) };
         let bytes = self.buffers[buffer].as_ref().ok_or(NO_MEMORY)?;
         bytes.get(part.offset..part.end()).map(<[Cell]>::to_vec).ok_or(OUTSIDE)
     }
 
-    fn put(&mut self, part: &Part, cells: Vec<Cell>) -> Legal {
+    fn put(&mut self, part: &BufferPart, cells: Vec<Cell>) -> Legal {
         let Base::Buffer(buffer) = part.base else { return Err(NO_SLOT) };
         let bytes = self.buffers[buffer].as_mut().ok_or(NO_MEMORY)?;
         bytes.get_mut(part.offset..part.end()).ok_or(OUTSIDE)?.copy_from_slice(&cells);
         Ok(())
     }
 
-    fn command(&mut self, command: &Command, table: &[Part]) -> Legal {
+    fn command(&mut self, command: &Command, table: &[BufferPart]) -> Legal {
         match command {
             Command::Fill { target, pattern } => {
                 let cells = pattern.iter().copied().map(Some).cycle().take(target.length).collect();
@@ -208,7 +209,7 @@ impl World {
     }
 
     /// The workgroup count in three words, if the function supports it.
-    pub(crate) fn count(&self, part: &Part) -> Legal<u32> {
+    pub(crate) fn count(&self, part: &BufferPart) -> Legal<u32> {
         let cells = self.get(part)?;
         match words(&cells)[..] {
             [Some(count), Some(1), Some(1)] if count <= 32 => Ok(count),
@@ -216,8 +217,8 @@ impl World {
         }
     }
 
-    fn dispatch(&mut self, dispatch: &Dispatch, table: &[Part]) -> Legal {
-        let bindings: Vec<Part> = dispatch.bindings.iter().map(|part| part.resolved(table)).collect();
+    fn dispatch(&mut self, dispatch: &Dispatch, table: &[BufferPart]) -> Legal {
+        let bindings: Vec<BufferPart> = dispatch.bindings.iter().map(|part| part.resolved(table)).collect();
         let count = match &dispatch.count {
             Count::Fixed(count) => *count,
             Count::Buffer(part) => self.count(&part.resolved(table))?,
@@ -320,7 +321,7 @@ fn are_ordered(program: &Program, world: &World) -> bool {
         let mut known = Before::default();
         for at in &step.waits {
             // The step that signals the value, or the first later one whose value covers it.
-            let signals = |step: &Step| {
+            let signals = |step: &ProgramStep| {
                 step.signals.iter().any(|signal| signal.timeline == at.timeline && signal.value >= at.value)
             };
             let Some(signaller) = program.steps[..number].iter().position(signals) else { return false };

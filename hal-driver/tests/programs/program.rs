@@ -15,7 +15,7 @@ pub(crate) struct Program {
     /// The device that creates each semaphore.
     pub(crate) timelines: Vec<usize>,
     pub(crate) recordings: Vec<Recording>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ProgramStep>,
     /// Steps in the order of their submission. A thread keeps to it, and threads do not wait for each other.
     pub(crate) order: Vec<usize>,
 }
@@ -73,7 +73,7 @@ pub(crate) enum Base {
 
 /// A range of bytes. Offsets are those of the whole buffer, or of the slot's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct BufferPart {
     pub(crate) base: Base,
     pub(crate) offset: usize,
     pub(crate) length: usize,
@@ -81,7 +81,7 @@ pub(crate) struct Part {
     pub(crate) span: Option<(usize, usize)>,
 }
 
-impl Part {
+impl BufferPart {
     pub(crate) fn of_buffer(buffer: usize, offset: usize, length: usize) -> Self {
         Self { base: Base::Buffer(buffer), offset, length, span: None }
     }
@@ -91,26 +91,26 @@ impl Part {
     }
 
     /// The part of a buffer, with the table of an execution.
-    pub(crate) fn resolved(&self, table: &[Part]) -> Part {
+    pub(crate) fn resolved(&self, table: &[BufferPart]) -> BufferPart {
         match self.base {
             Base::Buffer(_) => *self,
             Base::Slot(slot) => {
                 let binding = table[slot];
-                Part { offset: binding.offset + self.offset, length: self.length, ..binding }
+                BufferPart { offset: binding.offset + self.offset, length: self.length, ..binding }
             }
         }
     }
 
-    pub(crate) fn overlaps(&self, other: &Part) -> bool {
+    pub(crate) fn overlaps(&self, other: &BufferPart) -> bool {
         self.base == other.base && self.offset < other.end() && other.offset < self.end()
     }
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    Fill { target: Part, pattern: Vec<u8> },
-    Update { target: Part, bytes: Vec<u8> },
-    Copy { source: Part, target: Part },
+    Fill { target: BufferPart, pattern: Vec<u8> },
+    Update { target: BufferPart, bytes: Vec<u8> },
+    Copy { source: BufferPart, target: BufferPart },
     Dispatch(Dispatch),
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Dispatch {
     pub(crate) kernel: Kernel,
     /// The compiled form.
     pub(crate) format: usize,
-    pub(crate) bindings: Vec<Part>,
+    pub(crate) bindings: Vec<BufferPart>,
     pub(crate) count: Count,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct Dispatch {
 pub(crate) enum Count {
     Fixed(u32),
     /// Three words in a buffer, which the device reads when the dispatch begins.
-    Buffer(Part),
+    Buffer(BufferPart),
 }
 
 /// The functions of IREE's conformance suite.
@@ -188,7 +188,7 @@ impl Kernel {
 /// A use of some bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    pub(crate) part: Part,
+    pub(crate) part: BufferPart,
     pub(crate) writes: bool,
 }
 
@@ -225,7 +225,7 @@ pub(crate) struct At {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct ProgramStep {
     pub(crate) device: usize,
     pub(crate) affinity: u64,
     pub(crate) thread: usize,
@@ -240,17 +240,17 @@ pub(crate) enum Action {
     Command(Command),
     Execute {
         recording: usize,
-        table: Vec<Part>,
+        table: Vec<BufferPart>,
     },
     Allocate(usize),
     Deallocate(usize),
     ReadFile {
         file: usize,
         offset: usize,
-        target: Part,
+        target: BufferPart,
     },
     WriteFile {
-        source: Part,
+        source: BufferPart,
         file: usize,
         offset: usize,
     },
@@ -270,7 +270,7 @@ pub(crate) enum Action {
 /// The host reads some bytes and writes others in their place.
 #[derive(Clone, Debug)]
 pub(crate) struct Visit {
-    pub(crate) part: Part,
+    pub(crate) part: BufferPart,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -301,7 +301,7 @@ impl Program {
     /// All that a step reads and writes of buffers.
     pub(crate) fn accesses(&self, action: &Action) -> Vec<Access> {
         let whole = |buffer: usize| Access {
-            part: Part::of_buffer(buffer, 0, self.buffers[buffer].length),
+            part: BufferPart::of_buffer(buffer, 0, self.buffers[buffer].length),
             writes: true,
         };
         match action {
@@ -355,7 +355,7 @@ impl Program {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for BufferPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.base {
             Base::Buffer(buffer) => write!(f, "b{buffer}")?,
@@ -381,7 +381,7 @@ impl fmt::Display for Command {
             Command::Update { target, bytes } => write!(f, "update {target} with {}", brief(bytes)),
             Command::Copy { source, target } => write!(f, "copy {source} to {target}"),
             Command::Dispatch(dispatch) => {
-                let bindings: Vec<String> = dispatch.bindings.iter().map(Part::to_string).collect();
+                let bindings: Vec<String> = dispatch.bindings.iter().map(BufferPart::to_string).collect();
                 write!(f, "dispatch {:?} on {} ", dispatch.kernel, bindings.join(", "))?;
                 match dispatch.count {
                     Count::Fixed(count) => write!(f, "× {count}, format {}", dispatch.format),
@@ -402,7 +402,7 @@ impl fmt::Display for Action {
             Action::Barrier => write!(f, "barrier"),
             Action::Command(command) => write!(f, "{command}"),
             Action::Execute { recording, table } => {
-                let table: Vec<String> = table.iter().map(Part::to_string).collect();
+                let table: Vec<String> = table.iter().map(BufferPart::to_string).collect();
                 write!(f, "execute r{recording} with ({})", table.join(", "))
             }
             Action::Allocate(buffer) => write!(f, "allocate b{buffer}"),
@@ -468,7 +468,7 @@ impl fmt::Display for Program {
         }
         for (number, step) in self.steps.iter().enumerate() {
             let place = self.order.iter().position(|&step| step == number).unwrap_or(usize::MAX);
-            let Step { device, affinity, thread, waits, signals, action } = step;
+            let ProgramStep { device, affinity, thread, waits, signals, action } = step;
             write!(f, "  {number:>3}: submitted {place:>3} by t{thread} on device {device} ")?;
             let (waits, signals) = (self.points(waits), self.points(signals));
             writeln!(f, "{affinity:#x}: ({waits}) {action} ({signals})")?;

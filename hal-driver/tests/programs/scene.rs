@@ -7,7 +7,7 @@
 use crate::common::{self, Buffer, Commands, Semaphore, check};
 use crate::machine::{File, Machine, Pages};
 use crate::oracle::World;
-use crate::program::{Base, Memory, Part, Program};
+use crate::program::{Base, BufferPart, Memory, Program};
 use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicUsize;
@@ -143,7 +143,7 @@ impl Scene {
     }
 
     /// A buffer, or a subspan of it that is dropped with the reference, as soon as another thread has created it.
-    pub(crate) fn buffer(&self, part: &Part) -> (Buffer, usize) {
+    pub(crate) fn buffer(&self, part: &BufferPart) -> (Buffer, usize) {
         let Base::Buffer(number) = part.base else { panic!("{part} has no buffer of its own") };
         let begin = Instant::now();
         let buffer = loop {

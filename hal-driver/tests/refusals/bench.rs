@@ -214,7 +214,7 @@ impl Bench {
 }
 
 /// A correct dispatch of [`Bench::executable`].
-pub(crate) struct Dispatch {
+pub(crate) struct BenchDispatch {
     pub(crate) function: u32,
     pub(crate) config: sys::iree_hal_dispatch_config_t,
     pub(crate) constants: usize,
@@ -222,7 +222,7 @@ pub(crate) struct Dispatch {
     pub(crate) flags: u64,
 }
 
-impl Dispatch {
+impl BenchDispatch {
     pub(crate) fn of(bench: &Bench) -> Self {
         let config = sys::iree_hal_dispatch_config_t { workgroup_count: [1; 3], ..Default::default() };
         let binding = |offset| sys::iree_hal_buffer_ref_t {

@@ -2,7 +2,7 @@
 
 //! The calls.
 
-use crate::bench::{Bench, Dispatch, LENGTH, answer, params, wait};
+use crate::bench::{Bench, BenchDispatch, LENGTH, answer, params, wait};
 use crate::common::{self, Buffer, Commands, Device, File, List, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -458,27 +458,27 @@ const ORDINARY: &[Case] = &[
         },
     ),
     case("Dispatches", "right as it is", "executable.h: two bindings, two constants", |bench| {
-        Dispatch::of(bench).run(bench)
+        BenchDispatch::of(bench).run(bench)
     }),
     case(
         "Dispatches",
         "a function that is not there",
         "executable.h: ordinals are below the count",
-        |bench| Dispatch { function: 7, ..Dispatch::of(bench) }.run(bench),
+        |bench| BenchDispatch { function: 7, ..BenchDispatch::of(bench) }.run(bench),
     ),
     case("Dispatches", "one constant of two", "executable.h: `constant_count` is expected", |bench| {
-        Dispatch { constants: 4, ..Dispatch::of(bench) }.run(bench)
+        BenchDispatch { constants: 4, ..BenchDispatch::of(bench) }.run(bench)
     }),
     case("Dispatches", "three constants for two", "executable.h: `constant_count` is expected", |bench| {
-        Dispatch { constants: 12, ..Dispatch::of(bench) }.run(bench)
+        BenchDispatch { constants: 12, ..BenchDispatch::of(bench) }.run(bench)
     }),
     case("Dispatches", "one binding of two", "executable.h: `binding_count` is expected", |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.bindings.pop();
         dispatch.run(bench)
     }),
     case("Dispatches", "a binding past the end", RANGE, |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.bindings[1].offset = 60;
         dispatch.run(bench)
     }),
@@ -487,29 +487,29 @@ const ORDINARY: &[Case] = &[
         "a slot in place of a buffer",
         "device.h, dispatch: all bindings are direct",
         |bench| {
-            let mut dispatch = Dispatch::of(bench);
+            let mut dispatch = BenchDispatch::of(bench);
             dispatch.bindings[1] = slot(0, 16);
             dispatch.run(bench)
         },
     ),
     case("Dispatches", "a workgroup of 2, 0, 1", "command_buffer.h: all zero, or at least 1 each", |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.config.workgroup_size = [2, 0, 1];
         dispatch.run(bench)
     }),
     case("Dispatches", "no workgroups", SILENT, |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.config.workgroup_count = [0, 1, 1];
         dispatch.run(bench)
     }),
     case("Dispatches", "a count of 8 bytes in a buffer", "command_buffer.h: at least 12 bytes", |bench| {
-        Dispatch::counted(bench, &bench.small, 0, 8).run(bench)
+        BenchDispatch::counted(bench, &bench.small, 0, 8).run(bench)
     }),
     case("Dispatches", "a count at offset 2 of a buffer", "command_buffer.h: aligned to 4 bytes", |bench| {
-        Dispatch::counted(bench, &bench.small, 2, 12).run(bench)
+        BenchDispatch::counted(bench, &bench.small, 2, 12).run(bench)
     }),
     case("Dispatches", "a count past the end of a buffer", RANGE, |bench| {
-        Dispatch::counted(bench, &bench.small, 28, 12).run(bench)
+        BenchDispatch::counted(bench, &bench.small, 28, 12).run(bench)
     }),
     case(
         "Dispatches",
@@ -517,14 +517,14 @@ const ORDINARY: &[Case] = &[
         "command_buffer.h: made with DISPATCH_INDIRECT_PARAMETERS",
         |bench| {
             let buffer = bench.buffer_of(sys::IREE_HAL_BUFFER_USAGE_DEFAULT, ANY);
-            Dispatch::counted(bench, &buffer, 0, 12).run(bench)
+            BenchDispatch::counted(bench, &buffer, 0, 12).run(bench)
         },
     ),
     case(
         "Dispatches",
         "unknown flags",
         "command_buffer.h: seven are defined, and what is then is open",
-        |bench| Dispatch { flags: 1 << 40, ..Dispatch::of(bench) }.run(bench),
+        |bench| BenchDispatch { flags: 1 << 40, ..BenchDispatch::of(bench) }.run(bench),
     ),
     case(
         "Executables",

@@ -2,7 +2,7 @@
 
 //! The expected bytes of a world, by plain arithmetic.
 
-use super::plan::{Collective, Event, Item, Place, What, World};
+use super::plan::{Collective, Event, Item, NamedRange, What, World};
 use crate::rig::*;
 use hal_sys as sys;
 
@@ -86,11 +86,11 @@ fn got(one: &Collective, sent: &[Vec<u8>], rank: usize) -> Vec<u8> {
 /// The bytes of every buffer of every device.
 pub(super) type Bytes = Vec<Vec<Vec<u8>>>;
 
-fn read(buffers: &[Vec<u8>], place: &Place) -> Vec<u8> {
+fn read(buffers: &[Vec<u8>], place: &NamedRange) -> Vec<u8> {
     buffers[place.buffer][place.offset..][..place.length].to_vec()
 }
 
-fn write(buffers: &mut [Vec<u8>], place: &Place, bytes: &[u8]) {
+fn write(buffers: &mut [Vec<u8>], place: &NamedRange, bytes: &[u8]) {
     buffers[place.buffer][place.offset..][..place.length].copy_from_slice(bytes);
 }
 

@@ -42,7 +42,7 @@ impl Group {
 }
 
 /// A split of a group: the color and key of each rank, and the group of each color.
-pub(super) struct Split {
+pub(super) struct GroupSplit {
     pub(super) of: usize,
     pub(super) calls: Vec<(i32, i32)>,
     pub(super) parts: Vec<(i32, usize)>,
@@ -92,7 +92,7 @@ impl Collective {
 
 /// A range of a buffer in a command, and how the command names it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct NamedRange {
     pub(super) buffer: usize,
     pub(super) offset: usize,
     pub(super) length: usize,
@@ -105,22 +105,22 @@ pub(super) struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
     Fill {
-        target: Place,
+        target: NamedRange,
         pattern: [u8; 4],
     },
     Copy {
-        source: Place,
-        target: Place,
+        source: NamedRange,
+        target: NamedRange,
     },
     Update {
-        target: Place,
+        target: NamedRange,
         byte: u8,
     },
     /// A collective of the event.
     Collective {
         number: usize,
-        send: Option<Place>,
-        recv: Option<Place>,
+        send: Option<NamedRange>,
+        recv: Option<NamedRange>,
     },
 }
 
@@ -194,7 +194,7 @@ impl Event {
 
 /// The failure in a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum WorldFault {
     None,
     /// The host's signal for a device in an event fails.
     Gate {
@@ -227,10 +227,10 @@ pub(super) struct World {
     pub(super) uris: Vec<String>,
     pub(super) groups: Vec<Group>,
     pub(super) created: usize,
-    pub(super) splits: Vec<Split>,
+    pub(super) splits: Vec<GroupSplit>,
     pub(super) memory: Vec<Vec<Memory>>,
     pub(super) events: Vec<Event>,
-    pub(super) fault: Fault,
+    pub(super) fault: WorldFault,
 }
 
 impl World {
@@ -257,7 +257,7 @@ impl World {
             splits,
             memory,
             events: Vec::new(),
-            fault: Fault::None,
+            fault: WorldFault::None,
         };
         for number in 0..random.between(3, 9) {
             let event = world.draw_event(&mut random, number);
@@ -268,7 +268,7 @@ impl World {
         if faulty {
             world.fault = world.draw_fault(&mut random, count);
             match world.fault {
-                Fault::Device { device } => {
+                WorldFault::Device { device } => {
                     let (job, kind) = (
                         random.between(8, 40),
                         random.pick(&["lose", "lose", "fail:copy", "fail:fill", "panic"]),
@@ -278,7 +278,7 @@ impl World {
                     let (queues, heaps) = (random.between(1, 3), random.between(1, 2));
                     uris[device] = format!("mock://?queues={queues}&heaps={heaps}{room}&fault={kind}:{job}");
                 }
-                Fault::Absent { .. } | Fault::Released { .. } => timeout = "0.5",
+                WorldFault::Absent { .. } | WorldFault::Released { .. } => timeout = "0.5",
                 _ => {}
             }
         }
@@ -370,26 +370,26 @@ impl World {
         }
     }
 
-    fn draw_fault(&self, random: &mut Random, count: usize) -> Fault {
+    fn draw_fault(&self, random: &mut Random, count: usize) -> WorldFault {
         let (event, device) = (random.below(self.events.len()), random.below(count));
         let script = random.below(self.events[event].scripts.len());
         let of_event = self.events[event].scripts[script].device;
         match random.below(5) {
-            0 => Fault::Gate { event, device: of_event },
+            0 => WorldFault::Gate { event, device: of_event },
             1 => {
                 let with_peers =
                     |(_, event): &(usize, &Event)| event.collectives.iter().any(|one| self.needs_all(one));
                 match self.events.iter().enumerate().find(with_peers) {
                     Some((event, found)) => {
                         let group = found.collectives.iter().find(|one| self.needs_all(one)).unwrap().group;
-                        Fault::Misfit { event, device: self.groups[group].members[0] }
+                        WorldFault::Misfit { event, device: self.groups[group].members[0] }
                     }
-                    None => Fault::None,
+                    None => WorldFault::None,
                 }
             }
-            2 => Fault::Device { device },
-            3 => Fault::Absent { event, device: of_event },
-            _ => Fault::Released { device, after: random.below(self.events.len() + 1) },
+            2 => WorldFault::Device { device },
+            3 => WorldFault::Absent { event, device: of_event },
+            _ => WorldFault::Released { device, after: random.below(self.events.len() + 1) },
         }
     }
 
@@ -399,7 +399,7 @@ impl World {
     }
 }
 
-fn draw_groups(random: &mut Random, count: usize) -> (Vec<Group>, usize, Vec<Split>) {
+fn draw_groups(random: &mut Random, count: usize) -> (Vec<Group>, usize, Vec<GroupSplit>) {
     let mut groups = Vec::new();
     for _ in 0..random.between(1, 3) {
         let mut members: Vec<usize> = (0..count).collect();
@@ -429,12 +429,12 @@ fn draw_groups(random: &mut Random, count: usize) -> (Vec<Group>, usize, Vec<Spl
                 groups.push(Group { members: of_color.iter().map(|&(_, rank)| members[rank]).collect() });
             }
         }
-        splits.push(Split { of, calls, parts });
+        splits.push(GroupSplit { of, calls, parts });
     }
     (groups, created, splits)
 }
 
-fn draw_place(random: &mut Random, buffer: usize, length: usize, aligned: bool) -> Place {
+fn draw_place(random: &mut Random, buffer: usize, length: usize, aligned: bool) -> NamedRange {
     let room = LENGTH - length;
     let mut offset = random.below(room + 1);
     if aligned {
@@ -443,11 +443,11 @@ fn draw_place(random: &mut Random, buffer: usize, length: usize, aligned: bool) 
     named_place(random, buffer, offset, length)
 }
 
-fn named_place(random: &mut Random, buffer: usize, offset: usize, length: usize) -> Place {
+fn named_place(random: &mut Random, buffer: usize, offset: usize, length: usize) -> NamedRange {
     let rest = LENGTH - offset - length;
     let named = length + if random.one_in(3) { random.below(rest + 1) } else { 0 };
     let slot = random.one_in(3).then(|| random.below(offset + 1) & !3);
-    Place { buffer, offset, length, named, slot }
+    NamedRange { buffer, offset, length, named, slot }
 }
 
 fn draw_locals(random: &mut Random, items: &mut Vec<What>, some: bool) {
@@ -456,7 +456,7 @@ fn draw_locals(random: &mut Random, items: &mut Vec<What>, some: bool) {
         let [first, second] = [random.below(BUFFERS), random.between(1, BUFFERS - 1)];
         let place = |random: &mut Random, buffer| {
             let place = draw_place(random, buffer, length, true);
-            Place { named: length, ..place }
+            NamedRange { named: length, ..place }
         };
         items.push(match random.below(3) {
             0 => What::Fill { target: place(random, first), pattern: (random.next() as u32).to_le_bytes() },

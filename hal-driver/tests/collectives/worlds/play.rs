@@ -81,20 +81,20 @@ fn executions(world: &World) -> Vec<Execution> {
 /// The executions that may fail: those with the fault, those that wait for them, and all of every group of theirs.
 fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
     let is_root = |one: &Execution| match world.fault {
-        Fault::None => false,
-        Fault::Gate { event, device } | Fault::Misfit { event, device } => {
+        WorldFault::None => false,
+        WorldFault::Gate { event, device } | WorldFault::Misfit { event, device } => {
             (one.event, one.device) == (event, device)
         }
-        Fault::Device { device } => {
+        WorldFault::Device { device } => {
             // Also through its memory.
             let owns = |(buffer, _): &(usize, bool)| world.memory[one.device][*buffer].owner == device;
             one.device == device || one.uses.iter().any(owns)
         }
-        Fault::Released { device, .. } => {
+        WorldFault::Released { device, .. } => {
             let owns = |(buffer, _): &(usize, bool)| world.memory[one.device][*buffer].owner == device;
             one.device == device || one.uses.iter().any(owns)
         }
-        Fault::Absent { event, device } => one.device == device && one.event >= event,
+        WorldFault::Absent { event, device } => one.device == device && one.event >= event,
     };
     let mut may: Vec<bool> = executions.iter().map(is_root).collect();
     let mut groups: BTreeSet<usize> = BTreeSet::new();
@@ -116,7 +116,9 @@ fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
 
 /// True if an execution must fail: it has the fault, or is its peer.
 fn must_fail(world: &World, one: &Execution) -> bool {
-    let (Fault::Gate { event, device } | Fault::Misfit { event, device }) = world.fault else { return false };
+    let (WorldFault::Gate { event, device } | WorldFault::Misfit { event, device }) = world.fault else {
+        return false;
+    };
     let here = &world.events[event];
     let is_shared = |group: &usize| {
         let of_group = |one: &&Collective| one.group == *group && world.needs_all(one);
@@ -137,7 +139,7 @@ struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    fn reference(&mut self, place: &Place) -> sys::iree_hal_buffer_ref_t {
+    fn reference(&mut self, place: &NamedRange) -> sys::iree_hal_buffer_ref_t {
         let buffer = self.memory[place.buffer].0;
         let Some(begin) = place.slot else {
             let (offset, length) = (place.offset, place.named);
@@ -197,7 +199,7 @@ impl Recorder<'_> {
                 let reduction = if reduces { REDUCTIONS[one.reduction as usize] } else { 0 };
                 let element = &ELEMENTS[if misfit { one.element ^ 1 } else { one.element }];
                 let op = packed(kind, reduction, element.code);
-                let mut reference = |place: &Option<Place>| {
+                let mut reference = |place: &Option<NamedRange>| {
                     place.as_ref().map(|place| self.reference(place)).unwrap_or_default()
                 };
                 let (send, recv) = (reference(send), reference(recv));
@@ -214,7 +216,7 @@ impl Recorder<'_> {
 }
 
 /// A running world.
-struct Play<'a> {
+struct RunningWorld<'a> {
     world: &'a World,
     executions: Vec<Execution>,
     /// The program's references. One may be released before the end.
@@ -229,7 +231,7 @@ struct Play<'a> {
     begin: Instant,
 }
 
-impl Play<'_> {
+impl RunningWorld<'_> {
     fn record(
         &self,
         device: &Device,
@@ -239,7 +241,7 @@ impl Play<'_> {
     ) -> Result<(Commands, Bindings)> {
         let (world, of) = (self.world, &self.world.events[event]);
         let script = of.script_of(number).unwrap();
-        let misfit = world.fault == Fault::Misfit { event, device: number };
+        let misfit = world.fault == WorldFault::Misfit { event, device: number };
         let slots = script.items.iter().map(|item| match &item.what {
             What::Fill { target, .. } | What::Update { target, .. } => usize::from(target.slot.is_some()),
             What::Copy { source, target } => {
@@ -285,7 +287,7 @@ impl Play<'_> {
             if (one.device, event.thread) != (number, thread) {
                 continue;
             }
-            if let Fault::Absent { event, device } = self.world.fault
+            if let WorldFault::Absent { event, device } = self.world.fault
                 && device == number
                 && one.event >= event
             {
@@ -344,7 +346,7 @@ impl Play<'_> {
 
     /// Counts a submission, and releases the device when its count is reached.
     fn release_in_time(&self, number: usize) {
-        let Fault::Released { device, after } = self.world.fault else { return };
+        let WorldFault::Released { device, after } = self.world.fault else { return };
         if device == number && self.submitted.fetch_add(1, Ordering::SeqCst) >= after {
             self.is_gone.store(true, Ordering::SeqCst);
             let gone = self.devices[device].lock().unwrap().take();
@@ -353,7 +355,7 @@ impl Play<'_> {
     }
 
     fn is_released(&self, number: usize) -> bool {
-        matches!(self.world.fault, Fault::Released { device, .. } if device == number)
+        matches!(self.world.fault, WorldFault::Released { device, .. } if device == number)
             && self.is_gone.load(Ordering::SeqCst)
     }
 
@@ -368,7 +370,7 @@ impl Play<'_> {
             let due = self.begin + Duration::from_millis(delay(place));
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let (event, device) = *place;
-            if self.world.fault == (Fault::Gate { event, device }) {
+            if self.world.fault == (WorldFault::Gate { event, device }) {
                 gate.fail(Code::DataLoss, ON_FIRE);
             } else {
                 gate.signal(1).unwrap();
@@ -536,12 +538,13 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
         let done: Vec<Semaphore> = executions.iter().map(|one| devices[one.device].semaphore(0)).collect();
         let gated = world.events.iter().enumerate().flat_map(|(number, event)| {
             let has_gate = move |script: &&Script| {
-                script.gate.is_some() || world.fault == (Fault::Gate { event: number, device: script.device })
+                script.gate.is_some()
+                    || world.fault == (WorldFault::Gate { event: number, device: script.device })
             };
             event.scripts.iter().filter(has_gate).map(move |script| (number, script.device))
         });
         let gates = gated.map(|place| (place, devices[random.below(devices.len())].semaphore(0))).collect();
-        let play = Play {
+        let play = RunningWorld {
             world,
             executions,
             devices: devices.into_iter().map(|device| Mutex::new(Some(device))).collect(),
@@ -579,7 +582,7 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
             }
             scope.spawn(move || {
                 submitting.into_iter().for_each(|thread| thread.join().unwrap());
-                if matches!(play.world.fault, Fault::Absent { .. }) {
+                if matches!(play.world.fault, WorldFault::Absent { .. }) {
                     std::thread::sleep(Duration::from_millis(700));
                     for &index in &*play.absent.lock().unwrap() {
                         play.done[index].fail(Code::Aborted, NEVER_CAME);
@@ -595,7 +598,7 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
     tally.worlds += 1;
 }
 
-fn fail_all(play: &Play<'_>, number: usize, thread: usize) {
+fn fail_all(play: &RunningWorld<'_>, number: usize, thread: usize) {
     for (index, one) in play.executions.iter().enumerate() {
         if (one.device, play.world.events[one.event].thread) == (number, thread) {
             play.done[index].fail(Code::Aborted, NEVER_CAME);
@@ -604,7 +607,7 @@ fn fail_all(play: &Play<'_>, number: usize, thread: usize) {
 }
 
 fn judge(
-    play: &Play<'_>,
+    play: &RunningWorld<'_>,
     outcomes: &[Result],
     canaries: &BTreeMap<(usize, usize), u8>,
     bytes: &mut Bytes,
@@ -666,12 +669,12 @@ fn judge(
 /// Checks that a failure names its cause.
 fn explain(world: &World, error: &Error, at: &str) {
     let causes: &[&str] = match world.fault {
-        Fault::None => &[],
-        Fault::Gate { .. } => &[ON_FIRE],
-        Fault::Misfit { .. } => &["is not the same for all"],
-        Fault::Device { .. } => &["as fault=", "panic"],
-        Fault::Absent { .. } => &["(collective_timeout)", NEVER_CAME],
-        Fault::Released { .. } => &[
+        WorldFault::None => &[],
+        WorldFault::Gate { .. } => &[ON_FIRE],
+        WorldFault::Misfit { .. } => &["is not the same for all"],
+        WorldFault::Device { .. } => &["as fault=", "panic"],
+        WorldFault::Absent { .. } => &["(collective_timeout)", NEVER_CAME],
+        WorldFault::Released { .. } => &[
             "its device was released",
             "shut down",
             "device was released",
@@ -684,8 +687,8 @@ fn explain(world: &World, error: &Error, at: &str) {
 }
 
 /// Releases everything, in any order.
-fn tear_down(play: Play<'_>, random: &mut Random) {
-    let Play { devices, memory, done, gates, .. } = play;
+fn tear_down(play: RunningWorld<'_>, random: &mut Random) {
+    let RunningWorld { devices, memory, done, gates, .. } = play;
     let mut all: Vec<Box<dyn FnOnce()>> = Vec::new();
     for device in devices {
         all.push(Box::new(move || {
