@@ -15,7 +15,7 @@ import tempfile
 import time
 
 import numpy as np
-from rig import COMPILER, LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, note, text
+from rig import COMPILER, FLAGS, LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, note, text
 
 DOCUMENTATION = pathlib.Path(__file__).parents[1] / "docs/collectives.md"
 
@@ -101,9 +101,6 @@ def permute(shape, pairs):
 """
 
 
-# No MPI is here: nothing runs in several processes.
-ALONE = "HAL_DEMO_ALONE" in os.environ
-
 FOUR = [[1, 2], [3, 4], [5, 6], [7, 8]]
 HALVES = [[[1], [2]], [[3], [4]], [[5], [6]], [[7], [8]]]
 TWO = [[1, 2, 3, 4], [5, 6, 7, 8]]
@@ -170,7 +167,7 @@ def case(number, name, source, given, expected):
 
 def attempt_job(model, device, body):
     """Does one thing that runs in several processes, unless no MPI is here."""
-    if not ALONE:
+    if not FLAGS.without_mpi:
         attempt(model, device, body)
 
 

@@ -2,12 +2,11 @@
 
 """Compiles the sample models, runs them on each device, and checks every result against numpy.
 
-Started by `cargo xtask demo`, which says in the environment where things are. The expected values are computed here,
+Started by `cargo xtask demo`. The expected values are computed here,
 in another language and by other code than what runs on the device.
 """
 
 import json
-import os
 import struct
 import sys
 
@@ -16,7 +15,7 @@ import networks
 import numpy as np
 import sharded
 import training
-from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, QUICK, RISCV32, RISCV32_PLAIN, SLOW_TILES, SUPERVISOR, TILES, TOOLS, VMVX
+from rig import CARDS, DEVICES, EXAMPLES, FLAGS, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, RISCV32, RISCV32_PLAIN, SLOW_TILES, SUPERVISOR, TARGET, TILES, TOOLS, VMVX
 from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
 
 def random(*shapes, scale=1.0):
@@ -130,7 +129,7 @@ def main():
     plain = compile_model(EXAMPLES / "two_functions.mlir", "two_functions_sync", LOCAL + LLVM_CPU)
 
     def embedded():
-        took = run([os.environ["HAL_RUST_EXAMPLE"], plain])
+        took = run([TARGET / "debug/examples/embed", plain])
         note("Rust program", "mock", "0.0e+00", took, True)
 
     attempt("Rust program", "mock", embedded)
@@ -151,7 +150,7 @@ def main():
 
         attempt("three devices", " ".join(devices), across)
 
-    if not QUICK:
+    if not FLAGS.quick:
         networks.run_all()
     return 1 if summary() else 0
 

@@ -2,7 +2,7 @@
 
 """Records what models do on one device, and replays it on the others: with IREE's own recorder and replay.
 
-Started by `cargo xtask demo --replay`, which says in the environment where things are. A replay asks a device for all that was
+Started by `cargo xtask demo --replay`. A replay asks a device for all that was
 asked of the recorded one, in the same order. What it computes is not compared: IREE's replay does not know it.
 """
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""What compiles a model, runs it on a device, and notes what came of it.
+"""Compiles a model, runs it on a device, and notes the result.
 
-Where things are stands in the environment, from `cargo xtask demo`.
+`cargo xtask demo` builds what this uses, in cargo's target folder, and starts the scripts with the flags below.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -15,11 +16,21 @@ import time
 
 import numpy as np
 
-MODELS = pathlib.Path(__file__).parent / "models"
-TOOLS = pathlib.Path(os.environ["HAL_TOOLS"])
-OUT = pathlib.Path(os.environ["HAL_DEMO_DIR"])
-COMPILER = os.environ["HAL_IREE_COMPILE"]
-EXAMPLES = pathlib.Path(os.environ["HAL_EXAMPLES"])
+ROOT = pathlib.Path(__file__).parents[1]
+MODELS = ROOT / "demo/models"
+EXAMPLES = ROOT / "hal-driver/examples"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+TOOLS = TARGET / "iree/tools"
+OUT = TARGET / "iree/demo"
+COMPILER = TARGET / "python/bin/iree-compile"
+
+flags = argparse.ArgumentParser()
+flags.add_argument("--device", action="append", default=[], help="run on this device in place of the drivers' own")
+flags.add_argument("--supervisor", help="show programs the nodes of emulated cards, by this supervisor")
+flags.add_argument("--quick", action="store_true", help="leave out the trained networks")
+flags.add_argument("--without-mpi", action="store_true", help="leave out jobs of several processes")
+# A module of this folder may be imported by a program with flags of its own.
+FLAGS, _ = flags.parse_known_args()
 
 LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
 VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
@@ -30,7 +41,7 @@ RISCV32 = (pathlib.Path(__file__).parent / "riscv32.flags").read_text().split()
 RISCV32_PLAIN = [flag.replace("+m,+f,+zba,+zbb", "+m,+f") for flag in RISCV32]
 
 # Where each model runs. The local driver of IREE's own is here so that a reader sees the same model beside it.
-GIVEN = os.environ.get("HAL_DEMO_DEVICES", "").split()
+GIVEN = FLAGS.device
 DEVICES = [*GIVEN, "local-task"] if GIVEN else [
     "mock",
     "mock://0?queues=4&workers=2&latency=20us",
@@ -40,11 +51,7 @@ DEVICES = [*GIVEN, "local-task"] if GIVEN else [
     "local-task",
 ]
 
-# What shows a program the nodes of emulated cards, if they are to be used through nodes.
-SUPERVISOR = os.environ.get("HAL_SUPERVISOR")
-
-# Whether the networks of other people's are left out.
-QUICK = "HAL_DEMO_QUICK" in os.environ
+SUPERVISOR = FLAGS.supervisor
 EMULATED = re.compile(r"(gaudi|qaic)://emulated(?:/(\d+))?(\?\S*)?")
 if SUPERVISOR:
     DEVICES = [device for device in DEVICES if EMULATED.match(device)]
@@ -72,7 +79,7 @@ def compile_model(source, name, flags):
     if fresh and stamp.is_file() and stamp.read_text() == wanted:
         return target
     print(f"compiling {name}", flush=True)
-    done = subprocess.run([COMPILER, *flags, str(source), "-o", str(target)], capture_output=True, text=True)
+    done = subprocess.run([str(COMPILER), *flags, str(source), "-o", str(target)], capture_output=True, text=True)
     if done.returncode != 0:
         target.unlink(missing_ok=True)
         raise Failed(f"iree-compile could not compile {source}:\n{done.stderr}")

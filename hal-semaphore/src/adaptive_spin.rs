@@ -79,6 +79,8 @@ impl AdaptiveSpin {
     }
 
     /// Whether to spin now. If so, the caller calls [`spin`](Self::spin); for places that prepare for it.
+    // Speed alone: a thread that does not spin sleeps at once.
+    #[cfg_attr(mutants, mutants::skip)]
     pub fn take_turn(&self) -> bool {
         !cfg!(any(loom, shuttle)) && has_several_processors() && self.next_turn(&PREEMPTIONS, now)
     }
@@ -216,6 +218,8 @@ impl Preemptions {
 
 /// Whether another thread of the process can run while one spins, on the processors that the process is limited
 /// to.
+// Speed alone: a single processor spins in vain, several sleep at once.
+#[cfg_attr(mutants, mutants::skip)]
 fn has_several_processors() -> bool {
     static SEVERAL: OnceLock<bool> = OnceLock::new();
     *SEVERAL.get_or_init(|| std::thread::available_parallelism().is_ok_and(|count| count.get() > 1))

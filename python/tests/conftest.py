@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-COMPILER = os.environ.get("HAL_IREE_COMPILE", ROOT / "target/python/bin/iree-compile")
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+COMPILER = TARGET / "python/bin/iree-compile"
 MODELS = ROOT / "demo/models"
 EXAMPLES = ROOT / "hal-driver/examples"
 HERE = pathlib.Path(__file__).parent

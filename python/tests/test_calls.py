@@ -3,7 +3,6 @@
 """Calls under way, on threads, and that fail; profiles."""
 
 import asyncio
-import os
 import pathlib
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import time
 import iree_hal
 import numpy as np
 import pytest
-from conftest import EXAMPLES, LOCAL, RISCV32, ROOT
+from conftest import EXAMPLES, LOCAL, RISCV32, TARGET
 
 SLOW = "mock://0?latency=200ms"
 
@@ -205,7 +204,7 @@ def test_profile_is_what_irees_own_tool_reads(two, tmp_path):
     with device.profile(path):
         module.square(np.ones(1024, np.float32))
     assert path.stat().st_size > 500
-    tool = pathlib.Path(os.environ.get("HAL_TOOLS", ROOT / "target/iree/tools")) / "iree-profile"
+    tool = TARGET / "iree/tools/iree-profile"
     result = subprocess.run([tool, "summary", path], capture_output=True, text=True)
     assert result.returncode == 0 and "dispatch" in result.stdout, result.stdout + result.stderr
     with pytest.raises(iree_hal.Error), device.profile(path), device.profile(tmp_path / "second.ireeprof"):

@@ -2,14 +2,13 @@
 
 """Models on each device give the bits that IREE's own package gives on local-task."""
 
-import os
 import subprocess
 
 import iree.runtime as rt
 import iree_hal
 import numpy as np
 import pytest
-from conftest import COMPILER, EXAMPLES, LLVM_CPU, LOCAL, MODELS, RISCV32, ROOT, VMVX, random, same
+from conftest import LLVM_CPU, LOCAL, MODELS, RISCV32, TARGET, VMVX, random, same
 
 BLOCK = ((32, 64), (64, 64), (64, 64), (64, 64), (64, 64), (64, 256), (256, 64))
 PICTURE = ((1, 16, 16, 3), (3, 3, 3, 8), (8,), (3, 3, 8, 16), (16,), (1024, 10))
@@ -94,18 +93,11 @@ NETWORKS = {
 @pytest.fixture(scope="module")
 def networks():
     """The folder with the compiled networks, which the demo's own code compiles where that has not been done."""
-    folder = ROOT / "target/iree/demo"
+    folder = TARGET / "iree/demo"
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {
-        **os.environ,
-        "HAL_DEMO_DIR": str(folder),
-        "HAL_TOOLS": str(ROOT / "target/iree/tools"),
-        "HAL_EXAMPLES": str(EXAMPLES),
-        "HAL_IREE_COMPILE": str(COMPILER),
-    }
-    python = os.environ.get("HAL_PYTHON", ROOT / "target/python/bin/python")
     command = "import networks\nfor network in networks.NETWORKS: network.compile()"
-    done = subprocess.run([python, "-c", command], cwd=MODELS.parent, env=environment, capture_output=True, text=True)
+    python = TARGET / "python/bin/python"
+    done = subprocess.run([python, "-c", command], cwd=MODELS.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -39,7 +39,7 @@ pub(crate) fn run() -> Result<bool> {
     let unmoved = workspace::target().and_then(|target| setup::ensure_unmoved(&target));
     let space = workspace::target().ok().and_then(|target| free_gigabytes(&target));
     let brought = brought(writable.is_ok(), unmoved.is_ok(), space);
-    let items = [rust(), c_and_python(), brought, optional()].into_iter().flatten().collect::<Vec<_>>();
+    let items = [compilers(), brought, optional()].into_iter().flatten().collect::<Vec<_>>();
     println!("{:<12}{:<44}{:<10}what to do", "item", "found", "needed");
     let mut complete = true;
     for item in &items {
@@ -54,80 +54,63 @@ pub(crate) fn run() -> Result<bool> {
     Ok(complete)
 }
 
-/// The compiler and what comes with it.
-fn rust() -> Vec<Item> {
-    vec![
-        Item {
-            found: version("rustc", &["--version"]).filter(|found| at_least(found, oldest_rust())),
-            needed: env!("CARGO_PKG_RUST_VERSION"),
-            ..required("rustc", "rustup update stable")
-        },
-        Item {
-            found: version("cargo", &["fmt", "--version"]),
-            ..required("rustfmt", "rustup component add rustfmt")
-        },
-        Item {
-            found: version("cargo", &["clippy", "--version"]),
-            ..required("clippy", "rustup component add clippy")
-        },
-    ]
+/// Something that nothing goes without.
+fn required(name: &'static str, found: Option<String>, needed: &'static str, advice: &str) -> Item {
+    Item { name, found, needed, advice: advice.to_owned(), purpose: "" }
 }
 
-/// What IREE and its tools are built with.
-fn c_and_python() -> Vec<Item> {
+/// The compilers, and what comes with them.
+fn compilers() -> Vec<Item> {
+    let rustc = version("rustc --version").filter(|found| at_least(found, oldest_rust()));
+    let python = version("python3 --version").filter(|found| at_least(found, (3, 10)));
+    let any = |name, command, advice| required(name, version(command), "any", advice);
     vec![
-        Item {
-            found: version("cc", &["--version"]),
-            ..required("cc", "install gcc, or another C compiler as cc")
-        },
-        Item {
-            found: version("c++", &["--version"]),
-            ..required("c++", "install g++, or another C++ compiler as c++")
-        },
-        Item {
-            found: version("python3", &["--version"]).filter(|found| at_least(found, (3, 10))),
-            needed: "3.10",
-            ..required("python3", "install Python 3.10 or newer with pip and venv")
-        },
-        Item {
-            found: version("python3", &["-m", "pip", "--version"]),
-            ..required("pip", "install pip (Debian: apt-get install python3-pip)")
-        },
-        Item {
-            // What a virtual environment is made with: Debian has both in a package of their own.
-            found: version("python3", &["-c", "import ensurepip, venv; print('ensurepip, venv')"]),
-            ..required("venv", "install Python's venv module (Debian: apt-get install python3-venv)")
-        },
+        required("rustc", rustc, env!("CARGO_PKG_RUST_VERSION"), "rustup update stable"),
+        any("rustfmt", "cargo fmt --version", "rustup component add rustfmt"),
+        any("clippy", "cargo clippy --version", "rustup component add clippy"),
+        any("cc", "cc --version", "install gcc, or another C compiler as cc"),
+        any("c++", "c++ --version", "install g++, or another C++ compiler as c++"),
+        required("python3", python, "3.10", "install Python 3.10 or newer with pip and venv"),
+        any("pip", "python3 -m pip --version", "install pip (Debian: apt-get install python3-pip)"),
+        // A virtual environment is made with it: Debian has both in a package of their own.
+        any(
+            "venv",
+            "python3 -m ensurepip --version",
+            "install Python's venv module (Debian: apt-get install python3-venv)",
+        ),
     ]
 }
 
 /// What `setup` and other people's packages bring, and where it goes.
 fn brought(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
+    let is_installed = setup::installed();
+    let tools = (is_installed && unmoved).then(|| "in the target folder".into());
+    let space = space.filter(|free| is_installed || *free >= DISK).map(|free| format!("{free} GB free"));
     vec![
         Item {
-            found: (setup::installed() && unmoved).then(|| "in the target folder".into()),
-            needed: "3.13.0",
             purpose: "everything but cargo xtask setup, which brings them: cargo build too",
-            ..required("IREE tools", "cargo xtask setup")
+            ..required("IREE tools", tools, "3.13.0", "cargo xtask setup")
         },
+        required(
+            "target",
+            writable.then(|| "writable".into()),
+            "any",
+            "make the target folder writable, or set CARGO_TARGET_DIR",
+        ),
+        required(
+            "disk space",
+            space,
+            "8 GB",
+            "free some space where target is, or set CARGO_TARGET_DIR (what is built there: cargo clean)",
+        ),
         Item {
-            found: writable.then(|| "writable".into()),
-            ..required("target", "make the target folder writable, or set CARGO_TARGET_DIR")
-        },
-        Item {
-            found: space
-                .filter(|free| setup::installed() || *free >= DISK)
-                .map(|free| format!("{free} GB free")),
-            needed: "8 GB",
-            ..required(
-                "disk space",
-                "free some space where target is, or set CARGO_TARGET_DIR (what is built there: cargo clean)",
-            )
-        },
-        Item {
-            found: version("cargo", &["deny", "--version"]),
             purpose: "the steps deny and advisories of cargo xtask test",
-            ..required("cargo-deny", "cargo install --locked cargo-deny")
+            ..required(
+                "cargo-deny",
+                version("cargo deny --version"),
+                "any",
+                "cargo install --locked cargo-deny",
+            )
         },
     ]
 }
@@ -135,10 +118,8 @@ fn brought(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
 /// Packages of the system that only some commands need.
 fn optional() -> Vec<Item> {
     let item = |package: &packages::Package| Item {
-        found: (package.is_here)().then(|| "installed".into()),
-        advice: package.advice(),
         purpose: package.purpose,
-        ..required(package.name, "")
+        ..required(package.name, (package.is_here)().then(|| "installed".into()), "any", &package.advice())
     };
     packages::PACKAGES.iter().map(item).collect()
 }
@@ -164,14 +145,11 @@ fn available(text: &str) -> Option<u64> {
     Some(kilobytes / 1_000_000)
 }
 
-fn required(name: &'static str, advice: &str) -> Item {
-    Item { name, found: None, needed: "any", advice: advice.to_owned(), purpose: "" }
-}
-
-/// The first line of what a program says of its version.
-fn version(program: &str, arguments: &[&str]) -> Option<String> {
-    let output =
-        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+/// The first line that a command prints, which names a version.
+fn version(command: &str) -> Option<String> {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next()?).args(words).output().ok();
+    let output = output.filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned();
     Some(text.chars().take(42).collect())
 }
@@ -192,14 +170,14 @@ mod tests {
     /// What setup brings, and what only some commands need, is not called optional: who lacks it is told what for.
     #[test]
     fn what_is_missing_says_what_cannot_be_done_without_it() {
-        let lines = Item { purpose: "cargo xtask cts", ..required("googletest", "install it") }.lines();
+        let gone = |purpose| Item { purpose, ..required("googletest", None, "any", "install it") };
+        let lines = gone("cargo xtask cts").lines();
         assert!(
             lines.contains("missing ") && lines.ends_with("install it\n            for cargo xtask cts\n"),
             "{lines}"
         );
-        assert!(required("cc", "install it").lines().contains("MISSING"));
-        let here =
-            Item { found: Some("1.2".into()), purpose: "cargo xtask cts", ..required("googletest", "") };
+        assert!(gone("").lines().contains("MISSING"));
+        let here = Item { found: Some("1.2".into()), ..gone("cargo xtask cts") };
         assert_eq!(here.lines().lines().count(), 1);
         let named: Vec<&str> = optional().iter().map(|item| item.name).collect();
         assert_eq!(named, ["googletest", "MPI", "valgrind"]);

@@ -70,69 +70,26 @@ impl Variant<'_> {
     }
 }
 
+/// A device of ours, which can do everything.
+const fn variant(name: &'static str, uri: &'static str, formats: &'static str) -> Variant<'static> {
+    Variant { name, uri, unsupported: "", skips: Some(0), formats }
+}
+
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
 /// others report in the other two ways; one of them has everything besides that a card has: memory that the host cannot map,
 /// native events, and little room.
 const VARIANTS: [Variant<'static>; 11] = [
-    Variant { name: "mock", uri: "mock", unsupported: "", skips: Some(0), formats: "" },
-    Variant {
-        name: "mock/held",
-        uri: "mock://0?waits=none&queues=3",
-        unsupported: "",
-        skips: Some(0),
-        formats: "",
-    },
-    Variant {
-        name: "mock/polled",
-        uri: "mock://0?completion=poll&heaps=2&waits=events&depth=4&queues=3",
-        unsupported: "",
-        skips: Some(0),
-        formats: "",
-    },
-    Variant {
-        name: "mock/descriptor",
-        uri: "mock://0?completion=descriptor",
-        unsupported: "",
-        skips: Some(0),
-        formats: "",
-    },
-    Variant {
-        name: "gaudi/gaudi1",
-        uri: "gaudi://emulated?generation=gaudi1",
-        unsupported: "",
-        skips: Some(0),
-        formats: "",
-    },
-    Variant {
-        name: "gaudi/gaudi2",
-        uri: "gaudi://emulated?generation=gaudi2",
-        unsupported: "",
-        skips: Some(0),
-        formats: "",
-    },
-    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: Some(0), formats: "" },
-    Variant { name: "template", uri: "template", unsupported: "", skips: Some(0), formats: "" },
-    Variant {
-        name: "tenstorrent/p100a",
-        uri: "tenstorrent://emulated?board=p100a",
-        unsupported: "",
-        skips: Some(0),
-        formats: RISC_V,
-    },
-    Variant {
-        name: "tenstorrent/p150",
-        uri: "tenstorrent://emulated?board=p150",
-        unsupported: "",
-        skips: Some(0),
-        formats: RISC_V,
-    },
-    Variant {
-        name: "tenstorrent/n150",
-        uri: "tenstorrent://emulated?board=n150",
-        unsupported: "",
-        skips: Some(0),
-        formats: PLAIN_RISC_V,
-    },
+    variant("mock", "mock", ""),
+    variant("mock/held", "mock://0?waits=none&queues=3", ""),
+    variant("mock/polled", "mock://0?completion=poll&heaps=2&waits=events&depth=4&queues=3", ""),
+    variant("mock/descriptor", "mock://0?completion=descriptor", ""),
+    variant("gaudi/gaudi1", "gaudi://emulated?generation=gaudi1", ""),
+    variant("gaudi/gaudi2", "gaudi://emulated?generation=gaudi2", ""),
+    variant("qaic", "qaic://emulated", ""),
+    variant("template", "template", ""),
+    variant("tenstorrent/p100a", "tenstorrent://emulated?board=p100a", RISC_V),
+    variant("tenstorrent/p150", "tenstorrent://emulated?board=p150", RISC_V),
+    variant("tenstorrent/n150", "tenstorrent://emulated?board=n150", PLAIN_RISC_V),
 ];
 
 /// What the cores of a Tensix tile run, compiled for as much as they can and for as little as they must.

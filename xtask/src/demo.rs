@@ -57,19 +57,16 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     let mut demo = script(&tree, "demo.py")?;
     if options.nodes {
-        demo.env("HAL_SUPERVISOR", with::supervisor()?);
+        demo.arg("--supervisor").arg(with::supervisor()?);
     }
     if options.quick {
-        demo.env("HAL_DEMO_QUICK", "1");
+        demo.arg("--quick");
     }
     if alone {
-        demo.env("HAL_DEMO_ALONE", "1");
+        demo.arg("--without-mpi");
     }
-    let status = demo
-        .env("HAL_DEMO_DEVICES", options.plugin.driver.join(" "))
-        .env("HAL_RUST_EXAMPLE", workspace::target()?.join("debug/examples/embed"))
-        .status()
-        .context("starting the demo")?;
+    demo.args(options.plugin.driver.iter().flat_map(|driver| ["--device", driver]));
+    let status = demo.status().context("starting the demo")?;
     Ok(status.success())
 }
 
@@ -80,16 +77,11 @@ fn replay() -> Result<bool> {
     Ok(status.success())
 }
 
-/// A script of the demo's folder, told where things are.
+/// A script of the demo's folder.
 fn script(tree: &Tree, name: &str) -> Result<Command> {
-    let root = workspace::root()?;
     let mut command = Command::new(tree.python().program("python"));
-    command
-        .arg(root.join("demo").join(name))
-        .env("HAL_TOOLS", tree.folder().join("tools"))
-        .env("HAL_DEMO_DIR", tree.folder().join("demo"))
-        .env("HAL_IREE_COMPILE", tree.python().program("iree-compile"))
-        .env("HAL_EXAMPLES", root.join("hal-driver/examples"));
+    command.arg(workspace::root()?.join("demo").join(name));
+    command.env("CARGO_TARGET_DIR", std::path::absolute(workspace::target()?)?);
     Ok(command)
 }
 

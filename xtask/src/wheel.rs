@@ -76,9 +76,7 @@ fn test(tree: &Tree, environment: &setup::Python) -> Result<bool> {
         .args(["-m", "pytest", "--quiet", "--import-mode=append", "-p", "no:cacheprovider", "--rootdir"])
         .args([root.clone(), root.join("python/tests"), root.join("demo/tests")])
         .current_dir(tree.folder())
-        .env("HAL_IREE_COMPILE", tree.python().program("iree-compile"))
-        .env("HAL_TOOLS", tree.folder().join("tools"))
-        .env("HAL_PYTHON", tree.python().program("python"))
+        .env("CARGO_TARGET_DIR", std::path::absolute(workspace::target()?)?)
         .status()
         .context("starting pytest")?;
     Ok(status.success())

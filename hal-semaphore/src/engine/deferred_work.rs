@@ -151,6 +151,8 @@ impl ThreadState {
     }
 
     #[cold]
+    // Memory alone: a spare more or less.
+    #[cfg_attr(mutants, mutants::skip)]
     fn keep_spare(&self, inner: Box<DeferredWork>) {
         let mut spare = self.spare.borrow_mut();
         if spare.len() < SPARE {

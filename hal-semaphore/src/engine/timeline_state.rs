@@ -407,6 +407,8 @@ impl TimelineState {
     }
 
     /// Removes empty lists if there are many.
+    // A limit of speed: either side of it is as good.
+    #[cfg_attr(mutants, mutants::skip)]
     pub(super) fn prune(&self, state: &mut TimelineInner) {
         state.lists.prune();
         self.count_listeners(state);
@@ -509,6 +511,8 @@ impl TimelineState {
 
     /// Releases memory that a burst has left behind. Returns whether there is more, which the present waits
     /// need.
+    // A limit of memory: either side of it is as good.
+    #[cfg_attr(mutants, mutants::skip)]
     pub(super) fn trim(&self) -> bool {
         let mut state = self.state.lock();
         state.lists.trim();
@@ -588,6 +592,8 @@ impl TimelineInner {
     }
 
     /// Whether the timeline has become large and is not in the engine's list yet.
+    // A limit of memory: either side of it is as good.
+    #[cfg_attr(mutants, mutants::skip)]
     pub(super) fn becomes_large(&mut self) -> bool {
         let large = self.promises.capacity() > LARGE || self.lists.are_large();
         large && !std::mem::replace(&mut self.large, true)
