@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn spinning_in_vain_is_left_out_more_and_more_until_it_pays() {
+    fn spinning_in_vain_is_skipped_more_and_more_until_it_pays() {
         let bench = Bench::new();
         assert_eq!(bench.in_vain(1 + 1 + 3 + 1 + 15 + 1 + 63), 4);
         assert_eq!(bench.in_vain(256 + 1024), 2);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_success_takes_a_small_part_of_what_is_left_out_away() {
+    fn quick_success_reduces_skipped_turns_by_a_small_part() {
         let bench = Bench::new();
         bench.spin.step.store(160, Ordering::Relaxed);
         assert_eq!(bench.spin(1, 0), (true, 1));

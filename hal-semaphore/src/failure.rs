@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_share_their_root_and_lookalikes_do_not() {
+    fn clones_share_their_root_and_equal_failures_do_not() {
         let failure = Failure::new(Code::DataLoss, "bank 3 parity");
         assert!(failure.same_root(&failure.clone()));
         assert!(!failure.same_root(&Failure::new(Code::DataLoss, "bank 3 parity")));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_has_its_words_and_who_panicked() {
+    fn panic_keeps_its_message_and_who_panicked() {
         let failure = Failure::panicked("bank 3", Box::new("parity".to_owned()));
         assert_eq!((failure.code(), failure.origin()), (Code::Internal, Origin::Device));
         assert_eq!(failure.message(), "bank 3 panicked: parity");

@@ -4,8 +4,8 @@
 //!
 //! An accelerator's queue runs work in order and reports its end, at best by an event that is signalled or not.
 //! Programs want a *timeline*: a value that only grows, on which anyone (host thread, queue, another device) may signal
-//! and wait, in either order. This crate connects the two. It blocks operations until each of their waits is reached, or
-//! satisfied by order without the host; hands them to a [`Backend`] in batches; and turns the backend's reports into
+//! and wait, in either order. This crate connects the two. It blocks operations until each of their waits is reached,
+//! or satisfied by order without the host; hands them to a [`Backend`] in batches; and turns the backend's reports into
 //! signals, wake-ups and reclaimed resources.
 //!
 //! It decides nothing by an operating system clock, knows no device and no C ABI, and contains no unsafe code.

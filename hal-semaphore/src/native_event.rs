@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn event_rests_only_after_its_last_holder_let_go() {
+    fn event_is_idle_only_after_its_last_release() {
         let mut pool = EventPool::new();
         assert!(pool.acquire().is_none());
         let (event, _) = pool.add('a');

@@ -91,7 +91,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn late_wake_up_for_an_earlier_turn_does_not_end_a_later_one() {
+    fn late_wake_up_of_an_earlier_generation_does_not_end_a_later_one() {
         let mut pool = NotificationPool::default();
         let first = pool.acquire();
         let late = first.clone();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_one_notification_are_told_apart() {
+    fn generations_of_one_notification_are_distinct() {
         let mut pool = NotificationPool::default();
         let (first, other) = (pool.acquire(), pool.acquire());
         assert!(first.same(&first.clone()) && !first.same(&other));

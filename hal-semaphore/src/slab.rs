@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_that_was_given_back_before_is_used_again() {
+    fn chunk_released_before_is_reused() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..3 * LENGTH).map(|n| slab.insert(n)).collect();
         for key in keys.iter().filter(|key| key.index != 100) {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_given_back_before_go_with_the_last_one_behind_them() {
+    fn released_chunks_are_dropped_with_the_last_one_behind_them() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..3 * LENGTH).map(|n| slab.insert(n)).collect();
         for key in keys.iter().filter(|key| ![0, 2 * CHUNK].contains(&key.index)) {

@@ -142,7 +142,7 @@ mod imp {
         use std::time::Instant;
 
         #[test]
-        fn lock_without_sleepers_is_let_go_at_once() {
+        fn lock_without_sleepers_is_released_without_handover() {
             let mutex = FairMutex::new(());
             mutex.unlock(mutex.lock());
             assert!(!mutex.has_overdue_sleeper(|| u64::MAX));
@@ -151,7 +151,7 @@ mod imp {
         /// Two threads sleep for the lock, one after the other: the time counts from when the first fell
         /// asleep, then from when that one got the lock, and no more when the second has it.
         #[test]
-        fn patience_counts_for_the_thread_that_sleeps_longest() {
+        fn handover_is_due_by_the_thread_that_sleeps_longest() {
             let mutex = FairMutex::new(());
             let look = || (mutex.sleepers.load(Ordering::SeqCst), mutex.since.load(Ordering::SeqCst));
             let sleeps = |count| {

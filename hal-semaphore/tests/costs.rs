@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What must not grow: memory with what has ended, delays with what others do (rules S7, S13).
+//! Bounds of memory after work has ended, and of delays by other work (rules S7, S13).
 //!
-//! A bound is a count of bytes, of operations, or of time on a clock that the test owns, so that a busy machine makes no
-//! difference; the few that need real time are generous and relative to what the machine has just done. The latency of
-//! `submit` beside other threads that submit is left to the benchmark.
+//! A bound is a count of bytes, of operations, or of time on a clock of the test's own, so that a busy machine
+//! makes no difference; the few that need real time are generous, and relative to the speed of the machine. The
+//! benchmark has the latency of `submit` beside other threads that submit.
 #![cfg(not(any(loom, shuttle)))]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/mod.rs"]
-mod common;
 #[path = "common/counting.rs"]
 mod counting;
-#[path = "../benches/engine/delays.rs"]
+#[path = "common/delays.rs"]
 mod delays;
+#[path = "common/fake.rs"]
+mod fake;
 #[path = "common/rig.rs"]
 mod rig;
 
-use common::Seeded;
 use counting::{Counting, counted};
 use delays::Delays;
-use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use fake::Fake;
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
+use hal_semaphore::testing::Seeded;
 use hal_semaphore::*;
 use rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,7 +34,7 @@ static ALLOCATOR: Counting = Counting;
 /// More than any list needs for what is alive, less than any of these tests would leave behind.
 const SLACK: i64 = 64 << 10;
 
-/// Runs something once when it is asked to sleep.
+/// Runs a closure once, at its first sleep.
 struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Clock for Meanwhile {
@@ -69,7 +70,8 @@ fn host_wait_that_fails_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "20,000 waits have left {} bytes", allocated.kept);
 }
 
-/// Operations that are cancelled while their queue is full leave the queue's list, too, however long it stays full (S7).
+/// Operations that are cancelled while their queue is full leave the queue's list, too, however long it stays
+/// full (S7).
 #[test]
 fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
@@ -89,7 +91,7 @@ fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
 
 /// The same for cancelled operations, of a device and of the host, that wait for a semaphore (S7).
 #[test]
-fn cancelled_operation_that_was_held_leaves_nothing_behind() {
+fn cancelled_blocked_operation_leaves_nothing_behind() {
     let rig = Rig::new(2, NativeWaits::Events);
     let never = rig.semaphore();
     let submit_and_cancel = |round: usize| {
@@ -103,9 +105,10 @@ fn cancelled_operation_that_was_held_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
 }
 
-/// The same for one of whose waits one is covered: it hears of failures there, and no longer once it has ended (S7).
+/// The same for one with a wait that is satisfied by order: it listens for a failure there, and no longer once
+/// it has ended (S7).
 #[test]
-fn cancelled_operation_that_was_partly_covered_leaves_nothing_behind() {
+fn cancelled_operation_with_some_ordered_waits_leaves_nothing_behind() {
     let rig = Rig::new(1, NativeWaits::None);
     let [never, coming] = rig.semaphores();
     rig.job(0, &[], &[(&coming, 1)], 1);
@@ -119,8 +122,9 @@ fn cancelled_operation_that_was_partly_covered_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
 }
 
-/// How many bytes rounds leave in which operations of every kind are submitted and cancelled, while one timeline waits for ever and
-/// another one is promised more and more and stands still. Without the operations, what is left is what the promises take.
+/// How many bytes are left by rounds in which operations of every kind are submitted and cancelled, while one
+/// timeline waits forever and another one is promised more and more and does not move. Without the operations,
+/// the rest is the memory of the promises.
 fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool) -> i64 {
     let rig = Rig::new(2, native_waits);
     let [never, coming] = rig.semaphores();
@@ -160,10 +164,11 @@ fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool
     allocated.kept
 }
 
-/// Operations that are cancelled leave as little as if they had never been submitted, whatever had become of their waits by then:
-/// open, covered when they came, covered later by work of their own queue or of another one (S7).
+/// Cancelled operations leave no more memory than if they had never been submitted, in whatever state their
+/// waits were: blocked, or satisfied by order at once or later, by work of their own queue or of another one
+/// (S7).
 #[test]
-fn cancelled_operations_leave_as_little_as_if_they_had_never_been_there() {
+fn cancelled_operations_leave_no_memory_behind() {
     for native_waits in rig::ALL_NATIVE_WAITS {
         let [with, without] = [true, false].map(|is| kept_of_cancelled(native_waits, 1, is));
         assert!(
@@ -173,10 +178,10 @@ fn cancelled_operations_leave_as_little_as_if_they_had_never_been_there() {
     }
 }
 
-/// An operation waits natively and finds no room, again and again. It hears of failures of what it waits for meanwhile, for which
-/// one entry is enough (S7).
+/// An operation waits natively and is refused by a full device, again and again. One entry is enough to listen
+/// for the failure of its wait meanwhile (S7).
 #[test]
-fn operation_that_finds_no_room_again_and_again_leaves_nothing_behind() {
+fn operation_refused_again_and_again_leaves_nothing_behind() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
@@ -196,8 +201,8 @@ fn operation_that_finds_no_room_again_and_again_leaves_nothing_behind() {
     rig.assert_idle();
 }
 
-/// Many operations with many waits each are there at once. When they have ended the memory of a few of them is kept for the next,
-/// and not of all (S7).
+/// Many operations with many waits each exist at once. When they have ended, the memory of a few of them is
+/// kept for the next, and not of all (S7).
 #[test]
 fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
     const WIDE: usize = 512;
@@ -218,47 +223,18 @@ fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
     rig.assert_idle();
 }
 
-/// A device that has to be asked, and has ended everything by then, or when it is asked for the nth time.
-#[derive(Default)]
-struct Polled {
-    /// Each so many times; each time, if that is zero.
-    nth: usize,
-    asked: AtomicUsize,
-    submitted: Mutex<Vec<(QueueId, u64)>>,
-    completer: OnceLock<Completer>,
+/// A polled device that reports everything at each `nth` poll; at each poll, if that is zero.
+fn polled(nth: usize) -> Engine<Fake<Semaphore, ()>> {
+    let spec = DeviceSpec { completion: Completion::Poll, ..device(2, NativeWaits::None) };
+    let report = move |fake: &Fake<Semaphore, ()>, _| {
+        if nth == 0 || fake.polls.load(Ordering::SeqCst).is_multiple_of(nth) {
+            fake.complete_all();
+        }
+    };
+    Fake::new(vec![spec]).on_poll(report).on_reclaim(|_, ended| drop(ended)).start()
 }
 
-impl Backend for Polled {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Poll, ..device(2, NativeWaits::None) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        self.submitted.lock().unwrap().extend(batch.iter().map(|piece| (queue, piece.epoch)));
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        let asked = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.nth > 0 && !asked.is_multiple_of(self.nth) {
-            return;
-        }
-        let ended = std::mem::take(&mut *self.submitted.lock().unwrap());
-        for (queue, epoch) in ended {
-            self.completer.get().unwrap().complete(queue, epoch).unwrap();
-        }
-    }
-}
-
-/// A clock that moves only in sleeps, by as much as was asked for.
+/// A clock that moves only in sleeps, by their length.
 #[derive(Default)]
 struct Slept(Mutex<Duration>);
 
@@ -274,12 +250,13 @@ impl Clock for Slept {
     }
 }
 
-/// A thread waits for a chain on a polled device, each link of which has ended when it is asked, or asked again. It sleeps longer
-/// while nothing happens, and shortly again once something has: a long chain costs short sleeps only (S13).
+/// A thread waits for a chain on a polled device, each link of which has ended at the next poll or the one
+/// after. It sleeps longer while nothing happens, and shortly again once something has: a long chain costs
+/// short sleeps only (S13).
 #[test]
 fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
     let wait = |nth| {
-        let engine = Engine::new(Polled { nth, ..Polled::default() }).unwrap();
+        let engine = polled(nth);
         let x = Semaphore::new(&engine, 0).unwrap();
         let links = 500;
         for value in 1..=links {
@@ -298,25 +275,24 @@ fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
     within(LIMIT, move || [1, 2].map(wait));
 }
 
-/// A thread waits for a polled device that takes long. It asks less and less often, and not too seldom either: at least each
-/// millisecond (S13).
+/// A thread waits for a slow polled device. It polls less and less often, but at least each millisecond (S13).
 #[test]
-fn wait_for_a_slow_polled_device_asks_about_each_millisecond() {
+fn wait_for_a_slow_device_polls_about_each_millisecond() {
     within(LIMIT, || {
-        let engine = Engine::new(Polled { nth: usize::MAX, ..Polled::default() }).unwrap();
+        let engine = polled(usize::MAX);
         let x = Semaphore::new(&engine, 0).unwrap();
         engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
         let (clock, until) = (Slept::default(), Duration::from_millis(100));
         let waited = engine.wait(WaitMode::All, &[(x, 1)], &clock, Some(until));
         assert!(matches!(waited, Err(WaitError::DeadlineExceeded)), "{waited:?}");
-        let asked = engine.backend().asked.load(Ordering::SeqCst);
+        let asked = engine.backend().polls.load(Ordering::SeqCst);
         assert!((100..=300).contains(&asked), "asked {asked} times in 100 ms");
         assert_eq!(clock.now(), until, "it sleeps no longer than it is to");
     });
 }
 
-/// One signal sets very many operations free, and the device ends each at once. The first one's signal is seen long
-/// before the last one is begun (S7, S13).
+/// One signal releases very many operations, and the device ends each at once. The first one's signal is seen
+/// long before the last one is submitted (S7, S13).
 #[test]
 fn first_signal_of_a_long_drain_is_seen_early() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -344,8 +320,8 @@ fn first_signal_of_a_long_drain_is_seen_early() {
     assert!(seen_at.is_some_and(|batches| batches <= 50), "seen after batch {seen_at:?} of some 800");
 }
 
-/// A device reports very many jobs at once. When the first one's work comes back, only a few of the others have ended: what
-/// an end sets free does not wait for all that end with it (S13).
+/// A device reports very many jobs at once. When the first one is reclaimed, only a few of the others have
+/// ended: operations that an end releases do not wait for all of them (S13).
 #[test]
 fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -365,8 +341,9 @@ fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
     assert!(ended.is_some_and(|ended| ended <= jobs / 20), "{ended:?} jobs had ended");
 }
 
-/// How long another thread, which submits to another queue, was kept out at most while one call dealt with a burst, without the time
-/// that either thread was ready to run and did not; and how long the burst had taken to submit, which tells how fast this machine is.
+/// How long another thread, which submits to another queue, was kept out at most while one call processed a
+/// burst, without the time that either thread was ready to run and did not; and how long the burst had taken to
+/// submit, as a measure of the machine's speed.
 fn kept_out(submit: impl Fn(&Rig, &Semaphore, u64), release: impl FnOnce(&Rig, &Semaphore)) -> [Duration; 2] {
     let rig = Rig::new(2, NativeWaits::None);
     let x = rig.semaphore();
@@ -405,7 +382,7 @@ fn kept_out(submit: impl Fn(&Rig, &Semaphore, u64), release: impl FnOnce(&Rig, &
 
 const BURST: u64 = 200_000;
 
-/// A thread that shares its processor with others may stand still for so long without anybody's lock: some turns of the
+/// A thread on a shared processor may be delayed this long without anybody's lock: some slices of the
 /// scheduler. A lock that is held for the whole burst is held several times longer, also in an optimised build.
 const PREEMPTED: Duration = Duration::from_millis(20);
 
@@ -422,8 +399,8 @@ fn assert_answers(what: &str, round: impl Fn() -> [Duration; 2]) {
     panic!("{what}: kept out and submitted for {rounds:?}");
 }
 
-/// One signal releases very many waits: no lock is held for the whole of it, other threads get their answers meanwhile
-/// (S13).
+/// One signal releases very many waits: no lock is held for all of it, and other threads' calls return
+/// meanwhile (S13).
 #[test]
 fn signal_that_releases_a_burst_lets_other_calls_in() {
     assert_answers("released", || {
@@ -460,9 +437,9 @@ fn report_of_a_burst_lets_other_calls_in() {
     });
 }
 
-/// A timeline has a signal under way from each of a great many operations that their device has no room for, and the host
-/// moves it past all of them. That takes a moment, during which the timeline is locked, and not one that grows with what
-/// is under way (S13).
+/// A timeline has a promise from each of a great many operations that their device has no capacity for, and the
+/// host moves it past all of them. The timeline is locked for a moment, which does not grow with the promises
+/// (S13).
 #[test]
 fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
     const OPERATIONS: u64 = 50_000;
@@ -483,10 +460,10 @@ fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
     assert!(fastest * 10_000 < submitted, "{fastest:?} for each signal, {submitted:?} for all operations");
 }
 
-/// Timelines that a burst has made large come and go. What is remembered of them, so that their memory can be given back,
-/// goes with them (S7).
+/// Timelines that a burst has made large come and go. The engine's list of large timelines does not grow with
+/// them (S7).
 #[test]
-fn large_timelines_that_are_gone_leave_nothing_behind() {
+fn dropped_large_timelines_leave_nothing_behind() {
     let rig = Rig::new(1, NativeWaits::None);
     let large = || {
         let x = rig.semaphore();
@@ -500,11 +477,11 @@ fn large_timelines_that_are_gone_leave_nothing_behind() {
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// A hundred thousand jobs in a row signal one timeline, which then remembers as many signals under way. That memory can be
-/// given back, too, after each such burst (S7).
+/// A hundred thousand jobs in a row signal one timeline, which then has as many promises. `trim` releases that
+/// memory, after each such burst (S7).
 #[test]
-fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
-    let engine = Engine::new(Polled::default()).unwrap();
+fn trim_releases_a_timelines_memory_after_a_burst_of_signals() {
+    let engine = polled(0);
     let x = Semaphore::new(&engine, 0).unwrap();
     for burst in [0, 100_000] {
         let ((), allocated) = counted(|| {
@@ -521,9 +498,10 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
     }
 }
 
-/// Timelines that were there together leave some of their memory for the next ones: so much, however many they were (S7).
+/// Timelines that existed together leave some of their memory for the next ones: a bounded amount, however many
+/// they were (S7).
 #[test]
-fn timelines_that_are_gone_leave_no_more_however_many_they_were() {
+fn dropped_timelines_leave_bounded_memory_behind() {
     let kept_by = |timelines| {
         let rig = Rig::new(1, NativeWaits::None);
         let come_and_go = || drop((0..timelines).map(|_| rig.semaphore()).collect::<Vec<_>>());
@@ -533,9 +511,9 @@ fn timelines_that_are_gone_leave_no_more_however_many_they_were() {
     assert!(many - few < SLACK, "4,500 timelines leave {few} bytes, 9,000 {many}");
 }
 
-/// One thread waits for very many values of one timeline at once. That memory can be given back, too (S7).
+/// One thread waits for very many values of one timeline at once. `trim` releases that memory, too (S7).
 #[test]
-fn trim_gives_back_what_a_timeline_remembered_of_a_wide_host_wait() {
+fn trim_releases_a_timelines_memory_after_a_wide_host_wait() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     let values: Vec<_> = (1..=20_000).map(|value| (x.clone(), value)).collect();
@@ -552,7 +530,7 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_wide_host_wait() {
 
 /// Callbacks that are taken back leave nothing with a timeline that stays (S7).
 #[test]
-fn callback_that_is_taken_back_leaves_nothing_behind() {
+fn unsubscribed_callback_leaves_nothing_behind() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     let come_and_go = |times| (0..times).for_each(|_| drop(x.subscribe(1, |_| ())));
@@ -561,10 +539,10 @@ fn callback_that_is_taken_back_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "50,000 callbacks have left {} bytes", allocated.kept);
 }
 
-/// The same for a hundred thousand operations that wait for one timeline, beside a callback, also if memory was given back
-/// while they waited (S7).
+/// The same for a hundred thousand operations that wait for one timeline, beside a callback, also if memory was
+/// released while they waited (S7).
 #[test]
-fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_waits() {
+fn trim_releases_a_timelines_memory_after_a_burst_of_waits() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     for burst in 1..=2 {
@@ -582,9 +560,10 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_waits() {
     }
 }
 
-/// The same for a hundred thousand operations that one timeline holds and that another one, which is promised, can fail (S7).
+/// The same for a hundred thousand operations that are blocked by one timeline, and that another one, which is
+/// promised, can fail (S7).
 #[test]
-fn trim_gives_back_what_a_timeline_remembered_of_a_burst_that_hears_of_its_failure() {
+fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
     let rig = Rig::new(1, NativeWaits::None);
     let [never, coming] = rig.semaphores();
     rig.job(0, &[], &[(&coming, 1)], 1);
@@ -601,10 +580,10 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_that_hears_of_its_failu
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// A queue is asked again and again, and its device has no room. A job that stays in it is noted once with the timeline whose
-/// failure it is to hear of (S7).
+/// A queue of a full device tries again and again. A job that stays in it registers once with the timeline
+/// whose failure it listens for (S7).
 #[test]
-fn job_that_stays_in_a_full_queue_is_noted_once() {
+fn job_that_stays_in_a_full_queue_listens_for_failures_once() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
@@ -621,9 +600,10 @@ fn job_that_stays_in_a_full_queue_is_noted_once() {
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// Operations with very many signals set very many others free at once. What the queue needed for that can be given back (S7).
+/// Operations with very many signals release very many others at once. `trim` releases the queue's memory for
+/// that (S7).
 #[test]
-fn trim_gives_back_what_a_queue_needed_for_operations_with_many_signals() {
+fn trim_releases_a_queues_memory_after_operations_with_many_signals() {
     let rig = Rig::new(1, NativeWaits::None);
     let ((), allocated) = counted(|| {
         let gate = rig.semaphore();
@@ -646,7 +626,7 @@ fn trim_gives_back_what_a_queue_needed_for_operations_with_many_signals() {
 /// The host overtakes the signals that are under way, again and again. Those are not remembered for that (S7).
 #[test]
 fn signals_that_the_host_overtakes_leave_nothing_behind() {
-    let engine = Engine::new(Polled::default()).unwrap();
+    let engine = polled(0);
     let x = Semaphore::new(&engine, 0).unwrap();
     let rounds = |from: u64, to: u64| {
         for value in (from..to).map(|round| round * 10) {
@@ -664,8 +644,8 @@ fn signals_that_the_host_overtakes_leave_nothing_behind() {
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// A burst of callbacks leaves nothing behind once the engine was trimmed, whether they were called or given up. The thread
-/// that called them keeps nothing of them either (S7).
+/// A burst of callbacks leaves nothing behind once the engine was trimmed, called or unsubscribed. The thread
+/// that ran them keeps nothing of them either (S7).
 #[test]
 fn burst_of_callbacks_leaves_no_memory_behind() {
     for called in [false, true] {

@@ -2,11 +2,11 @@
 
 //! The engine's races, explored: every interleaving of a few threads, up to a bound on preemptions.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS` sets
-//! the bound. Unless it is set the bound is 5, and less for the few models where that takes minutes: 4 where many
-//! events are made, a device is lost or two engines meet, 2 where three threads meet at one queue. Each model has a
-//! mutant in which one line of the engine is wrong ([`hal_semaphore::mutation`]); the mutant must fail, or the model would prove
-//! nothing.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS`
+//! sets the bound. The default is 5, and less for the few models where that takes minutes: 4 where many events
+//! are made, a device is lost or two engines meet, 2 where three threads meet at one queue. Each model has a
+//! mutant with one wrong line in the engine ([`hal_semaphore::mutation`]); the mutant must fail, or the model
+//! would prove nothing.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
@@ -24,8 +24,7 @@ fn holds(model: impl Fn() + Sync + Send + 'static) {
     holds_within(5, model);
 }
 
-/// The same with fewer preemptions, for a model with more threads or more locks than five of them can be tried for in
-/// seconds.
+/// With fewer preemptions, for a model with too many threads or locks for five of them in seconds.
 fn holds_within(bound: usize, model: impl Fn() + Sync + Send + 'static) {
     let mutation = std::env::var("ENGINE_MUTATION").map_or(0, |number| number.parse().unwrap());
     mutation::set(mutation);
@@ -95,7 +94,7 @@ fn mutant_of_signal_against_register_is_caught() {
     catches(Mutation::RegisterDoesNotCheck, "signal_and_the_registration_of_its_wait_may_cross");
 }
 
-/// The same for a thread that waits. It looks before it takes the lock, to save the trouble, and must look again.
+/// The same for a waiting thread. It checks before it takes the lock, as a fast path, and must check again.
 fn signal_against_host_wait() {
     let engine = stepped(1);
     let x = semaphore(&engine);
@@ -272,8 +271,8 @@ fn mutant_of_teardown_against_callback_is_caught() {
     catches(Mutation::ShutdownForgetsCallbacks, "shutdown_and_a_callback_may_cross");
 }
 
-/// Two queues report at the same time, one of them the effect of the other's cause: a thread that sees the effect sees the
-/// cause.
+/// Two queues report at the same time, one of them the effect of the other's cause: a thread that sees the
+/// effect sees the cause.
 fn effect_against_cause() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -290,8 +289,8 @@ fn effect_against_cause() {
         let engine = engine.clone();
         thread::spawn(move || engine.backend().report(q1))
     };
-    // A thread of its own, and the last one: loom notices that a look may come earlier than it did, not always that it
-    // may come later.
+    // A thread of its own, and the last one: loom detects that a read may come earlier than it did, not always
+    // that it may come later.
     let observer = {
         let (x, y) = (x.clone(), y.clone());
         thread::spawn(move || {
@@ -316,8 +315,8 @@ fn mutant_of_effect_against_cause_is_caught() {
     catches(Mutation::RetireOutOfOrder, "effects_are_never_seen_before_their_cause");
 }
 
-/// A queue is handed work while another operation looks for a point to wait for: only what its device has accepted
-/// can be waited for.
+/// A queue submits work while another operation searches for a dependency: only work that its device has
+/// accepted can be waited for.
 fn submit_against_submit() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -350,7 +349,7 @@ fn mutant_of_submit_against_submit_is_caught() {
     catches(Mutation::WaitsForUnsubmitted, "two_submissions_may_cross");
 }
 
-/// What cannot be done ahead waits for its waits after all, and they are reached while the backend is asked.
+/// An early action that is not done waits after all, and its waits are reached during `try_early`.
 fn decline_against_report() {
     let engine = stepped(1);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -369,18 +368,18 @@ fn decline_against_report() {
 }
 
 #[test]
-fn report_and_a_refusal_to_go_ahead_may_cross() {
+fn report_and_an_early_action_that_is_not_done_may_cross() {
     holds(decline_against_report);
 }
 
 #[test]
-fn mutant_of_decline_against_report_is_caught() {
-    catches(Mutation::EarlyDoesNotCheck, "report_and_a_refusal_to_go_ahead_may_cross");
+fn mutant_of_not_done_early_against_report_is_caught() {
+    catches(Mutation::EarlyDoesNotCheck, "report_and_an_early_action_that_is_not_done_may_cross");
 }
 
-/// What is done ahead takes its place in its queue while what it counts on fails.
+/// An early action is queued while its dependency fails.
 #[test]
-fn going_ahead_and_a_failure_may_cross() {
+fn early_action_and_a_failure_may_cross() {
     holds(|| {
         let engine = stepped(1);
         let (x, y, z) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
@@ -419,19 +418,19 @@ fn signal_and_a_failure_may_cross() {
         let signalled = signaller.join().unwrap();
         assert_eq!(x.value(), value, "a timeline moved after it had failed");
         assert_eq!(value == 1, signalled);
-        // Whichever the engine heard of first, the operation has ended, and well only if the value was reached.
+        // Whichever came first, the operation has ended, and succeeded only if the value was reached.
         assert!(y.query().is_err() || signalled);
         assert_eq!(engine.occupancy().operations, 0);
     });
 }
 
-/// Of two threads that fail a timeline, the one that comes second finds it failed when it looks (S1, S3).
+/// Two threads fail a timeline: the second one finds it failed (S1, S3).
 #[test]
 fn two_failures_may_cross() {
     holds(|| {
         let engine = stepped(1);
         let x = semaphore(&engine);
-        // Both look, or loom would not know that the order of the two matters.
+        // Both read, or loom would not know that the order of the two matters.
         let fail = |x: &Semaphore, words: &str| {
             let first = x.fail(Failure::new(Code::Aborted, words));
             let failure = x.query().expect_err("after a failure, whosever it was, the timeline has failed");
@@ -513,16 +512,16 @@ fn announcement_against_listener() {
 }
 
 #[test]
-fn announcement_and_a_listener_may_cross() {
+fn submission_and_a_listener_may_cross() {
     holds(announcement_against_listener);
 }
 
 #[test]
-fn mutant_of_announcement_against_listener_is_caught() {
+fn mutant_of_submission_against_listener_is_caught() {
     for mutation in
         [Mutation::SubmitDoesNotNotify, Mutation::ListenerChecksFirst, Mutation::ListenerHasNoFence]
     {
-        catches(mutation, "announcement_and_a_listener_may_cross");
+        catches(mutation, "submission_and_a_listener_may_cross");
     }
 }
 
@@ -560,7 +559,7 @@ fn mutant_of_hand_over_is_caught() {
     catches(Mutation::LeavesWithoutSuccessor, "threads_may_leave_a_queue_to_each_other");
 }
 
-/// A device is full, and what it is full of is reported while the queue that wants room lies down.
+/// A device is full, and its work is reported while the queue registers for capacity.
 fn full_against_report() {
     let engine = stepped(2);
     let y = semaphore(&engine);
@@ -589,7 +588,7 @@ fn mutant_of_full_against_report_is_caught() {
     catches(Mutation::FullChecksWorkLast, "full_device_and_a_report_may_cross");
 }
 
-/// The same where the device says that it has room, and reports nothing.
+/// The same where the device calls `unblock`, and reports nothing.
 fn full_against_unblock() {
     let engine = stepped(2);
     let q0 = engine.queue(0, 0).unwrap();
@@ -608,16 +607,17 @@ fn full_against_unblock() {
 }
 
 #[test]
-fn full_device_and_word_of_room_may_cross() {
+fn full_device_and_unblock_may_cross() {
     holds(full_against_unblock);
 }
 
 #[test]
 fn mutant_of_full_against_unblock_is_caught() {
-    catches(Mutation::FullDoesNotCheckAgain, "full_device_and_word_of_room_may_cross");
+    catches(Mutation::FullDoesNotCheckAgain, "full_device_and_unblock_may_cross");
 }
 
-/// What a device has no room for although it has nothing fails, even if the last thing that it had ends at that moment.
+/// An operation that an idle device has no capacity for fails, even if the device's last work ends at that
+/// moment.
 fn full_against_end() {
     let engine = stepped(2);
     let y = semaphore(&engine);
@@ -724,8 +724,8 @@ fn mutant_of_deferred_against_shutdown_is_caught() {
     catches(Mutation::IdleChecksQueuesLast, "shutdown_and_a_deferred_callback_may_cross");
 }
 
-/// Two submissions and a shutdown: a thread may leave a queue to a submission that finds the engine shut down when it has the
-/// lock. It looks after the queue all the same, or the shutdown waits for ever.
+/// Two submissions and a shutdown: a thread may leave a queue to a submission that finds the engine shut down
+/// when it has the lock. It works for the queue all the same, or the shutdown waits forever.
 fn refusal_against_shutdown() {
     let engine = stepped(1);
     let timelines = [semaphore(&engine), semaphore(&engine)];
@@ -751,7 +751,7 @@ fn mutant_of_refusal_against_shutdown_is_caught() {
     catches(Mutation::RefusalLeavesQueue, "shutdown_and_a_submission_that_it_refuses_may_cross");
 }
 
-/// A device is lost while two of its queues are handed work: everything ends, with that cause, and comes back.
+/// A device is lost while two of its queues submit: everything ends with that cause, and is reclaimed.
 fn loss_against_submit() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -785,7 +785,8 @@ fn mutant_of_loss_against_submit_is_caught() {
     catches(Mutation::SweepsWhileSubmitting, "loss_of_a_device_and_submissions_may_cross");
 }
 
-/// An operation retires while a wait that its event covers is registered: a wait that has the event keeps it.
+/// An operation retires while another one registers a native wait for its event: a wait that has the event
+/// retains it.
 fn end_against_cover() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -812,12 +813,12 @@ fn end_of_an_operation_and_a_wait_for_its_event_may_cross() {
 }
 
 #[test]
-fn mutant_of_end_against_cover_is_caught() {
+fn mutant_of_end_against_dependency_is_caught() {
     catches(Mutation::EventReleasedFirst, "end_of_an_operation_and_a_wait_for_its_event_may_cross");
 }
 
-/// A job and, behind it in its queue, one that fails signal a timeline of another engine, and two threads take their ends
-/// in. There, too, the first comes first (S1, S9).
+/// A job and, behind it in its queue, one that fails signal a timeline of another engine, and two threads
+/// report their ends. The deliveries keep that order (S1, S9).
 fn success_against_failure_elsewhere() {
     let (engine, other) = (stepped(1), stepped(1));
     let x = semaphore(&other);
@@ -847,8 +848,8 @@ fn mutant_of_success_against_failure_elsewhere_is_caught() {
     catches(Mutation::DeliveriesOvertake, "two_ends_that_signal_another_engine_may_cross");
 }
 
-/// A job signals a timeline of its engine and one of another engine. A program that sees the first move and goes on to fail the
-/// second, by a job on another queue, comes second there (S1, S9).
+/// A job signals a timeline of its engine and one of another engine. A program that sees the first move and
+/// goes on to fail the second, by a job on another queue, is second there (S1, S9).
 fn own_signal_against_foreign_signal() {
     let (engine, other) = (stepped(2), stepped(1));
     let (seen, x) = (semaphore(&engine), semaphore(&other));

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Larger schedules than loom can exhaust, at random: several threads that submit, signal, cancel, fail, lose a device
-//! and shut down, while devices run and report.
+//! Random schedules that are larger than loom can exhaust: several threads submit a random graph, signal,
+//! cancel, fail, lose a device and shut down, while devices run and report. The graphs and their oracle are
+//! those of the engine's tests (`common/graph.rs`).
 //!
-//! Run with `RUSTFLAGS="--cfg shuttle" cargo test -p hal-semaphore --test shuttle --release`. A run repeats itself:
-//! `SHUTTLE_SEED` asks for other schedules and `SHUTTLE_ITERATIONS` for more. A failure prints the schedule that
-//! repeats it.
+//! Run with `RUSTFLAGS="--cfg shuttle" cargo test -p hal-semaphore --test shuttle --release`. A run repeats
+//! itself: `SHUTTLE_SEED` selects other schedules and `SHUTTLE_ITERATIONS` more. A failure prints the schedule
+//! that repeats it.
 #![cfg(shuttle)]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
 
-mod common;
+#[path = "common/graph.rs"]
+mod graph;
 
-use common::Seeded;
+use graph::{Graph, Shape, assert_idle};
 use hal_semaphore::backend::{DeviceSpec, NativeWaits};
 use hal_semaphore::mutation::{self, Mutation};
-use hal_semaphore::testing::{Job, SoftBackend, device};
+use hal_semaphore::testing::{Seeded, device};
 use hal_semaphore::*;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Runner, thread};
@@ -23,8 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const PRODUCERS: u64 = 3;
-const LINKS: u64 = 5;
+const PRODUCERS: usize = 3;
 
 /// A clock on which no moment ever comes.
 struct Endless(VirtualClock);
@@ -39,82 +44,64 @@ impl Clock for Endless {
     }
 }
 
-fn soak(random: u64) {
-    let mut random = Seeded::new(random);
-    let spec = |native_waits| DeviceSpec { native_waits, ..device(2) };
+/// Two devices with two queues each, and a graph for them in which some operations fail, or none.
+fn random_graph(random: &mut Seeded) -> Graph {
     let kind = match random.below(3) {
         0 => NativeWaits::Events,
         1 => NativeWaits::Epochs,
         _ => NativeWaits::None,
     };
-    let capacity = if random.one_in(2) { 2 } else { usize::MAX };
-    let loses = random.one_in(4);
-    let backend = SoftBackend::new(vec![spec(kind), spec(NativeWaits::Events)]).capacity(capacity);
-    let engine = Engine::new(backend).unwrap();
-    let start = Semaphore::new(&engine, 0).unwrap();
-    // Two semaphores a chain, in turn: what a link signals is not what the link before it signalled.
-    let pair = |_| [Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap()];
-    let chains: Vec<[Semaphore; 2]> = (0..PRODUCERS).map(pair).collect();
-    let (accepted, called) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let spec = |native_waits| DeviceSpec { native_waits, ..device(2) };
+    let specs = vec![spec(kind), spec(NativeWaits::Events)];
+    let failing = if random.one_in(2) { 8 } else { 0 };
+    Graph::new(Shape { specs, hub: None, operations: (9, 9), failing }, Seeded::new(random.next()))
+}
 
-    let mut threads = Vec::new();
-    // The tags of what was answered to be cancelled. No schedule depends on this lock.
-    let cancelled: Arc<std::sync::Mutex<Vec<u64>>> = Arc::default();
-    for (number, [even, odd]) in (0..PRODUCERS).zip(chains.clone()) {
-        let (engine, start, accepted) = (engine.clone(), start.clone(), accepted.clone());
-        let cancelled = cancelled.clone();
-        let mut random = Seeded::new(random.next());
-        threads.push(thread::spawn(move || {
-            // A chain across queues and devices; its first link waits for a signal that is not there yet.
-            for link in 1..=LINKS {
-                let (before, after) = if link % 2 == 1 { (&even, &odd) } else { (&odd, &even) };
-                let waits = [(start.clone(), 1), (before.clone(), link - 1)];
-                let tag = number * LINKS + link;
-                let failure = Failure::new(Code::DataLoss, format!("{tag}"));
-                let action = match random.below(10) {
-                    0 => Action::Barrier,
-                    1 => Action::Queue(Job::failing(tag, failure)),
-                    2 => Action::Marker(Job::new(tag)),
-                    3 => Action::Early(Job::early(tag, random.one_in(2))),
-                    _ => Action::Queue(Job::new(tag)),
-                };
-                let affinity = Affinity::queue(random.below(2));
-                let signals = [(after.clone(), link)];
-                let placed = engine.submit(random.below(2), affinity, &waits, &signals, action).unwrap();
-                accepted.fetch_add(1, Ordering::SeqCst);
-                if random.one_in(6) {
-                    if engine.cancel(placed.ticket) == Cancel::Cancelled {
-                        cancelled.lock().unwrap().push(tag);
-                    }
-                }
-            }
-        }));
-    }
-    let subscriptions: Vec<_> = chains
-        .iter()
-        .map(|[_, last]| {
-            let called = called.clone();
-            last.subscribe(LINKS, move |_| {
-                called.fetch_add(1, Ordering::SeqCst);
-            })
-        })
-        .collect();
-    // A thread that sees a link's signal sees the signal of the link before it.
+fn soak(random: u64) {
+    let mut random = Seeded::new(random);
+    let graph = Arc::new(random_graph(&mut random));
+    let loses = random.one_in(4);
+    let (engine, semaphores) = graph.engine();
+    let called = Arc::new(AtomicU64::new(0));
+    // A thread that sees a signal sees everything that its operation waited for.
     let mut witnesses = Vec::new();
-    for link in 1..=LINKS {
-        for [even, odd] in &chains {
-            let (effect, cause) = if link % 2 == 1 { (odd, even.clone()) } else { (even, odd.clone()) };
-            witnesses.push(effect.subscribe(link, move |state| {
-                if let Ok(seen) = state {
-                    assert!(cause.value() + 1 >= seen, "the effect {seen} is there and its cause is not");
+    for node in &graph.nodes {
+        for &(effect, value) in &node.signals {
+            let of = |&(semaphore, value): &(usize, u64)| (semaphores[semaphore].clone(), value);
+            let causes: Vec<_> = node.waits.iter().map(of).collect();
+            let called = called.clone();
+            witnesses.push(semaphores[effect].subscribe(value, move |state| {
+                called.fetch_add(1, Ordering::SeqCst);
+                for (cause, value) in causes.iter().filter(|_| state.is_ok()) {
+                    assert!(cause.value() >= *value, "the effect is there and its cause is not");
                 }
             }));
         }
     }
-    {
-        let start = start.clone();
-        threads.push(thread::spawn(move || start.signal(1).unwrap()));
+
+    let mut threads = Vec::new();
+    // The numbers of cancelled operations. No schedule depends on this lock.
+    let cancelled: Arc<std::sync::Mutex<Vec<u64>>> = Arc::default();
+    for producer in 0..PRODUCERS {
+        let (graph, engine, semaphores) = (graph.clone(), engine.clone(), semaphores.clone());
+        let (cancelled, mut random) = (cancelled.clone(), Seeded::new(random.next()));
+        threads.push(thread::spawn(move || {
+            for number in (producer..graph.nodes.len()).step_by(PRODUCERS) {
+                let ticket = graph.submit(&engine, &semaphores, number);
+                if random.one_in(6) && engine.cancel(ticket) == Cancel::Cancelled {
+                    cancelled.lock().unwrap().push(number as u64);
+                }
+            }
+        }));
     }
+    threads.push({
+        let (graph, semaphores) = (graph.clone(), semaphores.clone());
+        thread::spawn(move || {
+            for &(semaphore, value) in &graph.host {
+                semaphores[semaphore].signal(value).unwrap();
+            }
+        })
+    });
     let device = {
         let (engine, mut random) = (engine.clone(), Seeded::new(random.next()));
         thread::spawn(move || {
@@ -139,8 +126,8 @@ fn soak(random: u64) {
         thread.join().unwrap();
     }
     device.join().unwrap();
-    // Whatever the devices and the host still have runs while a thread waits for it: that thread may be the one that
-    // hands it to them.
+    // The rest runs on devices and the host while a thread waits for it: that thread may be the one that hands it to
+    // them.
     let waited = Arc::new(AtomicBool::new(false));
     let runner = {
         let (engine, waited) = (engine.clone(), waited.clone());
@@ -151,37 +138,35 @@ fn soak(random: u64) {
             }
         })
     };
-    for [_, last] in &chains {
+    for &(semaphore, value) in graph.nodes.iter().flat_map(|node| &node.signals) {
         // Reached or failed: either way the wait ends.
-        let _ = engine.wait(WaitMode::All, &[(last.clone(), LINKS)], &VirtualClock::new(), None);
+        let point = [(semaphores[semaphore].clone(), value)];
+        let _ = engine.wait(WaitMode::All, &point, &VirtualClock::new(), None);
     }
     waited.store(true, Ordering::SeqCst);
     runner.join().unwrap();
     engine.backend().run_until_idle_with_host();
     engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
 
-    assert_eq!(engine.backend().violations(), 0);
+    assert_idle(&engine, "soak");
     let stats = engine.stats();
-    assert_eq!(stats.succeeded + stats.failed, accepted.load(Ordering::SeqCst), "each operation ends once");
-    let mut tags: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
+    assert_eq!(stats.succeeded + stats.failed, graph.nodes.len() as u64, "each operation ends once");
+    let reclaimed = engine.backend().reclaimed();
+    let mut tags: Vec<u64> = reclaimed.iter().map(|&(tag, _)| tag).collect();
     tags.sort_unstable();
-    assert!(tags.windows(2).all(|pair| pair.first() != pair.last()), "work came back twice: {tags:?}");
-    assert_eq!(called.load(Ordering::SeqCst), PRODUCERS, "each callback is called once");
+    assert!(tags.windows(2).all(|pair| pair.first() != pair.last()), "work is reclaimed twice: {tags:?}");
+    assert_eq!(called.load(Ordering::SeqCst), witnesses.len() as u64, "each callback is called once");
     let occupancy = engine.occupancy();
-    assert_eq!((occupancy.operations, occupancy.host_waits, occupancy.callbacks), (0, 0, 0));
-    assert_eq!(occupancy.events, occupancy.idle_events);
+    assert_eq!((occupancy.host_waits, occupancy.callbacks), (0, 0));
     let log = engine.backend().tags();
     let cancelled = cancelled.lock().unwrap();
     assert!(
         log.iter().all(|tag| !cancelled.contains(tag)),
-        "what was cancelled has run: {cancelled:?}, {log:?}"
+        "a cancelled operation has run: {cancelled:?}, {log:?}"
     );
-    // Links of one chain run in order, wherever they run.
-    for number in 0..PRODUCERS {
-        let chain: Vec<u64> = log.iter().copied().filter(|tag| (tag - 1) / LINKS == number).collect();
-        assert!(chain.is_sorted(), "chain {number} ran as {chain:?}");
-    }
-    drop((subscriptions, witnesses));
+    let succeeds =
+        |number: usize| reclaimed.iter().any(|(tag, outcome)| *tag == number as u64 && outcome.is_ok());
+    graph.check_order(&engine, "soak", succeeds);
 }
 
 fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the engine costs in memory: nothing for a submission once it runs, and a bounded record for an operation that
-//! is held.
+//! The engine's memory: no allocation for a submission in the steady state, and a bounded record for a blocked
+//! operation.
 #![cfg(not(any(loom, shuttle)))]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
@@ -78,11 +78,11 @@ fn native_events_allocate_nothing() {
 }
 
 #[test]
-fn held_operations_are_small_and_draining_them_allocates_nothing() {
+fn blocked_operations_are_small_and_draining_them_allocates_nothing() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let n = 100_000;
     let x = semaphore(&engine);
-    // The semaphore itself stands at 0: the chain begins with a wait for 1.
+    // The semaphore itself is at 0: the chain begins with a wait for 1.
     let ((), held) = counted(|| chain(&engine, &x, 1, n, 1, Action::Queue));
     let each = held.peak / i64::try_from(n).unwrap();
     println!("{each} bytes for each held operation at most, {} kept", held.kept / i64::try_from(n).unwrap());
@@ -99,9 +99,9 @@ fn held_operations_are_small_and_draining_them_allocates_nothing() {
     engine.trim();
 }
 
-/// What a burst needed is given back when the program asks for that.
+/// `trim` releases the memory of a burst.
 #[test]
-fn trimmed_engine_has_given_back_the_memory_of_a_burst() {
+fn trimmed_engine_has_released_the_memory_of_a_burst() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let x = semaphore(&engine);
     let n = 20_000;
@@ -114,9 +114,9 @@ fn trimmed_engine_has_given_back_the_memory_of_a_burst() {
     assert!(burst.kept < 64 << 10, "{} bytes are kept, of {}", burst.kept, burst.peak);
 }
 
-/// The same where one timeline had very many waits, and no signal was under way.
+/// The same after one timeline had very many waits, and no promise.
 #[test]
-fn trimmed_engine_has_given_back_the_memory_of_many_waits_for_one_timeline() {
+fn trimmed_engine_has_released_the_memory_of_many_waits_for_one_timeline() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let x = semaphore(&engine);
     let ((), burst) = counted(|| {
@@ -135,10 +135,10 @@ fn trimmed_engine_has_given_back_the_memory_of_many_waits_for_one_timeline() {
     );
 }
 
-/// One operation signals very many timelines, for each of which another queue has something waiting. What that took is given
-/// back, too, wherever the queues keep it for the next.
+/// One operation signals very many timelines, for each of which another queue has a waiter. `trim` releases
+/// that memory, too, wherever the queues keep it for the next.
 #[test]
-fn trimmed_engine_has_given_back_the_memory_of_a_wide_signal() {
+fn trimmed_engine_has_released_the_memory_of_a_wide_signal() {
     for later in 0..3 {
         let spec = DeviceSpec { native_waits: NativeWaits::None, ..device(2) };
         let engine = Engine::new(Noop::devices(vec![spec])).unwrap();
@@ -188,7 +188,7 @@ fn wide_operations_allocate_nothing() {
     });
 }
 
-/// The same where an operation has one wait and several signals.
+/// The same for an operation with one wait and several signals.
 #[test]
 fn operations_with_several_signals_allocate_nothing() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
@@ -203,8 +203,8 @@ fn operations_with_several_signals_allocate_nothing() {
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (800, 800));
 }
 
-/// Callbacks signal the timelines that the next ones wait for, some calls deep inside each other. That costs no more than the same
-/// calls one behind the other: what a call needs is kept for the next at each depth (S4).
+/// Callbacks signal the timelines that the next ones wait for, some calls deep inside each other. That costs no
+/// more than the same calls in a row: each depth keeps its memory for the next call (S4).
 #[test]
 fn calls_inside_calls_allocate_no_more_than_others() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
@@ -228,7 +228,7 @@ fn calls_inside_calls_allocate_no_more_than_others() {
     assert_eq!(nested, plain);
 }
 
-/// A semaphore is one allocation, its handle; its place in the engine is recycled.
+/// A semaphore is one allocation, its handle; its state in the engine is recycled.
 #[test]
 fn short_lived_semaphores_cost_their_handle() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
@@ -245,7 +245,7 @@ fn short_lived_semaphores_cost_their_handle() {
 }
 
 #[test]
-fn million_held_operations_drain_on_a_small_stack() {
+fn million_blocked_operations_drain_on_a_small_stack() {
     let n: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
     let drain = move || {
         let engine = Engine::new(Noop::immediate(2)).unwrap();
@@ -257,11 +257,11 @@ fn million_held_operations_drain_on_a_small_stack() {
     std::thread::Builder::new().stack_size(64 << 10).spawn(drain).unwrap().join().unwrap();
 }
 
-/// The threads that call back what became due on threads that submit are there while there is something to do, and gone soon
-/// after. No other test of this program needs them.
+/// Callback threads exist while there are deferred callbacks, and exit soon after. No other test of this
+/// program needs them.
 #[test]
 #[cfg(target_os = "linux")]
-fn threads_for_callbacks_end_when_nothing_is_left_to_call() {
+fn callback_threads_exit_when_no_callback_is_left() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let threads = move || {
         let name = |task: std::io::Result<std::fs::DirEntry>| {

@@ -280,7 +280,7 @@ fn nothing_else_is_unimplemented() {
             if path.is_dir() {
                 return uses(&path);
             }
-            std::fs::read_to_string(&path).unwrap().matches("Code::Unimplemented").count()
+            std::fs::read_to_string(&path).unwrap().matches("Failure::new(Code::Unimplemented").count()
         };
         entries.map(count).sum()
     }

@@ -11,10 +11,11 @@
 
 use crate::common::chain::{chain, dependent_fills, fills};
 use crate::common::{Buffer, Device, Executable, List, Semaphore};
+use emulator_qaic::programs::Program;
+use emulator_qaic::{Emulator, Options};
 use hal_backend::{Failure, Function, HostCall, HostProgram, Parameters};
+use hal_kernel::HostPrograms;
 use hal_qaic::FORMAT;
-use hal_qaic::emulator::{Emulator, Options, Programs};
-use hal_qaic_abi::container::emulated::Program;
 use hal_semaphore::Code;
 use std::ops::Range;
 use std::sync::Arc;
@@ -116,7 +117,7 @@ impl Machine {
     fn new(rest: &str, takes: Duration) -> Self {
         let text = parameters(&format!("&workers=3{rest}"));
         let pairs = text.split('&').map(|pair| pair.split_once('=').unwrap());
-        let backends = ["execute_timeout", "restart_timeout", "channels", "in_flight", "elements"];
+        let backends = ["timeout", "restart_timeout", "channels", "in_flight", "elements"];
         let pairs = pairs.filter(|(key, _)| !backends.contains(key));
         // The same options are the same machine.
         let emulator = Emulator::get(&Options::read(&mut Parameters::new("qaic", pairs)).unwrap()).unwrap();
@@ -273,7 +274,7 @@ fn until(is_so: impl Fn() -> bool) {
 
 #[test]
 fn network_that_hangs_is_stopped_and_others_do_not_notice() {
-    let machine = Machine::new("&fault=hang:2&execute_timeout=1", Duration::ZERO);
+    let machine = Machine::new("&fault=hang:2&timeout=1", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut other = Workload::new(&machine, &device, 2);
     other.run().unwrap();
@@ -287,7 +288,7 @@ fn network_that_hangs_is_stopped_and_others_do_not_notice() {
     }
     let failed = hung.wait(1).unwrap_err();
     assert_eq!(failed.code, Code::Aborted);
-    assert!(failed.text.contains("execute_timeout"), "{}", failed.text);
+    assert!(failed.text.contains("timeout"), "{}", failed.text);
     stuck.run().unwrap();
     assert_eq!((stuck.first_byte(), other.first_byte()), (1, 11));
 }
@@ -312,20 +313,20 @@ fn request_that_the_card_refuses_fails_one_dispatch_with_its_code() {
 
 #[test]
 fn semaphore_that_is_never_added_to_fails_one_dispatch_in_time() {
-    let machine = Machine::new("&fault=deadlock:2&execute_timeout=1", Duration::ZERO);
+    let machine = Machine::new("&fault=deadlock:2&timeout=1", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut workload = Workload::new(&machine, &device, 1);
     workload.run().unwrap();
     let failed = workload.run().unwrap_err();
     assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
-    assert!(failed.text.contains("execute_timeout"), "{}", failed.text);
+    assert!(failed.text.contains("timeout"), "{}", failed.text);
     workload.run().unwrap();
     assert_eq!(workload.first_byte(), 2, "what was not written back is not there");
 }
 
 #[test]
 fn lost_interrupt_costs_time() {
-    let machine = Machine::new("&fault=lost-msi:1&execute_timeout=1", Duration::ZERO);
+    let machine = Machine::new("&fault=lost-msi:1&timeout=1", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut workload = Workload::new(&machine, &device, 1);
     // Where completions are many, the next interrupt finds them all.
@@ -346,7 +347,7 @@ fn is_lost(semaphore: &Semaphore, value: u64) {
 
 #[test]
 fn reset_fails_what_runs_and_the_card_opens_again() {
-    let machine = Machine::new("&fault=reset:2&execute_timeout=5&speed=10", Duration::ZERO);
+    let machine = Machine::new("&fault=reset:2&timeout=5&speed=10", Duration::ZERO);
     {
         let device = Device::open(&machine.uri).unwrap();
         let mut workload = Workload::new(&machine, &device, 1);
@@ -435,7 +436,7 @@ fn card_that_cannot_be_opened_says_what_to_do() {
     says("qaic://fd/999", Code::InvalidArgument, "no open descriptor");
     says("qaic://fd/0", Code::InvalidArgument, "not a qaic device");
     says("qaic://emulated?fault=never:1", Code::InvalidArgument, "fault");
-    says("qaic://emulated?execute_timeout=0", Code::InvalidArgument, "execute_timeout");
+    says("qaic://emulated?timeout=0", Code::InvalidArgument, "timeout");
     says("qaic://emulated?control_timeout=61", Code::InvalidArgument, "control_resp_timeout_s");
     says("qaic://emulated?colour=red", Code::InvalidArgument, "colour");
     says("qaic://emulated?fault=boot:100&open_timeout=0", Code::Unavailable, "open_timeout=");
@@ -474,7 +475,7 @@ fn file_that_is_no_network_for_the_card_is_refused() {
 
 #[test]
 fn file_that_the_program_has_opened_is_used_and_stays_the_programs() {
-    use hal_qaic::kmd::Kernel;
+    use hal_qaic::kmd::System;
     use std::os::fd::AsRawFd;
     let machine = Machine::new("", Duration::ZERO);
     let file = machine.emulator.open(std::path::Path::new("/dev/accel/accel0")).unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a burst of very many operations costs those that wait for the first, and what it leaves behind.
+//! The cost of a burst of very many operations for those that wait for the first, and the memory that it leaves
+//! behind.
 
 use crate::counting::counted;
 use crate::delays::Delays;
@@ -37,7 +38,7 @@ fn first_publication(report: &mut Report, plan: &Plan, n: u64) {
             let (mut own, (awake, other)) = (Delays::of_this_thread(), mpsc::channel());
             let mut of_signaller = Delays::of_this_thread();
             std::thread::scope(|scope| {
-                let watcher = scope.spawn(|| {
+                let subscriber = scope.spawn(|| {
                     let mut own = Delays::of_this_thread();
                     awake.send(Delays::of_this_thread()).unwrap();
                     while first.value() == 0 {
@@ -50,7 +51,7 @@ fn first_publication(report: &mut Report, plan: &Plan, n: u64) {
                 let before = [other.read(), own.read()];
                 let begin = Instant::now();
                 x.signal(1).unwrap();
-                let (seen, after) = watcher.join().unwrap();
+                let (seen, after) = subscriber.join().unwrap();
                 let time = seen.saturating_duration_since(begin);
                 let off = before.iter().zip(after).map(|(&before, after)| after.saturating_sub(before)).max();
                 (milliseconds(time), milliseconds(off.unwrap_or_default()))
@@ -66,7 +67,7 @@ fn first_publication(report: &mut Report, plan: &Plan, n: u64) {
     report.judged(&case, n, median(&quiet), "ms", 0.2);
 }
 
-/// The bytes that are allocated beyond the start while one operation of very many is still held.
+/// The bytes that are allocated beyond the start while one operation of very many is still blocked.
 fn straggler(report: &mut Report, n: u64, name: &str, at: f64) {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let (x, late) = (semaphore(&engine), semaphore(&engine));

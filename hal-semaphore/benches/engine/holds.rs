@@ -2,16 +2,18 @@
 
 //! How long a lock is held while something happens to very many operations.
 //!
-//! That is measured from outside: one thread has something done to very many operations, another
-//! asks the engine something over and over, and its worst answer is no faster than the longest hold that it met. On a
-//! machine with few processors, and neighbours, either thread may also be off its processor meanwhile. So
+//! This is measured from outside: one thread has something done to very many operations, another one calls the
+//! engine over and over, and its worst call is no faster than the longest hold that it met. On a machine with
+//! few processors, and neighbours, either thread may also be off its processor meanwhile. So
 //!
-//! - for half of the time the asking thread only reads the clock, and the worst gap is the machine's own noise;
-//! - where the kernel says how long a thread was ready to run and did not (Linux's `schedstat`), that of both threads
-//!   during a slice of time is no part of the hold. A lock that a thread sleeps for does not count as ready.
+//! - for half of the time the calling thread only reads the clock, and the worst gap is the machine's own
+//!   noise;
+//! - where the kernel tells how long a thread was ready to run and did not (Linux's `schedstat`), that of both
+//!   threads during a slice of time is no part of the hold. A lock that a thread sleeps for does not count as
+//!   ready.
 //!
-//! The hold is what is left of the worst answer less what is left of the worst gap, in the best of several rounds. A round
-//! in which the asking thread hardly ran has seen nothing, and is taken again.
+//! The hold is the rest of the worst call less the rest of the worst gap, in the best of several rounds. A
+//! round in which the calling thread hardly ran has seen nothing, and is repeated.
 
 use crate::delays::Delays;
 use crate::noop::Noop;
@@ -35,7 +37,7 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
     }
 }
 
-/// What happens to very many operations.
+/// The event that happens to very many operations.
 #[derive(Clone, Copy)]
 enum What {
     Report,
@@ -43,7 +45,7 @@ enum What {
     Failure,
 }
 
-/// What the other thread asks meanwhile.
+/// The other thread's call.
 #[derive(Clone, Copy)]
 enum Probe {
     Stats,
@@ -61,19 +63,19 @@ fn longest_hold(report: &mut Report, plan: &Plan, what: What, probe: Probe) {
         Probe::Stats => "stats()",
         Probe::Barrier => "a barrier submit",
     };
-    let rounds: Vec<Seen> = (0..plan.long_rounds * 3)
+    let rounds: Vec<HoldSample> = (0..plan.long_rounds * 3)
         .map(|_| one_hold(n, what, probe))
-        .filter(Seen::counts)
+        .filter(HoldSample::counts)
         .take(plan.long_rounds)
         .collect();
-    let least = |of: fn(&Seen) -> Duration| rounds.iter().map(of).min().map_or(f64::NAN, milliseconds);
+    let least = |of: fn(&HoldSample) -> Duration| rounds.iter().map(of).min().map_or(f64::NAN, milliseconds);
     let case = |figure: &str| format!("{verb} {n}: {asked}, {figure}");
     report.row(&case("worst"), n, least(|seen| seen.asked.worst), "ms");
     report.row(&case("clock alone"), n, least(|seen| seen.clock.worst), "ms");
-    report.judged(&case("hold"), n, least(Seen::hold), "ms", 0.1);
+    report.judged(&case("hold"), n, least(HoldSample::hold), "ms", 0.1);
 }
 
-fn one_hold(n: u64, what: What, probe: Probe) -> Seen {
+fn one_hold(n: u64, what: What, probe: Probe) -> HoldSample {
     let backend = if matches!(what, What::Report) { Noop::deferred(1) } else { Noop::immediate(1) };
     let engine = Engine::new(backend).unwrap();
     let (x, y, z) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
@@ -100,7 +102,7 @@ fn one_hold(n: u64, what: What, probe: Probe) -> Seen {
         What::Failure => assert!(y.query().is_err()),
         What::Report | What::Signal => assert_eq!(y.query().unwrap(), n),
     }
-    // What the barriers left to the device.
+    // The waits of the barriers, left to the device.
     while engine.backend().flush() {}
     seen
 }
@@ -115,17 +117,17 @@ struct Longest {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct HoldSample {
     asked: Longest,
     clock: Longest,
-    /// For how long questions were asked, and their answers waited for, without the time off the processor.
+    /// How long calls took, without the time off the processor.
     asking: Duration,
     /// How long the work took.
     work: Duration,
 }
 
-impl Seen {
-    /// Whether the asking thread would have met a long hold.
+impl HoldSample {
+    /// Whether the calling thread would have met a long hold.
     fn counts(&self) -> bool {
         self.asking > self.work / 10
     }
@@ -135,13 +137,13 @@ impl Seen {
     }
 }
 
-/// Does `work` on this thread, and asks over and over on another one.
-fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
+/// Does `work` on this thread, and calls over and over on another one.
+fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> HoldSample {
     const SLICE: Duration = Duration::from_micros(100);
     let (ready, done) = (Barrier::new(2), AtomicBool::new(false));
     let worker = Delays::of_this_thread();
     std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
+        let subscriber = scope.spawn(|| {
             let (mut own, mut worker) = (Delays::of_this_thread(), worker);
             let mut slice = |longest: &mut Longest, step: &mut dyn FnMut()| {
                 let (before, begin) = ([own.read(), worker.read()], Instant::now());
@@ -160,10 +162,10 @@ fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
                 longest.on_processor = longest.on_processor.max(worst.saturating_sub(off));
                 (last - begin).saturating_sub(own_off)
             };
-            // What is done for the first time does not count.
+            // The first time does not count.
             slice(&mut Longest::default(), &mut ask);
             ready.wait();
-            let mut seen = Seen::default();
+            let mut seen = HoldSample::default();
             while !done.load(Ordering::Acquire) {
                 seen.asking += slice(&mut seen.asked, &mut ask);
                 slice(&mut seen.clock, &mut || {});
@@ -177,6 +179,6 @@ fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
         work();
         let work = begin.elapsed();
         done.store(true, Ordering::Release);
-        Seen { work, ..watcher.join().unwrap() }
+        HoldSample { work, ..subscriber.join().unwrap() }
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an operation costs in the engine, with devices that do nothing.
+//! The cost of an operation in the engine, with devices that do nothing.
 //!
 //! `cargo bench -p hal-semaphore` runs the chains under criterion, then prints a table of all cases with their goals,
 //! and writes it as lines of JSON to `target/engine-bench.json`. Behind `--`, `--quick` skips criterion and takes fewer
@@ -10,6 +10,7 @@
 mod bursts;
 #[path = "../../tests/common/counting.rs"]
 mod counting;
+#[path = "../../tests/common/delays.rs"]
 mod delays;
 mod holds;
 #[path = "../../tests/common/noop.rs"]
@@ -31,10 +32,10 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-type Part = fn(&mut Report, &Plan);
+type BenchPart = fn(&mut Report, &Plan);
 
 /// The modules with cases, in the order of the table.
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, BenchPart); 6] = [
     ("operations", operations::table),
     ("threads", threads::table),
     ("bursts", bursts::table),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an operation costs one thread, in time and memory, and what it costs to wait for another thread.
+//! The cost of an operation for one thread, in time and memory, and of waiting for another thread.
 
 use crate::counting::{Allocated, counted};
 use crate::noop::Noop;
@@ -39,7 +39,7 @@ impl Rig {
         self.at = end;
     }
 
-    /// The same, behind a signal that is not there yet. Says when the last was submitted.
+    /// The same, behind a signal that comes later. Calls back when the last was submitted.
     pub(crate) fn held_chain(&mut self, n: u64, make: Make) -> Instant {
         self.at += 1;
         let first = self.at;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device that has to be asked what has ended, and is always done.
+//! A polled device whose work has always ended.
 
 use crate::noop::Noop;
 use crate::report::{Report, median};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What very many queues cost.
+//! The cost of very many queues.
 
 use crate::counting::counted;
 use crate::noop::Noop;

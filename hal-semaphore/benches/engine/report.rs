@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What was measured so far.
+/// The measurements so far.
 #[derive(Default)]
 pub(crate) struct Report {
     lines: String,
@@ -19,7 +19,7 @@ impl Report {
         println!("\n{title}\n{:<66}{:>9}{:>12} {:<14}{:>9}  met", "", "n", "", "", "goal");
     }
 
-    /// A word on the rows around it.
+    /// A note on the rows around it.
     pub(crate) fn note(&self, text: &str) {
         println!("  {text}");
     }
@@ -35,7 +35,7 @@ impl Report {
     }
 
     fn add(&mut self, case: &str, n: u64, value: f64, unit: &str, goal: Option<f64>) {
-        // What could not be measured is neither met nor missed.
+        // A missing measurement is neither met nor missed.
         let met = goal.filter(|_| value.is_finite()).map(|goal| value <= goal);
         self.judged += u32::from(met.is_some());
         self.met += u32::from(met == Some(true));
@@ -88,7 +88,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// What so large a part of the values is not above.
+/// The value that this part of the values does not exceed.
 pub(crate) fn quantile(values: &[f64], part: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

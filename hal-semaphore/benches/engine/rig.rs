@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the cases have in common: devices, chains of operations, how much to do.
+//! Devices, chains of operations and sizes that the cases share.
 
 use crate::noop::Noop;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits};
@@ -18,14 +18,14 @@ pub(crate) struct Plan {
     pub(crate) long_rounds: usize,
     /// Operations in a chain.
     pub(crate) n: u64,
-    /// How many operations are held at once.
+    /// How many operations are blocked at once.
     pub(crate) held: Vec<u64>,
-    /// Round trips between two threads, and latencies that are looked at one by one.
+    /// Round trips between two threads, and latencies that are reported one by one.
     pub(crate) pings: u64,
 }
 
 impl Plan {
-    /// The most operations that are held at once.
+    /// The most operations that are blocked at once.
     pub(crate) fn most(&self) -> u64 {
         self.held.iter().copied().max().unwrap_or(1)
     }
@@ -60,7 +60,7 @@ pub(crate) fn chain(
     }
 }
 
-/// Holds `n` operations on queue 0 until `x` reaches 1; operation `i` signals `i` of `y`.
+/// Blocks `n` operations on queue 0 until `x` reaches 1; operation `i` signals `i` of `y`.
 pub(crate) fn hold(engine: &Engine<Noop>, x: &Semaphore, y: &Semaphore, n: u64) {
     for i in 1..=n {
         let (waits, signals) = ([(x.clone(), 1)], [(y.clone(), i)]);
@@ -76,7 +76,7 @@ pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// What a busy loop waits, off and on the clock.
+/// The time that a busy loop waits, off and on the clock.
 pub(crate) fn spin(time: Duration) {
     let begin = Instant::now();
     while begin.elapsed() < time {

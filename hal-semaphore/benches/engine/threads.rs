@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What threads cost each other.
+//! The cost of threads for each other.
 
 use crate::delays::Delays;
 use crate::noop::Noop;
@@ -12,7 +12,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What local-task takes at best for the 99th of 100 such submissions, in microseconds, on two processors that are its own.
+/// The best time of local-task for the 99th of 100 such submissions, in microseconds, on two processors of its
+/// own.
 const LOCAL_TASK_P99: f64 = 19.0;
 
 pub(crate) fn table(report: &mut Report, plan: &Plan) {
@@ -26,8 +27,8 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
         }
     }
     report.section("one barrier with a signal, beside two threads that submit chains flat out");
-    report.note("on the same queue it is the machine's scheduler that is measured: `cargo xtask bench --only beside` compares");
-    report.note("with local-task in the same minute");
+    report.note("on the same queue this measures the machine's scheduler: `cargo xtask bench --only beside`");
+    report.note("compares with local-task in the same minute");
     beside(report, plan, "on the same queue", 0, None);
     beside(report, plan, "on a queue of its own", 1, Some(LOCAL_TASK_P99));
 }
@@ -55,7 +56,7 @@ fn together(report: &mut Report, plan: &Plan, name: &str, own_device: bool, thre
     report.row(&format!("{threads} threads, {name}: an engine each"), total, median(&apart), "ns/op");
     let case = format!("{threads} threads, {name}: one engine to an engine each");
     report.judged(&case, total, median(&ratios), "x", 1.3);
-    // Where others use the processors too, threads that are not beside each other do not get in each other's way.
+    // Where others use the processors too, threads that do not run at the same time do not contend.
     let least = quantile(&shared, 0.0) / quantile(&apart, 0.0);
     report.row(&format!("{threads} threads, {name}: the same, quietest rounds"), total, least, "x");
 }
@@ -123,7 +124,7 @@ fn beside(report: &mut Report, plan: &Plan, name: &str, queue: usize, goal: Opti
         None => report.row(&case, n, p99, "us"),
     }
     report.row(&format!("barrier {name}, max"), n, quantile(&times, 1.0), "us");
-    // What is left is the engine's: work done for others, and sleep until they give up a lock.
+    // The rest is the engine's: work done for others, and sleep until they release a lock.
     let most = milliseconds(most) * 1e3;
     report.row(&format!("barrier {name}, max without time ready to run"), n, most, "us");
 }

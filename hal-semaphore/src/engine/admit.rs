@@ -431,7 +431,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// | 0 reached | the timeline is at the value | nothing |
     /// | 1 same queue | an operation that is queued in this queue will signal enough | nothing: queue order |
     /// | 2 dominated | this queue already waits natively for a submitted signal that is enough | nothing: queue order |
-    /// | 2 native, peer | submitted work of another queue, of this device or of a peer, will signal enough | the device |
+    /// | 2 native, peer | submitted work of another queue (of a peer) will signal enough | the device |
     /// | 3 blocked | otherwise, and always for host operations | the host |
     ///
     /// Of several promises of one class that are enough, the smallest value wins: to wait for a later one would

@@ -398,8 +398,8 @@ mod threads {
 
         /// The drop waits neither for a thread inside a callback nor for callbacks behind it.
         #[test]
-        fn last_engine_goes_while_callbacks_wait() {
-            if is_alone("last_engine_goes_while_callbacks_wait", 1 << 20) {
+        fn last_engine_is_dropped_while_callbacks_wait() {
+            if is_alone("last_engine_is_dropped_while_callbacks_wait", 1 << 20) {
                 let engine = EngineCount::new();
                 let (gone, waits) = mpsc::channel::<()>();
                 let begin = Instant::now();
@@ -458,8 +458,8 @@ mod threads {
         }
 
         #[test]
-        fn last_engine_waits_for_no_thread_that_is_inside_of_a_callback() {
-            if is_alone("last_engine_waits_for_no_thread_that_is_inside_of_a_callback", 1 << 20) {
+        fn last_engine_does_not_wait_for_threads_inside_a_callback() {
+            if is_alone("last_engine_does_not_wait_for_threads_inside_a_callback", 1 << 20) {
                 let engine = EngineCount::new();
                 let (inside, is_inside) = mpsc::channel();
                 let (gone, waits) = mpsc::channel::<()>();

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_handed_over_in_vain() {
+    fn few_operations_are_handed_over_in_vain() {
         for depth in [1, 2, 3, 7, 64, 65, 1024] {
             let wasted = churn(depth, 100_000);
             assert!(wasted <= 100_000 + MAX_BATCH, "{wasted} with room for {depth}");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_grows_is_found() {
+    fn capacity_that_grows_is_found() {
         let mut window = FlowWindow::default();
         window.take(4);
         window.refused();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_without_anything_goes_on_as_soon_as_anything_ends() {
+    fn empty_queue_resumes_as_soon_as_anything_ends() {
         let mut window = FlowWindow::default();
         window.refused();
         assert!(window.is_full() && window.resume(false));

@@ -807,7 +807,7 @@ mod tests {
     /// A thread that drops a timeline keeps its state for the next one, and may still hold a reference when
     /// another thread makes a timeline. A weak reference of the list of large timelines counts as well.
     #[test]
-    fn spare_slot_with_another_owner_is_not_used_again() {
+    fn spare_state_with_another_owner_is_not_reused() {
         let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
         let shared = engine.shared();
         let timeline_state = shared.new_timeline_state(3);

@@ -169,7 +169,7 @@ mod tests {
     use crate::{Engine, EngineError, Semaphore};
 
     #[test]
-    fn lane_goes_with_its_last_letter_however_it_is_left() -> Result<(), EngineError> {
+    fn lane_is_removed_with_its_last_delivery() -> Result<(), EngineError> {
         let engine = Engine::new(SoftBackend::new(vec![device(1)]))?;
         let outbox = Outbox::<SoftBackend>::default();
         let post = || {

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_list_is_swept_when_many_have_ended_and_they_are_the_larger_part() {
+    fn queued_list_is_swept_when_many_have_ended_and_they_are_the_larger_part() {
         for (queued, ends, left) in
             [(10, 9, (10, 9)), (10, 32, (0, 0)), (1000, 500, (1000, 500)), (1000, 501, (0, 0))]
         {

@@ -462,10 +462,12 @@ mod tests {
                     }
                     ListStep::PopOf(queue, reached) => {
                         let owner = ListOwner::queue(queue);
-                        let least = model.values().filter(|&&(other, ..)| other == owner).map(|&(_, value, _)| value).min();
+                        let values = model.values().filter(|&&(other, ..)| other == owner).map(|&(_, value, _)| value);
+                        let least = values.min();
                         prop_assert_eq!(lists.release_of(queue, reached), least.is_some_and(|least| least <= reached));
                         let popped = lists.pop_of(queue, reached);
-                        prop_assert_eq!(popped.as_ref().map(|&(value, _)| value), least.filter(|&least| least <= reached));
+                        let expected = least.filter(|&least| least <= reached);
+                        prop_assert_eq!(popped.as_ref().map(|&(value, _)| value), expected);
                         if let Some((_, target)) = popped {
                             prop_assert_eq!(model.remove(&number(&target)).map(|(other, ..)| other), Some(owner));
                         }
@@ -479,7 +481,7 @@ mod tests {
                             prop_assert_eq!(known.map(|(other, ..)| other), Some(owner));
                             let value = known.map_or(u64::MAX, |(_, value, _)| value);
                             prop_assert!(value <= reached);
-                            prop_assert_eq!(failure_entry.is_some(), id % 2 == 0, "only what has others waits on");
+                            prop_assert_eq!(failure_entry.is_some(), id % 2 == 0, "only a wait with others waits on");
                             if let Some(order) = *failure_entry {
                                 model.insert(*id, (ListOwner::HOST, value, order));
                                 last = last.max(order);
@@ -490,7 +492,8 @@ mod tests {
                         prop_assert!(ordered.len() == 2 || !left);
                     }
                     ListStep::Remove(which) => {
-                        let Some((&id, &(owner, value, order))) = model.iter().nth(which % model.len().max(1)) else { continue };
+                        let which = which % model.len().max(1);
+                        let Some((&id, &(owner, value, order))) = model.iter().nth(which) else { continue };
                         prop_assert_eq!(lists.remove(owner, value, order).as_ref().map(number), Some(id));
                         prop_assert!(lists.remove(owner, value, order).is_none());
                         model.remove(&id);
@@ -537,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn only_wait_of_a_queue_becomes_the_hosts_in_its_place_where_it_is_one_of_several() {
+    fn only_wait_of_a_queue_moves_to_the_host_in_place_if_its_operation_has_others() {
         let key = Slab::<()>::new().next_key();
         let mut lists = WaitLists::default();
         let take = |lists: &mut WaitLists| {
@@ -559,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_that_was_not_always_the_only_one_is_covered_once_though_its_list_becomes_the_hosts() {
+    fn wait_that_was_not_always_the_only_one_is_satisfied_once_though_its_list_becomes_the_hosts() {
         let key = Slab::<()>::new().next_key();
         let mut lists = WaitLists::default();
         let [first, _] = [0, 1]

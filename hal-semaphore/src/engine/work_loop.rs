@@ -781,7 +781,7 @@ mod tests {
     use smallvec::SmallVec;
 
     #[test]
-    fn promise_that_covers_many_waits_of_other_queues_covers_a_turn_of_them_at_a_time() {
+    fn promise_satisfies_waits_of_other_queues_one_batch_at_a_time() {
         let engine = crate::engine::Engine::new(SoftBackend::new(vec![device(2)])).unwrap();
         let (shared, mut deferred) = (engine.shared(), DeferredWork::default());
         let timeline_state = shared.new_timeline_state(0);

@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Counts the allocations of threads that asked for it, and the bytes they hold.
+/// Counts the allocations of threads that enable it, and the bytes they hold.
 pub(crate) struct Counting;
 
 #[derive(Clone, Copy, Default)]
@@ -41,24 +41,26 @@ fn size(layout: Layout) -> i64 {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, size(layout));
-        // SAFETY: the layout has a size, as `GlobalAlloc::alloc` asks of its callers.
+        // SAFETY: the layout has a size, as `GlobalAlloc::alloc` requires of its callers.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(0, -size(layout));
-        // SAFETY: the pointer is a block of this layout from `alloc` or `realloc` here, and both give what `System` gave.
+        // SAFETY: the pointer is a block of this layout from `alloc` or `realloc` here, which return blocks of
+        // `System`.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count(1, i64::try_from(new_size).unwrap_or(i64::MAX) - size(layout));
-        // SAFETY: as for `dealloc`, and the new size is none that overflows, as `GlobalAlloc::realloc` asks of its callers.
+        // SAFETY: as for `dealloc`; the new size does not overflow, as `GlobalAlloc::realloc` requires of its
+        // callers.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }
 
-/// What a piece of work allocated on this thread.
+/// The allocations of a closure on this thread.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "not every user looks at everything")]
 pub(crate) struct Allocated {

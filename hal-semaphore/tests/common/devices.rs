@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Devices that a test drives by hand, and the moments at which it can step in.
+//! Devices that a test drives by hand, with hooks inside the backend.
 //!
-//! [`Devices`] differs from the library's own `SoftBackend` in what a test can do from *inside* the backend: run code
-//! while an event is made, while one piece of a batch is taken, before `submit` answers, while work is reclaimed. From
-//! there it may call the engine, as any backend may. Room is limited for each queue and for each device as a whole.
+//! [`Devices`] differs from the library's own `SoftBackend` by its hooks: a test can run code from *inside* the
+//! backend while an event is made, while one item of a batch is accepted, before `submit` answers, while work
+//! is reclaimed. From there it may call the engine, as any backend may. Each queue has a capacity, and so has
+//! each device as a whole.
 //!
-//! Nothing moves by itself: [`step`](Devices::step) runs the head of a queue, [`report`](Devices::report) tells the
-//! engine of the oldest thing that ran. Queues are named by one number, counted over all devices.
+//! Nothing moves by itself: [`step`](Devices::step) runs the head of a queue, [`report`](Devices::report)
+//! reports the oldest job that ran. Queues are numbered over all devices.
 
 use super::Rig;
 use hal_semaphore::backend::{
@@ -57,10 +58,10 @@ impl Job {
     }
 }
 
-/// Where in the backend a hook runs. None of the devices' own locks is held there.
+/// The calls in which a hook runs. None of the devices' own locks is held there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// The engine has asked for an event, which does not exist yet.
+    /// The engine requests an event, which does not exist yet.
     EventCreation,
     /// A batch for this queue has arrived, and nothing of it is taken yet.
     SubmitBegins(usize),
@@ -68,11 +69,11 @@ pub(crate) enum Moment {
     Taken(u64),
     /// The device has taken what it takes of a batch for this queue, and has not answered yet.
     SubmitEnds(usize),
-    /// The host is asked whether it can do the job with this number early.
+    /// The engine tries the job with this number early.
     Early(u64),
-    /// The work of the job with this number has come back.
+    /// The work of the job with this number is reclaimed.
     Reclaim(u64),
-    /// The device with this number is asked to stop.
+    /// The device with this number is aborted.
     Abort(usize),
 }
 
@@ -87,7 +88,7 @@ struct Recording {
     number: u64,
 }
 
-struct Event {
+struct FakeEvent {
     device: usize,
     number: u64,
     fired: bool,
@@ -111,9 +112,9 @@ struct HardwareQueue {
 }
 
 #[derive(Default)]
-struct State {
+struct DevicesState {
     queues: Vec<HardwareQueue>,
-    events: Vec<Event>,
+    events: Vec<FakeEvent>,
     lost: Vec<bool>,
     answers: Vec<(usize, Submitted)>,
     last_answers: Vec<(usize, Submitted)>,
@@ -134,7 +135,7 @@ pub(crate) struct Devices {
     event_limit: usize,
     keeps_deferred: bool,
     deferred: Mutex<Vec<DeferredCallbacks>>,
-    state: Mutex<State>,
+    state: Mutex<DevicesState>,
     hooks: Mutex<Vec<(Moment, Hook)>>,
     completer: OnceLock<Completer>,
 }
@@ -147,10 +148,10 @@ pub(crate) fn device(queues: usize, native_waits: NativeWaits) -> DeviceSpec {
 impl Devices {
     pub(crate) fn new(specs: Vec<DeviceSpec>) -> Self {
         let queues = specs.iter().map(|spec| spec.queues).sum();
-        let state = State {
+        let state = DevicesState {
             queues: (0..queues).map(|_| HardwareQueue::default()).collect(),
             lost: vec![false; specs.len()],
-            ..State::default()
+            ..DevicesState::default()
         };
         Self {
             specs,
@@ -165,12 +166,12 @@ impl Devices {
         }
     }
 
-    /// Each queue has room for so many jobs that have not run.
+    /// Each queue has capacity for this many jobs that have not run.
     pub(crate) fn queue_capacity(self, jobs: usize) -> Self {
         Self { queue_capacity: jobs, ..self }
     }
 
-    /// The queues of a device share room for so many jobs that have not run.
+    /// The queues of a device share capacity for this many jobs that have not run.
     pub(crate) fn device_capacity(self, jobs: usize) -> Self {
         Self { device_capacity: jobs, ..self }
     }
@@ -180,13 +181,13 @@ impl Devices {
         Self { event_limit: events, ..self }
     }
 
-    /// No thread runs what is deferred, until it is [let go](Devices::let_deferred_go).
+    /// No thread runs deferred callbacks until the test [drops](Devices::let_deferred_go) them.
     pub(crate) fn keeps_deferred(self) -> Self {
         Self { keeps_deferred: true, ..self }
     }
 
     /// Drops what was deferred and kept, which runs it. An engine lives as long as something of it is kept.
-    pub(crate) fn let_deferred_go(&self) {
+    pub(crate) fn drop_deferred(&self) {
         let kept = std::mem::take(&mut *self.deferred.lock().expect("nothing runs with this lock"));
         drop(kept);
     }
@@ -196,11 +197,11 @@ impl Devices {
         Rig { engine: Engine::new(self).expect("the devices are well described") }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DevicesState> {
         self.state.lock().expect("no hook runs with this lock")
     }
 
-    /// Where reports go.
+    /// The completer that the engine gave to this backend.
     pub(crate) fn completer(&self) -> &Completer {
         self.completer.get().expect("the engine has started the backend")
     }
@@ -288,7 +289,7 @@ impl Devices {
             return false;
         };
         drop(state);
-        // The engine may be gone by now; then there is nothing to tell.
+        // The engine may be gone by now; then the report is dropped.
         let _ = match failure {
             None => self.completer().complete(id, epoch),
             Some(failure) => self.completer().fail(id, epoch, failure),
@@ -324,7 +325,7 @@ impl Devices {
         }
     }
 
-    /// A device falls off its bus: what it had is gone, waits for its points are over, and the engine is told.
+    /// Loses a device: its jobs are gone, waits for its points are over, and the engine is notified.
     pub(crate) fn lose(&self, device: usize, failure: &Failure) {
         let mut state = self.state();
         state.lost[device] = true;
@@ -338,7 +339,7 @@ impl Devices {
             hardware.executed = u64::MAX;
         }
         drop(state);
-        // The engine may be gone by now; then there is nothing to tell.
+        // The engine may be gone by now; then the report is dropped.
         let _ = self.completer().lose(device, failure.clone());
     }
 
@@ -352,7 +353,7 @@ impl Devices {
         self.state().queues[queue].queued.len()
     }
 
-    /// How many pieces each batch for a queue had.
+    /// How many items each batch for a queue had.
     pub(crate) fn batches(&self, queue: usize) -> Vec<usize> {
         self.state().queues[queue].batches.clone()
     }
@@ -372,12 +373,12 @@ impl Devices {
         self.state().early.clone()
     }
 
-    /// The jobs that came back, in order, and how they ended.
+    /// The reclaimed jobs, in order, and their results.
     pub(crate) fn returned(&self) -> Vec<(u64, Result<(), Failure>)> {
         self.state().returned.clone()
     }
 
-    /// The numbers of the jobs that came back, in order.
+    /// The numbers of the reclaimed jobs, in order.
     pub(crate) fn reclaimed(&self) -> Vec<u64> {
         self.state().returned.iter().map(|(id, _)| *id).collect()
     }
@@ -395,7 +396,7 @@ impl Devices {
         }
     }
 
-    /// What queues were told to wait for, and whether an event came with it.
+    /// The native waits that queues were given, and whether each had an event.
     pub(crate) fn native_waits(&self) -> Vec<(Point, bool)> {
         self.state().native_waits.clone()
     }
@@ -410,22 +411,22 @@ impl Devices {
         std::mem::take(&mut self.state().host)
     }
 
-    /// Takes one piece of a batch, or says why not.
+    /// Accepts one item of a batch, or returns why not.
     fn take(
         &self,
         queue: QueueId,
         position: usize,
-        piece: Submission<'_, Self>,
+        item: Submission<'_, Self>,
     ) -> Result<Option<u64>, Submitted> {
         let state = &mut *self.state();
         if state.lost[queue.device()] {
             return Err(Submitted::lost(gone()));
         }
-        if let Some(refusal) = piece.work.as_ref().and_then(|job| job.refusal.clone()) {
+        if let Some(refusal) = item.work.as_ref().and_then(|job| job.refusal.clone()) {
             return Err(Submitted::failed(position, refusal));
         }
-        let id = piece.work.as_ref().map(|job| job.id);
-        if piece.coalesced {
+        let id = item.work.as_ref().map(|job| job.id);
+        if item.coalesced {
             state.markers.extend(id);
             return Ok(id);
         }
@@ -435,7 +436,7 @@ impl Devices {
         if own >= self.queue_capacity || shared >= self.device_capacity {
             return Err(Submitted::full(position));
         }
-        let waits: Vec<_> = piece
+        let waits: Vec<_> = item
             .waits
             .iter()
             .map(|wait| {
@@ -445,15 +446,15 @@ impl Devices {
             })
             .collect();
         state.native_waits.extend(waits.iter().map(|(point, recording)| (*point, recording.is_some())));
-        let records = piece.event.map(|&event| {
+        let records = item.event.map(|&event| {
             let record = &mut state.events[event];
             record.number += 1;
             record.fired = false;
             Recording { event, number: record.number }
         });
-        let failure = piece.work.as_ref().and_then(|job| job.failure.clone());
+        let failure = item.work.as_ref().and_then(|job| job.failure.clone());
         state.queues[queue.index()].queued.push_back(Queued {
-            epoch: piece.epoch,
+            epoch: item.epoch,
             id,
             failure,
             waits,
@@ -490,8 +491,8 @@ impl Backend for Devices {
         }
         drop(state);
         let mut answer = Submitted::all();
-        for (position, piece) in batch.iter().enumerate() {
-            match self.take(queue, position, piece) {
+        for (position, item) in batch.iter().enumerate() {
+            match self.take(queue, position, item) {
                 Ok(Some(id)) => self.come(Moment::Taken(id)),
                 Ok(None) => {}
                 Err(stopped) => {
@@ -514,7 +515,7 @@ impl Backend for Devices {
         if state.events.len() >= self.event_limit {
             return Err(Failure::new(Code::ResourceExhausted, format!("device {device} is out of events")));
         }
-        state.events.push(Event { device, number: 0, fired: false });
+        state.events.push(FakeEvent { device, number: 0, fired: false });
         Ok(state.events.len() - 1)
     }
 

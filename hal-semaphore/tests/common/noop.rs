@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Devices that do nothing, at once or when told: what is left to measure is the engine.
+//! Devices without work of their own, so that the engine alone is measured.
 
 use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::testing::device;
@@ -55,7 +55,7 @@ impl Noop {
         Self::new(specs, Ends::FlushedInTurn)
     }
 
-    /// One device that is done at once, and says so when it is asked.
+    /// One device whose work has ended at once, and is reported when the device is polled.
     pub(crate) fn polled(queues: usize) -> Self {
         let spec =
             DeviceSpec { completion: Completion::Poll, native_waits: NativeWaits::None, ..device(queues) };

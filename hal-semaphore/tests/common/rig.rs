@@ -120,7 +120,7 @@ impl Rig {
         self.submit(queue, waits, signals, Action::Barrier)
     }
 
-    /// Submits work that has a place in its queue and nothing to do on the device.
+    /// Submits a marker.
     pub(crate) fn marker(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) -> Placement {
         self.submit(queue, waits, signals, Action::Marker(Job::new(id)))
     }

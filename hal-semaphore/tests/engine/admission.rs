@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What becomes of an operation when it comes to its queue: what is refused, what its waits cost, and what it hears of while
-//! it stays there (rules S2, S3, S6, S10, S13).
+//! Admission: refused requests, the classes of waits, and failures that reach an operation while it is queued
+//! (rules S2, S3, S6, S10, S13).
 
 use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, gone, within};
 use hal_semaphore::backend::{NativeWaits, Transition, WaitClass};
@@ -30,8 +30,8 @@ fn largest_value_can_be_waited_for_and_signalled_and_no_larger_one() {
     assert_eq!(y.query().unwrap(), MAX_VALUE);
 }
 
-/// A signal of another engine's timeline has to be above where that is, too. One that has failed may be named: the signal
-/// is dropped (S1, S9).
+/// A signal of another engine's timeline has to be above its value, too. A failed timeline may be named: the
+/// signal is dropped (S1, S9).
 #[test]
 fn signal_of_a_foreign_timeline_is_above_it_unless_it_has_failed() {
     let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
@@ -50,7 +50,7 @@ fn signal_of_a_foreign_timeline_is_above_it_unless_it_has_failed() {
 
 /// A refusal gives the action back as it was, so that it can be submitted again (S10).
 #[test]
-fn refused_action_comes_back_as_the_kind_that_it_was_with_its_work() {
+fn refused_action_is_returned_with_its_kind_and_work() {
     let rig = Rig::new(1, NativeWaits::None);
     let nothing: [(Semaphore, u64); 0] = [];
     let actions: [fn(Job) -> Action<Job>; 5] =
@@ -99,8 +99,8 @@ fn request_to_an_engine_that_is_shut_down_is_refused_for_that() {
     assert!(matches!(refused.error, SubmitError::ShutDown), "{}", refused.error);
 }
 
-/// A queue waits natively for the second of two signals of another queue. A wait for the first costs nothing any more, and it
-/// is the first that is named: of the signals that are enough the smallest counts (S6).
+/// A queue waits natively for the second of two signals of another queue. A later wait for the first costs
+/// nothing, and names the first: the smallest signal that is enough counts (S6).
 #[test]
 fn wait_that_is_dominated_names_the_smallest_signal_that_is_enough() {
     let engine = Engine::new(SoftBackend::new(vec![testing::device(2)])).unwrap();
@@ -127,8 +127,8 @@ fn wait_that_is_dominated_names_the_smallest_signal_that_is_enough() {
     engine.backend().run_until_idle();
 }
 
-/// The host is asked whether it can do something early. Meanwhile one of the two timelines that it waits for fails: the
-/// operation fails at once, whatever becomes of the other (S3).
+/// While the host tries an early action, one of the two timelines that it waits for fails. The operation fails
+/// at once, whatever happens to the other (S3).
 #[test]
 fn failure_of_one_of_two_waits_while_the_host_is_asked_fails_the_operation() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -164,10 +164,10 @@ fn operations_that_are_done_early_together_keep_their_order() {
     rig.assert_idle();
 }
 
-/// A device is lost that had no room yet for most of its queue. What it never had comes back in the order of the queue (S2,
-/// S3).
+/// A device is lost while most of its queue waits for capacity. The operations that it never had are reclaimed
+/// in queue order (S2, S3).
 #[test]
-fn jobs_that_a_lost_device_never_had_come_back_in_their_order() {
+fn jobs_that_a_lost_device_never_had_are_reclaimed_in_order() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
     let jobs: Vec<u64> = (1..=9).collect();
     for &id in &jobs {
@@ -179,15 +179,15 @@ fn jobs_that_a_lost_device_never_had_come_back_in_their_order() {
     rig.assert_idle();
 }
 
-/// An operation comes to a queue that is known to be full. It hears of a failure of what it waits for all the same, and does
-/// not stay behind what fills the queue (S13).
+/// An operation is admitted to a queue that is known to be full. A failure of its wait reaches it all the same,
+/// before the work that fills the queue ends (S13).
 #[test]
-fn failure_reaches_an_operation_that_came_to_a_full_queue() {
+fn failure_reaches_an_operation_admitted_to_a_full_queue() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let [x, y] = rig.semaphores();
     let cause = broken("parity");
     rig.failing_job(1, &[], &[(&x, 1)], 1, &cause);
-    // The first has all the room, and the others find none.
+    // The first takes all the capacity.
     for id in 2..=4 {
         rig.job(0, &[], &[], id);
     }
@@ -199,9 +199,10 @@ fn failure_reaches_an_operation_that_came_to_a_full_queue() {
     rig.assert_idle();
 }
 
-/// The same for one that comes to a long queue, while its device takes its time over a submission (S13).
+/// The same for an operation that is admitted to a long queue, while its device takes long over a submission
+/// (S13).
 #[test]
-fn failure_reaches_an_operation_that_came_to_a_long_queue() {
+fn failure_reaches_an_operation_admitted_to_a_long_queue() {
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::Epochs);
         let [x, y] = rig.semaphores();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What happens to one operation while very many others wait for their turn in the same queue.
+//! One operation behind many others in the same queue.
 //!
-//! A queue routes a bounded number of operations at a time and hands batches to its device in between. So an operation
-//! that the device has refused may stand behind hundreds of others before it ends, and its neighbours must know by then
-//! what became of it (rules S3, S5, S6).
+//! A queue routes a bounded number of operations at a time and submits batches in between. So an operation that
+//! the device refused may be behind hundreds of others before it ends, and its neighbours must know of the
+//! refusal by then (rules S3, S5, S6).
 
 use crate::rig::{ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
@@ -17,14 +17,15 @@ use std::time::Duration;
 /// How many values the burst has, and how many operations are released by each.
 const BURST: (u64, u64) = (8, 60);
 
-/// What queue 0 has room for.
+/// The capacity of queue 0.
 const ROOM: usize = 4;
 
 /// The number of the job that is refused; the one behind it in the queue waits for it.
 const REFUSED: u64 = 5;
 
-/// The first jobs fill queue 0. Behind them stand one that signals x, and one that waits for x and signals y. When the
-/// first come back hundreds of others become runnable on the queue at once, and the device refuses the one that signals x.
+/// The first jobs fill queue 0. Behind them are one that signals x, and one that waits for x and signals y.
+/// When the first are reported, hundreds of others become runnable on the queue at once, and the device refuses
+/// the one that signals x.
 struct Backlog {
     rig: Rig,
     x: Semaphore,
@@ -57,8 +58,8 @@ impl Backlog {
         Self { rig, x, y }
     }
 
-    /// Runs `step_in` each time that a batch for queue 0 begins while the refusal has not been told yet, though it is
-    /// some batches ago. Returns how often that was.
+    /// Runs `step_in` at the begin of each batch for queue 0 that comes some batches after the refusal and
+    /// before its publication. Returns how often that was.
     fn go(&self, step_in: impl Fn(&Devices) + Send + Sync + 'static) -> usize {
         let times = Arc::new(AtomicUsize::new(0));
         self.rig.always(Moment::SubmitBegins(0), {
@@ -89,8 +90,8 @@ fn release_at_once(rig: &Rig, released: &Semaphore, values: u64) {
     gate.signal(1).unwrap();
 }
 
-/// What waits for the refused job in the same queue goes to the device with the next batch and is reported at once. What it
-/// needed was never made: it fails with the cause of the refused job (S3).
+/// An operation that waits for the refused job in the same queue goes to the device with the next batch and is
+/// reported at once. Its input was never made: it fails with the cause of the refused job (S3).
 #[test]
 fn consumer_behind_a_refused_producer_and_a_backlog_fails_with_it() {
     for native_waits in ALL_NATIVE_WAITS {
@@ -113,8 +114,8 @@ fn consumer_behind_a_refused_producer_and_a_backlog_fails_with_it() {
     }
 }
 
-/// A job of another queue waits for the refused one's signal while the refusal stands in the backlog. No native wait names
-/// the refused job: the device never had it, and its event belongs to another job by now (S6).
+/// A job of another queue waits for the refused one's signal while the refusal is in the backlog. No native
+/// wait names the refused job: the device never had it, and its event belongs to another job by now (S6).
 #[test]
 fn native_wait_never_names_a_refused_job_in_a_backlog() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
@@ -132,10 +133,10 @@ fn native_wait_never_names_a_refused_job_in_a_backlog() {
     }
 }
 
-/// A thread is kept by work that comes back and takes its time. Another one submits to the same queue, and does all that there
-/// is to do for it: nothing is left to the one that is kept (S13).
+/// A thread is inside a slow reclaim. Another one submits to the same queue and does all of the queue's work:
+/// nothing is left to the first one (S13).
 #[test]
-fn thread_that_is_kept_by_work_that_comes_back_is_left_nothing() {
+fn thread_inside_reclaim_is_left_no_work() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
@@ -163,8 +164,8 @@ fn thread_that_is_kept_by_work_that_comes_back_is_left_nothing() {
     });
 }
 
-/// A list of signals that keeps the thread which reads it for the second time: the engine reads it once to check it, and then
-/// with the lock of the queue.
+/// A list of signals that stops the thread which reads it for the second time: the engine reads it once to
+/// check it, and then under the lock of the queue.
 struct Keeps<'a> {
     signal: (Semaphore, u64),
     reads: AtomicUsize,
@@ -184,10 +185,10 @@ impl TimelineValues<Semaphore> for Keeps<'_> {
     }
 }
 
-/// One thread has had to wait for another one's hold of a queue, and has done its work. Those that come later do all of theirs:
-/// they leave nothing to a thread that is not there any more (S13).
+/// One thread had to wait for the lock of a queue, and has done its work. Later threads do all of theirs: they
+/// leave nothing to a thread that is no longer there (S13).
 #[test]
-fn thread_that_has_waited_for_a_queue_is_left_nothing_later() {
+fn thread_that_has_waited_for_a_queue_is_left_no_work_later() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
@@ -223,10 +224,10 @@ fn thread_that_has_waited_for_a_queue_is_left_nothing_later() {
     });
 }
 
-/// The report of a job releases more others than one look at their queue takes. A job that is submitted in between, while the
-/// backend is asked whether one of them can be done early, does not overtake those that have been released already (S13).
+/// The report of a job releases more operations than one round of their queue takes. A job that is submitted in
+/// between, during `try_early` of one of them, does not overtake the released ones (S13).
 #[test]
-fn submission_in_the_middle_of_a_backlog_comes_behind_it() {
+fn submission_during_a_backlog_is_queued_behind_it() {
     let rig = Rig::new(2, NativeWaits::None);
     let [first, second, third, x] = rig.semaphores();
     let gates = [&first, &second, &third];

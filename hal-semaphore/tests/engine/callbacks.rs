@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Callbacks: on whose thread they run, and what a slow one may delay (rules S8, S13).
+//! Callbacks: the thread that runs them, and what a slow one may delay (rules S8, S13).
 //!
-//! A program may hold a lock of its own while it submits and take the same lock in a callback. So a callback never runs
-//! on a thread that is inside `submit`, whatever made it due. And a callback may take its time, or wait for the host:
-//! only what depends on it waits with it.
+//! A program may hold a lock while it submits and take the same lock in a callback. So a callback never runs on
+//! a thread that is inside `submit`, whatever made it due. A callback may take long, or wait for the host: only
+//! its dependants wait with it.
 
+use crate::fake::Fake;
 use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
-use hal_semaphore::backend::{
-    Backend, Batch, Completer, Completion, DeferredCallbacks, DeviceSpec, Ended, HostTask, NativeWaits,
-    Submitted,
-};
+use hal_semaphore::backend::{Completion, DeferredCallbacks, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::*;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-/// Subscribes with a callback that takes the program's lock, holds that lock while `submit` makes the callback due, and
-/// expects the callback afterwards.
+/// Subscribes a callback that takes the program's lock, holds that lock while `submit` makes the callback due,
+/// and expects the callback afterwards.
 fn lock_held_across(submit: impl FnOnce(&Rig, &Semaphore) + Send + 'static) {
     within(LIMIT, move || {
         let rig = Rig::new(1, NativeWaits::None);
@@ -74,7 +72,7 @@ fn lock_held_for_a_job_that_is_refused_is_free_for_its_callback() {
     });
 }
 
-/// What the job waits for has failed: the job fails inside `submit` (S8).
+/// The job's wait has failed: the job fails inside `submit` (S8).
 #[test]
 fn lock_held_for_a_job_whose_wait_has_failed_is_free_for_its_callback() {
     lock_held_across(|rig, x| {
@@ -151,7 +149,7 @@ fn block_in_callback(slow: &Semaphore) -> mpsc::Sender<()> {
     release
 }
 
-/// While one callback takes its time an unrelated operation is submitted, completes and is signalled (S13).
+/// During one slow callback an unrelated operation is submitted, completes and is signalled (S13).
 #[test]
 fn slow_callback_delays_no_unrelated_operation() {
     within(LIMIT + LIMIT, || {
@@ -168,7 +166,7 @@ fn slow_callback_delays_no_unrelated_operation() {
     });
 }
 
-/// While one callback takes its time another timeline's callback runs (S13).
+/// During one slow callback another timeline's callback runs (S13).
 #[test]
 fn slow_callback_delays_no_callback_of_another_timeline() {
     within(LIMIT + LIMIT, || {
@@ -209,7 +207,7 @@ fn callback_that_waits_for_the_host_ends() {
 
 /// A callback that panics ends itself and nothing else: what became due with it still comes (S3, S8).
 #[test]
-fn callback_that_panics_takes_nothing_with_it() {
+fn callback_that_panics_affects_nothing_else() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
@@ -227,7 +225,7 @@ fn callback_that_panics_takes_nothing_with_it() {
     });
 }
 
-/// A callback that takes its time waits for the same value as a job, and was there first. The job does not depend on the
+/// A slow callback waits for the same value as a job, and was registered first. The job does not depend on the
 /// callback (S13).
 #[test]
 fn slow_callback_delays_no_job_that_waits_for_the_same_value() {
@@ -257,7 +255,7 @@ fn slow_callback_delays_no_job_that_waits_for_the_same_value() {
 /// A callback waits on the host for a job that was released by the same signal as the callback itself. Nothing but that
 /// signal is missing, so the wait ends (S8, S13).
 #[test]
-fn callback_that_waits_for_what_its_own_signal_releases_ends() {
+fn callback_that_waits_for_operations_its_signal_releases_ends() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
@@ -277,56 +275,26 @@ fn callback_that_waits_for_what_its_own_signal_releases_ends() {
     });
 }
 
-/// A device that has to be asked, and what it does with callbacks that are left to it.
-struct Asked {
-    completer: OnceLock<Completer>,
-    latest: Mutex<Option<(QueueId, u64)>>,
-    defer: fn(DeferredCallbacks),
-    at_once: bool,
+type Polled = Fake<Semaphore, ()>;
+
+/// A polled device, what it does with deferred callbacks, and whether its work ends inside `submit`.
+fn polled(at_once: bool, defer: fn(DeferredCallbacks)) -> Engine<Polled> {
+    let spec = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
+    Polled::new(vec![spec])
+        .on_submit(move |fake, queue, batch| {
+            fake.accept(queue, batch);
+            if at_once {
+                fake.complete_all();
+            }
+            Submitted::all()
+        })
+        .on_defer(move |_, callbacks| defer(callbacks))
+        .start()
 }
 
-impl Asked {
-    fn engine(at_once: bool, defer: fn(DeferredCallbacks)) -> Engine<Self> {
-        let asked = Asked { completer: OnceLock::new(), latest: Mutex::default(), defer, at_once };
-        Engine::new(asked).unwrap()
-    }
-}
-
-impl Backend for Asked {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        *self.latest.lock().unwrap() = batch.iter().last().map(|piece| (queue, piece.epoch));
-        if self.at_once {
-            self.poll(0);
-        }
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        let latest = self.latest.lock().unwrap().take();
-        if let Some((queue, epoch)) = latest {
-            self.completer.get().unwrap().complete(queue, epoch).unwrap();
-        }
-    }
-
-    fn defer(&self, callbacks: DeferredCallbacks) {
-        (self.defer)(callbacks);
-    }
-}
-
-/// Submits a job, holds the program's lock, which a callback wants, while `step` runs, and expects the callback afterwards.
-fn lock_held_while(engine: Engine<Asked>, step: impl FnOnce(&Engine<Asked>, &Semaphore) + Send + 'static) {
+/// Submits a job, holds the program's lock, which a callback wants, while `step` runs, and expects the callback
+/// afterwards.
+fn lock_held_while(engine: Engine<Polled>, step: impl FnOnce(&Engine<Polled>, &Semaphore) + Send + 'static) {
     within(2 * LIMIT, move || {
         let x = Semaphore::new(&engine, 0).unwrap();
         let calls = Arc::new(Mutex::new(0));
@@ -342,24 +310,24 @@ fn lock_held_while(engine: Engine<Asked>, step: impl FnOnce(&Engine<Asked>, &Sem
     });
 }
 
-/// A thread that waits runs no callbacks, whether its deadline is to come or has passed: the wait asks a polled device, and
-/// what has ended there has a callback (S8).
+/// A waiting thread runs no callbacks, whether its deadline is to come or has passed: the wait polls a device,
+/// and an operation that has ended there has a callback (S8).
 #[test]
 fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {
     for until in [Duration::from_secs(5), Duration::ZERO] {
-        lock_held_while(Asked::engine(false, DeferredCallbacks::run_elsewhere), move |engine, x| {
+        lock_held_while(polled(false, DeferredCallbacks::run_elsewhere), move |engine, x| {
             let clock = SystemClock::new();
             engine.wait(WaitMode::All, &[(x.clone(), 1)], &clock, Some(until)).unwrap();
         });
     }
 }
 
-/// The backend panics when callbacks are left to it, or drops them. They run all the same, and not on the thread that is
-/// inside `submit` (S8).
+/// The backend panics when callbacks are deferred to it, or drops them. They run all the same, and not on the
+/// thread that is inside `submit` (S8).
 #[test]
 fn lock_held_for_a_submission_is_free_for_callbacks_that_the_backend_drops() {
     for defer in [drop::<DeferredCallbacks> as fn(DeferredCallbacks), |_| panic!("the backend panics")] {
-        lock_held_while(Asked::engine(true, defer), |_, _| {});
+        lock_held_while(polled(true, defer), |_, _| {});
     }
 }
 
@@ -378,7 +346,8 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
     }
 }
 
-/// A thread submits while it ends, from the destructor of a value of its own, and holds the program's lock (S8).
+/// An exiting thread submits, from the destructor of a thread-local value, while the program's lock is held
+/// (S8).
 #[test]
 fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
     lock_held_across(|rig, x| {
@@ -386,7 +355,7 @@ fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
         let submits = OnDrop(Some(move || {
             rig.barrier(0, &[], &[(&x, 1)]);
         }));
-        // The thread ends with the lock of its program still held by the one that waits for it.
+        // The thread exits while the lock of its program is still held by the one that joins it.
         let thread = std::thread::spawn(move || {
             LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(submits)));
             // The engine's own values of the thread come later and go first.
@@ -396,11 +365,11 @@ fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
     });
 }
 
-/// A thread that ends waits with the program's lock held for what has ended on a device that has to be asked, and the backend drops
-/// the callbacks that are due. They run on another thread all the same (S8).
+/// An exiting thread waits, with the program's lock held, for an operation of a polled device, and the backend
+/// drops the callbacks that are due. They run on another thread all the same (S8).
 #[test]
 fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_backend_drops() {
-    lock_held_while(Asked::engine(false, drop::<DeferredCallbacks>), |engine, x| {
+    lock_held_while(polled(false, drop::<DeferredCallbacks>), |engine, x| {
         let (engine, values) = (engine.clone(), [(x.clone(), 1)]);
         let waits = OnDrop(Some(move || {
             engine.wait(WaitMode::All, &values, &SystemClock::new(), Some(Duration::ZERO)).unwrap();
@@ -414,7 +383,7 @@ fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_bac
     });
 }
 
-/// What may call a program back runs here and now, and soon on another thread where this one must not (S8).
+/// `call_back` runs its closure at once, or soon on another thread if this one must not (S8).
 #[test]
 fn callback_runs_at_once_unless_its_thread_must_not() {
     let here = std::thread::current().id();
@@ -454,7 +423,8 @@ fn chain_of_callbacks_that_signal_needs_a_small_stack() {
     std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
 }
 
-/// Runs `inside` in a callback of a callback and so on, as deep as calls into the engine do their own work, on this thread.
+/// Runs `inside` in a callback of a callback and so on, at the depth at which calls still run their own work,
+/// on this thread.
 pub(crate) fn deep_inside(rig: &Rig, inside: impl FnOnce() + Send + 'static) {
     inside_callbacks(rig, 8, inside);
 }
@@ -472,10 +442,10 @@ fn inside_callbacks(rig: &Rig, depth: usize, inside: impl FnOnce() + Send + 'sta
     inside();
 }
 
-/// A callback deep inside other callbacks comes by a queue while another thread submits there, and does not return. What it
-/// does not do itself it is not left by the other thread either (S13).
+/// A callback deep inside others visits a queue while another thread submits there, and does not return. The
+/// other thread leaves it no work (S13).
 #[test]
-fn callback_deep_inside_others_is_left_nothing_of_a_queue() {
+fn callback_deep_inside_others_is_left_no_work_of_a_queue() {
     const ROUNDS: u64 = 3_000;
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
@@ -514,8 +484,8 @@ fn callback_deep_inside_others_is_left_nothing_of_a_queue() {
     });
 }
 
-/// A callback deep inside others submits, and looks again and again whether that has ended, without ever sleeping. So far in
-/// what calls have to do is left to the calls around them; a thread that waits does it before (S2).
+/// A callback deep inside others submits, and queries again and again whether that has ended, without sleeping.
+/// Calls at that depth leave their work to the calls around them; a thread that waits runs it before (S2).
 #[test]
 fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
     within(4 * LIMIT, || {
@@ -535,13 +505,13 @@ fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
     });
 }
 
-/// A callback deep inside others waits for a job whose device has to be asked. The wait asks, and does what the answer sets
-/// free (S2).
+/// A callback deep inside others waits for a job of a polled device. The wait polls, and runs what the reports
+/// release (S2).
 #[test]
 fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        let engine = Asked::engine(false, DeferredCallbacks::run_elsewhere);
+        let engine = polled(false, DeferredCallbacks::run_elsewhere);
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
             let x = Semaphore::new(&engine, 0).unwrap();
@@ -555,8 +525,8 @@ fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
     });
 }
 
-/// A callback deep inside others signals, which is left to the calls around it; then it takes the program's lock and waits. The
-/// wait does what was left, but for what calls back: that may want the lock (S8).
+/// A callback deep inside others signals, which is left to the calls around it; then it takes the program's
+/// lock and waits. The wait runs the work that was left, but no callbacks, which may want the lock (S8).
 #[test]
 fn lock_held_by_a_callback_deep_inside_others_that_waits_is_free_for_what_it_has_signalled() {
     within(LIMIT, || {
@@ -581,8 +551,8 @@ fn lock_held_by_a_callback_deep_inside_others_that_waits_is_free_for_what_it_has
     });
 }
 
-/// A callback deep inside others submits an operation that waits for another engine, and has the engine give back memory before
-/// the calls around it have come to what is to be done for that operation. It is done all the same (S9).
+/// A callback deep inside others submits an operation that waits for another engine, and trims the engine
+/// before the calls around it have run the deferred work of that operation. It is done all the same (S9).
 #[test]
 fn operation_from_deep_inside_callbacks_ends_though_the_engine_is_trimmed() {
     let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
@@ -598,8 +568,9 @@ fn operation_from_deep_inside_callbacks_ends_though_the_engine_is_trimmed() {
     assert_eq!(y.query().unwrap(), 1);
 }
 
-/// Inside callbacks a signal sends a job to its device, and while an event is made for it the program cancels it. That call is so
-/// deep inside others that what follows from it is left to them. The job does not run, as the answer says (S5).
+/// Inside callbacks a signal sends a job to its device, and while an event is made for it the program cancels
+/// it. That call is so deep inside others that its work is left to them. The job does not run, as the answer
+/// says (S5).
 #[test]
 fn job_that_is_cancelled_deep_inside_callbacks_while_an_event_is_made_fails() {
     let rig = Rig::new(2, NativeWaits::Events);
@@ -618,10 +589,10 @@ fn job_that_is_cancelled_deep_inside_callbacks_while_an_event_is_made_fails() {
     rig.assert_idle();
 }
 
-/// What may call the program back runs at once on a thread that may, and on another one as long as this one must not. A thread
-/// can ask, also one that is about to end (S8).
+/// `call_back` runs at once on a thread that may call the program, and on another one as long as this one must
+/// not. `is_active` tells, also on an exiting thread (S8).
 #[test]
-fn thread_that_must_not_call_back_has_another_one_do_so() {
+fn thread_that_must_not_call_back_defers_to_another_one() {
     let (sender, receiver) = mpsc::channel();
     let call_back = || {
         let sender = sender.clone();
@@ -662,8 +633,8 @@ fn callback_threads() -> usize {
         .count()
 }
 
-/// A program holds its lock while it submits, two thousand times, and each operation ends at once and has a callback that
-/// wants the lock. Callbacks that wait do not hold a thread each (S4).
+/// A program holds its lock while it submits, two thousand times. Each operation ends at once and has a
+/// callback that wants the lock. Waiting callbacks do not hold a thread each (S4).
 #[test]
 #[cfg(target_os = "linux")]
 fn callbacks_that_wait_for_the_submitting_thread_do_not_hold_a_thread_each() {
@@ -681,7 +652,7 @@ fn callbacks_that_wait_for_the_submitting_thread_do_not_hold_a_thread_each() {
         for timeline in &timelines {
             rig.barrier(0, &[], &[(timeline, 1)]);
         }
-        // As time goes by one more thread is busy, and each time it takes longer until the next one is.
+        // With time one more thread is busy, and each time it takes longer until the next one is.
         std::thread::sleep(std::time::Duration::from_millis(600));
         let threads = callback_threads();
         drop(held);
@@ -690,8 +661,8 @@ fn callbacks_that_wait_for_the_submitting_thread_do_not_hold_a_thread_each() {
     });
 }
 
-/// Of some callbacks that become due inside `submit` each waits until the one behind it has been called. Whatever bounds
-/// the threads that run them, none of them waits for ever (S13).
+/// Of some callbacks that become due inside `submit` each waits until the one behind it has been called.
+/// Whatever bounds their threads, all of them end (S13).
 #[test]
 fn callbacks_that_wait_for_those_behind_them_all_end() {
     const CALLBACKS: usize = 20;
@@ -719,10 +690,10 @@ fn callbacks_that_wait_for_those_behind_them_all_end() {
     });
 }
 
-/// A thread for callbacks is there and sleeps until something is due. Then it is woken, and does not find it when it looks again
-/// by itself a second later.
+/// A callback thread sleeps until a callback is due. Then it is woken at once, and not by its own timeout a
+/// second later.
 #[test]
-fn callback_that_becomes_due_wakes_the_thread_that_is_there_for_it() {
+fn callback_that_becomes_due_wakes_the_watching_thread() {
     const ROUNDS: usize = 9;
     let rig = Rig::new(1, NativeWaits::None);
     let mut delays: Vec<_> = (0..ROUNDS)
@@ -747,13 +718,13 @@ fn callback_that_becomes_due_wakes_the_thread_that_is_there_for_it() {
 /// Set in the process that cannot start a thread.
 const NO_THREADS: &str = "HAL_TEST_NO_THREADS";
 
-/// No thread can be started for callbacks. They are neither called inside `submit` nor lost: a thread that completes
-/// something calls them (S8), when it has told of that (S13).
+/// No thread can be started for callbacks. They neither run inside `submit` nor get lost: a thread that
+/// completes something runs them (S8), after its report (S13).
 #[test]
 fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
     let name = "callbacks::callbacks_without_a_thread_for_them_wait_for_one_that_completes_something";
     if std::env::var_os(NO_THREADS).is_none() {
-        // No thread has room for such a stack.
+        // No thread can have such a stack.
         let ended = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--test-threads=1", "--nocapture"])
             .env(NO_THREADS, "1")
@@ -781,61 +752,27 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
     assert_eq!((calls.lock().unwrap().as_slice(), y.query().unwrap()), (['y', 'x'].as_slice(), 1));
 }
 
-/// A device whose work ends when the test says so, and whose work runs something of the program's when it comes back.
-#[derive(Default)]
-struct Releasing {
-    completer: OnceLock<Completer>,
-    /// Whether there is no room at this moment.
-    is_full: AtomicBool,
-    /// How many pieces it has taken.
-    taken: Arc<AtomicUsize>,
-}
+/// Work that runs something of the program's when it is reclaimed.
+type Release = Option<Box<dyn FnOnce() + Send>>;
 
-impl Backend for Releasing {
-    type Timeline = Semaphore;
-    type Work = Option<Box<dyn FnOnce() + Send>>;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(2, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        if self.is_full.load(Ordering::SeqCst) {
-            return Submitted::full(0);
-        }
-        self.taken.fetch_add(batch.len(), Ordering::SeqCst);
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, _work: Self::Work) {
-        task.finish(Ok(()));
-    }
-
-    fn calls_back(&self, work: &Self::Work) -> bool {
-        work.is_some()
-    }
-
-    fn reclaim(&self, ended: Ended<Self::Work>) {
+/// A device whose work ends when the test says so.
+fn releasing() -> Fake<Semaphore, Release> {
+    Fake::new(vec![device(2, NativeWaits::None)]).calls_back(Release::is_some).on_reclaim(|_, ended| {
         if let Some(release) = ended.work.flatten() {
             release();
         }
-    }
+    })
 }
 
-/// A job has ended, and what it held calls the program back as it goes, which takes its time. The job's signal is out, and
-/// what waits for that, on its queue or on another one, does not wait for the program (S13).
+/// A job has ended, and its slow reclaim calls the program. The job's signal is out, and an operation that
+/// waits for it, on its queue or on another one, does not wait for the program (S13).
 #[test]
-fn slow_release_delays_no_operation_that_waits_for_the_same_value() {
+fn slow_reclaim_delays_no_operation_that_waits_for_the_same_value() {
     within(8 * LIMIT, || [0, 1].map(slow_release_beside_an_operation_on));
 }
 
 fn slow_release_beside_an_operation_on(other: usize) {
-    let engine = Engine::new(Releasing::default()).unwrap();
+    let engine = releasing().start();
     let [x, y] = std::array::from_fn(|_| Semaphore::new(&engine, 0).unwrap());
     let (release, released) = mpsc::channel::<()>();
     let slow: Box<dyn FnOnce() + Send> = Box::new(move || {
@@ -848,8 +785,8 @@ fn slow_release_beside_an_operation_on(other: usize) {
     submit(0, &[], &x, Action::Queue(Some(slow)));
     submit(other, &[(x.clone(), 1)], &y, Action::Host(None));
     std::thread::scope(|scope| {
-        let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().completer.get().unwrap());
-        scope.spawn(move || completer.complete(queue, 1).unwrap());
+        let (queue, backend) = (engine.queue(0, 0).unwrap(), engine.backend());
+        scope.spawn(move || backend.complete(queue, 1));
         let begin = std::time::Instant::now();
         while y.query().unwrap() == 0 && begin.elapsed() < LIMIT {
             std::thread::yield_now();
@@ -860,30 +797,41 @@ fn slow_release_beside_an_operation_on(other: usize) {
     });
 }
 
-/// Two jobs have ended, which makes room for the next one. That one goes to the device before what the first two held goes,
-/// since that calls the program back (S13).
+/// Two jobs have ended, so that the device has capacity for the next one. That one goes to the device before
+/// the first two are reclaimed, since that calls the program (S13).
 #[test]
-fn slow_releases_delay_no_job_that_waits_for_its_room() {
-    let engine = Engine::new(Releasing::default()).unwrap();
-    let (backend, queue) = (engine.backend(), engine.queue(0, 0).unwrap());
+fn slow_reclaims_delay_no_job_that_waits_for_capacity() {
+    let (is_full, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let engine = releasing()
+        .on_submit({
+            let (is_full, taken) = (is_full.clone(), taken.clone());
+            move |_, _, batch| {
+                if is_full.load(Ordering::SeqCst) {
+                    return Submitted::full(0);
+                }
+                taken.fetch_add(batch.len(), Ordering::SeqCst);
+                Submitted::all()
+            }
+        })
+        .start();
     let submit = |work| {
         engine.submit(0, Affinity::queue(0), &[], &[], Action::Queue(work)).unwrap();
     };
-    let (taken, seen) = (backend.taken.clone(), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..2 {
         let (taken, seen) = (taken.clone(), seen.clone());
         submit(Some(Box::new(move || seen.lock().unwrap().push(taken.load(Ordering::SeqCst)))));
     }
-    backend.is_full.store(true, Ordering::SeqCst);
+    is_full.store(true, Ordering::SeqCst);
     submit(None);
-    backend.is_full.store(false, Ordering::SeqCst);
+    is_full.store(false, Ordering::SeqCst);
     assert_eq!(taken.load(Ordering::SeqCst), 2, "there is no room for the third job");
-    backend.completer.get().unwrap().complete(queue, 2).unwrap();
+    engine.backend().complete(engine.queue(0, 0).unwrap(), 2);
     assert_eq!(*seen.lock().unwrap(), [3, 3], "jobs that the device had when the program was called back");
 }
 
-/// A program shuts down with its lock held, which callbacks that are due want. The shutdown says that it is not finished
-/// when its time is up, and does not wait for them any longer (S10).
+/// A program shuts down while it holds a lock that due callbacks want. The shutdown returns unfinished at its
+/// limit, and does not wait for them any longer (S10).
 #[test]
 fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
     within(LIMIT, || {
@@ -910,13 +858,13 @@ fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
     });
 }
 
-/// A callback deep inside others submits a job, and asks the device until it has ended. What the device answers is not left to
-/// calls around the callback, which does not return before (S2).
+/// A callback deep inside others submits a job, and polls the device until it has ended. The report is not left
+/// to calls around the callback, which return only after it (S2).
 #[test]
-fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
+fn callback_deep_inside_others_that_polls_the_device_sees_its_job_end() {
     within(4 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        let engine = Asked::engine(false, DeferredCallbacks::run_elsewhere);
+        let engine = polled(false, DeferredCallbacks::run_elsewhere);
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
             let x = Semaphore::new(&engine, 0).unwrap();
@@ -931,10 +879,11 @@ fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
     });
 }
 
-/// Forty jobs end, each of which signals another engine's timeline. What follows there from the first sixteen steps comes before
-/// the next, which another thread has to tell: a callback sees as many, and neither fewer nor more (S13).
+/// Forty jobs end, each of which signals another engine's timeline. The effects of the first sixteen deliveries
+/// there come before the next one, which another thread makes: a callback sees sixteen, neither fewer nor more
+/// (S13).
 #[test]
-fn callback_on_a_foreign_signal_comes_after_sixteen_steps() {
+fn callback_on_a_foreign_signal_runs_after_sixteen_deliveries() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
     let far = Rig::new(1, NativeWaits::None).semaphore();
     for value in 1..=40 {
@@ -950,12 +899,13 @@ fn callback_on_a_foreign_signal_comes_after_sixteen_steps() {
     assert_eq!(seen.get(), Some(&16));
     while far.query().unwrap() < 40 {
         let before = far.query().unwrap();
-        rig.let_deferred_go();
+        rig.drop_deferred();
         assert!(far.query().unwrap() > before, "no thread is left to tell the rest");
     }
 }
 
-/// Work that comes back submits the next job, which ends inside `submit`, and so on. Such calls are not nested without end (S7).
+/// Reclaim submits the next job, which ends inside `submit`, and so on. Such calls are not nested without end
+/// (S7).
 #[test]
 fn chain_of_submissions_from_reclaimed_work_is_not_nested_without_end() {
     const JOBS: u64 = 100;
@@ -976,7 +926,7 @@ fn chain_of_submissions_from_reclaimed_work_is_not_nested_without_end() {
     assert!(deepest <= 16, "{deepest} calls inside each other");
 }
 
-/// The same for a device that reports the next job when the work of the one before it comes back (S7).
+/// The same for a device that reports the next job from the reclaim of the one before it (S7).
 #[test]
 fn chain_of_reports_from_reclaimed_work_needs_a_small_stack() {
     let chain = || {
@@ -996,8 +946,8 @@ fn chain_of_reports_from_reclaimed_work_needs_a_small_stack() {
     std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
 }
 
-/// The same for a program that submits the next job when the work of the one before it comes back, on a device that ends each
-/// inside `submit` (S7).
+/// The same for a program that submits the next job from the reclaim of the one before it, on a device that
+/// ends each inside `submit` (S7).
 #[test]
 fn chain_of_submissions_from_reclaimed_work_needs_a_small_stack() {
     let chain = || {
@@ -1017,8 +967,9 @@ fn chain_of_submissions_from_reclaimed_work_needs_a_small_stack() {
     std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
 }
 
-/// A callback deep inside others reports the job that it then waits for, on a device that reports by itself. The report is left
-/// to calls around it, which wait for the callback, so it is worked off before the thread sleeps (S2, S13).
+/// A callback deep inside others reports a job and then waits for it, on a device that reports by itself. The
+/// report is left to the calls around it, which wait for the callback, so it is run before the thread sleeps
+/// (S2, S13).
 #[test]
 fn callback_deep_inside_others_that_waits_for_what_it_reported_ends() {
     within(LIMIT, || {
@@ -1036,8 +987,9 @@ fn callback_deep_inside_others_that_waits_for_what_it_reported_ends() {
     });
 }
 
-/// A callback deep inside others reports a job, which is left to calls around it, and waits for it with a lock of its program.
-/// What calls have left is then done by a thread that waits: it does not run the callback of the job, which wants that lock (S8).
+/// A callback deep inside others reports a job, which is left to calls around it, and waits for it with a lock
+/// of its program held. A waiting thread runs that work, but not the callback of the job, which wants the lock
+/// (S8).
 #[test]
 fn lock_held_deep_inside_callbacks_by_a_thread_that_waits_is_free_for_other_callbacks() {
     within(LIMIT, || {

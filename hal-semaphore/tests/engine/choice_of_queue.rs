@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Which queue an operation goes to when several would do: the one whose order covers a wait that is open, so that the wait
-//! costs nothing; else the one with the least to do (rules S6, S13).
+//! The choice among several queues: one whose order satisfies an open wait, or else the one with the fewest
+//! operations (rules S6, S13).
 
 use crate::rig::{Job, Rig};
 use hal_semaphore::backend::NativeWaits;
@@ -13,7 +13,7 @@ fn chosen(rig: &Rig, affinity: Affinity, waits: &[(Semaphore, u64)]) -> usize {
 }
 
 #[test]
-fn operation_without_waits_goes_to_the_queue_with_the_least_to_do() {
+fn operation_without_waits_goes_to_the_queue_with_the_fewest_operations() {
     let rig = Rig::new(3, NativeWaits::Epochs);
     rig.job(0, &[], &[], 1);
     rig.job(0, &[], &[], 2);
@@ -27,7 +27,7 @@ fn operation_without_waits_goes_to_the_queue_with_the_least_to_do() {
 }
 
 #[test]
-fn operation_goes_where_queue_order_covers_its_wait() {
+fn operation_goes_to_a_queue_whose_order_satisfies_its_wait() {
     let rig = Rig::new(2, NativeWaits::Epochs);
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
@@ -36,7 +36,7 @@ fn operation_goes_where_queue_order_covers_its_wait() {
 
 /// A later signal of the same timeline is under way in a queue. That does not matter to a wait which is reached.
 #[test]
-fn reached_wait_draws_its_operation_nowhere() {
+fn reached_wait_does_not_choose_a_queue() {
     let rig = Rig::new(2, NativeWaits::Epochs);
     let x = rig.semaphore();
     x.signal(1).unwrap();
@@ -46,7 +46,7 @@ fn reached_wait_draws_its_operation_nowhere() {
 
 /// As above, with a queue that is allowed and one that is not.
 #[test]
-fn queue_that_covers_a_wait_is_chosen_only_if_it_is_allowed() {
+fn queue_that_satisfies_a_wait_is_chosen_only_if_allowed() {
     let rig = Rig::new(3, NativeWaits::Epochs);
     let x = rig.semaphore();
     rig.job(2, &[], &[(&x, 1)], 1);

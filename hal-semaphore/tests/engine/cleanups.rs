@@ -26,7 +26,7 @@ impl Held {
         Self { rig, first, second, end, ticket }
     }
 
-    /// What the host has to do; the signals wait for it.
+    /// The host's cleanup; the signals wait for it.
     fn cleaning(&self) -> HostTask {
         let mut tasks = self.rig.take_host();
         assert_eq!(tasks.len(), 1, "the host cleans up once");
@@ -42,7 +42,7 @@ impl Held {
 }
 
 #[test]
-fn barrier_that_is_reached_has_nothing_cleaned_up_and_its_work_comes_back() {
+fn reached_barrier_is_not_cleaned_up_and_its_work_is_reclaimed() {
     let held = Held::new();
     held.rig.job(1, &[], &[(&held.first, 1)], 2);
     held.second.signal(1).unwrap();
@@ -61,7 +61,7 @@ fn barrier_whose_wait_fails_is_cleaned_up_before_its_signals_fail() {
     let cause = broken("given up");
     held.first.fail(cause.clone());
     let task = held.cleaning();
-    // What happens to its other wait meanwhile is of no concern, and neither is how the cleaning ends.
+    // Neither the other wait nor the cleanup's own result matters.
     held.second.signal(1).unwrap();
     assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::TooLate);
     assert_eq!(held.end.query().unwrap(), 0);
@@ -70,7 +70,7 @@ fn barrier_whose_wait_fails_is_cleaned_up_before_its_signals_fail() {
 }
 
 #[test]
-fn barrier_that_waits_for_what_fails_twice_is_cleaned_up_once() {
+fn barrier_whose_two_waits_fail_is_cleaned_up_once() {
     let held = Held::new();
     let cause = broken("parity");
     held.rig.failing_job(1, &[], &[(&held.first, 1), (&held.second, 1)], 2, &cause);
@@ -80,7 +80,7 @@ fn barrier_that_waits_for_what_fails_twice_is_cleaned_up_once() {
 }
 
 #[test]
-fn cleaning_that_is_dropped_has_ended() {
+fn dropped_cleanup_has_ended() {
     let held = Held::new();
     let cause = broken("given up");
     held.second.fail(cause.clone());
@@ -116,9 +116,9 @@ fn barrier_that_is_cancelled_is_cleaned_up_before_its_signals_fail() {
     held.rig.assert_idle();
 }
 
-/// What it waits for is ahead of it in its queue: it has its place behind that, and nothing to clean up.
+/// It waits for an earlier job of its queue: it is queued behind that, and has nothing to clean up.
 #[test]
-fn barrier_that_has_its_place_in_its_queue_fails_without_being_cleaned_up() {
+fn queued_barrier_fails_without_cleanup() {
     let rig = Rig::new(1, NativeWaits::Events);
     let [x, end] = rig.semaphores();
     let cause = broken("parity");
@@ -131,7 +131,8 @@ fn barrier_that_has_its_place_in_its_queue_fails_without_being_cleaned_up() {
     rig.assert_idle();
 }
 
-/// A job on the device, another one for which that has no room, and behind them a barrier that waits for the first.
+/// A job on the device, another one that the device has no capacity for, and behind them a barrier that waits
+/// for the first.
 fn behind_a_full_queue() -> (Rig, Semaphore) {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
     let [x, y, end] = rig.semaphores();
@@ -142,9 +143,9 @@ fn behind_a_full_queue() -> (Rig, Semaphore) {
     (rig, end)
 }
 
-/// It has its place in its queue and is not issued, and what it waits for is still the device's.
+/// It is queued and not submitted, and the device still works on its dependency.
 #[test]
-fn barrier_that_a_shutdown_takes_out_of_its_queue_is_cleaned_up_before_its_signals_fail() {
+fn queued_barrier_of_a_shut_down_engine_is_cleaned_up_before_its_signals_fail() {
     let (rig, end) = behind_a_full_queue();
     within(LIMIT, move || {
         let shut_down = |clock: &VirtualClock| rig.engine.shut_down(clock, Duration::ZERO, Duration::ZERO);
@@ -160,7 +161,7 @@ fn barrier_that_a_shutdown_takes_out_of_its_queue_is_cleaned_up_before_its_signa
 }
 
 #[test]
-fn barrier_that_a_loss_takes_out_of_its_queue_is_cleaned_up_before_its_signals_fail() {
+fn queued_barrier_of_a_lost_device_is_cleaned_up_before_its_signals_fail() {
     let (rig, end) = behind_a_full_queue();
     let cause = gone();
     rig.lose(0, &cause);
@@ -172,13 +173,13 @@ fn barrier_that_a_loss_takes_out_of_its_queue_is_cleaned_up_before_its_signals_f
 }
 
 #[test]
-fn shutdown_waits_for_what_is_cleaned_up_as_long_as_it_may() {
+fn shutdown_waits_for_cleanups_until_its_limit() {
     let held = Held::new();
     within(LIMIT, move || {
         let unfinished =
             held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (0, 1));
-        // No waiter waits for ever.
+        // No waiter waits forever.
         assert_eq!(held.end.query().unwrap_err().code(), Code::Cancelled);
         let (task, _) = held.rig.take_host().pop().unwrap();
         task.finish(Ok(()));
@@ -188,7 +189,7 @@ fn shutdown_waits_for_what_is_cleaned_up_as_long_as_it_may() {
 }
 
 #[test]
-fn barrier_that_is_still_cleaned_up_when_the_limit_of_a_shutdown_comes_fails_with_its_own_cause() {
+fn barrier_in_cleanup_at_the_limit_of_a_shutdown_fails_with_its_own_cause() {
     let held = Held::new();
     let cause = broken("given up");
     held.first.fail(cause.clone());
@@ -202,7 +203,7 @@ fn barrier_that_is_still_cleaned_up_when_the_limit_of_a_shutdown_comes_fails_wit
     });
 }
 
-/// A barrier that nothing holds is cancelled before the calls around have looked at it: it is sent on its way twice, and cleaned up
+/// A runnable barrier is cancelled before the calls around have routed it: it is routed twice, and cleaned up
 /// once.
 #[test]
 fn barrier_that_is_cancelled_deep_inside_others_does_not_end_while_it_is_cleaned_up() {

@@ -2,10 +2,10 @@
 
 //! Barriers and markers that end with the work before them, behind work that was reported before its producer.
 //!
-//! Job 1 runs on queue 1, job 2 on queue 0 waits for it natively. Both have run, and the report of job 2 comes first: its
-//! queue is gated. Barriers and markers behind job 2 have no work of their own on the device, and look as if they could
-//! end at once. They may not: no effect is seen before its cause, and each fails with the cause that it has (rules
-//! S1, S3, S5).
+//! Job 1 runs on queue 1, and job 2 on queue 0 waits for it natively. Both have run, and the report of job 2
+//! comes first: its queue is gated. Barriers and markers behind job 2 have no work of their own on the device,
+//! and could seem to end at once. They must not: no effect is seen before its cause, and each fails with its
+//! own cause (rules S1, S3, S5).
 
 use crate::rig::{Job, Rig, broken, gone};
 use hal_semaphore::backend::NativeWaits;
@@ -60,7 +60,7 @@ impl Gated {
         [&self.produced, &self.consumed, &self.barrier, &self.marker]
     }
 
-    /// Nothing is to be seen yet, and nothing has come back.
+    /// Nothing is visible yet, and nothing is reclaimed.
     fn assert_unseen(&self) {
         for semaphore in self.all() {
             assert_eq!(semaphore.query().unwrap(), 0, "{:?}", self.all());
@@ -93,7 +93,8 @@ fn coalesced_markers_of_a_gated_queue_end_after_the_producers_report() {
     });
 }
 
-/// The producer fails: job 2 ran on inputs that were never made. It and the markers coalesced with it fail with the producer's cause (S3).
+/// The producer fails: job 2 ran on inputs that were never made. It and the markers coalesced with it fail with
+/// the producer's cause (S3).
 #[test]
 fn coalesced_markers_of_a_gated_queue_fail_with_the_producer() {
     each_case(|native_waits, before_report| {
@@ -162,10 +163,10 @@ fn coalesced_marker_on_an_empty_queue_waits_for_the_late_report() {
     });
 }
 
-/// A job on a third queue waits for a coalesced marker of the gated queue. The device has all that it needs and runs the job at
-/// once; its signal is seen after the marker's (S5, S6).
+/// A job on a third queue waits for a coalesced marker of the gated queue. The device can run the job at once;
+/// its signal is seen after the marker's (S5, S6).
 #[test]
-fn consumer_of_a_gated_rider_runs_at_once_and_is_seen_last() {
+fn consumer_of_a_gated_coalesced_marker_runs_at_once_and_ends_last() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let end = gated.rig.semaphore();
@@ -181,10 +182,10 @@ fn consumer_of_a_gated_rider_runs_at_once_and_is_seen_last() {
     });
 }
 
-/// A coalesced marker of a gated queue is cancelled. Whether that comes too late or not, the answer is true and the queue goes on
-/// (S5).
+/// A coalesced marker of a gated queue is cancelled. Too late or not, the answer is true and the queue
+/// continues (S5).
 #[test]
-fn cancelled_rider_of_a_gated_queue_keeps_its_word() {
+fn cancelled_coalesced_marker_of_a_gated_queue_still_signals() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let answer = gated.rig.engine.cancel(gated.marker_ticket.unwrap());
@@ -202,8 +203,8 @@ fn cancelled_rider_of_a_gated_queue_keeps_its_word() {
     });
 }
 
-/// The device is lost while its queue is gated. Job 1 was never reported and takes everything behind it with it; each
-/// piece of work comes back once (S3, S5).
+/// The device is lost while its queue is gated. Job 1 was never reported and fails everything behind it; each
+/// job is reclaimed once (S3, S5).
 #[test]
 fn coalesced_markers_of_a_gated_queue_fail_with_the_device() {
     each_case(|native_waits, before_report| {
@@ -220,8 +221,8 @@ fn coalesced_markers_of_a_gated_queue_fail_with_the_device() {
     });
 }
 
-/// A gated queue at a forced shutdown: the signals fail, and the work comes back when the producer is reported (S5,
-/// S10).
+/// A gated queue at a forced shutdown: the signals fail, and the work is reclaimed when the producer is
+/// reported (S5, S10).
 #[test]
 fn forced_shutdown_fails_the_coalesced_markers_of_a_gated_queue() {
     each_case(|native_waits, before_report| {

@@ -2,7 +2,8 @@
 
 //! The three ways in which a device reports: by callback, when polled, by file descriptor.
 
-use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, Submitted};
+use crate::fake::Fake;
+use hal_semaphore::backend::{Completer, Completion, DeviceSpec};
 use hal_semaphore::testing::{Job, SoftBackend, device};
 use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::*;
@@ -29,7 +30,7 @@ fn host_wait_drives_a_polled_device() {
 }
 
 #[test]
-fn reports_that_cannot_be_are_refused() {
+fn impossible_reports_are_refused() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
     let other = Engine::new(SoftBackend::new(vec![device(2)])).unwrap();
     let (queue, strange) = (engine.queue(0, 0).unwrap(), other.queue(0, 1).unwrap());
@@ -49,25 +50,9 @@ fn reports_that_cannot_be_are_refused() {
     assert_eq!(completer.complete(queue, 0), Err(CompletionError::Gone));
 }
 
-struct Idle;
-
-impl Backend for Idle {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(3)]
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-}
-
 #[test]
 fn bad_submissions_are_refused_and_change_nothing() {
-    let engine = Engine::new(Idle).unwrap();
+    let engine = Fake::new(vec![device(3)]).start();
     let live = Semaphore::new(&engine, 0).unwrap();
     let before = (engine.occupancy(), engine.stats());
     let refuse = |device, affinity, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
@@ -109,7 +94,8 @@ fn largest_value_may_be_waited_for_and_signalled() {
     assert_eq!(Semaphore::new(&engine, MAX_VALUE).unwrap().query().unwrap(), MAX_VALUE);
 }
 
-/// A timeline of another engine is asked where it stands. One that has failed takes no signal at all, so any will do.
+/// A signal of another engine's timeline has to be above its value. A failed timeline takes no signal at all,
+/// so any will do.
 #[test]
 fn signal_of_another_engines_timeline_has_to_be_above_its_value_unless_it_has_failed() {
     let [engine, other] = [(), ()].map(|()| Engine::new(SoftBackend::new(vec![device(1)])).unwrap());
@@ -140,7 +126,7 @@ fn bad_signals_are_refused_and_change_nothing() {
     assert!(matches!(y.signal(1), Err(SignalError::Failed { failure, .. }) if failure.message() == "first"));
 }
 
-/// No handle is left that could signal: what waits is told, rather than left waiting.
+/// Without a handle nothing can signal: the waiter fails instead of waiting.
 #[test]
 fn wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
@@ -154,7 +140,7 @@ fn wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
 }
 
 #[test]
-fn full_queue_keeps_its_order_and_nothing_is_refused() {
+fn full_queue_keeps_its_order_and_loses_nothing() {
     let engine = Engine::new(SoftBackend::new(vec![device(2)]).capacity(3)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     for tag in 1..=20 {
@@ -165,7 +151,7 @@ fn full_queue_keeps_its_order_and_nothing_is_refused() {
     assert_eq!(engine.backend().tags(), (1..=20).collect::<Vec<_>>());
     assert_eq!(x.query().unwrap(), 20);
 
-    // No room although nothing is in flight: an error, not a hang.
+    // No capacity although nothing is in flight: an error, not a hang.
     let engine = Engine::new(SoftBackend::new(vec![device(1)]).capacity(0)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
@@ -194,7 +180,7 @@ fn lost_device_fails_its_own_work_and_no_other() {
     for lost in [&x, &y] {
         assert!(lost.query().unwrap_err().same_root(&cause));
     }
-    // What comes later fails with the same cause, through its signals.
+    // Later operations fail with the same cause, through their signals.
     let late = Semaphore::new(&engine, 0).unwrap();
     job(0, &[], (&late, 1));
     assert!(late.query().unwrap_err().same_root(&cause));
@@ -267,7 +253,8 @@ impl Clock for Counted {
     }
 }
 
-/// A thread that waits for something far off sleeps until then: it does not keep a processor busy, with a deadline or without.
+/// A thread that waits for something far off sleeps: it does not keep a processor busy, with a deadline or
+/// without.
 #[test]
 fn thread_that_waits_sleeps_until_it_is_woken() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
@@ -288,84 +275,57 @@ fn thread_that_waits_sleeps_until_it_is_woken() {
 #[cfg(all(unix, feature = "reactor"))]
 mod descriptor {
     use super::*;
+    use hal_semaphore::backend::Submitted;
     use hal_semaphore::reactor::Reactor;
     use std::io::{Read, Write};
-    use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::net::UnixStream;
-    use std::sync::{Mutex, OnceLock};
+    use std::sync::Arc;
 
-    /// Devices that each have one descriptor: a byte in it for each piece of work that has ended.
+    /// Devices that each have one descriptor: a byte in it for each operation that has ended.
     struct Wired {
-        ends: Vec<(UnixStream, UnixStream)>,
-        done: Mutex<Vec<(QueueId, u64)>>,
-        completer: OnceLock<Completer>,
+        engine: Engine<Fake<Semaphore, ()>>,
+        far: Arc<Vec<UnixStream>>,
     }
 
-    impl Wired {
-        fn end(&self, device: usize) -> &(UnixStream, UnixStream) {
-            self.ends.get(device).unwrap()
-        }
-    }
-
-    impl Backend for Wired {
-        type Timeline = Semaphore;
-        type Work = ();
-        type Event = ();
-
-        fn devices(&self) -> Vec<DeviceSpec> {
-            let spec = DeviceSpec {
-                native_waits: backend::NativeWaits::Epochs,
-                completion: Completion::Descriptor,
-                ..device(4)
-            };
-            vec![spec; self.ends.len()]
-        }
-
-        fn start(&self, completer: Completer) {
-            let _ = self.completer.set(completer);
-        }
-
-        fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-            for submission in batch.iter() {
-                self.done.lock().unwrap().push((queue, submission.epoch));
-                (&self.end(queue.device()).1).write_all(&[1]).unwrap();
-            }
-            Submitted::all()
-        }
-
-        fn poll(&self, device: usize) {
-            let mut bytes = [0; 64];
-            // Nothing to read means that another thread has looked already.
-            let _ = (&self.end(device).0).read(&mut bytes);
-            let mut done = self.done.lock().unwrap();
-            let mine: Vec<_> = done.extract_if(.., |(queue, _)| queue.device() == device).collect();
-            drop(done);
-            for (queue, epoch) in mine {
-                self.completer.get().unwrap().complete(queue, epoch).unwrap();
-            }
-        }
-
-        fn descriptor(&self, device: usize) -> Option<BorrowedFd<'_>> {
-            Some(self.end(device).0.as_fd())
-        }
-    }
-
-    fn wired(devices: usize) -> Engine<Wired> {
-        let ends = (0..devices)
+    fn wired(devices: usize) -> Wired {
+        let (near, far): (Vec<_>, Vec<_>) = (0..devices)
             .map(|_| {
                 let (near, far) = UnixStream::pair().unwrap();
                 near.set_nonblocking(true).unwrap();
                 (near, far)
             })
-            .collect();
-        Engine::new(Wired { ends, done: Mutex::default(), completer: OnceLock::new() }).unwrap()
+            .unzip();
+        let spec = DeviceSpec {
+            native_waits: backend::NativeWaits::Epochs,
+            completion: Completion::Descriptor,
+            ..device(4)
+        };
+        let far = Arc::new(far);
+        let engine = Fake::new(vec![spec; devices])
+            .descriptors(near)
+            .on_submit({
+                let far = far.clone();
+                move |fake, queue, batch| {
+                    fake.accept(queue, batch);
+                    (&far[queue.device()]).write_all(&vec![1; batch.len()]).unwrap();
+                    Submitted::all()
+                }
+            })
+            .on_poll(|fake, device| {
+                let mut accepted = fake.accepted.lock().unwrap();
+                let own: Vec<_> = accepted.extract_if(.., |(queue, _)| queue.device() == device).collect();
+                drop(accepted);
+                own.into_iter().for_each(|(queue, epoch)| fake.complete(queue, epoch));
+            })
+            .start();
+        Wired { engine, far }
     }
 
     #[test]
     fn descriptor_that_breaks_is_a_lost_device() {
-        let engine = wired(2);
+        let Wired { engine, far } = wired(2);
         let reactor = Reactor::spawn(&engine).unwrap();
-        engine.backend().end(0).1.shutdown(std::net::Shutdown::Both).unwrap();
+        far[0].shutdown(std::net::Shutdown::Both).unwrap();
         let clock = SystemClock::new();
         while engine.lost(0).is_none() {
             assert!(clock.now() < Duration::from_secs(30));
@@ -378,8 +338,8 @@ mod descriptor {
         drop(reactor);
     }
 
-    /// The kernel refuses to poll more descriptors than the process may have, which it may have fewer of from one call to the
-    /// next. That is so for the whole process: this test runs in one of its own.
+    /// The kernel refuses to poll more descriptors than the process may have, and that limit can be lowered. It
+    /// counts for the whole process: this test runs in one of its own.
     #[test]
     fn descriptors_that_cannot_be_waited_for_are_lost_devices() {
         const ALONE: &str = "DESCRIPTORS_ARE_TAKEN_AWAY";
@@ -394,11 +354,11 @@ mod descriptor {
             assert!(alone.status.success() && told.contains("1 passed"), "{told}");
             return;
         }
-        let engine = wired(2);
+        let Wired { engine, far } = wired(2);
         let reactor = Reactor::spawn(&engine).unwrap();
         let limit = rustix::process::Rlimit { current: Some(2), maximum: Some(2) };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
-        (&engine.backend().end(0).1).write_all(&[1]).unwrap();
+        (&far[0]).write_all(&[1]).unwrap();
         let clock = SystemClock::new();
         for device in 0..2 {
             while engine.lost(device).is_none() {
@@ -413,9 +373,9 @@ mod descriptor {
     }
 
     #[test]
-    fn reactor_that_was_dropped_has_nothing_of_its_engine() {
-        let engine = wired(1);
-        let far = engine.backend().end(0).1.try_clone().unwrap();
+    fn dropped_reactor_holds_no_reference_to_its_engine() {
+        let Wired { engine, far } = wired(1);
+        let far = far[0].try_clone().unwrap();
         far.set_nonblocking(true).unwrap();
         let reactor = Reactor::spawn(&engine).unwrap();
         drop(engine);
@@ -425,7 +385,7 @@ mod descriptor {
 
     #[test]
     fn one_thread_serves_every_device_that_has_a_descriptor() {
-        let engine = wired(3);
+        let Wired { engine, .. } = wired(3);
         let reactor = Reactor::spawn(&engine).unwrap();
         let x = Semaphore::new(&engine, 0).unwrap();
         for value in 1..=300 {

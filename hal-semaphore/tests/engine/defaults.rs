@@ -51,8 +51,8 @@ fn host_operation_is_unimplemented() {
     }
 }
 
-/// A job signals a timeline of its engine and one of another engine. The callback on the second waits for that on the first,
-/// which is another thread's to call.
+/// A job signals a timeline of its engine and one of another engine. The callback on the second waits for the
+/// callback on the first, which another thread runs.
 #[test]
 fn deferred_callbacks_run_on_another_thread() {
     let [engine, other] = [(), ()].map(|()| Engine::new(Plain::default()).unwrap());

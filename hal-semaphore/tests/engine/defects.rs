@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What goes wrong in engines of this design, one test for each way.
+//! Known defects of engines of this design, one test for each.
 //!
-//! The design (a timeline over binary events, with a queue of pending actions) has been implemented before, and its
-//! known defects are the best list of what is hard about it. Each test names the defect first, then shows that it
-//! is not here.
+//! The design (a timeline over binary events, with a queue of pending actions) has been implemented before, and
+//! its known defects are the best list of what is hard about it. Each test names the defect first, then shows
+//! that it is not here.
 
-use hal_semaphore::backend::{
-    Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted, Transition, WaitClass,
-};
+use crate::fake::Fake;
+use hal_semaphore::backend::{DeviceSpec, NativeWaits, Submitted, Transition, WaitClass};
 use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
 use hal_semaphore::timeline::{Registration, Subscriber, Timeline};
 use hal_semaphore::*;
@@ -98,7 +97,7 @@ fn b_a_callback_may_end_everything_it_belongs_to() {
     assert_eq!(engine.occupancy().timelines, 0);
 }
 
-/// b, second half. Of several events that cover a value the latest is taken, which waits for more than was asked.
+/// b, second half. Of several events that satisfy a wait the latest is taken, which waits longer than needed.
 #[test]
 fn b_the_earliest_event_that_is_enough_is_waited_for() {
     let engine = soft(vec![device(2)]);
@@ -205,60 +204,46 @@ impl Timeline for Noted {
         }
     }
 
-    fn subscribe(&self, _value: u64, _watcher: Subscriber) {
+    fn subscribe(&self, _value: u64, _subscriber: Subscriber) {
         unreachable!("each of these timelines is its engine's own")
     }
 }
 
-/// A backend that keeps its completer and counts its own drops.
-struct Bare {
-    queues: usize,
-    completer: OnceLock<Completer>,
-    dropped: Arc<AtomicUsize>,
-}
+/// A device that counts how often it is dropped, how often each work is reclaimed, and panics at work number 666.
+type Counting = Fake<Noted, Arc<AtomicUsize>>;
 
-impl Bare {
-    fn new(queues: usize) -> (Self, Arc<AtomicUsize>) {
-        let dropped = Arc::new(AtomicUsize::new(0));
-        (Self { queues, completer: OnceLock::new(), dropped: dropped.clone() }, dropped)
-    }
-}
+/// Counts its drops.
+struct CountsDrops(Arc<AtomicUsize>);
 
-impl Drop for Bare {
+impl Drop for CountsDrops {
     fn drop(&mut self) {
-        self.dropped.fetch_add(1, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl Backend for Bare {
-    type Timeline = Noted;
-    type Work = Arc<AtomicUsize>;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { native_waits: NativeWaits::Epochs, ..device(self.queues) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let panics = batch.iter().any(|submission| {
-            submission.work.as_ref().is_some_and(|work| work.load(Ordering::SeqCst) == 666)
-        });
-        assert!(!panics, "the firmware answered 666");
-        Submitted::all()
-    }
-
-    fn reclaim(&self, ended: Ended<Self::Work>) {
-        if let Some(work) = ended.work {
-            work.fetch_add(1, Ordering::SeqCst);
-        }
-    }
+fn counting(queues: usize) -> (Engine<Counting>, Arc<AtomicUsize>) {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let dropping = CountsDrops(dropped.clone());
+    let spec = DeviceSpec { native_waits: NativeWaits::Epochs, ..device(queues) };
+    let engine = Counting::new(vec![spec])
+        .on_submit(move |_, _, batch| {
+            let _ = &dropping;
+            let panics = batch.iter().any(|submission| {
+                submission.work.as_ref().is_some_and(|work| work.load(Ordering::SeqCst) == 666)
+            });
+            assert!(!panics, "the firmware answered 666");
+            Submitted::all()
+        })
+        .on_reclaim(|_, ended| {
+            if let Some(work) = ended.work {
+                work.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .start();
+    (engine, dropped)
 }
 
-fn noted(engine: &Engine<Bare>) -> Noted {
+fn noted(engine: &Engine<Counting>) -> Noted {
     Noted(Arc::new(NotedInner {
         value: AtomicU64::new(0),
         failure: OnceLock::new(),
@@ -268,12 +253,11 @@ fn noted(engine: &Engine<Bare>) -> Noted {
     }))
 }
 
-/// d. Frontiers advance when work is submitted. Here a timeline is told nothing before the work has ended, and then
-/// where it ran.
+/// d. Frontiers advance when work is submitted. Here a timeline is notified only after the work has ended, and
+/// of where it ran.
 #[test]
 fn d_nothing_is_published_before_completion() {
-    let (backend, _) = Bare::new(2);
-    let engine = Engine::new(backend).unwrap();
+    let (engine, _) = counting(2);
     let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(0)));
     for value in 1..=3 {
         let signals = [(x.clone(), value)];
@@ -282,7 +266,7 @@ fn d_nothing_is_published_before_completion() {
     assert!(x.0.recorded.lock().unwrap().is_empty());
     assert_eq!(x.value(), 0);
     let queue = engine.queue(0, 1).unwrap();
-    let completer = engine.backend().completer.get().unwrap().clone();
+    let completer = engine.backend().completer().clone();
     completer.complete(queue, 1).unwrap();
     assert_eq!(x.value(), 1);
     assert_eq!(*x.0.recorded.lock().unwrap(), [(1, Some(Point { queue, epoch: 1 }))]);
@@ -306,7 +290,7 @@ fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
     let peers = DeviceSpec { peers: vec![3], ..device(1) };
     assert_eq!(refused(vec![peers]), EngineError::UnknownPeer { device: 0, peer: 3, devices: 1 });
 
-    // No event can be made: the wait across queues is held on the host instead, and still works.
+    // No event can be made: the wait across queues is blocked on the host instead, and still works.
     let engine = Engine::new(SoftBackend::new(vec![device(2)]).event_limit(0)).unwrap();
     let (x, y) = (semaphore(&engine), semaphore(&engine));
     submit(&engine, 0, &[], &[(x.clone(), 1)], Job::new(1));
@@ -324,16 +308,15 @@ fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
     drop((x, y, never));
 }
 
-/// f. The queue is released by its actions but was never retained by them. Here everything goes once, and a device
-/// that still has work when the last handle goes may finish it.
+/// f. The queue is released by its actions but was never retained by them. Here everything is dropped once, and
+/// a device that still has work when the last handle is dropped may finish it.
 #[test]
 fn f_everything_is_dropped_exactly_once() {
-    let (backend, dropped) = Bare::new(1);
-    let engine = Engine::new(backend).unwrap();
+    let (engine, dropped) = counting(1);
     let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(0)));
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(work.clone())).unwrap();
     let queue = engine.queue(0, 0).unwrap();
-    let completer = engine.backend().completer.get().unwrap().clone();
+    let completer = engine.backend().completer().clone();
     drop(engine);
     assert_eq!((dropped.load(Ordering::SeqCst), work.load(Ordering::SeqCst)), (0, 0));
     completer.complete(queue, 1).unwrap();
@@ -386,8 +369,8 @@ fn h_any_number_of_waits_across_any_number_of_queues() {
     assert_eq!(occupancy.events, occupancy.idle_events);
 }
 
-/// i. A counter of pending work that goes down twice on failure keeps the exit from ever coming true; a wait that
-/// is never signalled hangs the destruction of the device.
+/// i. A counter of pending work that goes down twice on failure never allows the exit; a wait that is never
+/// signalled hangs the destruction of the device.
 #[test]
 fn i_shutdown_ends_whatever_is_pending() {
     let engine = soft(vec![device(2)]);
@@ -439,7 +422,7 @@ fn j_callbacks_may_change_the_list_that_is_being_released() {
             keep.lock().unwrap().push(again.subscribe(value, move |_| {
                 count.fetch_add(1, Ordering::SeqCst);
             }));
-            // What waits for the failure is added while the failure is being delivered.
+            // A waiter for the failure is added while the failure is being delivered.
             let waits = [(again.clone(), 1000)];
             engine.submit(0, Affinity::ANY, &waits, &[], Action::Barrier).unwrap();
         });
@@ -453,8 +436,8 @@ fn j_callbacks_may_change_the_list_that_is_being_released() {
     assert_eq!(engine.backend().reclaimed().len(), 100);
 }
 
-/// k. A dependent operation is noticed only when its producer has completed, so the device idles in between; and
-/// each signal looks at everything that is pending.
+/// k. A dependent operation is noticed only when its producer has completed, so the device idles in between;
+/// and each signal scans everything that is pending.
 #[test]
 fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
     let engine = soft(vec![device(2)]);
@@ -480,8 +463,8 @@ fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
     engine.backend().run_until_idle();
     assert_eq!(engine.backend().tags(), (1..=9).collect::<Vec<_>>());
 
-    // 200,000 others wait for one timeline while another goes on 20,000 times. Looking at all of them each time
-    // would be 4,000,000,000 looks.
+    // 200,000 others wait for one timeline while another one moves 20,000 times. To scan all of them each time
+    // would take 4,000,000,000 steps.
     let engine = Engine::new(SoftBackend::new(vec![device(1)]).eager().without_log()).unwrap();
     let (crowd, busy) = (semaphore(&engine), semaphore(&engine));
     for value in 0..200_000 {
@@ -500,7 +483,7 @@ fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
 /// l. Completion is one queue of synchronous waits: whatever is behind a slow operation waits with it. (The same
 /// entry lists allocations for each operation: `steady_state.rs`.)
 #[test]
-fn l_a_slow_queue_does_not_hold_up_others() {
+fn l_a_slow_queue_does_not_delay_others() {
     let engine = soft(vec![device(2)]);
     let (slow, fast) = (semaphore(&engine), semaphore(&engine));
     submit(&engine, 0, &[], &[(slow.clone(), 1)], Job::new(1));
@@ -553,7 +536,7 @@ fn m_semaphores_of_another_engine_work_through_the_host() {
 
 /// n. What an operation retains is leaked when its submission fails.
 #[test]
-fn n_a_failed_submission_gives_everything_back() {
+fn n_a_failed_submission_returns_everything() {
     let engine = soft(vec![device(1)]);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
     let refused = engine
@@ -573,8 +556,7 @@ fn n_a_failed_submission_gives_everything_back() {
     assert_eq!(engine.occupancy().timelines, 0);
 
     // A backend that panics loses its device, and nothing else.
-    let (backend, _) = Bare::new(1);
-    let engine = Engine::new(backend).unwrap();
+    let (engine, _) = counting(1);
     let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(666)));
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

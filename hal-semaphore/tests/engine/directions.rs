@@ -132,7 +132,7 @@ fn host_wait_all_any() {
 }
 
 #[test]
-fn promised_value_is_what_queues_will_bring() {
+fn promised_value_is_the_largest_queued_signal() {
     let engine = engine(2);
     let (x, go) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     let submit = |queue, waits: &[(Semaphore, u64)], value| {

@@ -2,8 +2,9 @@
 
 //! Operations that end before their time: cancelled, lost with their device, shut down (rules S3, S5, S10).
 
+use crate::fake::Fake;
 use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
-use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::timeline::Subscription;
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,8 +35,8 @@ fn job_reported_before_the_loss_of_its_device_succeeds() {
     rig.assert_idle();
 }
 
-/// Behind such a job the lost device had others, which it did not report: they end with the loss, and the reported one is
-/// not taken for one of them (S3, S5).
+/// Behind such a job the lost device has others that it did not report: they end with the loss, and the
+/// reported one does not (S3, S5).
 #[test]
 fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
     let (rig, x, y) = producer_and_consumer();
@@ -53,12 +54,12 @@ fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
     rig.assert_idle();
 }
 
-/// A device is lost with several jobs in one queue, none of which it has reported: they come back in their order, and so do
-/// those for which it has had no room (S5).
+/// A device is lost with several unreported jobs in one queue: they are reclaimed in order, and so are those
+/// behind them that it never had (S5).
 #[test]
-fn jobs_of_a_lost_device_come_back_in_order() {
-    for (room, taken) in [(4, vec![1, 2, 3, 4]), (2, vec![1, 2])] {
-        let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(room).start();
+fn jobs_of_a_lost_device_are_reclaimed_in_order() {
+    for (capacity, taken) in [(4, vec![1, 2, 3, 4]), (2, vec![1, 2])] {
+        let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(capacity).start();
         for id in 1..=4 {
             rig.job(0, &[], &[], id);
         }
@@ -71,8 +72,8 @@ fn jobs_of_a_lost_device_come_back_in_order() {
     }
 }
 
-/// Operations that are held fail with the job that was to release them. While the first of them comes back, the last, which
-/// has not been looked at since, loses something else that it waits for. It keeps its first failure (S3).
+/// Blocked operations fail with the job that was to release them. While the first of them is reclaimed, another
+/// wait of the last one fails, which has not been routed since. It keeps its first failure (S3).
 #[test]
 fn operation_that_has_failed_keeps_its_failure_until_it_ends() {
     let rig = Rig::new(2, NativeWaits::None);
@@ -89,8 +90,8 @@ fn operation_that_has_failed_keeps_its_failure_until_it_ends() {
     rig.assert_idle();
 }
 
-/// While a shutdown ends what one queue holds, a program submits to the next one, which the shutdown has not come to yet.
-/// That is refused, too (S10).
+/// While a shutdown fails the operations of one queue, a program submits to the next one, which the shutdown
+/// has not reached yet. That is refused, too (S10).
 #[test]
 fn submission_to_any_queue_during_a_shutdown_is_refused() {
     let rig = Rig::new(2, NativeWaits::None);
@@ -108,10 +109,10 @@ fn submission_to_any_queue_during_a_shutdown_is_refused() {
     assert_eq!(answer.get(), Some(&Err(SubmitError::ShutDown)));
 }
 
-/// While the host is asked whether it can do an operation early, something fails that the operation waits for. It cannot, and
-/// the operation fails at once, whatever else it waits for (S3).
+/// During `try_early` a wait of the operation fails. The action is not done, and the operation fails at once,
+/// whatever else it waits for (S3).
 #[test]
-fn operation_whose_wait_fails_while_the_host_is_asked_for_it_fails_at_once() {
+fn operation_whose_wait_fails_during_try_early_fails_at_once() {
     let rig = Rig::new(1, NativeWaits::None);
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1), (&y, 1)], 1);
@@ -165,7 +166,7 @@ fn operation_done_early_is_cancelled_too_late() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
     let [x, y, long] = rig.semaphores();
     rig.job(0, &[], &[(&long, 1)], 1);
-    // No room: it has its place in the queue, and the device has not seen it.
+    // The device is full: the job is queued, and the device has not seen it.
     rig.job(0, &[], &[(&x, 1)], 2);
     let early = Action::Early(Job::new(3).early());
     let ticket = rig.submit(0, &[(&x, 1)], &[(&y, 1)], early).ticket;
@@ -178,8 +179,8 @@ fn operation_done_early_is_cancelled_too_late() {
     rig.assert_idle();
 }
 
-/// The engine is shut down by the very thread that is asked to do an operation early. The operation ends as cancelled,
-/// and only what the device has is left (S5, S10).
+/// The thread inside `try_early` shuts the engine down. The operation ends as cancelled, and only the device's
+/// work is left (S5, S10).
 #[test]
 fn shutdown_while_an_operation_is_done_early_ends_it() {
     within(LIMIT, || {
@@ -226,50 +227,20 @@ fn forced_shutdown_calls_back_before_it_returns() {
     });
 }
 
-/// A device with a file descriptor that nothing watches; its work ends some polls after it was submitted. Beside it stands
-/// one that would report by itself, and has nothing to do.
-struct Unwatched {
-    polls: AtomicUsize,
-    latest: Mutex<Option<(QueueId, u64)>>,
-    completer: OnceLock<Completer>,
-}
-
-impl Backend for Unwatched {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        let idle = device(1, NativeWaits::None);
-        vec![DeviceSpec { completion: Completion::Descriptor, ..idle.clone() }, idle]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        *self.latest.lock().unwrap() = batch.iter().last().map(|piece| (queue, piece.epoch));
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        if self.polls.fetch_add(1, Ordering::SeqCst) >= 2
-            && let Some((queue, epoch)) = self.latest.lock().unwrap().take()
-        {
-            self.completer.get().unwrap().complete(queue, epoch).unwrap();
-        }
-    }
-}
-
-/// A program need not have a thread that watches descriptors. During a shutdown the engine asks such a device by
+/// A program need not have a thread that polls descriptors. During a shutdown the engine polls such a device
 /// itself, or work that has long ended counts as unfinished (S10).
 #[test]
-fn shutdown_asks_a_device_whose_descriptor_is_not_watched() {
+fn shutdown_polls_a_device_whose_descriptor_nobody_polls() {
     within(LIMIT, || {
-        let unwatched =
-            Unwatched { polls: AtomicUsize::new(0), latest: Mutex::default(), completer: OnceLock::new() };
-        let engine = Engine::new(unwatched).unwrap();
+        // Beside it is a device that would report by itself, and has nothing to do.
+        let idle = device(1, NativeWaits::None);
+        let unpolled = DeviceSpec { completion: Completion::Descriptor, ..idle.clone() };
+        let ends_at_the_third_poll = |fake: &Fake<Semaphore, ()>, _| {
+            if fake.polls.load(Ordering::SeqCst) > 2 {
+                fake.complete_all();
+            }
+        };
+        let engine = Fake::new(vec![unpolled, idle]).on_poll(ends_at_the_third_poll).start();
         let x = Semaphore::new(&engine, 0).unwrap();
         engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
         let grace = Duration::from_millis(100);
@@ -279,8 +250,8 @@ fn shutdown_asks_a_device_whose_descriptor_is_not_watched() {
     });
 }
 
-/// A host operation is running when its device is lost and fails a moment later by itself. It ends once, with a failure,
-/// and the loss is not held up by it (S3, S5).
+/// A host operation is running when its device is lost, and fails by itself a moment later. It ends once, with
+/// a failure, and does not delay the loss (S3, S5).
 #[test]
 fn host_operation_of_a_lost_device_ends_once() {
     for result in [Ok(()), Err(broken("the host's own"))] {
@@ -298,9 +269,9 @@ fn host_operation_of_a_lost_device_ends_once() {
     }
 }
 
-/// A queue whose device holds job 1 for ever, and job 2, which the device is just being offered and has no room for when
-/// `meanwhile` has ended. Returns the signal of job 2.
-fn refused_for_room_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) -> Semaphore {
+/// A queue whose device has job 1 forever, and job 2, which a full device is just being offered when
+/// `meanwhile` runs. Returns the signal of job 2.
+fn refused_when_full_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) -> Semaphore {
     let [held, never, x] = rig.semaphores();
     rig.job(0, &[], &[], 1);
     rig.job(0, &[(&never, 1)], &[(&held, 1)], 3);
@@ -312,15 +283,15 @@ fn refused_for_room_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) 
     x
 }
 
-/// The engine is shut down while a device is being offered a job that it has no room for. The job has not begun, so it is
+/// The engine is shut down while a full device is being offered a job. The job has not started, so it is
 /// cancelled like all others (S5, S10).
 #[test]
-fn job_that_comes_back_from_a_full_device_during_a_shutdown_is_cancelled() {
+fn job_refused_by_a_full_device_during_a_shutdown_is_cancelled() {
     within(4 * LIMIT, || {
         let rig = Devices::new(vec![rig::device(1, NativeWaits::None)]).queue_capacity(1).start();
         let engine = rig.engine.clone();
         let (sender, ended) = mpsc::channel();
-        let x = refused_for_room_after(&rig, move || {
+        let x = refused_when_full_after(&rig, move || {
             std::thread::spawn(move || {
                 let limit = Duration::from_millis(500);
                 sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
@@ -367,7 +338,7 @@ impl BlockedCallback {
         Self { begins, release, subscription }
     }
 
-    /// Waits until it has begun.
+    /// Waits until the callback runs.
     fn begins(&self) {
         self.begins.recv().unwrap();
     }
@@ -388,8 +359,8 @@ fn shut_down_elsewhere(rig: &Rig) -> mpsc::Receiver<Result<(), Unfinished>> {
     ended
 }
 
-/// A shutdown waits for a callback that a submitting thread has left to another one, and ends with it, not when its time
-/// is up (S10).
+/// A shutdown waits for a callback that a submitting thread deferred, and returns after it, not at its limit
+/// (S10).
 #[test]
 fn shutdown_ends_with_the_last_callback() {
     within(6 * LIMIT, || {
@@ -410,14 +381,14 @@ fn shutdown_ends_with_the_last_callback() {
 enum LastEnd {
     /// Its device reports it.
     Reported,
-    /// The host has done it, and more waits of the same timeline go on than one step releases.
+    /// The host operation ends, and more waits of the same timeline are released than one step releases.
     AmongMany,
     /// Its device refuses it when a wait of it is reached.
     Refused,
 }
 
-/// A callback runs on the thread that ends the last operation, whatever ends it. A shutdown waits for it as for those that
-/// were left to other threads (S10).
+/// A callback runs on the thread that ends the last operation, whatever ends it. A shutdown waits for it as for
+/// deferred ones (S10).
 #[test]
 fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
     within(18 * LIMIT, || {
@@ -452,10 +423,10 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
     });
 }
 
-/// The last handle on an engine goes while a callback runs on the thread of its device. That thread lets the engine go when the
-/// callback returns (S8, S10).
+/// The last handle on an engine is dropped while a callback runs on the thread of its device. That thread frees
+/// the engine when the callback returns (S8, S10).
 #[test]
-fn engine_that_is_dropped_during_a_callback_goes_with_it() {
+fn engine_dropped_during_a_callback_is_freed_after_it() {
     within(2 * LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let x = rig.semaphore();
@@ -476,7 +447,7 @@ fn engine_that_is_dropped_during_a_callback_goes_with_it() {
     });
 }
 
-/// What the host is at is counted while it is, whether it began by itself or was asked ahead (S5).
+/// A host operation counts as running while the host runs it, by its waits or early (S5).
 #[test]
 fn host_operations_are_counted_while_they_run() {
     let rig = Rig::new(1, NativeWaits::None);
@@ -487,10 +458,10 @@ fn host_operations_are_counted_while_they_run() {
     assert_eq!((x.query().unwrap(), rig.engine.occupancy().running), (1, 0));
 }
 
-/// A queue that has more operations than one turn ends is shut down while another thread makes an event for the next batch.
-/// What has not begun by then does not begin (S10).
+/// A queue with more operations than one round fails is shut down while another thread makes an event for the
+/// next batch. Operations that have not started by then do not start (S10).
 #[test]
-fn batch_in_the_making_is_not_issued_once_a_shutdown_has_begun_to_end_the_queue() {
+fn batch_in_the_making_is_not_submitted_once_a_shutdown_has_begun_to_end_the_queue() {
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::Events);
         let [never, gate, x] = rig.semaphores();
@@ -518,7 +489,7 @@ fn batch_in_the_making_is_not_issued_once_a_shutdown_has_begun_to_end_the_queue(
         let ends = std::thread::spawn({
             let rig = rig.clone();
             move || {
-                // Whether it ends in time is not what this is about.
+                // This test is not about whether it ends in time.
                 let _ = rig.engine.shut_down(&SystemClock::new(), LIMIT, LIMIT);
             }
         });
@@ -533,9 +504,10 @@ fn batch_in_the_making_is_not_issued_once_a_shutdown_has_begun_to_end_the_queue(
     });
 }
 
-/// Very many operations are held when their device is lost, or the engine is shut down. Not one is left (S10).
+/// Very many operations are blocked when their device is lost, or the engine is shut down. Not one is left
+/// (S10).
 #[test]
-fn held_operations_end_however_many_they_are() {
+fn blocked_operations_end_however_many_they_are() {
     for lost in [true, false] {
         let rig = Rig::new(1, NativeWaits::None);
         let [never, x] = rig.semaphores();
@@ -553,9 +525,9 @@ fn held_operations_end_however_many_they_are() {
     }
 }
 
-/// The backend panics when a device is asked to stop. The device is lost with what it had, and the shutdown ends (S10).
+/// The backend panics in `abort`. The device is lost with its work, and the shutdown ends (S10).
 #[test]
-fn device_that_panics_when_asked_to_stop_is_lost() {
+fn device_that_panics_in_abort_is_lost() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -565,7 +537,7 @@ fn device_that_panics_when_asked_to_stop_is_lost() {
     assert!(x.query().unwrap_err().same_root(&cause));
 }
 
-/// A clock that does something in each sleep, and stands still.
+/// A clock that runs a closure in each sleep, and does not move.
 struct Sleeping<F>(F);
 
 impl<F: Fn(&Wakeup) + Send + Sync> Clock for Sleeping<F> {
@@ -578,9 +550,9 @@ impl<F: Fn(&Wakeup) + Send + Sync> Clock for Sleeping<F> {
     }
 }
 
-/// A device that ends its work within the grace is not asked to stop (S10).
+/// A device that ends its work within the grace is not aborted (S10).
 #[test]
-fn shutdown_leaves_a_device_alone_during_the_grace() {
+fn shutdown_does_not_abort_a_device_during_the_grace() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -596,8 +568,9 @@ fn shutdown_leaves_a_device_alone_during_the_grace() {
     assert_eq!((asked.load(Ordering::SeqCst), x.query().unwrap()), (0, 1));
 }
 
-/// A shutdown gives up the last job, and the device reports it when the program hears of that. No thread has begun to
-/// tell it when the time is up, so the shutdown does, and then nothing is left unfinished (S10).
+/// A shutdown fails the last job at its limit, and the device reports it from the program's callback about
+/// that. No thread has started the callback by then, so the shutdown runs it, and then nothing is unfinished
+/// (S10).
 #[test]
 fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
@@ -608,13 +581,13 @@ fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
     assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
     assert!(x.query().is_err());
     assert_eq!(rig.reclaimed(), [1]);
-    rig.let_deferred_go();
+    rig.drop_deferred();
 }
 
-/// Another thread shuts the engine down as well, and has less time. The one that waits longer is still woken by the end of the
-/// last job (S10).
+/// Another thread shuts the engine down as well, with an earlier limit. The one that waits longer is still
+/// woken by the end of the last job (S10).
 #[test]
-fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
+fn shutdown_that_times_out_keeps_the_wake_up_of_another_one() {
     let rig = Rig::new(1, NativeWaits::None);
     rig.job(0, &[], &[], 1);
     let clock = Sleeping(|pending: &Wakeup| {
@@ -626,8 +599,8 @@ fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));
 }
 
-/// A job fails with all that it was to signal, and with each job that waits for any of that. One of these is cancelled while the
-/// others before it come back: it is too late, since it ends with the failure (S3).
+/// A job fails with all its signals, and so do the jobs that wait for them. One of these is cancelled while the
+/// others before it are reclaimed: too late, since it ends with the failure (S3).
 #[test]
 fn cancellation_of_an_operation_that_has_failed_already_is_too_late() {
     let rig = Rig::new(2, NativeWaits::None);
@@ -638,7 +611,8 @@ fn cancellation_of_an_operation_that_has_failed_already_is_too_late() {
     for id in 2..182 {
         rig.job(0, &waits[(id % 3) as usize..][..1], &[], id);
     }
-    // The other timelines have failed as well when the first work comes back, and the last has not been looked at.
+    // The other timelines have failed as well when the first work is reclaimed, and the last job has not been
+    // routed.
     let last = rig.job(0, &waits[2..], &[(&x, 1)], 182).ticket;
     let cancelled = Arc::new(OnceLock::new());
     rig.once(Moment::Reclaim(3), {
@@ -667,10 +641,10 @@ impl<F: Fn() -> bool + Send + Sync> Clock for Leaping<F> {
     }
 }
 
-/// One device is busy, one has nothing to do, and one is lost. When the grace is over a shutdown asks the first to stop and
-/// leaves the others alone, and it waits for what the first makes of that (S10).
+/// One device is busy, one is idle, and one is lost. After the grace a shutdown aborts the first one only, and
+/// waits for its answer (S10).
 #[test]
-fn shutdown_asks_only_a_busy_device_to_stop_and_waits_for_it() {
+fn shutdown_aborts_only_a_busy_device_and_waits_for_it() {
     let rig = Devices::new(vec![device(1, NativeWaits::None); 3]).start();
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);

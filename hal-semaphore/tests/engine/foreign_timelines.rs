@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Timelines that are not the engine's own semaphores: those of another driver, and those whose value is also kept in a
-//! layout of another library (rules S1, S8, S9).
+//! Timelines that are not the engine's own semaphores: those of another driver, and those with a copy of their
+//! value in a layout of another library (rules S1, S8, S9).
 //!
-//! The engine keeps the truth about a timeline that is registered with it, and [shows](Timeline::show) each step to the
-//! copy. About any other timeline it knows what [`Timeline::watch`] tells it, and hands it what an operation signals by
-//! [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
+//! The engine keeps the state of a timeline that is registered with it, and [shows](Timeline::show) each step
+//! to the copy. About any other timeline it knows what [`Timeline::subscribe`] reports, and delivers the
+//! signals of operations by [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
 
+use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, within};
-use hal_semaphore::backend::{
-    Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, NativeWaits, Submitted,
-};
+use hal_semaphore::backend::{DeferredCallbacks, NativeWaits};
 use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,11 +20,11 @@ struct Mirrored {
     registration: Registration,
     value: AtomicU64,
     failed_at: OnceLock<(u64, Failure)>,
-    /// All that was shown, in order. No thread holds this lock while it calls the engine.
+    /// All shown steps, in order. No thread holds this lock while it calls the engine.
     shown: Mutex<Vec<Result<u64, u64>>>,
-    /// What led up to each step that it was told of.
+    /// The recorded steps and their origins.
     recorded: Mutex<Vec<Recorded>>,
-    /// What its waiters were told.
+    /// The notifications.
     notified: Mutex<Vec<Result<u64, Failure>>>,
     /// All waits for it go through the engine.
     is_lonely: bool,
@@ -39,28 +38,28 @@ type Recorded = (Result<u64, Failure>, Option<Point>);
 struct Elsewhere {
     value: AtomicU64,
     delivered: Mutex<Vec<Result<u64, Failure>>>,
-    watchers: Mutex<Vec<(u64, Subscriber)>>,
-    /// Watches that were dropped.
-    unwatched: AtomicUsize,
-    refuses_to_be_watched: bool,
+    subscribers: Mutex<Vec<(u64, Subscriber)>>,
+    /// Dropped subscriptions.
+    unsubscribed: AtomicUsize,
+    refuses_subscriptions: bool,
     has_failed: bool,
-    /// A timeline of the engine, and where that was when the engine left word for this one.
+    /// A timeline of the engine, and its value when the engine posted a delivery for this one.
     beside: Option<Arc<Mirrored>>,
     found: Mutex<Vec<u64>>,
 }
 
 #[derive(Clone)]
-enum Either {
+enum MirroredOrElsewhere {
     Mirrored(Arc<Mirrored>),
     Elsewhere(Arc<Elsewhere>),
 }
 
-/// Ends a watch.
-struct Watch(Arc<Elsewhere>);
+/// A subscription.
+struct FakeSubscription(Arc<Elsewhere>);
 
-impl Drop for Watch {
+impl Drop for FakeSubscription {
     fn drop(&mut self) {
-        self.0.unwatched.fetch_add(1, Ordering::SeqCst);
+        self.0.unsubscribed.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -86,20 +85,20 @@ impl Mirrored {
     }
 }
 
-impl Timeline for Either {
-    type Subscription = Watch;
+impl Timeline for MirroredOrElsewhere {
+    type Subscription = FakeSubscription;
 
     fn registration(&self) -> Option<&Registration> {
         match self {
-            Either::Mirrored(mirrored) => Some(&mirrored.registration),
-            Either::Elsewhere(_) => None,
+            MirroredOrElsewhere::Mirrored(mirrored) => Some(&mirrored.registration),
+            MirroredOrElsewhere::Elsewhere(_) => None,
         }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Either::Mirrored(mirrored) => Arc::as_ptr(mirrored).addr(),
-            Either::Elsewhere(elsewhere) => {
+            MirroredOrElsewhere::Mirrored(mirrored) => Arc::as_ptr(mirrored).addr(),
+            MirroredOrElsewhere::Elsewhere(elsewhere) => {
                 let found = elsewhere.beside.as_ref().map(|beside| beside.registration.value());
                 elsewhere.found.lock().unwrap().extend(found);
                 Arc::as_ptr(elsewhere).addr()
@@ -109,94 +108,66 @@ impl Timeline for Either {
 
     fn value(&self) -> u64 {
         match self {
-            Either::Mirrored(mirrored) => mirrored.value.load(Ordering::SeqCst),
-            Either::Elsewhere(elsewhere) => elsewhere.value.load(Ordering::SeqCst),
+            MirroredOrElsewhere::Mirrored(mirrored) => mirrored.value.load(Ordering::SeqCst),
+            MirroredOrElsewhere::Elsewhere(elsewhere) => elsewhere.value.load(Ordering::SeqCst),
         }
     }
 
     fn failure(&self) -> Option<Failure> {
         match self {
-            Either::Mirrored(mirrored) => mirrored.failed_at.get().map(|(_, failure)| failure.clone()),
-            Either::Elsewhere(elsewhere) => elsewhere.has_failed.then(|| broken("the other driver's")),
+            MirroredOrElsewhere::Mirrored(mirrored) => {
+                mirrored.failed_at.get().map(|(_, failure)| failure.clone())
+            }
+            MirroredOrElsewhere::Elsewhere(elsewhere) => {
+                elsewhere.has_failed.then(|| broken("the other driver's"))
+            }
         }
     }
 
     fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
-        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
+            panic!("this timeline is not the engine's")
+        };
         mirrored.show(state);
         None
     }
 
     fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
-        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
+            panic!("this timeline is not the engine's")
+        };
         mirrored.recorded.lock().unwrap().push((state.map_err(Failure::clone), by));
         !mirrored.is_lonely
     }
 
     fn notify(&self, state: Result<u64, &Failure>) {
-        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
+            panic!("this timeline is not the engine's")
+        };
         assert!(!mirrored.is_lonely, "it has no waiters to wake");
         mirrored.notified.lock().unwrap().push(state.map_err(Failure::clone));
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
         match self {
-            Either::Mirrored(_) => panic!("this timeline is the engine's own"),
-            Either::Elsewhere(elsewhere) => {
+            MirroredOrElsewhere::Mirrored(_) => panic!("this timeline is the engine's own"),
+            MirroredOrElsewhere::Elsewhere(elsewhere) => {
                 elsewhere.delivered.lock().unwrap().push(state.map_err(Failure::clone))
             }
         }
     }
 
-    fn subscribe(&self, value: u64, watcher: Subscriber) -> Watch {
-        let Either::Elsewhere(elsewhere) = self else { panic!("this timeline is the engine's own") };
-        assert!(!elsewhere.refuses_to_be_watched, "the other driver panics");
-        elsewhere.watchers.lock().unwrap().push((value, watcher));
-        Watch(elsewhere.clone())
+    fn subscribe(&self, value: u64, subscriber: Subscriber) -> FakeSubscription {
+        let MirroredOrElsewhere::Elsewhere(elsewhere) = self else {
+            panic!("this timeline is the engine's own")
+        };
+        assert!(!elsewhere.refuses_subscriptions, "the other driver panics");
+        elsewhere.subscribers.lock().unwrap().push((value, subscriber));
+        FakeSubscription(elsewhere.clone())
     }
 }
 
-/// A device whose work ends when the test says so. What is deferred runs on a thread of its own, or when the test says
-/// so.
-#[derive(Default)]
-struct Bare {
-    completer: OnceLock<Completer>,
-    keeps_deferred: bool,
-    deferred: Mutex<Vec<DeferredCallbacks>>,
-    reclaimed: Mutex<Vec<(u64, Result<(), Failure>)>>,
-}
-
-impl Backend for Bare {
-    type Timeline = Either;
-    type Work = u64;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn defer(&self, callbacks: DeferredCallbacks) {
-        if self.keeps_deferred {
-            self.deferred.lock().unwrap().push(callbacks);
-        } else {
-            std::thread::spawn(move || callbacks.run());
-        }
-    }
-
-    fn reclaim(&self, ended: Ended<u64>) {
-        if let Some(work) = ended.work {
-            self.reclaimed.lock().unwrap().push((work, ended.outcome));
-        }
-    }
-}
+type Bare = Fake<MirroredOrElsewhere, u64>;
 
 struct Setup {
     engine: Engine<Bare>,
@@ -204,18 +175,21 @@ struct Setup {
 
 impl Setup {
     fn new() -> Self {
-        Self { engine: Engine::new(Bare::default()).unwrap() }
+        let device = Bare::new(vec![device(1, NativeWaits::None)]);
+        let in_a_thread =
+            |_: &Bare, callbacks: DeferredCallbacks| drop(std::thread::spawn(|| callbacks.run()));
+        Self { engine: device.on_defer(in_a_thread).start() }
     }
 
     fn that_keeps_deferred() -> Self {
-        Self { engine: Engine::new(Bare { keeps_deferred: true, ..Bare::default() }).unwrap() }
+        Self { engine: Bare::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start() }
     }
 
-    fn mirrored(&self) -> (Either, Arc<Mirrored>) {
+    fn mirrored(&self) -> (MirroredOrElsewhere, Arc<Mirrored>) {
         self.with_waiters(true)
     }
 
-    fn with_waiters(&self, waiters: bool) -> (Either, Arc<Mirrored>) {
+    fn with_waiters(&self, waiters: bool) -> (MirroredOrElsewhere, Arc<Mirrored>) {
         let mirrored = Arc::new(Mirrored {
             registration: self.engine.register(0),
             value: AtomicU64::new(0),
@@ -225,35 +199,37 @@ impl Setup {
             notified: Mutex::default(),
             is_lonely: !waiters,
         });
-        (Either::Mirrored(mirrored.clone()), mirrored)
+        (MirroredOrElsewhere::Mirrored(mirrored.clone()), mirrored)
     }
 
-    fn submit(&self, waits: &[(Either, u64)], signals: &[(Either, u64)], action: Action<u64>) -> Ticket {
+    fn submit(
+        &self,
+        waits: &[(MirroredOrElsewhere, u64)],
+        signals: &[(MirroredOrElsewhere, u64)],
+        action: Action<u64>,
+    ) -> Ticket {
         self.engine.submit(0, Affinity::ANY, waits, signals, action).unwrap().ticket
     }
 
     fn complete(&self, epoch: u64) {
         let queue = self.engine.queue(0, 0).unwrap();
-        self.engine.backend().completer.get().unwrap().complete(queue, epoch).unwrap();
+        self.engine.backend().complete(queue, epoch);
     }
 
     fn run_deferred(&self) -> usize {
-        let deferred = std::mem::take(&mut *self.engine.backend().deferred.lock().unwrap());
-        let count = deferred.len();
-        deferred.into_iter().for_each(DeferredCallbacks::run);
-        count
+        self.engine.backend().run_deferred()
     }
 }
 
-fn elsewhere() -> (Either, Arc<Elsewhere>) {
+fn elsewhere() -> (MirroredOrElsewhere, Arc<Elsewhere>) {
     let elsewhere = Arc::new(Elsewhere::default());
-    (Either::Elsewhere(elsewhere.clone()), elsewhere)
+    (MirroredOrElsewhere::Elsewhere(elsewhere.clone()), elsewhere)
 }
 
-/// One signal sets a chain of barriers free, each of which signals what the next waits for. The timeline is shown each step, and
-/// what came of many steps is told once: its waiters are not woken for each link (S7).
+/// One signal releases a chain of barriers, each of which signals the wait of the next. The timeline is shown
+/// each step, and many steps are published as one: its waiters are not woken for each link (S7).
 #[test]
-fn steps_of_a_chain_that_is_set_free_at_once_are_told_together() {
+fn steps_of_a_released_chain_are_published_together() {
     const LINKS: u64 = 256;
     let setup = Setup::new();
     let (chain, at) = setup.mirrored();
@@ -282,46 +258,49 @@ fn signals_of_two_foreign_timelines_are_both_delivered() {
     }
 }
 
-/// A foreign timeline cannot be watched: its driver panics. The operation that waits for it would never be told, so it
-/// fails instead (S3, S9).
+/// The driver of a foreign timeline panics in `subscribe`. The operation that waits for it would never be
+/// released, so it fails instead (S3, S9).
 #[test]
-fn wait_for_a_timeline_that_cannot_be_watched_fails() {
+fn wait_for_a_timeline_without_subscription_fails() {
     let setup = Setup::new();
-    let bad = Either::Elsewhere(Arc::new(Elsewhere { refuses_to_be_watched: true, ..Elsewhere::default() }));
+    let bad = MirroredOrElsewhere::Elsewhere(Arc::new(Elsewhere {
+        refuses_subscriptions: true,
+        ..Elsewhere::default()
+    }));
     let (y, _) = setup.mirrored();
     setup.submit(&[(bad, 1)], &[(y.clone(), 1)], Action::Queue(1));
     eventually("the operation has failed", || y.failure().is_some());
-    eventually("its work has come back", || setup.engine.backend().reclaimed.lock().unwrap().len() == 1);
+    eventually("its work has come back", || setup.engine.backend().reclaimed() == 1);
     assert_eq!((setup.engine.occupancy().operations, setup.engine.stats().panics), (0, 1));
     assert!(setup.engine.lost(0).is_none(), "the device has nothing to do with it");
 }
 
-/// A foreign wait is watched once, is released by what its watcher is told, and is no longer watched then (S9).
+/// A foreign wait has one subscription, which releases it and is dropped then (S9).
 #[test]
-fn foreign_wait_is_released_by_its_watcher() {
+fn foreign_wait_is_released_by_its_subscriber() {
     for (told, ends_well) in [(Ok(3), true), (Ok(2), false), (Err(broken("the other driver's")), false)] {
         let setup = Setup::new();
         let ((x, at_x), (y, _)) = (elsewhere(), setup.mirrored());
         let ticket = setup.submit(&[(x, 3)], &[(y.clone(), 1)], Action::Barrier);
-        eventually("the timeline is watched", || at_x.watchers.lock().unwrap().len() == 1);
-        let (value, watcher) = at_x.watchers.lock().unwrap()[0].clone();
+        eventually("the timeline is watched", || at_x.subscribers.lock().unwrap().len() == 1);
+        let (value, subscriber) = at_x.subscribers.lock().unwrap()[0].clone();
         assert_eq!((value, y.value()), (3, 0));
-        watcher.notify(told.clone());
+        subscriber.notify(told.clone());
         eventually("the operation has heard of it", || {
             y.value() == 1 || y.failure().is_some() || matches!(told, Ok(2))
         });
         assert_eq!(y.value() == 1, ends_well);
         setup.engine.cancel(ticket);
-        eventually("the watch is over", || at_x.unwatched.load(Ordering::SeqCst) == 1);
+        eventually("the watch is over", || at_x.unsubscribed.load(Ordering::SeqCst) == 1);
         // Late, twice, and after the wait: harmless.
-        watcher.notify(Ok(4));
-        watcher.notify(Err(broken("late")));
+        subscriber.notify(Ok(4));
+        subscriber.notify(Err(broken("late")));
         assert_eq!(setup.engine.occupancy().operations, 0);
     }
 }
 
-/// What is shown to a copy is shown in the order of the steps, ends with a failure at the value that had been reached,
-/// and is there before the work comes back (S1, S5).
+/// The copy is shown the steps in order, with a failure at the value that had been reached, and before the work
+/// is reclaimed (S1, S5).
 #[test]
 fn steps_of_a_mirrored_timeline_are_shown_in_order() {
     let setup = Setup::new();
@@ -345,16 +324,13 @@ fn steps_of_a_mirrored_timeline_are_shown_in_order() {
     let (failed_at, failure) = mirror.failed_at.get().unwrap();
     assert!(*failed_at == 20 && failure.same_root(&cause));
     assert!(mirror.registration.query().unwrap_err().same_root(&cause));
-    assert_eq!(
-        (mirror.registration.value(), setup.engine.backend().reclaimed.lock().unwrap().len()),
-        (20, 3)
-    );
+    assert_eq!((mirror.registration.value(), setup.engine.backend().reclaimed()), (20, 3));
 }
 
-/// Waiters that only the timeline knows are woken after the step is shown, when the timeline knows which point of a queue made
-/// it (S1).
+/// Waiters that only the timeline knows are notified after the step is shown, when the timeline knows its point
+/// (S1).
 #[test]
-fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
+fn waiters_of_a_mirrored_timeline_are_notified_of_the_point() {
     let setup = Setup::new();
     let (x, mirror) = setup.mirrored();
     setup.submit(&[], &[(x.clone(), 1)], Action::Queue(1));
@@ -371,9 +347,10 @@ fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
     assert!(matches!(told[..], [Ok(1)]), "{told:?}");
 }
 
-/// Of values of one timeline that come in a row its waiters are told the last, and of no other's (S1).
+/// Of consecutive values of one timeline its waiters are notified of the last only, and of no other timeline's
+/// (S1).
 #[test]
-fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
+fn waiters_of_a_mirrored_timeline_are_notified_once_of_values_in_a_row() {
     let setup = Setup::new();
     let ((x, at_x), (y, at_y)) = (setup.mirrored(), setup.mirrored());
     // The second of y's is there already when its operation ends.
@@ -381,7 +358,7 @@ fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
         setup.submit(&[], &[(timeline.clone(), value)], Action::Queue(1));
     }
     let queue = setup.engine.queue(0, 0).unwrap();
-    setup.engine.backend().completer.get().unwrap().fail(queue, 7, broken("parity")).unwrap();
+    setup.engine.backend().completer().fail(queue, 7, broken("parity")).unwrap();
     eventually("the failure is told", || at_x.notified.lock().unwrap().iter().any(Result::is_err));
     let recorded = |at: &Mirrored| -> Vec<_> {
         let recorded = at.recorded.lock().unwrap();
@@ -397,10 +374,10 @@ fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
     assert_eq!(shown, [Ok(2)], "what is there already is no step");
 }
 
-/// A timeline is told that it has moved though it has no waits, at once and where the operation ends: no other thread is
-/// asked to (S8).
+/// A timeline without waits records its step at once, on the thread where the operation ends: no other thread
+/// is involved (S8).
 #[test]
-fn timeline_without_waiters_is_told_where_its_operation_ends() {
+fn timeline_without_waiters_records_the_end_of_its_operation() {
     let setup = Setup::that_keeps_deferred();
     let ((x, at_x), (y, at_y)) = (setup.with_waiters(false), setup.with_waiters(false));
     setup.submit(&[], &[(x.clone(), 1)], Action::Barrier);
@@ -412,13 +389,14 @@ fn timeline_without_waiters_is_told_where_its_operation_ends() {
     assert_eq!((told(&at_x), told(&at_y)), (vec![Some(1), Some(2)], vec![Some(1)]));
 }
 
-/// What is left to the backend is run in the order in which it became due, whichever of the pieces is run first (S8).
+/// Callbacks that are deferred to the backend run in the order in which they became due, whichever the backend
+/// runs first (S8).
 #[test]
-fn callbacks_left_to_the_backend_run_in_order() {
+fn callbacks_deferred_to_the_backend_run_in_order() {
     let setup = Setup::that_keeps_deferred();
     let order = Arc::new(Mutex::new(Vec::new()));
     let timelines: Vec<_> = (0..3).map(|_| setup.with_waiters(false)).collect();
-    let subscribe = |(number, (_, mirror)): (usize, &(Either, Arc<Mirrored>))| {
+    let subscribe = |(number, (_, mirror)): (usize, &(MirroredOrElsewhere, Arc<Mirrored>))| {
         let order = order.clone();
         mirror.registration.subscribe(1, move |_| order.lock().unwrap().push(number))
     };
@@ -470,7 +448,7 @@ fn mirror_and_truth_agree_after_a_race() {
 /// Callbacks and foreign deliveries that become due inside `submit` go to the backend, which runs them where it likes.
 /// The value is there at once; until the backend runs them nothing else has happened (S8).
 #[test]
-fn callback_that_becomes_due_inside_submit_runs_where_the_backend_says() {
+fn callback_that_becomes_due_inside_submit_runs_on_the_backends_thread() {
     let setup = Setup::that_keeps_deferred();
     let ((x, mirror), (y, at_y)) = (setup.mirrored(), elsewhere());
     let called = Arc::new(AtomicUsize::new(0));
@@ -491,10 +469,10 @@ fn callback_that_becomes_due_inside_submit_runs_where_the_backend_says() {
     assert_eq!(setup.run_deferred(), 0);
 }
 
-/// What was deferred is dropped by a backend that is going away. That ends nothing else: the operation has ended, and the
-/// engine takes more work (S8, S10).
+/// A backend drops the deferred callbacks. That ends nothing else: the operation has ended, and the engine
+/// takes more work (S8, S10).
 #[test]
-fn deferred_callbacks_that_are_dropped_leave_the_engine_whole() {
+fn dropped_deferred_callbacks_still_run() {
     within(LIMIT, || {
         let setup = Setup::that_keeps_deferred();
         let (x, mirror) = setup.mirrored();
@@ -506,15 +484,16 @@ fn deferred_callbacks_that_are_dropped_leave_the_engine_whole() {
     });
 }
 
-/// An operation signals some values of one timeline, and another driver's timeline in between. Word for the other driver is left
-/// before the engine's own moves, by which others may hear of the end; the own steps are made in their order (S1, S9).
+/// An operation signals some values of one timeline, and another driver's timeline in between. The delivery for
+/// the other driver is posted before the engine's own timeline moves, through which others may see the end; the
+/// engine's own steps keep their order (S1, S9).
 #[test]
-fn signals_of_an_operation_are_made_in_order_behind_word_for_other_drivers() {
+fn signals_of_an_operation_are_made_in_order_behind_posted_deliveries() {
     let setup = Setup::new();
     let (x, mirror) = setup.mirrored();
     let beside = Some(mirror.clone());
     let at_y = Arc::new(Elsewhere { beside, ..Elsewhere::default() });
-    let y = Either::Elsewhere(at_y.clone());
+    let y = MirroredOrElsewhere::Elsewhere(at_y.clone());
     let signals = [(x.clone(), 1), (x.clone(), 2), (y, 1), (x.clone(), 3)];
     setup.submit(&[], &signals, Action::Queue(1));
     setup.complete(1);
@@ -526,8 +505,8 @@ fn signals_of_an_operation_are_made_in_order_behind_word_for_other_drivers() {
     assert_eq!(mirror.shown.lock().unwrap()[3..], [Ok(4), Ok(5)]);
 }
 
-/// A signal that another driver's timeline is past is refused like one of the engine's own. One that has failed takes any
-/// signal, which then comes to nothing (S9).
+/// A signal below the value of another driver's timeline is refused like one of the engine's own. A failed
+/// timeline takes any signal, which is dropped (S9).
 #[test]
 fn signal_of_a_foreign_timeline_that_is_past_it_is_refused() {
     let setup = Setup::new();
@@ -537,6 +516,7 @@ fn signal_of_a_foreign_timeline_that_is_past_it_is_refused() {
     let not_above = SubmitError::SignalNotAbove { value: 5, current: 5 };
     assert!(matches!(refused, Err(Refused { error, .. }) if error == not_above));
     setup.submit(&[], &[(x, 6)], Action::Barrier);
-    let failed = Either::Elsewhere(Arc::new(Elsewhere { has_failed: true, ..Elsewhere::default() }));
+    let failed =
+        MirroredOrElsewhere::Elsewhere(Arc::new(Elsewhere { has_failed: true, ..Elsewhere::default() }));
     setup.submit(&[], &[(failed, 0)], Action::Barrier);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a backend may do while the engine is inside its `submit`: complete, fail and lose what it has only just been
-//! given (rules S3, S5, S8).
+//! Backend calls from inside `submit`: completion, failure and loss of the batch that is being submitted (rules
+//! S3, S5, S8).
 //!
-//! The engine has put a batch into flight and has no answer yet. Each test acts right after the first, the middle or the
-//! last piece of a batch of three was taken, on devices of every kind, with a consumer on another queue that waits for
-//! the batch.
+//! The batch is in flight and has no answer yet. Each test acts right after the first, the middle or the last
+//! item of a batch of three was accepted, on devices of every kind, with a consumer on another queue that waits
+//! for the batch.
 
 use crate::rig::{self, ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, gone, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
@@ -66,10 +66,10 @@ fn each_case(check: impl Fn(NativeWaits, usize, &str) + Copy + Send + 'static) {
     }
 }
 
-/// The first pieces run and are reported while the rest of their batch is still being taken. They end well, and so does
-/// what comes after (S2, S5).
+/// The first items run and are reported while the rest of their batch is still being accepted. They succeed,
+/// and so do later ones (S2, S5).
 #[test]
-fn completion_between_two_pieces_of_a_batch_counts() {
+fn completion_between_two_items_of_a_batch_counts() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, Job::new);
         batch
@@ -85,10 +85,10 @@ fn completion_between_two_pieces_of_a_batch_counts() {
     });
 }
 
-/// A piece is reported as failed before the rest of its batch is taken: its own signal fails, its neighbours' do not,
-/// and the consumer fails with its cause (S3).
+/// An item is reported as failed before the rest of its batch is accepted: its own signal fails, its
+/// neighbours' do not, and the consumer fails with its cause (S3).
 #[test]
-fn failure_between_two_pieces_of_a_batch_stays_with_its_piece() {
+fn failure_between_two_items_of_a_batch_stays_with_its_item() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, move |id| {
             let job = Job::new(id);
@@ -106,10 +106,10 @@ fn failure_between_two_pieces_of_a_batch_stays_with_its_piece() {
     });
 }
 
-/// The device is lost while it takes a batch. Everything of the batch fails with that one cause, and comes back (S3,
-/// S5).
+/// The device is lost while it accepts a batch. The whole batch fails with that one cause, and is reclaimed
+/// (S3, S5).
 #[test]
-fn loss_between_two_pieces_of_a_batch_fails_the_batch() {
+fn loss_between_two_items_of_a_batch_fails_the_batch() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, Job::new);
         batch.rig.once(Moment::Taken(JOBS[position]), |devices| devices.lose(0, &broken("bus error")));
@@ -124,8 +124,8 @@ fn loss_between_two_pieces_of_a_batch_fails_the_batch() {
     });
 }
 
-/// Pieces that were reported as completed inside `submit` have completed, though their device is lost before `submit`
-/// returns. The rest fails (S3, S5).
+/// Items that were reported as completed inside `submit` have completed, though their device is lost before
+/// `submit` returns. The rest fails (S3, S5).
 #[test]
 fn loss_after_completion_inside_submit_spares_what_was_reported() {
     each_case(|native_waits, position, case| {
@@ -144,9 +144,9 @@ fn loss_after_completion_inside_submit_spares_what_was_reported() {
     });
 }
 
-/// The device cannot take a piece: that piece fails, those before and after it run in their order (S3).
+/// The device refuses an item: it fails, and those before and after it run in order (S3).
 #[test]
-fn refused_piece_of_a_batch_fails_alone() {
+fn refused_item_of_a_batch_fails_alone() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, move |id| {
             let job = Job::new(id);
@@ -161,8 +161,8 @@ fn refused_piece_of_a_batch_fails_alone() {
     });
 }
 
-/// The first pieces complete inside `submit`, and then the device says that it has no room for the rest. Nothing is lost
-/// and nothing runs twice (S5, S13).
+/// The first items complete inside `submit`, and then the device is full. Nothing is lost and nothing runs
+/// twice (S5, S13).
 #[test]
 fn full_answer_after_completion_inside_submit_loses_nothing() {
     for native_waits in ALL_NATIVE_WAITS {
@@ -204,7 +204,7 @@ fn lost_answer_fails_the_whole_batch() {
 
 /// Reports may overtake each other on their way to the engine. A later one that says less takes nothing back (S5).
 #[test]
-fn stale_report_inside_submit_takes_nothing_back() {
+fn stale_report_inside_submit_changes_nothing() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
@@ -224,7 +224,7 @@ fn stale_report_inside_submit_takes_nothing_back() {
 
 /// The backend submits to the queue whose submission it is inside of. That work is next, after the batch (S2, S8).
 #[test]
-fn submission_from_inside_submit_comes_next_in_its_queue() {
+fn submission_from_inside_submit_is_next_in_its_queue() {
     for native_waits in ALL_NATIVE_WAITS {
         within(LIMIT, move || {
             let rig = Rig::new(2, native_waits);
@@ -244,8 +244,7 @@ fn submission_from_inside_submit_comes_next_in_its_queue() {
     }
 }
 
-/// A cancellation from inside `submit` comes too late for what the device is being given, and in time for what is held
-/// (S5).
+/// A cancellation from inside `submit` is too late for the batch, and in time for blocked operations (S5).
 #[test]
 fn cancellation_inside_submit_spares_what_the_device_has() {
     within(LIMIT, || {
@@ -266,7 +265,8 @@ fn cancellation_inside_submit_spares_what_the_device_has() {
     });
 }
 
-/// What a backend that panics had done is unknown, so its device is lost, also when it only made an event (S3, S8).
+/// The state of a backend that panics is unknown, so its device is lost, also if it only made an event (S3,
+/// S8).
 #[test]
 fn panic_while_an_event_is_made_loses_the_device() {
     within(LIMIT, || {
@@ -281,8 +281,8 @@ fn panic_while_an_event_is_made_loses_the_device() {
     });
 }
 
-/// Pieces are reported as completed inside `submit`, which then answers that the device is lost: that is the same loss as
-/// one that is reported, and what has completed has completed (S3, S5).
+/// Items are reported as completed inside `submit`, which then answers that the device is lost: like a reported
+/// loss, and completed work has completed (S3, S5).
 #[test]
 fn lost_answer_after_completion_inside_submit_spares_what_was_reported() {
     each_case(|native_waits, position, case| {
@@ -300,10 +300,10 @@ fn lost_answer_after_completion_inside_submit_spares_what_was_reported() {
     });
 }
 
-/// The device reports a whole batch and then answers that it is lost. What it reported has ended well, and it is lost all
-/// the same (S3).
+/// The device reports a whole batch and then answers that it is lost. The reported work has succeeded, and the
+/// device is lost all the same (S3).
 #[test]
-fn loss_behind_a_batch_that_was_reported_is_taken_down() {
+fn loss_behind_a_reported_batch_is_recorded() {
     for native_waits in ALL_NATIVE_WAITS {
         let batch = Batch::new(native_waits, Job::new);
         batch.rig.once(Moment::SubmitEnds(0), |devices| while devices.step(0) && devices.report(0) {});
@@ -314,7 +314,7 @@ fn loss_behind_a_batch_that_was_reported_is_taken_down() {
     }
 }
 
-/// While the device takes a job, one that it has had before is reported. That one ends there and then, however long the device
+/// While the device accepts a job, an earlier one is reported. That one ends at once, however long the device
 /// takes (S13).
 #[test]
 fn report_of_an_earlier_job_inside_submit_ends_it_at_once() {
@@ -335,10 +335,10 @@ fn report_of_an_earlier_job_inside_submit_ends_it_at_once() {
     assert_eq!(y.query().unwrap(), 1);
 }
 
-/// While the device takes a job it is lost, and then reports the job before. That one ends well; the one on its way is still
-/// the device's to look at, and does not come back before `submit` has returned (S5).
+/// While the device accepts a job, it is lost and then reports the job before. That one succeeds; the other is
+/// still with the device, and is reclaimed only after `submit` has returned (S5).
 #[test]
-fn job_on_its_way_to_a_device_that_is_lost_comes_back_after_submit() {
+fn job_on_its_way_to_a_lost_device_is_reclaimed_after_submit() {
     let rig = Rig::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! No operation is held on the host that need not be: random programs, beside a model that knows the rule alone (rules S3, S6).
+//! No operation is blocked without need: random programs, beside a model that knows the rule alone (rules S3,
+//! S6).
 //!
-//! A wait that is not reached is left to the order of its queue where work with a place there will signal enough, and to the
-//! device where work will that another queue's device has; else its operation is held. Which operations are with their devices
-//! follows from that, whatever the order in which signals and waits came. One that is held ends as soon as a wait of it can no
-//! longer be reached, covered or not. Nothing runs while the program goes on, so that the model has to know nothing else.
+//! An open wait is satisfied by queue order if queued work of its queue will signal enough, and by the device
+//! if submitted work of another queue will, for which the device can wait; else its operation is blocked. That
+//! decides which operations are on their devices, whatever the order of signals and waits. A blocked operation
+//! ends as soon as one of its waits fails, satisfied by order or not. Nothing runs during the program, so that
+//! the model has to know nothing else.
 
-use crate::common::Seeded;
 use crate::rig::{ALL_NATIVE_WAITS, Devices, device};
 use hal_semaphore::Semaphore;
 use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::testing::Seeded;
 
-/// A look for a signal that covers a wait goes through so many at most; no timeline has more under way here.
+/// A search for a dependency looks at this many promises; no timeline has more of them here.
 const SIGNALS: usize = 12;
 
 /// Timelines of a program.
@@ -25,38 +27,38 @@ const QUEUES: usize = 5;
 type Mark = (usize, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Held,
-    /// It has its place in its queue, and is with its device.
-    Placed,
+enum OpState {
+    Blocked,
+    /// It is queued, and on its device.
+    Queued,
     Failed,
 }
 
-struct Operation {
+struct ModelOperation {
     queue: usize,
     waits: Vec<Mark>,
     signals: Vec<Mark>,
-    state: State,
+    state: OpState,
 }
 
-/// What programs had of the situations that this is about.
+/// How often programs had the situations that this is about.
 #[derive(Debug, Default)]
-struct Seen {
-    /// Held operations that work of their own queue let go.
-    let_go: usize,
-    /// Of those, the ones that a signal below another one under way let go.
-    let_go_out_of_order: usize,
-    /// Held operations that failed with a wait which was covered.
-    failed_where_covered: usize,
+struct Situations {
+    /// Blocked operations that work of their own queue released.
+    released: usize,
+    /// Those that a signal below another one under way released.
+    released_out_of_order: usize,
+    /// Blocked operations that failed with a wait that was satisfied by order.
+    failed_when_ordered: usize,
 }
 
-/// What the rule says.
+/// The rule.
 struct Model {
     native_waits: NativeWaits,
     values: [u64; TIMELINES],
     failed: [bool; TIMELINES],
-    operations: Vec<Operation>,
-    seen: Seen,
+    operations: Vec<ModelOperation>,
+    seen: Situations,
 }
 
 fn device_of(queue: usize) -> usize {
@@ -66,7 +68,7 @@ fn device_of(queue: usize) -> usize {
 impl Model {
     fn new(native_waits: NativeWaits) -> Self {
         let (values, failed) = ([0; TIMELINES], [false; TIMELINES]);
-        Self { native_waits, values, failed, operations: Vec::new(), seen: Seen::default() }
+        Self { native_waits, values, failed, operations: Vec::new(), seen: Situations::default() }
     }
 
     fn reaches(&self, waiting: usize, producer: usize) -> bool {
@@ -74,9 +76,9 @@ impl Model {
         self.native_waits != NativeWaits::None && (waiting == producer || (waiting, producer) == (0, 1))
     }
 
-    /// The largest value that work with a place in one of these queues will signal.
+    /// The largest value that queued work of one of these queues will signal.
     fn under_way(&self, timeline: usize, is_meant: impl Fn(usize) -> bool) -> u64 {
-        let placed = self.operations.iter().filter(|it| it.state == State::Placed && is_meant(it.queue));
+        let placed = self.operations.iter().filter(|it| it.state == OpState::Queued && is_meant(it.queue));
         let signals = placed.flat_map(|it| &it.signals).filter(|&&(signalled, _)| signalled == timeline);
         signals.map(|&(_, value)| value).max().unwrap_or(0)
     }
@@ -85,26 +87,26 @@ impl Model {
         self.values[timeline] < value
     }
 
-    fn is_covered(&self, queue: usize, (timeline, value): Mark) -> bool {
+    fn is_ordered(&self, queue: usize, (timeline, value): Mark) -> bool {
         self.under_way(timeline, |other| other == queue || self.reaches(queue, other)) >= value
     }
 
-    fn may_go(&self, operation: &Operation) -> bool {
-        let is_cheap = |&wait: &Mark| !self.is_open(wait) || self.is_covered(operation.queue, wait);
-        operation.state == State::Held && operation.waits.iter().all(is_cheap)
+    fn may_queue(&self, operation: &ModelOperation) -> bool {
+        let is_cheap = |&wait: &Mark| !self.is_open(wait) || self.is_ordered(operation.queue, wait);
+        operation.state == OpState::Blocked && operation.waits.iter().all(is_cheap)
     }
 
     fn submit(&mut self, queue: usize, waits: Vec<Mark>, signals: Vec<Mark>) {
         let fails = waits.iter().any(|&(timeline, _)| self.failed[timeline]);
-        let state = if fails { State::Failed } else { State::Held };
+        let state = if fails { OpState::Failed } else { OpState::Blocked };
         let timelines: Vec<usize> = signals.iter().map(|&(timeline, _)| timeline).collect();
-        self.operations.push(Operation { queue, waits, signals, state });
+        self.operations.push(ModelOperation { queue, waits, signals, state });
         if fails {
             timelines.into_iter().for_each(|timeline| self.fail(timeline));
         }
     }
 
-    /// Fails a timeline, and what is held for it with the timelines that it was to signal.
+    /// Fails a timeline, the operations that are blocked for it, and their signals.
     fn fail(&mut self, timeline: usize) {
         let mut failing = vec![timeline];
         while let Some(timeline) = failing.pop() {
@@ -118,29 +120,29 @@ impl Model {
                     .iter()
                     .filter(|&&wait| wait.0 == timeline && self.is_open(wait))
                     .peekable();
-                if operation.state != State::Held || broken.peek().is_none() {
+                if operation.state != OpState::Blocked || broken.peek().is_none() {
                     continue;
                 }
                 failing.extend(operation.signals.iter().map(|&(timeline, _)| timeline));
-                let was_covered = broken.all(|&wait| self.is_covered(operation.queue, wait));
-                self.seen.failed_where_covered += usize::from(was_covered);
-                self.operations[at].state = State::Failed;
+                let was_ordered = broken.all(|&wait| self.is_ordered(operation.queue, wait));
+                self.seen.failed_when_ordered += usize::from(was_ordered);
+                self.operations[at].state = OpState::Failed;
             }
         }
     }
 
     /// Gives operations their places until no more can have one.
-    fn settle(&mut self) {
-        while let Some(next) = (0..self.operations.len()).find(|&at| self.may_go(&self.operations[at])) {
+    fn queue_all(&mut self) {
+        while let Some(next) = (0..self.operations.len()).find(|&at| self.may_queue(&self.operations[at])) {
             if next + 1 < self.operations.len() {
-                self.note_let_go(next);
+                self.note_release(next);
             }
-            self.operations[next].state = State::Placed;
+            self.operations[next].state = OpState::Queued;
         }
     }
 
-    fn note_let_go(&mut self, at: usize) {
-        let Operation { queue, ref waits, .. } = self.operations[at];
+    fn note_release(&mut self, at: usize) {
+        let ModelOperation { queue, ref waits, .. } = self.operations[at];
         let others =
             |timeline| self.under_way(timeline, |other| other != queue && self.reaches(queue, other));
         let own = |timeline| self.under_way(timeline, |other| other == queue);
@@ -152,17 +154,17 @@ impl Model {
             .map(|&(timeline, _)| timeline)
             .collect();
         let out_of_order = by_own.iter().any(|&timeline| self.under_way(timeline, |_| true) > own(timeline));
-        self.seen.let_go += usize::from(!by_own.is_empty());
-        self.seen.let_go_out_of_order += usize::from(out_of_order);
+        self.seen.released += usize::from(!by_own.is_empty());
+        self.seen.released_out_of_order += usize::from(out_of_order);
     }
 
-    fn count(&self, state: State, is_meant: impl Fn(usize) -> bool) -> usize {
+    fn count(&self, state: OpState, is_meant: impl Fn(usize) -> bool) -> usize {
         self.operations.iter().filter(|it| it.state == state && is_meant(it.queue)).count()
     }
 }
 
 /// Runs a program, in which the host fails timelines or not.
-fn run(native_waits: NativeWaits, seed: u64, fails: bool) -> Seen {
+fn run(native_waits: NativeWaits, seed: u64, fails: bool) -> Situations {
     let mut first = device(3, native_waits);
     first.peers.push(1);
     let rig = Devices::new(vec![first, device(2, native_waits)]).start();
@@ -201,16 +203,16 @@ fn run(native_waits: NativeWaits, seed: u64, fails: bool) -> Seen {
                 model.submit(queue, waits, signals);
             }
         }
-        model.settle();
+        model.queue_all();
         let place = format!("{native_waits:?}, seed {seed}, step {step}");
         for queue in 0..QUEUES {
             assert_eq!(
                 rig.queued(queue),
-                model.count(State::Placed, |it| it == queue),
+                model.count(OpState::Queued, |it| it == queue),
                 "{place}, queue {queue}"
             );
         }
-        assert_eq!(rig.reclaimed().len(), model.count(State::Failed, |_| true), "{place}: what has failed");
+        assert_eq!(rig.reclaimed().len(), model.count(OpState::Failed, |_| true), "{place}: what has failed");
     }
     for timeline in &timelines {
         // Refused where it has failed.
@@ -223,17 +225,17 @@ fn run(native_waits: NativeWaits, seed: u64, fails: bool) -> Seen {
 }
 
 #[test]
-fn operations_are_held_only_where_nothing_covers_a_wait_and_end_where_one_fails() {
+fn operations_are_blocked_only_without_a_dependency_and_end_if_a_wait_fails() {
     for native_waits in ALL_NATIVE_WAITS {
-        let mut all = Seen::default();
+        let mut all = Situations::default();
         for seed in 0..300 {
             let seen = run(native_waits, seed, seed % 2 == 0);
-            all.let_go += seen.let_go;
-            all.let_go_out_of_order += seen.let_go_out_of_order;
-            all.failed_where_covered += seen.failed_where_covered;
+            all.released += seen.released;
+            all.released_out_of_order += seen.released_out_of_order;
+            all.failed_when_ordered += seen.failed_when_ordered;
         }
         // A judge that never sees it says nothing about it.
-        let is_enough = all.let_go > 100 && all.let_go_out_of_order > 20 && all.failed_where_covered > 20;
+        let is_enough = all.released > 100 && all.released_out_of_order > 20 && all.failed_when_ordered > 20;
         assert!(is_enough, "{native_waits:?}: {all:?}");
     }
 }

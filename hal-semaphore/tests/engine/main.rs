@@ -2,8 +2,8 @@
 
 //! The engine's tests, subject by subject.
 //!
-//! They are one program: to link it is most of what a change of the engine costs. What has an allocator of its own stays outside
-//! (`costs.rs`, `steady_state.rs`), and so do the random worlds and the models of the checkers.
+//! They are one program, because linking is most of the cost of a change. Tests with an allocator of their own
+//! are apart (`costs.rs`, `steady_state.rs`), and so are the random worlds and the models of the checkers.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(
     clippy::unwrap_used,
@@ -12,24 +12,25 @@
 )]
 
 mod admission;
-mod ahead;
 mod backlogs;
 mod callbacks;
 mod choice_of_queue;
 mod cleanups;
 mod coalesced;
-#[path = "../common/mod.rs"]
-mod common;
 mod completion;
-mod covered;
 mod dag;
 mod defaults;
 mod defects;
 mod directions;
+mod early;
 mod early_ends;
-mod ending;
+#[path = "../common/fake.rs"]
+mod fake;
 mod foreign_timelines;
-mod given_back;
+mod full_devices;
+#[path = "../common/graph.rs"]
+mod graph;
+mod independent;
 mod inside_submit;
 mod least_cost;
 mod many_waits;
@@ -39,17 +40,17 @@ mod nested;
 mod noop;
 mod observed;
 mod order_of_ends;
+mod ordered_waits;
 mod other_drivers;
 mod owned_work;
 mod panics;
 mod promises;
-mod properties;
+mod reclaimed;
 #[path = "../common/rig.rs"]
 mod rig;
-mod room;
 mod same_values;
+mod shutdown;
 mod slow_drivers;
 mod statistics;
-mod strangers;
-mod truth;
+mod value_and_failure;
 mod waiting;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! More operations wait for one signal than a step looks at: what covers the first covers the others too, and nothing else
-//! (rules S4, S6).
+//! More operations wait for one signal than a step releases: the dependency of the first satisfies the others
+//! too, and nothing else (rules S4, S6).
 
 use crate::rig::{Devices, Rig, device};
 use hal_semaphore::backend::NativeWaits;
@@ -11,7 +11,7 @@ const MANY: u64 = 150;
 
 /// Work of their own queue will signal what they wait for: they all go to the device behind it, the oldest first.
 #[test]
-fn waits_for_a_signal_of_their_own_queue_are_all_covered_in_order() {
+fn waits_for_a_signal_of_their_own_queue_are_all_satisfied_in_order() {
     let rig = Rig::new(1, NativeWaits::None);
     let x = rig.semaphore();
     for id in 1..=MANY {
@@ -25,10 +25,10 @@ fn waits_for_a_signal_of_their_own_queue_are_all_covered_in_order() {
     rig.assert_idle();
 }
 
-/// Another queue waits for the same signal, whose work has its place in its queue and is not with the device, which is full.
-/// The other queue cannot wait for it natively yet.
+/// Another queue waits for the same signal, whose work is queued for a full device and not submitted. The other
+/// queue cannot wait for it natively yet.
 #[test]
-fn signal_that_is_not_with_its_device_covers_waits_of_its_own_queue_only() {
+fn queued_signal_satisfies_waits_of_its_own_queue_only() {
     let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(0, &[], &[], MANY + 1);
@@ -43,10 +43,10 @@ fn signal_that_is_not_with_its_device_covers_waits_of_its_own_queue_only() {
     rig.assert_idle();
 }
 
-/// Queues of two devices wait for a signal that one of them cannot wait for natively. That one stays held when the other
-/// is let go.
+/// Queues of two devices wait for a signal, for which one of them cannot wait natively. That one stays blocked
+/// when the other is released.
 #[test]
-fn accepted_signal_covers_waits_only_where_the_device_can_wait_for_it() {
+fn submitted_signal_satisfies_waits_only_if_the_device_can_wait_for_it() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
         let rig = Devices::new(vec![device(2, native_waits), device(1, native_waits)]).start();
         let x = rig.semaphore();
@@ -64,8 +64,8 @@ fn accepted_signal_covers_waits_only_where_the_device_can_wait_for_it() {
     }
 }
 
-/// A queue has waited natively for more queues than it remembers. It forgets those that have nothing under way any more, so a
-/// second wait for a new one is free, as ever (S6).
+/// A queue has waited natively for more queues than its frontier holds. The frontier forgets those that have
+/// retired, so a second wait for a new one is free, as ever (S6).
 #[test]
 fn queue_that_has_waited_for_very_many_others_remembers_the_next() {
     let mut waiting = device(64, NativeWaits::Epochs);

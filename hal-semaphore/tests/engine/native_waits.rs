@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Waits that are left to a device, and waits that are dropped because something else implies them (rule S6).
+//! Waits that the device takes, and waits that are dropped because something else implies them (rule S6).
 //!
-//! Each test builds the one situation in which an engine is tempted to wait for the wrong thing: an event that another
-//! thread took, an epoch that the device was never given, a signal later than the one that was asked for.
+//! Each test builds one situation in which an engine might wait for the wrong thing: an event that another
+//! thread took, an epoch that the device never had, a later signal than needed.
 
 use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::{Action, Semaphore};
 use std::time::{Duration, Instant};
 
-/// A marker or barrier that ends with the work before it has no epoch on the device. A queue that is told to wait for
-/// that epoch never runs again, so the wait has to name one that the device was given (S2, S6).
+/// A marker or barrier that ends with the work before it has no epoch on the device. A queue that waits for
+/// that epoch never runs again, so the wait has to name one that the device had (S2, S6).
 #[test]
-fn native_wait_behind_marker_names_an_issued_epoch() {
+fn native_wait_behind_marker_names_a_submitted_epoch() {
     let rig = Rig::new(3, NativeWaits::Epochs);
     let [y, z, x, w] = rig.semaphores();
     rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
     rig.job(0, &[(&y, 1)], &[], 2);
     assert!(rig.step(1) && rig.step(0));
     y.fail(broken("the program gives y up"));
-    // Job 2 ends before the report of job 1 comes in; queue 0 has nothing in flight.
+    // Job 2 ends before the report of job 1; queue 0 has nothing in flight.
     rig.report(0);
     rig.marker(0, &[], &[], 3);
     rig.marker(0, &[(&z, 1)], &[(&x, 1)], 4);
@@ -30,9 +30,9 @@ fn native_wait_behind_marker_names_an_issued_epoch() {
     rig.assert_idle();
 }
 
-/// Two queues: job 1 on queue 1 signals y and z, job 2 on queue 0 waits for y, and both have run. `release` moves y on
-/// the host, so that job 2 can end while the report of job 1 is still to come: queue 0 is empty, and yet a barrier on it
-/// that waits for z must wait for queue 1.
+/// Two queues: job 1 on queue 1 signals y and z, job 2 on queue 0 waits for y, and both have run. `release`
+/// moves y on the host, so that job 2 can end before the report of job 1: queue 0 is empty, and yet a barrier
+/// on it that waits for z must wait for queue 1.
 fn empty_queue_behind_late_report(
     native_waits: NativeWaits,
     release: impl Fn(&Semaphore),
@@ -76,8 +76,8 @@ fn wait_for_barrier_on_empty_queue_ends_after_host_failure() {
     });
 }
 
-/// With bare epochs, the barrier on the empty queue is covered by what its queue has waited for already, not by an
-/// epoch of its own queue that has long ended (S6).
+/// With bare epochs, the earlier native waits of its queue satisfy the barrier on the empty queue, not an epoch
+/// of its own queue that has long ended (S6).
 #[test]
 fn wait_for_barrier_on_empty_queue_ends_with_bare_epochs() {
     let (rig, z) = empty_queue_behind_late_report(NativeWaits::Epochs, |y| {
@@ -90,14 +90,15 @@ fn wait_for_barrier_on_empty_queue_ends_with_bare_epochs() {
     assert_eq!(w.query().unwrap(), 1);
 }
 
-/// A barrier with a native wait comes back from a full device. Before it goes there again that wait is reached, and what it
-/// waits for besides costs nothing: it records no event then. The one that it was to record before is not waited for (S6).
+/// A barrier with a native wait returns from a full device. Before it goes there again that wait is reached,
+/// and its other waits cost nothing: it records no event then. Nothing waits for the event of its first
+/// submission (S6).
 #[test]
-fn barrier_that_came_back_is_not_waited_for_by_the_event_it_had() {
+fn returned_barrier_is_not_waited_for_by_its_former_event() {
     let (rig, z) = empty_queue_behind_late_report(NativeWaits::Events, |y| y.signal(1).unwrap());
     let [v, x, w] = rig.semaphores();
     rig.job(2, &[], &[(&v, 1)], 3);
-    // The first time that a device is full it is asked once more.
+    // The first time that a device is full it is tried once more.
     (0..2).for_each(|_| rig.answer_next(0, Submitted::full(0)));
     let waits = rig.barrier(0, &[(&z, 1), (&v, 1)], &[(&x, 1)]).waits;
     assert_eq!((waits.ordered, waits.native), (1, 1));
@@ -109,10 +110,10 @@ fn barrier_that_came_back_is_not_waited_for_by_the_event_it_had() {
     rig.assert_idle();
 }
 
-/// Two jobs are on their way to the device together. The first one fails there, since something fails that it waits for. The
-/// native wait that it was to have goes with it: the second job, which waits for the same producer, has one of its own (S6).
+/// Two jobs are being submitted together. The first one fails, because one of its waits has failed. Its native
+/// wait is dropped with it: the second job, which waits for the same producer, has its own (S6).
 #[test]
-fn native_wait_of_a_job_that_fails_on_its_way_serves_no_other() {
+fn native_wait_of_a_job_that_fails_during_submission_serves_no_other() {
     let rig = Rig::new(2, NativeWaits::Events);
     let [a, b, c] = rig.semaphores();
     rig.job(1, &[], &[(&a, 1), (&b, 1)], 1);
@@ -131,10 +132,10 @@ fn native_wait_of_a_job_that_fails_on_its_way_serves_no_other() {
     rig.assert_idle();
 }
 
-/// What a barrier waits for in another queue is reached while the barrier is on its way to the device. It ends there and then,
-/// and not with the job in front of it (S6, S13).
+/// A barrier's wait for another queue is reached during its submission. The barrier ends at once, and not with
+/// the job in front of it (S6, S13).
 #[test]
-fn barrier_that_is_reached_on_its_way_ends_before_the_job_in_front_of_it() {
+fn barrier_reached_during_submission_ends_before_the_job_in_front_of_it() {
     let rig = Rig::new(2, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.job(1, &[], &[(&x, 1)], 1);
@@ -147,8 +148,8 @@ fn barrier_that_is_reached_on_its_way_ends_before_the_job_in_front_of_it() {
     rig.assert_idle();
 }
 
-/// A queue has no event for a signal, and an event again for the next one. A waiter for the first is not left to wait for the
-/// second, which comes when it likes: a queue that did without an event once records no more (S6, S13).
+/// A queue has no event for one signal, and an event again for the next one. A waiter for the first does not
+/// wait for the second, which comes at any time: a queue that once ran out of events records no more (S6, S13).
 #[test]
 fn signal_without_an_event_is_not_waited_for_by_a_later_one() {
     let rig = Devices::new(vec![device(2, NativeWaits::Events)]).event_limit(1).start();
@@ -164,10 +165,10 @@ fn signal_without_an_event_is_not_waited_for_by_a_later_one() {
     rig.assert_idle();
 }
 
-/// Two jobs that go to the device together signal the same timeline. The jobs that wait for the first signal were there before:
-/// they wait for the first job alone, and their queue is told so once (S6).
+/// Two jobs that are submitted together signal the same timeline. The jobs that wait for the first signal were
+/// there before: they wait for the first job alone, and their queue is notified once (S6).
 #[test]
-fn held_jobs_wait_for_the_first_of_two_signals_that_go_to_the_device_together() {
+fn blocked_jobs_wait_for_the_first_of_two_signals_of_one_batch() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
         let rig = Rig::new(2, native_waits);
         let [gate, x] = rig.semaphores();
@@ -184,10 +185,10 @@ fn held_jobs_wait_for_the_first_of_two_signals_that_go_to_the_device_together() 
     }
 }
 
-/// While the backend makes an event, another submission reaches the same queue and can take the event. The signal that
-/// is left without one must not be passed off as covered by a later one (S6).
+/// While the backend makes an event, another submission to the same queue can take the event. A later signal
+/// must not stand for the signal that is left without one (S6).
 #[test]
-fn submission_while_event_is_made_keeps_its_own_cover() {
+fn submission_while_event_is_made_keeps_its_own_dependency() {
     let rig = Rig::new(3, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.once(Moment::EventCreation, {
@@ -204,8 +205,8 @@ fn submission_while_event_is_made_keeps_its_own_cover() {
     rig.assert_idle();
 }
 
-/// The same with plain threads: many submit to one queue whose first events are being made. None of their operations
-/// fails, because nothing failed (S3, S6).
+/// The same with plain threads: many submit to one queue whose first events are being made. None of their
+/// operations fails, because nothing failed (S3, S6).
 #[test]
 fn threads_that_submit_while_events_are_made_all_succeed() {
     for round in 0..500 {
@@ -266,8 +267,8 @@ fn consumers_of_two_racing_producers_all_succeed() {
     }
 }
 
-/// Two queues signal enough, one of them far more than was asked for. Waiting for the larger value would tie the
-/// consumer to work that it has nothing to do with (S6).
+/// Two queues signal enough, one of them far more than needed. To wait for the larger value would tie the
+/// consumer to unrelated work (S6).
 #[test]
 fn native_wait_takes_the_earliest_signal_across_queues() {
     let rig = Rig::new(3, NativeWaits::Events);
@@ -281,8 +282,8 @@ fn native_wait_takes_the_earliest_signal_across_queues() {
     assert!(rig.step(2), "the consumer waits for the signal of 10");
 }
 
-/// A device that waits by events has a peer that records none. A native wait without an event means nothing to it, so
-/// such a wait is held on the host (S6).
+/// A device that waits by events has a peer that records none. A native wait without an event means nothing to
+/// it, so such a wait is blocked on the host (S6).
 #[test]
 fn peer_without_events_is_waited_for_on_the_host() {
     let mut waiting = device(1, NativeWaits::Events);
@@ -314,8 +315,8 @@ fn transitively_implied_wait_costs_nothing() {
     }
 }
 
-/// A queue waits natively for several jobs of another one, sooner or later than it might have. What it has waited for once it
-/// need not wait for again, also after it has learned of less (S6).
+/// A queue waits natively for several jobs of another one, in any order. It need not wait again for what it has
+/// waited for, also after it has learned of less (S6).
 #[test]
 fn wait_for_what_was_waited_for_before_costs_nothing() {
     let rig = Rig::new(3, NativeWaits::Epochs);
@@ -338,8 +339,8 @@ fn wait_for_what_was_waited_for_before_costs_nothing() {
     rig.assert_idle();
 }
 
-/// A queue that is held back until a producer's report stands in the same list as operations that wait. Cancelling
-/// many of those tidies the list up, and the queue must stay in it (S6, S7).
+/// A gated queue is in the same list as waiting operations. Cancelling many of those prunes the list, and the
+/// queue must stay in it (S6, S7).
 #[test]
 fn gated_queue_survives_cancellation_of_its_neighbours() {
     let rig = Rig::new(2, NativeWaits::Events);
@@ -356,8 +357,8 @@ fn gated_queue_survives_cancellation_of_its_neighbours() {
     assert_eq!(y.query().unwrap(), 1);
 }
 
-/// Events that cannot be made any more are no reason to hang: waits across queues are held on the host from then on,
-/// also by work that was submitted while the last event was being made (S6, S10).
+/// Events run out, and nothing hangs: waits across queues are blocked on the host from then on, also for work
+/// that was submitted while the last event was being made (S6, S10).
 #[test]
 fn waits_across_queues_go_on_when_events_run_out() {
     for limit in 0..6 {
@@ -375,10 +376,10 @@ fn waits_across_queues_go_on_when_events_run_out() {
     }
 }
 
-/// Two jobs in a row are refused on a queue that has nothing in flight. A barrier that comes after them names, for those
-/// that wait for it natively, the last epoch that the device was given, and none of the refused (S6).
+/// Two jobs in a row are refused on a queue with nothing in flight. A native wait for a later barrier names the
+/// last epoch that the device had, and none of the refused (S6).
 #[test]
-fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
+fn barrier_behind_two_refused_jobs_names_a_submitted_epoch() {
     within(LIMIT, || {
         let rig = Rig::new(3, NativeWaits::Epochs);
         let [y, z, before, after] = rig.semaphores();
@@ -398,10 +399,10 @@ fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
     });
 }
 
-/// Very many jobs wait for a value when the one comes that will signal it, in its own queue and in another one. All of them
-/// go to the device with it, and the host need not come by between (S2, S6).
+/// Very many jobs wait for a value when a job is queued that will signal it, in its own queue and in another
+/// one. All of them go to the device with it, without the host (S2, S6).
 #[test]
-fn one_signal_covers_very_many_waits() {
+fn one_signal_satisfies_very_many_waits() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
         let rig = Rig::new(2, native_waits);
         let x = rig.semaphore();
@@ -431,10 +432,10 @@ fn order_in_which_peers_are_named_means_nothing() {
     }
 }
 
-/// While the engine has an event made for one job, another one comes to the same queue. It gets an event of its own, and so do
-/// those after it: what waits for them does not become the host's business (S6).
+/// While the engine has an event made for one job, another one is submitted to the same queue. It gets an event
+/// of its own, and so do later ones: their waiters are not blocked on the host (S6).
 #[test]
-fn job_that_comes_while_an_event_is_made_has_one_too() {
+fn job_submitted_while_an_event_is_made_has_one_too() {
     let rig = Rig::new(2, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.once(Moment::EventCreation, {
@@ -452,8 +453,8 @@ fn job_that_comes_while_an_event_is_made_has_one_too() {
     rig.assert_idle();
 }
 
-/// A device waits for a second one, which has waited for a third. If the second is lost its points pass, though the third is
-/// far from done: so a job that needs the third waits for it by itself (S6).
+/// A device waits for a second one, which has waited for a third. If the second is lost, its points pass,
+/// though the third is far from done: so a job that needs the third waits for it itself (S6).
 #[test]
 fn point_that_another_device_has_waited_for_is_waited_for_again() {
     let mut specs = vec![device(1, NativeWaits::Epochs); 3];
@@ -472,8 +473,8 @@ fn point_that_another_device_has_waited_for_is_waited_for_again() {
     assert_eq!(rig.ran(), [3, 1, 4]);
 }
 
-/// A job has failed on its device while the report of the job that it waited for there is still to come. Nothing can make it
-/// succeed any more, so it does not wait for that report (S3, S13).
+/// A job has failed on its device before the report of its dependency. Nothing can make it succeed any more, so
+/// it does not wait for that report (S3, S13).
 #[test]
 fn failed_job_ends_before_the_report_of_its_producer() {
     let rig = Rig::new(2, NativeWaits::Epochs);
@@ -488,11 +489,11 @@ fn failed_job_ends_before_the_report_of_its_producer() {
     rig.assert_idle();
 }
 
-/// A barrier is refused by a full device, to which it came with a native wait of its own. When there is room it needs none: the
-/// queue has learnt that what it did meanwhile implies the wait. The device never had the barrier, so another queue does not wait
-/// for it natively (S2, S6).
+/// A full device refuses a barrier with a native wait. When there is capacity it needs none: a native wait of
+/// the queue meanwhile implies it. The device never had the barrier, so another queue does not wait for it
+/// natively (S2, S6).
 #[test]
-fn barrier_that_was_refused_and_needs_no_wait_any_more_is_waited_for_on_the_host() {
+fn refused_barrier_whose_wait_is_reached_is_waited_for_on_the_host() {
     let rig = Devices::new(vec![device(4, NativeWaits::Events)]).queue_capacity(1).start();
     let [y, z, w, gate, v, u] = rig.semaphores();
     // Once the device has been full, a queue that finds it full again waits until something has ended.

@@ -9,10 +9,10 @@ use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A callback deep inside others submits what ends at once. The submission leaves that to the calls around it, which submit
-/// nothing: they call back what is due on their own thread, before the outermost returns (S8).
+/// A callback deep inside others submits an operation that ends at once. The submission leaves its callbacks to
+/// the calls around it, which do not submit: they run on this thread before the outermost call returns (S8).
 #[test]
-fn callback_of_what_a_deep_submission_has_left_is_called_by_the_calls_around_it() {
+fn callback_of_a_deep_submission_is_called_by_the_calls_around_it() {
     within(LIMIT, || {
         let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
         let x = rig.semaphore();
@@ -44,10 +44,10 @@ fn submissions_deep_inside_others_keep_their_order() {
     });
 }
 
-/// What was submitted deep inside others is left to the calls around. What another thread submits meanwhile comes behind it,
-/// though nothing else keeps it from going to its device at once (S2).
+/// A submission deep inside others is left to the calls around. A later submission of another thread is queued
+/// behind it, though nothing else keeps that one from its device (S2).
 #[test]
-fn submission_of_another_thread_comes_behind_one_that_is_left_to_the_calls_around() {
+fn submission_of_another_thread_comes_behind_one_left_to_the_calls_around() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let deep = rig.clone();
@@ -64,7 +64,7 @@ fn submission_of_another_thread_comes_behind_one_that_is_left_to_the_calls_aroun
     });
 }
 
-/// A timeline fails deep inside others, and what that means for an operation is left to the calls around. Meanwhile the
+/// A timeline fails deep inside others, and its waiting operation is left to the calls around. Meanwhile the
 /// operation is cancelled: it ends as the caller was told (S3).
 #[test]
 fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
@@ -83,10 +83,10 @@ fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
     });
 }
 
-/// An operation that waits for another engine's timeline is submitted deep inside others, which have yet to watch the
-/// timeline, and the engine is told to give back memory. The watch is not among that (S9).
+/// An operation that waits for another engine's timeline is submitted deep inside others, which have yet to
+/// subscribe to the timeline, and the engine is trimmed. The subscription is made all the same (S9).
 #[test]
-fn trim_deep_inside_others_takes_nothing_that_is_still_to_be_done() {
+fn trim_deep_inside_others_keeps_deferred_work() {
     within(LIMIT, || {
         let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
         let (x, far) = (rig.semaphore(), other.semaphore());
@@ -103,10 +103,10 @@ fn trim_deep_inside_others_takes_nothing_that_is_still_to_be_done() {
     });
 }
 
-/// Work fails as it is submitted, and its backend submits the next when it comes back, again and again. Those calls are a few
-/// deep inside each other, however many there are (S7).
+/// A job fails as it is submitted, and its backend submits the next from reclaim, again and again. Those calls
+/// are nested a few levels deep, however many there are (S7).
 #[test]
-fn submissions_from_work_that_comes_back_are_a_few_deep() {
+fn submissions_from_reclaim_are_a_few_levels_deep() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
         let failed = rig.semaphore();

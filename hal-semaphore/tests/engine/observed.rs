@@ -1,69 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a backend that observes is told: each step in the life of an operation, in order, under the engine's own names.
+//! Observed transitions: each step of an operation, in order, under the engine's own names.
 
+use crate::fake::Fake;
 use crate::rig::{broken, device, gone};
-use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, NativeWaits, Submitted, Transition};
 use hal_semaphore::backend::{HostTask, WaitClass};
+use hal_semaphore::backend::{NativeWaits, Submitted, Transition};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// A device with two queues and one with one, which can wait for the first. Nothing ends before it is reported.
-#[derive(Default)]
-struct Observing {
-    told: Mutex<Vec<Transition>>,
-    completer: OnceLock<Completer>,
-    host: Mutex<Vec<HostTask>>,
+type ObservingDevice = Fake<Semaphore, (), true>;
+
+struct Observed {
+    engine: Engine<ObservingDevice>,
+    host: Arc<Mutex<Vec<HostTask>>>,
     /// Device 0 is lost while it takes the next batch, all of which it takes.
-    is_lost_inside: AtomicBool,
-}
-
-impl Backend for Observing {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    const OBSERVES: bool = true;
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        let mut second = device(1, NativeWaits::Epochs);
-        second.peers.push(0);
-        vec![device(2, NativeWaits::Epochs), second]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        if self.is_lost_inside.swap(false, Ordering::Relaxed) {
-            self.completer.get().unwrap().lose(0, gone()).unwrap();
-        }
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, (): ()) {
-        self.host.lock().unwrap().push(task);
-    }
-
-    fn observe(&self, transition: Transition) {
-        self.told.lock().unwrap().push(transition);
-    }
-}
-
-struct Watched {
-    engine: Engine<Observing>,
+    is_lost_inside: Arc<AtomicBool>,
     /// Operations and timelines, which tests call by their numbers.
     tickets: Vec<Ticket>,
     timelines: Vec<Semaphore>,
 }
 
-impl Watched {
+impl Observed {
     fn new(timelines: usize) -> Self {
-        let engine = Engine::new(Observing::default()).unwrap();
+        let mut second = device(1, NativeWaits::Epochs);
+        second.peers.push(0);
+        let (host, is_lost_inside) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicBool>::default());
+        let (tasks, lost) = (host.clone(), is_lost_inside.clone());
+        let engine = ObservingDevice::observing(vec![device(2, NativeWaits::Epochs), second])
+            .on_run(move |_, task, ()| tasks.lock().unwrap().push(task))
+            .on_submit(move |fake, _, _| {
+                if lost.swap(false, Ordering::Relaxed) {
+                    fake.completer().lose(0, gone()).unwrap();
+                }
+                Submitted::all()
+            })
+            .start();
         let timelines = (0..timelines).map(|_| Semaphore::new(&engine, 0).unwrap()).collect();
-        Self { engine, tickets: Vec::new(), timelines }
+        Self { engine, host, is_lost_inside, tickets: Vec::new(), timelines }
     }
 
     /// Submits to a queue of a device; the operation's number is how many there were before.
@@ -84,16 +60,17 @@ impl Watched {
 
     fn report(&self, (device, queue): (usize, usize), epoch: u64, failure: Option<Failure>) {
         let id = self.engine.queue(device, queue).unwrap();
-        let completer = self.engine.backend().completer.get().unwrap();
+        let completer = self.engine.backend().completer();
         match failure {
             None => completer.complete(id, epoch).unwrap(),
             Some(failure) => completer.fail(id, epoch, failure).unwrap(),
         }
     }
 
-    /// What was told since the last time, a line each. An operation that is being submitted has the next number.
+    /// The transitions since the last call, one line each. An operation that is being submitted has the next
+    /// number.
     fn told(&self) -> Vec<String> {
-        let told = std::mem::take(&mut *self.engine.backend().told.lock().unwrap());
+        let told = std::mem::take(&mut *self.engine.backend().transitions.lock().unwrap());
         let op = |ticket| self.tickets.iter().position(|&other| other == ticket).unwrap();
         let place =
             |point: Point| format!("{}.{}@{}", point.queue.device(), point.queue.ordinal(), point.epoch);
@@ -124,11 +101,11 @@ impl Watched {
 
 const JOB: Action<()> = Action::Queue(());
 
-/// Each class of wait is told when the operation is submitted and again when it goes to its queue, where a timeline that a
-/// later operation of the same name uses is another one.
+/// The class of each wait is observed when the operation is submitted and again when it goes to its queue; a
+/// later operation of the same name has another ticket.
 #[test]
-fn life_of_an_operation_is_told_step_by_step() {
-    let mut it = Watched::new(2);
+fn steps_of_an_operation_are_observed_in_order() {
+    let mut it = Observed::new(2);
     it.submit((0, 0), &[], &[(0, 1)], JOB);
     assert_eq!(it.told(), ["0 ordered 0.0@1", "0 issued 0.0@1"]);
     it.submit((0, 0), &[(0, 1)], &[(1, 1)], JOB);
@@ -158,11 +135,11 @@ fn life_of_an_operation_is_told_step_by_step() {
     assert_eq!(it.told(), ["5 waits 0=1 reached", "5 ordered 0.0@3", "5 issued 0.0@3"]);
 }
 
-/// What is held is told to be, and is told again what it costs when it goes to its queue. What never gets a place there
-/// ends nowhere.
+/// A blocked wait is observed as blocked, and again with its class when the operation goes to its queue. An
+/// operation that is never queued ends nowhere.
 #[test]
-fn held_and_unplaced_operations_are_told() {
-    let mut it = Watched::new(2);
+fn blocked_and_pending_operations_are_observed() {
+    let mut it = Observed::new(2);
     it.submit((0, 0), &[(0, 2)], &[], JOB);
     it.submit((0, 0), &[(1, 1)], &[], JOB);
     it.submit((0, 0), &[(0, 2)], &[], Action::Host(()));
@@ -172,16 +149,16 @@ fn held_and_unplaced_operations_are_told() {
     assert_eq!(told, ["0 ordered 0.0@1", "0 waits 0=2 reached", "0 issued 0.0@1"]);
     assert_eq!(it.engine.cancel(it.tickets[1]), Cancel::Cancelled);
     assert_eq!(it.told(), ["1 ended failed nowhere"]);
-    let task = it.engine.backend().host.lock().unwrap().pop().unwrap();
+    let task = it.host.lock().unwrap().pop().unwrap();
     task.finish(Ok(()));
     assert_eq!(it.told(), ["2 ended well nowhere"]);
 }
 
-/// A queue waits natively for two jobs already, each of which signals what the next operation waits for. The first of them is
-/// named: no more is needed.
+/// A queue waits natively for two jobs already, each of which signals the next operation's wait. The first of
+/// them is named: no more is needed.
 #[test]
 fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
-    let mut it = Watched::new(1);
+    let mut it = Observed::new(1);
     it.submit((0, 1), &[], &[(0, 1)], JOB);
     it.submit((0, 1), &[], &[(0, 2)], JOB);
     it.submit((0, 0), &[(0, 2)], &[], JOB);
@@ -191,10 +168,11 @@ fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
     assert_eq!(it.told()[..3], lines);
 }
 
-/// The same of signals of the queue itself: a wait is behind an operation that makes the value, not behind later ones.
+/// The same for signals of the queue itself: the wait names the operation that makes the value, not a later
+/// one.
 #[test]
-fn wait_that_queue_order_covers_names_no_later_signal_than_it_needs() {
-    let mut it = Watched::new(1);
+fn wait_satisfied_by_queue_order_names_no_later_signal_than_it_needs() {
+    let mut it = Observed::new(1);
     for value in 1..=3 {
         it.submit((0, 0), &[], &[(0, value)], JOB);
     }
@@ -206,13 +184,13 @@ fn wait_that_queue_order_covers_names_no_later_signal_than_it_needs() {
     }
 }
 
-/// A device takes a job and is lost before it has answered. The job ends with the loss, and whether its device ever had it is told
-/// neither of one that goes there straight from its call nor of one that was held.
+/// A device accepts a job and is lost before it has answered. The job ends with the loss, and is not observed
+/// as submitted, by the fast path or after it was blocked.
 #[test]
-fn job_whose_device_is_lost_while_it_takes_it_ends_and_is_not_issued() {
+fn job_whose_device_is_lost_during_submit_ends_and_is_not_submitted() {
     for waits in [&[][..], &[(0, 1)]] {
-        let mut it = Watched::new(2);
-        it.engine.backend().is_lost_inside.store(true, Ordering::Relaxed);
+        let mut it = Observed::new(2);
+        it.is_lost_inside.store(true, Ordering::Relaxed);
         it.submit((0, 0), waits, &[(1, 1)], JOB);
         it.timelines[0].signal(1).unwrap();
         let mut told = it.told();
@@ -222,11 +200,11 @@ fn job_whose_device_is_lost_while_it_takes_it_ends_and_is_not_issued() {
     }
 }
 
-/// A wait for a timeline of another engine has no name here, at any look.
+/// A wait for a timeline of another engine has no key, at any step.
 #[test]
 fn waits_for_foreign_timelines_have_no_name() {
-    let mut it = Watched::new(0);
-    let elsewhere = Watched::new(1);
+    let mut it = Observed::new(0);
+    let elsewhere = Observed::new(1);
     it.timelines.push(elsewhere.timelines[0].clone());
     it.submit((0, 0), &[(0, 1)], &[], JOB);
     it.timelines[0].signal(1).unwrap();
@@ -237,11 +215,11 @@ fn waits_for_foreign_timelines_have_no_name() {
     );
 }
 
-/// A timeline is known by a name of its own, also where the engine uses the place of one that is gone, of which it takes
-/// nothing over.
+/// A timeline has a key of its own, also if the engine reuses the state of a dropped one, from which it
+/// inherits nothing.
 #[test]
-fn timeline_takes_nothing_over_from_one_that_is_gone() {
-    let mut it = Watched::new(0);
+fn new_timeline_inherits_nothing_from_a_dropped_one() {
+    let mut it = Observed::new(0);
     let gone = Semaphore::new(&it.engine, 0).unwrap();
     gone.signal(7).unwrap();
     let key = gone.key();

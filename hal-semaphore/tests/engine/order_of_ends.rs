@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Every kind of action, every way to end: results are visible, then the signals are out, then the work comes back,
-//! once (rule S5).
+//! Every kind of action, every way to end: results are visible, then the signals are out, then the work is
+//! reclaimed, once (rule S5).
 //!
-//! There is no hook between the device's report and the signals: no backend has anything to finish there, since a report
-//! says that results are visible already (`backend.rs`). So nothing here tests one that panics, blocks or is skipped.
+//! There is no hook between the device's report and the signals: no backend has anything to finish there, since
+//! a report means that results are visible already (`backend.rs`). So nothing here tests one that panics,
+//! blocks or is skipped.
 
 use crate::rig::{self, Job, LIMIT, Moment, Rig, broken, gone, within};
 use hal_semaphore::backend::NativeWaits;
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CaseKind {
     Queue,
     Host,
     /// May be done early, and is.
@@ -24,11 +25,11 @@ enum Kind {
     Barrier,
 }
 
-use Kind::{Barrier, Declined, Early, Host, Marker, Queue};
+use CaseKind::{Barrier, Declined, Early, Host, Marker, Queue};
 
-const KINDS: [Kind; 6] = [Queue, Host, Early, Declined, Marker, Barrier];
+const KINDS: [CaseKind; 6] = [Queue, Host, Early, Declined, Marker, Barrier];
 
-impl Kind {
+impl CaseKind {
     fn action(self, job: Job) -> Action<Job> {
         match self {
             Queue => Action::Queue(job),
@@ -46,35 +47,35 @@ const OWN: u64 = 2;
 
 /// An operation of one kind that waits for `input` and signals `outputs`.
 struct Case {
-    kind: Kind,
+    kind: CaseKind,
     rig: Rig,
     input: Semaphore,
     outputs: [Semaphore; 2],
     ticket: Ticket,
-    /// What the outputs showed when the work came back.
+    /// The values of the outputs when the work was reclaimed.
     at_reclaim: Arc<Mutex<Vec<Result<u64, Failure>>>>,
 }
 
 impl Case {
     /// An operation that waits for something without a promise.
-    fn held(kind: Kind, job: Job) -> Self {
+    fn held(kind: CaseKind, job: Job) -> Self {
         Self::new(kind, Rig::new(1, NativeWaits::Epochs), job)
     }
 
     /// An operation that waits for `producer`, which the device has been given.
-    fn under_way(kind: Kind, job: Job, producer: Job) -> Self {
+    fn under_way(kind: CaseKind, job: Job, producer: Job) -> Self {
         let rig = Rig::new(1, NativeWaits::Epochs);
         let input = rig.semaphore();
         rig.submit(0, &[], &[(&input, 1)], Action::Queue(producer));
         Self::with_input(kind, rig, input, job)
     }
 
-    fn new(kind: Kind, rig: Rig, job: Job) -> Self {
+    fn new(kind: CaseKind, rig: Rig, job: Job) -> Self {
         let input = rig.semaphore();
         Self::with_input(kind, rig, input, job)
     }
 
-    fn with_input(kind: Kind, rig: Rig, input: Semaphore, job: Job) -> Self {
+    fn with_input(kind: CaseKind, rig: Rig, input: Semaphore, job: Job) -> Self {
         let outputs = rig.semaphores();
         let at_reclaim = Arc::default();
         rig.always(Moment::Reclaim(OWN), {
@@ -87,7 +88,7 @@ impl Case {
         Self { kind, rig, input, outputs, ticket, at_reclaim }
     }
 
-    /// The operation has not ended: no signal is out, and its work has not come back.
+    /// The operation has not ended: no signal is out, and its work is not reclaimed.
     fn assert_open(&self) {
         for output in &self.outputs {
             assert_eq!(output.query().unwrap(), 0, "{:?}: signalled too early", self.kind);
@@ -95,7 +96,7 @@ impl Case {
         assert!(!self.rig.reclaimed().contains(&OWN), "{:?}: came back too early", self.kind);
     }
 
-    /// The operation has ended like this, everywhere; its work came back once, and the signals were out by then.
+    /// The operation has ended like this, everywhere; its work was reclaimed once, after its signals.
     fn assert_ended(&self, expected: Result<(), &Failure>) {
         let as_expected = |seen: &Result<u64, Failure>| match (seen, expected) {
             (Ok(value), Ok(())) => *value == 1,
@@ -117,13 +118,13 @@ impl Case {
             .filter(|(id, _)| *id == OWN)
             .map(|(_, outcome)| outcome)
             .collect();
-        let pieces = usize::from(self.kind != Barrier);
-        assert_eq!(returned.len(), pieces, "{:?}: comes back once if there is work", self.kind);
+        let items = usize::from(self.kind != Barrier);
+        assert_eq!(returned.len(), items, "{:?}: comes back once if there is work", self.kind);
         for outcome in returned {
             assert!(as_expected(&outcome.clone().map(|()| 1)), "{:?} came back as {outcome:?}", self.kind);
         }
         let seen = self.at_reclaim.lock().unwrap();
-        assert_eq!(seen.len(), 2 * pieces);
+        assert_eq!(seen.len(), 2 * items);
         assert!(seen.iter().all(as_expected), "{:?}: at its return the signals were {seen:?}", self.kind);
         assert_eq!(self.rig.engine.cancel(self.ticket), Cancel::Ended);
         self.rig.assert_idle();
@@ -132,7 +133,7 @@ impl Case {
 
 /// The device's work is visible only when it is reported, the host's when it returns: until then nothing is signalled.
 #[test]
-fn action_that_succeeds_signals_and_then_comes_back() {
+fn successful_action_signals_before_it_is_reclaimed() {
     for kind in KINDS {
         let case = Case::under_way(kind, Job::new(OWN), Job::new(1));
         case.assert_open();
@@ -163,10 +164,10 @@ fn action_that_succeeds_signals_and_then_comes_back() {
     }
 }
 
-/// The work of a host action is the backend's from [`run`](hal_semaphore::Backend::run) on. It does not come back a
-/// second time, whether it ends well, badly, or is dropped.
+/// The backend owns the work of a host action from [`run`](hal_semaphore::Backend::run) on. It is not reclaimed
+/// as well, whether the action succeeds, fails, or its task is dropped.
 #[test]
-fn host_action_that_has_begun_does_not_come_back() {
+fn started_host_action_is_not_reclaimed() {
     for kind in [Host, Declined] {
         for end in ["well", "badly", "dropped"] {
             let case = Case::under_way(kind, Job::new(OWN), Job::new(1));
@@ -190,7 +191,7 @@ fn host_action_that_has_begun_does_not_come_back() {
 
 /// The operation itself fails: on the device, when its device refuses it, or when it is done early.
 #[test]
-fn action_that_fails_signals_its_failure_and_then_comes_back() {
+fn failed_action_signals_its_failure_before_it_is_reclaimed() {
     for kind in [Queue, Early, Declined, Marker] {
         let own = broken("the operation's own");
         let jobs = match kind {
@@ -206,9 +207,9 @@ fn action_that_fails_signals_its_failure_and_then_comes_back() {
     }
 }
 
-/// What a held operation waits for fails.
+/// The wait of a blocked operation fails.
 #[test]
-fn held_action_whose_wait_fails_signals_that_and_then_comes_back() {
+fn blocked_action_whose_wait_fails_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let case = Case::held(kind, Job::new(OWN));
         case.assert_open();
@@ -220,7 +221,7 @@ fn held_action_whose_wait_fails_signals_that_and_then_comes_back() {
 
 /// The producer fails, which the device does not know: it runs what comes after it all the same.
 #[test]
-fn action_whose_producer_fails_signals_that_and_then_comes_back() {
+fn action_whose_producer_fails_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let cause = broken("the producer's");
         let case = Case::under_way(kind, Job::new(OWN), Job::new(1).fails(&cause));
@@ -232,9 +233,9 @@ fn action_whose_producer_fails_signals_that_and_then_comes_back() {
     }
 }
 
-/// An operation that has not begun is cancelled.
+/// An operation that has not started is cancelled.
 #[test]
-fn held_action_that_is_cancelled_signals_that_and_then_comes_back() {
+fn cancelled_blocked_action_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let case = Case::held(kind, Job::new(OWN));
         assert_eq!(case.rig.engine.cancel(case.ticket), Cancel::Cancelled);
@@ -244,9 +245,9 @@ fn held_action_that_is_cancelled_signals_that_and_then_comes_back() {
     }
 }
 
-/// The device is lost before the operation has begun, or while the device has it.
+/// The device is lost before the operation has started, or while the device has it.
 #[test]
-fn action_of_a_lost_device_signals_that_and_then_comes_back() {
+fn action_of_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         for case in [Case::held(kind, Job::new(OWN)), Case::under_way(kind, Job::new(OWN), Job::new(1))] {
             case.assert_open();
@@ -259,7 +260,7 @@ fn action_of_a_lost_device_signals_that_and_then_comes_back() {
 
 /// The device was lost before the operation was submitted.
 #[test]
-fn action_for_a_lost_device_signals_that_and_then_comes_back() {
+fn action_for_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let rig = Rig::new(1, NativeWaits::Epochs);
         let cause = gone();
@@ -268,9 +269,9 @@ fn action_for_a_lost_device_signals_that_and_then_comes_back() {
     }
 }
 
-/// The last handle on what a held operation waits for is dropped: it can be signalled no more.
+/// The last handle on the timeline that a blocked operation waits for is dropped: nothing can signal it.
 #[test]
-fn action_whose_wait_is_abandoned_signals_that_and_then_comes_back() {
+fn action_whose_wait_is_abandoned_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let mut case = Case::held(kind, Job::new(OWN));
         let other = case.rig.semaphore();
@@ -281,10 +282,10 @@ fn action_whose_wait_is_abandoned_signals_that_and_then_comes_back() {
     }
 }
 
-/// A shutdown runs out of time. The signals fail at once; what the device has comes back when it says so, and not
-/// before.
+/// A shutdown runs out of time. The signals fail at once; the work on the device is reclaimed when it is
+/// reported, and not before.
 #[test]
-fn action_at_a_forced_shutdown_signals_that_and_then_comes_back() {
+fn action_at_a_forced_shutdown_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         within(LIMIT, move || {
             let case = Case::under_way(kind, Job::new(OWN), Job::new(1));
@@ -299,7 +300,7 @@ fn action_at_a_forced_shutdown_signals_that_and_then_comes_back() {
             for output in &case.outputs {
                 assert!(output.query().unwrap_err().same_root(&cause), "{kind:?}");
             }
-            // What had been submitted ends as the device says, or as cancelled; its signals were out before that.
+            // Submitted work ends by its report, or as cancelled; its signals were out before that.
             let mut reclaimed = case.rig.reclaimed();
             reclaimed.sort_unstable();
             assert_eq!(reclaimed, if kind == Barrier { vec![1] } else { vec![1, OWN] }, "{kind:?}");
@@ -312,22 +313,22 @@ fn action_at_a_forced_shutdown_signals_that_and_then_comes_back() {
 
 /// The backend panics while it takes the operation: its device is lost.
 #[test]
-fn action_whose_backend_panics_signals_that_and_then_comes_back() {
+fn action_whose_backend_panics_signals_that_before_it_is_reclaimed() {
     for kind in [Queue, Marker] {
         let rig = Rig::new(1, NativeWaits::Epochs);
         rig.once(Moment::Taken(OWN), |_| panic!("the driver panics"));
         let case = Case::new(kind, rig, Job::new(OWN));
-        // A marker goes to the backend when it has work before it in its queue.
+        // A marker goes to the backend behind earlier work of its queue.
         case.rig.job(0, &[], &[(&case.input, 1)], 1);
         let cause = case.rig.engine.lost(0).unwrap();
         case.assert_ended(Err(&cause));
     }
 }
 
-/// The device completes the operation before its `submit` returns: even then the work comes back once, after the
-/// signals.
+/// The device completes the operation before its `submit` returns: even then the work is reclaimed once, after
+/// the signals.
 #[test]
-fn action_that_completes_inside_submit_signals_and_then_comes_back() {
+fn action_that_completes_inside_submit_signals_before_it_is_reclaimed() {
     for kind in [Queue, Marker, Barrier] {
         let rig = Rig::new(1, NativeWaits::Epochs);
         rig.always(Moment::SubmitEnds(0), rig::Devices::run_until_idle);

@@ -2,50 +2,48 @@
 
 //! Timelines whose driver has locks, mistakes and habits of its own (rules S1, S8, S9, S13).
 
+use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, within};
-use hal_semaphore::backend::{
-    Backend, Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
-};
+use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// A timeline of some other driver, which holds a lock while it tells its watchers.
+/// A timeline of some other driver, which holds a lock while it notifies its subscribers.
 #[derive(Default)]
-struct Other {
+struct OtherTimeline {
     state: Mutex<(u64, Vec<(u64, Subscriber)>)>,
     delivered: Mutex<Vec<Result<u64, Failure>>>,
-    /// Runs when the driver is asked for the value.
-    when_asked: Hook,
-    /// Runs when the driver is told of a signal.
-    when_told: Hook,
+    /// Runs when the engine reads the value.
+    when_read: Hook,
+    /// Runs when the engine delivers a signal.
+    when_delivered: Hook,
 }
 
-impl Other {
+impl OtherTimeline {
     /// Raises it. Says so when it has its lock.
     fn signal(&self, value: u64, locked: impl FnOnce()) {
         let mut state = self.state.lock().unwrap();
         locked();
         state.0 = value;
-        state.1.iter().for_each(|(_, watcher)| watcher.notify(Ok(value)));
+        state.1.iter().for_each(|(_, subscriber)| subscriber.notify(Ok(value)));
     }
 }
 
 /// A timeline of the engine whose own waiters take their time.
-struct Slow {
+struct SlowTimeline {
     registration: Registration,
     when_notified: Hook,
 }
 
 #[derive(Clone)]
-enum Either {
-    Own(Arc<Slow>),
-    Other(Arc<Other>),
+enum OwnOrOther {
+    Own(Arc<SlowTimeline>),
+    OtherTimeline(Arc<OtherTimeline>),
 }
 
 fn come(hook: &Hook) {
@@ -55,28 +53,28 @@ fn come(hook: &Hook) {
     }
 }
 
-impl Timeline for Either {
+impl Timeline for OwnOrOther {
     type Subscription = ();
 
     fn registration(&self) -> Option<&Registration> {
         match self {
-            Either::Own(own) => Some(&own.registration),
-            Either::Other(_) => None,
+            OwnOrOther::Own(own) => Some(&own.registration),
+            OwnOrOther::OtherTimeline(_) => None,
         }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Either::Own(own) => Arc::as_ptr(own).addr(),
-            Either::Other(other) => Arc::as_ptr(other).addr(),
+            OwnOrOther::Own(own) => Arc::as_ptr(own).addr(),
+            OwnOrOther::OtherTimeline(other) => Arc::as_ptr(other).addr(),
         }
     }
 
     fn value(&self) -> u64 {
         match self {
-            Either::Own(own) => own.registration.value(),
-            Either::Other(other) => {
-                come(&other.when_asked);
+            OwnOrOther::Own(own) => own.registration.value(),
+            OwnOrOther::OtherTimeline(other) => {
+                come(&other.when_read);
                 other.state.lock().unwrap().0
             }
         }
@@ -84,74 +82,35 @@ impl Timeline for Either {
 
     fn failure(&self) -> Option<Failure> {
         match self {
-            Either::Own(own) => own.registration.query().err(),
-            Either::Other(_) => None,
+            OwnOrOther::Own(own) => own.registration.query().err(),
+            OwnOrOther::OtherTimeline(_) => None,
         }
     }
 
     fn record_step(&self, _state: Result<u64, &Failure>, _by: Option<Point>) -> bool {
-        matches!(self, Either::Own(own) if own.when_notified.lock().unwrap().is_some())
+        matches!(self, OwnOrOther::Own(own) if own.when_notified.lock().unwrap().is_some())
     }
 
     fn notify(&self, _state: Result<u64, &Failure>) {
-        if let Either::Own(own) = self {
+        if let OwnOrOther::Own(own) = self {
             come(&own.when_notified);
         }
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
-        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
-        come(&other.when_told);
+        let OwnOrOther::OtherTimeline(other) = self else { panic!("this timeline is the engine's own") };
+        come(&other.when_delivered);
         other.delivered.lock().unwrap().push(state.map_err(Failure::clone));
     }
 
-    fn subscribe(&self, value: u64, watcher: Subscriber) {
-        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
-        other.state.lock().unwrap().1.push((value, watcher));
-    }
-}
-
-/// A device whose work ends when the test says so; its host ends everything at once. Callbacks wait for the test.
-#[derive(Default)]
-struct Bare {
-    queues: usize,
-    completer: OnceLock<Completer>,
-    deferred: Mutex<Vec<DeferredCallbacks>>,
-    reclaimed: AtomicUsize,
-}
-
-impl Backend for Bare {
-    type Timeline = Either;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(self.queues, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, (): ()) {
-        task.finish(Ok(()));
-    }
-
-    fn defer(&self, callbacks: DeferredCallbacks) {
-        self.deferred.lock().unwrap().push(callbacks);
-    }
-
-    fn reclaim(&self, ended: Ended<()>) {
-        self.reclaimed.fetch_add(usize::from(ended.work.is_some()), Ordering::SeqCst);
+    fn subscribe(&self, value: u64, subscriber: Subscriber) {
+        let OwnOrOther::OtherTimeline(other) = self else { panic!("this timeline is the engine's own") };
+        other.state.lock().unwrap().1.push((value, subscriber));
     }
 }
 
 #[derive(Clone)]
-struct Setup(Engine<Bare>);
+struct Setup(Engine<Fake<OwnOrOther, ()>>);
 
 impl Setup {
     fn new() -> Self {
@@ -159,16 +118,17 @@ impl Setup {
     }
 
     fn with_queues(queues: usize) -> Self {
-        Self(Engine::new(Bare { queues, ..Bare::default() }).unwrap())
+        Self(Fake::new(vec![device(queues, NativeWaits::None)]).keeps_deferred().start())
     }
 
-    fn own(&self) -> (Either, Arc<Slow>) {
-        let own = Arc::new(Slow { registration: self.0.register(0), when_notified: Mutex::default() });
-        (Either::Own(own.clone()), own)
+    fn own(&self) -> (OwnOrOther, Arc<SlowTimeline>) {
+        let own =
+            Arc::new(SlowTimeline { registration: self.0.register(0), when_notified: Mutex::default() });
+        (OwnOrOther::Own(own.clone()), own)
     }
 
-    fn submit(&self, waits: &[(&Either, u64)], signals: &[(&Either, u64)], action: Action<()>) {
-        let owned = |points: &[(&Either, u64)]| -> Vec<_> {
+    fn submit(&self, waits: &[(&OwnOrOther, u64)], signals: &[(&OwnOrOther, u64)], action: Action<()>) {
+        let owned = |points: &[(&OwnOrOther, u64)]| -> Vec<_> {
             points.iter().map(|(timeline, value)| ((*timeline).clone(), *value)).collect()
         };
         self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
@@ -176,16 +136,15 @@ impl Setup {
 
     fn report_on(&self, queue: usize, epoch: u64) {
         let queue = self.0.queue(0, queue).unwrap();
-        self.0.backend().completer.get().unwrap().complete(queue, epoch).unwrap();
+        self.0.backend().complete(queue, epoch);
     }
 
     fn run_deferred(&self) {
-        let deferred = std::mem::take(&mut *self.0.backend().deferred.lock().unwrap());
-        deferred.into_iter().for_each(DeferredCallbacks::run);
+        self.0.backend().run_deferred();
     }
 
     fn report(&self, epoch: u64, failure: Option<Failure>) {
-        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer.get().unwrap());
+        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer());
         match failure {
             None => completer.complete(queue, epoch).unwrap(),
             Some(failure) => completer.fail(queue, epoch, failure).unwrap(),
@@ -193,20 +152,21 @@ impl Setup {
     }
 }
 
-fn other() -> (Either, Arc<Other>) {
-    let other = Arc::new(Other::default());
-    (Either::Other(other.clone()), other)
+fn other() -> (OwnOrOther, Arc<OtherTimeline>) {
+    let other = Arc::new(OtherTimeline::default());
+    (OwnOrOther::OtherTimeline(other.clone()), other)
 }
 
-/// One thread submits and asks the other driver for a value, which takes that driver's lock. Another thread has that lock
-/// and tells the engine of a step. Neither waits for the other: the engine asks without a lock of its own (S8, S9).
+/// One thread submits and reads the other driver's value, which takes that driver's lock. Another thread holds
+/// that lock and notifies the engine of a step. Neither waits for the other: the engine reads without a lock of
+/// its own (S8, S9).
 #[test]
 fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
     within(LIMIT, || {
         let setup = Setup::new();
         let ((x, at_x), (y, at_y)) = (other(), setup.own());
         setup.submit(&[(&x, 1)], &[(&y, 1)], Action::Barrier);
-        *at_x.when_asked.lock().unwrap() = Some(Box::new({
+        *at_x.when_read.lock().unwrap() = Some(Box::new({
             let at_x = at_x.clone();
             move || {
                 let (sender, locked) = mpsc::channel();
@@ -219,13 +179,13 @@ fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
     });
 }
 
-/// The engine is shut down while a submission asks the other driver for a value. What comes too late is refused: nothing
-/// would end it any more (S10).
+/// The engine is shut down while a submission reads the other driver's value. The late submission is refused:
+/// nothing would end it any more (S10).
 #[test]
 fn submission_during_which_the_engine_is_shut_down_is_refused() {
     let setup = Setup::new();
     let ((x, at_x), (y, at_y)) = (other(), setup.own());
-    *at_x.when_asked.lock().unwrap() = Some(Box::new({
+    *at_x.when_read.lock().unwrap() = Some(Box::new({
         let engine = setup.0.clone();
         move || engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap()
     }));
@@ -235,24 +195,24 @@ fn submission_during_which_the_engine_is_shut_down_is_refused() {
     assert_eq!(setup.0.occupancy().operations, 0);
 }
 
-/// The other driver panics when it is asked for a value. Whatever becomes of that submission, the next one has nothing to
-/// do with what it waited for (S1, S9).
+/// The other driver panics when its value is read. Whatever happens to that submission, its waits do not affect
+/// the next one (S1, S9).
 #[test]
-fn foreign_driver_that_panics_when_asked_leaves_no_wait_behind() {
+fn foreign_driver_that_panics_in_value_leaves_no_wait_behind() {
     let setup = Setup::new();
     let ((x, at_x), (z, _), (y, at_y)) = (setup.own(), setup.own(), setup.own());
     let (bad, at_bad) = other();
-    *at_bad.when_asked.lock().unwrap() = Some(Box::new(|| panic!("the other driver panics")));
+    *at_bad.when_read.lock().unwrap() = Some(Box::new(|| panic!("the other driver panics")));
     let _ = catch_unwind(AssertUnwindSafe(|| setup.submit(&[(&x, 1), (&bad, 1)], &[], Action::Barrier)));
     setup.submit(&[(&z, 1)], &[(&y, 1)], Action::Barrier);
     at_x.registration.signal(1).unwrap();
     assert_eq!(at_y.registration.value(), 0, "what it waits for is not signalled");
 }
 
-/// Operations that succeed and, after them in the same queue, one that fails signal the same foreign timeline. The other
-/// driver is told in that order, or a waiter there for the first sees it fail (S1, S9).
+/// Operations that succeed and, after them in the same queue, one that fails signal the same foreign timeline.
+/// The deliveries have that order, or a waiter there for the first would see it fail (S1, S9).
 #[test]
-fn foreign_timeline_is_told_of_a_success_before_the_failure_behind_it() {
+fn foreign_timeline_gets_a_success_before_the_failure_behind_it() {
     let setup = Setup::new();
     let (x, at_x) = other();
     setup.submit(&[], &[(&x, 1)], Action::Barrier);
@@ -264,16 +224,17 @@ fn foreign_timeline_is_told_of_a_success_before_the_failure_behind_it() {
     assert!(matches!(&delivered[..], [Ok(1), Ok(2), Err(_)]), "{delivered:?}");
 }
 
-/// A barrier signals a slow driver's timeline and a second driver's; a job behind it fails and signals the second one's,
-/// while the first driver has not returned. The second is told in order, and at once (S1, S9, S13).
+/// A barrier signals a slow driver's timeline and a second driver's; a job behind it fails and signals the
+/// second one's, while the first driver has not returned. The second gets its deliveries in order, and at once
+/// (S1, S9, S13).
 #[test]
-fn slow_driver_neither_holds_another_one_up_nor_changes_the_order_there() {
+fn slow_driver_neither_delays_another_one_nor_changes_its_order() {
     within(LIMIT, || {
         let setup = Setup::new();
         let ((z, at_z), (x, at_x)) = (other(), other());
         let (release, released) = mpsc::channel::<()>();
         let (sender, begun) = mpsc::channel();
-        *at_z.when_told.lock().unwrap() = Some(Box::new(move || {
+        *at_z.when_delivered.lock().unwrap() = Some(Box::new(move || {
             sender.send(()).unwrap();
             let _ = released.recv();
         }));
@@ -291,11 +252,11 @@ fn slow_driver_neither_holds_another_one_up_nor_changes_the_order_there() {
     });
 }
 
-/// Four threads report the ends of jobs on four queues, each of which signals a timeline of another driver that is its
-/// queue's alone and one that two queues share. Each is told of every signal, its own queue's in their order, and what a
-/// job held goes when both were told (S5, S9).
+/// Four threads report the ends of jobs on four queues. Each job signals a timeline of another driver that is
+/// its queue's alone and one that two queues share. Each timeline gets every signal, its own queue's in order,
+/// and a job is reclaimed after both deliveries (S5, S9).
 #[test]
-fn other_drivers_are_told_in_order_by_many_threads() {
+fn many_threads_deliver_to_other_drivers_in_order() {
     const QUEUES: usize = 4;
     const JOBS: usize = 200;
     within(4 * LIMIT, || {
@@ -307,7 +268,7 @@ fn other_drivers_are_told_in_order_by_many_threads() {
                 let ((own, _), (shared, _), setup) = (&own[queue], &shared[queue / 2], &setup);
                 scope.spawn(move || {
                     for job in 1..=JOBS {
-                        // The shared timeline is told of each job by a value of the job's own.
+                        // Each job has a value of its own on the shared timeline.
                         let (value, named) = (job as u64, (job * QUEUES + queue) as u64);
                         let signals = [(shared.clone(), named), (own.clone(), value)];
                         let affinity = Affinity::queue(queue);
@@ -330,30 +291,31 @@ fn other_drivers_are_told_in_order_by_many_threads() {
             }
             assert_eq!(told.len(), 2 * JOBS);
         }
-        assert_eq!(setup.0.backend().reclaimed.load(Ordering::SeqCst), QUEUES * JOBS);
+        assert_eq!(setup.0.backend().reclaimed(), QUEUES * JOBS);
     });
 }
 
-/// What a job held is given back when the other driver has been told, even by another thread (S5).
+/// A job is reclaimed after the delivery to the other driver, even if another thread makes that (S5).
 #[test]
-fn work_comes_back_when_the_last_of_its_letters_is_delivered() {
+fn work_is_reclaimed_when_its_last_delivery_is_made() {
     within(LIMIT, || {
         let setup = Setup::new();
         let (z, at_z) = other();
         let (release, released) = mpsc::channel::<()>();
         let (sender, begun) = mpsc::channel();
-        *at_z.when_told.lock().unwrap() = Some(Box::new(move || {
+        *at_z.when_delivered.lock().unwrap() = Some(Box::new(move || {
             sender.send(()).unwrap();
             let _ = released.recv();
         }));
-        let reclaimed = || setup.0.backend().reclaimed.load(Ordering::SeqCst);
+        let reclaimed = || setup.0.backend().reclaimed();
         for value in 1..=2 {
             setup.submit(&[], &[(&z, value)], Action::Queue(()));
         }
         std::thread::scope(|scope| {
             scope.spawn(|| setup.report(1, None));
             begun.recv().unwrap();
-            // The driver is at the first signal: the second waits for its return, and nothing comes back before.
+            // The driver is inside the first delivery: the second waits for its return, and nothing is
+            // reclaimed before.
             setup.report(2, None);
             assert_eq!((reclaimed(), at_z.delivered.lock().unwrap().len()), (0, 0));
             drop(release);
@@ -362,8 +324,8 @@ fn work_comes_back_when_the_last_of_its_letters_is_delivered() {
     });
 }
 
-/// A timeline's own waiter takes its time when it is told of a job's end. What the same end has set free in the engine
-/// does not wait for it (S13).
+/// A timeline's own waiter is slow when it is notified of a job's end. Operations that the same end has
+/// released do not wait for it (S13).
 #[test]
 fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
     within(4 * LIMIT, || {
@@ -391,19 +353,19 @@ fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
     });
 }
 
-/// Two jobs end together, of which only the first signals another driver's timeline. The work of the second comes back without
-/// regard to that driver (S9, S13).
+/// Two jobs end together, of which only the first signals another driver's timeline. The second is reclaimed
+/// without regard to that driver (S9, S13).
 #[test]
-fn work_without_a_foreign_signal_does_not_wait_for_another_drivers_word() {
+fn work_without_a_foreign_signal_does_not_wait_for_deliveries() {
     let setup = Setup::new();
     let ((x, at_x), (y, _)) = (other(), setup.own());
-    let back_when_told = Arc::new(OnceLock::new());
-    *at_x.when_told.lock().unwrap() = Some(Box::new({
-        let (engine, back_when_told) = (setup.0.clone(), back_when_told.clone());
-        move || back_when_told.set(engine.backend().reclaimed.load(Ordering::SeqCst)).unwrap()
+    let reclaimed_at_delivery = Arc::new(OnceLock::new());
+    *at_x.when_delivered.lock().unwrap() = Some(Box::new({
+        let (engine, reclaimed_at_delivery) = (setup.0.clone(), reclaimed_at_delivery.clone());
+        move || reclaimed_at_delivery.set(engine.backend().reclaimed()).unwrap()
     }));
     setup.submit(&[], &[(&x, 1)], Action::Queue(()));
     setup.submit(&[], &[(&y, 1)], Action::Queue(()));
     setup.report(2, None);
-    assert_eq!((back_when_told.get(), setup.0.backend().reclaimed.load(Ordering::SeqCst)), (Some(&1), 2));
+    assert_eq!((reclaimed_at_delivery.get(), setup.0.backend().reclaimed()), (Some(&1), 2));
 }

@@ -1,119 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device that makes the work its own as it takes it, and puts back what it has no room for; and what it is told of the ends
-//! of operations that have left nothing (rules S3, S5, S10, S13).
+//! A device that takes the work out of its submissions, and puts it back when it is full; and the merged ends
+//! of operations without work (rules S3, S5, S10, S13).
 
-use crate::common::Seeded;
+use crate::fake::Fake;
 use crate::rig::{LIMIT, broken, device, eventually, gone, within};
-use hal_semaphore::backend::{Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted};
+use hal_semaphore::backend::{Batch, Ended, NativeWaits, Submitted};
+use hal_semaphore::testing::Seeded;
 use hal_semaphore::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// The number of a job. It is counted while it is there, wherever that is.
-struct Work(usize, Arc<AtomicUsize>);
+struct CountedWork(usize, Arc<AtomicUsize>);
 
-impl Drop for Work {
+impl Drop for CountedWork {
     fn drop(&mut self) {
         self.1.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 #[derive(Default)]
-struct State {
-    room: usize,
-    /// What it has, in order. Work that it was given without anything in it is a mistake of the engine's.
-    taken: [VecDeque<(u64, Option<Work>)>; QUEUES],
+struct TakerState {
+    capacity: usize,
+    /// Its work, in order. A submission without work is a mistake of the engine's.
+    taken: [VecDeque<(u64, Option<CountedWork>)>; QUEUES],
     /// The job whose work it leaves with the engine.
     leaves: Option<usize>,
-    /// The work that each epoch was, and what that is to signal.
+    /// The job of each epoch, and its signal.
     at: [BTreeMap<u64, usize>; QUEUES],
     promised: BTreeMap<usize, (Semaphore, u64)>,
     refuses_next: bool,
     /// How often it has put work back.
     put_back: usize,
     empty_handed: usize,
-    /// The queue and the epoch of each end that it was told of.
-    told: Vec<(usize, u64, bool)>,
+    /// The queue, the epoch and the success of each end that it was told.
+    ends: Vec<(usize, u64, bool)>,
     returned: Vec<usize>,
-    /// Ends that it was told of before the signals were out.
+    /// Ends that came before their signals.
     too_early: usize,
 }
 
 const QUEUES: usize = 2;
 
-struct Taker {
-    completer: OnceLock<Completer>,
-    state: Mutex<State>,
-}
-
-impl Taker {
-    fn with_room(room: usize) -> Self {
-        Self { completer: OnceLock::new(), state: Mutex::new(State { room, ..State::default() }) }
-    }
-}
-
-impl Backend for Taker {
-    type Timeline = Semaphore;
-    type Work = Work;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(QUEUES, NativeWaits::Epochs)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let mut state = self.state.lock().unwrap();
-        let at = queue.ordinal();
+impl TakerState {
+    fn submit(&mut self, queue: usize, batch: &mut Batch<'_, Fake<Semaphore, CountedWork>>) -> Submitted {
         for (accepted, submission) in batch.iter().enumerate() {
             let Some(work) = submission.work.take() else {
-                state.empty_handed += 1;
+                self.empty_handed += 1;
                 continue;
             };
-            if std::mem::take(&mut state.refuses_next) {
+            if std::mem::take(&mut self.refuses_next) {
                 return Submitted::failed(accepted, broken("refused"));
             }
-            if state.taken.iter().map(VecDeque::len).sum::<usize>() >= state.room {
+            if self.taken.iter().map(VecDeque::len).sum::<usize>() >= self.capacity {
                 *submission.work = Some(work);
-                state.put_back += 1;
+                self.put_back += 1;
                 return Submitted::full(accepted);
             }
-            state.at[at].insert(submission.epoch, work.0);
+            self.at[queue].insert(submission.epoch, work.0);
             let (id, mut work) = (work.0, Some(work));
-            if state.leaves == Some(id) {
+            if self.leaves == Some(id) {
                 *submission.work = work.take();
             }
-            state.taken[at].push_back((submission.epoch, work));
+            self.taken[queue].push_back((submission.epoch, work));
         }
         Submitted::all()
     }
 
-    fn reclaim(&self, ended: Ended<Work>) {
-        let mut state = self.state.lock().unwrap();
+    fn reclaim(&mut self, ended: Ended<CountedWork>) {
         if let Some(point) = ended.point {
             let queue = point.queue.ordinal();
-            state.told.push((queue, point.epoch, ended.outcome.is_ok()));
+            self.ends.push((queue, point.epoch, ended.outcome.is_ok()));
             let is_out = |id: &usize| {
-                let Some((timeline, value)) = state.promised.get(id) else { return true };
+                let Some((timeline, value)) = self.promised.get(id) else { return true };
                 timeline.query().is_ok_and(|reached| reached >= *value) || timeline.query().is_err()
             };
-            if ended.outcome.is_ok() && !state.at[queue].range(..=point.epoch).all(|(_, id)| is_out(id)) {
-                state.too_early += 1;
+            if ended.outcome.is_ok() && !self.at[queue].range(..=point.epoch).all(|(_, id)| is_out(id)) {
+                self.too_early += 1;
             }
         }
         if let Some(work) = ended.work {
-            state.returned.push(work.0);
+            self.returned.push(work.0);
         }
     }
 }
 
+/// A device that takes the work out of its submissions.
+fn taker(capacity: usize) -> (Engine<Fake<Semaphore, CountedWork>>, Arc<Mutex<TakerState>>) {
+    let state = Arc::new(Mutex::new(TakerState { capacity, ..TakerState::default() }));
+    let (submits, reclaims) = (state.clone(), state.clone());
+    let engine = Fake::new(vec![device(QUEUES, NativeWaits::Epochs)])
+        .on_submit(move |_, queue, batch| submits.lock().unwrap().submit(queue.ordinal(), batch))
+        .on_reclaim(move |_, ended| reclaims.lock().unwrap().reclaim(ended))
+        .start();
+    (engine, state)
+}
+
 struct Setup {
-    engine: Engine<Taker>,
+    engine: Engine<Fake<Semaphore, CountedWork>>,
+    state: Arc<Mutex<TakerState>>,
     live: Arc<AtomicUsize>,
     submitted: usize,
     signals: Vec<Semaphore>,
@@ -121,13 +108,13 @@ struct Setup {
 }
 
 impl Setup {
-    fn with_room(room: usize) -> Self {
-        let engine = Engine::new(Taker::with_room(room)).unwrap();
-        Self { engine, live: Arc::default(), submitted: 0, signals: Vec::new(), tickets: Vec::new() }
+    fn with_capacity(capacity: usize) -> Self {
+        let (engine, state) = taker(capacity);
+        Self { engine, state, live: Arc::default(), submitted: 0, signals: Vec::new(), tickets: Vec::new() }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.engine.backend().state.lock().unwrap()
+    fn state(&self) -> std::sync::MutexGuard<'_, TakerState> {
+        self.state.lock().unwrap()
     }
 
     /// Submits a job, which signals a timeline of its own, and others.
@@ -137,7 +124,7 @@ impl Setup {
         self.live.fetch_add(1, Ordering::SeqCst);
         self.state().promised.insert(id, (own.clone(), 1));
         let signals: Vec<_> = [(own.clone(), 1)].iter().chain(also).cloned().collect();
-        let action = Action::Queue(Work(id, self.live.clone()));
+        let action = Action::Queue(CountedWork(id, self.live.clone()));
         let placed = self.engine.submit(0, Affinity::queue(queue), waits, &signals, action).unwrap();
         self.signals.push(own);
         self.tickets.push(placed.ticket);
@@ -152,7 +139,7 @@ impl Setup {
         drop(state);
         let Some(&(epoch, _)) = ended.last() else { return 0 };
         drop(ended);
-        let completer = self.engine.backend().completer.get().unwrap();
+        let completer = self.engine.backend().completer();
         let queue = self.engine.queue(0, queue).unwrap();
         match failure {
             None => completer.complete(queue, epoch).unwrap(),
@@ -178,10 +165,11 @@ impl Setup {
     }
 }
 
-/// A batch is larger than the room, again and again. What was put back goes to the device in its order, as it was.
+/// A batch is larger than the capacity, again and again. Returned work goes to the device in its order,
+/// unchanged.
 #[test]
-fn work_that_is_put_back_in_the_middle_of_a_batch_comes_again_in_order() {
-    let mut setup = Setup::with_room(3);
+fn work_returned_in_the_middle_of_a_batch_is_submitted_again_in_order() {
+    let mut setup = Setup::with_capacity(3);
     let gate = Semaphore::new(&setup.engine, 0).unwrap();
     for _ in 0..20 {
         setup.job(0, &[(gate.clone(), 1)], &[]);
@@ -195,16 +183,17 @@ fn work_that_is_put_back_in_the_middle_of_a_batch_comes_again_in_order() {
     assert!(state.put_back > 10, "only {} were put back", state.put_back);
     assert!(state.at[0].values().copied().eq(0..20), "{:?}", state.at[0]);
     assert!(state.returned.is_empty(), "the device has had it all");
-    assert_eq!(state.told.last(), Some(&(0, 20, true)));
+    assert_eq!(state.ends.last(), Some(&(0, 20, true)));
 }
 
-/// While work that was put back waits for room it is cancelled, the engine is shut down or the device is lost. It comes back.
+/// While returned work waits for capacity, it is cancelled, the engine is shut down or the device is lost. It
+/// is reclaimed.
 #[test]
-fn work_that_was_put_back_is_given_back_however_its_wait_for_room_ends() {
+fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
     for held in [false, true] {
         for end in ["cancelled", "shut down", "lost"] {
             within(LIMIT, move || {
-                let mut setup = Setup::with_room(2);
+                let mut setup = Setup::with_capacity(2);
                 let gate = Semaphore::new(&setup.engine, 0).unwrap();
                 let waits = [(gate.clone(), 1)];
                 for _ in 0..5 {
@@ -224,7 +213,7 @@ fn work_that_was_put_back_is_given_back_however_its_wait_for_room_ends() {
                         assert_eq!(setup.engine.occupancy().operations, 2, "what the device has is its own");
                         setup.end_all();
                     }
-                    _ => setup.engine.backend().completer.get().unwrap().lose(0, gone()).unwrap(),
+                    _ => setup.engine.backend().completer().lose(0, gone()).unwrap(),
                 }
                 setup.assert_over();
                 let mut returned = setup.state().returned.clone();
@@ -238,7 +227,7 @@ fn work_that_was_put_back_is_given_back_however_its_wait_for_room_ends() {
 /// A job is refused for a reason of its own, behind others in a batch and before others. Nothing else fails.
 #[test]
 fn work_that_is_refused_and_kept_by_the_device_fails_alone() {
-    let mut setup = Setup::with_room(2);
+    let mut setup = Setup::with_capacity(2);
     let gate = Semaphore::new(&setup.engine, 0).unwrap();
     for _ in 0..6 {
         setup.job(0, &[(gate.clone(), 1)], &[]);
@@ -251,11 +240,11 @@ fn work_that_is_refused_and_kept_by_the_device_fails_alone() {
     assert_eq!(failed, [false, false, true, false, false, false]);
 }
 
-/// Of jobs that end together the last is told, as far as they end well and have left nothing. One that fails among them is told
-/// itself, and so is one whose work the device has left.
+/// Of jobs that end together only the last end is reported, as far as they succeed and have left no work. A
+/// failure among them is reported by itself, and so is one whose work the device has left.
 #[test]
-fn ends_that_leave_nothing_are_told_as_one_up_to_a_failure_or_what_is_left() {
-    let mut setup = Setup::with_room(usize::MAX);
+fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
+    let mut setup = Setup::with_capacity(usize::MAX);
     setup.state().leaves = Some(6);
     let first = setup.job(1, &[], &[]);
     let behind = [(setup.signals[first].clone(), 1)];
@@ -263,28 +252,29 @@ fn ends_that_leave_nothing_are_told_as_one_up_to_a_failure_or_what_is_left() {
         setup.job(0, if id == 1 { &behind } else { &[] }, &[]);
     }
     let [queue, other] = [0, 1].map(|queue| setup.engine.queue(0, queue).unwrap());
-    let completer = setup.engine.backend().completer.get().unwrap().clone();
+    let completer = setup.engine.backend().completer().clone();
     completer.complete(queue, 3).unwrap();
     completer.fail(queue, 4, broken("parity")).unwrap();
     completer.complete(queue, 9).unwrap();
-    assert!(setup.state().told.is_empty(), "what the first waits for has not ended");
+    assert!(setup.state().ends.is_empty(), "what the first waits for has not ended");
     completer.complete(other, 1).unwrap();
     setup.state().taken.iter_mut().for_each(VecDeque::clear);
     setup.assert_over();
-    let mut told = setup.state().told.clone();
-    told.retain(|&(queue, ..)| queue == 0);
-    assert_eq!(told, [(0, 3, true), (0, 4, false), (0, 5, true), (0, 6, true), (0, 9, true)]);
+    let mut ends = setup.state().ends.clone();
+    ends.retain(|&(queue, ..)| queue == 0);
+    assert_eq!(ends, [(0, 3, true), (0, 4, false), (0, 5, true), (0, 6, true), (0, 9, true)]);
     assert_eq!(setup.state().returned, [6]);
     assert!(setup.signals.iter().enumerate().all(|(id, own)| own.query().is_err() == (id == 4)));
 }
 
-/// A job that signals another driver's timeline is told when that has been told, and the others around it without it.
+/// The end of a job that signals another driver's timeline is reported after the delivery, and the ends around
+/// it without it.
 #[test]
-fn end_that_another_driver_is_told_of_is_told_beside_the_others() {
+fn end_with_a_delivery_is_not_merged_with_others() {
     within(LIMIT, || {
-        let other = Engine::new(Taker::with_room(0)).unwrap();
+        let (other, _) = taker(0);
         let elsewhere = Semaphore::new(&other, 0).unwrap();
-        let mut setup = Setup::with_room(usize::MAX);
+        let mut setup = Setup::with_capacity(usize::MAX);
         for id in 0..5_u64 {
             let also = [(elsewhere.clone(), id + 1)];
             setup.job(0, &[], if id == 2 { &also } else { &[] });
@@ -292,25 +282,25 @@ fn end_that_another_driver_is_told_of_is_told_beside_the_others() {
         setup.end(0, 5, None);
         eventually("the other driver is told", || elsewhere.query().unwrap() == 3);
         setup.assert_over();
-        eventually("both are told", || setup.state().told.len() == 2);
-        let mut told = setup.state().told.clone();
-        told.sort_unstable();
-        assert_eq!(told, [(0, 3, true), (0, 5, true)]);
+        eventually("both are told", || setup.state().ends.len() == 2);
+        let mut ends = setup.state().ends.clone();
+        ends.sort_unstable();
+        assert_eq!(ends, [(0, 3, true), (0, 5, true)]);
     });
 }
 
-/// Anything in any order: jobs that wait for each other and for the host, other drivers' timelines, room that comes and goes,
-/// refusals, failures, cancellation, and a loss or a shut-down. Each piece of work is somewhere once, an end is told when all
-/// signals up to there are out, and the last end of a queue that ends well is told.
+/// Anything in any order: jobs that wait for each other and for the host, other drivers' timelines, changing
+/// capacities, refusals, failures, cancellation, and a loss or a shutdown. Each work has one owner, an end is
+/// reported when all signals up to there are out, and the last successful end of a queue is reported.
 #[test]
-fn work_is_owned_once_and_ends_are_told_behind_their_signals_whatever_happens() {
+fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
     for seed in 0..150 {
         within(4 * LIMIT, move || {
             let mut dice = Seeded::new(seed);
             let mut below = move |limit: usize| dice.below(limit);
-            let other = Engine::new(Taker::with_room(0)).unwrap();
+            let (other, _) = taker(0);
             let (elsewhere, mut sent) = (Semaphore::new(&other, 0).unwrap(), 0);
-            let mut setup = Setup::with_room(4);
+            let mut setup = Setup::with_capacity(4);
             let gate = Semaphore::new(&setup.engine, 0).unwrap();
             let mut opened = 0;
             for _ in 0..60 {
@@ -332,7 +322,7 @@ fn work_is_owned_once_and_ends_are_told_behind_their_signals_whatever_happens() 
                         opened += 1;
                         gate.signal(opened).unwrap();
                     }
-                    8 => setup.state().room = 1 + below(6),
+                    8 => setup.state().capacity = 1 + below(6),
                     9 => setup.state().refuses_next = below(4) == 0,
                     10 => drop(setup.end(below(QUEUES), 1, Some(broken("parity")))),
                     _ if setup.tickets.is_empty() => {}
@@ -340,7 +330,7 @@ fn work_is_owned_once_and_ends_are_told_behind_their_signals_whatever_happens() 
                 }
             }
             match below(4) {
-                0 => setup.engine.backend().completer.get().unwrap().lose(0, gone()).unwrap(),
+                0 => setup.engine.backend().completer().lose(0, gone()).unwrap(),
                 1 => drop(setup.engine.shut_down(&SystemClock::new(), LIMIT / 500, LIMIT / 500)),
                 _ => gate.signal(opened + 1).unwrap(),
             }
@@ -352,11 +342,11 @@ fn work_is_owned_once_and_ends_are_told_behind_their_signals_whatever_happens() 
                     let at = &setup.state().at[queue];
                     at.iter().rfind(|&(_, &id)| well[id]).map(|(&epoch, _)| epoch)
                 };
-                let told =
-                    || setup.state().told.iter().filter(|told| told.0 == queue).map(|told| told.1).max();
-                // What signals another driver's timeline is told of when that has been told, which may be on another thread.
+                let ends =
+                    || setup.state().ends.iter().filter(|ends| ends.0 == queue).map(|ends| ends.1).max();
+                // Another thread may report the end of a job with a delivery.
                 eventually(&format!("seed {seed}: queue {queue} is told of {:?}", last()), || {
-                    told() >= last()
+                    ends() >= last()
                 });
             }
             let state = setup.state();

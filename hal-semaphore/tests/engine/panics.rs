@@ -2,22 +2,21 @@
 
 //! Foreign code that panics, at each place where the engine calls or drops it (rules S3, S5, S8, S10).
 //!
-//! Whatever panics, nothing else is held up: operations end once, their work comes back, no count is lost that a shutdown
-//! waits for, and no lock stays taken.
+//! Whatever panics, nothing else is delayed: operations end once, their work is reclaimed, no count is lost
+//! that a shutdown waits for, and no lock stays taken.
 
+use crate::fake::Fake;
 use crate::rig::{self, LIMIT, device, eventually, within};
-use hal_semaphore::backend::{
-    Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
-};
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::timeline::{Registration, Subscriber, TimelineValues};
 use hal_semaphore::*;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
-/// Where a timeline's driver is called.
+/// The calls of a timeline's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spot {
     Clone,
@@ -28,25 +27,25 @@ enum Spot {
     RecordStep,
     Notify,
     Deliver,
-    Watch,
-    EndOfWatch,
+    Subscribe,
+    EndOfSubscription,
 }
 
-/// What it is whose driver panics.
-struct Inner {
+/// A timeline whose driver panics.
+struct MeanTimeline {
     /// Nothing where it belongs to another driver.
     registration: Option<Registration>,
     panics_at: Arc<Mutex<Vec<Spot>>>,
     delivered: Mutex<Vec<bool>>,
     recorded: Mutex<Vec<bool>>,
     notified_by: Mutex<Vec<ThreadId>>,
-    watchers: Mutex<Vec<Subscriber>>,
-    /// Where it is to panic once it is watched; then it has been reached already.
-    panics_when_watched: Mutex<Option<Spot>>,
+    subscribers: Mutex<Vec<Subscriber>>,
+    /// The call that panics once somebody subscribes; the value has been reached by then.
+    panics_when_subscribed: Mutex<Option<Spot>>,
 }
 
 /// A handle on a timeline whose driver panics.
-struct Mean(Arc<Inner>);
+struct Mean(Arc<MeanTimeline>);
 
 /// Panics once if it is to. Not on a thread that panics already, which would end the process.
 fn come(panics_at: &Mutex<Vec<Spot>>, spot: Spot) {
@@ -74,16 +73,16 @@ impl Drop for Mean {
     }
 }
 
-struct Watch(Arc<Mutex<Vec<Spot>>>);
+struct FakeSubscription(Arc<Mutex<Vec<Spot>>>);
 
-impl Drop for Watch {
+impl Drop for FakeSubscription {
     fn drop(&mut self) {
-        come(&self.0, Spot::EndOfWatch);
+        come(&self.0, Spot::EndOfSubscription);
     }
 }
 
 impl Timeline for Mean {
-    type Subscription = Watch;
+    type Subscription = FakeSubscription;
 
     fn registration(&self) -> Option<&Registration> {
         self.0.registration.as_ref()
@@ -128,89 +127,63 @@ impl Timeline for Mean {
         self.0.delivered.lock().unwrap().push(state.is_ok());
     }
 
-    fn subscribe(&self, _value: u64, watcher: Subscriber) -> Watch {
-        come(&self.0.panics_at, Spot::Watch);
-        if let Some(spot) = self.0.panics_when_watched.lock().unwrap().take() {
-            watcher.notify(Ok(1));
+    fn subscribe(&self, _value: u64, subscriber: Subscriber) -> FakeSubscription {
+        come(&self.0.panics_at, Spot::Subscribe);
+        if let Some(spot) = self.0.panics_when_subscribed.lock().unwrap().take() {
+            subscriber.notify(Ok(1));
             self.0.panics_at.lock().unwrap().push(spot);
         }
-        self.0.watchers.lock().unwrap().push(watcher);
-        Watch(self.0.panics_at.clone())
+        self.0.subscribers.lock().unwrap().push(subscriber);
+        FakeSubscription(self.0.panics_at.clone())
     }
 }
 
-/// Work that panics when the backend is asked about it, or when it is dropped.
-struct Work {
+/// Work that panics when `calls_back` sees it, or when it is dropped.
+struct PanickingWork {
     id: u64,
     asked: bool,
     dropped: bool,
 }
 
-impl Drop for Work {
+impl Drop for PanickingWork {
     fn drop(&mut self) {
         assert!(!self.dropped || std::thread::panicking(), "work panics when it is dropped");
     }
 }
 
-/// A device whose work ends when the test says so; its host ends everything at once.
-#[derive(Default)]
-struct Bare {
-    completer: OnceLock<Completer>,
-    reclaimed: Mutex<Vec<u64>>,
-    reclaimed_by: Mutex<Vec<ThreadId>>,
-}
-
-impl Backend for Bare {
-    type Timeline = Mean;
-    type Work = Work;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, _work: Work) {
-        task.finish(Ok(()));
-    }
-
-    fn calls_back(&self, work: &Work) -> bool {
-        assert!(!work.asked, "the backend panics when it is asked about work");
-        false
-    }
-
-    fn reclaim(&self, ended: Ended<Work>) {
-        if let Some(work) = ended.work {
-            self.reclaimed_by.lock().unwrap().push(thread::current().id());
-            self.reclaimed.lock().unwrap().push(work.id);
-        }
-    }
-}
+/// The work that was reclaimed, and on which thread.
+type Reclaimed = Arc<Mutex<Vec<(u64, ThreadId)>>>;
 
 #[derive(Clone)]
-struct Setup(Engine<Bare>);
+struct PanicSetup(Engine<Fake<Mean, PanickingWork>>, Reclaimed);
 
-impl Setup {
+impl PanicSetup {
     fn new() -> Self {
-        Self(Engine::new(Bare::default()).unwrap())
+        let reclaimed = Reclaimed::default();
+        let into = reclaimed.clone();
+        let engine = Fake::new(vec![device(1, NativeWaits::None)])
+            .calls_back(|work: &PanickingWork| {
+                assert!(!work.asked, "the backend panics when it is asked about work");
+                false
+            })
+            .on_reclaim(move |_, ended| {
+                if let Some(work) = ended.work {
+                    into.lock().unwrap().push((work.id, thread::current().id()));
+                }
+            })
+            .start();
+        Self(engine, reclaimed)
     }
 
     fn timeline(&self, registration: Option<Registration>) -> Mean {
-        Mean(Arc::new(Inner {
+        Mean(Arc::new(MeanTimeline {
             registration,
             panics_at: Arc::default(),
             delivered: Mutex::default(),
             recorded: Mutex::default(),
             notified_by: Mutex::default(),
-            watchers: Mutex::default(),
-            panics_when_watched: Mutex::default(),
+            subscribers: Mutex::default(),
+            panics_when_subscribed: Mutex::default(),
         }))
     }
 
@@ -222,7 +195,7 @@ impl Setup {
         self.timeline(None)
     }
 
-    fn submit(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], action: Action<Work>) {
+    fn submit(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], action: Action<PanickingWork>) {
         let owned = |points: &[(&Mean, u64)]| -> Vec<_> {
             points.iter().map(|(timeline, value)| (Mean(timeline.0.clone()), *value)).collect()
         };
@@ -230,13 +203,12 @@ impl Setup {
     }
 
     fn job(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], id: u64) {
-        self.submit(waits, signals, Action::Queue(Work { id, asked: false, dropped: false }));
+        self.submit(waits, signals, Action::Queue(PanickingWork { id, asked: false, dropped: false }));
     }
 
     /// Reports everything up to an epoch, on a thread of the device.
     fn report(&self, epoch: u64) {
-        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer.get().unwrap());
-        completer.complete(queue, epoch).unwrap();
+        self.0.backend().complete(self.0.queue(0, 0).unwrap(), epoch);
     }
 
     /// Fails the test unless everything has ended and nothing is counted that has.
@@ -249,7 +221,7 @@ impl Setup {
     }
 
     fn reclaimed(&self) -> Vec<u64> {
-        let mut reclaimed = self.0.backend().reclaimed.lock().unwrap().clone();
+        let mut reclaimed: Vec<u64> = self.1.lock().unwrap().iter().map(|&(id, _)| id).collect();
         reclaimed.sort_unstable();
         reclaimed
     }
@@ -263,13 +235,13 @@ fn has_ended(timeline: &Mean) -> bool {
     timeline.value() > 0 || timeline.failure().is_some()
 }
 
-/// A timeline's driver panics when the timeline is shown a step, its waiters are looked for or told, or its handle goes, on
-/// a thread that completes a job. The timeline is where it should be, or fails; what comes after it goes on (S3, S5, S10).
+/// A timeline's driver panics in `show`, `record_step`, `notify` or when its handle is dropped, on a thread
+/// that completes a job. The timeline has its value, or fails; later work continues (S3, S5, S10).
 #[test]
-fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
+fn timeline_that_panics_while_a_job_ends_delays_nothing() {
     for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [before, bad, behind, next] = std::array::from_fn(|_| setup.own());
             setup.job(&[], &[(&before, 1), (&bad, 1), (&behind, 1)], 1);
             setup.job(&[(&behind, 1)], &[(&next, 1)], 2);
@@ -287,7 +259,7 @@ fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
                 assert_eq!(*bad.0.recorded.lock().unwrap(), [false], "it is told that it has failed");
             }
             if spot == Spot::RecordStep {
-                // Whether it has waiters is unknown: they are woken, in case.
+                // Whether it has waiters is unknown: they are notified, in case.
                 eventually("its waiters are told", || bad.0.notified_by.lock().unwrap().len() == 1);
             }
             eventually("both have come back", || setup.reclaimed() == [1, 2]);
@@ -297,11 +269,12 @@ fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
     }
 }
 
-/// A handle panics as it goes because a later value of its timeline says more. The later one is told (S5, S10).
+/// A handle panics when it is dropped because a later value of its timeline is enough. The later value is
+/// recorded (S5, S10).
 #[test]
-fn handle_that_panics_beside_a_later_value_holds_nothing_up() {
+fn handle_that_panics_beside_a_later_value_delays_nothing() {
     within(LIMIT, || {
-        let setup = Setup::new();
+        let setup = PanicSetup::new();
         let [bad, behind] = std::array::from_fn(|_| setup.own());
         for value in 1..=3 {
             setup.job(&[], &[(&bad, value)], value);
@@ -317,31 +290,11 @@ fn handle_that_panics_beside_a_later_value_holds_nothing_up() {
     });
 }
 
-/// A device whose driver panics when it is asked what has ended.
-struct Unaskable;
-
-impl Backend for Unaskable {
-    type Timeline = Semaphore;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
-    }
-
-    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        panic!("the driver panics when it is asked");
-    }
-}
-
-/// What such a device had done is unknown: it is lost with all that it had (S3, S10).
+/// The state of a device whose driver panics in `poll` is unknown: it is lost with its work (S3, S10).
 #[test]
-fn device_that_panics_when_it_is_asked_is_lost() {
-    let engine = Engine::new(Unaskable).unwrap();
+fn device_that_panics_in_poll_is_lost() {
+    let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
+    let engine = Fake::new(vec![polled]).on_poll(|_, _| panic!("the driver panics when it is asked")).start();
     let x = Semaphore::new(&engine, 0).unwrap();
     engine.poll();
     assert!(engine.lost(0).is_none(), "a device that has nothing is not asked");
@@ -352,12 +305,12 @@ fn device_that_panics_when_it_is_asked_is_lost() {
     assert_eq!(engine.stats().panics, 1);
 }
 
-/// The same inside `submit`, where what may call the program back is left to another thread (S8, S10).
+/// The same inside `submit`, where calls of the program are left to another thread (S8, S10).
 #[test]
-fn timeline_that_panics_inside_submit_holds_nothing_up() {
+fn timeline_that_panics_inside_submit_delays_nothing() {
     for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [bad, behind] = std::array::from_fn(|_| setup.own());
             let signals = [(Mean(bad.0.clone()), 1), (Mean(behind.0.clone()), 1)];
             arm(&bad, &[spot]);
@@ -378,7 +331,7 @@ fn timeline_that_panics_inside_submit_holds_nothing_up() {
 /// A failure is shown to a timeline whose driver panics. It has failed all the same, with that failure (S3).
 #[test]
 fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
-    let setup = Setup::new();
+    let setup = PanicSetup::new();
     let [x, bad, behind] = std::array::from_fn(|_| setup.own());
     let cause = rig::broken("given up");
     setup.job(&[(&x, 1)], &[(&bad, 1), (&behind, 1)], 1);
@@ -390,12 +343,12 @@ fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
     setup.finish("a failure");
 }
 
-/// Another driver panics when it is told of a signal, or when it is watched no more; two of them at once, too (S9, S10).
+/// Another driver panics in `deliver`, or when its subscription is dropped; two of them at once, too (S9, S10).
 #[test]
-fn other_driver_that_panics_holds_nothing_up() {
-    for spot in [Spot::Identity, Spot::Deliver, Spot::Drop, Spot::EndOfWatch] {
+fn other_driver_that_panics_delays_nothing() {
+    for spot in [Spot::Identity, Spot::Deliver, Spot::Drop, Spot::EndOfSubscription] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let (bad, other_bad, good, x, next) =
                 (setup.other(), setup.other(), setup.other(), setup.own(), setup.own());
             setup.job(&[(&bad, 1), (&other_bad, 1)], &[(&x, 1)], 1);
@@ -403,8 +356,8 @@ fn other_driver_that_panics_holds_nothing_up() {
             arm(&bad, &[spot]);
             arm(&other_bad, &[spot]);
             for timeline in [&bad, &other_bad] {
-                let watchers = std::mem::take(&mut *timeline.0.watchers.lock().unwrap());
-                watchers.into_iter().for_each(|watcher| watcher.notify(Ok(1)));
+                let subscribers = std::mem::take(&mut *timeline.0.subscribers.lock().unwrap());
+                subscribers.into_iter().for_each(|subscriber| subscriber.notify(Ok(1)));
             }
             setup.report(1);
             setup.report(2);
@@ -417,15 +370,15 @@ fn other_driver_that_panics_holds_nothing_up() {
     }
 }
 
-/// Another driver's timeline is reached while it is being watched, and its driver panics when the handle goes by which it
-/// was watched, or the watch that is not needed any more. The submission has nothing to do with that (S9, S10).
+/// Another driver's timeline is reached during `subscribe`, and its driver panics when the handle is dropped,
+/// or the subscription that is no longer needed. The submission is not affected (S9, S10).
 #[test]
-fn other_driver_that_panics_behind_its_watch_holds_nothing_up() {
-    for spot in [Spot::Drop, Spot::EndOfWatch] {
+fn other_driver_that_panics_after_its_subscription_delays_nothing() {
+    for spot in [Spot::Drop, Spot::EndOfSubscription] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let (bad, x) = (setup.other(), setup.own());
-            *bad.0.panics_when_watched.lock().unwrap() = Some(spot);
+            *bad.0.panics_when_subscribed.lock().unwrap() = Some(spot);
             let (waits, signals) = ([(Mean(bad.0.clone()), 1)], [(Mean(x.0.clone()), 1)]);
             let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
             assert!(catch_unwind(AssertUnwindSafe(submit)).is_ok(), "{spot:?}");
@@ -436,13 +389,13 @@ fn other_driver_that_panics_behind_its_watch_holds_nothing_up() {
     }
 }
 
-/// A timeline's driver panics inside `submit`, when a handle is made or its failure is asked for. Either the submission has
-/// not happened, or the operation fails. The next one has nothing to do with what it waited for (S1, S10).
+/// A timeline's driver panics inside `submit`, in `clone` or in `failed_before`. Either the submission has not
+/// happened, or the operation fails. Its waits do not affect the next one (S1, S10).
 #[test]
 fn submission_whose_timeline_panics_leaves_nothing_behind() {
     for (spot, foreign) in [(Spot::Clone, false), (Spot::Clone, true), (Spot::FailedBefore, false)] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [a, b, x, y] = std::array::from_fn(|_| setup.own());
             let bad = if foreign { setup.other() } else { setup.own() };
             let waits = [(Mean(a.0.clone()), 1), (Mean(bad.0.clone()), 1)];
@@ -470,7 +423,7 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
     }
 }
 
-/// A program's list of timelines and values, which panics when it is looked at once more than it was told.
+/// A program's list of timelines and values, which panics at one read more than it was told.
 struct Brittle<'a, T> {
     values: &'a [(T, u64)],
     looks: &'a Cell<usize>,
@@ -488,7 +441,7 @@ impl<T: Timeline> TimelineValues<T> for Brittle<'_, T> {
     }
 }
 
-/// Submits a barrier whose lists panic at the look behind so many. Whether it was accepted.
+/// Submits a barrier whose lists panic after this many reads. Returns whether it was accepted.
 fn submits<B: Backend>(
     engine: &Engine<B>,
     affinity: Affinity,
@@ -502,13 +455,13 @@ fn submits<B: Backend>(
     catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
 }
 
-/// A program's lists panic, at each look that a submission takes at them. Until the submission succeeds nothing of it is left:
-/// what was waited for moves on, and what was to be signalled is neither signalled nor failed (S1, S5, S10).
+/// A program's lists panic, at each read of a submission. Until the submission succeeds nothing of it is left:
+/// its waits are gone, and its signals are neither made nor failed (S1, S5, S10).
 #[test]
-fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
+fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
     within(LIMIT, || {
         for elsewhere in [false, true] {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [a, b, x, y] = std::array::from_fn(|_| setup.own());
             let bad = if elsewhere { setup.other() } else { setup.own() };
             let signals = [&x, &y].map(|timeline| (Mean(timeline.0.clone()), 1));
@@ -523,7 +476,7 @@ fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
                 assert_eq!(left, (0, 0), "{refused} looks");
                 let handles = [Arc::strong_count(&bad.0), Arc::strong_count(&bad.0.panics_at)];
                 assert_eq!(handles, [1, 1], "{refused} looks: the engine has, or watches, the timeline");
-                // What the engine has kept of a timeline that is gone is taken for the next, if nothing waits for it any more.
+                // The state of a dropped timeline is reused for the next, if nothing waits for it any more.
                 passing = setup.own();
                 refused += 1;
             }
@@ -532,8 +485,8 @@ fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
                 match timeline.registration() {
                     Some(registration) => registration.signal(1).unwrap(),
                     None => {
-                        let watchers = std::mem::take(&mut *timeline.0.watchers.lock().unwrap());
-                        watchers.into_iter().for_each(|watcher| watcher.notify(Ok(1)));
+                        let subscribers = std::mem::take(&mut *timeline.0.subscribers.lock().unwrap());
+                        subscribers.into_iter().for_each(|subscriber| subscriber.notify(Ok(1)));
                     }
                 }
             }
@@ -544,7 +497,7 @@ fn submission_whose_lists_panic_at_any_look_leaves_nothing_behind() {
     });
 }
 
-/// The same where a wait was to be left to the device: the event that it would have waited for is not held.
+/// The same where the device would wait: the event of that wait is not retained.
 #[test]
 fn submission_whose_lists_panic_holds_no_event() {
     let rig = rig::Rig::new(2, NativeWaits::Events);
@@ -565,7 +518,7 @@ fn submission_whose_lists_panic_holds_no_event() {
 /// A program's own step panics where it is shown. Nothing has happened, and the timeline can be moved (S1).
 #[test]
 fn host_step_that_panics_has_not_happened() {
-    let setup = Setup::new();
+    let setup = PanicSetup::new();
     let x = setup.own();
     let registration = x.registration().unwrap();
     let signals = || registration.signal_and(1, || panic!("the program panics"));
@@ -578,15 +531,15 @@ fn host_step_that_panics_has_not_happened() {
     setup.finish("a step");
 }
 
-/// The backend panics when it is asked whether reclaiming may call the program back, and the work when it is dropped (S5).
+/// The backend panics in `calls_back`, and the work when it is dropped (S5).
 #[test]
-fn work_that_panics_holds_nothing_up() {
+fn work_that_panics_delays_nothing() {
     for (asked, dropped) in [(true, false), (false, true)] {
         within(LIMIT, move || {
-            let setup = Setup::new();
+            let setup = PanicSetup::new();
             let [never, x, y] = std::array::from_fn(|_| setup.own());
             never.registration().unwrap().fail(&rig::broken("given up"));
-            setup.submit(&[(&never, 1)], &[(&x, 1)], Action::Queue(Work { id: 1, asked, dropped }));
+            setup.submit(&[(&never, 1)], &[(&x, 1)], Action::Queue(PanickingWork { id: 1, asked, dropped }));
             setup.job(&[(&never, 1)], &[(&y, 1)], 2);
             for timeline in [&x, &y] {
                 eventually("it has failed", || timeline.failure().is_some());
@@ -597,29 +550,30 @@ fn work_that_panics_holds_nothing_up() {
     }
 }
 
-/// A driver and a backend panic when they are asked whether they may call the program back. They may, for all that is known, so
-/// they are not told on the thread that submits, which may hold a lock of the program's (S8).
+/// A driver panics in `record_step` and a backend in `calls_back`. For all that is known they may call the
+/// program, so they are not notified on the submitting thread, which may hold a lock of the program's (S8).
 #[test]
-fn timeline_that_panics_when_asked_whether_it_calls_back_is_told_on_another_thread() {
+fn timeline_that_panics_in_record_step_is_notified_on_another_thread() {
     within(LIMIT, || {
-        let setup = Setup::new();
+        let setup = PanicSetup::new();
         let [never, x] = std::array::from_fn(|_| setup.own());
         arm(&x, &[Spot::RecordStep]);
         setup.submit(&[], &[(&x, 1)], Action::Barrier);
         never.registration().unwrap().fail(&rig::broken("given up"));
-        let work = Work { id: 1, asked: true, dropped: false };
+        let work = PanickingWork { id: 1, asked: true, dropped: false };
         setup.submit(&[(&never, 1)], &[], Action::Queue(work));
-        let (notified, reclaimed) = (&x.0.notified_by, &setup.0.backend().reclaimed_by);
-        for threads in [notified, reclaimed] {
-            eventually("it is told", || !threads.lock().unwrap().is_empty());
-            assert_ne!(threads.lock().unwrap()[0], thread::current().id());
+        let notified_by = || x.0.notified_by.lock().unwrap().first().copied();
+        let reclaimed_by = || setup.1.lock().unwrap().first().map(|&(_, thread)| thread);
+        eventually("it is notified and reclaimed", || notified_by().is_some() && reclaimed_by().is_some());
+        for thread in [notified_by(), reclaimed_by()] {
+            assert_ne!(thread, Some(thread::current().id()));
         }
     });
 }
 
-/// A callback's captured state panics when it goes, called or not (S8).
+/// A callback's captured state panics when it is dropped, called or not (S8).
 #[test]
-fn callback_that_panics_when_it_is_dropped_holds_nothing_up() {
+fn callback_that_panics_when_dropped_delays_nothing() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -627,7 +581,7 @@ fn callback_that_panics_when_it_is_dropped_holds_nothing_up() {
         }
     }
     within(LIMIT, || {
-        let setup = Setup::new();
+        let setup = PanicSetup::new();
         let [x, y] = std::array::from_fn(|_| setup.own());
         let called = Arc::new(AtomicU64::new(0));
         let subscribe = |value| {

@@ -5,8 +5,8 @@
 use crate::rig::Rig;
 use hal_semaphore::backend::NativeWaits;
 
-/// The host brings a timeline past some of the signals that jobs will make, and then past all of them. What is still to come
-/// is known and covers waits; what is reached is promised no more.
+/// The host brings a timeline past some of the signals that jobs will make, and then past all of them. The
+/// others stay promised and satisfy waits; reached ones are promised no more.
 #[test]
 fn signals_that_are_reached_are_promised_no_more_and_the_others_are() {
     let rig = Rig::new(1, NativeWaits::None);

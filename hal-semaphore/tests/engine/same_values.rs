@@ -20,7 +20,7 @@ fn hand_over(jobs: u64) -> Duration {
     took
 }
 
-/// Eight times the work takes about eight times as long: no submission looks at what is pending (S7).
+/// Eight times the work takes about eight times as long: no submission scans what is pending (S7).
 #[test]
 fn submissions_that_signal_one_value_cost_no_more_when_many_are_pending() {
     let best = |jobs| (0..3).map(|_| hand_over(jobs)).min().unwrap();

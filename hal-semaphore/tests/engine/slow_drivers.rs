@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Foreign code that takes its time while a thread that submits is inside it: others that come to the queue do not leave
-//! their work to that thread (rule S13).
+//! Slow foreign code inside a submission: other threads that come to the queue do not leave their work to the
+//! submitting thread (rule S13).
 
+use crate::fake::Fake;
 use crate::rig::{LIMIT, device, eventually, within};
-use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, HostTask, NativeWaits, Submitted};
+use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// What takes its time.
+/// The slow call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slow {
+enum SlowCall {
     Run,
     Early,
-    Watch,
-    Unwatch,
+    Subscribe,
+    Unsubscribe,
 }
 
-/// A place where a thread stays until the test lets it go on.
-struct Gate {
-    at: Slow,
+/// A place where a thread stays until the test lets it continue.
+struct SlowGate {
+    at: SlowCall,
     begun: AtomicBool,
     open: AtomicBool,
 }
 
-impl Gate {
-    fn come(&self, at: Slow) {
+impl SlowGate {
+    fn come(&self, at: SlowCall) {
         if at == self.at {
             self.begun.store(true, Ordering::SeqCst);
             while !self.open.load(Ordering::SeqCst) {
@@ -39,138 +40,109 @@ impl Gate {
 
 /// A timeline of another driver, which never moves.
 struct Far {
-    gate: Arc<Gate>,
-    watcher: Mutex<Option<Subscriber>>,
+    gate: Arc<SlowGate>,
+    subscriber: Mutex<Option<Subscriber>>,
 }
 
 #[derive(Clone)]
-enum Either {
+enum OwnOrFar {
     Own(Semaphore),
     Far(Arc<Far>),
 }
 
-/// Ends a watch.
-struct Watch(Arc<Gate>);
+/// A subscription.
+struct FakeSubscription(Arc<SlowGate>);
 
-impl Drop for Watch {
+impl Drop for FakeSubscription {
     fn drop(&mut self) {
-        self.0.come(Slow::Unwatch);
+        self.0.come(SlowCall::Unsubscribe);
     }
 }
 
-impl Timeline for Either {
-    type Subscription = Watch;
+impl Timeline for OwnOrFar {
+    type Subscription = FakeSubscription;
 
     fn registration(&self) -> Option<&Registration> {
-        if let Either::Own(own) = self { own.registration() } else { None }
+        if let OwnOrFar::Own(own) = self { own.registration() } else { None }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Either::Own(own) => own.identity(),
-            Either::Far(far) => Arc::as_ptr(far).addr(),
+            OwnOrFar::Own(own) => own.identity(),
+            OwnOrFar::Far(far) => Arc::as_ptr(far).addr(),
         }
     }
 
     fn value(&self) -> u64 {
-        if let Either::Own(own) = self { own.value() } else { 0 }
+        if let OwnOrFar::Own(own) = self { own.value() } else { 0 }
     }
 
     fn failure(&self) -> Option<Failure> {
-        if let Either::Own(own) = self { own.failure() } else { None }
+        if let OwnOrFar::Own(own) = self { own.failure() } else { None }
     }
 
     fn deliver(&self, _state: Result<u64, &Failure>) {
         panic!("no operation of these tests signals another driver's timeline");
     }
 
-    fn subscribe(&self, _value: u64, watcher: Subscriber) -> Watch {
-        let Either::Far(far) = self else { panic!("this timeline is the engine's own") };
-        far.gate.come(Slow::Watch);
-        *far.watcher.lock().unwrap() = Some(watcher);
-        Watch(far.gate.clone())
-    }
-}
-
-/// A device whose work ends when the test says so.
-struct Driver {
-    gate: Arc<Gate>,
-    completer: OnceLock<Completer>,
-    taken: AtomicU64,
-}
-
-impl Backend for Driver {
-    type Timeline = Either;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let last = batch.iter().last().map_or(0, |piece| piece.epoch);
-        self.taken.store(last, Ordering::SeqCst);
-        Submitted::all()
-    }
-
-    fn run(&self, task: HostTask, (): ()) {
-        self.gate.come(Slow::Run);
-        task.finish(Ok(()));
-    }
-
-    fn try_early(&self, (): &mut ()) -> Result<bool, Failure> {
-        self.gate.come(Slow::Early);
-        Ok(false)
+    fn subscribe(&self, _value: u64, subscriber: Subscriber) -> FakeSubscription {
+        let OwnOrFar::Far(far) = self else { panic!("this timeline is the engine's own") };
+        far.gate.come(SlowCall::Subscribe);
+        *far.subscriber.lock().unwrap() = Some(subscriber);
+        FakeSubscription(far.gate.clone())
     }
 }
 
 /// Jobs that wait in the queue: more than go to the device at one go.
-const HELD: u64 = 100;
+const BLOCKED: u64 = 100;
 
-/// A thread is inside code of a driver that takes its time. Another one submits a job to the same queue, which sets others free
+/// A thread is inside slow code of a driver. Another one submits a job to the same queue, which releases others
 /// there: all go to the device, and do not wait for the first thread (S13).
-fn submit_beside(slow: Slow) {
-    let gate = Arc::new(Gate { at: slow, begun: AtomicBool::new(false), open: AtomicBool::new(false) });
-    let driver = Driver { gate: gate.clone(), completer: OnceLock::new(), taken: AtomicU64::new(0) };
-    let engine = Engine::new(driver).unwrap();
-    let [x, y] = std::array::from_fn(|_| Either::Own(Semaphore::new(&engine, 0).unwrap()));
-    let far = Either::Far(Arc::new(Far { gate: gate.clone(), watcher: Mutex::default() }));
-    let submit = |waits: &[(Either, u64)], signals: &[(Either, u64)], action| {
+fn submit_beside(slow: SlowCall) {
+    let gate = Arc::new(SlowGate { at: slow, begun: AtomicBool::new(false), open: AtomicBool::new(false) });
+    let (in_run, in_early) = (gate.clone(), gate.clone());
+    let engine = Fake::new(vec![device(1, NativeWaits::None)])
+        .on_run(move |_, task, ()| {
+            in_run.come(SlowCall::Run);
+            task.finish(Ok(()));
+        })
+        .on_early(move |()| {
+            in_early.come(SlowCall::Early);
+            Ok(false)
+        })
+        .start();
+    let [x, y] = std::array::from_fn(|_| OwnOrFar::Own(Semaphore::new(&engine, 0).unwrap()));
+    let far = OwnOrFar::Far(Arc::new(Far { gate: gate.clone(), subscriber: Mutex::default() }));
+    let submit = |waits: &[(OwnOrFar, u64)], signals: &[(OwnOrFar, u64)], action| {
         engine.submit(0, Affinity::ANY, waits, signals, action).unwrap().ticket
     };
     submit(&[], &[(y.clone(), 1)], Action::Queue(()));
-    for _ in 0..HELD {
+    for _ in 0..BLOCKED {
         submit(&[(x.clone(), 1)], &[], Action::Queue(()));
     }
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let ticket = match slow {
-                Slow::Run => submit(&[], &[], Action::Host(())),
-                Slow::Early => submit(&[(y, 1)], &[], Action::Early(())),
-                Slow::Watch | Slow::Unwatch => submit(&[(far, 1)], &[], Action::Barrier),
+                SlowCall::Run => submit(&[], &[], Action::Host(())),
+                SlowCall::Early => submit(&[(y, 1)], &[], Action::Early(())),
+                SlowCall::Subscribe | SlowCall::Unsubscribe => submit(&[(far, 1)], &[], Action::Barrier),
             };
-            if slow == Slow::Unwatch {
+            if slow == SlowCall::Unsubscribe {
                 assert_eq!(engine.cancel(ticket), Cancel::Cancelled);
             }
         });
         eventually("the driver takes its time", || gate.begun.load(Ordering::SeqCst));
         submit(&[], &[(x, 1)], Action::Queue(()));
-        let taken = engine.backend().taken.load(Ordering::SeqCst);
+        let taken = engine.backend().accepted.lock().unwrap().last().map_or(0, |&(_, epoch)| epoch);
         gate.open.store(true, Ordering::SeqCst);
-        assert_eq!(taken, HELD + 2, "the device has so many jobs beside a slow {slow:?}");
+        assert_eq!(taken, BLOCKED + 2, "the device has so many jobs beside a slow {slow:?}");
     });
-    let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().completer.get().unwrap());
-    completer.complete(queue, HELD + 2).unwrap();
+    engine.backend().complete(engine.queue(0, 0).unwrap(), BLOCKED + 2);
 }
 
 #[test]
 fn submission_beside_a_slow_driver_does_not_wait_for_it() {
-    for slow in [Slow::Run, Slow::Early, Slow::Watch, Slow::Unwatch] {
+    for slow in [SlowCall::Run, SlowCall::Early, SlowCall::Subscribe, SlowCall::Unsubscribe] {
         within(2 * LIMIT, move || submit_beside(slow));
     }
 }

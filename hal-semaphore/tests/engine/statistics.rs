@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the engine says that it did: each count, by one piece of work of its kind.
+//! The engine's counts, each by one operation of its kind.
 
 use crate::rig::{self, Devices, Job, broken, device};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::{Action, Occupancy, Stats};
 
 #[test]
-fn everything_under_way_is_counted() {
+fn unfinished_objects_are_counted() {
     let rig = Devices::new(vec![device(2, NativeWaits::Events)]).start();
     let [x, gate] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);

@@ -1,53 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Threads that wait on the host: what they ask, and what they let go when they have waited (rules S8, S9, S13).
+//! Threads that wait on the host: the devices that they poll, and the subscriptions that they drop (rules S8,
+//! S9, S13).
 
+use crate::fake::Fake;
 use crate::rig::{LIMIT, device, within};
-use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// A timeline of some other driver, which does something when it is not watched any more.
+/// A timeline of some other driver, which runs a closure when its subscription is dropped.
 #[derive(Default)]
-struct Other {
-    when_unwatched: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+struct OtherTimeline {
+    when_unsubscribed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 #[derive(Clone)]
-enum Either {
+enum OwnOrOther {
     Own(Arc<Registration>),
-    Other(Arc<Other>),
+    OtherTimeline(Arc<OtherTimeline>),
 }
 
-/// Ends a watch.
-struct Watch(Arc<Other>);
+/// A subscription.
+struct FakeSubscription(Arc<OtherTimeline>);
 
-impl Drop for Watch {
+impl Drop for FakeSubscription {
     fn drop(&mut self) {
-        let hook = self.0.when_unwatched.lock().unwrap().take();
+        let hook = self.0.when_unsubscribed.lock().unwrap().take();
         if let Some(hook) = hook {
             hook();
         }
     }
 }
 
-impl Timeline for Either {
-    type Subscription = Watch;
+impl Timeline for OwnOrOther {
+    type Subscription = FakeSubscription;
 
     fn registration(&self) -> Option<&Registration> {
         match self {
-            Either::Own(own) => Some(own),
-            Either::Other(_) => None,
+            OwnOrOther::Own(own) => Some(own),
+            OwnOrOther::OtherTimeline(_) => None,
         }
     }
 
     fn identity(&self) -> usize {
         match self {
-            Either::Own(own) => Arc::as_ptr(own).addr(),
-            Either::Other(other) => Arc::as_ptr(other).addr(),
+            OwnOrOther::Own(own) => Arc::as_ptr(own).addr(),
+            OwnOrOther::OtherTimeline(other) => Arc::as_ptr(other).addr(),
         }
     }
 
@@ -63,43 +65,16 @@ impl Timeline for Either {
         panic!("no operation signals it");
     }
 
-    fn subscribe(&self, _value: u64, _watcher: Subscriber) -> Watch {
-        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
-        Watch(other.clone())
+    fn subscribe(&self, _value: u64, _subscriber: Subscriber) -> FakeSubscription {
+        let OwnOrOther::OtherTimeline(other) = self else { panic!("this timeline is the engine's own") };
+        FakeSubscription(other.clone())
     }
 }
 
-/// A device whose descriptor nothing watches. Its work has ended when it is asked.
-#[derive(Default)]
-struct Unwatched {
-    submitted: Mutex<Vec<(QueueId, u64)>>,
-    completer: OnceLock<Completer>,
-}
-
-impl Backend for Unwatched {
-    type Timeline = Either;
-    type Work = ();
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) }]
-    }
-
-    fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        self.submitted.lock().unwrap().extend(batch.iter().map(|piece| (queue, piece.epoch)));
-        Submitted::all()
-    }
-
-    fn poll(&self, _device: usize) {
-        let ended = std::mem::take(&mut *self.submitted.lock().unwrap());
-        for (queue, epoch) in ended {
-            self.completer.get().unwrap().complete(queue, epoch).unwrap();
-        }
-    }
+/// A device whose descriptor nobody polls. Its work has ended when it is polled.
+fn unpolled() -> Engine<Fake<OwnOrOther, ()>> {
+    let spec = DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) };
+    Fake::new(vec![spec]).start()
 }
 
 /// A clock that moves only in sleeps, to their end.
@@ -117,32 +92,33 @@ impl Clock for Moving {
 }
 
 /// Waits in vain for a timeline of another driver, which does `when_unwatched` when that is over.
-fn wait_in_vain(engine: &Engine<Unwatched>, when_unwatched: impl FnOnce() + Send + 'static) {
-    let other = Other { when_unwatched: Mutex::new(Some(Box::new(when_unwatched))) };
-    let points = [(Either::Other(Arc::new(other)), 1)];
+fn wait_in_vain(engine: &Engine<Fake<OwnOrOther, ()>>, when_unsubscribed: impl FnOnce() + Send + 'static) {
+    let other = OtherTimeline { when_unsubscribed: Mutex::new(Some(Box::new(when_unsubscribed))) };
+    let points = [(OwnOrOther::OtherTimeline(Arc::new(other)), 1)];
     let waited = engine.wait(WaitMode::All, &points, &Moving::default(), Some(Duration::from_secs(1)));
     assert!(matches!(waited, Err(WaitError::DeadlineExceeded)), "{waited:?}");
-    let Either::Other(other) = &points[0].0 else { unreachable!("it was made above") };
-    assert!(other.when_unwatched.lock().unwrap().is_none(), "it is still watched");
+    let OwnOrOther::OtherTimeline(other) = &points[0].0 else { unreachable!("it was made above") };
+    assert!(other.when_unsubscribed.lock().unwrap().is_none(), "it is still watched");
 }
 
-/// A program looks whether something has ended, without any time to wait. A device that no thread watches is asked, or it would
+/// A program waits without any time. The engine polls a device that nobody else polls, or its completion would
 /// never be seen (S13).
 #[test]
-fn wait_without_time_asks_a_device_whose_descriptor_is_not_watched() {
-    let engine = Engine::new(Unwatched::default()).unwrap();
-    let points = [(Either::Own(Arc::new(engine.register(0))), 1)];
+fn wait_without_time_polls_a_device_whose_descriptor_nobody_polls() {
+    let engine = unpolled();
+    let points = [(OwnOrOther::Own(Arc::new(engine.register(0))), 1)];
     engine.submit(0, Affinity::ANY, &[], &points, Action::Queue(())).unwrap();
     let (clock, until) = (Moving::default(), Some(Duration::ZERO));
     assert_eq!(engine.wait(WaitMode::All, &points, &clock, until).unwrap(), 0);
 }
 
-/// The time of a wait is up, and another driver signals a timeline of the engine when it is not watched any more. A callback
-/// that becomes due by that does not run on the thread that waits, which may hold a lock of its program's (S8).
+/// A wait times out, and another driver signals a timeline of the engine when its subscription is dropped. A
+/// callback that becomes due by that does not run on the waiting thread, which may hold a lock of its program's
+/// (S8).
 #[test]
 fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
     within(LIMIT, || {
-        let engine = Engine::new(Unwatched::default()).unwrap();
+        let engine = unpolled();
         let x = Arc::new(engine.register(0));
         let (sender, receiver) = mpsc::channel();
         let _subscription = x.subscribe(1, move |_| sender.send(thread::current().id()).unwrap());
@@ -151,11 +127,10 @@ fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
     });
 }
 
-/// Another driver panics when its timeline is not watched any more. That is not the program's fault, whose wait ends as it
-/// would (S9).
+/// Another driver panics when its subscription is dropped. The program's wait ends as usual (S9).
 #[test]
-fn wait_ends_although_another_driver_panics_when_it_is_not_watched_any_more() {
-    let engine = Engine::new(Unwatched::default()).unwrap();
+fn wait_ends_although_another_driver_panics_when_its_subscription_ends() {
+    let engine = unpolled();
     wait_in_vain(&engine, || panic!("the other driver panics"));
     assert_eq!(engine.stats().panics, 1);
 }

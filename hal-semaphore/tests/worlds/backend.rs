@@ -3,10 +3,10 @@
 //! The hardware as a backend: what the engine calls, checked against what the contract lets it call.
 
 use crate::dice::{below, one_in};
-use crate::gpu::{Entry, Event, EventState, Gpu, Hardware, Recording, Wait};
-use crate::ledger::{Cleaning, Kind, Ledger, place};
+use crate::gpu::{Event, EventState, Gpu, Hardware, HardwareEntry, Recording, Wait};
+use crate::ledger::{Cleaning, Ledger, OperationKind, place};
 use crate::plan::Abort;
-use crate::world::{Place, World};
+use crate::world::{CallSite, World};
 use hal_semaphore::backend::{
     Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted, Transition,
     WaitClass,
@@ -14,14 +14,14 @@ use hal_semaphore::backend::{
 use hal_semaphore::{Cancel, Code, DeferredCallbacks, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
 
-/// The work of one operation. Dropped without having come back, it is lost.
+/// The work of one operation. If it is dropped without having been returned, it is lost.
 pub(crate) struct Job {
     pub(crate) op: usize,
-    /// What the device reports instead of success.
+    /// The failure that the device reports instead of success.
     pub(crate) fails: Option<Failure>,
-    /// What the device answers at submission, or the host when it is asked ahead.
+    /// The answer at submission, or of `try_early`.
     pub(crate) refused: Option<Failure>,
-    /// The host can do it ahead.
+    /// The host can do it early.
     pub(crate) ahead: bool,
     pub(crate) back: bool,
     pub(crate) ledger: Arc<Ledger>,
@@ -52,7 +52,7 @@ impl Drop for Job {
 }
 
 impl Gpu {
-    fn meddle(&self, place: Place) {
+    fn meddle(&self, place: CallSite) {
         if one_in(self.machine.meddles)
             && let Some(world) = self.world.get().and_then(Weak::upgrade)
         {
@@ -64,7 +64,7 @@ impl Gpu {
         self.world.get()?.upgrade()
     }
 
-    /// Takes one piece of work, or refuses it.
+    /// Accepts one item, or refuses it.
     fn take(
         &self,
         state: &mut Hardware,
@@ -84,13 +84,13 @@ impl Gpu {
             self.take_coalesced(state, queue, &submission);
             return Ok(true);
         }
-        let until_reported = self.machine.room_until_reported;
+        let until_reported = self.machine.capacity_until_reported;
         let on_device: usize = (0..state.queues.len())
             .filter(|&other| state.queues[other].device == device)
             .map(|other| state.load(other, until_reported))
             .sum();
-        if state.load(queue, until_reported) >= self.machine.queue_room
-            || on_device >= self.machine.device_room
+        if state.load(queue, until_reported) >= self.machine.queue_capacity
+            || on_device >= self.machine.device_capacity
         {
             return Ok(false);
         }
@@ -111,7 +111,7 @@ impl Gpu {
             )
         });
         state.queues[queue].taken.push(epoch);
-        state.queues[queue].queued.push_back(Entry { epoch, op, failure, waits, record });
+        state.queues[queue].queued.push_back(HardwareEntry { epoch, op, failure, waits, record });
         Ok(true)
     }
 
@@ -125,7 +125,7 @@ impl Gpu {
         book.operations[op].coalesced_behind = state.queues[queue].taken.last().map(|&epoch| (queue, epoch));
         let kind = book.operations[op].kind;
         drop(book);
-        if kind != Kind::Marker {
+        if kind != OperationKind::Marker {
             self.ledger.alarm("wrong-kind", || format!("operation {op} is coalesced and is {kind:?}"));
         }
     }
@@ -142,7 +142,10 @@ impl Gpu {
         if again {
             self.ledger.alarm("taken-twice", || format!("operation {op} was given to the device again"));
         }
-        if !matches!(kind, Kind::Queue | Kind::Marker) || its != (self.engine, device) || !welcome {
+        if !matches!(kind, OperationKind::Queue | OperationKind::Marker)
+            || its != (self.engine, device)
+            || !welcome
+        {
             self.ledger
                 .alarm("wrong-queue", || format!("operation {op} ({kind:?}) is not for queue {queue}"));
         }
@@ -189,7 +192,7 @@ impl Gpu {
                         wait.event.map(|Event(at)| &state.events[at])
                     )
                 });
-                // Where this is allowed, look for others behind it.
+                // `WORLDS_ALLOW` permits this, to find other faults behind it.
                 if !matches!(rule, "native-wait-event" | "native-wait-stale") {
                     continue;
                 }
@@ -253,7 +256,7 @@ impl Backend for Gpu {
                 });
             }
         }
-        self.meddle(Place::Submit);
+        self.meddle(CallSite::Submit);
         if one_in(self.machine.lost_inside) {
             match below(2) {
                 0 => self.lose(device),
@@ -297,13 +300,13 @@ impl Backend for Gpu {
             self.ledger.book().lost_while_taking += u64::from(taken == batch.len());
             self.lose(device);
         }
-        self.meddle(Place::Submit);
+        self.meddle(CallSite::Submit);
         self.hardware().queues[queue].submitting = false;
         answer
     }
 
     fn create_event(&self, device: usize) -> Result<Event, Failure> {
-        self.meddle(Place::CreateEvent);
+        self.meddle(CallSite::CreateEvent);
         let mut state = self.hardware();
         if !self.waits_by_event(device) {
             self.ledger
@@ -328,7 +331,7 @@ impl Backend for Gpu {
         let waits = operation.waits.clone();
         drop(book);
         self.ledger.note(|| format!("host operation {op} begins"));
-        if again || !matches!(kind, Kind::Host | Kind::Early) {
+        if again || !matches!(kind, OperationKind::Host | OperationKind::Early) {
             self.ledger.alarm("ran-twice", || format!("host operation {op} ({kind:?}) began again"));
         }
         if cancelled {
@@ -338,7 +341,7 @@ impl Backend for Gpu {
         if let Some(world) = self.world() {
             world.check_visible(&waits, "host-too-early", op);
         }
-        self.meddle(Place::Run);
+        self.meddle(CallSite::Run);
         if one_in(self.machine.task_now) {
             self.end_task(task, op, self.task_way());
         } else {
@@ -355,10 +358,10 @@ impl Backend for Gpu {
         let kind = operation.kind;
         drop(book);
         self.ledger.note(|| format!("operation {op} is to be cleaned up: {why:?}"));
-        if again || kind != Kind::Cleanup {
+        if again || kind != OperationKind::Cleanup {
             self.ledger.alarm("cleaned-twice", || format!("operation {op} ({kind:?}) is cleaned up again"));
         }
-        self.meddle(Place::Run);
+        self.meddle(CallSite::Run);
         if one_in(self.machine.task_now) {
             self.end_task(task, op, self.task_way());
         } else {
@@ -372,15 +375,15 @@ impl Backend for Gpu {
 
     fn try_early(&self, work: &mut Job) -> Result<bool, Failure> {
         let op = work.op;
-        self.meddle(Place::Early);
+        self.meddle(CallSite::Early);
         let stamp = self.ledger.stamp();
         let mut book = self.ledger.book();
         let operation = &mut book.operations[op];
-        let wrong = operation.kind != Kind::Early || operation.ahead_done.is_some();
+        let wrong = operation.kind != OperationKind::Early || operation.early_done.is_some();
         if work.refused.is_some() {
             operation.spoiled = true;
         } else if work.ahead {
-            operation.ahead_done = Some(stamp);
+            operation.early_done = Some(stamp);
         }
         drop(book);
         self.ledger.note(|| format!("operation {op} is asked ahead"));
@@ -397,11 +400,11 @@ impl Backend for Gpu {
         if let Some(world) = self.world() {
             world.check_reclaim(op, &ended.outcome, ended.point);
         }
-        self.meddle(Place::Reclaim);
+        self.meddle(CallSite::Reclaim);
     }
 
     fn poll(&self, device: usize) {
-        self.meddle(Place::Poll);
+        self.meddle(CallSite::Poll);
         let queues: Vec<usize> = {
             let state = self.hardware();
             (0..state.queues.len()).filter(|&queue| state.queues[queue].device == device).collect()
@@ -432,7 +435,7 @@ impl Backend for Gpu {
                         if matches!(self.machine.abort, Abort::FailsAll) {
                             let mut book = self.ledger.book();
                             for entry in &mut state.queues[queue].queued {
-                                // What has no work of its own cannot fail by itself.
+                                // An item without work cannot fail by itself.
                                 if let Some(op) = entry.op {
                                     entry.failure.get_or_insert_with(|| failure.clone());
                                     book.operations[op].given.push(failure.clone());
@@ -445,7 +448,7 @@ impl Backend for Gpu {
                 }
             }
         }
-        self.meddle(Place::Abort);
+        self.meddle(CallSite::Abort);
     }
 
     fn observe(&self, transition: Transition) {
@@ -457,7 +460,7 @@ impl Backend for Gpu {
             let mut book = self.ledger.book();
             match class {
                 WaitClass::Blocked => drop(book.held.insert(wait)),
-                WaitClass::SameQueue { .. } if book.held.remove(&wait) => book.covered_while_held += 1,
+                WaitClass::SameQueue { .. } if book.held.remove(&wait) => book.ordered_while_blocked += 1,
                 _ => {}
             }
         }
@@ -473,7 +476,7 @@ impl Backend for Gpu {
             }
         }
         if one_in(16) {
-            self.meddle(Place::Observe);
+            self.meddle(CallSite::Observe);
         }
     }
 }

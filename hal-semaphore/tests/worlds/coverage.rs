@@ -20,12 +20,12 @@ const NAMES: [&str; 19] = [
     "dominated",
     "native",
     "peer",
-    "held",
-    "done ahead",
+    "blocked",
+    "done early",
     "coalesced",
     "cleaned up",
-    "covered while held",
-    "devices lost while they took all",
+    "ordered while blocked",
+    "devices lost during an accepted submission",
 ];
 
 static TOTAL: Mutex<[u64; 19]> = Mutex::new([0; 19]);
@@ -37,7 +37,7 @@ pub(crate) fn add(world: &World) {
     for (op, operation) in book.operations.iter().enumerate() {
         counts[0] += 1;
         counts[1] += u64::from(operation.refused);
-        counts[14] += u64::from(operation.ahead_done.is_some());
+        counts[14] += u64::from(operation.early_done.is_some());
         counts[15] += u64::from(operation.coalesced_behind.is_some());
         counts[16] += u64::from(operation.cleaning.is_some());
         let at = match book.outcome(op) {
@@ -54,7 +54,7 @@ pub(crate) fn add(world: &World) {
         };
         counts[at] += 1;
     }
-    counts[17] += book.covered_while_held;
+    counts[17] += book.ordered_while_blocked;
     counts[18] += book.lost_while_taking;
     drop(book);
     for engine in &world.engines {
@@ -66,7 +66,7 @@ pub(crate) fn add(world: &World) {
     total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
 }
 
-/// What there was so far, in every test of this process.
+/// The counts so far, in every test of this process.
 pub(crate) fn total() -> String {
     let total = *TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let words: Vec<String> = NAMES.iter().zip(total).map(|(name, count)| format!("{count} {name}")).collect();

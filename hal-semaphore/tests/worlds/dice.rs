@@ -2,7 +2,7 @@
 
 //! Random choices of the current thread, from the seed of its world.
 
-use crate::common::Seeded;
+use hal_semaphore::testing::Seeded;
 use std::cell::RefCell;
 
 thread_local! {

@@ -105,7 +105,7 @@ pub(crate) fn stepped(seed: u64, loud: bool) -> Vec<Alarm> {
     ledger.alarms()
 }
 
-/// Runs a world on threads: programs, devices, and one that only looks.
+/// Runs a world on threads: programs, devices, and one that only observes.
 pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
     dice::seed(seed);
     let ledger = Arc::new(Ledger::new(loud));
@@ -126,7 +126,7 @@ pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
                         break;
                     }
                     if closes_at == Some(action) {
-                        // The others go on; their work is refused from here on.
+                        // The others continue; their work is refused from here on.
                         world.mute.store(plan.silent, Ordering::SeqCst);
                         shut_down(world, &clock, Duration::from_millis(3), false);
                         world.mute.store(false, Ordering::SeqCst);
@@ -169,7 +169,7 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     let ledger = &world.ledger;
     world.stop_spontaneous_calls();
     if ledger.is_alarmed() {
-        // The rest would only say the same again; let go of it without asking.
+        // The rest would repeat the same; it is dropped unseen.
         world
             .engines
             .iter()
@@ -235,7 +235,8 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     }
 }
 
-/// What only waits for semaphores that the program gave away, and holds them itself, waits by the program's own fault.
+/// Operations that wait only for semaphores that the program dropped, and hold them themselves, wait by the
+/// program's own fault.
 fn release_abandoned(world: &Arc<World>) {
     let tickets: Vec<_> = {
         let book = world.ledger.book();
@@ -269,7 +270,7 @@ fn is_idle(world: &World) -> bool {
         })
 }
 
-/// Lets devices and host do everything they can, until `condition` holds; objects if it never does.
+/// Runs devices and host until `condition` holds; raises an alarm if it never does.
 fn until(
     world: &Arc<World>,
     condition: impl Fn() -> bool,
@@ -337,7 +338,9 @@ fn shut_down(world: &Arc<World>, clock: &dyn Clock, limit: Duration, idle: bool)
             let kept = kept(world, number);
             if !rest.is_empty() || !kept.is_empty() {
                 world.ledger.alarm("shutdown-unfinished", || {
-                    format!("engine {number} has shut down; signals {rest:?} are pending, the work of {kept:?} is not back")
+                    format!(
+                        "engine {number} has shut down; signals {rest:?} are pending, {kept:?} are not reclaimed"
+                    )
                 });
             }
         }
@@ -374,14 +377,14 @@ fn pending(world: &World, number: usize) -> Vec<(usize, usize, u64)> {
         .collect()
 }
 
-/// The operations that were taken in before their engine was asked to shut down, and whose work has not come back.
+/// The operations that were accepted before their engine began to shut down, and that are not reclaimed.
 fn kept(world: &World, number: usize) -> Vec<usize> {
     let book = world.ledger.book();
     let closing = book.closing[number].unwrap_or(0);
     let is_kept = |op: &usize| {
         let operation = &book.operations[*op];
         operation.engine == number
-            && operation.kind != crate::ledger::Kind::Barrier
+            && operation.kind != crate::ledger::OperationKind::Barrier
             && operation.accepted.is_some_and(|accepted| accepted < closing)
             && operation.work_back == 0
     };

@@ -2,8 +2,8 @@
 
 //! The devices of a world: in-order queues, binary events that can be recorded again, epochs, native waits.
 //!
-//! The hardware does what it is told, like hardware: a native wait on an event looks at the event as it is now. Where
-//! the engine tells it something that no hardware could do right, it objects.
+//! The hardware does what it is told: a native wait on an event sees the event as it is now. If the engine
+//! tells it something that no hardware could do right, it raises an alarm.
 
 use crate::dice::{below, one_in};
 use crate::ledger::Ledger;
@@ -44,7 +44,7 @@ pub(crate) struct Wait {
 }
 
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct HardwareEntry {
     pub(crate) epoch: u64,
     pub(crate) op: Option<usize>,
     pub(crate) failure: Option<Failure>,
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
 pub(crate) struct Queue {
     pub(crate) id: Option<QueueId>,
     pub(crate) device: usize,
-    pub(crate) queued: VecDeque<Entry>,
+    pub(crate) queued: VecDeque<HardwareEntry>,
     pub(crate) ran: VecDeque<(u64, Option<Failure>)>,
     pub(crate) executed: u64,
     /// Every epoch that was ever taken, in order.
@@ -74,13 +74,13 @@ pub(crate) struct Hardware {
 }
 
 impl Hardware {
-    /// How many pieces of work take up room on a queue.
+    /// How many jobs take up capacity on a queue.
     pub(crate) fn load(&self, queue: usize, until_reported: bool) -> usize {
         let queue = &self.queues[queue];
         queue.queued.len() + if until_reported { queue.ran.len() } else { 0 }
     }
 
-    /// Whether the end of something that is on a device will be reported.
+    /// Whether the end of a job that is on a device will be reported.
     pub(crate) fn is_busy(&self, device: usize) -> bool {
         self.queues
             .iter()
@@ -140,7 +140,7 @@ impl Gpu {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The hardware, unless a thread is at it.
+    /// The hardware, unless a thread has it.
     pub(crate) fn try_hardware(&self) -> Option<MutexGuard<'_, Hardware>> {
         self.state.try_lock().ok()
     }
@@ -250,14 +250,14 @@ impl Gpu {
         true
     }
 
-    /// What a driver does with a queue: reports it, or asks the engine to ask where that is the device's way.
+    /// The driver's part for a queue: it reports, or has the engine poll if that is the device's way.
     pub(crate) fn reports_itself(&self, queue: usize) -> bool {
         let device = self.hardware().queues[queue].device;
         self.completion(device) == Completion::Callback
     }
 
-    /// Takes a device off the bus and remembers why. Nothing of it runs or is reported from now on, and its points are not waited for
-    /// any more.
+    /// Loses a device and remembers why. Nothing of it runs or is reported from now on, and waits for its
+    /// points are over.
     pub(crate) fn unplug(&self, device: usize) -> Failure {
         let failure = Failure::with_origin(
             Code::Unavailable,
@@ -285,14 +285,14 @@ impl Gpu {
         failure
     }
 
-    /// Loses a device and tells the engine.
+    /// Loses a device and notifies the engine.
     pub(crate) fn lose(&self, device: usize) {
         let failure = self.unplug(device);
         self.ledger.note(|| format!("engine {} loses device {device}", self.engine));
         let _ = self.completer().lose(device, failure);
     }
 
-    /// There may be room again, or not.
+    /// Calls `unblock`, whether there is capacity or not.
     pub(crate) fn unblock(&self, device: usize) {
         let _ = self.completer().unblock(device);
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What happened in a world, in the order of one logical clock, and what the judge objected to.
+//! The facts of a world, in the order of one logical clock, and the judge's alarms.
 //!
-//! A stamp is taken before the action that it stands for can have an effect, so that a cause always has a smaller
-//! stamp than its effect, whichever threads they happen on.
+//! A stamp is taken before its action can have an effect, so that a cause always has a smaller stamp than its
+//! effect, whichever threads they happen on.
 
 use hal_semaphore::{Cancel, Failure, Point, Ticket, TimelineKey};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What an operation does; [`Action`](hal_semaphore::Action) without the work.
+/// The kind of an operation; [`Action`](hal_semaphore::Action) without the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OperationKind {
     Queue,
     Host,
     Early,
@@ -21,11 +21,11 @@ pub(crate) enum Kind {
     Cleanup,
 }
 
-/// What the host was asked to do for a barrier that failed.
+/// The cleanup of a failed barrier.
 #[derive(Debug)]
 pub(crate) struct Cleaning {
     pub(crate) why: Failure,
-    /// The task that says when it is done was given back.
+    /// Its task has ended.
     pub(crate) is_over: bool,
 }
 
@@ -34,10 +34,10 @@ pub(crate) type Mark = (usize, u64);
 
 /// Everything known from outside about one operation.
 #[derive(Debug)]
-pub(crate) struct Operation {
+pub(crate) struct OperationFacts {
     pub(crate) engine: usize,
     pub(crate) device: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OperationKind,
     pub(crate) affinity: u64,
     pub(crate) waits: Vec<Mark>,
     pub(crate) signals: Vec<Mark>,
@@ -58,14 +58,14 @@ pub(crate) struct Operation {
     pub(crate) cancelled: Option<Cancel>,
     /// The place at which the device took it.
     pub(crate) taken: Option<(usize, u64)>,
-    /// For an edge that the device has nothing to do with: the epoch that it came after.
+    /// For an operation without work on the device: the epoch before it.
     pub(crate) coalesced_behind: Option<(usize, u64)>,
     pub(crate) ran: Option<u64>,
     pub(crate) host_began: Option<u64>,
     pub(crate) host_ended: Option<u64>,
-    pub(crate) ahead_done: Option<u64>,
+    pub(crate) early_done: Option<u64>,
     pub(crate) cleaning: Option<Cleaning>,
-    /// How often its work came back, by `reclaim` or by `run`.
+    /// How often its work was returned, by `reclaim` or by `run`.
     pub(crate) work_back: u32,
     pub(crate) reclaimed: Option<Result<(), Failure>>,
 }
@@ -77,12 +77,12 @@ pub(crate) enum Signaller {
     Operation(usize),
 }
 
-/// What is known about a timeline.
+/// The facts about a timeline.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct TimelineFacts {
     pub(crate) initial: u64,
     pub(crate) signallers: Vec<(u64, Signaller)>,
-    /// The largest value that anybody was told to signal.
+    /// The largest value that anybody was to signal.
     pub(crate) promised: u64,
     /// The program gave its handle away.
     pub(crate) dropped: bool,
@@ -96,9 +96,9 @@ pub(crate) struct Line {
     pub(crate) given: Vec<Failure>,
 }
 
-/// What is known about a callback.
+/// The facts about a callback.
 #[derive(Debug)]
-pub(crate) struct Called {
+pub(crate) struct CallbackFacts {
     pub(crate) mark: Mark,
     /// When `subscribe` returned.
     pub(crate) registered: Option<u64>,
@@ -114,26 +114,26 @@ pub(crate) struct Called {
 #[derive(Debug)]
 pub(crate) struct Loss {
     pub(crate) stamp: u64,
-    /// The causes that its engine was told, in any order.
+    /// The causes that its engine was given, in any order.
     pub(crate) told: Vec<Failure>,
 }
 
 /// The facts.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
-    pub(crate) operations: Vec<Operation>,
-    pub(crate) lines: Vec<Line>,
-    pub(crate) called: Vec<Called>,
+    pub(crate) operations: Vec<OperationFacts>,
+    pub(crate) lines: Vec<TimelineFacts>,
+    pub(crate) called: Vec<CallbackFacts>,
     pub(crate) ended: HashMap<(usize, Ticket), Vec<Result<(), Failure>>>,
-    /// What has had its place in its queue.
+    /// Operations that have been queued.
     pub(crate) ordered: HashSet<(usize, Ticket)>,
     pub(crate) losses: HashMap<(usize, usize), Loss>,
-    /// When each engine was asked to shut down.
+    /// When the shutdown of each engine began.
     pub(crate) closing: Vec<Option<u64>>,
-    /// Waits for which an operation was held when it was submitted.
+    /// Waits that blocked an operation when it was submitted.
     pub(crate) held: HashSet<(usize, Ticket, Option<TimelineKey>, u64)>,
     /// How many of those were left to the order of their queue when the operation went to it.
-    pub(crate) covered_while_held: u64,
+    pub(crate) ordered_while_blocked: u64,
     /// How often a device took all that it was given, and was lost before it had answered.
     pub(crate) lost_while_taking: u64,
     /// The last epoch of each queue whose report has begun.
@@ -147,7 +147,7 @@ impl Book {
         self.ended.get(&(operation.engine, operation.ticket?))?.first()
     }
 
-    /// Whether an accepted operation has had its place in its queue.
+    /// Whether an accepted operation has been queued.
     pub(crate) fn was_ordered(&self, number: usize) -> bool {
         let operation = &self.operations[number];
         operation.ticket.is_some_and(|ticket| self.ordered.contains(&(operation.engine, ticket)))
@@ -157,8 +157,8 @@ impl Book {
         self.losses.get(&(engine, device)).map(|loss| loss.stamp)
     }
 
-    /// Whether the report of an epoch has begun, or its device is gone.
-    pub(crate) fn is_reported(&self, operation: &Operation, (queue, epoch): (usize, u64)) -> bool {
+    /// Whether the report of an epoch has begun, or its device is lost.
+    pub(crate) fn is_reported(&self, operation: &OperationFacts, (queue, epoch): (usize, u64)) -> bool {
         self.reported.get(&(operation.engine, queue)).is_some_and(|&last| last >= epoch)
             || self.lost_at(operation.engine, operation.device).is_some()
     }
@@ -202,7 +202,7 @@ impl Ledger {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The facts, unless a thread is at them.
+    /// The facts, unless a thread has them.
     pub(crate) fn try_book(&self) -> Option<MutexGuard<'_, Book>> {
         self.book.try_lock().ok()
     }
@@ -238,7 +238,7 @@ impl Ledger {
     }
 }
 
-/// The objections that `--allow` turns off.
+/// The alarms that `--allow` turns off.
 fn allowed() -> &'static [String] {
     static ALLOWED: OnceLock<Vec<String>> = OnceLock::new();
     ALLOWED.get_or_init(|| {

@@ -2,16 +2,18 @@
 
 //! Random worlds: a judge that does not know where the races are.
 //!
-//! A world is made from one seed: engines, devices of every kind, programs that do everything a program can, backends
-//! that call the engine from wherever they are called. The judge looks only from outside and knows only the rules.
+//! A world is made from one seed: engines, devices of every kind, programs that do everything a program can,
+//! backends that call the engine from all of their calls. The judge observes from outside and knows only the
+//! rules.
 //!
-//! - `plan.rs`: what a world is made of. `dice.rs`: its choices.
-//! - `gpu.rs`, `backend.rs`: its hardware, and what the engine must never ask of it.
-//! - `program.rs`: what its programs do, and what each call must have answered.
-//! - `world.rs`: looking at it while it moves. `oracle.rs`: judging it when it has ended. `ledger.rs`: the facts.
+//! - `plan.rs`: the parameters of a world. `dice.rs`: its choices.
+//! - `gpu.rs`, `backend.rs`: its hardware, and requests that the engine must never make.
+//! - `program.rs`: the actions of its programs, and the answers that each call may have.
+//! - `world.rs`: observations while it moves. `oracle.rs`: the judgement at its end. `ledger.rs`: the facts.
 //! - `drive.rs`: one thread that steps it, or threads. `watchdog.rs`: a hang is a failure with a seed.
 //!
-//! `cargo test -p hal-semaphore --release --test worlds -- --seconds 60` runs as many as fit; `--help` has the other flags.
+//! `cargo test -p hal-semaphore --release --test worlds -- --seconds 60` runs as many as fit; `--help` has the other
+//! flags.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -19,8 +21,6 @@
 )]
 
 mod backend;
-#[path = "../common/mod.rs"]
-mod common;
 mod coverage;
 mod dice;
 mod drive;

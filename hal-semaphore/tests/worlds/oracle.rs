@@ -4,15 +4,15 @@
 //!
 //! Rules by their numbers in ARCHITECTURE.md. Where several threads ran, only what the stamps prove counts.
 
-use crate::ledger::{Book, Kind, Mark, Operation, Signaller};
+use crate::ledger::{Book, Mark, OperationFacts, OperationKind, Signaller};
 use crate::world::World;
 use hal_semaphore::{Cancel, Code, Failure, Origin, Semaphore};
 
 const NEVER: u64 = u64::MAX;
 
 impl World {
-    /// The accepted operations that have not ended and should have, once the devices have done everything they can: their
-    /// waits are all over, or one is broken for good; their device is lost; or they were cancelled.
+    /// The accepted operations that have not ended and should have, once the devices have done everything they
+    /// can: their waits are all over, or one has failed; their device is lost; or they were cancelled.
     pub(crate) fn forgotten(&self) -> Vec<usize> {
         let states: Vec<_> = (0..self.semaphores()).map(|semaphore| self.look(semaphore)).collect();
         let book = self.ledger.book();
@@ -70,16 +70,16 @@ impl World {
     }
 }
 
-/// When each operation can be said to have been done, for what waits for it natively or in its queue: when its work ran,
-/// or its device was lost; for an operation without work, when its waits were done.
+/// The earliest moment at which each operation was done for native waits and its queue: when its work ran, or
+/// its device was lost; for an operation without work, when its waits were done.
 fn done(book: &Book) -> Vec<u64> {
-    let start = |operation: &Operation| {
+    let start = |operation: &OperationFacts| {
         let lost = operation.taken.and(book.lost_at(operation.engine, operation.device)).unwrap_or(NEVER);
         match operation.kind {
-            Kind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
-            Kind::Host | Kind::Early => operation.host_ended.unwrap_or(NEVER),
-            Kind::Marker => lost,
-            Kind::Barrier | Kind::Cleanup => NEVER,
+            OperationKind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
+            OperationKind::Host | OperationKind::Early => operation.host_ended.unwrap_or(NEVER),
+            OperationKind::Marker => lost,
+            OperationKind::Barrier | OperationKind::Cleanup => NEVER,
         }
     };
     let mut done: Vec<u64> = book.operations.iter().map(start).collect();
@@ -87,9 +87,9 @@ fn done(book: &Book) -> Vec<u64> {
         let mut changed = false;
         for (op, operation) in book.operations.iter().enumerate() {
             let passes = match operation.kind {
-                Kind::Barrier | Kind::Cleanup | Kind::Marker => true,
-                Kind::Early => operation.ahead_done.is_some(),
-                Kind::Queue | Kind::Host => false,
+                OperationKind::Barrier | OperationKind::Cleanup | OperationKind::Marker => true,
+                OperationKind::Early => operation.early_done.is_some(),
+                OperationKind::Queue | OperationKind::Host => false,
             };
             if !passes || operation.refused {
                 continue;
@@ -141,7 +141,7 @@ impl Judge<'_> {
             self.alarm("not-ended", || format!("operation {op} has not ended: {operation:?}"));
             return;
         };
-        let expected = u32::from(operation.kind != Kind::Barrier);
+        let expected = u32::from(operation.kind != OperationKind::Barrier);
         if operation.work_back != expected {
             self.alarm("reclaim-count", || {
                 format!(
@@ -158,8 +158,8 @@ impl Judge<'_> {
         if operation.cancelled == Some(Cancel::Cancelled) {
             let began =
                 operation.taken.is_some() || operation.ran.is_some() || operation.host_began.is_some();
-            let as_told = outcome.as_ref().is_err_and(|failure| failure.origin() == Origin::Cancelled);
-            if began || !as_told {
+            let as_answered = outcome.as_ref().is_err_and(|failure| failure.origin() == Origin::Cancelled);
+            if began || !as_answered {
                 self.alarm("cancelled", || {
                     format!(
                         "operation {op} was cancelled, began: {began}, ended with {outcome:?}: {operation:?}"
@@ -167,7 +167,7 @@ impl Judge<'_> {
                 });
             }
         }
-        if operation.kind == Kind::Cleanup {
+        if operation.kind == OperationKind::Cleanup {
             self.cleaning(op, operation, outcome);
         }
         match outcome {
@@ -186,9 +186,9 @@ impl Judge<'_> {
         }
     }
 
-    /// S5: what fails before it has its place in its queue is cleaned up for its failure. What has its place may be where all of its queue
-    /// ends, and nothing else is.
-    fn cleaning(&self, op: usize, operation: &Operation, outcome: &Result<(), Failure>) {
+    /// S5: an operation that fails before it is queued is cleaned up for its failure. A queued one may be if
+    /// its whole queue ends, and no other is.
+    fn cleaning(&self, op: usize, operation: &OperationFacts, outcome: &Result<(), Failure>) {
         let ordered = self.book.was_ordered(op);
         let all_end = self.book.closing[operation.engine].is_some()
             || self.book.lost_at(operation.engine, operation.device).is_some();
@@ -207,7 +207,7 @@ impl Judge<'_> {
     }
 
     /// S1, S3, S5, S6: what succeeded had every reason to.
-    fn success(&self, op: usize, operation: &Operation) {
+    fn success(&self, op: usize, operation: &OperationFacts) {
         let shown = || format!("operation {op} succeeded: {operation:?}");
         if operation.must_fail {
             self.alarm("wait-after-failure", || {
@@ -221,11 +221,16 @@ impl Judge<'_> {
             self.alarm("failure-swallowed", || format!("its work failed; {}", shown()));
         }
         let began = match operation.kind {
-            Kind::Queue => Some(operation.ran),
-            Kind::Host => Some(operation.host_began.and(operation.host_ended).and(operation.host_began)),
-            Kind::Marker if operation.taken.is_some() => Some(operation.ran),
-            Kind::Early if operation.ahead_done.is_none() => Some(operation.host_began),
-            Kind::Early | Kind::Marker | Kind::Barrier | Kind::Cleanup => None,
+            OperationKind::Queue => Some(operation.ran),
+            OperationKind::Host => {
+                Some(operation.host_began.and(operation.host_ended).and(operation.host_began))
+            }
+            OperationKind::Marker if operation.taken.is_some() => Some(operation.ran),
+            OperationKind::Early if operation.early_done.is_none() => Some(operation.host_began),
+            OperationKind::Early
+            | OperationKind::Marker
+            | OperationKind::Barrier
+            | OperationKind::Cleanup => None,
         };
         if began == Some(None) {
             self.alarm("succeeded-unrun", || format!("it never ran; {}", shown()));
@@ -258,9 +263,9 @@ impl Judge<'_> {
     }
 
     /// S3: what failed has a cause, and its cause is its failure's root.
-    fn failure(&self, op: usize, operation: &Operation, failure: &Failure) {
-        let own =
-            operation.given.iter().any(|given| given.same_root(failure)) && operation.kind != Kind::Barrier;
+    fn failure(&self, op: usize, operation: &OperationFacts, failure: &Failure) {
+        let own = operation.given.iter().any(|given| given.same_root(failure))
+            && operation.kind != OperationKind::Barrier;
         let dropped = operation.task_dropped
             && failure.origin() == Origin::Operation
             && failure.code() == Code::Internal;
@@ -297,7 +302,8 @@ impl Judge<'_> {
                 let rule = if foreign { "fulfilled-failed-foreign" } else { "fulfilled-failed" };
                 self.alarm(rule, || {
                     format!(
-                        "operation {op} failed with {failure:?} of semaphore {semaphore}, which had reached {value}: {operation:?}"
+                        "operation {op} failed with {failure:?} of semaphore {semaphore}, \
+                         which had reached {value}: {operation:?}"
                     )
                 });
             }
@@ -314,7 +320,7 @@ impl Judge<'_> {
             .is_some_and(|loss| loss.told.iter().any(|told| told.same_root(failure)))
     }
 
-    /// Whether a timeline can have failed with this, from all that is known.
+    /// Whether a timeline can have failed with this, by all facts.
     fn may_have_failed(&self, semaphore: usize, failure: &Failure) -> bool {
         let line = &self.book.lines[semaphore];
         let by_host = line.given.iter().any(|given| given.same_root(failure));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a world is made of: drawn once, from its seed.
+//! The parameters of a world, drawn once, from its seed.
 
 use crate::dice::{below, one_in};
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
@@ -9,12 +9,12 @@ use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) specs: Vec<DeviceSpec>,
-    /// The pieces of work that a queue has room for.
-    pub(crate) queue_room: usize,
-    /// The pieces of work that the queues of a device have room for together.
-    pub(crate) device_room: usize,
-    /// Room is free again when work is reported, else when it has run.
-    pub(crate) room_until_reported: bool,
+    /// The capacity of a queue, in jobs.
+    pub(crate) queue_capacity: usize,
+    /// The capacity of the queues of a device together.
+    pub(crate) device_capacity: usize,
+    /// Capacity is free again when work is reported, else when it has run.
+    pub(crate) capacity_until_reported: bool,
     /// The events that a device can make.
     pub(crate) events: usize,
     /// How often work runs and is reported from inside `submit`: once in so many times.
@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     pub(crate) lost_inside: usize,
     /// How often the backend calls the engine from where it is called.
     pub(crate) meddles: usize,
-    /// What a device does when it is asked to stop.
+    /// The device's answer to `abort`.
     pub(crate) abort: Abort,
     /// How often a host task ends at once: once in so many times.
     pub(crate) task_now: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Machine {
     pub(crate) task_ways: usize,
 }
 
-/// What a device does when it is asked to stop.
+/// The device's answer to `abort`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Abort {
     Ignores,
@@ -92,9 +92,9 @@ fn machine() -> Machine {
     let unlimited = usize::MAX;
     Machine {
         specs,
-        queue_room: often(&[1, 2, 3, 6, unlimited, unlimited]),
-        device_room: often(&[1, 2, 4, 8, unlimited, unlimited, unlimited]),
-        room_until_reported: one_in(2),
+        queue_capacity: often(&[1, 2, 3, 6, unlimited, unlimited]),
+        device_capacity: often(&[1, 2, 4, 8, unlimited, unlimited, unlimited]),
+        capacity_until_reported: one_in(2),
         events: often(&[0, 1, 3, 8, unlimited, unlimited, unlimited]),
         eager: often(&[0, 0, 1, 2, 4]),
         falsely_full: often(&[0, 0, 6, 20]),
@@ -107,7 +107,7 @@ fn machine() -> Machine {
 }
 
 impl Plan {
-    /// Draws a plan. Most worlds are small: what goes wrong mostly needs little.
+    /// Draws a plan. Most worlds are small: most faults need little.
     pub(crate) fn draw() -> Self {
         // Failures stick and spread: in half of the worlds there are none, so that there is much to order.
         let calm = one_in(2);

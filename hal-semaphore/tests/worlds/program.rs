@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What programs do: submit, signal, fail, wait, subscribe, cancel, let go.
+//! The actions of programs: submit, signal, fail, wait, subscribe, cancel, drop.
 
 use crate::backend::Job;
 use crate::dice::{below, one_in, value_below, weighted};
-use crate::ledger::{Called, Kind, Mark, Operation, Signaller};
-use crate::world::{MEDDLING, Place, SUBMITTING, Within, World, lock};
+use crate::ledger::{CallbackFacts, Mark, OperationFacts, OperationKind, Signaller};
+use crate::world::{CallSite, MEDDLING, SUBMITTING, Within, World, lock};
 use hal_semaphore::{
     Action, Affinity, Cancel, Clock, Code, Failure, Origin, Semaphore, SignalError, SubmitError, WaitError,
     WaitMode,
@@ -55,8 +55,15 @@ impl World {
             .collect()
     }
 
-    fn draw_kind() -> Kind {
-        let kinds = [Kind::Queue, Kind::Host, Kind::Early, Kind::Marker, Kind::Barrier, Kind::Cleanup];
+    fn draw_kind() -> OperationKind {
+        let kinds = [
+            OperationKind::Queue,
+            OperationKind::Host,
+            OperationKind::Early,
+            OperationKind::Marker,
+            OperationKind::Barrier,
+            OperationKind::Cleanup,
+        ];
         kinds[weighted(&[8, 2, 2, 2, 2, 2])]
     }
 
@@ -97,18 +104,18 @@ impl World {
             .iter()
             .map(|&(semaphore, _)| {
                 let line = &mut book.lines[semaphore];
-                // Operations signal even values, the host odd ones: a value tells who signalled it.
+                // Operations signal even values, the host odd ones: a value tells its origin.
                 line.promised = (line.promised | 1) + 1 + 2 * value_below(2);
                 line.signallers.push((line.promised, Signaller::Operation(number)));
                 (semaphore, line.promised)
             })
             .collect();
         let failure = Failure::new(Code::DataLoss, format!("operation {number}"));
-        let fails = (kind == Kind::Queue && one_in(self.plan.failing)).then(|| failure.clone());
-        let refusable = matches!(kind, Kind::Queue | Kind::Marker | Kind::Early);
+        let fails = (kind == OperationKind::Queue && one_in(self.plan.failing)).then(|| failure.clone());
+        let refusable = matches!(kind, OperationKind::Queue | OperationKind::Marker | OperationKind::Early);
         let refused = (refusable && one_in(2 * self.plan.failing)).then(|| failure.clone());
         let given = fails.iter().chain(&refused).cloned().collect();
-        book.operations.push(Operation {
+        book.operations.push(OperationFacts {
             engine,
             device,
             kind,
@@ -129,7 +136,7 @@ impl World {
             ran: None,
             host_began: None,
             host_ended: None,
-            ahead_done: None,
+            early_done: None,
             cleaning: None,
             work_back: 0,
             reclaimed: None,
@@ -144,12 +151,12 @@ impl World {
             ledger: self.ledger.clone(),
         };
         let action = match kind {
-            Kind::Queue => Action::Queue(job()),
-            Kind::Host => Action::Host(job()),
-            Kind::Early => Action::Early(job()),
-            Kind::Marker => Action::Marker(job()),
-            Kind::Barrier => Action::Barrier,
-            Kind::Cleanup => Action::Cleanup(job()),
+            OperationKind::Queue => Action::Queue(job()),
+            OperationKind::Host => Action::Host(job()),
+            OperationKind::Early => Action::Early(job()),
+            OperationKind::Marker => Action::Marker(job()),
+            OperationKind::Barrier => Action::Barrier,
+            OperationKind::Cleanup => Action::Cleanup(job()),
         };
         self.ledger.note(|| {
             let waits: Vec<Mark> = waits.iter().map(|&(mark, _)| mark).collect();
@@ -308,14 +315,14 @@ impl World {
         drop(self.take_handle(semaphore));
     }
 
-    /// Asks to be called.
+    /// Subscribes a callback.
     pub(crate) fn subscribe(self: &Arc<Self>) {
         let semaphore = self.pick();
         let (Some(state), Some(handle)) = (self.look(semaphore), self.handle(semaphore)) else { return };
         let mut book = self.ledger.book();
         let value = book.lines[semaphore].promised.saturating_sub(value_below(3)) + value_below(2);
         let number = book.called.len();
-        book.called.push(Called {
+        book.called.push(CallbackFacts {
             mark: (semaphore, value),
             registered: None,
             must_fail: state.is_err(),
@@ -378,7 +385,7 @@ impl World {
             Err(failure) => self.check_failed(semaphore, &failure, "a callback"),
         }
         if one_in(3) {
-            self.meddle(Place::Callback);
+            self.meddle(CallSite::Callback);
         }
     }
 

@@ -27,8 +27,8 @@ pub(crate) fn patience_ms() -> u64 {
     crate::flags::number("--patience").unwrap_or(3000)
 }
 
-/// Watches a world until the answer is dropped.
-pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Watch {
+/// Supervises a world until the result is dropped.
+pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Supervised {
     START.call_once(|| {
         std::thread::spawn(|| {
             loop {
@@ -42,16 +42,16 @@ pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Watc
     });
     let watched = Watched { driver, seed, since: Instant::now(), world: Arc::downgrade(world) };
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
-    Watch { driver, seed }
+    Supervised { driver, seed }
 }
 
 /// Drop it when the world has ended.
-pub(crate) struct Watch {
+pub(crate) struct Supervised {
     driver: &'static str,
     seed: u64,
 }
 
-impl Drop for Watch {
+impl Drop for Supervised {
     fn drop(&mut self) {
         let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|watched| (watched.driver, watched.seed) != (self.driver, self.seed));

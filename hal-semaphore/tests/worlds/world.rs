@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A world: engines, their hardware, semaphores, and what is looked at from outside while it moves.
+//! A world: engines, their hardware, semaphores, and the observations from outside while it moves.
 
 use crate::dice::{below, one_in};
 use crate::gpu::Gpu;
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// Where the backend or a callback calls the engine from.
+/// The call of the backend, or the callback, from which the engine is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CallSite {
     Submit,
     CreateEvent,
     Run,
@@ -83,8 +83,12 @@ impl World {
         let mut book = ledger.book();
         for &(engine, initial) in &plan.semaphores {
             semaphores.push(Mutex::new(Some(Semaphore::new(&engines[engine], initial).unwrap())));
-            let line =
-                crate::ledger::Line { initial, promised: initial, seen: initial, ..Default::default() };
+            let line = crate::ledger::TimelineFacts {
+                initial,
+                promised: initial,
+                seen: initial,
+                ..Default::default()
+            };
             book.lines.push(line);
         }
         book.closing = engines.iter().map(|_| None).collect();
@@ -193,8 +197,8 @@ impl World {
         }
     }
 
-    /// An operation that is being cleaned up for this reason has not ended. Of its signals, one that nothing else could fail
-    /// has not failed, unless a shutdown gave it up, and then for that reason.
+    /// An operation whose cleanup runs for this reason has not ended. A signal of it that nothing else could
+    /// fail has not failed, unless a shutdown failed it, and then for that reason.
     pub(crate) fn check_uncleaned(&self, op: usize, why: &Failure) {
         let signals = self.ledger.book().operations[op].signals.clone();
         let failed: Vec<(usize, Failure)> = signals
@@ -221,7 +225,7 @@ impl World {
         }
     }
 
-    /// An operation's work comes back after its signals are visible, and after its device let go of it.
+    /// An operation is reclaimed after its signals are visible, and after its device has released it.
     pub(crate) fn check_reclaim(&self, op: usize, outcome: &Result<(), Failure>, point: Option<Point>) {
         let mut book = self.ledger.book();
         let operation = &mut book.operations[op];
@@ -251,10 +255,13 @@ impl World {
             match (handle.query(), outcome) {
                 (Err(_), _) => {}
                 (Ok(now), Ok(())) if now >= value => {}
-                // What a shutdown gave up was failed then and there, by its own rule; the outcome came later.
+                // A shutdown failed its signals at its limit, by its own rule; the outcome came later.
                 (Ok(now), _) if !(closing && outcome.is_ok()) => {
                     self.ledger.alarm("reclaim-before-signal", || {
-                        format!("operation {op} ({outcome:?}) is reclaimed, and semaphore {semaphore} shows {now}, not {value}")
+                        format!(
+                            "operation {op} ({outcome:?}) is reclaimed, and semaphore {semaphore} shows {now}, \
+                             not {value}"
+                        )
                     });
                 }
                 _ => {}
@@ -268,7 +275,7 @@ impl World {
     }
 
     /// The backend or a callback does something with the engine from where it was called.
-    pub(crate) fn meddle(self: &Arc<Self>, place: Place) {
+    pub(crate) fn meddle(self: &Arc<Self>, place: CallSite) {
         let own = self.alone.is_none_or(|alone| alone == std::thread::current().id());
         if !own
             || self.ledger.is_alarmed()

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// submits: the thread that works for the queue leaves work to it, and must leave none if no other thread is
 /// there.
 #[test]
-fn thread_that_comes_to_a_queue_is_counted_until_it_has_the_lock() {
+fn thread_that_waits_for_a_queue_is_counted_until_it_has_the_lock() {
     let queue = Queue::<SoftBackend>::new(QueueId { index: 0, device: 0, ordinal: 0 }, false);
     let counts =
         || (queue.waiting_threads.load(Ordering::SeqCst), queue.waiting_completers.load(Ordering::SeqCst));

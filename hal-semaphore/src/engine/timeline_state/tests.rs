@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::slab::Slab;
+use crate::testing::Seeded;
 
 const QUEUE: u32 = 3;
 
@@ -35,7 +36,7 @@ fn promise(
 }
 
 #[test]
-fn signal_of_a_value_that_many_wait_for_releases_a_turn_of_them_at_a_time() {
+fn signal_of_a_value_with_many_waits_releases_one_batch_at_a_time() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
     park(&timeline, ListOwner::HOST, 1, 2 * RELEASE_BATCH);
     timeline.signal(1, || (), &mut deferred).unwrap();
@@ -49,7 +50,7 @@ fn signal_of_a_value_that_many_wait_for_releases_a_turn_of_them_at_a_time() {
 }
 
 #[test]
-fn promise_that_covers_many_waits_of_its_queue_covers_a_turn_of_them_at_a_time() {
+fn promise_satisfies_waits_of_its_queue_one_batch_at_a_time() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
     park(&timeline, ListOwner::queue(QUEUE), 1, RELEASE_BATCH + 1);
     assert_eq!(promise(&timeline, 1, 1, &mut deferred).0, RELEASE_BATCH);
@@ -57,7 +58,7 @@ fn promise_that_covers_many_waits_of_its_queue_covers_a_turn_of_them_at_a_time()
 }
 
 #[test]
-fn timelines_with_more_to_release_have_their_turns_in_order() {
+fn timelines_with_more_to_release_continue_in_order() {
     let (timelines, mut deferred) = ([timeline(), timeline()], DeferredWork::default());
     for timeline in &timelines {
         park(timeline, ListOwner::queue(QUEUE), 1, RELEASE_BATCH + 1);
@@ -77,7 +78,7 @@ impl PartialEq for TimelineState {
 }
 
 #[test]
-fn only_waits_that_can_be_covered_are_listened_for_and_only_while_they_are_there() {
+fn only_waits_of_queues_count_as_listeners_and_only_while_they_are_listed() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
     park(&timeline, ListOwner::HOST, 1, 1);
     assert!(!timeline.has_listeners());
@@ -96,7 +97,7 @@ fn only_waits_that_can_be_covered_are_listened_for_and_only_while_they_are_there
 }
 
 #[test]
-fn lists_that_a_signal_or_a_promise_has_emptied_are_put_away() {
+fn lists_emptied_by_a_signal_or_a_promise_are_removed() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
     for queue in 0..100 {
         park(&timeline, ListOwner::queue(queue), 1, 1);
@@ -115,7 +116,7 @@ fn lists_that_a_signal_or_a_promise_has_emptied_are_put_away() {
 }
 
 #[test]
-fn promise_that_says_nothing_new_is_not_remembered() {
+fn promise_without_news_is_not_kept() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
     timeline.signal(1, || (), &mut deferred).unwrap();
     assert_eq!(promise(&timeline, 1, 1, &mut deferred), (0, false), "it is reached");
@@ -145,7 +146,7 @@ fn operation_that_signals_the_value_that_is_reached_shows_nothing() {
 }
 
 #[test]
-fn slot_that_another_timeline_gets_has_nothing_of_the_one_before() {
+fn reset_state_has_nothing_of_the_previous_timeline() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
     promise(&timeline, 7, 1, &mut deferred);
     assert!(timeline.may_be_promised(7));
@@ -166,11 +167,8 @@ fn promises_stay_sorted_and_are_found_whatever_their_order() {
         let (timeline, mut deferred) = (timeline(), DeferredWork::default());
         let mut expected: std::collections::BTreeMap<(u64, u32, u64), u64> =
             std::collections::BTreeMap::new();
-        let mut dice = seed;
-        let mut below = |limit: u64| {
-            dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            (dice >> 33) % limit
-        };
+        let mut random = Seeded::new(seed);
+        let mut below = |limit: u64| random.next() % limit;
         for _ in 0..100 {
             let value = timeline.value() + below(8);
             let (queue, epoch) = (u32::try_from(below(3)).unwrap_or_default(), 1 + below(5));
