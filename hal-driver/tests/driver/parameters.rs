@@ -15,7 +15,7 @@ use hal_tenstorrent::Tenstorrent;
 use std::path::Path;
 use std::ptr::null_mut;
 
-/// A page of `docs/` has the table of some parameters, as their declaration prints it.
+/// Checks that a page of `docs/` has the table of some parameters, as their declaration prints it.
 fn has_the_table(page: &str, parameters: &[Parameter]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
     let table = Parameter::table(parameters);
@@ -32,7 +32,7 @@ fn pages_have_the_tables_of_the_declarations() {
     has_the_table("tenstorrent.md", <Tenstorrent>::PARAMETERS);
 }
 
-/// Opening a device takes the parameters that its driver declares, but for those of other kinds of devices.
+/// Checks that opening a device takes the parameters that its driver declares, but for those of other kinds of devices.
 fn takes_what_it_declares<D: Driver>(path: &str, of_others: &[&str]) {
     let mut parameters = Parameters::new(D::NAME, []);
     parameters.declare(D::PARAMETERS);
