@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the generations differ in, as capabilities.
+//! The differences of the generations, as capabilities.
 //!
 //! Nothing else asks which card it is: it asks whether the kernel copies command buffers, whether device memory is
 //! virtual, which queue moves bytes in which direction.
 
 pub use hal_gaudi_abi::generation::{Generation, VENDOR};
 
-/// Which way work goes. Each way of a HAL queue is a hardware queue.
+/// A lane: one of a HAL queue's hardware queues, by the direction of its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Transfers from the host to the device.
@@ -25,7 +25,7 @@ impl Lane {
     pub const ALL: [Lane; 4] = [Lane::HostToDevice, Lane::DeviceToHost, Lane::DeviceToDevice, Lane::Compute];
 }
 
-/// What this backend asks of a generation, and decides for it.
+/// The capabilities of a generation, and this backend's choices for it.
 pub trait Capabilities {
     /// Whether a chunk names a command buffer of the kernel, which the kernel checks and copies when it is
     /// submitted. Otherwise it names a device address, and what is there must stay until the submission has ended.

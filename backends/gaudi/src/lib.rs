@@ -19,7 +19,7 @@
 //! | `gaudi://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `gaudi://emulated`, `gaudi://emulated/N` | an emulated card; never taken unless it is named |
 //!
-//! What `gaudi://` stands for can be said otherwise by the environment: `HAL_GAUDI_DEFAULT` is then the path.
+//! The variable `HAL_GAUDI_DEFAULT` of the environment sets another path for `gaudi://`.
 //!
 //! A card is open once in a process: devices that are opened for the same card share it, each with queues of its own.
 //!
@@ -133,7 +133,7 @@ const PARAMETERS: &[Parameter] = &[
 /// and 10 s and 30 s for what it loads then.
 const OPEN_TIMEOUT: u64 = 130;
 
-/// What an emulated card is called, as the first word of a path.
+/// The first word of an emulated card's path.
 const EMULATED: &str = "emulated";
 
 impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {

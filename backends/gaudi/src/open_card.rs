@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Cards that this process has open.
+//! The cards that this process has open, each once.
 //!
 //! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a
 //! thought, would be told that the card is busy, by itself. So a call that opens a card that this process has open
@@ -32,7 +32,7 @@ pub(crate) struct OpenCard {
 static OPEN: Registry<CardKey, OpenCard> = Registry::new();
 
 impl OpenCard {
-    /// What there is once for a card.
+    /// An open card with its heaps.
     pub(crate) fn of(card: Arc<Card>) -> Self {
         let (device, host) = (Heap::device(&card), Heap::host(&card));
         Self { card, device, host, in_flight: Arc::default() }
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn card_that_is_open_is_given_to_who_opens_it() {
+    fn second_open_of_a_card_gets_the_same_one() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let one = open(&emulator, Duration::ZERO).unwrap();
         assert!(Arc::ptr_eq(&one, &open(&emulator, Duration::ZERO).unwrap()));
     }
 
-    /// That it was found out by a request is enough, before its users have let go of it.
+    /// A request that finds the loss is enough; its users need not have released the card.
     #[test]
     fn card_that_is_known_to_be_lost_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
@@ -115,7 +115,7 @@ mod tests {
         emulator.unplug(0);
         let heap = lost.host.allocate(4096).unwrap_err();
         assert!(heap.message().contains("gone"), "{heap}");
-        assert!(lost.card.is_open(), "it is let go of too early");
+        assert!(lost.card.is_open(), "it is closed too early");
         let refused =
             open(&emulator, Duration::from_millis(10)).map(|_| "a lost card was given out").unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
@@ -125,7 +125,7 @@ mod tests {
 
     /// Without a device, whose threads would do it.
     #[test]
-    fn card_that_is_found_lost_by_a_transfer_is_let_go_of() {
+    fn card_that_a_transfer_finds_lost_is_closed() {
         for generation in [Generation::Gaudi1, Generation::Gaudi2] {
             let transfers: [Transfer; 2] = [
                 |dma| dma.host_to_device(&HostRange::allocate(4096, 64)?, 1 << 40),
@@ -154,7 +154,7 @@ mod tests {
 
     impl DmabufHolder for Opener {
         fn release(&self, _: &str) {
-            // A second close does not report that it is closed.
+            // A second close does not report that the card is closed.
             self.card.close();
             let (begin, patience) = (Instant::now(), Duration::from_millis(300));
             let opened = open(&self.emulator, patience);
@@ -167,7 +167,7 @@ mod tests {
 
     /// Those who have its memory may take their time, and its file is there until they have.
     #[test]
-    fn card_that_is_being_let_go_of_is_not_given_out() {
+    fn card_that_is_being_closed_is_not_given_out() {
         let ends: [fn(&Card); 2] =
             [Card::close, |card| card.lose(&Failure::new(Code::Unavailable, "it was on fire"))];
         for (number, end) in ends.into_iter().enumerate() {
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A program that has lost its card gets another, and is not told that the process itself has it.
+    /// A program that has lost its card can open it again at once.
     #[test]
     fn threads_that_open_lose_and_close_a_card_at_once_all_get_one() {
         for generation in [Generation::Gaudi1, Generation::Gaudi2] {
@@ -246,7 +246,7 @@ mod tests {
         assert!(Arc::ptr_eq(&lost, &adopt(&file).unwrap()));
         emulator.unplug(0);
         lost.host.allocate(4096).unwrap_err();
-        assert!(lost.card.is_open(), "it is let go of too early");
+        assert!(lost.card.is_open(), "it is closed too early");
         let (sender, receiver) = std::sync::mpsc::channel();
         let emulator = emulator.clone();
         std::thread::spawn(move || {
@@ -286,7 +286,7 @@ mod tests {
 
     /// The first reason is the one, for all users of the card, and wakes those that sleep.
     #[test]
-    fn card_that_is_lost_says_why_to_all_who_wait_for_its_end() {
+    fn lost_card_reports_the_first_cause_to_all_waiters() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -299,12 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn card_whose_driver_tells_of_a_reset_is_not_given_out() {
+    fn card_whose_driver_reports_a_reset_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
         emulator.fail(0);
         assert!(matches!(shared.card.wait_for_loss(&EventFd::new().unwrap()), Some(LossCause::Notified)));
-        assert!(shared.card.is_open(), "it is let go of too early");
+        assert!(shared.card.is_open(), "it is closed too early");
         assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
     }
 

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The HAL queues of a card: jobs in, submissions out; and [what has ended](completion).
+//! The HAL queues of a card: jobs in, submissions out, and their [completion].
 //!
 //! # A HAL queue is several hardware queues
 //!
 //! Each direction of a transfer, and computing, has a hardware queue of its own for every HAL queue: a *lane*. A
-//! hardware queue is in order by itself. Where a job goes on in another lane, the old lane signals and the new one
-//! waits, by submissions of the kernel's own kind for that, and the host sleeps. A wait for another HAL queue is the
-//! same: its lane signals behind the point, and ours waits. A queue's signal comes behind everything that the queue
-//! has by then, which may be a little more than what is waited for, and never something that waits for us: what is
-//! submitted only waits for what was submitted before.
+//! hardware queue is in order by itself. When a job changes its lane, the old lane signals and the new one waits, by
+//! the kernel's own submissions for that, and the host sleeps. A wait for another HAL queue is the same: the other
+//! queue's lane signals behind the point, and this queue's lane waits. A signal comes behind everything that its queue
+//! has by then. That may be a little more than the wait needs, and is never a job that waits for this one: a
+//! submission only waits for earlier ones.
 //!
-//! A driver that refuses signals is asked once: from then on a step waits on the host until what it is behind has
-//! ended. The results are the same, and queues do not overlap any more where they depend on each other.
+//! A driver that refuses signals is asked once. From then on a step waits on the host until the step before it has
+//! ended. The results are the same, but queues that depend on each other do not overlap.
 //!
 //! # Limits
 //!
-//! The kernel takes a limited number of submissions. A job that finds no room stays at the end of its queue, perhaps
-//! half submitted, and goes on when something has ended; the queue takes no other job until then.
+//! The kernel takes a limited number of submissions. A job without room stays at the end of its queue, perhaps half
+//! submitted, until a submission has ended; the queue takes no other job until then.
 //!
 //! # Locks
 //!
-//! One lock for all queues, held during the submissions of the kernel, which do not wait; not while waiting, nor
-//! while the engine or a waiter is told.
+//! One lock guards all queues. It is held during submissions to the kernel, which do not wait, and never during a wait
+//! or while the engine or an observer is notified.
 
 mod completion;
 
@@ -52,9 +52,9 @@ struct Awaited {
 struct Flight {
     id: QueueId,
     epoch: u64,
-    /// What is not submitted yet.
+    /// The steps that are not submitted yet.
     steps: VecDeque<LanePackets>,
-    /// What is, in order; the last one ends last.
+    /// The submissions, in order; the last one ends last.
     submissions: SmallVec<[InFlight; 2]>,
     /// Which of them end commands that are observed.
     marks: Vec<(usize, usize)>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a card is known by, however it was opened.
+//! The identity of a card, however it was opened.
 
 use crate::system::{System, identity};
 use hal_backend::{Code, Failure};

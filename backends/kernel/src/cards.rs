@@ -31,9 +31,9 @@ pub struct CardClass {
     pub module: &'static str,
     /// The folder where the system lists them, such as `/sys/class/accel`.
     pub folder: &'static str,
-    /// What a listed name has before its number, such as `accel`.
+    /// The text before the number in a listed name, such as `accel`.
     pub prefix: &'static str,
-    /// What a node's path has before its number, such as `/dev/accel/accel`.
+    /// The text before the number in a node's path, such as `/dev/accel/accel`.
     pub node: &'static str,
     /// The variable that names the default card, such as `HAL_GAUDI_DEFAULT`.
     pub default: &'static str,
@@ -50,9 +50,9 @@ pub struct CardClass {
 pub struct ListedCard {
     /// Its number.
     pub number: u32,
-    /// Where it is on the bus, such as `0000:19:00.0`.
+    /// Its address on the bus, such as `0000:19:00.0`.
     pub address: String,
-    /// What it is, for people.
+    /// Its model, for people.
     pub model: String,
     /// Its state as the kernel reports it, for people.
     pub state: String,
@@ -60,12 +60,12 @@ pub struct ListedCard {
     pub node: PathBuf,
 }
 
-/// What a driver makes of a name in the folder of its class.
+/// A driver's description of a name in the folder of its class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Where the card is on the bus.
+    /// The card's address on the bus.
     pub address: String,
-    /// What it is, for people.
+    /// Its model, for people.
     pub model: String,
     /// Its state, for people.
     pub state: String,
@@ -103,16 +103,16 @@ impl Attributes<'_> {
 pub struct NamedCard<P: ?Sized> {
     /// The system that it is opened on.
     pub system: Arc<dyn System>,
-    /// What to open, or what is open.
+    /// The node to open, or the open descriptor.
     pub handle: CardHandle,
-    /// Who runs host programs for it, if it is software.
+    /// Runs host programs for it, if it is emulated.
     pub programs: Option<Arc<P>>,
     /// How many threads of this process execute for it, if it is emulated here.
     pub workers: Option<usize>,
 }
 
 impl<P: ?Sized> NamedCard<P> {
-    /// What it is known by among the cards that this process has open.
+    /// Its key among the cards that this process has open.
     pub fn key(&self) -> Result<CardKey, Failure> {
         match &self.handle {
             CardHandle::Node(node) if self.workers.is_some() => Ok(CardKey::emulated(&self.system, node)),

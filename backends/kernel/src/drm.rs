@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How an open file says which kernel driver it belongs to: the request that every DRM driver answers.
+//! The request that every DRM driver answers with its name.
 
 use crate::system::{Errno, System};
 use hal_backend::{Code, Failure};
@@ -14,7 +14,7 @@ pub const VERSION: u32 = 0xc040_6400;
 const LONGEST_NAME: usize = 32;
 
 crate::layouts! {
-    /// What [`VERSION`] fills. A length says how much room is behind its address, and comes back as the text's own.
+    /// The argument of [`VERSION`]. Each length is the room at its address, and comes back as the length of the text.
     Version = "drm_version", 64 {
         major: i32 = 0,
         minor: i32 = 4,

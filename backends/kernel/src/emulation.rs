@@ -30,7 +30,7 @@ pub trait Emulation<P: ?Sized>: Send + Sync + 'static {
     /// Whether another process emulates the cards that the system lists.
     fn is_supervised() -> bool;
 
-    /// Who runs host programs for the cards that the system lists: the process that emulates them, if one does.
+    /// Runs host programs for the cards that the system lists, if another process emulates these.
     fn supervisor() -> Result<Option<Arc<P>>, Failure>;
 }
 
@@ -40,7 +40,7 @@ pub struct EmulatedCard<P: ?Sized> {
     pub system: Arc<dyn System>,
     /// The card's node in that machine.
     pub node: PathBuf,
-    /// Who runs host programs for the card, if it runs any.
+    /// Runs host programs for the card, if it runs any.
     pub programs: Option<Arc<P>>,
     /// How many threads of this process execute what the machine's cards are given.
     pub workers: usize,
@@ -54,7 +54,7 @@ pub trait HostPrograms: Send + Sync {
     /// Releases a program. Calls of it that are under way go on.
     fn unload(&self, number: u64);
 
-    /// How many threads run programs, which a loader of one is told.
+    /// The number of threads that run programs, for a program's loader.
     fn workers(&self) -> usize;
 }
 

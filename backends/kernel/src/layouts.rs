@@ -12,7 +12,7 @@
 pub struct Layout {
     /// The structure's name in the kernel's header; empty if it is not there.
     pub kernel: &'static str,
-    /// What the names of its fields begin with there, where it stands for a member of a union.
+    /// The prefix of its fields' names there, if it is a member of a union.
     pub prefix: &'static str,
     /// How many bytes it has.
     pub size: usize,
@@ -25,7 +25,7 @@ pub struct Layout {
 pub struct Field {
     /// Its name in Rust.
     pub name: &'static str,
-    /// Where it begins.
+    /// Its offset in the structure.
     pub offset: usize,
     /// How many bytes it has.
     pub size: usize,

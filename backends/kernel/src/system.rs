@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a driver asks of an operating system, and nothing else.
+//! The operating system as a driver sees it.
 //!
 //! [`System`] is at the level of system calls: paths, descriptors, request numbers, bytes. Code above cannot tell
 //! [`Linux`](crate::Linux) from an emulator, but for what the device says of itself.

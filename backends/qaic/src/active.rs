@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A network that runs, with what was made to get there.
+//! A network that runs, and the device's objects for it.
 //!
-//! Constants, network, activation: each step is undone when this is dropped, in the opposite order, as far as it was
-//! taken. A network whose channel the kernel has taken away is not deactivated again; what it was loaded from still
-//! is.
+//! A start loads constants, loads the network and activates it. A drop undoes the steps that were done, in the opposite
+//! order. It does not deactivate a network whose channel the kernel has taken away, but unloads it.
 //!
-//! Runs of it are queued behind each other, as many as its ring takes: each has a [slot](RunBuffers), made when it is
-//! first needed and kept. Those of a network that works on much memory are few, since a slot has objects for most of
-//! it.
+//! As many runs are queued as the ring takes. Each has [buffers](RunBuffers), which are made when they are first needed
+//! and kept. A network that works on much memory has few of them.
 
 use crate::blueprint::Blueprint;
 use crate::kmd::{Activation, ConstantsId, Device, Error, NetworkId};
@@ -22,7 +20,7 @@ use std::time::Duration;
 /// How often a device is asked to stop a network that it refuses to stop.
 const DEACTIVATIONS: usize = 3;
 
-/// How much memory the slots of a network take, but for the first one.
+/// The most memory for the buffers of a network's runs, beyond the first.
 const SPARE: u64 = 64 << 20;
 
 /// How a network is started.
@@ -83,7 +81,7 @@ pub(crate) struct Active {
     pub(crate) number: u64,
     pub(crate) target: Target,
     start: Start,
-    /// What runs that are over have left for the next ones.
+    /// The buffers of runs that are over, for the next ones.
     slots: Vec<RunBuffers>,
     /// How many runs may be in flight.
     limit: usize,
@@ -135,7 +133,7 @@ impl Active {
         Some(self.slots.pop().unwrap_or_default())
     }
 
-    /// A run is over, or was not begun. Its slot has nothing of the program's any more.
+    /// Takes back the buffers of a run that is over or did not begin. They refer to no memory of the program.
     pub(crate) fn give_back(&mut self, slot: RunBuffers) {
         self.slots.push(slot);
         self.in_flight -= 1;
@@ -160,7 +158,7 @@ impl Active {
     /// once for each run, since the next one may be of buffers that are in more pieces.
     pub(crate) fn can_fit(&mut self, slot: &RunBuffers) -> Result<bool, Error> {
         if !self.fits {
-            // One element always stays free, so that a full ring is told from an empty one.
+            // One element always stays free, to tell a full ring from an empty one.
             self.fits = slot.elements(&self.target)? < u64::from(self.start.elements);
         }
         Ok(self.fits)

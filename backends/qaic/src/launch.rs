@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! One run of a network: inputs in, everything queued at once, and once it is over outputs out.
+//! One run of a network: copy inputs in, queue everything at once, copy outputs out.
 //!
-//! A buffer of the program is used in place where the network takes it one way only, the buffer is an object of its
-//! own, and no other run has it; where it goes both ways, or does not fit, the run has objects, and bytes are copied.
-//! Either way all that the kernel is asked, once everything is in its place, is to queue the objects and to wait for
-//! what is complete last.
+//! A run uses a buffer of the program in place if the network only reads or only writes it, the buffer is an object,
+//! and no other run has it. Else the run has an object of its own, and bytes are copied. Then the driver asks the
+//! kernel for two things: to queue the objects, and to wait for the last ones.
 //!
-//! A binding that comes out again is compared with what went in, and only what the network has changed is written:
-//! others may write other parts of the same buffer meanwhile.
+//! An output that was an input too is compared with the input, and only the bytes that the network has changed are
+//! written: others may write other parts of the same buffer meanwhile.
 //!
-//! The kernel does not say whether a transfer or a program went well; a network of a host program
-//! says so itself.
+//! The kernel does not report whether a transfer or a program succeeded; a network of a host program reports that
+//! itself.
 
 use crate::blueprint::Blueprint;
 use crate::kmd::{Batch, Card, Errno, Error, Object};
@@ -57,21 +56,21 @@ pub(crate) struct Target {
 /// Where the bytes of a group are in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupLocation {
-    /// In the slot's own object.
+    /// In the run's own object.
     Own,
     /// In the program's buffer, from this offset.
     Buffer(u64),
 }
 
-/// What one run of a network takes besides the network: objects, and what is said of them to the kernel. It is kept
-/// for the next run, so that one in the steady state allocates nothing.
+/// The objects of one run of a network, and the kernel's arguments for them. Kept for the next run, so that the steady
+/// state allocates nothing.
 #[derive(Default)]
 pub(crate) struct RunBuffers {
-    /// The slot's own objects by group, where one was needed so far.
+    /// The run's own objects by group, where one was needed so far.
     objects: Vec<Option<Bound>>,
     /// Where each group's bytes are.
     places: Vec<GroupLocation>,
-    /// What the network works on.
+    /// The bytes that the network works on.
     pub(crate) bindings: Vec<Binding>,
     call: Vec<u8>,
     batch: Batch,
@@ -133,7 +132,7 @@ impl RunBuffers {
         Ok(performance.iter().map(|one| u64::from(one.elements)).sum())
     }
 
-    /// Takes what came out of a run that is over.
+    /// Copies the outputs of a run that is over.
     pub(crate) fn take(&self, blueprint: &Blueprint) -> Result<(), RunError> {
         (0..self.places.len()).try_for_each(|group| self.take_group(blueprint, group))
     }
@@ -146,12 +145,12 @@ impl RunBuffers {
         self.places.clear();
     }
 
-    /// The slot's own objects, of a network that was stopped.
+    /// The run's own objects, of a network that was stopped.
     pub(crate) fn into_objects(self) -> impl Iterator<Item = Bound> {
         self.objects.into_iter().flatten()
     }
 
-    /// Takes an object for a group, sliced: the program's own buffer, if it can be used, or else the slot's.
+    /// Takes an object for a group, sliced: the program's own buffer, if it can be used, or else the run's.
     fn place(
         &mut self,
         target: &Target,
@@ -182,7 +181,7 @@ impl RunBuffers {
         Ok(GroupLocation::Own)
     }
 
-    /// Puts what goes in where the network reads it.
+    /// Copies an input to where the network reads it.
     fn bring(&self, blueprint: &Blueprint, group: usize) -> Result<(), RunError> {
         let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
         let target = self.object(blueprint, group).view();

@@ -19,7 +19,7 @@
 //! | `qaic://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `qaic://emulated`, `qaic://emulated/N` | an emulated card; never taken unless it is named |
 //!
-//! What `qaic://` stands for can be said otherwise by the environment: `HAL_QAIC_DEFAULT` is then the path.
+//! The variable `HAL_QAIC_DEFAULT` of the environment sets another path for `qaic://`.
 //!
 //! A card that is named is that card or an error. Each device that is opened is a client of its own: its networks and
 //! buffers are its own, and no other device's, in this process or another.
@@ -122,7 +122,7 @@ const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-/// What an emulated card is called, as the first word of a path.
+/// The first word of an emulated card's path.
 const EMULATED: &str = "emulated";
 
 impl Qaic {

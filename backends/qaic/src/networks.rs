@@ -2,11 +2,10 @@
 
 //! The networks that run on a device, kept for the next dispatch.
 //!
-//! A device has sixteen channels and as many cores, and a model more functions than that. A network that was started
-//! stays until its place is needed: when as many run as may, or when the device refuses another for want of
-//! something, the one that was used longest ago, of those that have nothing in flight, is stopped and the start is
-//! tried again. Where all have, the dispatch waits until a run is over. One thread starts and stops networks, and
-//! begins runs.
+//! A device has sixteen channels and as many cores; a model has more functions than that. A network runs on until its
+//! channel is needed: if as many run as may, or the device lacks something for another one, the least recently used
+//! network without runs in flight is stopped, and the start is tried again. If all have runs in flight, the dispatch
+//! waits until a run is over. One thread starts and stops networks, and begins runs.
 
 use crate::active::{Active, Start};
 use crate::blueprint::Blueprint;
@@ -19,7 +18,7 @@ use hal_qaic_abi::uapi::CHANNELS;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The rings that a channel gets at first, and how large they are made where that is not enough.
+/// The size of a channel's rings at first, and the largest if that is not enough.
 const ELEMENTS: (u32, u32) = (512, 1 << 15);
 
 /// How many of the networks that have ended are remembered, with why, for runs of them that come back later.
@@ -81,7 +80,7 @@ pub(crate) struct Launched {
 }
 
 impl Launched {
-    /// It is over: lets go of everything that is the program's.
+    /// Drops everything that is the program's, since the run is over.
     pub(crate) fn end(&mut self) {
         self.slot.end(&self.target.blueprint);
         self.slot.bindings.clear();
@@ -91,11 +90,11 @@ impl Launched {
 /// Why a run was not begun.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// It cannot be.
+    /// It cannot begin at all.
     Failed(RunError),
-    /// Not before another run is over.
+    /// It can begin once another run is over.
     Busy,
-    /// Not now: a ring is full, and not of runs of ours.
+    /// A ring is full, and not of this device's runs.
     Full,
 }
 
@@ -105,14 +104,14 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Networks that run, the one that was used last at the end.
+/// The networks that run, the most recently used one last.
 pub(crate) struct Networks {
     device: Arc<Device>,
     settings: Settings,
     running: Vec<(Key, Active)>,
-    /// Whether the device had not enough for another network while all of ours were busy.
+    /// True if the device lacked something for another network while all were busy.
     scarce: bool,
-    /// Why networks have ended, the latest at the end.
+    /// Why networks have ended, the latest last.
     ended: Vec<(u64, Error)>,
     object_pool: ObjectPool,
 }
@@ -183,7 +182,7 @@ impl Networks {
         let start = Start { elements, patience: restart_timeout, in_flight };
         loop {
             match Active::start(&self.device, blueprint, start) {
-                // Another one may have what this one wants.
+                // Stopping another one may free what this one needs.
                 Err(error) if error.is_exhaustion() && !self.running.is_empty() => {
                     self.scarce = true;
                     self.stop_one()?;
@@ -217,7 +216,7 @@ impl Networks {
 
     /// A run of a network is over: what it had is there for the next one.
     pub(crate) fn give_back(&mut self, network: u64, slot: RunBuffers) {
-        // One that was stopped meanwhile needs no slot.
+        // A network that was stopped meanwhile needs no buffers.
         if let Some((_, active)) = self.running.iter_mut().find(|(_, active)| active.number == network) {
             active.give_back(slot);
         }

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The queues of a device: what programs submit, what is in flight, and what is reported.
+//! The queues of a device: jobs, runs in flight, and reports.
 //!
-//! Two threads serve them. The [submission] thread takes jobs in their order, does transfers, and queues runs of
-//! networks; the [completion] thread waits for runs, takes what came out, and reports. What they share is
-//! [`QueuesState`], behind one lock that neither holds while it copies, talks to the kernel, or calls the driver.
+//! Two threads serve them. The [submission] thread takes jobs in order, does transfers, and queues runs of networks.
+//! The [completion] thread waits for runs, copies their outputs, and reports. They share [`QueuesState`], behind one
+//! lock that neither holds while it copies, calls the kernel, or calls the driver.
 //!
 //! # Order
 //!
-//! A queue begins its commands in order. A run of a network is queued with the device and the next command begins,
-//! unless that one could notice: it uses what the run writes, or writes what it uses ([`hazard`](crate::hazard)). So
-//! runs of one network stand behind each other in its channel's ring, and networks on different channels work side by
-//! side, those of one queue too. Jobs are reported in order. Queues are in no order among each other: the engine
-//! holds what has to wait.
+//! A queue begins its commands in order. Once a run of a network is queued with the device, the next command begins,
+//! unless it reads what the run writes, or writes what the run uses ([`hazard`](crate::hazard)). So runs of one network
+//! follow each other in its channel's ring, and networks on different channels run side by side, also those of one
+//! queue. Jobs of a queue are reported in order. Nothing orders different queues here: the engine does.
 //!
 //! # Failure
 //!
-//! What goes wrong with one dispatch fails its job, and the queue goes on, also where a workload was lost: its
-//! network is started again when it is wanted again, and what was in flight on it fails for the same reason. Only a
-//! device that is gone is lost.
+//! A dispatch that fails fails its job, and the queue goes on, also after the loss of a workload: the runs in flight on
+//! its network fail for the same reason, and the next dispatch starts the network again. A device is lost only when it
+//! is gone.
 
 mod completion;
 mod submission;
@@ -44,7 +43,7 @@ pub(crate) const QUEUES: usize = 4;
 /// How many jobs a queue takes.
 const DEPTH: usize = 1024;
 
-/// Who is told what became of jobs.
+/// The receiver of the queues' reports.
 pub(crate) trait Reports: Send + Sync {
     /// A job is over. Those of one queue are reported in order, each once.
     fn ended(&self, queue: QueueId, epoch: u64, outcome: Result<(), Failure>);
@@ -94,13 +93,12 @@ struct JobQueue {
     hazards: Hazards,
     /// Whether a submission was refused for want of room.
     full: bool,
-    /// Whether a thread reports its jobs now. Another one leaves what it has to report to that one, for the order's
-    /// sake.
+    /// True while a thread reports its jobs. Another thread leaves its reports to that one, to keep the order.
     reporting: bool,
 }
 
 impl JobQueue {
-    /// A job that has begun, and that has runs still, or commands that have not begun: until then it is not taken.
+    /// A job that has begun and is not over.
     #[expect(
         clippy::expect_used,
         reason = "only `pop` takes jobs, and the loss of the device once nothing is in flight"
@@ -121,7 +119,7 @@ impl JobQueue {
 
 /// Which command of which job a run is for.
 struct CommandRef {
-    line: usize,
+    queue: usize,
     phase: Phase,
     command: usize,
     observer: Option<Arc<dyn Observer>>,
@@ -140,7 +138,7 @@ struct Flight {
 /// A run that is over.
 struct Landed {
     launched: Launched,
-    /// Why it never ended, if its network has to be stopped: its job is not told yet.
+    /// Why it never ended, if its network has to be stopped. Its job is not notified yet.
     broken: Option<(Error, u64, CommandRef)>,
 }
 
@@ -156,16 +154,16 @@ struct QueuesState {
     aborted: Option<Failure>,
     lost: Option<Failure>,
     stopping: bool,
-    /// Whether one of the threads has panicked: the other one waits for nothing of its.
+    /// True if one of the threads has panicked. The other one then waits for none of its work.
     has_panicked: bool,
     /// Whether the submission thread has ended.
     over: bool,
-    /// Grows with whatever the submission thread may want to know.
+    /// Grows with each event that the submission thread has to see.
     news: u64,
 }
 
 impl QueuesState {
-    fn line(&mut self, number: usize) -> &mut JobQueue {
+    fn queue(&mut self, number: usize) -> &mut JobQueue {
         #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
         &mut self.queues[number]
     }
@@ -175,12 +173,12 @@ impl QueuesState {
 pub(crate) struct Queues {
     name: String,
     state: Mutex<QueuesState>,
-    /// Where the submission thread sleeps.
+    /// Wakes the submission thread.
     submission: Condvar,
-    /// Where the completion thread sleeps.
+    /// Wakes the completion thread.
     completion: Condvar,
     reports: OnceLock<Box<dyn Reports>>,
-    /// Whether whatever runs is to be given up.
+    /// True once running work is to be given up.
     give_up: AtomicBool,
 }
 
@@ -202,7 +200,7 @@ impl Queues {
         debug_assert!(is_first, "a device is started once");
     }
 
-    /// Who is told.
+    /// The receiver of reports.
     #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
     fn reports(&self) -> &dyn Reports {
         &**self.reports.get().expect("the device was started")
@@ -214,12 +212,12 @@ impl Queues {
         if let Some(failure) = &state.lost {
             return Err(Rejected::Lost(failure.clone()));
         }
-        let line = state.line(job.queue.ordinal());
-        if line.waiting.len() + line.begun.len() >= DEPTH {
-            line.full = true;
+        let queue = state.queue(job.queue.ordinal());
+        if queue.waiting.len() + queue.begun.len() >= DEPTH {
+            queue.full = true;
             return Err(Rejected::Full(Box::new(job)));
         }
-        line.waiting.push_back(job);
+        queue.waiting.push_back(job);
         self.notify(state);
         Ok(())
     }
@@ -246,14 +244,14 @@ impl Queues {
         self.notify(state);
     }
 
-    /// There is news for the submission thread.
+    /// Wakes the submission thread.
     fn notify(&self, mut state: MutexGuard<'_, QueuesState>) {
         state.news += 1;
         drop(state);
         self.submission.notify_one();
     }
 
-    /// A run is over, and its job is told. Whatever it had of the program's is free.
+    /// Ends a run and notifies its job. The run's references to the program's memory are dropped before.
     fn finish_run(
         &self,
         state: &mut QueuesState,
@@ -261,9 +259,9 @@ impl Queues {
         command_ref: &CommandRef,
         outcome: Result<(), Failure>,
     ) {
-        let line = state.line(command_ref.line);
-        line.hazards.remove(run);
-        let begun = line.begun(command_ref.phase.job);
+        let queue = state.queue(command_ref.queue);
+        queue.hazards.remove(run);
+        let begun = queue.begun(command_ref.phase.job);
         begun.runs -= 1;
         if let Err(failure) = outcome {
             begun.failure.get_or_insert(failure);
@@ -273,16 +271,16 @@ impl Queues {
     /// Reports the jobs of a queue that are over.
     fn report(&self, number: usize) {
         let mut state = self.state.lock();
-        let line = state.line(number);
-        if line.reporting {
+        let queue = state.queue(number);
+        if queue.reporting {
             return;
         }
-        line.reporting = true;
-        while let Some(begun) = state.line(number).pop() {
-            let had_no_room = std::mem::take(&mut state.line(number).full);
+        queue.reporting = true;
+        while let Some(begun) = state.queue(number).pop() {
+            let had_no_room = std::mem::take(&mut state.queue(number).full);
             MutexGuard::unlocked(&mut state, || self.report_one(begun, had_no_room));
         }
-        state.line(number).reporting = false;
+        state.queue(number).reporting = false;
     }
 
     fn report_one(&self, begun: Begun, had_no_room: bool) {
@@ -332,8 +330,9 @@ impl Queues {
     fn clear(&self) {
         let mut state = self.state.lock();
         let queues = state.queues.iter_mut();
-        let jobs: Vec<_> =
-            queues.map(|line| (std::mem::take(&mut line.waiting), std::mem::take(&mut line.begun))).collect();
+        let jobs: Vec<_> = queues
+            .map(|queue| (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.begun)))
+            .collect();
         let runs = (std::mem::take(&mut state.launched), std::mem::take(&mut state.landed));
         drop(state);
         drop((jobs, runs));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A dispatch: bindings, image and workgroups laid out in the memory of some tiles, which then run.
+//! A dispatch: the host lays bindings, image and workgroups out in the memory of some tiles, and starts these.
 //!
-//! Every tile has all [pieces](crate::binding) of memory that the dispatch works on, and some of the workgroups.
+//! Every tile reaches all [ranges](crate::binding) of memory that the dispatch works on, and runs some workgroups.
 
 use crate::binding::{ALIGNMENT, Binding, DramRange, gather};
 use crate::device::TenstorrentDevice;
@@ -33,22 +33,22 @@ pub(crate) struct Settings {
     pub(crate) paged: bool,
 }
 
-/// Everything that runs.
+/// The tiles of a card.
 pub(crate) struct Tiles {
     dram: Arc<Pool>,
-    /// Those that run dispatches, one dispatch at a time.
+    /// The tiles that run dispatches, one dispatch at a time.
     workers: Mutex<Vec<Tile>>,
-    /// How many these are.
+    /// The number of these.
     count: usize,
-    /// Where what dispatches have of a tile's memory ends.
+    /// The end of the part of a tile's memory that dispatches have.
     end: u64,
-    /// The one that asks executables what they are.
+    /// The tile that runs the query functions of executables.
     asker: Mutex<Tile>,
     epoch: AtomicU32,
     stopped: Stopped,
 }
 
-/// Why a core of the card will never end, as a simulated chip can tell.
+/// Why a core of the card will never end, which only a simulated chip knows.
 pub(crate) type Stopped = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 impl fmt::Debug for Tiles {
@@ -137,7 +137,7 @@ impl Tiles {
             tile.launch(layout.common, cores, epoch)
         });
         if let Err(error) = launched {
-            // Those that were let go are held again, whatever they are at.
+            // The tiles that were started are held again, whatever they do.
             return hold(&tiles).and(Err(error));
         }
         wait(&tiles, epoch, self.patience(settings, stop))?;

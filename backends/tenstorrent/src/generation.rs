@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the driver has to know of each kind of chip: sizes, addresses and registers. Everything else is the same for
-//! all of them.
+//! The kinds of chips: sizes, addresses and registers. Everything else of the driver is the same for all.
 
 use crate::kmd::Coordinates;
 use hal_tenstorrent_abi::uapi::device;
@@ -12,38 +11,38 @@ use std::fmt;
 /// A kind of chip.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Generation {
-    /// What it is called, and which boards have it.
+    /// Its name and its boards.
     pub(crate) name: &'static str,
     pub(crate) boards: &'static str,
     /// Its number on the host's bus.
     device: u16,
-    /// What its cores lack.
+    /// The instructions that its cores lack.
     pub(crate) cores: Cores,
-    /// How much memory a tile has.
+    /// The size of a tile's memory.
     pub(crate) l1: u32,
-    /// How many bytes a DRAM bank has.
+    /// The size of a DRAM bank.
     pub(crate) bank_bytes: u64,
-    /// How long a window for anything is, and one for a bank.
+    /// The sizes of a small window and of one for a bank.
     pub(crate) windows: (u64, u64),
     pub(crate) controller: Controller,
     pub(crate) network: Network,
     pub(crate) starts: Starts,
 }
 
-/// Where the controller is, and what it says.
+/// The chip's controller.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Controller {
     pub(crate) place: Coordinates,
-    /// Where its own address space begins.
+    /// The beginning of its own address space.
     pub(crate) base: u64,
-    /// Where it says where the table of telemetry is, and the values.
+    /// The addresses of the pointers to the telemetry's table and values.
     pub(crate) table: u64,
     pub(crate) values: u64,
-    /// How it says what is fused off.
+    /// How it reports what is fused off.
     pub(crate) harvest: Harvest,
 }
 
-/// How a chip says what of it is fused off.
+/// How a controller reports what is fused off.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Harvest {
     /// Telemetry has masks of the columns of tiles and of the banks that are there.

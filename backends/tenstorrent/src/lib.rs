@@ -39,7 +39,7 @@
 //! |---|---|
 //! | `kmd/` | the kernel: nodes, an open card, windows, coordinates, what may go wrong |
 //! | `memory.rs`, `memory/` | DRAM and tiles' memory: allocation, division over banks, transfers |
-//! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
+//! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is started and held |
 //! | `open_card.rs` | the cards that a program has open, each once |
 //! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
 //! | `container.rs`, `container/` | several variants of one executable in one file |
@@ -81,7 +81,7 @@ impl<E> fmt::Debug for Tenstorrent<E> {
     }
 }
 
-/// What emulated cards are called, as the first word of a path: ours, and those of a simulator's library.
+/// The first words of emulated cards' paths: this project's chip, and a simulator's library.
 const EMULATED: [&str; 2] = ["emulated", "ttsim"];
 
 /// More tiles than any card has.

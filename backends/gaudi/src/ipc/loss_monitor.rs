@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! One thread of this process that sleeps at the lines to those whose memory was imported, so that the loss of their
-//! cards is learnt of also while no bytes are moved: a mapping holds the lost card, and its exporter is killed for
-//! it.
+//! One thread of this process that polls the connections to the exporters of mapped memory, so that a mapping ends
+//! soon after the loss of the exporter's card, also while no bytes are moved. A mapping holds the lost card, and the
+//! kernel kills the exporter for that.
 
 use super::connection::Heard;
 use super::import::Mapping;
@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{LazyLock, Weak};
 use std::time::Duration;
 
-/// How long a line is left alone while a request is under way on it.
+/// The pause before a connection with a request under way is polled again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A line that is slept at.
+/// A mapping, and the connection to its exporter.
 struct MonitoredMapping {
     line: OwnedFd,
     mapping: Weak<Mapping>,
@@ -25,14 +25,14 @@ struct MonitoredMapping {
 
 #[derive(Default)]
 struct LossMonitor {
-    /// Those that the thread has not seen yet.
+    /// The mappings that the thread has not seen yet.
     fresh: Vec<MonitoredMapping>,
     eventfd: Option<EventFd>,
 }
 
 static MONITOR: LazyLock<Mutex<LossMonitor>> = LazyLock::new(Mutex::default);
 
-/// Has a mapping told when the card behind it is lost. It is not kept.
+/// Ends a mapping when the exporter's card is lost. The mapping is not kept alive.
 pub(super) fn listen(mapping: &Weak<Mapping>, line: OwnedFd) -> Result<(), Failure> {
     let failed = |what: String| {
         Failure::new(
@@ -54,7 +54,7 @@ pub(super) fn listen(mapping: &Weak<Mapping>, line: OwnedFd) -> Result<(), Failu
     Ok(())
 }
 
-/// Sleeps at all lines, as long as there are any.
+/// Polls all connections, as long as there are any.
 fn poll_connections(eventfd: &EventFd) {
     let mut mappings: Vec<MonitoredMapping> = Vec::new();
     loop {
@@ -73,7 +73,7 @@ fn poll_connections(eventfd: &EventFd) {
             .iter()
             .map(|line| PollFd::from_borrowed_fd(*line, PollFlags::IN | PollFlags::RDHUP))
             .collect();
-        // Interrupted, it looks again.
+        // An interrupted poll is repeated.
         let _ = poll(&mut polled, None::<&Timespec>);
         eventfd.clear();
         let ready: Vec<bool> = polled.iter().skip(1).map(|line| !line.revents().is_empty()).collect();
@@ -83,7 +83,7 @@ fn poll_connections(eventfd: &EventFd) {
             if !states.next().unwrap_or(false) {
                 return true;
             }
-            // What was dropped has hung up.
+            // A mapping that was dropped has hung up.
             let Some(mapping) = monitored.mapping.upgrade() else { return false };
             let heard = mapping.listen();
             busy |= heard == Heard::Busy;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The exporter's half of a bounce: what lets another card have the bytes of memory that it cannot map.
+//! The exporter's half of a bounce: a service for cards that cannot map the exporter's memory.
 //!
-//! A process that exports memory listens on a socket of the local machine, under a name that goes with every handle
-//! and says nothing. An importer connects, and brings a piece of shared host memory, where its kernel lacks the
-//! vendor's operation. Both pin it for their card. A request names a part of the buffer and a direction; the
-//! exporter's card writes that part into the shared memory, or reads it from there, and the reply says that it is
-//! done.
+//! A process that exports memory listens on a local socket with a random name, which goes with every handle. An
+//! importer connects, with a piece of shared host memory if its kernel lacks the vendor's operation. Both pin that
+//! memory for their card. A request names a part of the buffer and a direction; the exporter's card writes that part
+//! into the shared memory, or reads it from there, and the reply reports the end.
 //!
 //! | from | bytes | |
 //! |---|---|---|
@@ -21,7 +20,7 @@
 //! A kernel tells the processes that have opened a card that it is about to be reset, and not those that have mapped
 //! a dma-buf of it. So an importer that wants no bytes connects too.
 //!
-//! # Who is let in
+//! # Access
 //!
 //! A process of the same user, root's among them and no other, that [proves](super::proof) that it has the buffer's
 //! secret. Until then it costs a thread and a few bytes, for [`GREETING`] at most, and there are no more than
@@ -55,7 +54,7 @@ use std::time::{Duration, Instant};
 /// How long to sleep while there is nothing to accept a connection with.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a connection may take to prove what it knows.
+/// How long a connection may take to prove that it has the secret.
 pub(super) const GREETING: Duration = Duration::from_secs(5);
 
 /// How long the other side may take to read a reply.
@@ -70,7 +69,7 @@ const GUESTS: usize = 256;
 /// The first message of an importer.
 const CALL: usize = 16;
 
-/// What the exporter says to it.
+/// The exporter's answer to it.
 pub(super) const ANSWER: usize = 16;
 
 /// The importer's proof.
@@ -78,10 +77,10 @@ const PROOF: usize = 16;
 
 const REQUEST: usize = 24;
 
-/// In the code of what is no reply but a notice: the last word of a connection, that its buffer's card is lost.
+/// Marks the code of a notice, which is no reply: the last message of a connection, that its buffer's card is lost.
 pub(super) const NOTICE: u32 = 1 << 31;
 
-/// How long all those together may take who are in the middle of a word when a card is lost.
+/// How long the sessions in the middle of a message may take, together, when a card is lost.
 pub(super) const FAREWELL: Duration = Duration::from_millis(100);
 
 /// A reply: a status code, and how long the text behind it is.
@@ -99,14 +98,14 @@ struct Offer {
 /// A connection, and the buffer that it may use once it has proved that it may.
 struct Session {
     connection: Arc<OwnedFd>,
-    /// Held while something is said to the other side.
-    speaking: Arc<Mutex<()>>,
+    /// Held while a message is sent to the other side.
+    sending: Arc<Mutex<()>>,
     buffer: Option<u64>,
 }
 
 #[derive(Default)]
 struct ServiceState {
-    /// Where this process listens, if it does.
+    /// The name of this process's socket, if it listens.
     name: Option<String>,
     offers: HashMap<u64, Offer>,
     /// By a number that grows.
@@ -114,7 +113,7 @@ struct ServiceState {
     last: u64,
 }
 
-/// What this process serves, and to whom.
+/// The buffers that this process serves, and its sessions.
 struct Service {
     state: Mutex<ServiceState>,
     /// A session has ended.
@@ -180,12 +179,12 @@ pub(super) fn lose(buffer: u64, why: &str) {
         let mut state = SERVICE.state.lock();
         state.offers.remove(&buffer);
         let of_buffer = state.sessions.values().filter(|session| session.buffer == Some(buffer));
-        of_buffer.map(|session| (session.connection.clone(), session.speaking.clone())).collect()
+        of_buffer.map(|session| (session.connection.clone(), session.sending.clone())).collect()
     };
     let notice = words_of(Code::Unavailable as u32 | NOTICE, why);
     let end = Instant::now() + FAREWELL;
-    for (connection, speaking) in importers {
-        if let Some(_turn) = speaking.try_lock_until(end) {
+    for (connection, sending) in importers {
+        if let Some(_turn) = sending.try_lock_until(end) {
             // An importer that has not even read what it asked for learns it from the connection's end.
             let _ = rustix::net::send(&connection, &notice, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
@@ -285,7 +284,7 @@ impl Service {
         }
         state.last += 1;
         let number = state.last;
-        state.sessions.insert(number, Session { connection, speaking: Arc::default(), buffer: None });
+        state.sessions.insert(number, Session { connection, sending: Arc::default(), buffer: None });
         Some(number)
     }
 
@@ -299,19 +298,19 @@ impl Service {
     fn serve(&self, number: u64) -> Result<(), Failure> {
         let found = {
             let state = self.state.lock();
-            state.sessions.get(&number).map(|session| (session.connection.clone(), session.speaking.clone()))
+            state.sessions.get(&number).map(|session| (session.connection.clone(), session.sending.clone()))
         };
-        let Some((connection, speaking)) = found else { return Ok(()) };
+        let Some((connection, sending)) = found else { return Ok(()) };
         set_socket_timeout(&connection, Timeout::Send, Some(READING))
             .map_err(|errno| failed("a socket cannot be given a limit", errno))?;
         let Some((buffer, length, file)) = self.greet(&connection)? else { return Ok(()) };
         let accepted = self.seat(number, buffer).and_then(|exported| Guest::new(exported, file, length));
-        reply(&connection, &speaking, accepted.as_ref().map(|_| ()))?;
+        reply(&connection, &sending, accepted.as_ref().map(|_| ()))?;
         let mut guest = accepted?;
         limit_wait(connection.as_fd(), None)?;
         let mut request = [0; REQUEST];
         while receive_with(connection.as_fd(), &mut request)?.is_some() {
-            reply(&connection, &speaking, guest.answer(&request).as_ref().copied())?;
+            reply(&connection, &sending, guest.answer(&request).as_ref().copied())?;
         }
         Ok(())
     }
@@ -363,14 +362,14 @@ fn not_exported(buffer: u64) -> Failure {
 
 fn reply(
     connection: &Arc<OwnedFd>,
-    speaking: &Mutex<()>,
+    sending: &Mutex<()>,
     outcome: Result<(), &Failure>,
 ) -> Result<(), Failure> {
     let (code, text) = match outcome {
         Ok(()) => (0, ""),
         Err(failure) => (failure.code() as u32, failure.message()),
     };
-    let _turn = speaking.lock();
+    let _turn = sending.lock();
     send_all(connection.as_fd(), &words_of(code, text))
 }
 

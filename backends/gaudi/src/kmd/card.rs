@@ -2,9 +2,9 @@
 
 //! An open card: how it is opened, asked and closed. Its calls for memory and for queues are in modules of their own.
 //!
-//! This is a thin layer. A call here is one request of the kernel, no more; what to do when a card is busy or gone is
-//! decided above. The one state that it keeps is whether the file is still open: the kernel kills a process that
-//! holds a card through a reset, so [`Card::close`] lets go of it while others may still be calling.
+//! This is a thin layer: a call here is one request to the kernel, and its caller decides what to do about a busy or
+//! lost card. The layer's one state is whether the file is open. The kernel kills a process that holds a card through
+//! a reset, so [`Card::close`] closes the file while other threads may still call.
 
 use super::error::{DRIVER, event_names, failure, state_advice, state_name};
 use super::holders::{DmabufHolder, DmabufHolders};
@@ -38,15 +38,14 @@ pub struct Card {
     abi: Abi,
     generation: Generation,
     info: HwIpInfo,
-    /// Nothing where the program that opened the card is told itself, or the driver has no such driver_events.
+    /// `None` if the program that opened the card gets the events itself, or the driver has none.
     driver_events: Option<DriverEvents>,
-    /// Who has dma-bufs of its memory.
+    /// The holders of dma-bufs of its memory.
     holders: DmabufHolders,
-    /// What a program that ran on it failed with, the first of them: only software can say it.
+    /// The failure of the first program that failed on it. Only an emulated card reports it.
     note: OnceLock<String>,
-    /// That it is of no use any more, for threads that sleep.
     loss: CardLoss,
-    /// Among what this process has open, if it is known there. Goes behind the file.
+    /// Its place among the cards that this process has open, if it has one. Released after the file.
     registration: Option<Registration>,
 }
 
@@ -92,7 +91,7 @@ impl Card {
             loss,
             registration,
         };
-        // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
+        // Other drivers understand request numbers otherwise: the driver's name comes first.
         card.abi = card.identify()?;
         let state: super::uapi::DeviceStatus =
             card.info(info::DEVICE_STATUS).map_err(|errno| card.failure("its state", errno))?;
@@ -116,7 +115,7 @@ impl Card {
         Ok(Arc::new(card))
     }
 
-    /// Asks the driver for word of errors.
+    /// Registers an eventfd that the driver signals on errors.
     fn register_for_events(&self) -> Result<Option<DriverEvents>, Errno> {
         let driver_events = DriverEvents::new()?;
         let counter = u32::try_from(driver_events.counter().as_raw_fd()).map_err(|_| Errno::BADF)?;
@@ -137,14 +136,14 @@ impl Card {
         &self.loss
     }
 
-    /// It is known to be lost: later openings of the card do not get this one.
+    /// Takes it out of the registry because it is lost: a later open does not get this one.
     pub(super) fn give_up(&self) {
         if let Some(registration) = &self.registration {
             registration.give_up();
         }
     }
 
-    /// Finds out whether the file is of the right driver, and which numbers that listens to.
+    /// Checks that the file is of the right driver, and finds out which request numbers that has.
     fn identify(&self) -> Result<Abi, Failure> {
         let identified = match &*self.file.read() {
             Some(file) => file.identify(DRIVER),
@@ -152,7 +151,7 @@ impl Card {
         };
         match identified {
             Ok(()) => Ok(Abi::Drm),
-            // Not a DRM device: an older kernel's, if it is one at all.
+            // No DRM device: a card of a kernel before 6.7, if it is a card.
             Err(Unidentified::Unanswered(Errno::NOTTY)) => {
                 let mut probe = InfoIn { op: info::DEVICE_STATUS, ..InfoIn::default() };
                 let mut state = super::uapi::DeviceStatus::default();
@@ -168,12 +167,12 @@ impl Card {
         }
     }
 
-    /// Lets go of the file, and has all holders let go of the dma-bufs that hold it. Every call fails from then on.
+    /// Closes the file and has each holder release its dma-buf. Every call fails from then on.
     pub fn close(&self) {
         self.release("its device was closed");
     }
 
-    /// The same, of a card that is lost: holders of its memory are told why, and so are all who use it.
+    /// Closes a card that is lost, and notifies the holders of its memory and its users of the cause.
     pub(crate) fn lose(&self, why: &Failure) {
         self.loss.report(LossCause::Lost(why.clone()));
         self.release(why.message());
@@ -191,37 +190,37 @@ impl Card {
         }
     }
 
-    /// Enters a holder of its memory, by a dma-buf or a mapping, which is told when the card is lost.
+    /// Adds a holder of its memory, by a dma-buf or a mapping, to notify when the card is lost.
     pub(crate) fn is_held_by(&self, holder: Weak<dyn DmabufHolder>) {
         self.holders.add(holder);
     }
 
-    /// Whether its file has not been let go of.
+    /// Whether its file is open.
     pub fn is_open(&self) -> bool {
         self.file.read().is_some()
     }
 
-    /// What its file is known by.
+    /// The key of its file, while it is open.
     pub(crate) fn key(&self) -> Option<CardKey> {
         self.file.read().as_ref().and_then(|file| CardKey::of_file(file.as_fd()).ok())
     }
 
-    /// What to call it in messages: the path that it was opened by.
+    /// Its name in messages: the path that it was opened by.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is.
+    /// Its generation.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// What the kernel says of its hardware.
+    /// The kernel's description of its hardware.
     pub fn hardware(&self) -> &HwIpInfo {
         &self.info
     }
 
-    /// Which numbers its driver listens to.
+    /// The request numbers of its driver.
     pub fn abi(&self) -> Abi {
         self.abi
     }
@@ -231,7 +230,7 @@ impl Card {
         file.as_ref().ok_or(Errno::NODEV)?.ioctl(request, argument)
     }
 
-    /// Makes a call. What comes back is valid on success, and for waits also on failure.
+    /// Makes a call. The output is valid on success, and for waits also on failure.
     fn call<I, O>(&self, call: Call, input: &I) -> (O, Result<(), Errno>)
     where
         I: IntoBytes + Immutable,
@@ -253,8 +252,8 @@ impl Card {
         (output, result)
     }
 
-    /// What a request failed with may be that the card is lost. It is known from here on; of submissions and waits
-    /// who makes them knows which it was, and tells.
+    /// Takes the card out of the registry if a request failed as only a lost card's does. The callers of submissions
+    /// and waits report the loss themselves, with the cause.
     fn check_for_loss(&self, call: Call, errno: Errno) {
         let lost = match call {
             Call::Info => errno == Errno::NODEV,
@@ -284,7 +283,7 @@ impl Card {
         result.map(|()| answer)
     }
 
-    /// What state it is in, for people.
+    /// Its state, for people.
     pub fn state(&self) -> &'static str {
         match self.info::<super::uapi::DeviceStatus>(info::DEVICE_STATUS) {
             Ok(state) => state_name(state.status),
@@ -292,23 +291,23 @@ impl Card {
         }
     }
 
-    /// What its driver says went wrong since the card was opened.
+    /// The driver's events since the card was opened.
     pub(crate) fn take_events(&self) -> u64 {
         let events = self.info::<u64>(info::GET_EVENTS).unwrap_or(0);
         self.driver_events().map_or(events, |driver_events| driver_events.record(events))
     }
 
-    /// A program that ran on it has failed.
+    /// Records that a program failed on it.
     pub(crate) fn note(&self, failure: &str) {
         let _ = self.note.set(failure.to_owned());
     }
 
-    /// What a program that ran on it failed with, if one did.
+    /// The failure of a program on it, if one failed.
     pub(crate) fn noted(&self) -> Option<&str> {
         self.note.get().map(String::as_str)
     }
 
-    /// What the driver tells of the card, for people, and what a program that ran on it failed with.
+    /// The driver's events and the failure of a program on it, for people.
     pub fn events(&self) -> String {
         let events = self.take_events();
         let mut names: Vec<&str> = event_names(events).collect();
@@ -316,7 +315,7 @@ impl Card {
         if names.is_empty() { "it does not say why".to_owned() } else { names.join(", ") }
     }
 
-    /// What a failed call means, and what to do.
+    /// The failure of a call, with what to do.
     pub fn failure(&self, what: &str, errno: Errno) -> Failure {
         failure(&self.name, what, errno)
     }

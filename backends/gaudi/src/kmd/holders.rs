@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What keeps the file of a card open besides its descriptor.
+//! Holders of a card's dma-bufs, which release them when the card is lost.
 //!
-//! A dma-buf of a card's memory holds the card's file, and so does a mapping of it in another card. A reset waits for
-//! that file, and the kernel kills the process that has opened it. So a holder of one is told when the card is lost.
+//! A dma-buf of a card's memory keeps the card's file open, and so does a mapping of it in another card. A reset waits
+//! for that file, and the kernel kills the process that has opened it. So each holder is notified of the loss.
 
 use parking_lot::Mutex;
 use std::sync::Weak;
 
 /// Something that holds a dma-buf of a card, and can do without.
 pub(crate) trait DmabufHolder: Send + Sync {
-    /// The card is lost, and this is why: closes the dma-buf, or ends its mapping.
+    /// Closes the dma-buf, or ends its mapping, because the card is lost.
     fn release(&self, why: &str);
 }
 
@@ -26,7 +26,7 @@ struct HoldersState {
 }
 
 impl DmabufHolders {
-    /// Adds a holder, which is told at once if the card has been lost meanwhile.
+    /// Adds a holder. It is notified at once if the card is lost already.
     pub(super) fn add(&self, holder: Weak<dyn DmabufHolder>) {
         let why = {
             let mut state = self.0.lock();
@@ -40,7 +40,7 @@ impl DmabufHolders {
         notify(&holder, &why);
     }
 
-    /// Tells them all, once. The first cause is the one.
+    /// Notifies each holder once, with the first cause.
     pub(super) fn lose(&self, why: &str) {
         let (holders, why) = {
             let mut state = self.0.lock();
@@ -51,7 +51,7 @@ impl DmabufHolders {
     }
 }
 
-/// Not under the lock: it may call the kernel, and what it drops may be a card.
+/// Notifies one holder. The caller holds no lock: the holder may call the kernel or drop a card.
 fn notify(holder: &Weak<dyn DmabufHolder>, why: &str) {
     if let Some(holder) = holder.upgrade() {
         holder.release(why);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_told_once_and_who_comes_late_at_once() {
+    fn each_holder_is_notified_once_and_a_late_one_at_once() {
         let (holders, early, late) =
             (DmabufHolders::default(), Arc::new(Recorder::default()), Arc::new(Recorder::default()));
         let weak = |recorder: &Arc<Recorder>| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the driver tells of its own accord: that something went wrong with a card, whichever process works on it.
+//! The loss of a card: the events of its driver, the first cause, and threads that sleep until then.
 //!
-//! A program that asks to be told has half a minute to let go of a card before it is reset. One that does not ask is
-//! not told, the reset comes at once, and a second later it is killed.
+//! The driver notifies a program that has registered an eventfd, and resets the card half a minute later. A program
+//! without one gets no notice: the reset comes at once, and the kernel kills the program a second later.
 
 use super::card::Card;
 use super::uapi::event;
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What ends the use of a card.
+/// The events that end the use of a card.
 const ENDS: u64 = event::DEVICE_RESET | event::DEVICE_UNAVAILABLE;
 
 /// A counter that one thread raises and others wait for.
@@ -31,27 +31,26 @@ impl EventFd {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Another one that rings with it.
+    /// Another descriptor of the same counter.
     pub(crate) fn try_clone(&self) -> Result<Self, Errno> {
         Ok(Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 0)?))
     }
 
-    /// What to sleep at until it rings.
+    /// The descriptor to poll for input.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
     pub(crate) fn clear(&self) {
-        // Another thread may have read it first.
+        // Another thread may have cleared it first.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
-/// The eventfd that the driver rings, and what it has said so far. Several devices of ours may share a card: all of
-/// them listen.
+/// The eventfd that the driver signals, and the events so far. All devices that share a card poll it.
 pub(super) struct DriverEvents {
     eventfd: EventFd,
-    /// Every event since the card was opened: the driver forgets one when it has told it.
+    /// Every event since the card was opened. The driver reports each once.
     events: AtomicU64,
 }
 
@@ -64,24 +63,24 @@ impl DriverEvents {
         self.eventfd.0.as_fd()
     }
 
-    /// Takes down what the driver has told, and returns all that it ever has.
+    /// Adds events that the driver has reported, and returns all so far.
     pub(super) fn record(&self, events: u64) -> u64 {
         self.events.fetch_or(events, Ordering::AcqRel) | events
     }
 }
 
-/// Why a card is of no use any more.
+/// Why a card is lost.
 #[derive(Clone, Debug)]
 pub(crate) enum LossCause {
     /// The driver reported it by an event.
     Notified,
-    /// The driver refused a request as only of a card that is lost.
+    /// The driver refused a request with an error that only a lost card has.
     Refused(Errno),
-    /// A user of it has found out.
+    /// A user of the card has found out.
     Lost(Failure),
 }
 
-/// The end of a card's use, however that was found out, for threads that sleep until then.
+/// The loss of a card, however it was found out, and the eventfd that wakes those who wait for it.
 pub(super) struct CardLoss {
     first: OnceLock<LossCause>,
     eventfd: EventFd,
@@ -92,23 +91,22 @@ impl CardLoss {
         Ok(Self { first: OnceLock::new(), eventfd: EventFd::new()? })
     }
 
-    /// It has come. The first reason is the one.
-    pub(super) fn report(&self, ending: LossCause) {
-        let _ = self.first.set(ending);
+    /// Records a cause, unless there is one, and wakes all who wait.
+    pub(super) fn report(&self, cause: LossCause) {
+        let _ = self.first.set(cause);
         self.eventfd.signal();
     }
 }
 
 impl Card {
-    /// Why the card is of no use any more, if that is known.
+    /// Why the card is lost, if it is known to be.
     pub(crate) fn loss_cause(&self) -> Option<LossCause> {
         self.loss().first.get().cloned()
     }
 
-    /// Sleeps until the card is of no use any more, and says why; or until `stop` rings.
+    /// Sleeps until the card is lost, and returns why; `None` once `stop` is signalled.
     pub(crate) fn wait_for_loss(&self, stop: &EventFd) -> Option<LossCause> {
-        // Where the driver notifies another descriptor, of the program that has opened the card itself, there is no
-        // eventfd of ours.
+        // A program that has opened the card itself may have registered its own eventfd; then there is none here.
         let driver_eventfd = self.driver_events().map(|driver_events| &driver_events.eventfd);
         let eventfds = [Some(stop), Some(&self.loss().eventfd), driver_eventfd];
         loop {
@@ -119,16 +117,16 @@ impl Card {
                 Err(Errno::INTR) => continue,
                 Err(_) => return None,
             }
-            let mut rings = polled.iter().map(|eventfd| !eventfd.revents().is_empty());
-            if rings.next() == Some(true) {
+            let mut signalled = polled.iter().map(|eventfd| !eventfd.revents().is_empty());
+            if signalled.next() == Some(true) {
                 return None;
             }
-            if rings.next() == Some(true) {
+            if signalled.next() == Some(true) {
                 return self.loss_cause();
             }
             if let Some(driver_events) = self.driver_events() {
                 driver_events.eventfd.clear();
-                // A card that is not there any more does not say what there was: that it refuses to is how it ends.
+                // A card that is gone refuses the question, which reports the loss.
                 if self.take_events() & ENDS != 0 {
                     self.give_up();
                     self.loss().report(LossCause::Notified);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The thread that begins what was submitted: transfers, and runs of networks.
+//! The submission thread: it begins transfers and runs of networks.
 //!
-//! It goes round the queues, a command of each at a time, and sleeps when none can go on. What keeps a command
-//! waiting is a run that it would be noticed to overtake, a network that has as many runs in flight as its ring
-//! takes, or sixteen channels that are all busy: each ends with a run that is over, of which the completion thread
-//! tells.
+//! It goes round the queues, one command of each at a time, and sleeps when none can go on. A command waits for a run
+//! that it must not overtake, for room in the ring of its network, or for one of the sixteen channels. Each of these
+//! waits ends with a run, and the completion thread wakes this thread then.
 //!
-//! Everything that starts or stops a network for a dispatch is done here, so that no two of them meet. It talks to the
-//! device's management processor then, and other queues wait for that; what is in flight goes on.
+//! Only this thread starts and stops networks, so no two of these meet. It sends messages to the device's management
+//! processor then, and the other queues wait for that; runs in flight go on.
 
 use super::{Begun, CommandRef, Flight, Landed, QUEUES, Queues};
 use crate::device::QaicDevice;
@@ -23,7 +22,7 @@ use hal_qaic_abi::programs::ProgramCall;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long to sleep when a ring is full of what is not ours: at first, and at most.
+/// The first and the longest sleep while others' work fills a ring.
 const BACK_OFF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
 /// A job whose commands begin.
@@ -36,7 +35,7 @@ struct Current {
     full_since: Option<Instant>,
 }
 
-/// What became of a command.
+/// The state of a command after an attempt to begin it.
 enum Progress {
     /// It is done.
     Done,
@@ -49,7 +48,7 @@ enum Progress {
     Failed(RunError),
 }
 
-/// What the thread is to do next.
+/// The thread's next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Go round again.
@@ -97,7 +96,7 @@ impl Submissions {
         }
     }
 
-    /// What the thread does, until the device is dropped.
+    /// Runs on the thread until the device is dropped.
     pub(crate) fn serve(mut self) {
         loop {
             match self.step() {
@@ -125,8 +124,8 @@ impl Submissions {
             return if self.told_loss { Next::End } else { Next::Sleep(news, None) };
         }
         let mut next = Next::Sleep(news, None);
-        for line in 0..QUEUES {
-            match self.advance(line) {
+        for queue in 0..QUEUES {
+            match self.advance(queue) {
                 None => {}
                 Some(Progress::Full) => {
                     if matches!(next, Next::Sleep(..)) {
@@ -143,11 +142,11 @@ impl Submissions {
         }
         let state = self.queues.state.lock();
         let is_done = state.stopping
-            && state.queues.iter().all(|line| line.waiting.is_empty() && line.begun.is_empty());
+            && state.queues.iter().all(|queue| queue.waiting.is_empty() && queue.begun.is_empty());
         if is_done { Next::End } else { next }
     }
 
-    /// Takes back what runs that are over had, and stops the networks of those that will not end.
+    /// Takes back the buffers of runs that are over, and stops the networks of those that will not end.
     fn take_landed(&mut self) -> u64 {
         let mut state = self.queues.state.lock();
         std::mem::swap(&mut state.landed, &mut self.landed);
@@ -164,17 +163,17 @@ impl Submissions {
             drop(launched);
             let failure = self.queues.failure(RunError::Device(error));
             self.queues.finish_run(&mut self.queues.state.lock(), run, &command_ref, Err(failure));
-            self.queues.report(command_ref.line);
+            self.queues.report(command_ref.queue);
         }
         retired.into_iter().for_each(|executable| self.networks.retire(executable));
         news
     }
 
-    /// Whether the device is gone. Then everything goes, and it is told when nothing is in flight any more.
+    /// Whether the device is gone. If so, it drops all jobs, and reports the loss once nothing is in flight.
     fn is_lost(&mut self) -> bool {
         let state = self.queues.state.lock();
         let Some(failure) = state.lost.clone() else { return false };
-        // What is in flight comes back from the completion thread, unless that one has panicked.
+        // Runs in flight come back from the completion thread, unless that one has panicked.
         let is_coming_back = self.in_flight > 0 && !state.has_panicked;
         drop(state);
         if self.told_loss || is_coming_back {
@@ -189,14 +188,14 @@ impl Submissions {
     }
 
     /// Begins a queue's next command; nothing, if it has none.
-    fn advance(&mut self, line: usize) -> Option<Progress> {
-        let mut current = match self.current(line).take() {
+    fn advance(&mut self, queue: usize) -> Option<Progress> {
+        let mut current = match self.current(queue).take() {
             Some(current) => current,
-            None => self.next_job(line)?,
+            None => self.next_job(queue)?,
         };
-        let step = if self.has_failed(line, &current) { None } else { self.begin(line, &mut current) };
+        let step = if self.has_failed(queue, &current) { None } else { self.begin(queue, &mut current) };
         let Some(step) = step else {
-            self.finish(line, current);
+            self.finish(queue, current);
             return Some(Progress::Done);
         };
         match step {
@@ -208,27 +207,27 @@ impl Submissions {
             Progress::Full => {
                 let since = *current.full_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= self.settings.timeout {
-                    self.fail(line, &current, RunError::Device(Error::Full));
+                    self.fail(queue, &current, RunError::Device(Error::Full));
                 }
             }
-            Progress::Failed(ref error) => self.fail(line, &current, error.clone()),
+            Progress::Failed(ref error) => self.fail(queue, &current, error.clone()),
         }
-        *self.current(line) = Some(current);
+        *self.current(queue) = Some(current);
         Some(step)
     }
 
     /// The job of a queue whose commands are beginning.
-    fn current(&mut self, line: usize) -> &mut Option<Current> {
+    fn current(&mut self, queue: usize) -> &mut Option<Current> {
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue")]
-        &mut self.current[line]
+        &mut self.current[queue]
     }
 
-    fn next_job(&mut self, line: usize) -> Option<Current> {
+    fn next_job(&mut self, queue: usize) -> Option<Current> {
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue")]
-        let number = &mut self.jobs[line];
+        let number = &mut self.jobs[queue];
         let mut state = self.queues.state.lock();
         let aborted = state.aborted.clone();
-        let found = state.line(line);
+        let found = state.queue(queue);
         let job = found.waiting.pop_front()?;
         *number += 1;
         found.begun.push_back(Begun {
@@ -245,17 +244,17 @@ impl Submissions {
     }
 
     /// Whether nothing more of a job is to begin.
-    fn has_failed(&self, line: usize, current: &Current) -> bool {
+    fn has_failed(&self, queue: usize, current: &Current) -> bool {
         let mut state = self.queues.state.lock();
         let aborted = state.aborted.clone();
-        let begun = state.line(line).begun(current.phase.job);
+        let begun = state.queue(queue).begun(current.phase.job);
         if begun.failure.is_none() {
             begun.failure = aborted;
         }
         begun.failure.is_some()
     }
 
-    fn fail(&self, line: usize, current: &Current, error: RunError) {
+    fn fail(&self, queue: usize, current: &Current, error: RunError) {
         let is_gone = matches!(error, RunError::Device(Error::Gone));
         let failure = self.queues.failure(error);
         let mut state = self.queues.state.lock();
@@ -263,39 +262,39 @@ impl Submissions {
             self.queues.lose(&mut state);
             state.news += 1;
         }
-        state.line(line).begun(current.phase.job).failure.get_or_insert(failure);
+        state.queue(queue).begun(current.phase.job).failure.get_or_insert(failure);
     }
 
-    /// Everything of a job has begun that will.
-    fn finish(&self, line: usize, current: Current) {
+    /// Marks a job as begun: no more commands of it begin.
+    fn finish(&self, queue: usize, current: Current) {
         let mut state = self.queues.state.lock();
-        state.line(line).begun(current.phase.job).job = Some(current.job);
+        state.queue(queue).begun(current.phase.job).job = Some(current.job);
         drop(state);
-        self.queues.report(line);
+        self.queues.report(queue);
     }
 
     /// Begins the next command of a job; nothing, if all have begun.
-    fn begin(&mut self, line: usize, current: &mut Current) -> Option<Progress> {
+    fn begin(&mut self, queue: usize, current: &mut Current) -> Option<Progress> {
         let Current { job, phase, next, .. } = current;
         let command = job.commands.get(*next)?;
         let begin = clock();
         let result = match command {
             Command::Fill { target, pattern } => part(target).and_then(|target| {
                 let used = [Reach::new(target, Access::WRITE)];
-                self.transfer(line, *phase, &used, || target.fill(pattern.bytes()))
+                self.transfer(queue, *phase, &used, || target.fill(pattern.bytes()))
             }),
             Command::Copy { source, target } => part(source).and_then(|source| {
                 let target = part(target)?;
                 let used = [Reach::new(source, Access::READ), Reach::new(target, Access::WRITE)];
-                self.transfer(line, *phase, &used, || target.copy_from(source))
+                self.transfer(queue, *phase, &used, || target.copy_from(source))
             }),
             Command::Update { source, target } => part(target).and_then(|target| {
                 let used = [Reach::new(target, Access::WRITE)];
-                self.transfer(line, *phase, &used, || target.copy_from(source.whole()))
+                self.transfer(queue, *phase, &used, || target.copy_from(source.whole()))
             }),
             Command::Dispatch(dispatch) => {
                 let observer = job.observer.clone();
-                self.dispatch(dispatch, CommandRef { line, phase: *phase, command: *next, observer, begin })
+                self.dispatch(dispatch, CommandRef { queue, phase: *phase, command: *next, observer, begin })
             }
             Command::Barrier => {
                 phase.barriers += 1;
@@ -312,21 +311,21 @@ impl Submissions {
     /// Does a transfer, which is a copy by this thread, unless it has to wait.
     fn transfer(
         &self,
-        line: usize,
+        queue: usize,
         phase: Phase,
         used: &[Reach],
         work: impl FnOnce() -> bool,
     ) -> Result<Progress, RunError> {
-        if self.has_to_wait(line, phase, used) {
+        if self.has_to_wait(queue, phase, used) {
             return Ok(Progress::Waiting);
         }
         done(work()).map(|()| Progress::Done)
     }
 
-    /// Whether a command that uses this would be noticed to overtake a run.
-    fn has_to_wait(&self, line: usize, phase: Phase, used: &[Reach]) -> bool {
+    /// Whether a command that uses this must not overtake a run.
+    fn has_to_wait(&self, queue: usize, phase: Phase, used: &[Reach]) -> bool {
         let mut state = self.queues.state.lock();
-        let hazards = &state.line(line).hazards;
+        let hazards = &state.queue(queue).hazards;
         used.iter().any(|reach| hazards.hold(phase, reach))
     }
 
@@ -348,7 +347,7 @@ impl Submissions {
         if let Workgroups::Indirect(place) = &dispatch.workgroups {
             self.reaches.push(Reach::new(part(place)?, Access::READ));
         }
-        if self.has_to_wait(command_ref.line, command_ref.phase, &self.reaches) {
+        if self.has_to_wait(command_ref.queue, command_ref.phase, &self.reaches) {
             return Ok(Progress::Waiting);
         }
         let workgroups = match &dispatch.workgroups {
@@ -383,11 +382,11 @@ impl Submissions {
         self.runs += 1;
         self.in_flight += 1;
         let mut state = self.queues.state.lock();
-        let line = state.line(command_ref.line);
+        let queue = state.queue(command_ref.queue);
         for reach in self.reaches.drain(..) {
-            line.hazards.add(self.runs, command_ref.phase, reach);
+            queue.hazards.add(self.runs, command_ref.phase, reach);
         }
-        line.begun(command_ref.phase.job).runs += 1;
+        queue.begun(command_ref.phase.job).runs += 1;
         state.launched.push(Flight { number: self.runs, command_ref, launched });
         drop(state);
         self.queues.completion.notify_one();

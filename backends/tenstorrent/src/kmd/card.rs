@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An open card: who it is, its memory and registers, and what is done when it is closed.
+//! An open card: its identity, memory and registers, and its end.
 //!
-//! A card is opened for one program alone. Before any tile is touched, its controller is asked what is fused off:
-//! touching that hangs the network, and may take the host along. From then on only places of the [`Grid`] are
-//! touched.
+//! A card is opened for one program alone. Before the driver touches any tile, it asks the card's controller what is
+//! fused off: touching such a tile hangs the network, and may hang the host. Then it touches only places of the [`Grid`].
 //!
 //! # When the program ends
 //!
-//! The kernel does one write to the network when the file is closed, however that comes about ([`Card::arm`]): it
-//! holds the cores of the first tile. All other tiles are held when the device is closed in order; a program that
-//! dies leaves theirs where they are, executing what they were given to its end, and the next program that opens the
-//! card holds all of them before it does anything else.
+//! Whenever the file is closed, the kernel does one write to the network ([`Card::set_cleanup`]), which holds the cores
+//! of the first tile. A device that is closed in order holds all other tiles. If a program dies, its other tiles run to
+//! their end, and the next program that opens the card holds all tiles before it does anything else.
 
 use super::error::Error;
 use super::grid::{Coordinates, Grid};
@@ -31,7 +29,7 @@ use std::time::Duration;
 pub(crate) const SOFT_RESET: u64 = 0xffb1_21b0;
 pub(crate) const ALL_HELD: u32 = 0x4_7800;
 
-/// What comes before the number of a message, and what is there when the firmware does not know it.
+/// The upper half of a message's number, and the number's value if the firmware does not know the message.
 const ASKED: u32 = 0xaa00;
 const UNKNOWN: u32 = u32::MAX;
 /// How long a controller may take to answer.
@@ -58,7 +56,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// Opens a node, waiting so long for another program that has it.
+    /// Opens a node, and waits up to `patience` for another program that has it.
     pub fn open(system: Arc<dyn System>, node: &Path, patience: Duration) -> Result<Self, Failure> {
         let file = CardFile::open(&CARDS, system, node, patience)?;
         let name = file.name().to_owned();
@@ -83,7 +81,7 @@ impl Card {
         Self::identify(name.clone(), generation, windows).map_err(of)
     }
 
-    /// Asks the controller what there is.
+    /// Asks the controller which tiles and banks there are.
     fn identify(name: String, generation: &'static Generation, mut windows: Windows) -> Result<Self, Error> {
         let controller = &generation.controller;
         let telemetry = telemetry(&windows, controller)?;
@@ -107,17 +105,17 @@ impl Card {
         windows.add_banks(grid.banks())?;
         let card = Self { name: format!("{board} at {name}"), generation, board, grid, windows };
         card.hold_all()?;
-        card.arm()?;
+        card.set_cleanup()?;
         Ok(card)
     }
 
-    /// Holds the cores of every tile: what a program that died has left running.
+    /// Holds the cores of every tile, which a program that died may have left running.
     pub(crate) fn hold_all(&self) -> Result<(), Error> {
         self.grid.tiles().iter().try_for_each(|&tile| self.write_word(tile, SOFT_RESET, ALL_HELD))
     }
 
     /// Has the kernel hold the first tile when the file is closed.
-    fn arm(&self) -> Result<(), Error> {
+    fn set_cleanup(&self) -> Result<(), Error> {
         let calls = self.windows.calls();
         let Some(&Coordinates { x, y }) = self.grid.tiles().first() else { return Ok(()) };
         if calls.driver().has(Feature::NocCleanup) {
@@ -127,27 +125,27 @@ impl Card {
         Ok(())
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What its chip is.
+    /// The kind of its chip.
     pub(crate) fn generation(&self) -> &'static Generation {
         self.generation
     }
 
-    /// What it is sold as.
+    /// The name of its board.
     pub fn board(&self) -> &'static str {
         self.board
     }
 
-    /// What there is of it.
+    /// Its tiles and banks.
     pub fn grid(&self) -> &Grid {
         &self.grid
     }
 
-    /// How many windows it has: for anything, and for a bank each.
+    /// The number of small windows, and of those for a bank each.
     pub fn windows(&self) -> (usize, usize) {
         self.windows.counts()
     }
@@ -187,7 +185,7 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // A card that is gone holds nothing, and needs nothing held.
+        // A card that is gone runs nothing that has to be held.
         let _ = self.hold_all();
     }
 }
@@ -206,7 +204,7 @@ fn word(windows: &Windows, controller: &Controller, address: u64) -> Result<u32,
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// What the controller answers when it is asked what is fused off.
+/// Asks the controller what is fused off.
 fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Result<u32, Error> {
     let word = |address| word(windows, controller, address);
     let put = |address, value: u32| {
@@ -247,7 +245,7 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
     }
 }
 
-/// What the controller says, by tag.
+/// The controller's telemetry, by tag.
 fn telemetry(windows: &Windows, controller: &Controller) -> Result<BTreeMap<u32, u32>, Error> {
     let word = |address| word(windows, controller, address);
     let (table, values) = (word(controller.table)?, word(controller.values)?);

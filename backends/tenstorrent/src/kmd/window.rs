@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Windows into a card's network, and which of them shows what.
+//! Windows into a card's network.
 //!
 //! Every access of the host to a card goes through a window, which shows a piece of one tile's address space:
 //! registers, memory of a tile, a DRAM bank. A card has few, and shares them with other programs. A Blackhole's
@@ -44,7 +44,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Takes small windows. What there is will do, if it is one. `lengths` are those of a small one and of a large one.
+    /// Takes as many small windows as there are, at least one. `lengths` are those of a small one and of a large one.
     pub(crate) fn new(calls: Calls<CardFile>, lengths: (u64, u64)) -> Result<Self, Error> {
         let mut small = Vec::new();
         while small.len() < WANTED {
@@ -67,7 +67,7 @@ impl Windows {
                 Ok(window) => large.push((bank, Mutex::new(window))),
                 // The bridge shows none, or others have them.
                 Err(Error::Refused(CallError::Refused { errno: Errno::NOMEM | Errno::INVAL, .. })) => {
-                    return large.into_iter().try_for_each(|(_, window)| self.give_back(window.into_inner()));
+                    return large.into_iter().try_for_each(|(_, window)| self.free(window.into_inner()));
                 }
                 Err(error) => return Err(error),
             }
@@ -90,7 +90,7 @@ impl Windows {
         }
     }
 
-    fn give_back(&self, window: Window) -> Result<(), Error> {
+    fn free(&self, window: Window) -> Result<(), Error> {
         drop(window.range);
         Ok(self.calls.free_window(window.tlb)?)
     }
@@ -150,7 +150,7 @@ impl Windows {
         let own = self.large.iter().find(|(bank, _)| *bank == place).map(|(_, window)| window);
         let size = if own.is_some() { self.lengths.1 } else { self.lengths.0 };
         let base = address - address % size;
-        let window = own.or_else(|| self.small.get(self.slot(place, base)));
+        let window = own.or_else(|| self.small.get(self.index(place, base)));
         let mut window = window.ok_or_else(|| Error::access(Errno::NXIO))?.lock();
         if window.shows != Some((place, base)) {
             window.shows = None;
@@ -169,7 +169,7 @@ impl Windows {
         Ok(now)
     }
 
-    /// Why an access was refused, with what the kernel knows of it.
+    /// The error of a refused access, with the system's cause if it knows one.
     fn refused(&self, errno: Errno) -> Error {
         match self.calls.file().system().cause() {
             Some(cause) if errno == Errno::NODEV => Error::Gone(cause),
@@ -177,11 +177,11 @@ impl Windows {
         }
     }
 
-    /// Which of the small windows shows this.
-    fn slot(&self, place: Coordinates, base: u64) -> usize {
+    /// The index of the small window for an address of a tile.
+    fn index(&self, place: Coordinates, base: u64) -> usize {
         let number = u64::from(place.x) * 31 + u64::from(place.y) * 7 + base / self.lengths.0;
         #[expect(clippy::cast_possible_truncation, reason = "less than a length")]
-        let slot = (number % (self.small.len() as u64).max(1)) as usize;
-        slot
+        let index = (number % (self.small.len() as u64).max(1)) as usize;
+        index
     }
 }
