@@ -18,6 +18,7 @@
 //! | [`dmabuf`] | memory that goes to other devices and processes |
 //! | [`backing`] | what memory of this process is of: a file, or another process's memory |
 //! | [`remote`] | host executables that a device runs in another process |
+//! | [`emulator`] | the machine as a system, as a supervisor's machine, and as what is injected into a driver |
 //! | [`supervised`], [`interrupt`] | answering for other processes, as a supervisor does |
 //! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
 //! | [`share`] | host executables: how workers share a dispatch |
@@ -32,6 +33,7 @@ pub mod backing;
 pub mod claim;
 pub mod dmabuf;
 pub mod drm;
+pub mod emulator;
 pub mod fault;
 pub mod file;
 pub mod interrupt;
@@ -44,5 +46,6 @@ pub mod supervised;
 pub mod threads;
 pub mod view;
 
+pub use emulator::{Emulated, EmulatedMachine, Emulator, SupervisedMachine};
 pub use hal_kernel::{DeviceRange, Errno, HostPrograms, Linux, System, borrow, clock, identity, map_shared};
 pub use process::{Own, PAGE, Process};

@@ -15,6 +15,7 @@
 use crate::options::Execution;
 use crate::share::{Dispatch, Share};
 use hal_backend::{Failure, HostProgram, splitmix64};
+use hal_kernel::HostPrograms;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut, Index, IndexMut};
@@ -102,11 +103,6 @@ impl<S, U: Copy + Ord> Machine<S, U> {
             clock: Condvar::new(),
             places: std::iter::repeat_with(Condvar::new).take(places).collect(),
         }
-    }
-
-    /// How it executes.
-    pub fn execution(&self) -> &Execution {
-        &self.execution
     }
 
     /// Takes the lock.
@@ -199,20 +195,12 @@ impl<S, U: Copy + Ord> Machine<S, U> {
         result
     }
 
-    /// Makes a program known, and says its number, which begins with 1.
-    pub fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        let mut state = self.lock();
-        let number = state.next_program;
-        state.next_program += 1;
-        state.programs.insert(number, program);
-        number
-    }
-
-    /// Forgets a program. What is under way with it goes on.
-    pub fn unload(&self, program: u64) {
-        let gone = self.lock().programs.remove(&program);
-        // Dropping a program runs foreign code: not under the lock.
-        drop(gone);
+    /// Wakes every request that sleeps. The lock makes sure that a thread which is about to sleep either sees why, or is woken.
+    pub fn wake_all(&self) {
+        let _state = self.lock();
+        self.places.iter().for_each(|place| {
+            place.notify_all();
+        });
     }
 
     /// Sees to it that the clock ticks by then.
@@ -248,7 +236,28 @@ impl<S, U: Copy + Ord> Machine<S, U> {
     }
 }
 
-/// What happens later, by itself.
+impl<S: Send, U: Copy + Ord + Send> HostPrograms for Machine<S, U> {
+    /// Numbers begin with 1.
+    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        let mut state = self.lock();
+        let number = state.next_program;
+        state.next_program += 1;
+        state.programs.insert(number, program);
+        number
+    }
+
+    fn unload(&self, program: u64) {
+        let gone = self.lock().programs.remove(&program);
+        // Dropping a program runs foreign code: not under the lock.
+        drop(gone);
+    }
+
+    fn workers(&self) -> usize {
+        self.execution.workers
+    }
+}
+
+/// Events that happen later, by themselves.
 #[derive(Debug)]
 pub struct Later<E> {
     events: Vec<(Instant, E)>,

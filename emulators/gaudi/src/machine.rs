@@ -50,8 +50,8 @@ pub(crate) type State = machine::State<Cards, Unit>;
 /// The lock, held.
 pub(crate) type Guard<'a> = machine::Guard<'a, Cards, Unit>;
 
-/// Cards in one lock.
-pub(crate) struct Machine {
+/// Cards behind one lock.
+pub struct Machine {
     pub(crate) options: Options,
     pub(crate) hardware: &'static Hardware,
     pub(crate) claims: Claims,

@@ -34,7 +34,6 @@
 //! behind all of them by a fence, and gives the unit back.
 
 use emulator_core::HostPrograms;
-use emulator_core::remote::Remote;
 use hal_backend::container::ParseError;
 use hal_backend::{Code, Failure};
 use hal_qaic_abi::container::metadata::{Direction, Doorbell, Request, Space};
@@ -415,12 +414,6 @@ struct Programs(Arc<dyn HostPrograms>);
 /// What the driver asks of cards whose programs `keeper` keeps.
 pub fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
     Arc::new(Programs(keeper))
-}
-
-/// The same of the supervisor that emulates this system's cards, if there is one.
-pub(crate) fn of_supervisor() -> Result<Option<Arc<dyn CardPrograms>>, Failure> {
-    let remote = Remote::connect(&emulator_core::Linux)?;
-    Ok(remote.map(|remote| card_programs(remote)))
 }
 
 impl CardPrograms for Programs {

@@ -17,6 +17,8 @@ use hal_backend::Failure;
 use hal_tenstorrent_abi::paths;
 use hal_tenstorrent_abi::uapi::{SetNocCleanup, VENDOR};
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -111,8 +113,8 @@ pub(crate) struct Unit {
 /// The lock, held.
 pub(crate) type Guard<'a> = machine::Guard<'a, Cards, Unit>;
 
-/// Cards in one lock.
-pub(crate) struct Machine {
+/// Cards behind one lock.
+pub struct Machine {
     pub(crate) options: Options,
     core: machine::Machine<Cards, Unit>,
 }
@@ -315,12 +317,19 @@ impl Machine {
         self.core.tick(|_, _| None);
     }
 
-    /// Ends every thread.
-    pub(crate) fn stop(&self) {
+    /// Ends every thread, and appends the report to the file that the options name.
+    pub(crate) fn end(&self) {
         self.core.stop();
+        let Some(path) = &self.options.report else { return };
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let written = file.and_then(|mut file| file.write_all(self.report().as_bytes()));
+        if let Err(error) = written {
+            eprintln!("tenstorrent://emulated: report={}: {error}", path.display());
+        }
     }
 
-    pub(crate) fn counts(&self, number: usize) -> Counts {
+    /// The counts of a card; zeros, if there is none of that number.
+    pub fn counts(&self, number: usize) -> Counts {
         let mut state = self.lock();
         let files = state.open.values().filter(|file| file.card == number).count() as u64;
         let Some(card) = state.cards.find_mut(number) else { return Counts::default() };
@@ -340,8 +349,8 @@ impl Machine {
         }
     }
 
-    /// What became of the cards, a line for each.
-    pub(crate) fn report(&self) -> String {
+    /// A line for each card with what it has done, for people.
+    pub fn report(&self) -> String {
         let line = |card| {
             let counts = self.counts(card);
             let chip = counts.chip;
@@ -369,11 +378,13 @@ impl Machine {
         state.cards.iter().find_map(|card| card.board.chip.ended().map(str::to_owned))
     }
 
-    pub(crate) fn complaint(&self, number: usize) -> Option<String> {
+    /// The first rule that software on the host broke, for people.
+    pub fn complaint(&self, number: usize) -> Option<String> {
         self.lock().cards.find(number)?.complaint.clone()
     }
 
-    pub(crate) fn stopped(&self, number: usize) -> Option<String> {
+    /// A core that has stopped until it is reset, and why.
+    pub fn stopped_core(&self, number: usize) -> Option<String> {
         let board = self.lock().cards.find(number)?.board.clone();
         board.chip.stopped()
     }
