@@ -55,7 +55,7 @@
 //! | `machine.rs` | the cards of a machine: timeouts, watchdogs, resets |
 //! | `card.rs` | a card's states, its queues, and the context of the file that has it open |
 //! | `hardware.rs` | the numbers of each generation |
-//! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `injection.rs`, `options.rs` | what a URI asks for |
 //! | `file.rs` | open and close, and who has a card |
 //! | `request.rs` | which requests the driver has |
 //! | `info.rs`, `buffers.rs`, `submit.rs`, `signals.rs`, `wait.rs`, `interrupt.rs`, `memory.rs` | the requests |
@@ -90,10 +90,10 @@ mod buffers;
 mod card;
 mod dmabuf;
 mod engine;
-mod fault;
 mod file;
 mod hardware;
 mod info;
+mod injection;
 mod interrupt;
 mod machine;
 mod memory;

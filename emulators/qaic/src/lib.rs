@@ -60,7 +60,7 @@
 //! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
 //! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts, events |
 //! | `device/` | the device: its control server, what users have loaded, its DMA bridge with semaphores, its networks, its cores and their crashes |
-//! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `injection.rs`, `options.rs` | what a URI asks for |
 //! | `supervised.rs` | the machine for other processes and for the driver |
 //!
 //! # What is not modelled
@@ -75,7 +75,7 @@
 
 mod bus;
 mod device;
-mod fault;
+mod injection;
 mod kernel;
 mod machine;
 mod options;
@@ -83,7 +83,7 @@ pub mod programs;
 mod supervised;
 
 pub use machine::{Counts, Machine};
-pub use options::{Counter, Module, Options};
+pub use options::{MemoryCounter, Module, Options};
 
 use emulator_core::threads::Running;
 use emulator_core::{EmulatedMachine, Errno, Process, accel};

@@ -2,7 +2,7 @@
 
 //! The machine for other processes and for the driver.
 
-use crate::kernel::user::File;
+use crate::kernel::user::UserFile;
 use crate::{Machine, Options, programs};
 use emulator_core::{Errno, HostPrograms, PAGE, Process, SupervisedMachine, accel, identity, view};
 use hal_backend::{Failure, Parameters};
@@ -41,7 +41,7 @@ impl SupervisedMachine for Machine {
         length: u64,
         offset: u64,
     ) -> Result<(), Errno> {
-        let File { card, user } = self.plugged(file)?;
+        let UserFile { card, user } = self.plugged(file)?;
         let length = length.checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
         self.mappable(card, user, length, offset)?;
         view::seen(process.id(), identity(file)?, offset, length);

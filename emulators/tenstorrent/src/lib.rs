@@ -44,7 +44,7 @@
 //! | `window.rs` | windows, mapped |
 //! | `silicon.rs` | what is behind the driver: a chip in this process, or |
 //! | `library.rs`, `protocol.rs` | one in a simulator's library, which another process has loaded |
-//! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `injection.rs`, `options.rs` | what a URI asks for |
 //!
 //! # What is not modelled
 //!
@@ -53,7 +53,7 @@
 //! `EAGAIN` at once), power and what takes time to come up.
 
 mod emulated;
-mod fault;
+mod injection;
 mod library;
 mod machine;
 mod options;

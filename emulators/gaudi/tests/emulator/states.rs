@@ -195,7 +195,7 @@ fn one_second() -> CsIn {
 fn submission_that_takes_too_long_is_reset_and_all_are_told() {
     for generation in BOTH {
         let card = card(Options {
-            faults: faulty(generation, &["hang:2"]).faults,
+            injections: faulty(generation, &["hang:2"]).injections,
             ..executing(generation, |execution| execution.speed = 4)
         });
         let machine = card.machine().clone();
@@ -266,7 +266,7 @@ fn register(card: &Card, file: &impl AsRawFd) -> Result<(), Errno> {
 #[test]
 fn listener_to_notices_has_time_to_close() {
     let card = card(Options {
-        faults: faulty(Generation::Gaudi2, &["hang:2"]).faults,
+        injections: faulty(Generation::Gaudi2, &["hang:2"]).injections,
         ..executing(Generation::Gaudi2, |execution| execution.speed = 200)
     });
     let machine = card.machine().clone();
