@@ -705,8 +705,8 @@ impl<B: Backend> QueueGuard<'_, B> {
                 break;
             }
             let mut state = record.timeline.lock();
-            let looks = !is_mutated(Mutation::EarlyDoesNotCheck);
-            if looks && record.timeline.value() >= record.value {
+            let checks = !is_mutated(Mutation::EarlyDoesNotCheck);
+            if checks && record.timeline.value() >= record.value {
                 continue;
             }
             if let Some(cause) = state.failure() {

@@ -145,7 +145,7 @@ impl Judge<'_> {
         if operation.work_back != expected {
             self.alarm("reclaim-count", || {
                 format!(
-                    "the work of operation {op} ({:?}) came back {} times",
+                    "the work of operation {op} ({:?}) is reclaimed {} times",
                     operation.kind, operation.work_back
                 )
             });
