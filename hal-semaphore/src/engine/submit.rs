@@ -55,7 +55,7 @@ fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
 }
 
 /// The first guess of a promise's native epoch: work of the device is waited for by its own epoch, once the
-/// device has accepted it. Where that takes an event, or the operation may be coalesced, submission finds out.
+/// device has accepted it. If that takes an event, or the operation may be coalesced, submission finds out.
 pub(super) fn expected_native_epoch<B: Backend>(
     queue: &Queue<B>,
     device: &Device,

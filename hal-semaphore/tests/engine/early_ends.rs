@@ -343,7 +343,7 @@ impl BlockedCallback {
         self.begins.recv().unwrap();
     }
 
-    /// Lets it return. What is returned is dropped when the test is done with it.
+    /// Lets it return. The test drops the result.
     fn release(self) -> Subscription {
         let Self { release, subscription, .. } = self;
         drop(release);
