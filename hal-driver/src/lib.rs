@@ -31,7 +31,8 @@
 //!
 //! # Where things are
 //!
-//! - `driver.rs`: driver factory, driver.
+//! - `driver.rs`: driver factory, driver; `drivers.rs`: the drivers of cards, with emulated ones where the feature
+//!   `emulated` is on; `gaudi_dma.rs`: asynchronous transfers on Gaudi for programs in C.
 //! - `device/`: the device (`device.rs`), its queue operations (`queue.rs`), the engine's backend (`work.rs`),
 //!   polling for completions (`completions.rs`), profiling (`profile.rs`, `about.rs`); file transfers of memory
 //!   that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with
@@ -55,7 +56,10 @@
 mod command;
 mod device;
 mod driver;
+mod drivers;
 mod ffi;
+#[cfg(feature = "gaudi")]
+pub mod gaudi_dma;
 mod memory;
 mod sync;
 #[cfg(test)]
@@ -121,9 +125,9 @@ macro_rules! drivers {
 }
 
 drivers! {
-    "gaudi": iree_hal_gaudi_driver_module_register, hal_gaudi::Gaudi;
+    "gaudi": iree_hal_gaudi_driver_module_register, drivers::Gaudi;
     "mock": iree_hal_mock_driver_module_register, hal_mock::Mock;
-    "qaic": iree_hal_qaic_driver_module_register, hal_qaic::Qaic;
+    "qaic": iree_hal_qaic_driver_module_register, drivers::Qaic;
     "template": iree_hal_template_driver_module_register, hal_template::Template;
-    "tenstorrent": iree_hal_tenstorrent_driver_module_register, hal_tenstorrent::Tenstorrent;
+    "tenstorrent": iree_hal_tenstorrent_driver_module_register, drivers::Tenstorrent;
 }

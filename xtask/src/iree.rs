@@ -22,7 +22,7 @@ pub(crate) enum Flavour {
 pub(crate) const DRIVERS: &str = "gaudi;mock;qaic;template;tenstorrent";
 
 /// The features of hal-driver beside its drivers, for tools and tests, which run on emulated cards. A build for silicon has none.
-pub(crate) const FEATURES: &str = "";
+pub(crate) const FEATURES: &str = "emulated";
 
 /// What instruments the Rust side. One runtime serves both sides: the one that the C compiler links.
 pub(crate) const ASAN_RUSTFLAGS: &str = "-Zsanitizer=address -Zexternal-clangrt";

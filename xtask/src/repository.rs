@@ -183,6 +183,12 @@ fn ways_to_emulators(metadata: &Value) -> Vec<String> {
 }
 
 #[test]
+fn product_crates_reach_no_emulator_without_the_feature_emulated() {
+    let ways = ways_to_emulators(&metadata());
+    assert!(ways.is_empty(), "these are shipped with an emulator:\n{}", ways.join("\n"));
+}
+
+#[test]
 fn way_to_an_emulator_is_found_unless_tests_or_the_feature_emulated_alone_take_it() {
     let package = |folder: &str, name: &str, dependencies: &[Value]| {
         serde_json::json!({
@@ -209,6 +215,11 @@ fn way_to_an_emulator_is_found_unless_tests_or_the_feature_emulated_alone_take_i
     assert_eq!(ways(&[dependency("emulator-both", None, true)]).len(), 2, "another feature brings it, too");
     assert!(ways(&[dependency("emulator-core", None, true)]).is_empty());
     assert!(ways(&[dependency("emulator-core", Some("dev"), false)]).is_empty());
+}
+
+#[test]
+fn no_product_crate_reaches_an_emulator() {
+    assert_eq!(ways_to_emulators(&metadata()), [""; 0]);
 }
 
 #[test]

@@ -43,6 +43,17 @@ pub trait Driver: Send + Sync + 'static {
     /// What one kind of device takes beyond [`PARAMETERS`](Self::PARAMETERS) is [declared](Parameters::declare) first.
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<Self::Device, Failure>;
 
+    /// Opens the device that a URI names, such as `mock://0?queues=2`, for programs that do not go through IREE.
+    fn open_uri(uri: &str) -> Result<Self::Device, Failure>
+    where
+        Self: Sized,
+    {
+        let (path, mut parameters) = Parameters::of_uri(Self::NAME, uri);
+        parameters.declare(Self::PARAMETERS);
+        let device = Self::create().open(path, &mut parameters)?;
+        parameters.finish().map(|()| device)
+    }
+
     /// More about one device, for `--dump_devices`: lines of text. The caller appends the parameters.
     fn describe(&self, info: &DeviceInfo) -> String {
         format!("# {}", info.name)

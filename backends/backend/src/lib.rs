@@ -31,6 +31,7 @@
 //! The smallest complete backend is `backends/template`, and `docs/backend.md` walks through it.
 
 mod command;
+pub mod container;
 mod device;
 mod host;
 mod machine;

@@ -87,6 +87,14 @@ impl<'a> Parameters<'a> {
         self.declared.iter().copied().filter(|key| !self.taken.contains(key)).collect()
     }
 
+    /// The path and the parameters of a URI of this driver. The scheme may be left out.
+    pub fn of_uri(driver: &'a str, uri: &'a str) -> (&'a str, Self) {
+        let rest = uri.strip_prefix(driver).and_then(|rest| rest.strip_prefix("://")).unwrap_or(uri);
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        (path, Self::new(driver, pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")))))
+    }
+
     /// The value of a key, if it is there. A key that is given twice is refused.
     pub fn take(&mut self, key: &'static str) -> Result<Option<&'a str>, Failure> {
         self.taken.push(key);
@@ -123,9 +131,17 @@ impl<'a> Parameters<'a> {
     where
         T: FromStr + PartialOrd + Display,
     {
-        let Some(text) = self.take(key)? else { return Ok(default) };
+        Ok(self.optional_number(key, least, most)?.unwrap_or(default))
+    }
+
+    /// A number between two others, inclusive, if it is given.
+    pub fn optional_number<T>(&mut self, key: &'static str, least: T, most: T) -> Result<Option<T>, Failure>
+    where
+        T: FromStr + PartialOrd + Display,
+    {
+        let Some(text) = self.take(key)? else { return Ok(None) };
         match text.parse::<T>() {
-            Ok(number) if number >= least && number <= most => Ok(number),
+            Ok(number) if number >= least && number <= most => Ok(Some(number)),
             _ => Err(self.refuse(key, &format!("is {text:?}; it takes a number from {least} to {most}"))),
         }
     }

@@ -5,8 +5,9 @@
 //! `cargo xtask bench --gaudi [URI]`. On an emulated card this measures the software of both sides and nothing of any
 //! hardware; on a card, the card.
 
-use hal_backend::{Failure, HostRange};
-use hal_gaudi::Gaudi;
+use hal_backend::{Driver, Failure, HostRange};
+
+type Gaudi = hal_gaudi::Gaudi<emulator_gaudi::Emulated>;
 use hal_gaudi::dma::{Dma, Request};
 use std::collections::VecDeque;
 use std::process::ExitCode;

@@ -2,7 +2,9 @@
 
 //! Says what is known of a card: `cargo run -p hal-gaudi --example gaudi_card -- gaudi://0`.
 
-use hal_gaudi::Gaudi;
+use hal_backend::Driver;
+
+type Gaudi = hal_gaudi::Gaudi<emulator_gaudi::Emulated>;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -3,21 +3,21 @@
 //! The device: what it is, and its memory, executables and queues for the driver.
 
 use crate::dma::Dma;
-use crate::executable::{Container, Entry, FORMAT, IDENTIFIER, wrap::wrap};
+use crate::executable::{Container, Entry, FORMAT, IDENTIFIER, MAX_TEMPLATE};
 use crate::generation::{Capabilities, Generation};
 use crate::ipc::Ipc;
 use crate::kmd::{Card, clock};
 use crate::memory::{DEVICE_ALIGNMENT, Heap, Memory, Region};
+use crate::open_card::OpenCard;
 use crate::plan::Planner;
 use crate::queue::Queues;
-use crate::shared::Shared;
 use crate::submit::Submitter;
-use emulator_core::programs::Programs;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Function, Heap as HeapInfo, HostCall,
     HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits,
     Properties, Rejected,
 };
+use hal_gaudi_abi::programs::CardPrograms;
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -53,7 +53,7 @@ pub struct GaudiDevice {
     dma: Arc<Dma>,
     queues: Arc<Queues>,
     /// Who runs host executables, if the card is software.
-    programs: Option<Arc<dyn Programs>>,
+    programs: Option<Arc<dyn CardPrograms>>,
     threads: Vec<JoinHandle<()>>,
     // Closed behind everything that uses it.
     card: Arc<Card>,
@@ -68,11 +68,11 @@ impl fmt::Debug for GaudiDevice {
 impl GaudiDevice {
     /// A device of an open card; with who runs host executables for it, if it is software.
     pub(crate) fn new(
-        shared: &Arc<Shared>,
-        programs: Option<Arc<dyn Programs>>,
+        shared: &Arc<OpenCard>,
+        programs: Option<Arc<dyn CardPrograms>>,
         settings: &Settings,
     ) -> Result<Self, Failure> {
-        let Shared { card, device, host, .. } = &**shared;
+        let OpenCard { card, device, host, .. } = &**shared;
         let (card, device, host) = (card.clone(), device.clone(), host.clone());
         let submitter = Arc::new(Submitter::new(shared, settings.in_flight, settings.timeout));
         let planner = Planner { card: card.clone(), host: host.clone(), device: device.clone() };
@@ -167,36 +167,84 @@ fn name(generation: Generation) -> &'static str {
 
 /// A loaded executable.
 pub struct Executable {
-    /// Where its data is, and nowhere else.
+    /// The card that it is loaded on, and no other.
     card: Arc<Card>,
+    pub(crate) code: DeviceCode,
+}
+
+/// What an executable has for its functions.
+pub(crate) enum DeviceCode {
+    /// Packets of a compiler, and the device memory that they use.
+    Container(ContainerCode),
+    /// A host program that an emulated card runs.
+    Program(ProgramCode),
+}
+
+/// The functions of a container.
+pub(crate) struct ContainerCode {
     entries: Vec<Entry>,
-    /// Where it keeps its data segments.
+    /// The device addresses of the data segments.
     pub(crate) data: Vec<u64>,
-    /// What they are in.
+    /// The memory that the segments are in.
     _memory: Vec<Memory>,
-    program: Option<Program>,
 }
 
-/// A host executable that an emulator runs.
-struct Program {
-    keeper: Arc<dyn Programs>,
-    number: u64,
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.keeper.unload(self.number);
+impl ContainerCode {
+    /// One of the functions.
+    pub(crate) fn entry(&self, number: usize) -> Result<&Entry, Failure> {
+        self.entries.get(number).ok_or_else(|| no_function(number, self.entries.len()))
     }
 }
 
-/// A host executable whose failures are told along with what they lead to: an engine that fails has its card reset, and the
-/// driver has no words for why.
-struct Heard {
+/// A host program that an emulated card keeps.
+pub(crate) struct ProgramCode {
+    pub(crate) card: Arc<dyn CardPrograms>,
+    pub(crate) number: u64,
+    functions: Vec<Function>,
+}
+
+impl ProgramCode {
+    /// One of the functions.
+    pub(crate) fn function(&self, number: usize) -> Result<&Function, Failure> {
+        self.functions.get(number).ok_or_else(|| no_function(number, self.functions.len()))
+    }
+}
+
+impl Drop for ProgramCode {
+    fn drop(&mut self) {
+        self.card.host().unload(self.number);
+    }
+}
+
+#[cold]
+fn no_function(number: usize, count: usize) -> Failure {
+    let message = format!("the executable has {count} functions, none with number {number}");
+    Failure::new(Code::OutOfRange, message)
+}
+
+/// Refuses a function whose call would not fit into a slot of a command buffer.
+fn check_function(card: &dyn CardPrograms, function: &Function) -> Result<(), Failure> {
+    let Function { bindings, constants, .. } = *function;
+    let length = card.encoded_length(usize::from(bindings), usize::from(constants));
+    if length <= MAX_TEMPLATE {
+        return Ok(());
+    }
+    let message = format!(
+        "function {:?}: {bindings} bindings and {constants} constants need a packet of {length} bytes, and {MAX_TEMPLATE} is \
+         the most",
+        function.name
+    );
+    Err(Failure::new(Code::InvalidArgument, message))
+}
+
+/// A host program whose failures are noted on its card: an engine that fails has its card reset, and the kernel driver does not
+/// say why.
+struct NotingProgram {
     program: Arc<dyn HostProgram>,
     card: Weak<Card>,
 }
 
-impl HostProgram for Heard {
+impl HostProgram for NotingProgram {
     fn functions(&self) -> &[Function] {
         self.program.functions()
     }
@@ -212,47 +260,26 @@ impl HostProgram for Heard {
 
 impl fmt::Debug for Executable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executable").field("entries", &self.entries.len()).finish_non_exhaustive()
+        f.debug_struct("Executable").field("card", &self.card).finish_non_exhaustive()
     }
 }
 
 impl Executable {
-    /// Whether its data is on this card.
+    /// Whether it is loaded on this card.
     pub(crate) fn is_of(&self, card: &Arc<Card>) -> bool {
         Arc::ptr_eq(&self.card, card)
-    }
-
-    /// One of its functions.
-    pub(crate) fn entry(&self, number: usize) -> Result<&Entry, Failure> {
-        self.entries.get(number).ok_or_else(|| {
-            let message =
-                format!("the executable has {} functions, none with number {number}", self.entries.len());
-            Failure::new(Code::OutOfRange, message)
-        })
-    }
-
-    /// The number that an emulator knows it by.
-    pub(crate) fn program(&self) -> u64 {
-        self.program.as_ref().map_or(0, |program| program.number)
     }
 }
 
 impl GaudiDevice {
     /// Loads a container, and puts into device memory what it keeps there.
-    fn install(
-        &self,
-        bytes: &[u8],
-        program: Option<Program>,
-        host: &[Function],
-    ) -> Result<Loaded<Executable>, Failure> {
-        let generation = self.card.generation();
-        let container = Container::read(bytes, generation, self.programs.is_some())?;
-        container.check_programs(generation, host)?;
+    fn load_container(&self, bytes: &[u8]) -> Result<Loaded<Executable>, Failure> {
+        let container = Container::read(bytes, self.card.generation())?;
         let (mut data, mut memories) = (Vec::new(), Vec::new());
         for segment in &container.data {
             let length = segment.bytes.len() as u64;
             let alignment = u64::from(segment.alignment.max(1));
-            // Memory begins with a page; what asks for more is placed inside.
+            // Memory begins with a page; a segment with a larger alignment is placed inside.
             let spare = if alignment > DEVICE_ALIGNMENT { alignment } else { 0 };
             let memory = self.device.allocate(length + spare)?;
             let address = memory.address().next_multiple_of(alignment);
@@ -265,16 +292,23 @@ impl GaudiDevice {
             memories.push(memory);
         }
         let functions = container.entries.iter().map(Entry::function).collect();
-        Ok(Loaded {
-            executable: Executable {
-                card: self.card.clone(),
-                entries: container.entries,
-                data,
-                _memory: memories,
-                program,
-            },
-            functions,
-        })
+        let code = ContainerCode { entries: container.entries, data, _memory: memories };
+        let executable = Executable { card: self.card.clone(), code: DeviceCode::Container(code) };
+        Ok(Loaded { executable, functions })
+    }
+
+    /// Gives a host program to the emulated card, which runs it.
+    fn load_program(
+        &self,
+        card: &Arc<dyn CardPrograms>,
+        program: Arc<dyn HostProgram>,
+    ) -> Result<Loaded<Executable>, Failure> {
+        let functions = program.functions().to_vec();
+        functions.iter().try_for_each(|function| check_function(&**card, function))?;
+        let number = card.host().load(Arc::new(NotingProgram { program, card: Arc::downgrade(&self.card) }));
+        let code = ProgramCode { card: card.clone(), number, functions: functions.clone() };
+        let executable = Executable { card: self.card.clone(), code: DeviceCode::Program(code) };
+        Ok(Loaded { executable, functions })
     }
 }
 
@@ -334,7 +368,7 @@ impl Device for GaudiDevice {
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
         if request.format == FORMAT {
-            return self.install(request.data, None, &[]);
+            return self.load_container(request.data);
         }
         let Some(programs) = &self.programs else {
             let message = format!(
@@ -343,13 +377,8 @@ impl Device for GaudiDevice {
             );
             return Err(Failure::new(Code::Incompatible, message));
         };
-        // A host executable takes the way of every other: a container, whose packets name the program.
-        let executable = host.load(request, programs.workers())?;
-        let container = wrap(executable.functions(), self.card.generation())?;
-        let heard = Arc::new(Heard { program: executable, card: Arc::downgrade(&self.card) });
-        let number = programs.load(heard.clone());
-        let program = Program { keeper: programs.clone(), number };
-        self.install(&container.write(), Some(program), heard.functions())
+        let program = host.load(request, programs.host().workers())?;
+        self.load_program(programs, program)
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {

@@ -15,9 +15,9 @@
 
 use crate::generation::{Capabilities, Generation, Lane};
 use crate::kmd::{Card, Progress};
-use crate::memory::{Memory, Region};
+use crate::memory::{Heap, Memory, Region};
+use crate::open_card::OpenCard;
 use crate::packet::{self, pieces};
-use crate::shared::Shared as Open;
 use crate::submit::{InFlight, LARGEST, Refused, Submitter};
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::Mutex;
@@ -31,12 +31,12 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// Transfers of one card.
 pub struct Dma {
-    shared: Arc<Shared>,
+    shared: Arc<DmaState>,
 }
 
-struct Shared {
+struct DmaState {
     /// The card is open for as long as this is.
-    _open: Arc<Open>,
+    _open: Arc<OpenCard>,
     card: Arc<Card>,
     submitter: Arc<Submitter>,
     lines: Mutex<Lines>,
@@ -63,7 +63,7 @@ struct Transfer {
 
 /// A transfer that was asked for. Dropping it lets go of it, not of the transfer, which runs to its end.
 pub struct Request {
-    shared: Arc<Shared>,
+    shared: Arc<DmaState>,
     outcome: Arc<OnceLock<Result<(), Failure>>>,
 }
 
@@ -99,14 +99,41 @@ impl Request {
     }
 }
 
+/// Transfers on a card, and memory of the card, without a device.
+#[derive(Clone)]
+pub struct CardTransfers {
+    /// The transfers.
+    pub dma: Arc<Dma>,
+    heap: Arc<Heap>,
+}
+
+impl fmt::Debug for CardTransfers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.dma.fmt(f)
+    }
+}
+
+impl CardTransfers {
+    pub(crate) fn of(card: &Arc<OpenCard>) -> Self {
+        Self { dma: Arc::new(Dma::of(card)), heap: card.device.clone() }
+    }
+
+    /// Takes device memory, until what is returned is dropped.
+    pub fn allocate(&self, length: u64) -> Result<Memory, Failure> {
+        self.heap.allocate(length)
+    }
+}
+
 impl Dma {
-    pub(crate) fn new(open: &Arc<Open>, submitter: Arc<Submitter>) -> Self {
+    pub(crate) fn new(open: &Arc<OpenCard>, submitter: Arc<Submitter>) -> Self {
         let (open, card) = (open.clone(), open.card.clone());
-        Self { shared: Arc::new(Shared { _open: open, card, submitter, lines: Mutex::default(), stream: 0 }) }
+        Self {
+            shared: Arc::new(DmaState { _open: open, card, submitter, lines: Mutex::default(), stream: 0 }),
+        }
     }
 
     /// Transfers of an open card.
-    pub(crate) fn of(shared: &Arc<Open>) -> Self {
+    pub(crate) fn of(shared: &Arc<OpenCard>) -> Self {
         Self::new(shared, Arc::new(Submitter::new(shared, None, None)))
     }
 
@@ -210,7 +237,7 @@ fn line(lane: Lane) -> usize {
 
 const LANES: [Lane; 3] = [Lane::HostToDevice, Lane::DeviceToHost, Lane::DeviceToDevice];
 
-impl Shared {
+impl DmaState {
     fn find(&self, range: &HostRange) -> Result<Memory, Failure> {
         if range.length() == 0 {
             return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));

@@ -3,7 +3,7 @@
 //! Intel Gaudi and Gaudi 2, through the habanalabs kernel driver's own interface.
 //!
 //! `gaudi://` drives a card through the requests of the upstream kernel driver: command submissions, signals and waits,
-//! memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an [emulator] of that
+//! memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an emulator of that
 //! kernel driver and its cards, which runs IREE's host executables behind the same submissions; every path of this
 //! crate goes through the same bytes on both. What no emulator can show is said in `docs/gaudi.md`: nothing here has been
 //! proved on silicon yet.
@@ -31,8 +31,7 @@
 //! | `timeout=SECONDS` | the kernel's | how long a submission may take before the kernel resets the card |
 //! | `in_flight=N` | what the kernel takes | how many submissions may be in flight |
 //!
-//! The sharing of memory between cards and processes has [settings of its own](ipc), and an emulated card those of the
-//! [emulator].
+//! The sharing of memory between cards and processes has [settings of its own](ipc), and an emulated card those of its emulator.
 //!
 //! # Where things are
 //!
@@ -43,122 +42,117 @@
 //! | `memory.rs` | device and pinned host memory, divided |
 //! | `submit.rs` | submissions and the kernel's limits |
 //! | `plan.rs`, `queue.rs` | a job as packets; queues, their order, their completion |
-//! | `dma.rs`, `ffi.rs` | asynchronous transfers, in Rust and in C |
+//! | `dma.rs` | asynchronous transfers |
 //! | `ipc/` | memory shared between cards and processes |
 //! | `executable/` | the container of executables |
 //! | `device.rs`, `info.rs` | all of it as a device, and what it says of itself |
-//! | `shared.rs` | what there is once for each card of a process |
+//! | `open_card.rs` | the cards that a process has open, each once |
 
 mod device;
 pub mod dma;
 pub mod executable;
-pub mod ffi;
 pub mod generation;
 mod info;
 pub mod ipc;
 pub mod kmd;
 pub mod memory;
+mod open_card;
 pub mod packet;
 mod plan;
 mod queue;
-mod shared;
 mod submit;
 
 pub use device::{Executable, GaudiDevice};
-pub use emulator_gaudi as emulator;
 pub use info::Info;
 
 use device::Settings;
-use emulator::{Emulator, Options};
-use emulator_core::options::check_card;
-use emulator_core::programs::Programs;
-use emulator_core::remote::{self, Remote};
-use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
-use kmd::{Kernel, Key, Linux, Node, nodes};
-use shared::Shared;
-use std::path::{Path, PathBuf};
+use dma::CardTransfers;
+use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use hal_gaudi_abi::programs::CardPrograms;
+use hal_kernel::cards::{CardHandle, NamedCard};
+use hal_kernel::{Emulation, Linux, NoEmulation, System};
+use kmd::{CARDS, Card, cards};
+use open_card::OpenCard;
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The driver behind `gaudi://`.
-#[derive(Debug)]
-pub struct Gaudi;
+/// The driver behind `gaudi://`. `E` injects emulated cards, or none.
+pub struct Gaudi<E = NoEmulation>(PhantomData<fn() -> E>);
+
+impl<E> fmt::Debug for Gaudi<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gaudi")
+    }
+}
 
 /// How many seconds a card that is being reset is waited for. The kernel gives the firmware 25 to 85 s to come up, and 10 s and
 /// 30 s for what it loads then.
 const OPEN_TIMEOUT: u64 = 130;
 
-/// What a device without a path stands for, if the environment says so.
-const DEFAULT: &str = "HAL_GAUDI_DEFAULT";
+/// What an emulated card is called, as the first word of a path.
+const EMULATED: &str = "emulated";
 
-impl Gaudi {
-    /// Opens what a URI names, such as `gaudi://0` or `gaudi://emulated?cards=1`, for programs that are no IREE.
-    pub fn open_uri(uri: &str) -> Result<GaudiDevice, Failure> {
-        let (path, pairs) = parse(uri);
-        let mut parameters = Parameters::new(Self::NAME, pairs);
-        let device = Self.open(path, &mut parameters)?;
-        parameters.finish().map(|()| device)
+impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
+    /// Opens the file of a card, for programs that make requests of their own. The caller closes it by [`System::close`].
+    pub fn open_file(uri: &str) -> Result<(OwnedFd, Arc<dyn System>), Failure> {
+        let (path, mut parameters) = Parameters::of_uri(Self::NAME, uri);
+        let patience = patience(&mut parameters)?;
+        let card = Self::resolve(path, &mut parameters)?;
+        parameters.finish()?;
+        let node = match &card.handle {
+            CardHandle::Node(node) => node.clone(),
+            CardHandle::Descriptor(number) => format!("/proc/self/fd/{number}").into(),
+        };
+        Ok((Card::open_file(&*card.system, &node, patience)?, card.system))
+    }
+
+    /// Transfers on the card behind a descriptor that the program has opened, and the card's memory.
+    pub fn transfers(file: RawFd) -> Result<CardTransfers, Failure> {
+        let card = Self::resolve(&format!("fd/{file}"), &mut Parameters::new(Self::NAME, []))?;
+        OpenCard::open(&card, Duration::ZERO).map(|card| CardTransfers::of(&card))
+    }
+
+    fn resolve(path: &str, parameters: &mut Parameters<'_>) -> Result<NamedCard<dyn CardPrograms>, Failure> {
+        CARDS.resolve::<E, _>(path, parameters, cards)
     }
 }
 
-/// The path and the parameters of a URI.
-fn parse(uri: &str) -> (&str, impl Iterator<Item = (&str, &str)>) {
-    let rest = uri.strip_prefix(Gaudi::NAME).unwrap_or(uri);
-    let rest = rest.strip_prefix("://").unwrap_or(rest);
-    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    (path, pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))))
+/// How long to wait for a card that is being reset.
+fn patience(parameters: &mut Parameters<'_>) -> Result<Duration, Failure> {
+    parameters.number("open_timeout", OPEN_TIMEOUT, 0, 3600).map(Duration::from_secs)
 }
 
-/// What comes before the number of an emulated card.
-const EMULATED: &str = "emulated";
-
-impl Driver for Gaudi {
+impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
     type Device = GaudiDevice;
 
-    const NAME: &'static str = "gaudi";
+    const NAME: &'static str = CARDS.driver;
     const FULL_NAME: &'static str = "Intel Gaudi (habanalabs kernel driver, or an emulator of it)";
 
     fn create() -> Self {
-        Self
+        Self(PhantomData)
     }
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
-        let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
-        if remote::is_supervised() {
-            devices.iter_mut().for_each(|device| device.name.insert_str(0, "emulated by another process: "));
-        }
-        devices.push(DeviceInfo {
-            path: EMULATED.to_owned(),
-            name: "emulated Gaudi 2: software behind the kernel driver's interface, no hardware".to_owned(),
-        });
-        Ok(devices)
+        Ok(CARDS.devices::<E, dyn CardPrograms>(&cards(&Linux)?))
     }
 
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<GaudiDevice, Failure> {
-        let patience = Duration::from_secs(parameters.number("open_timeout", OPEN_TIMEOUT, 0, 3600)?);
-        let in_flight = optional(parameters, "in_flight", submit::LEAST as u64, 1 << 14)?;
-        let timeout = optional(parameters, "timeout", 1, 86_400)?;
-        let mut settings = Settings {
-            number: 0,
-            in_flight: in_flight.and_then(|number| usize::try_from(number).ok()),
-            timeout: timeout.and_then(|number| u32::try_from(number).ok()),
-            ipc: ipc::Settings::read(parameters)?,
+        let patience = patience(parameters)?;
+        let in_flight = parameters.optional_number("in_flight", submit::LEAST, 1 << 14)?;
+        let timeout = parameters.optional_number("timeout", 1, 86_400)?;
+        let ipc = ipc::Settings::read(parameters)?;
+        let card = Self::resolve(path, parameters)?;
+        let number = match &card.handle {
+            CardHandle::Node(node) => number_of(node),
+            CardHandle::Descriptor(_) => 0,
         };
-        let default = std::env::var(DEFAULT).unwrap_or_default();
-        let path = if path.is_empty() { default.as_str() } else { path };
-        if let Some(number) = path.strip_prefix("fd/") {
-            let (card, emulator) = adopt(number)?;
-            return GaudiDevice::new(&card, programs(emulator)?, &settings);
-        }
-        let (node, emulator) = locate(path, parameters)?;
-        settings.number = number_of(&node);
-        let key = match &emulator {
-            Some(emulator) => Key::emulated(emulator, &node),
-            None => Key::of_node(&node),
-        };
-        let card = Shared::open(kernel(emulator.as_ref()), key, &node, patience)?;
-        GaudiDevice::new(&card, programs(emulator)?, &settings)
+        let settings = Settings { number, in_flight, timeout, ipc };
+        let open = OpenCard::open(&card, patience)?;
+        GaudiDevice::new(&open, card.programs, &settings)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
@@ -173,115 +167,14 @@ impl Driver for Gaudi {
                 executable::FORMAT
             );
         }
-        let node = nodes(&Linux).ok().and_then(|nodes| find(&nodes, &info.path).ok());
-        let status = node.map_or_else(|| "gone".to_owned(), |node| node.status);
+        let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
+        let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
         format!(
-            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {status}\n- executables: {}\n{common}",
+            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n{common}",
             info.name,
             executable::FORMAT
         )
     }
-}
-
-/// A number that may be left out.
-fn optional(
-    parameters: &mut Parameters<'_>,
-    key: &'static str,
-    least: u64,
-    most: u64,
-) -> Result<Option<u64>, Failure> {
-    // No number below the least can be given, so it stands for none.
-    let number = parameters.number(key, u64::MAX, least, most)?;
-    Ok((number != u64::MAX).then_some(number))
-}
-
-fn listed(node: &Node) -> DeviceInfo {
-    DeviceInfo {
-        path: node.number.to_string(),
-        name: format!("{} at {}, {}", node.generation, node.address, node.path().display()),
-    }
-}
-
-/// Which emulated card a path names, if it names one.
-fn emulated(path: &str) -> Result<Option<usize>, Failure> {
-    let Some(rest) = path.strip_prefix(EMULATED) else { return Ok(None) };
-    let number =
-        if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
-    match number {
-        Some(number) => Ok(Some(number)),
-        None => Err(Failure::new(
-            Code::NotFound,
-            format!(
-                "there is no gaudi://{path}; the emulated cards are {EMULATED}/0, {EMULATED}/1 and so on"
-            ),
-        )),
-    }
-}
-
-/// The node that a path names, and the machine that it is in, if that is emulated.
-fn locate(path: &str, parameters: &mut Parameters<'_>) -> Result<(PathBuf, Option<Arc<Emulator>>), Failure> {
-    match emulated(path)? {
-        Some(number) => {
-            let options = Options::read(parameters)?;
-            check_card(Gaudi::NAME, number, options.cards)?;
-            let emulator = Emulator::get(&options)?;
-            Ok((PathBuf::from(format!("/dev/accel/accel{number}")), Some(emulator)))
-        }
-        None if path.starts_with('/') => Ok((PathBuf::from(path), None)),
-        None => Ok((find(&nodes(&Linux)?, path)?.path(), None)),
-    }
-}
-
-/// Who runs host executables for a card that is software: the machine that it is in, or the process that emulates all
-/// cards of this system. `None` where cards are hardware.
-fn programs(emulator: Option<Arc<Emulator>>) -> Result<Option<Arc<dyn Programs>>, Failure> {
-    match emulator {
-        Some(emulator) => Ok(Some(emulator)),
-        None => Ok(Remote::connect(&Linux)?.map(|remote| remote as Arc<dyn Programs>)),
-    }
-}
-
-/// What a card is asked through: the machine that it is in, or this system.
-fn kernel(emulator: Option<&Arc<Emulator>>) -> Arc<dyn Kernel> {
-    match emulator {
-        Some(emulator) => emulator.clone(),
-        None => Arc::new(Linux),
-    }
-}
-
-/// The card that a path names.
-fn find(nodes: &[Node], path: &str) -> Result<Node, Failure> {
-    let number = path.parse::<u32>().ok();
-    let named = |node: &&Node| path.is_empty() || Some(node.number) == number || node.address == path;
-    nodes.iter().find(named).cloned().ok_or_else(|| {
-        let there: Vec<String> =
-            nodes.iter().map(|node| format!("{} ({})", node.number, node.address)).collect();
-        let there = if there.is_empty() {
-            format!(
-                "the kernel lists none in /sys/class/accel: no card, or its driver habanalabs is not loaded; without a card, \
-                 ask for gaudi://{EMULATED}"
-            )
-        } else {
-            format!("there are {}", there.join(", "))
-        };
-        Failure::new(
-            Code::NotFound,
-            format!("there is no card gaudi://{path}; {there}"),
-        )
-    })
-}
-
-/// The card behind a descriptor of this process.
-fn adopt(number: &str) -> Result<(Arc<Shared>, Option<Arc<Emulator>>), Failure> {
-    let bad = || {
-        let message = format!("gaudi://fd/{number} names no open descriptor of this process");
-        Failure::new(Code::InvalidArgument, message)
-    };
-    let number: i32 = number.parse().map_err(|_| bad())?;
-    let file = kmd::borrow(number).ok_or_else(bad)?;
-    let emulator = Emulator::of(file);
-    let card = Shared::adopt(kernel(emulator.as_ref()), file, format!("descriptor {number}"))?;
-    Ok((card, emulator))
 }
 
 /// The number at the end of a node's name.
@@ -294,45 +187,16 @@ fn number_of(node: &Path) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use emulator_testbench::cases;
+    use hal_backend::Code;
+    use proptest::prelude::*;
+
+    type Gaudi = super::Gaudi<emulator_gaudi::Emulated>;
 
     #[test]
     fn card_has_the_number_at_the_end_of_its_node() {
         let numbers = ["/dev/accel/accel12", "/dev/hl0", "/dev/host2/accel/accel3", "/dev/accel"];
         assert_eq!(numbers.map(|node| number_of(Path::new(node))), [12, 0, 3, 0]);
-    }
-    use emulator_testbench::cases;
-    use generation::Generation;
-    use proptest::prelude::*;
-
-    #[test]
-    fn card_is_found_by_number_and_by_place() {
-        let node = |number, address: &str| Node {
-            number,
-            address: address.to_owned(),
-            generation: Generation::Gaudi2,
-            status: String::new(),
-        };
-        let nodes = [node(0, "0000:19:00.0"), node(3, "0000:b3:00.0")];
-        for (path, number) in [("", 0), ("0", 0), ("3", 3), ("0000:b3:00.0", 3)] {
-            assert_eq!(find(&nodes, path).unwrap().number, number, "{path}");
-        }
-        let missing = find(&nodes, "1").unwrap_err();
-        assert_eq!(missing.code(), Code::NotFound);
-        assert!(missing.message().contains("0 (0000:19:00.0), 3 (0000:b3:00.0)"), "{missing}");
-        let none = find(&[], "").unwrap_err();
-        assert!(
-            none.message().contains("habanalabs") && none.message().contains("gaudi://emulated"),
-            "{none}"
-        );
-    }
-
-    #[test]
-    fn emulated_card_has_to_be_named() {
-        assert_eq!(emulated("").unwrap(), None);
-        assert_eq!(emulated("0").unwrap(), None);
-        assert_eq!(emulated("emulated").unwrap(), Some(0));
-        assert_eq!(emulated("emulated/1").unwrap(), Some(1));
-        assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
     }
 
     /// A card that boots refuses to be opened for longer than ten seconds.
@@ -354,14 +218,6 @@ mod tests {
             ("gaudi:///dev/accel/accel250", &["ask for gaudi://emulated"]),
         ];
         emulator_testbench::assert_refused(Gaudi::open_uri, cases);
-        let listed = [Node {
-            number: 0,
-            address: "0000:19:00.0".to_owned(),
-            generation: Generation::Gaudi2,
-            status: String::new(),
-        }];
-        let other = find(&listed, "1").unwrap_err();
-        assert!(!other.message().contains("without a card"), "there is one: {other}");
     }
 
     /// A parameter, often one that there is, with a value that is often one that it takes.

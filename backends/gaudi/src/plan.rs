@@ -7,14 +7,15 @@
 //! [`Step`] begins, and the queue orders it behind the one before. Packets of one lane run in order, one after the other as
 //! far as a program can tell that puts barriers where the job has them.
 
-use crate::device::{Executable, GaudiDevice};
-use crate::executable::{Call, Entry};
+use crate::device::{ContainerCode, DeviceCode, Executable, GaudiDevice, ProgramCode};
+use crate::executable::Call;
 use crate::generation::{Generation, Lane};
 use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
 use crate::packet::{self, pieces};
 use crate::submit::LARGEST;
 use hal_backend::{Code, Command, Dispatch, Failure, HostRange, Pattern, Place, Span, Workgroups};
+use hal_gaudi_abi::programs::ProgramCall;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -285,7 +286,6 @@ impl Draft<'_> {
         if !executable.is_of(&self.planner.card) {
             return Err(self.elsewhere("an executable"));
         }
-        let entry: &Entry = executable.entry(dispatch.function)?;
         let bindings = dispatch
             .bindings
             .iter()
@@ -296,15 +296,29 @@ impl Draft<'_> {
             Workgroups::Indirect(place) => ([0; 3], self.find(place)?.address),
         };
         let call = Call {
-            program: executable.program(),
             workgroup_size: dispatch.workgroup_size,
             workgroup_count,
             indirect,
             local_memory: dispatch.local_memory,
             constants: &dispatch.constants,
             bindings: &bindings,
-            data: &executable.data,
+            data: &[],
         };
+        match &executable.code {
+            DeviceCode::Container(code) => self.dispatch_container(code, dispatch.function, call),
+            DeviceCode::Program(code) => self.dispatch_program(code, dispatch.function, &call),
+        }
+    }
+
+    /// Appends the packets of a function's steps, filled in for a call.
+    fn dispatch_container(
+        &mut self,
+        code: &ContainerCode,
+        function: usize,
+        call: Call<'_>,
+    ) -> Result<(), Failure> {
+        let entry = code.entry(function)?;
+        let call = Call { data: &code.data, ..call };
         for (number, part) in entry.steps.iter().enumerate() {
             let ordered = std::mem::take(&mut self.ordered);
             let commands = self.lane(part.lane, part.template.len());
@@ -315,6 +329,50 @@ impl Draft<'_> {
             }
             // The steps of an entry are in order.
             self.ordered = number + 1 < entry.steps.len();
+        }
+        Ok(())
+    }
+
+    /// Appends the commands that call a host program.
+    fn dispatch_program(
+        &mut self,
+        code: &ProgramCode,
+        number: usize,
+        call: &Call<'_>,
+    ) -> Result<(), Failure> {
+        let function = code.function(number)?;
+        let (Some(bindings), Some(constants)) = (
+            call.bindings.get(..usize::from(function.bindings)),
+            call.constants.get(..usize::from(function.constants)),
+        ) else {
+            let message = format!(
+                "dispatch of {:?}: {} bindings and {} constants given, and the function takes {} and {}",
+                function.name,
+                call.bindings.len(),
+                call.constants.len(),
+                function.bindings,
+                function.constants
+            );
+            return Err(Failure::new(Code::InvalidArgument, message));
+        };
+        let is_open = function.workgroup_size == [0; 3];
+        let call = ProgramCall {
+            program: code.number,
+            function: u32::try_from(number).unwrap_or(u32::MAX),
+            workgroup_size: if is_open { call.workgroup_size } else { function.workgroup_size },
+            workgroup_count: call.workgroup_count,
+            indirect: call.indirect,
+            local_memory: call.local_memory,
+            constants,
+            bindings,
+        };
+        let ordered = std::mem::take(&mut self.ordered);
+        let length = code.card.encoded_length(bindings.len(), constants.len());
+        let commands = self.lane(Lane::Compute, length);
+        let begin = commands.len();
+        code.card.encode(&call, commands)?;
+        if ordered {
+            packet::order(commands.get_mut(begin..).unwrap_or_default());
         }
         Ok(())
     }
@@ -331,8 +389,7 @@ fn index(number: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Gaudi;
-    use crate::executable::{self, Container, DataSegment, FORMAT, Patch, PatchKind};
+    use crate::executable::{self, Container, DataSegment, Entry, FORMAT, Patch, PatchKind};
     use hal_backend::{
         Device, Driver, HostLoader, HostProgram, LoadRequest, Loaded, MemoryRequest, Parameters,
     };
@@ -351,7 +408,9 @@ mod tests {
 
     fn card(number: usize) -> GaudiDevice {
         let mut parameters = Parameters::new("gaudi", [("seed", "7017")]);
-        Gaudi::create().open(&format!("emulated/{number}"), &mut parameters).unwrap()
+        crate::Gaudi::<emulator_gaudi::Emulated>::create()
+            .open(&format!("emulated/{number}"), &mut parameters)
+            .unwrap()
     }
 
     fn planner(device: &GaudiDevice) -> Planner {

@@ -14,7 +14,7 @@ use crate::generation::Capabilities;
 use crate::kmd::uapi::{cb, event};
 use crate::kmd::{Card, Ending, Errno, OPERATIONAL, Progress};
 use crate::memory::{Heap, Memory};
-use crate::shared::Shared;
+use crate::open_card::OpenCard;
 use hal_backend::{Code, Failure, HostRange, Origin};
 use parking_lot::Mutex;
 use std::fmt;
@@ -102,7 +102,7 @@ impl Drop for Place {
 }
 
 impl Submitter {
-    pub(crate) fn new(shared: &Shared, limit: Option<usize>, timeout: Option<u32>) -> Self {
+    pub(crate) fn new(shared: &OpenCard, limit: Option<usize>, timeout: Option<u32>) -> Self {
         let most = shared.card.generation().in_flight();
         Self {
             card: shared.card.clone(),
@@ -343,8 +343,8 @@ fn refusing(state: &'static str, errno: Errno) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulator::{Emulator, Options};
-    use emulator_core::Kernel;
+    use emulator_gaudi::{Emulator, Options};
+    use hal_kernel::System;
     use std::os::fd::AsFd;
     use std::path::Path;
 
@@ -376,7 +376,7 @@ mod tests {
         let (told, other) = (adopt("one"), adopt("two"));
         emulator.fail(0);
         assert_ne!(told.take_events() & event::DEVICE_RESET, 0);
-        let shared = Shared::of(other);
+        let shared = OpenCard::of(other);
         let failure = Submitter::new(&shared, None, None).lost(Errno::BUSY);
         assert!(failure.message().contains("two is taken by a reset"), "{failure}");
     }

@@ -6,15 +6,14 @@
 
 mod support;
 
+use emulator_gaudi::programs::{DISPATCH, dispatch};
 use emulator_testbench::Testbench;
 use hal_backend::{
     Code, Command, Device, Dispatch, Failure, Function, HostCall, HostLoader, HostProgram, LoadRequest,
     Loaded, Workgroups,
 };
-use hal_gaudi::executable::wrap::wrap;
-use hal_gaudi::executable::{Container, FORMAT, Patch, PatchKind};
-use hal_gaudi::generation::Generation;
-use hal_gaudi::packet::dispatch;
+use hal_gaudi::executable::{Container, Entry, FORMAT, Step};
+use hal_gaudi::generation::{Generation, Lane};
 use hal_gaudi::{Executable, GaudiDevice};
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,105 +60,33 @@ fn load(device: &GaudiDevice, format: &str, data: &[u8]) -> Result<Loaded<Execut
     device.load(&LoadRequest { format, data, constants: &[] }, &Loader)
 }
 
-/// It could only name a program of another executable.
+/// The packet that calls a host program is the emulator's own: a container that names a program by its number is refused.
 #[test]
-fn container_without_its_host_executable_is_refused_when_it_is_loaded() {
+fn container_with_the_emulators_own_packet_is_refused_when_it_is_loaded() {
     for (name, generation) in [("gaudi1", Generation::Gaudi1), ("gaudi2", Generation::Gaudi2)] {
         let uri = machine(&format!("generation={name}"));
         let device = open(&uri);
-        // Another executable's, which has the number that the packet may name.
+        // Another executable's, which has the number that the packet names.
         let other = load(&device, "host", &[]).unwrap();
-        let mut container = wrap(&functions(), generation).unwrap();
-        for number in [None, Some(1_u64)] {
-            if let Some(number) = number {
-                let step = &mut container.entries[0].steps[0];
-                step.patches.retain(|patch| patch.kind != PatchKind::Program);
-                step.template[dispatch::PROGRAM..dispatch::PROGRAM + 8]
-                    .copy_from_slice(&number.to_le_bytes());
-            }
-            let refused = load(&device, FORMAT, &container.write()).map(|_| ()).unwrap_err();
-            assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
-            for part in
-                ["entry 0: \"sum\"", "step 0", "loaded without one", "load the host executable's own file"]
-            {
-                assert!(refused.message().contains(part), "{part:?} is not in {refused}");
-            }
+        let mut template = vec![0; dispatch::FIXED];
+        for (at, value) in [
+            (dispatch::LENGTH, dispatch::FIXED as u32),
+            (dispatch::CONTROL, DISPATCH << 24),
+            (dispatch::PROGRAM, 1),
+        ] {
+            template[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        let step = Step { lane: Lane::Compute, template, patches: Vec::new() };
+        let entry = Entry { name: "sum".into(), steps: vec![step], ..Entry::default() };
+        let container = Container { generation: Some(generation), data: Vec::new(), entries: vec![entry] };
+        let refused = load(&device, FORMAT, &container.write()).map(|_| ()).unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        for part in ["entry 0: \"sum\"", "step 0", "operation 0x1f"] {
+            assert!(refused.message().contains(part), "{part:?} is not in {refused}");
         }
         assert_eq!(support::emulator(&uri).counts(0).hard_resets, 0);
         drop(other);
     }
-}
-
-/// Each way in which a container can disagree with the functions that it is for.
-#[test]
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
-fn container_that_disagrees_with_its_functions_is_refused_with_both_numbers() {
-    let refused = |change: &dyn Fn(&mut Container)| {
-        let mut container = wrap(&functions(), Generation::Gaudi2).unwrap();
-        container.check_programs(Generation::Gaudi2, &functions()).unwrap();
-        change(&mut container);
-        let read = Container::read(&container.write(), Generation::Gaudi2, true).unwrap();
-        read.check_programs(Generation::Gaudi2, &functions()).unwrap_err().message().to_owned()
-    };
-    fn set(container: &mut Container, entry: usize, at: usize, value: u32) {
-        let template = &mut container.entries[entry].steps[0].template;
-        template[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    }
-    fn unpatch(container: &mut Container, entry: usize, kind: PatchKind) {
-        container.entries[entry].steps[0].patches.retain(|patch| patch.kind != kind);
-    }
-    fn patch(container: &mut Container, entry: usize, at: usize, kind: PatchKind) {
-        let offset = u32::try_from(at).unwrap();
-        container.entries[entry].steps[0].patches.push(Patch { offset, kind });
-    }
-    let check = |change: &dyn Fn(&mut Container), parts: &[&str]| {
-        let message = refused(change);
-        for part in parts {
-            assert!(message.contains(part), "{part:?} is not in {message}");
-        }
-    };
-    let counts =
-        ["entry 0: \"sum\": step 0: DISPATCH at template offset 0", "brings 0 bindings and 0 constants"];
-    check(&|container| set(container, 0, dispatch::FUNCTION, 1), &counts);
-    check(&|container| set(container, 0, dispatch::FUNCTION, 1), &["function 1, \"scale\", takes 2 and 1"]);
-    check(
-        &|container| set(container, 1, dispatch::FUNCTION, 0),
-        &["brings 2 bindings and 1 constants", "takes 0 and 0"],
-    );
-    check(
-        &|container| set(container, 1, dispatch::FUNCTION, 2),
-        &["runs function 2", "has 2 (numbered from 0)"],
-    );
-    check(
-        &|container| unpatch(container, 1, PatchKind::Program),
-        &["another executable's", "patch Program", "8 to 16"],
-    );
-    check(
-        &|container| {
-            unpatch(container, 1, PatchKind::Program);
-            patch(container, 1, dispatch::PROGRAM, PatchKind::BindingAddress { binding: 0, addend: 0 });
-        },
-        &["another executable's"],
-    );
-    check(
-        &|container| patch(container, 1, dispatch::FUNCTION, PatchKind::Constant { constant: 0 }),
-        &["writes the function's number", "one entry for each"],
-    );
-    let own = ["workgroup-local memory by itself", "patch LocalMemory", "20 to 24"];
-    check(
-        &|container| {
-            unpatch(container, 1, PatchKind::LocalMemory);
-            set(container, 1, dispatch::LOCAL_MEMORY, (1 << 28) + 1);
-        },
-        &own,
-    );
-    check(
-        &|container| {
-            unpatch(container, 1, PatchKind::LocalMemory);
-            patch(container, 1, dispatch::LOCAL_MEMORY, PatchKind::Constant { constant: 0 });
-        },
-        &own,
-    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod support;
 
 use hal_backend::{Device, Failure, MemoryRequest};
 use hal_gaudi::GaudiDevice;
-use hal_gaudi::kmd::{Card, Kernel};
+use hal_gaudi::kmd::{Card, System};
 use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;

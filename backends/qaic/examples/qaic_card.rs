@@ -6,12 +6,15 @@
 //! also that the network is read, loaded, activated, and given back. It is run by nothing here: what a network computes, a
 //! program that knows it shows.
 
-use hal_backend::Failure;
+use hal_backend::{Driver, Failure};
+use hal_qaic::QaicDevice;
 use hal_qaic::kmd::Error;
-use hal_qaic::{Qaic, QaicDevice};
-use hal_qaic_abi::container::{Container, Fault, Network, Plan};
+use hal_qaic_abi::container::{Container, Network, ParseError, Plan};
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// The driver with emulated cards, to rehearse on.
+type Qaic = hal_qaic::Qaic<emulator_qaic::Emulated>;
 
 /// How large the object is that is tried.
 const LENGTH: u64 = 1 << 20;
@@ -55,7 +58,7 @@ fn memory(device: &QaicDevice) -> Result<(), String> {
 /// A network is read, loaded, activated, and given back.
 fn activate(device: &QaicDevice, path: &str) -> Result<(), String> {
     let bytes = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
-    let wrong = |fault: Fault| format!("{path}: {fault}");
+    let wrong = |error: ParseError| format!("{path}: {error}");
     let said = |error: Error| error.to_string();
     let container = Container::read(&bytes).map_err(wrong)?;
     let image = container.network().map_err(wrong)?;

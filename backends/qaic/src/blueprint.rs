@@ -3,37 +3,27 @@
 //! A network before it runs: a container, read, and what each of its buffers is for.
 
 use crate::hazard::Access;
-use hal_qaic_abi::container::emulated::Program;
 use hal_qaic_abi::container::metadata::Direction;
-use hal_qaic_abi::container::{Container, Fault, Group, Network, Plan};
+use hal_qaic_abi::container::{Container, Group, Network, ParseError, Plan};
+use hal_qaic_abi::programs::{BufferRole, CardPrograms, ProgramNetwork};
 use hal_qaic_abi::uapi::sem;
+use std::fmt;
 use std::sync::Arc;
 
-/// What the buffer of a group is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// It is a binding.
-    Binding(usize),
-    /// It says what an emulated program is called with.
-    Call,
-    /// It says how that went.
-    Outcome,
-    /// Nothing is transferred.
-    Nothing,
-}
-
 /// A network before it runs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Blueprint {
     bytes: Arc<[u8]>,
     pub(crate) name: String,
     pub(crate) plan: Plan,
-    /// The program of an emulator's network.
-    pub(crate) program: Option<Program>,
-    /// What each group of the plan is for.
-    pub(crate) roles: Vec<Role>,
+    /// The emulated card whose host program it calls. A compiler's network calls none.
+    pub(crate) programs: Option<Arc<dyn CardPrograms>>,
+    /// What the buffer of each group holds; `None` for a group without bytes.
+    pub(crate) roles: Vec<Option<BufferRole>>,
     /// How many bindings it takes.
     pub(crate) bindings: u16,
+    /// How many constants its host program takes.
+    pub(crate) constants: u16,
     /// The groups whose objects are waited for: when they are complete, so is the run.
     pub(crate) waited: Vec<usize>,
 }
@@ -52,40 +42,75 @@ fn waited(groups: &[Group]) -> Vec<usize> {
     if outputs.is_empty() { (0..groups.len()).collect() } else { outputs }
 }
 
+impl fmt::Debug for Blueprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blueprint").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The name and the plan of a container's network.
+fn parse(bytes: &[u8]) -> Result<(String, Plan), ParseError> {
+    let container = Container::read(bytes)?;
+    container.constants()?;
+    let network = Network::read(container.network()?)?;
+    let plan = Plan::new(&network)?;
+    Ok((network.name, plan))
+}
+
 impl Blueprint {
-    /// Reads a container, and checks all of it.
-    pub(crate) fn read(bytes: Arc<[u8]>) -> Result<Self, Fault> {
-        let container = Container::read(&bytes)?;
-        let image = container.network()?;
-        container.constants()?;
-        let network = Network::read(image)?;
-        let plan = Plan::new(&network)?;
-        let program = Program::read(image)?;
-        let buffers = program.as_ref().map_or(plan.buffers.len(), |program| program.capacities.len());
+    /// Reads a compiler's container, and checks all of it.
+    pub(crate) fn read(bytes: Arc<[u8]>) -> Result<Self, ParseError> {
+        let (name, plan) = parse(&bytes)?;
+        let buffers = plan.buffers.len();
         let bindings = u16::try_from(buffers).map_err(|_| {
             let most = u16::MAX;
-            Fault::unsupported(format!("it has {buffers} buffers, and a dispatch binds {most} at most"))
+            ParseError::unsupported(format!("it has {buffers} buffers, and a dispatch binds {most} at most"))
         })?;
-        let role = |buffer: u16, length: u64| {
-            let buffer = usize::from(buffer);
-            match &program {
-                _ if length == 0 => Role::Nothing,
-                None => Role::Binding(buffer),
-                Some(_) if buffer == 0 => Role::Call,
-                Some(program) if buffer == program.outcome_buffer() => Role::Outcome,
-                // First all that go in, then all that go out.
-                Some(_) => Role::Binding((buffer - 1) % usize::from(bindings.max(1))),
-            }
-        };
-        let roles = plan.groups.iter().map(|group| role(group.buffer, group.length)).collect();
+        let binding = |buffer| BufferRole::Binding(usize::from(buffer));
+        Ok(Self::new(bytes, name, plan, bindings, binding))
+    }
+
+    /// The network of a host program.
+    pub(crate) fn of_program(
+        network: ProgramNetwork,
+        programs: Arc<dyn CardPrograms>,
+    ) -> Result<Self, ParseError> {
+        let ProgramNetwork { container, roles, constants } = network;
+        let (name, plan) = parse(&container)?;
+        let bindings = roles.iter().filter_map(|role| match role {
+            BufferRole::Binding(number) => u16::try_from(number + 1).ok(),
+            _ => None,
+        });
+        let bindings = bindings.max().unwrap_or(0);
+        let is_named = |group: &Group| usize::from(group.buffer) < roles.len();
+        if !plan.groups.iter().all(is_named) {
+            return Err(ParseError::invalid("a network of a host program with a buffer that has no role"));
+        }
+        let role = |buffer: u16| roles.get(usize::from(buffer)).copied().unwrap_or(BufferRole::Outcome);
+        Ok(Self {
+            programs: Some(programs),
+            constants,
+            ..Self::new(container.into(), name, plan, bindings, role)
+        })
+    }
+
+    fn new(
+        bytes: Arc<[u8]>,
+        name: String,
+        plan: Plan,
+        bindings: u16,
+        role: impl Fn(u16) -> BufferRole,
+    ) -> Self {
+        let held = |group: &Group| (group.length > 0).then(|| role(group.buffer));
+        let roles = plan.groups.iter().map(held).collect();
         let waited = waited(&plan.groups);
-        Ok(Self { name: network.name, plan, program, roles, bindings, waited, bytes: bytes.clone() })
+        Self { bytes, name, plan, programs: None, roles, bindings, constants: 0, waited }
     }
 
     /// Whether a run reads and writes a binding.
     pub(crate) fn access(&self, binding: usize) -> Access {
         match self.plan.buffers.get(binding).and_then(|buffer| buffer.direction) {
-            _ if self.program.is_some() => Access::BOTH,
+            _ if self.programs.is_some() => Access::BOTH,
             Some(Direction::In) => Access { reads: true, writes: false },
             Some(Direction::Out) => Access { reads: false, writes: true },
             None => Access { reads: false, writes: false },
@@ -93,7 +118,7 @@ impl Blueprint {
     }
 
     /// The container again.
-    pub(crate) fn container(&self) -> Result<Container<'_>, Fault> {
+    pub(crate) fn container(&self) -> Result<Container<'_>, ParseError> {
         Container::read(&self.bytes)
     }
 
@@ -109,25 +134,32 @@ impl Blueprint {
     pub(crate) fn takes_buffers(&self, group: usize) -> bool {
         let role = self.roles.get(group);
         let alone = self.roles.iter().filter(|other| Some(*other) == role).count() == 1;
-        alone && matches!(role, Some(Role::Binding(_)))
+        alone && matches!(role, Some(Some(BufferRole::Binding(_))))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_card::FakeCard;
+    use emulator_qaic::programs::card_programs;
     use hal_qaic_abi::container::metadata::{Request, Space};
-    use hal_qaic_abi::container::{Flavour, Segment, qpc};
+    use hal_qaic_abi::container::{Segment, qpc};
     use hal_qaic_abi::uapi::Semaphore;
+
+    fn of_program(constants: u16, capacities: &[u64]) -> Blueprint {
+        let programs = card_programs(FakeCard::new(1, 1));
+        let network = programs.network(1, 0, constants, capacities).unwrap();
+        Blueprint::of_program(network, programs).unwrap()
+    }
 
     #[test]
     fn program_has_a_call_bindings_both_ways_and_an_outcome() {
-        let program = Program { program: 1, function: 0, constants: 2, capacities: vec![64, 128] };
-        let blueprint = Blueprint::read(program.container().unwrap().into()).unwrap();
-        let binding = Role::Binding;
-        let expected = [Role::Call, binding(0), binding(1), binding(0), binding(1), Role::Outcome];
-        assert_eq!(blueprint.roles, expected);
-        assert_eq!((blueprint.bindings, blueprint.program.as_ref()), (2, Some(&program)));
+        let blueprint = of_program(2, &[64, 128]);
+        let binding = BufferRole::Binding;
+        let roles = [BufferRole::Call, binding(0), binding(1), binding(0), binding(1), BufferRole::Outcome];
+        assert_eq!(blueprint.roles, roles.map(Some));
+        assert_eq!(blueprint.bindings, 2);
         assert_eq!(blueprint.waited, [5], "the outcome has a fence");
         let taken = (0..6).filter(|&group| blueprint.takes_buffers(group)).count();
         assert_eq!(taken, 0, "each goes both ways");
@@ -178,9 +210,9 @@ mod tests {
         let requests = vec![request(0), request(8)];
         let image = Network { name: "net".to_owned(), requests, ..Network::default() }.image();
         let segments = vec![Segment { name: qpc::name::NETWORK, split: 0, bytes: image.as_slice() }];
-        let container = Container { flavour: Flavour::Vendor, segments }.write();
+        let container = Container { segments }.write();
         let blueprint = Blueprint::read(container.into()).unwrap();
-        assert_eq!(blueprint.roles, [Role::Nothing, Role::Binding(0)]);
+        assert_eq!(blueprint.roles, [None, Some(BufferRole::Binding(0))]);
         assert!(blueprint.takes_buffers(1), "the only object of its buffer");
     }
 
@@ -200,7 +232,7 @@ mod tests {
             let image =
                 Network { name: "net".to_owned(), requests: vec![request], ..Network::default() }.image();
             let segments = vec![Segment { name: qpc::name::NETWORK, split: 0, bytes: image.as_slice() }];
-            Blueprint::read(Container { flavour: Flavour::Vendor, segments }.write().into())
+            Blueprint::read(Container { segments }.write().into())
         };
         assert!(read(u16::MAX - 1).is_ok());
         let refused = read(u16::MAX).unwrap_err().to_string();
@@ -209,9 +241,8 @@ mod tests {
 
     #[test]
     fn function_without_bindings_is_a_network_too() {
-        let program = Program { program: 1, function: 0, constants: 0, capacities: vec![] };
-        let blueprint = Blueprint::read(program.container().unwrap().into()).unwrap();
-        assert_eq!(blueprint.roles, [Role::Call, Role::Outcome]);
+        let blueprint = of_program(0, &[]);
+        assert_eq!(blueprint.roles, [Some(BufferRole::Call), Some(BufferRole::Outcome)]);
         assert!(Blueprint::read(Arc::from(&b"nothing"[..])).is_err());
     }
 }

@@ -7,12 +7,12 @@ use crate::kmd::Device as Client;
 use crate::memory::Memory;
 use crate::networks::{Networks, Settings};
 use crate::queue::{Completions, QUEUES, Queues, Submissions};
-use emulator_core::clock;
-use emulator_core::programs::Programs;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest,
     Loaded, MemoryRequest, NativeWaits, Properties, Rejected, Reporter,
 };
+use hal_kernel::clock;
+use hal_qaic_abi::programs::CardPrograms;
 use hal_qaic_abi::uapi::PAGE;
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct QaicDevice {
     client: Arc<Client>,
     queues: Arc<Queues>,
     reporter: Reporter,
-    programs: Option<Arc<dyn Programs>>,
+    programs: Option<Arc<dyn CardPrograms>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -40,14 +40,14 @@ impl QaicDevice {
     /// A device of an open client; with who keeps host executables, if it is software.
     pub(crate) fn new(
         client: Client,
-        programs: Option<Arc<dyn Programs>>,
+        programs: Option<Arc<dyn CardPrograms>>,
         settings: Settings,
     ) -> Result<Self, Failure> {
         let client = Arc::new(client);
         let queues = Queues::new(client.card().name());
         let networks = Networks::new(client.clone(), settings);
         let submissions = Submissions::new(&queues, networks, settings);
-        let completions = Completions::new(&queues, settings.execute_timeout);
+        let completions = Completions::new(&queues, settings.timeout);
         let reporter = Reporter::default();
         let mut device = Self { client, queues, reporter, programs, threads: Vec::new() };
         // Each that was started ends when the device is dropped, on error too.
@@ -149,9 +149,9 @@ impl Device for QaicDevice {
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
         let executable = if request.format == FORMAT {
-            Executable::network(request.data, self.is_emulated(), &self.queues)?
+            Executable::network(request.data, self.programs.as_ref(), &self.queues)?
         } else if let Some(programs) = &self.programs {
-            let program = host.load(request, programs.workers())?;
+            let program = host.load(request, programs.host().workers())?;
             Executable::program(program, programs, &self.queues)
         } else {
             let message = format!(

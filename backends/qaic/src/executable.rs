@@ -6,7 +6,7 @@
 //! function: its bindings are the network's buffers, by number, in the form that the network wants them. What the vendor's
 //! own runtime does to inputs and outputs on the host (quantisation, layouts) is the compiler's business here.
 //!
-//! A host executable stays with the emulator. Each of its functions becomes a network for sizes that are large enough, when
+//! A host executable stays with the emulated card. Each of its functions becomes a network for sizes that are large enough, when
 //! it is first called with such.
 
 use crate::blueprint::Blueprint;
@@ -14,10 +14,9 @@ use crate::hazard::Access;
 use crate::launch::Binding;
 use crate::networks::{Key, Wanted};
 use crate::queue::Queues;
-use emulator_core::programs::Programs;
 use hal_backend::{Code, Failure, Function, HostProgram};
-use hal_qaic_abi::container::Fault;
-use hal_qaic_abi::container::emulated::Program;
+use hal_qaic_abi::container::ParseError;
+use hal_qaic_abi::programs::CardPrograms;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -33,7 +32,7 @@ const COARSE: u64 = 1 << 20;
 
 enum Kind {
     Network(Arc<Blueprint>),
-    Program { number: u64, functions: Vec<Function>, programs: Arc<dyn Programs> },
+    Program { number: u64, functions: Vec<Function>, programs: Arc<dyn CardPrograms> },
 }
 
 /// A loaded executable.
@@ -56,13 +55,13 @@ impl Drop for Executable {
             queue.retire(self.number);
         }
         if let Kind::Program { number, programs, .. } = &self.kind {
-            programs.unload(*number);
+            programs.host().unload(*number);
         }
     }
 }
 
 /// The failure that a container's fault is.
-pub(crate) fn refused(fault: &Fault) -> Failure {
+pub(crate) fn refused(fault: &ParseError) -> Failure {
     fault.failure(FORMAT)
 }
 
@@ -72,25 +71,28 @@ impl Executable {
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), kind, queue: Arc::downgrade(queue) }
     }
 
-    /// A network of a compiler; for an emulated card, one that names a program which its emulator keeps.
-    pub(crate) fn network(bytes: &[u8], emulated: bool, queue: &Arc<Queues>) -> Result<Self, Failure> {
-        let blueprint = Blueprint::read(bytes.into()).map_err(|fault| refused(&fault))?;
-        let text = match (&blueprint.program, emulated) {
-            (Some(_), false) => "it is a network of the emulator's, which no card understands",
-            (None, true) => "it is a network for real cores, and the emulated ones run programs of the host",
-            _ => return Ok(Self::new(Kind::Network(Arc::new(blueprint)), queue)),
+    /// A network in a container: of a compiler, or for an emulated card one that calls a host program.
+    pub(crate) fn network(
+        bytes: &[u8],
+        programs: Option<&Arc<dyn CardPrograms>>,
+        queue: &Arc<Queues>,
+    ) -> Result<Self, Failure> {
+        let blueprint = match programs {
+            Some(programs) => Blueprint::of_program(programs.recognize(bytes)?, programs.clone()),
+            None => Blueprint::read(bytes.into()),
         };
-        Err(Failure::new(Code::Incompatible, format!("{FORMAT} executable: {text}")))
+        let blueprint = blueprint.map_err(|error| refused(&error))?;
+        Ok(Self::new(Kind::Network(Arc::new(blueprint)), queue))
     }
 
     /// A host executable.
     pub(crate) fn program(
         program: Arc<dyn HostProgram>,
-        programs: &Arc<dyn Programs>,
+        programs: &Arc<dyn CardPrograms>,
         queue: &Arc<Queues>,
     ) -> Self {
         let functions = program.functions().to_vec();
-        let number = programs.load(program);
+        let number = programs.host().load(program);
         Self::new(Kind::Program { number, functions, programs: programs.clone() }, queue)
     }
 
@@ -100,7 +102,7 @@ impl Executable {
             Kind::Network(blueprint) => vec![Function {
                 name: blueprint.name.clone(),
                 bindings: blueprint.bindings,
-                constants: blueprint.program.as_ref().map_or(0, |program| program.constants),
+                constants: blueprint.constants,
                 workgroup_size: [1; 3],
             }],
             Kind::Program { functions, .. } => functions.clone(),
@@ -157,15 +159,11 @@ impl Executable {
         let constants = self.constants(key.function)?;
         match &self.kind {
             Kind::Network(blueprint) => Ok(blueprint.clone()),
-            Kind::Program { number, .. } => {
-                let program = Program {
-                    program: *number,
-                    function: u32::try_from(key.function).unwrap_or(u32::MAX),
-                    constants,
-                    capacities: key.capacities.clone(),
-                };
-                let container = program.container().map_err(|fault| refused(&fault))?;
-                let blueprint = Blueprint::read(container.into()).map_err(|fault| refused(&fault))?;
+            Kind::Program { number, programs, .. } => {
+                let function = u32::try_from(key.function).unwrap_or(u32::MAX);
+                let network = programs.network(*number, function, constants, &key.capacities)?;
+                let blueprint = Blueprint::of_program(network, programs.clone());
+                let blueprint = blueprint.map_err(|error| refused(&error))?;
                 Ok(Arc::new(blueprint))
             }
         }

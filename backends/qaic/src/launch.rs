@@ -9,15 +9,15 @@
 //! A binding that comes out again is compared with what went in, and only what the network has changed is written: others
 //! may write other parts of the same buffer meanwhile.
 //!
-//! The kernel does not say whether a transfer or a program went well; a network that says so itself (those of the emulator)
-//! is asked.
+//! The kernel does not say whether a transfer or a program went well; a network of a host program
+//! says so itself.
 
-use crate::blueprint::{Blueprint, Role};
+use crate::blueprint::Blueprint;
 use crate::kmd::{Batch, Card, Errno, Error, Object};
 use crate::memory::{Bound, Channel, Memory, Spares};
-use hal_backend::{Code, Failure, HostRange};
-use hal_qaic_abi::container::emulated::{Head, OUTCOME, Outcome};
+use hal_backend::{Failure, HostRange};
 use hal_qaic_abi::container::metadata::Direction;
+use hal_qaic_abi::programs::{BufferRole, OUTCOME, ProgramCall};
 use hal_qaic_abi::uapi::{COUNTED, REACH};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,14 +82,15 @@ impl Slot {
         &mut self,
         target: &Target,
         spares: &mut Spares,
-        head: &Head,
-        constants: &[u32],
+        call: &ProgramCall<'_>,
     ) -> Result<(), Trouble> {
         let groups = target.blueprint.plan.groups.len();
         self.objects.resize_with(groups, || None);
         self.batch.clear();
-        let lengths = self.bindings.iter().map(|binding| binding.view.length());
-        head.write(constants, lengths, &mut self.call);
+        if let Some(programs) = &target.blueprint.programs {
+            let mut lengths = self.bindings.iter().map(|binding| binding.view.length());
+            programs.write_call(call, &mut lengths, &mut self.call);
+        }
         for group in 0..groups {
             let place = self.place(target, spares, group)?;
             self.places.push(place);
@@ -179,9 +180,9 @@ impl Slot {
         let target = self.object(blueprint, group).view();
         let is_own = self.places.get(group) == Some(&Place::Slot);
         let fitted = match blueprint.roles.get(group) {
-            Some(Role::Call) => target.write(0, &self.call),
-            Some(Role::Outcome) => target.write(0, &Outcome::UNKNOWN),
-            Some(Role::Binding(_)) if is_own && plan.direction == Direction::In => {
+            Some(Some(BufferRole::Call)) => target.write(0, &self.call),
+            Some(Some(BufferRole::Outcome)) => target.fill(&[0]),
+            Some(Some(BufferRole::Binding(_))) if is_own && plan.direction == Direction::In => {
                 let binding = binding(&self.bindings, blueprint, group).ok_or_else(misfit)?;
                 copy(&binding.view, target, 0, binding.view.length().min(plan.length))
             }
@@ -205,9 +206,14 @@ impl Slot {
     fn take_group(&self, blueprint: &Blueprint, group: usize) -> Result<(), Trouble> {
         let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
         let view = self.object(blueprint, group).view();
-        let role = blueprint.roles.get(group);
-        if role == Some(&Role::Outcome) {
-            return outcome(view);
+        if let (Some(programs), Some(Some(BufferRole::Outcome))) =
+            (&blueprint.programs, blueprint.roles.get(group))
+        {
+            let mut bytes = [0; OUTCOME];
+            if !view.read(0, &mut bytes) {
+                return Err(misfit().into());
+            }
+            return programs.outcome(&bytes).map_err(Trouble::Program);
         }
         let is_own = self.places.get(group) == Some(&Place::Slot);
         let Some(binding) =
@@ -240,7 +246,7 @@ const STRAGGLER: Duration = Duration::from_millis(100);
 /// The binding that a group is for.
 fn binding<'a>(bindings: &'a [Binding], blueprint: &Blueprint, group: usize) -> Option<&'a Binding> {
     match blueprint.roles.get(group) {
-        Some(Role::Binding(number)) => bindings.get(*number),
+        Some(Some(BufferRole::Binding(number))) => bindings.get(*number),
         _ => None,
     }
 }
@@ -309,25 +315,6 @@ fn next_change(old: &[u8], new: &[u8], from: usize) -> Option<(usize, usize)> {
     Some((begin, length.map_or(new.len(), |length| begin + length)))
 }
 
-/// What an emulator's network says of how it went.
-fn outcome(view: &HostRange) -> Result<(), Trouble> {
-    let mut bytes = [0; OUTCOME];
-    if !view.read(0, &mut bytes) {
-        return Err(misfit().into());
-    }
-    let failed = |code, message: &str| Err(Trouble::Program(Failure::new(code, message)));
-    match Outcome::read(&bytes) {
-        Ok(Outcome::Done) => Ok(()),
-        Ok(Outcome::Failed { code, message }) => failed(Code::from_number(code), &message),
-        Ok(Outcome::Unknown) => failed(
-            Code::DataLoss,
-            "the kernel says that all transfers have ended, and the network has not said that it has run: a transfer \
-             failed, see the kernel's log",
-        ),
-        Err(fault) => failed(Code::DataLoss, &fault.to_string()),
-    }
-}
-
 fn misfit() -> Error {
     Error::Answer { what: "a run", why: "a buffer is smaller than it was made".to_owned() }
 }
@@ -335,7 +322,6 @@ fn misfit() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hal_qaic_abi::container::emulated::Outcome;
 
     fn range(bytes: &[u8]) -> HostRange {
         let range = HostRange::allocate(bytes.len() as u64, 64).unwrap();
@@ -372,21 +358,5 @@ mod tests {
         let target = range(&vec![0; 10_000]);
         assert!(write_changes(&before, &range(&new), &target, 10_000));
         assert_eq!(bytes(&target), new);
-    }
-
-    #[test]
-    fn outcome_that_was_not_written_is_a_loss_of_data() {
-        let read = |bytes: &[u8]| match outcome(&range(bytes)) {
-            Err(Trouble::Program(failure)) => failure,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(read(&Outcome::UNKNOWN).code(), Code::DataLoss);
-        let failed = Outcome::Failed { code: Code::OutOfRange as u32, message: "too far".to_owned() };
-        let failure = read(&failed.write());
-        assert_eq!((failure.code(), failure.message()), (Code::OutOfRange, "too far"));
-        assert!(outcome(&range(&Outcome::Done.write())).is_ok());
-        let mut nonsense = Outcome::UNKNOWN;
-        nonsense[0] = 9;
-        assert_eq!(read(&nonsense).code(), Code::DataLoss);
     }
 }

@@ -13,7 +13,7 @@ use crate::kmd::{Device, Error};
 use crate::launch::{Binding, Slot, Target, Trouble};
 use crate::memory::Spares;
 use hal_backend::Failure;
-use hal_qaic_abi::container::emulated::Head;
+use hal_qaic_abi::programs::ProgramCall;
 use hal_qaic_abi::uapi::CHANNELS;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     /// How many runs of a network may be in flight; as many as its ring takes, if nothing is said.
     pub(crate) in_flight: Option<usize>,
     /// How long a run may take.
-    pub(crate) execute_timeout: Duration,
+    pub(crate) timeout: Duration,
     /// How long a sub-system may take to restart.
     pub(crate) restart_timeout: Duration,
 }
@@ -45,7 +45,7 @@ impl Default for Settings {
             channels: CHANNELS as usize,
             elements: None,
             in_flight: None,
-            execute_timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(60),
             restart_timeout: Duration::from_secs(5),
         }
     }
@@ -139,8 +139,7 @@ impl Networks {
     pub(crate) fn launch(
         &mut self,
         wanted: &dyn Wanted,
-        head: &Head,
-        constants: &[u32],
+        call: &ProgramCall<'_>,
         bindings: &mut Vec<Binding>,
     ) -> Result<Launched, Refusal> {
         let (key, mut active) = match self.running.iter().position(|(key, _)| wanted.is(key, bindings)) {
@@ -152,7 +151,7 @@ impl Networks {
                 (key, self.start(&blueprint, elements)?)
             }
         };
-        let mut result = queue(&mut active, &mut self.spares, head, constants, bindings);
+        let mut result = queue(&mut active, &mut self.spares, call, bindings);
         while let Err(Refusal::Failed(Trouble::Device(Error::Ring))) = result {
             // Nothing is queued. The network gets a channel with larger rings, unless the URI says how large.
             let elements = active.elements() * 2;
@@ -162,7 +161,7 @@ impl Networks {
             let blueprint = active.target.blueprint.clone();
             active.stop(&mut self.spares);
             active = self.start(&blueprint, elements)?;
-            result = queue(&mut active, &mut self.spares, head, constants, bindings);
+            result = queue(&mut active, &mut self.spares, call, bindings);
         }
         let number = active.number;
         self.running.push((key, active));
@@ -260,14 +259,13 @@ impl Networks {
 fn queue(
     active: &mut Active,
     spares: &mut Spares,
-    head: &Head,
-    constants: &[u32],
+    call: &ProgramCall<'_>,
     bindings: &mut Vec<Binding>,
 ) -> Result<Launched, Refusal> {
     let mut slot = active.slot().ok_or(Refusal::Busy)?;
     std::mem::swap(&mut slot.bindings, bindings);
     let target = &active.target;
-    let begun = slot.begin(target, spares, head, constants).map_err(Refusal::Failed);
+    let begun = slot.begin(target, spares, call).map_err(Refusal::Failed);
     let refusal = match begun.and_then(|()| Ok(slot.queue(target)?)) {
         Ok(()) => {
             let launched = Launched { network: active.number, target: target.clone(), slot };

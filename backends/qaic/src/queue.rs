@@ -30,8 +30,8 @@ use crate::hazard::{Hazards, Phase};
 use crate::kmd::Error;
 use crate::launch::Trouble;
 use crate::networks::Launched;
-use emulator_core::clock;
 use hal_backend::{Code, Failure, Job, Observer, QueueId, Rejected, Reporter};
+use hal_kernel::clock;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -341,7 +341,7 @@ impl Queues {
             Trouble::Device(Error::TimedOut) => {
                 let message = format!(
                     "{}: a dispatch has not ended in time, and its network was stopped with all that it had in flight; give \
-                     execute_timeout= more if it needs longer",
+                     timeout= more if it needs longer",
                     self.name
                 );
                 Failure::new(Code::Aborted, message)

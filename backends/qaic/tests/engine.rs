@@ -3,13 +3,17 @@
 //! The device below the engine that orders work for it: what is reported, in which order, and what a loss does.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+use emulator_qaic::{Emulator, Options};
 use emulator_testbench::{Testbench, Told, assert_panic_loses, until_known};
 use hal_backend::{
     Command, Device, Dispatch, Driver, Failure, Function, HostCall, HostLoader, HostProgram, LoadRequest,
     MemoryRequest, Parameters, Pattern, Place, Span, Workgroups,
 };
-use hal_qaic::emulator::{Emulator, Options};
 use hal_qaic::{Executable, FORMAT, Memory, Qaic, QaicDevice};
+
+/// The driver with emulated cards.
+type Emulated = Qaic<emulator_qaic::Emulated>;
+
 use hal_semaphore::Code;
 use std::ops::Range;
 use std::path::Path;
@@ -56,7 +60,7 @@ fn bench(pairs: &[(&'static str, &'static str)]) -> Testbench<QaicDevice> {
 /// An emulated card with these parameters.
 fn open(pairs: &[(&'static str, &'static str)]) -> QaicDevice {
     let mut parameters = Parameters::new("qaic", pairs.iter().copied());
-    let device = Qaic.open("emulated", &mut parameters).unwrap();
+    let device = Emulated::create().open("emulated", &mut parameters).unwrap();
     parameters.finish().unwrap();
     device
 }
@@ -121,7 +125,7 @@ fn card_that_is_gone_fails_everything_with_one_cause() {
 
 #[test]
 fn network_that_hangs_does_not_keep_an_engine_that_ends() {
-    let bench = bench(&[("fault", "hang:1"), ("execute_timeout", "3600")]);
+    let bench = bench(&[("fault", "hang:1"), ("timeout", "3600")]);
     let executable = executable(bench.device());
     let memory = Arc::new(bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap());
     let timeline = bench.timeline();
@@ -156,7 +160,7 @@ fn card_takes_its_own_format_and_an_emulated_one_the_hosts_as_well() {
     // A card that is not known to be emulated has no way to run what the host runs.
     let mut none = Parameters::new("qaic", []);
     let kernel = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
-    let card = Qaic::open_on(kernel, Path::new("/dev/accel/accel0"), None, &mut none).unwrap();
+    let card = <Qaic>::open_on(kernel, Path::new("/dev/accel/accel0"), None, &mut none).unwrap();
     assert!(card.supports(FORMAT, &Loader) && !card.supports("host", &Loader));
 }
 
@@ -174,7 +178,7 @@ fn whatever_goes_wrong_at_any_moment_is_told_once_and_in_time() {
             let fault: &'static str = format!("{kind}:{number}").leak();
             let mut parameters = Parameters::new("qaic", [("fault", fault), ("workers", "2")]);
             // The first requests are those that open it.
-            let Ok(device) = Qaic.open("emulated", &mut parameters) else { continue };
+            let Ok(device) = Emulated::create().open("emulated", &mut parameters) else { continue };
             let bench = Testbench::new(Arc::new(device));
             let executable = executable(bench.device());
             let Ok(memory) = bench.device().allocate(&MemoryRequest::new(0, 16)) else { continue };

@@ -3,13 +3,14 @@
 //! What a dispatch costs once everything is in its place: two system calls, and nothing from the heap.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+use emulator_qaic::programs::card_programs;
+use emulator_qaic::{Emulator, Options};
 use emulator_testbench::Testbench;
 use hal_backend::{
     Command, Device, Dispatch, Failure, Function, HostCall, HostLoader, HostProgram, HostRange, LoadRequest,
     MemoryRequest, Parameters, Pattern, Place, Span, Workgroups,
 };
-use hal_qaic::emulator::{Emulator, Options};
-use hal_qaic::kmd::{Errno, Kernel, uapi::Call};
+use hal_qaic::kmd::{self, Errno, uapi::Call};
 use hal_qaic::{Executable, Memory, Qaic, QaicDevice};
 use hal_semaphore::Semaphore;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -87,7 +88,7 @@ impl CountingKernel {
     }
 }
 
-impl Kernel for CountingKernel {
+impl kmd::System for CountingKernel {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.inside("open", || self.emulator.open(path))
     }
@@ -163,7 +164,7 @@ impl Bench {
         let emulator = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
         let kernel = Arc::new(CountingKernel { emulator: emulator.clone(), calls: Mutex::default() });
         let node = Path::new("/dev/accel/accel0");
-        let device = Qaic::open_on(kernel.clone(), node, Some(emulator), &mut none).unwrap();
+        let device = <Qaic>::open_on(kernel.clone(), node, Some(card_programs(emulator)), &mut none).unwrap();
         let device = Arc::new(device);
         let request = LoadRequest { format: "host", data: &[], constants: &[] };
         let executable = Arc::new(device.load(&request, &Loader).unwrap().executable);

@@ -7,10 +7,11 @@
     reason = "a test stops where something is not as it should be"
 )]
 
+use emulator_qaic::programs::card_programs;
+use emulator_qaic::{Emulator, Options};
 use hal_backend::{Code, Failure, HostRange, Parameters};
-use hal_qaic::emulator::{Emulator, Options};
 use hal_qaic::kmd::uapi::{Call, ManageMessage};
-use hal_qaic::kmd::{Errno, Kernel};
+use hal_qaic::kmd::{Errno, System};
 use hal_qaic::{Qaic, QaicDevice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -52,7 +53,7 @@ impl Firmware {
     }
 }
 
-impl Kernel for Firmware {
+impl System for Firmware {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.emulator.open(path)
     }
@@ -95,7 +96,7 @@ fn open(transactions_minor: u16, commands: (u16, u16)) -> Result<QaicDevice, Fai
     let mut none = Parameters::new("qaic", []);
     let emulator = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
     let kernel = Arc::new(Firmware { emulator: emulator.clone(), transactions_minor, commands });
-    Qaic::open_on(kernel, Path::new("/dev/accel/accel0"), Some(emulator), &mut none)
+    <Qaic>::open_on(kernel, Path::new("/dev/accel/accel0"), Some(card_programs(emulator)), &mut none)
 }
 
 #[test]

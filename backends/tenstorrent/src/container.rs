@@ -27,7 +27,7 @@ mod schema;
 mod tests;
 
 use hal_backend::Failure;
-use hal_containers::{Fault, Name};
+use hal_backend::container::{Name, ParseError};
 use hal_tenstorrent_loader::{Cores, Extensions, extensions, is_extension};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -70,7 +70,7 @@ impl fmt::Display for Variant<'_> {
     }
 }
 
-fn failure(fault: &Fault) -> Failure {
+fn failure(fault: &ParseError) -> Failure {
     fault.failure(FORMAT)
 }
 
@@ -79,7 +79,7 @@ impl<'a> Container<'a> {
     /// where, and what to do about it.
     pub fn read(bytes: &'a [u8]) -> Result<Self, Failure> {
         let container = schema::read(bytes).and_then(|container| container.check().map(|()| container));
-        container.map_err(|fault| failure(&fault))
+        container.map_err(|error| failure(&error))
     }
 
     /// The container's bytes. Nothing is checked.
@@ -91,13 +91,15 @@ impl<'a> Container<'a> {
         schema::write(self)
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), ParseError> {
         if self.variants.is_empty() {
-            return Err(Fault::invalid("no variants, so that no card can run it; pack at least one file"));
+            return Err(ParseError::invalid(
+                "no variants, so that no card can run it; pack at least one file",
+            ));
         }
         let numbered = self.variants.iter().enumerate();
         numbered.map(|(number, variant)| (number, variant.check())).try_for_each(|(number, checked)| {
-            checked.map_err(|fault| fault.within(format_args!("variant {number}")))
+            checked.map_err(|error| error.within(format_args!("variant {number}")))
         })
     }
 
@@ -109,7 +111,7 @@ impl<'a> Container<'a> {
         };
         self.variants.iter().enumerate().find(|(_, variant)| fits(variant)).ok_or_else(|| {
             let variants: Vec<String> = self.variants.iter().map(|variant| variant.misfit(cores, &there)).collect();
-            failure(&Fault::incompatible(format!(
+            failure(&ParseError::incompatible(format!(
                 "it has nothing for this card's cores ({cores}, which have {}), but {}; compile a variant for these (docs/tenstorrent.md) \
                  and pack it too",
                 there.names().join(", "),
@@ -135,21 +137,21 @@ impl Variant<'_> {
         format!("one {self} (they lack {})", missing.join(", "))
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), ParseError> {
         let mut seen = BTreeSet::new();
         for name in &self.extensions {
             if !is_extension(name) {
-                return Err(Fault::invalid(format!(
+                return Err(ParseError::invalid(format!(
                     "{} is no extension's name, which is a small letter, or small letters and digits behind s, x or z",
                     Name(name)
                 )));
             }
             if !seen.insert(name) {
-                return Err(Fault::invalid(format!("the extension {name} is declared twice")));
+                return Err(ParseError::invalid(format!("the extension {name} is declared twice")));
             }
         }
         let noted =
-            extensions(self.elf).map_err(|error| Fault::incompatible(format!("its file: {error}")))?;
+            extensions(self.elf).map_err(|error| ParseError::incompatible(format!("its file: {error}")))?;
         let noted = noted.unwrap_or_default();
         let declared = self.set();
         let undeclared = noted.beyond(&declared);
@@ -159,7 +161,7 @@ impl Variant<'_> {
         let more = undeclared.join(", ");
         let declared =
             if self.extensions.is_empty() { "none".to_owned() } else { self.extensions.join(", ") };
-        Err(Fault::invalid(format!(
+        Err(ParseError::invalid(format!(
             "its file says that it is compiled with {more}, and declared is {declared}; declare what it was compiled with, or \
              compile it without"
         )))

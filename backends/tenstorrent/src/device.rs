@@ -2,18 +2,18 @@
 
 //! The device: what it is, and its memory, executables and queues for the driver.
 
-use crate::board::Board;
 use crate::container;
 use crate::dispatch::Settings;
 use crate::executable::{Executable, FORMAT, infer};
 use crate::kmd::Card;
 use crate::memory::{Memory, PAGE, allocate};
+use crate::open_card::OpenCard;
 use crate::queue::{Queue, Shared};
-use emulator_core::clock;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
     LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
+use hal_kernel::clock;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -45,7 +45,7 @@ impl fmt::Debug for TenstorrentDevice {
 
 impl TenstorrentDevice {
     /// A device of an open card.
-    pub(crate) fn new(board: Arc<Board>, settings: Settings) -> Result<Self, Failure> {
+    pub(crate) fn new(board: Arc<OpenCard>, settings: Settings) -> Result<Self, Failure> {
         let shared = Shared::new(board, settings);
         let mut device = Self { shared, queues: Vec::new(), threads: Vec::new() };
         for name in QUEUES {
@@ -121,7 +121,7 @@ impl Device for TenstorrentDevice {
     fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {
         match request.heap {
             CARD => {
-                let Board { dram, l1, .. } = &*self.shared.board;
+                let OpenCard { dram, l1, .. } = &*self.shared.board;
                 allocate(dram, l1.as_ref(), request).map(Memory::Card)
             }
             HOST => HostRange::allocate(request.length, 64).map(Memory::Host),

@@ -10,11 +10,12 @@ use crate::executable::Executable;
 use crate::kmd::{Card, Error, Place};
 use crate::memory::Pool;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, STATE, common, core_block, workgroup_state};
-use crate::tile::{Common, Patience, Tile, Watch, hold, wait};
+use crate::tile::{Common, Patience, Tile, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
 use hal_tenstorrent_loader::library::{self, Workgroup};
 use hal_tenstorrent_loader::paging::{ABSENT, ENTRY, PAGE, first_address};
 use parking_lot::Mutex;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -33,7 +34,6 @@ pub(crate) struct Settings {
 }
 
 /// Everything that runs.
-#[derive(Debug)]
 pub(crate) struct Tiles {
     dram: Arc<Pool>,
     /// Those that run dispatches, one dispatch at a time.
@@ -45,7 +45,16 @@ pub(crate) struct Tiles {
     /// The one that asks executables what they are.
     asker: Mutex<Tile>,
     epoch: AtomicU32,
-    watch: Option<Box<dyn Watch>>,
+    stopped: Stopped,
+}
+
+/// Why a core of the card will never end, as a simulated chip can tell.
+pub(crate) type Stopped = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+impl fmt::Debug for Tiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tiles").field("count", &self.count).finish_non_exhaustive()
+    }
 }
 
 impl Tiles {
@@ -53,7 +62,7 @@ impl Tiles {
         card: &Arc<Card>,
         dram: &Arc<Pool>,
         reserved: u32,
-        watch: Option<Box<dyn Watch>>,
+        stopped: Stopped,
     ) -> Result<Self, Failure> {
         let mut places = card.grid().tiles().to_vec();
         let (Some(last), false) = (places.pop(), places.is_empty()) else {
@@ -68,7 +77,7 @@ impl Tiles {
             workers: Mutex::new(workers),
             asker: Mutex::new(Tile::new(card, last)),
             epoch: AtomicU32::new(0),
-            watch,
+            stopped,
         })
     }
 
@@ -83,7 +92,7 @@ impl Tiles {
     }
 
     fn patience<'a>(&'a self, settings: Settings, stop: &'a AtomicBool) -> Patience<'a> {
-        Patience { deadline: settings.timeout, stop, watch: self.watch.as_deref() }
+        Patience { deadline: settings.timeout, stop, stopped: &*self.stopped }
     }
 
     /// A number that no recent call had, and none that a tile that is lost would say.

@@ -4,7 +4,7 @@
 //!
 //! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
 //! (`embedded-elf-riscv_32`, or several of these in a [container]) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
-//! its compiler. `tenstorrent://emulated` drives an [emulator](emulator_tenstorrent) of that kernel driver with a simulated chip
+//! its compiler. `tenstorrent://emulated` drives an emulator of that kernel driver with a simulated chip
 //! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
 //!
 //! # Devices
@@ -26,17 +26,17 @@
 //! | parameter | default | what it does |
 //! |---|---|---|
 //! | `open_timeout=SECONDS` | 10 | how long to wait for a card that another program has |
-//! | `dispatch_timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
+//! | `timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
 //! | `tiles=N` | all but one; of an emulated card as many as it has workers | on how many tiles a dispatch runs, at most |
 //! | `cores=N` | 5; of an emulated card 1 | on how many cores of each tile |
 //! | `l1=KIB`, `l1=KIB:DIVISION` | 64:height | how much of each tile's memory is for buffers that dispatches work on and that fit: up to 512, in whole pages of 4, and none with 0; and how they are divided over the tiles: `interleaved`, `height`, `width` or `block`, of which the last three may end in `-columns`. Dispatches have the rest |
 //! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
 //!
-//! An emulated card takes those of the [emulator](emulator_tenstorrent) as well.
+//! An emulated card takes those of its emulator as well.
 //!
 //! # A simulator's library
 //!
-//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`, which this package has: beside the
+//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`, which `emulator-tenstorrent` has: beside the
 //! program that opens the device, where programs are looked for, or where `HAL_TTSIM_SERVER` says. When it ends, the device is lost, and
 //! what the library said is the reason. Its tiles execute when the host looks for their end, on one thread, and nothing is counted.
 //!
@@ -47,13 +47,12 @@
 //! | `kmd/` | the kernel: nodes, an open card, windows, coordinates, what may go wrong |
 //! | `memory.rs`, `memory/` | DRAM and tiles' memory: who has which part, how buffers are divided over banks; transfers |
 //! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
-//! | `board.rs` | the cards that a program has open, each once |
+//! | `open_card.rs` | the cards that a program has open, each once |
 //! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
 //! | `container.rs`, `container/` | several variants of one executable in one file |
 //! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
 
 mod binding;
-mod board;
 pub mod container;
 mod device;
 mod dispatch;
@@ -61,6 +60,7 @@ mod executable;
 mod generation;
 pub mod kmd;
 mod memory;
+mod open_card;
 mod queue;
 mod stub;
 mod tile;
@@ -69,32 +69,27 @@ pub use device::TenstorrentDevice;
 pub use executable::{Executable, FORMAT};
 pub use memory::{CardRange, Memory};
 
-use board::Board;
 use dispatch::Settings;
-use emulator_core::options::check_card;
-use emulator_tenstorrent::{Emulator, Options};
-use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
-use hal_tenstorrent_abi::paths;
-use kmd::{Kernel, Linux, Node, Selector, find, nodes};
+use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use hal_kernel::{Emulation, NoEmulation};
+use kmd::{CARDS, Linux, cards};
 use memory::{Division, Share};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use open_card::OpenCard;
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
-use tile::Watch;
 
-/// The driver behind `tenstorrent://`.
-#[derive(Debug)]
-pub struct Tenstorrent;
+/// The driver behind `tenstorrent://`. `E` injects emulated cards, or none.
+pub struct Tenstorrent<E = NoEmulation>(PhantomData<fn() -> E>);
 
-/// What a device without a path stands for, if the environment says so.
-const DEFAULT: &str = "HAL_TENSTORRENT_DEFAULT";
+impl<E> fmt::Debug for Tenstorrent<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tenstorrent")
+    }
+}
 
-/// What comes before the number of an emulated card.
-const EMULATED: &str = "emulated";
-
-/// What comes before the number of a card that a library simulates, and what names the library.
-const LIBRARY: &str = "ttsim";
-const LIBRARY_VARIABLE: &str = "LIBTTSIM";
+/// What emulated cards are called, as the first word of a path: ours, and those of a simulator's library.
+const EMULATED: [&str; 2] = ["emulated", "ttsim"];
 
 /// More tiles than any card has.
 const MOST_TILES: usize = 256;
@@ -107,7 +102,7 @@ const L1_DEFAULT: Share = Share { bytes: 64 << 10, division: Division::DEFAULT }
 
 /// What is true of every device, for `--dump_devices`.
 const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1\n- parameters: \
-                      open_timeout, dispatch_timeout, tiles, cores, l1, paging";
+                      open_timeout, timeout, tiles, cores, l1, paging";
 
 /// What the parameters of a URI say.
 #[derive(Debug, PartialEq, Eq)]
@@ -127,15 +122,11 @@ impl Opening {
             Some(text) => share(text).ok_or_else(|| refuse_share(parameters, text))?,
             None => L1_DEFAULT,
         };
-        // No number above the most can be given, so that one stands for none.
-        let mut optional = |key, most| {
-            let number = parameters.number(key, usize::MAX, 1, most)?;
-            Ok::<_, Failure>((number != usize::MAX).then_some(number))
-        };
-        let (tiles, cores) = (optional("tiles", MOST_TILES)?, optional("cores", stub::CORES)?);
+        let tiles = parameters.optional_number("tiles", 1, MOST_TILES)?;
+        let cores = parameters.optional_number("cores", 1, stub::CORES)?;
         Ok(Self {
             patience: seconds(parameters.number("open_timeout", 10, 0, 86_400)?),
-            timeout: seconds(parameters.number("dispatch_timeout", 600, 1, 86_400)?),
+            timeout: seconds(parameters.number("timeout", 600, 1, 86_400)?),
             tiles,
             cores,
             l1,
@@ -174,76 +165,32 @@ fn refuse_share(parameters: &Parameters<'_>, text: &str) -> Failure {
     parameters.refuse("l1", &takes)
 }
 
-/// The chip behind an emulated card.
-#[derive(Debug)]
-struct Simulated {
-    emulator: Arc<Emulator>,
-    card: usize,
-}
-
-impl Watch for Simulated {
-    fn stopped(&self) -> Option<String> {
-        self.emulator.stopped(self.card)
-    }
-}
-
-impl Driver for Tenstorrent {
+impl<E: Emulation<()>> Driver for Tenstorrent<E> {
     type Device = TenstorrentDevice;
 
-    const NAME: &'static str = "tenstorrent";
+    const NAME: &'static str = CARDS.driver;
     const FULL_NAME: &'static str =
         "Tenstorrent Blackhole and Wormhole (tt-kmd kernel driver, or an emulator of it)";
 
     fn create() -> Self {
-        Self
+        Self(PhantomData)
     }
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
-        let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
-        devices.push(DeviceInfo {
-            path: EMULATED.to_owned(),
-            name: "emulated Tenstorrent card: a simulated Blackhole or Wormhole behind the kernel driver's interface, no hardware"
-                .to_owned(),
-        });
-        if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
-            let name = format!(
-                "emulated Tenstorrent card: the simulator {} behind the kernel driver's interface, no hardware",
-                library.display()
-            );
-            devices.push(DeviceInfo { path: LIBRARY.to_owned(), name });
-        }
-        Ok(devices)
+        Ok(CARDS.devices::<E, ()>(&cards(&Linux)?))
     }
 
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<TenstorrentDevice, Failure> {
         let opening = Opening::read(parameters)?;
-        let default = std::env::var(DEFAULT).unwrap_or_default();
-        let path = if path.is_empty() { default.as_str() } else { path };
-        let Some((number, library)) = emulated(path)? else {
-            let kernel: Arc<dyn Kernel> = Arc::new(Linux);
-            let node = locate(&*kernel, path)?;
-            let board = Board::open(kernel, 0, &node, opening.patience, opening.l1, None)?;
-            return TenstorrentDevice::new(board, opening.settings(MOST_TILES, stub::CORES));
-        };
-        let mut options = Options::read(parameters)?;
-        if library {
-            options = options.with_library(named_library()?);
-        }
-        check_card(Self::NAME, number, options.cards)?;
-        // More tiles than threads, or more cores of a tile, would make nothing faster.
-        let settings = opening.settings(options.execution.workers, 1);
-        let node = Path::new(paths::NODES).join(number.to_string());
-        let emulator = Emulator::get(&options)?;
-        // No two machines that are there at the same time are at the same address, and a card keeps its own.
-        let system = Arc::as_ptr(&emulator).addr();
-        let watch = Simulated { emulator: emulator.clone(), card: number };
-        let board =
-            Board::open(emulator, system, &node, opening.patience, opening.l1, Some(Box::new(watch)))?;
-        TenstorrentDevice::new(board, settings)
+        let named = CARDS.resolve::<E, ()>(path, parameters, cards)?;
+        // More tiles of an emulated card than there are threads, or more cores of a tile, would make nothing faster.
+        let (tiles, cores) = named.workers.map_or((MOST_TILES, stub::CORES), |workers| (workers, 1));
+        let card = OpenCard::open(&named, opening.patience, opening.l1)?;
+        TenstorrentDevice::new(card, opening.settings(tiles, cores))
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        if info.path == EMULATED || info.path == LIBRARY {
+        if EMULATED.contains(&info.path.as_str()) {
             return format!(
                 "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, as \
                  {path}/0, {path}/1\n{COMMON}, and the emulator's",
@@ -255,59 +202,12 @@ impl Driver for Tenstorrent {
     }
 }
 
-/// Which emulated card a path names, if it names one, and whether a library simulates it.
-fn emulated(path: &str) -> Result<Option<(usize, bool)>, Failure> {
-    for kind in [EMULATED, LIBRARY] {
-        let Some(rest) = path.strip_prefix(kind) else { continue };
-        let number =
-            if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
-        let number = number.ok_or_else(|| {
-            let message =
-                format!("there is no tenstorrent://{path}; such cards are {kind}/0, {kind}/1 and so on");
-            Failure::new(Code::NotFound, message)
-        });
-        return number.map(|number| Some((number, kind == LIBRARY)));
-    }
-    Ok(None)
-}
-
-/// The simulator's library that the environment names.
-fn named_library() -> Result<PathBuf, Failure> {
-    let found = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let wrong = match &found {
-        None => format!("{LIBRARY_VARIABLE} does not name one"),
-        Some(path) if !path.is_file() => {
-            format!("{LIBRARY_VARIABLE} is {}, which is no file", path.display())
-        }
-        Some(_) => String::new(),
-    };
-    found.filter(|_| wrong.is_empty()).ok_or_else(|| {
-        let message = format!(
-            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so, or \
-             ask for tenstorrent://{EMULATED}, which needs none"
-        );
-        Failure::new(Code::FailedPrecondition, message)
-    })
-}
-
-fn listed(node: &Node) -> DeviceInfo {
-    DeviceInfo {
-        path: node.number.to_string(),
-        name: format!("{} at {}, {}", node.model(), node.address, node.path().display()),
-    }
-}
-
-/// The node that a path names.
-fn locate(kernel: &dyn Kernel, path: &str) -> Result<PathBuf, Failure> {
-    if path.starts_with('/') {
-        return Ok(PathBuf::from(path));
-    }
-    Ok(find(&nodes(kernel)?, &Selector::of(path))?.path())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_backend::Code;
+
+    type Tenstorrent = super::Tenstorrent<emulator_tenstorrent::Emulated>;
 
     fn opening(pairs: &[(&'static str, &'static str)]) -> Result<Opening, Failure> {
         Opening::read(&mut Parameters::new("tenstorrent", pairs.iter().copied()))
@@ -315,13 +215,8 @@ mod tests {
 
     #[test]
     fn parameters_are_what_was_asked_for_or_an_error() {
-        let given = [
-            ("open_timeout", "0"),
-            ("dispatch_timeout", "3"),
-            ("tiles", "7"),
-            ("cores", "2"),
-            ("paging", "always"),
-        ];
+        let given =
+            [("open_timeout", "0"), ("timeout", "3"), ("tiles", "7"), ("cores", "2"), ("paging", "always")];
         let settings = opening(&given).unwrap().settings(1, 1);
         assert_eq!(settings, Settings { tiles: 7, cores: 2, timeout: Duration::from_secs(3), paged: true });
         let settings = opening(&[]).unwrap().settings(4, 5);
@@ -333,7 +228,7 @@ mod tests {
             ("tiles", "0"),
             ("tiles", "257"),
             ("cores", "6"),
-            ("dispatch_timeout", "0"),
+            ("timeout", "0"),
             ("l1", "5"),
             ("l1", "516"),
             ("l1", "64:"),
@@ -348,29 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn emulated_card_has_to_be_named() {
-        assert_eq!(emulated("").unwrap(), None);
-        assert_eq!(emulated("0").unwrap(), None);
-        assert_eq!(emulated("emulated").unwrap(), Some((0, false)));
-        assert_eq!(emulated("emulated/1").unwrap(), Some((1, false)));
-        assert_eq!(emulated("ttsim/2").unwrap(), Some((2, true)));
-        assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
-    }
-
-    #[test]
     fn card_that_is_not_there_is_said_with_what_to_do() {
-        let failure =
-            Tenstorrent.open("/dev/tenstorrent/9999", &mut Parameters::new("tenstorrent", [])).unwrap_err();
+        let failure = Tenstorrent::create()
+            .open("/dev/tenstorrent/9999", &mut Parameters::new("tenstorrent", []))
+            .unwrap_err();
         assert_eq!(failure.code(), Code::NotFound);
         assert!(failure.message().contains("/dev/tenstorrent/9999"), "{failure}");
         assert!(failure.message().contains("tenstorrent://emulated"), "{failure}");
-    }
-
-    fn open_uri(uri: &str) -> Result<TenstorrentDevice, Failure> {
-        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-        let path = path.trim_start_matches("tenstorrent://");
-        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        Tenstorrent.open(path, &mut Parameters::new("tenstorrent", pairs))
     }
 
     #[test]
@@ -382,6 +261,6 @@ mod tests {
             ("tenstorrent://emulated/x", &["emulated/0, emulated/1"]),
             ("tenstorrent:///dev/tenstorrent/250", &["ask for tenstorrent://emulated"]),
         ];
-        emulator_testbench::assert_refused(open_uri, cases);
+        emulator_testbench::assert_refused(Tenstorrent::open_uri, cases);
     }
 }

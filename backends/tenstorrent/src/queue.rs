@@ -7,15 +7,15 @@
 //!
 //! What goes wrong with one job fails that job, and the queue goes on. Only a card that is gone is lost, for both queues.
 
-use crate::board::Board;
 use crate::device::TenstorrentDevice;
 use crate::dispatch::Settings;
 use crate::kmd::Error;
 use crate::memory::{Bytes, Memory, copy, fill};
-use emulator_core::clock;
+use crate::open_card::OpenCard;
 use hal_backend::{
     Code, Command, Dispatch, Failure, Job, Observer, Place, Rejected, Reporter, Span, Workgroups,
 };
+use hal_kernel::clock;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ const DEPTH: usize = 1024;
 /// What the queues of a device share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) board: Arc<Board>,
+    pub(crate) board: Arc<OpenCard>,
     pub(crate) settings: Settings,
     pub(crate) reporter: Reporter,
     /// Why the device is lost, if it is.
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(board: Arc<Board>, settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(board: Arc<OpenCard>, settings: Settings) -> Arc<Self> {
         Arc::new(Self { board, settings, reporter: Reporter::default(), lost: OnceLock::new() })
     }
 

@@ -8,11 +8,10 @@
 use crate::generation::Generation;
 use crate::kmd::{ALL_HELD, Card, Error, Place, SOFT_RESET};
 use crate::stub::{self, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
-use emulator_core::clock;
 use hal_backend::{Code, Failure};
+use hal_kernel::clock;
 use hal_tenstorrent_loader::encode::{Reg, jal};
 use hal_tenstorrent_loader::library::ENVIRONMENT_LENGTH;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -49,14 +48,8 @@ pub(crate) struct Patience<'a> {
     pub(crate) deadline: Duration,
     /// Set when it is to be given up.
     pub(crate) stop: &'a AtomicBool,
-    /// A function that tells whether a core will never end, where there is one.
-    pub(crate) watch: Option<&'a dyn Watch>,
-}
-
-/// What a simulated chip says and hardware does not.
-pub(crate) trait Watch: Send + Sync + fmt::Debug {
-    /// Why a core does not go on, if one does not.
-    fn stopped(&self) -> Option<String>;
+    /// Tells why a core will never end, as a simulated chip can.
+    pub(crate) stopped: &'a (dyn Fn() -> Option<String> + Send + Sync),
 }
 
 impl Tile {
@@ -191,7 +184,7 @@ fn wait_for(tile: &Tile, epoch: u32, patience: Patience<'_>) -> Result<(), Error
         }
         if passed >= patience.deadline {
             let message = format!(
-                "tile {} has not ended in {} s, and was stopped; give dispatch_timeout= more if it needs longer",
+                "tile {} has not ended in {} s, and was stopped; give timeout= more if it needs longer",
                 tile.place,
                 patience.deadline.as_secs()
             );
@@ -200,7 +193,7 @@ fn wait_for(tile: &Tile, epoch: u32, patience: Patience<'_>) -> Result<(), Error
         if passed < EAGER {
             std::thread::yield_now();
         } else {
-            if let Some(why) = patience.watch.and_then(Watch::stopped) {
+            if let Some(why) = (patience.stopped)() {
                 let message = format!("an executable did what a core cannot: {why}");
                 return Err(Failure::new(Code::Internal, message).into());
             }

@@ -7,10 +7,10 @@
     reason = "a test stops where something is not as it should be"
 )]
 
-use emulator_core::DeviceRange;
 use emulator_tenstorrent::{Emulator, Options};
 use hal_backend::{Code, Failure, HostRange, Parameters};
-use hal_tenstorrent::kmd::{Card, Errno, Kernel};
+use hal_kernel::DeviceRange;
+use hal_tenstorrent::kmd::{Card, Errno, System};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -54,7 +54,7 @@ struct Other {
     done: Arc<Mutex<Done>>,
 }
 
-impl Kernel for Other {
+impl System for Other {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.machine.open(path)
     }

@@ -9,10 +9,10 @@
 
 mod support;
 
-use emulator_core::{Errno, Kernel};
 use emulator_tenstorrent::{Emulator, Options};
 use emulator_testbench::{Told, assert_panic_loses, until_known};
 use hal_backend::{Code, Command, Device, Failure, MemoryRequest, Parameters, Pattern, Purpose};
+use hal_kernel::{Errno, System};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ fn fill(memory: &Arc<hal_tenstorrent::Memory>, byte: u8) -> Command<hal_tenstorr
 #[test]
 fn kernel_that_never_ends_is_stopped_in_time_and_others_run() {
     // The first call is the question for functions.
-    let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "1"), ("tiles", "1")]);
+    let bench = Bench::new(&[("fault", "hang:2"), ("timeout", "1"), ("tiles", "1")]);
     let executable = bench.load(kernels()).unwrap();
     let x = numbers(1000, 1);
     let memory = bench.memory(&bytes_of(&x));
@@ -40,7 +40,7 @@ fn kernel_that_never_ends_is_stopped_in_time_and_others_run() {
     let dispatch = || call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all.clone()]);
     let failed = bench.run(dispatch()).unwrap_err();
     assert_eq!(failed.code(), Code::DeadlineExceeded);
-    assert!(failed.message().contains("dispatch_timeout="), "{failed}");
+    assert!(failed.message().contains("timeout="), "{failed}");
     assert_eq!(bench.read(&memory, 0, 4000), bytes_of(&x), "nothing was written");
     bench.run(dispatch()).unwrap();
     let found = floats_of(&bench.read(&memory, 0, 4000));
@@ -52,7 +52,7 @@ fn tile_that_cannot_be_held_loses_the_device_before_its_memory_is_given_out_agai
     for (fault, timeout) in
         [(&[("fault", "stuck:2")][..], "60"), (&[("fault", "stuck:2"), ("fault", "hang:2")], "1")]
     {
-        let pairs = [fault, &[("dispatch_timeout", timeout), ("tiles", "1")]].concat();
+        let pairs = [fault, &[("timeout", timeout), ("tiles", "1")]].concat();
         let bench = Bench::new(&pairs);
         let executable = bench.load(kernels()).unwrap();
         let memory = bench.memory(&[0; 4000]);
@@ -69,7 +69,7 @@ fn tile_that_cannot_be_held_loses_the_device_before_its_memory_is_given_out_agai
 
 #[test]
 fn transfers_go_on_while_tiles_run() {
-    let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "5"), ("tiles", "1")]);
+    let bench = Bench::new(&[("fault", "hang:2"), ("timeout", "5"), ("tiles", "1")]);
     let executable = bench.load(kernels()).unwrap();
     let (memory, other) = (bench.memory(&[0; 4000]), bench.memory(&[0; 4000]));
     let all = span(&memory, 0, 4000);

@@ -36,7 +36,7 @@ fn library_that_ends_loses_its_card_alone() {
     let lost = (0..300).find_map(|number| bench.run(fill(&large, number << 24)).err());
     let lost = lost.expect("the library broke no rule");
     assert_eq!(lost.code(), Code::Unavailable);
-    for part in ["libtenstorrent_sim.so", "exit status: 1", "tile (16, 2) is fused off"] {
+    for part in ["libemulator_ttsim.so", "exit status: 1", "tile (16, 2) is fused off"] {
         assert!(lost.message().contains(part), "{part}: {lost}");
     }
     assert_eq!(bench.run(fill(&memory, 0)).unwrap_err().message(), lost.message());

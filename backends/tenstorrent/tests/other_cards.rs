@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 use hal_backend::{Code, HostRange};
-use hal_tenstorrent::kmd::{Card, Errno, Kernel, Node, nodes};
+use hal_tenstorrent::kmd::{Card, Errno, System, cards};
 use hal_tenstorrent_abi::uapi::{Request, VENDOR, device};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -19,7 +19,7 @@ struct OneCard {
     closed: Mutex<usize>,
 }
 
-impl Kernel for OneCard {
+impl System for OneCard {
     fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
         Err(Errno::OPNOTSUPP)
     }
@@ -76,8 +76,8 @@ fn cards_of_both_kinds_are_listed_as_what_they_are() {
     for (device, model) in
         [(device::WORMHOLE, "Tenstorrent Wormhole"), (device::BLACKHOLE, "Tenstorrent Blackhole")]
     {
-        let listed = nodes(&OneCard { device, ..OneCard::default() }).unwrap();
-        assert_eq!(listed.iter().map(Node::model).collect::<Vec<_>>(), [model]);
+        let listed = cards(&OneCard { device, ..OneCard::default() }).unwrap();
+        assert_eq!(listed.iter().map(|card| card.model.as_str()).collect::<Vec<_>>(), [model]);
     }
 }
 
@@ -87,12 +87,12 @@ fn card_of_an_unknown_kind_is_listed_and_refused_untouched_with_what_to_do() {
         [(0xfaca, "Tenstorrent card of an unknown kind", "is a card of an unknown kind (0x1e52:0xfaca)")]
     {
         let kernel = Arc::new(OneCard { device, ..OneCard::default() });
-        let listed = nodes(&*kernel).unwrap();
+        let listed = cards(&*kernel).unwrap();
         let [node] = listed.as_slice() else { panic!("{listed:?}") };
-        assert_eq!((node.number, node.address.as_str(), node.model()), (0, "0000:03:00.0", model));
+        assert_eq!((node.number, node.address.as_str(), node.model.as_str()), (0, "0000:03:00.0", model));
         assert!(kernel.asked.lock().unwrap().is_empty(), "a card that is listed is not opened");
 
-        let refused = Card::open(kernel.clone(), &node.path(), Duration::ZERO).unwrap_err();
+        let refused = Card::open(kernel.clone(), &node.node, Duration::ZERO).unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
         for part in [
             "/dev/tenstorrent/0",

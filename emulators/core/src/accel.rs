@@ -2,13 +2,18 @@
 
 //! Where the system lists accelerators and opens them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The folder of nodes.
 pub const NODES: &str = "/dev/accel";
 
 /// The folder of attributes.
 pub const SYSFS: &str = "/sys/class/accel";
+
+/// The node of the device with a number.
+pub fn path(number: usize) -> PathBuf {
+    Path::new(NODES).join(format!("accel{number}"))
+}
 
 /// The number of the device that a node is of, and whether it is a control node.
 pub fn node(path: &Path) -> Option<(usize, bool)> {

@@ -5,8 +5,8 @@
 //! A device that only one process may have open is claimed by a lock on a file, which the system takes back however the
 //! process ends. The file says which process it is.
 
-use crate::kernel::Errno;
 use crate::process::Process;
+use hal_kernel::{Errno, printable};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fstat};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,11 +40,6 @@ fn check(file: impl AsFd, kind: FileType) -> Result<(), Errno> {
     (FileType::from_raw_mode(status.st_mode) == kind && is_ours && is_private)
         .then_some(())
         .ok_or(Errno::PERM)
-}
-
-/// What a terminal shows and does not obey.
-pub(crate) fn printable(name: &str) -> String {
-    name.chars().filter(|letter| !letter.is_control()).collect()
 }
 
 impl Claims {

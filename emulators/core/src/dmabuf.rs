@@ -10,8 +10,8 @@
 //! same memory have the same inode number, which real ones do not.
 
 use crate::file::reopen_held;
-use crate::kernel::Errno;
 use crate::process::PAGE;
+use hal_kernel::Errno;
 use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstat};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 

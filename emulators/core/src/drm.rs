@@ -6,17 +6,15 @@
 //! is copied, and a direction is copied only where the program's request and the driver's both have it; what the driver
 //! wants beyond that is zero. What the driver has written comes back also where it says that it failed.
 
-use crate::kernel::Errno;
 use crate::process::Process;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use hal_kernel::Errno;
+pub use hal_kernel::drm::{VERSION, Version};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What a program hands in of a request's argument.
 const IN: u32 = 1 << 30;
 /// What it gets back.
 const OUT: u32 = 2 << 30;
-
-/// `DRM_IOCTL_VERSION`, which every DRM driver answers with its name and other devices do not know.
-pub const VERSION: u32 = 0xc040_6400;
 
 /// The type of every DRM request.
 pub const KIND: u32 = b'd' as u32;
@@ -77,36 +75,7 @@ pub fn call(
     result
 }
 
-/// `struct drm_version`: what [`VERSION`] fills.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Version {
-    /// Of the driver.
-    pub major: i32,
-    /// Of the driver.
-    pub minor: i32,
-    /// Of the driver.
-    pub patch: i32,
-    /// Nothing.
-    pub pad: u32,
-    /// How long the name is, or may be.
-    pub name_length: u64,
-    /// Where the name goes.
-    pub name: u64,
-    /// As for the name.
-    pub date_length: u64,
-    /// As for the name.
-    pub date: u64,
-    /// As for the name.
-    pub description_length: u64,
-    /// As for the name.
-    pub description: u64,
-}
-
-const _: () = {
-    assert!(size_of::<Version>() == 64);
-    assert!(size(VERSION) == size_of::<Version>());
-};
+const _: () = assert!(size(VERSION) == size_of::<Version>());
 
 /// What a driver says of itself.
 #[derive(Clone, Copy, Debug)]

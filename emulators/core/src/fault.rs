@@ -6,8 +6,8 @@
 //! the device from 1, for as long as its machine lives: what has happened does not happen again after a reset or
 //! another open.
 
-use crate::kernel::Errno;
 use hal_backend::{Failure, Parameters};
+use hal_kernel::Errno;
 use std::fmt;
 
 /// When a fault strikes, which is also how it is written.

@@ -8,11 +8,11 @@
 //! release it, also where a program has duplicated it, or has closed it behind the emulator's back.
 
 use crate::backing::{self, Backing};
-use crate::kernel::{Errno, identity};
-use crate::linux::map_shared;
 use crate::process::keeping;
 use crate::view;
 use hal_backend::HostRange;
+use hal_kernel::map_shared;
+use hal_kernel::{Errno, identity};
 use rustix::fs::{FlockOperation, MemfdFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The kernel boundary of a backend, and what emulators of kernel drivers have in common.
+//! What emulators of kernel drivers and their cards have in common.
 //!
-//! A backend reaches its kernel driver through [`Kernel`], at the level of system calls. Behind it stands [`Linux`], or
-//! an emulator of the driver and its device in this process, which speaks the same bytes. An emulator validates what
-//! the kernel would validate and shares no logic with the backend: it is a crate over the device's ABI crate and this one,
-//! and cannot even name the backend.
+//! An emulator implements [`System`] with the bytes of a kernel driver: it validates what the kernel validates and shares no
+//! logic with the driver above. Its crate depends on the ABI crate of its device and on this one, and cannot name the driver.
 //!
 //! # What an emulator is made of
 //!
@@ -19,12 +17,11 @@
 //! | [`claim`] | what another process sees of a device that is in use |
 //! | [`dmabuf`] | memory that goes to other devices and processes |
 //! | [`backing`] | what memory of this process is of: a file, or another process's memory |
-//! | [`programs`], [`remote`] | host executables that a device runs, here and in another process |
+//! | [`remote`] | host executables that a device runs in another process |
 //! | [`supervised`], [`interrupt`] | answering for other processes, as a supervisor does |
 //! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
 //! | [`share`] | host executables: how workers share a dispatch |
 //! | [`threads`] | the threads of a machine |
-//! | [`registry`] | the machines of a process; and, for backends, the cards that it has open |
 //! | [`options`], [`fault`] | what a URI asks for: how to execute, and what goes wrong |
 //!
 //! What is left for the emulator itself is its device: states, requests, memory, queues, and the rules of its kernel
@@ -38,19 +35,14 @@ pub mod drm;
 pub mod fault;
 pub mod file;
 pub mod interrupt;
-mod kernel;
-mod linux;
 pub mod machine;
 pub mod options;
 pub mod process;
-pub mod programs;
-pub mod registry;
 pub mod remote;
 pub mod share;
 pub mod supervised;
 pub mod threads;
 pub mod view;
 
-pub use kernel::{DeviceRange, Errno, Kernel, borrow, clock, identity};
-pub use linux::{Linux, MappedRange, map_shared};
+pub use hal_kernel::{DeviceRange, Errno, HostPrograms, Linux, System, borrow, clock, identity, map_shared};
 pub use process::{Own, PAGE, Process};

@@ -9,8 +9,8 @@
 //! This and `linux.rs` are the places of this crate with unsafe code.
 
 use crate::file::Identity;
-use crate::kernel::Errno;
 use hal_backend::HostRange;
+use hal_kernel::Errno;
 use std::any::Any;
 use std::ffi::c_void;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -191,7 +191,7 @@ impl Process for Own {
         let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
         let at = usize::try_from(address).map_err(|_| Errno::FAULT)?;
         // SAFETY: it is there and writable, as was just found out. That it stays until it is unmapped from the device is
-        // the promise of the caller that maps memory for a device, as `Kernel::ioctl` has it.
+        // the promise of the caller that maps memory for a device, as `System::ioctl` has it.
         Ok(unsafe {
             HostRange::from_raw(std::ptr::with_exposed_provenance_mut(at), size, Some(Arc::new(())))
         })
@@ -222,7 +222,7 @@ fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
 }
 
 /// Memory of this process at an address that it gave to a device itself; nothing, if there cannot be any. The process keeps it
-/// for as long as it is mapped for the device, as [`Kernel::ioctl`](crate::Kernel::ioctl) has it.
+/// for as long as it is mapped for the device, as [`System::ioctl`](hal_kernel::System::ioctl) has it.
 pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
     if length == 0 {
         return HostRange::allocate(0, 8).ok();

@@ -2,18 +2,18 @@
 
 //! What a supervisor needs of an emulator, to answer the system calls of other processes.
 //!
-//! A [`Kernel`] is for the process that the emulator is in. Here the process is an argument, descriptors
+//! A [`System`] is for the process that the emulator is in. Here the process is an argument, descriptors
 //! are the emulator's own duplicates of those that the process has, and mapping is left to the process: the memory
 //! behind every offset of an open file is in the file, so that the system maps it by itself.
 
-use crate::kernel::{Errno, Kernel};
 use crate::process::Process;
-use crate::programs::Programs;
+use hal_kernel::HostPrograms;
+use hal_kernel::{Errno, System};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// An emulator that answers for other processes.
-pub trait Supervised: Kernel + Programs {
+pub trait Supervised: System + HostPrograms {
     /// Opens a node for a process. The descriptor is for the process alone: a copy of it keeps the file open.
     fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno>;
 

@@ -9,10 +9,10 @@
 
 use crate::backing::{self, Backing, Registered};
 use crate::file::Identity;
-use crate::kernel::{Errno, identity};
-use crate::linux::map_shared;
 use crate::process::keeping;
 use hal_backend::HostRange;
+use hal_kernel::map_shared;
+use hal_kernel::{Errno, identity};
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::process::{Resource, getrlimit};

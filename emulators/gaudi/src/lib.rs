@@ -4,7 +4,7 @@
 //!
 //! It answers as the driver does, by the driver's rules and with its errors, and executes what is submitted on threads.
 //! It has no bandwidth, no firmware and no engines of the vendor's: what it computes, it computes with IREE's host
-//! executables, by [a packet](hal_gaudi_abi::packet::DISPATCH) that no hardware has. It shows that a program keeps
+//! executables, by a packet that no hardware has. It shows that a program keeps
 //! the rules, and nothing about how fast or how sound a real card is.
 //!
 //! It shares no logic with the backend. The rules were written down a second time, from the kernel's side.
@@ -65,6 +65,8 @@
 //! | `engine.rs` | what a worker does with a queue |
 //! | `packets.rs`, `packets/transfers.rs`, `parser.rs` | what packets do, transfers among it, and what is refused before |
 //! | `sysfs.rs` | what the file system shows |
+//! | `programs.rs` | host programs, and the packet that calls one |
+//! | `emulated.rs` | what is injected into the driver |
 //! | `supervised.rs` | the same for other processes |
 //!
 //! # Rules
@@ -88,6 +90,7 @@ mod blocks;
 mod buffers;
 mod card;
 mod dmabuf;
+mod emulated;
 mod engine;
 mod fault;
 mod file;
@@ -100,6 +103,7 @@ mod opener;
 mod options;
 mod packets;
 mod parser;
+pub mod programs;
 mod request;
 mod signals;
 mod space;
@@ -111,15 +115,15 @@ mod sysfs;
 mod wait;
 
 pub use card::Counts;
-pub use emulator_core::programs::Programs;
+pub use emulated::Emulated;
 pub use options::Options;
 
-use emulator_core::registry::Registry;
 use emulator_core::supervised::Supervised;
 use emulator_core::threads::Running;
-use emulator_core::{Errno, Kernel, Own, accel};
+use emulator_core::{Errno, Own, System, accel};
 use hal_backend::{Failure, HostRange};
 use hal_gaudi_abi::uapi::event;
+use hal_kernel::registry::Registry;
 use machine::Machine;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -149,6 +153,11 @@ impl Emulator {
     /// The machine that an open file is of.
     pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
         MACHINES.find(|machine| machine.machine.file(file).is_ok())
+    }
+
+    /// The number of the card that an open file is of.
+    pub(crate) fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
+        self.machine.file(file).ok().map(|file| file.card)
     }
 
     fn start(options: Options) -> Result<Self, Failure> {
@@ -190,7 +199,7 @@ impl Emulator {
     }
 }
 
-impl Kernel for Emulator {
+impl System for Emulator {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.open_for(&Own, path)
     }

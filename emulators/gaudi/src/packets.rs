@@ -9,12 +9,13 @@ use crate::arbiter::Turn;
 use crate::card::{Body, Live, Nested, Position};
 use crate::engine::{End, Run, Trouble};
 use crate::machine::Machine;
+use crate::programs::{DISPATCH, dispatch};
 use crate::space::Piece;
 use crate::sync::{self, Fence, Hold};
 use emulator_core::backing;
 use emulator_core::share::Dispatch;
 use hal_backend::HostRange;
-use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
+use hal_gaudi_abi::packet::opcode;
 use std::sync::atomic::Ordering;
 
 mod transfers;

@@ -2,8 +2,9 @@
 
 //! What the first generation's driver looks for in a command buffer before it copies it. rule(cb-packets)
 
+use crate::programs::{DISPATCH, dispatch};
 use emulator_core::Errno;
-use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
+use hal_gaudi_abi::packet::opcode;
 
 /// How long a packet is, as the driver has it in a table; nothing, if there is no such packet.
 fn size(operation: u32, head: u64) -> Option<usize> {

@@ -4,9 +4,9 @@
 
 use crate::card::Status;
 use crate::machine::Cards;
-use crate::{Emulator, Machine, Programs};
+use crate::{Emulator, Machine};
 use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, PAGE, Process, accel, identity, view};
+use emulator_core::{Errno, HostPrograms, PAGE, Process, accel, identity, view};
 use hal_backend::HostProgram;
 use hal_gaudi_abi::uapi::handle;
 use std::fmt::Write;
@@ -51,7 +51,7 @@ impl Machine {
     }
 }
 
-impl Programs for Emulator {
+impl HostPrograms for Emulator {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         self.machine.core.load(program)
     }

@@ -19,7 +19,7 @@ mod common;
 use common::{Card, bytes, card, executing, host, open, options, try_open};
 use emulator_core::process::{Own, Process};
 use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, Kernel};
+use emulator_core::{Errno, System};
 use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostRange;
 use hal_gaudi_abi::generation::Generation;

@@ -4,7 +4,7 @@
 //!
 //! It answers as the driver does, by the driver's rules and with its errors, and executes what is queued on threads. It
 //! has no bandwidth, no firmware and no cores of the vendor's: what it computes, it computes with IREE's host executables,
-//! by [networks](hal_qaic_abi::container::emulated) that no device understands. It shows that a program keeps the rules,
+//! by [networks](programs) that no device understands. It shows that a program keeps the rules,
 //! and nothing about how fast or how sound a real card is.
 //!
 //! It shares no logic with a backend: it cannot name one. Each rule of the kernel names the function that it was read in,
@@ -75,20 +75,22 @@
 
 mod bus;
 mod device;
+mod emulated;
 mod fault;
 mod kernel;
 mod machine;
 mod options;
+pub mod programs;
 mod supervised;
 
-pub use emulator_core::programs::Programs;
+pub use emulated::Emulated;
 pub use machine::Counts;
 pub use options::{Counter, Module, Options};
 
-use emulator_core::registry::Registry;
 use emulator_core::threads::Running;
-use emulator_core::{Errno, Kernel, Own, accel};
+use emulator_core::{Errno, Own, System, accel};
 use hal_backend::{Failure, HostRange};
+use hal_kernel::registry::Registry;
 use machine::Machine;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -120,6 +122,11 @@ impl Emulator {
         MACHINES.find(|machine| machine.machine.file(file).is_ok())
     }
 
+    /// The number of the card that an open file is of.
+    pub(crate) fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
+        self.machine.file(file).ok().map(|file| file.card)
+    }
+
     fn start(options: Options) -> Result<Self, Failure> {
         let workers = options.execution.workers;
         let machine = Machine::new(options);
@@ -149,7 +156,7 @@ impl Emulator {
     }
 }
 
-impl Kernel for Emulator {
+impl System for Emulator {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         match accel::node(path) {
             Some((card, false)) => self.machine.open(card),

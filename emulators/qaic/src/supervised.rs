@@ -3,9 +3,9 @@
 //! The machine as a supervisor has it, which answers for other processes.
 
 use crate::kernel::user::File;
-use crate::{Emulator, Machine, Programs};
+use crate::{Emulator, Machine};
 use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, Kernel, PAGE, Process, accel, identity, view};
+use emulator_core::{Errno, HostPrograms, PAGE, Process, System, accel, identity, view};
 use hal_backend::HostProgram;
 use std::fmt::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ impl Machine {
     }
 }
 
-impl Programs for Emulator {
+impl HostPrograms for Emulator {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         self.machine.core.load(program)
     }
@@ -45,7 +45,7 @@ impl Programs for Emulator {
 
 impl Supervised for Emulator {
     fn open_for(&self, _: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        Kernel::open(self, path)
+        System::open(self, path)
     }
 
     fn request_for(

@@ -16,12 +16,12 @@
 mod common;
 
 use common::{Buffers, Program, card, image, open, options, passthrough};
-use emulator_core::programs::Programs;
 use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, Kernel, Process};
+use emulator_core::{Errno, Process, System};
 use emulator_qaic::Emulator;
+use emulator_qaic::programs::Call as Dispatched;
 use hal_backend::{HostCall, HostRange};
-use hal_qaic_abi::container::emulated::Call as Dispatched;
+use hal_kernel::HostPrograms;
 use hal_qaic_abi::container::{Bases, Network, Plan};
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, LoadElfRequest, LoadElfResponse, activation,

@@ -52,23 +52,27 @@
 //! regions, signals where a mapping was taken back (an access says `ENODEV`), waiting for an exclusive open and for locks (both say
 //! `EAGAIN` at once), power and what takes time to come up.
 
+mod emulated;
 mod fault;
 mod library;
 mod machine;
 mod options;
 pub mod protocol;
 mod request;
+mod server;
 mod silicon;
 mod window;
 
+pub use emulated::Emulated;
 pub use library::{SERVER, SERVER_VARIABLE};
 pub use machine::Counts;
 pub use options::{Library, Options};
+pub use server::serve;
 
-use emulator_core::registry::Registry;
 use emulator_core::threads::Running;
-use emulator_core::{DeviceRange, Errno, Kernel};
+use emulator_core::{DeviceRange, Errno, System};
 use hal_backend::{Failure, HostRange};
+use hal_kernel::registry::Registry;
 use hal_tenstorrent_abi::paths;
 use machine::Machine;
 use std::fs::OpenOptions;
@@ -121,7 +125,7 @@ impl Emulator {
     }
 
     /// A core that does not go on until it is reset, and why.
-    pub fn stopped(&self, card: usize) -> Option<String> {
+    pub fn stopped_core(&self, card: usize) -> Option<String> {
         self.machine.stopped(card)
     }
 
@@ -131,7 +135,7 @@ impl Emulator {
     }
 }
 
-impl Kernel for Emulator {
+impl System for Emulator {
     /// Says `EAGAIN` where the kernel would wait for a program that has the card for itself.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.machine.open(paths::node(path).ok_or(Errno::NOENT)?, false)
@@ -180,6 +184,10 @@ impl Kernel for Emulator {
 
     fn cause(&self) -> Option<String> {
         self.machine.ended()
+    }
+
+    fn stopped(&self, node: &Path) -> Option<String> {
+        self.machine.stopped(paths::node(node)?)
     }
 
     fn holder(&self, path: &Path) -> Option<String> {

@@ -7,7 +7,7 @@
     reason = "a test stops where something is not as it should be"
 )]
 
-use emulator_core::{DeviceRange, Errno, Kernel};
+use emulator_core::{DeviceRange, Errno, System};
 use emulator_tenstorrent::{Counts, Emulator, Options};
 use hal_backend::Parameters;
 use hal_tenstorrent_abi::{
@@ -65,7 +65,7 @@ fn errno<T>(result: Result<T, CallError>) -> Option<Errno> {
 fn number_that_names_no_card_is_looked_up_and_not_taken_for_one() {
     let machine = machine(&[]);
     assert_eq!(machine.counts(99), Counts::default());
-    assert_eq!((machine.stopped(99), machine.complaint(99)), (None, None));
+    assert_eq!((machine.stopped_core(99), machine.complaint(99)), (None, None));
 }
 
 #[test]

@@ -64,13 +64,18 @@ fn table(plan: &Plan) -> Report {
 
 fn main() {
     let test = std::env::args().any(|argument| argument == "--test");
+    let (only, names) = (only(), PARTS.map(|(name, _)| name));
+    if !names.iter().any(|name| name.contains(&only)) {
+        eprintln!("--only {only}: there is no such part; there are {}", names.join(", "));
+        std::process::exit(1);
+    }
     let quick = std::env::args().any(|argument| argument == "--quick");
     if test {
         sampled::under_criterion(&mut Criterion::default().configure_from_args(), 100);
         let plan = Plan { rounds: 1, long_rounds: 1, n: 100, held: vec![100, 1000], pings: 100 };
         return table(&plan).finish(false);
     }
-    if !quick && only().is_empty() {
+    if !quick && only.is_empty() {
         let mut criterion = Criterion::default()
             .warm_up_time(Duration::from_millis(500))
             .measurement_time(Duration::from_secs(2))

@@ -11,7 +11,9 @@
 //! | [`uapi`] | request numbers, structures and constants of the kernel driver |
 //! | [`packet`] | packets of command buffers |
 //! | [`generation`] | the generations, and the PCI identities that they have |
+//! | [`programs`] | what the driver asks of an emulated card to run host programs |
 
 pub mod generation;
 pub mod packet;
+pub mod programs;
 pub mod uapi;

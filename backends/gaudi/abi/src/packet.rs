@@ -4,9 +4,6 @@
 //!
 //! Every packet begins with two words, the second of which is the control word: the operation in bits 24 to 28, and
 //! what to wait for before it runs in the bits above. A packet is a whole number of eight-byte words.
-//!
-//! One packet is no hardware's: [`DISPATCH`] is understood by the emulator alone, and is how IREE's host executables run
-//! on an emulated card. Hardware refuses it as an unknown operation, and so do we, before it gets there.
 
 use crate::generation::Generation;
 
@@ -31,38 +28,6 @@ pub mod opcode {
     pub const WRITE_ARC_STREAM: u32 = 0x10;
     pub const WREG_64_SHORT: u32 = 0x12;
     pub const WREG_64_LONG: u32 = 0x13;
-}
-
-/// The operation of the emulator's own packet, which no hardware has.
-pub const DISPATCH: u32 = 0x1f;
-
-/// Where things are in a packet with [`DISPATCH`].
-///
-/// Behind the fixed part come the bindings, each an address and a length of eight bytes, then the constants of four
-/// bytes, then zeros up to a multiple of eight.
-pub mod dispatch {
-    /// The whole packet's length, 4 bytes.
-    pub const LENGTH: usize = 0;
-    /// The control word, 4 bytes.
-    pub const CONTROL: usize = 4;
-    /// Which program, 8 bytes: a number that the emulator gave out.
-    pub const PROGRAM: usize = 8;
-    /// Which of its functions, 4 bytes.
-    pub const FUNCTION: usize = 16;
-    /// Workgroup-local memory beyond the function's own, 4 bytes.
-    pub const LOCAL_MEMORY: usize = 20;
-    /// The size of a workgroup, 3 times 4 bytes.
-    pub const WORKGROUP_SIZE: usize = 24;
-    /// How many bindings, 4 bytes.
-    pub const BINDINGS: usize = 36;
-    /// How many workgroups, 3 times 4 bytes.
-    pub const WORKGROUP_COUNT: usize = 40;
-    /// How many constants, 4 bytes.
-    pub const CONSTANTS: usize = 52;
-    /// Where the number of workgroups is read from when the packet runs, 8 bytes; zero if it is in the packet.
-    pub const INDIRECT: usize = 56;
-    /// How long the fixed part is.
-    pub const FIXED: usize = 64;
 }
 
 /// Bits of a control word.

@@ -75,7 +75,7 @@ const _: () = {
 };
 
 // The name in `habanalabs.txt` follows the structure's own, then the prefix of its fields there.
-hal_layouts::layouts! {
+hal_kernel::layouts! {
     /// A question: where the answer goes, and which.
     InfoIn = "hl_info_args" "", 24 {
         /// Where the answer is written.
@@ -501,7 +501,7 @@ pub const NO_SEQUENCE: u64 = u64::MAX;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hal_layouts::{Field, Layout};
+    use hal_kernel::{Field, Layout};
 
     /// A structure of the table, with its size and its fields.
     type Structure = (String, Option<usize>, Vec<(String, usize, usize)>);

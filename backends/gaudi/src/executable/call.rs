@@ -3,14 +3,13 @@
 //! Filling in templates for one dispatch.
 
 use super::container::{Entry, PatchKind, Step};
-use super::fault::{Fault, Name, failure};
+use super::failure;
 use hal_backend::Failure;
+use hal_backend::container::{Name, ParseError};
 
 /// What one dispatch knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call<'a> {
-    /// The emulator's number of the program; zero on hardware, which has none.
-    pub program: u64,
     /// The size of a workgroup, for entries that leave it open.
     pub workgroup_size: [u32; 3],
     /// How many workgroups; zeros if that is indirect.
@@ -35,32 +34,34 @@ impl Entry {
     /// write, or with an indirect count for an entry that takes none. The failure names the function.
     pub fn encode(&self, step: usize, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
         let begin = out.len();
-        self.append(step, call, out).map_err(|fault| {
+        self.append(step, call, out).map_err(|error| {
             out.truncate(begin);
-            failure(&fault.within(format_args!("dispatch of {}", Name(&self.name))))
+            failure(&error.within(format_args!("dispatch of {}", Name(&self.name))))
         })
     }
 
-    fn append(&self, number: usize, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn append(&self, number: usize, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), ParseError> {
         self.check(call)?;
         let Some(step) = self.steps.get(number) else {
-            return Err(Fault::invalid(format!("step {number} of {}", self.steps.len())));
+            return Err(ParseError::invalid(format!("step {number} of {}", self.steps.len())));
         };
         let begin = out.len();
         out.extend_from_slice(&step.template);
         let template = out.get_mut(begin..).unwrap_or_default();
-        self.fill(step, call, template).map_err(|fault| fault.within(format_args!("step {number}")))
+        self.fill(step, call, template).map_err(|error| error.within(format_args!("step {number}")))
     }
 
     /// Refuses calls that leave open what the entry needs.
-    fn check(&self, call: &Call<'_>) -> Result<(), Fault> {
+    fn check(&self, call: &Call<'_>) -> Result<(), ParseError> {
         let counts = [
             ("bindings", call.bindings.len(), self.bindings),
             ("constants", call.constants.len(), self.constants),
         ];
         for (what, given, taken) in counts {
             if given < usize::from(taken) {
-                return Err(Fault::invalid(format!("{given} {what} given, and the function takes {taken}")));
+                return Err(ParseError::invalid(format!(
+                    "{given} {what} given, and the function takes {taken}"
+                )));
             }
         }
         let takes_indirect = || {
@@ -70,19 +71,19 @@ impl Entry {
         if call.indirect != 0 && !takes_indirect() {
             let text =
                 "its workgroup count is indirect, which the function was not compiled for; give the count";
-            return Err(Fault::unsupported(text));
+            return Err(ParseError::unsupported(text));
         }
         Ok(())
     }
 
-    fn fill(&self, step: &Step, call: &Call<'_>, template: &mut [u8]) -> Result<(), Fault> {
+    fn fill(&self, step: &Step, call: &Call<'_>, template: &mut [u8]) -> Result<(), ParseError> {
         let size = if self.workgroup_size == [0; 3] { call.workgroup_size } else { self.workgroup_size };
         for patch in &step.patches {
             let value = match patch.kind {
                 PatchKind::BindingAddress { binding, addend } => {
                     let (address, length) = call.binding(binding)?;
                     if addend > length {
-                        return Err(Fault::invalid(format!(
+                        return Err(ParseError::invalid(format!(
                             "binding {binding} has {length} bytes, and the function begins {addend} bytes into it"
                         )));
                     }
@@ -92,7 +93,7 @@ impl Entry {
                 PatchKind::BindingLengthWord { binding } => {
                     let (_, length) = call.binding(binding)?;
                     if length > u64::from(u32::MAX) {
-                        return Err(Fault::invalid(format!(
+                        return Err(ParseError::invalid(format!(
                             "binding {binding} has {length} bytes, and the function takes at most {} there",
                             u32::MAX
                         )));
@@ -101,7 +102,9 @@ impl Entry {
                 }
                 PatchKind::Constant { constant } => {
                     let value = call.constants.get(usize::from(constant)).copied();
-                    u64::from(value.ok_or_else(|| Fault::invalid(format!("no constant {constant} given")))?)
+                    u64::from(
+                        value.ok_or_else(|| ParseError::invalid(format!("no constant {constant} given")))?,
+                    )
                 }
                 PatchKind::WorkgroupCount(axis) => u64::from(axis.of(call.workgroup_count)),
                 PatchKind::WorkgroupSize(axis) => u64::from(axis.of(size)),
@@ -110,11 +113,10 @@ impl Entry {
                 PatchKind::DataAddress { segment, addend } => {
                     let address = call.data.get(usize::from(segment)).copied();
                     let address = address.ok_or_else(|| {
-                        Fault::invalid(format!("data segment {segment} was placed nowhere"))
+                        ParseError::invalid(format!("data segment {segment} was placed nowhere"))
                     })?;
                     plus(address, addend)?
                 }
-                PatchKind::Program => call.program,
             };
             // Little endian, so that the first four bytes of a number that fits into them are that number.
             let bytes = value.to_le_bytes();
@@ -124,7 +126,7 @@ impl Entry {
                 (Some(target), Some(bytes)) => target.copy_from_slice(bytes),
                 _ => {
                     let text = format!("a patch at {} is outside of its template", patch.offset);
-                    return Err(Fault::invalid(text));
+                    return Err(ParseError::invalid(text));
                 }
             }
         }
@@ -133,14 +135,14 @@ impl Entry {
 }
 
 impl Call<'_> {
-    fn binding(&self, number: u16) -> Result<(u64, u64), Fault> {
+    fn binding(&self, number: u16) -> Result<(u64, u64), ParseError> {
         let binding = self.bindings.get(usize::from(number)).copied();
-        binding.ok_or_else(|| Fault::invalid(format!("no binding {number} given")))
+        binding.ok_or_else(|| ParseError::invalid(format!("no binding {number} given")))
     }
 }
 
-fn plus(address: u64, addend: u64) -> Result<u64, Fault> {
+fn plus(address: u64, addend: u64) -> Result<u64, ParseError> {
     address.checked_add(addend).ok_or_else(|| {
-        Fault::invalid(format!("{addend:#x} bytes behind {address:#x} is beyond every address"))
+        ParseError::invalid(format!("{addend:#x} bytes behind {address:#x} is beyond every address"))
     })
 }

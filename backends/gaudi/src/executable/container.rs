@@ -6,9 +6,10 @@
 //! has been checked; what was put together by hand has not, and [`Entry::encode`] then answers with a failure where it
 //! cannot do what a patch says, but does not look at the packets.
 
-use super::fault::{Fault, failure};
+use super::failure;
 use super::{check, schema};
 use crate::generation::{Generation, Lane};
+use hal_backend::container::ParseError;
 use hal_backend::{Failure, Function};
 
 /// An executable.
@@ -117,8 +118,6 @@ pub enum PatchKind {
         /// What is added to the address: at most the segment's length.
         addend: u64,
     },
-    /// 8 bytes: the emulator's number of a program. In its own packet only.
-    Program,
 }
 
 impl PatchKind {
@@ -128,8 +127,7 @@ impl PatchKind {
             PatchKind::BindingAddress { .. }
             | PatchKind::BindingLength { .. }
             | PatchKind::IndirectAddress
-            | PatchKind::DataAddress { .. }
-            | PatchKind::Program => 8,
+            | PatchKind::DataAddress { .. } => 8,
             PatchKind::BindingLengthWord { .. }
             | PatchKind::Constant { .. }
             | PatchKind::WorkgroupCount(_)
@@ -162,22 +160,16 @@ impl Container {
     }
 
     /// Reads a container for a card of this generation, and checks all of it as the
-    /// [module](super) says. Only for an `emulated` card may there be packets of the emulator's own.
+    /// [module](super) says.
     ///
     /// The bytes may be anything. The failure says what was found, where, and what to do about it.
-    pub fn read(bytes: &[u8], generation: Generation, emulated: bool) -> Result<Self, Failure> {
-        let read = || -> Result<Self, Fault> {
+    pub fn read(bytes: &[u8], generation: Generation) -> Result<Self, Failure> {
+        let read = || -> Result<Self, ParseError> {
             let container = schema::read(bytes, generation)?;
-            check::container(&container, generation, emulated)?;
+            check::container(&container, generation)?;
             Ok(container)
         };
-        read().map_err(|fault| failure(&fault))
-    }
-
-    /// Refuses [`DISPATCH`](crate::packet::DISPATCH) packets of a container that was read for an emulated card, unless each runs
-    /// one of these functions with what that takes: those of the host executable that was loaded with it, or none.
-    pub fn check_programs(&self, generation: Generation, functions: &[Function]) -> Result<(), Failure> {
-        check::programs(self, generation, functions).map_err(|fault| failure(&fault))
+        read().map_err(|error| failure(&error))
     }
 }
 

@@ -27,7 +27,6 @@
 //! | `LocalMemory` | 4 | | bytes of workgroup-local memory that the dispatch asks for |
 //! | `IndirectAddress` | 8 | | the device address of three counts to read at run time; zero if the count is not indirect |
 //! | `DataAddress` | 8 | segment | the device address of a data segment, plus the addend |
-//! | `Program` | 8 | | the emulator's number of a program; only in the emulator's own packet |
 //!
 //! All numbers are little endian. An addend is at most the length of what it is added to the address of. A dispatch with an
 //! indirect count is refused by an entry that has no `IndirectAddress` in any step: it could not know how much to do.
@@ -42,14 +41,10 @@
 //!
 //! - Each packet is one that the generation has, and is there to its end. A [`WREG_BULK`](crate::packet::opcode::WREG_BULK)
 //!   has as many values as the low 16 bits of its first word say.
-//! - `REPEAT` and `WAIT` are refused for an emulated card: no public source says what they do.
 //! - `STOP` is refused: nothing would run in that queue any more.
 //! - The first generation's kernel refuses `MSG_PROT`, `CP_DMA`, `WREG_BULK`, and `LOAD_AND_EXE` into the other fetcher
 //!   (bit 0 of its first word), in the queues that programs have. Refused here, they are refused with a name and a place
 //!   and before anything has run.
-//! - [`DISPATCH`](crate::packet::DISPATCH) is the emulator's own packet and is refused for a real card. On an emulated one it runs a
-//!   function of the host executable that the container was made for, with as many bindings and constants as that takes; its
-//!   program is patched, its function is not, and workgroup-local memory is what the dispatch asks for.
 //! - A patch lies at a multiple of 4 within one packet, and on no other patch. It leaves alone the control word (bytes 4 to
 //!   8 of each packet), every field that says how long a packet is, and the first word of `LOAD_AND_EXE`.
 //! - Indices are those of declared bindings, constants and segments. What a kind does not use is zero.
@@ -82,7 +77,7 @@
 //! let entry = Entry { name: "copy".into(), bindings: 2, steps: vec![step], ..Entry::default() };
 //! let container = Container { generation: Some(Generation::Gaudi1), data: vec![], entries: vec![entry] };
 //!
-//! let loaded = Container::read(&container.write(), Generation::Gaudi1, false)?;
+//! let loaded = Container::read(&container.write(), Generation::Gaudi1)?;
 //! let mut commands = Vec::new();
 //! let call = Call { bindings: &[(0x2000_0000, 64), (0x3000_0000, 64)], ..Call::default() };
 //! loaded.entries[0].encode(0, &call, &mut commands)?;
@@ -92,18 +87,16 @@
 //!
 //! # Where things are
 //!
-//! `container` has the types, `schema` turns them into bytes and back, `walk` and `check` decide what is refused, `call`
-//! fills in templates, and [`wrap`] makes containers of IREE's host executables for the emulator.
+//! `container` has the types, `schema` turns them into bytes and back, `walk` and `check` decide what is refused, and `call`
+//! fills in templates.
 
 mod call;
 mod check;
 mod container;
-mod fault;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod walk;
-pub mod wrap;
 
 pub use call::Call;
 pub use container::{Axis, Container, DataSegment, Entry, Patch, PatchKind, Step};
@@ -122,3 +115,8 @@ pub const MAX_TEMPLATE: usize = 60 * 1024;
 
 /// The largest alignment of a data segment: a page of the first generation's device memory.
 pub const MAX_ALIGNMENT: u32 = 2 << 20;
+
+/// The failure of loading or calling an executable, once all of the place is known.
+fn failure(error: &hal_backend::container::ParseError) -> hal_backend::Failure {
+    error.failure(FORMAT)
+}

@@ -3,11 +3,11 @@
 //! Containers as FlatBuffers: `executable.fbs`, field by field.
 
 use super::container::{Axis, Container, DataSegment, Entry, Patch, PatchKind, Step};
-use super::fault::{Fault, Name};
 use super::{IDENTIFIER, VERSION};
 use crate::generation::{Generation, Lane};
 use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset};
-use hal_containers::{Table, required, slot};
+use hal_backend::container::{Name, ParseError};
+use hal_backend::container::{Table, required, slot};
 
 // The fields' numbers, which are their order in the schema.
 const EXECUTABLE_VERSION: u16 = 0;
@@ -67,18 +67,17 @@ fn kind_numbers(kind: PatchKind) -> (u8, u16, u64) {
         PatchKind::LocalMemory => (7, 0, 0),
         PatchKind::IndirectAddress => (8, 0, 0),
         PatchKind::DataAddress { segment, addend } => (9, segment, addend),
-        PatchKind::Program => (10, 0, 0),
     }
 }
 
-fn kind_of(number: u8, index: u16, addend: u64) -> Result<PatchKind, Fault> {
+fn kind_of(number: u8, index: u16, addend: u64) -> Result<PatchKind, ParseError> {
     let axis = || match index {
         0 => Ok(Axis::X),
         1 => Ok(Axis::Y),
         2 => Ok(Axis::Z),
-        _ => {
-            Err(Fault::invalid(format!("dimension {index} of a workgroup; there are 0 (x), 1 (y) and 2 (z)")))
-        }
+        _ => Err(ParseError::invalid(format!(
+            "dimension {index} of a workgroup; there are 0 (x), 1 (y) and 2 (z)"
+        ))),
     };
     let kind = match number {
         1 => PatchKind::BindingAddress { binding: index, addend },
@@ -90,14 +89,13 @@ fn kind_of(number: u8, index: u16, addend: u64) -> Result<PatchKind, Fault> {
         7 => PatchKind::LocalMemory,
         8 => PatchKind::IndirectAddress,
         9 => PatchKind::DataAddress { segment: index, addend },
-        10 => PatchKind::Program,
-        _ => return Err(Fault::invalid(format!("patch kind {number}; there are 1 to 10"))),
+        _ => return Err(ParseError::invalid(format!("patch kind {number}; there are 1 to 9"))),
     };
     if kind_numbers(kind) != (number, index, addend) {
         let text = format!(
             "index {index} and addend {addend:#x} with {kind:?}, which must leave what it does not use zero"
         );
-        return Err(Fault::invalid(text));
+        return Err(ParseError::invalid(text));
     }
     Ok(kind)
 }
@@ -165,17 +163,17 @@ fn write_patch(builder: &mut FlatBufferBuilder<'_>, patch: &Patch) -> Written {
 }
 
 /// Everything but what the packets mean.
-pub(super) fn read(bytes: &[u8], card: Generation) -> Result<Container, Fault> {
-    hal_containers::read(bytes, Some(IDENTIFIER), |executable| read_executable(executable, card))
+pub(super) fn read(bytes: &[u8], card: Generation) -> Result<Container, ParseError> {
+    hal_backend::container::read(bytes, Some(IDENTIFIER), |executable| read_executable(executable, card))
 }
 
-fn read_executable(executable: &mut Table<'_, '_, '_>, card: Generation) -> Result<Container, Fault> {
+fn read_executable(executable: &mut Table<'_, '_, '_>, card: Generation) -> Result<Container, ParseError> {
     let version = executable.u16(EXECUTABLE_VERSION, 0)?;
     if version != VERSION {
         let text = format!(
             "version {version}, and this driver reads version {VERSION}; compile the module for this driver's release"
         );
-        return Err(Fault::incompatible(text));
+        return Err(ParseError::incompatible(text));
     }
     let generation = match executable.u8(EXECUTABLE_GENERATION, 0)? {
         0 => None,
@@ -183,12 +181,12 @@ fn read_executable(executable: &mut Table<'_, '_, '_>, card: Generation) -> Resu
         2 => Some(Generation::Gaudi2),
         number => {
             let text = format!("it is for generation {number}; there are 0 (any), 1 (Gaudi) and 2 (Gaudi 2)");
-            return Err(Fault::incompatible(text));
+            return Err(ParseError::incompatible(text));
         }
     };
     if let Some(generation) = generation.filter(|&generation| generation != card) {
         let text = format!("it is for {generation} and this card is a {card}; compile the module for {card}");
-        return Err(Fault::incompatible(text));
+        return Err(ParseError::incompatible(text));
     }
     let data = executable.tables(EXECUTABLE_DATA, "data segment", read_segment)?.unwrap_or_default();
     let entries = executable.tables(EXECUTABLE_ENTRIES, "entry", read_entry)?;
@@ -196,13 +194,13 @@ fn read_executable(executable: &mut Table<'_, '_, '_>, card: Generation) -> Resu
     Ok(Container { generation, data, entries })
 }
 
-fn read_segment(segment: &mut Table<'_, '_, '_>) -> Result<DataSegment, Fault> {
+fn read_segment(segment: &mut Table<'_, '_, '_>) -> Result<DataSegment, ParseError> {
     let alignment = segment.u32(SEGMENT_ALIGNMENT, DEFAULT_ALIGNMENT)?;
     let bytes = required(segment.bytes(SEGMENT_BYTES, "bytes")?, "bytes")?.to_vec();
     Ok(DataSegment { alignment, bytes })
 }
 
-fn read_entry(entry: &mut Table<'_, '_, '_>) -> Result<Entry, Fault> {
+fn read_entry(entry: &mut Table<'_, '_, '_>) -> Result<Entry, ParseError> {
     let name = required(entry.text(ENTRY_NAME, "name")?, "name")?.to_owned();
     let mut rest = || {
         let mut workgroup_size = [0; 3];
@@ -217,11 +215,11 @@ fn read_entry(entry: &mut Table<'_, '_, '_>) -> Result<Entry, Fault> {
     };
     match rest() {
         Ok(entry) => Ok(Entry { name, ..entry }),
-        Err(fault) => Err(Fault::within(fault, Name(&name))),
+        Err(fault) => Err(ParseError::within(fault, Name(&name))),
     }
 }
 
-fn read_step(step: &mut Table<'_, '_, '_>) -> Result<Step, Fault> {
+fn read_step(step: &mut Table<'_, '_, '_>) -> Result<Step, ParseError> {
     let lane = match step.u8(STEP_LANE, 0)? {
         0 => Lane::Compute,
         1 => Lane::HostToDevice,
@@ -229,7 +227,7 @@ fn read_step(step: &mut Table<'_, '_, '_>) -> Result<Step, Fault> {
         3 => Lane::DeviceToDevice,
         number => {
             let text = format!("lane {number}; there are 0 (compute), 1 (down), 2 (up) and 3 (within)");
-            return Err(Fault::invalid(text));
+            return Err(ParseError::invalid(text));
         }
     };
     let template = required(step.bytes(STEP_TEMPLATE, "template")?, "template")?.to_vec();
@@ -237,12 +235,12 @@ fn read_step(step: &mut Table<'_, '_, '_>) -> Result<Step, Fault> {
     Ok(Step { lane, template, patches })
 }
 
-fn read_patch(patch: &mut Table<'_, '_, '_>) -> Result<Patch, Fault> {
+fn read_patch(patch: &mut Table<'_, '_, '_>) -> Result<Patch, ParseError> {
     let offset = patch.u32(PATCH_OFFSET, 0)?;
     let kind = patch.u8(PATCH_KIND, 0)?;
     let index = patch.u16(PATCH_INDEX, 0)?;
     let addend = patch.u64(PATCH_ADDEND, 0)?;
     let kind =
-        kind_of(kind, index, addend).map_err(|fault| fault.within(format_args!("at offset {offset}")))?;
+        kind_of(kind, index, addend).map_err(|error| error.within(format_args!("at offset {offset}")))?;
     Ok(Patch { offset, kind })
 }

@@ -68,7 +68,7 @@ fn with(step: Step) -> Container {
 }
 
 fn read(container: &Container, generation: Generation) -> Result<Container, Failure> {
-    Container::read(&container.write(), generation, false)
+    Container::read(&container.write(), generation)
 }
 
 /// Asserts that something is refused like this. The message must have all of the pieces.

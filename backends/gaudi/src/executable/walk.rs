@@ -2,9 +2,9 @@
 
 //! Going through packets one by one: how long each is, and which may be in a program's command buffer.
 
-use super::fault::{Fault, FaultKind};
 use crate::generation::Generation;
-use crate::packet::{DISPATCH, dispatch, opcode};
+use crate::packet::opcode;
+use hal_backend::container::{ParseError, ParseErrorKind};
 
 /// The bit of a `LOAD_AND_EXE`'s first word that sends what is loaded to the other fetcher.
 const OTHER_FETCHER: u32 = 1;
@@ -31,23 +31,12 @@ impl Packet {
         name(self.operation).unwrap_or("an unknown packet")
     }
 
-    /// A word of it, by its place in the packet.
-    pub(super) fn word(&self, template: &[u8], at: usize) -> Option<u32> {
-        word(template, self.offset.checked_add(at)?)
-    }
-
     /// The parts of it that no patch may touch, from its own beginning, and what they are.
     pub(super) fn fixed(&self) -> &'static [(std::ops::Range<usize>, &'static str)] {
         const CONTROL: (std::ops::Range<usize>, &str) = (4..8, "the control word");
         match self.operation {
             opcode::WREG_BULK => &[CONTROL, (0..4, "the length")],
             opcode::LOAD_AND_EXE => &[CONTROL, (0..4, "the choice of a fetcher")],
-            DISPATCH => &[
-                CONTROL,
-                (dispatch::LENGTH..dispatch::LENGTH + 4, "the length"),
-                (dispatch::BINDINGS..dispatch::BINDINGS + 4, "the number of bindings"),
-                (dispatch::CONSTANTS..dispatch::CONSTANTS + 4, "the number of constants"),
-            ],
             _ => &[CONTROL],
         }
     }
@@ -70,7 +59,6 @@ fn name(operation: u32) -> Option<&'static str> {
         opcode::WAIT => "WAIT",
         opcode::CB_LIST => "CB_LIST",
         opcode::LOAD_AND_EXE => "LOAD_AND_EXE",
-        DISPATCH => "DISPATCH",
         _ => return None,
     })
 }
@@ -84,14 +72,8 @@ fn size(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// How long the emulator's own packet is with so many bindings and constants.
-pub(super) fn dispatch_length(bindings: usize, constants: usize) -> usize {
-    let fixed = dispatch::FIXED.saturating_add(bindings.saturating_mul(16));
-    fixed.saturating_add(constants.div_ceil(2).saturating_mul(8))
-}
-
 /// How long the packet at the beginning of these bytes is.
-fn length(operation: u32, bytes: &[u8]) -> Result<usize, Fault> {
+fn length(operation: u32, bytes: &[u8]) -> Result<usize, ParseError> {
     Ok(match operation {
         opcode::MSG_SHORT
         | opcode::FENCE
@@ -104,23 +86,8 @@ fn length(operation: u32, bytes: &[u8]) -> Result<usize, Fault> {
         opcode::MSG_LONG | opcode::CP_DMA | opcode::MSG_PROT | opcode::LOAD_AND_EXE => 16,
         opcode::LIN_DMA | opcode::CB_LIST => 24,
         opcode::WREG_BULK => 8 + 8 * size(word(bytes, 0).unwrap_or(0) & 0xffff),
-        DISPATCH => {
-            let read = |at| word(bytes, at).map(size);
-            let (Some(said), Some(bindings), Some(constants)) =
-                (read(dispatch::LENGTH), read(dispatch::BINDINGS), read(dispatch::CONSTANTS))
-            else {
-                return Ok(dispatch::FIXED);
-            };
-            if said != dispatch_length(bindings, constants) {
-                return Err(Fault::invalid(format!(
-                    "DISPATCH says that it has {said} bytes, but {bindings} bindings and {constants} constants are {}",
-                    dispatch_length(bindings, constants)
-                )));
-            }
-            said
-        }
         _ => {
-            return Err(Fault::invalid(format!(
+            return Err(ParseError::invalid(format!(
                 "operation {operation:#x}, which this driver does not know; packets must follow each other without gaps"
             )));
         }
@@ -128,24 +95,12 @@ fn length(operation: u32, bytes: &[u8]) -> Result<usize, Fault> {
 }
 
 /// Why a packet may not be there, if so.
-fn refuse(operation: u32, bytes: &[u8], generation: Generation, emulated: bool) -> Option<Fault> {
+fn refuse(operation: u32, bytes: &[u8], generation: Generation) -> Option<ParseError> {
     let refused = |why: &str| {
         let name = name(operation).unwrap_or("a packet");
-        Some(Fault::new(FaultKind::Forbidden, format!("{name} {why}")))
+        Some(ParseError::new(ParseErrorKind::Forbidden, format!("{name} {why}")))
     };
     match (operation, generation) {
-        (DISPATCH, _) if !emulated => {
-            let text = "is the emulator's own packet, which no hardware has; \
-                compile the module for a card, or open an emulated device";
-            refused(text)
-        }
-        (opcode::REPEAT | opcode::WAIT, _) if emulated => {
-            let name = name(operation).unwrap_or("a packet");
-            let text = format!(
-                "{name} is not modelled by the emulator, as no public source says what it does; leave it out"
-            );
-            Some(Fault::unsupported(text))
-        }
         (opcode::STOP, _) => {
             refused("would stop the queue for everyone; leave it out, a step ends by itself")
         }
@@ -171,15 +126,16 @@ fn refuse(operation: u32, bytes: &[u8], generation: Generation, emulated: bool) 
 }
 
 /// The packets of a template, all of them whole and allowed.
-pub(super) fn packets(template: &[u8], generation: Generation, emulated: bool) -> Result<Vec<Packet>, Fault> {
+pub(super) fn packets(template: &[u8], generation: Generation) -> Result<Vec<Packet>, ParseError> {
     let mut packets = Vec::new();
     let mut offset = 0;
     while let Some(rest) = template.get(offset..).filter(|rest| !rest.is_empty()) {
         let one = || {
-            let control = word(rest, 4)
-                .ok_or_else(|| Fault::invalid(format!("{} bytes, which are no whole packet", rest.len())))?;
+            let control = word(rest, 4).ok_or_else(|| {
+                ParseError::invalid(format!("{} bytes, which are no whole packet", rest.len()))
+            })?;
             let operation = control >> 24 & 0x1f;
-            if let Some(fault) = refuse(operation, rest, generation, emulated) {
+            if let Some(fault) = refuse(operation, rest, generation) {
                 return Err(fault);
             }
             let packet = Packet { operation, offset, length: length(operation, rest)? };
@@ -187,11 +143,11 @@ pub(super) fn packets(template: &[u8], generation: Generation, emulated: bool) -
                 let name = packet.name();
                 let text =
                     format!("{name} has {} bytes, but the template ends after {}", packet.length, rest.len());
-                return Err(Fault::invalid(text));
+                return Err(ParseError::invalid(text));
             }
             Ok(packet)
         };
-        let packet = one().map_err(|fault| fault.within(format_args!("template offset {offset}")))?;
+        let packet = one().map_err(|error| error.within(format_args!("template offset {offset}")))?;
         offset = packet.end();
         packets.push(packet);
     }

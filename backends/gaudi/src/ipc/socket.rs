@@ -6,7 +6,6 @@
 //! receiver's for it. What arrives and is not wanted is closed on every path.
 
 use super::handle::Handle;
-use crate::kmd;
 use hal_backend::{Code, Failure};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -140,7 +139,7 @@ pub fn receive(socket: impl AsFd) -> Result<Option<(Handle, OwnedFd)>, Failure> 
 
 /// The device and the inode of a file: what tells it from others, whatever its number.
 pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Failure> {
-    kmd::identity(file).map_err(|errno| failed("a descriptor could not be looked at", errno))
+    hal_kernel::identity(file).map_err(|errno| failed("a descriptor could not be looked at", errno))
 }
 
 /// Refuses a descriptor that is of something else than its handle says.

@@ -13,8 +13,11 @@ use super::handle::Handle;
 use super::proof::{Side, Talk};
 use super::service::{ANSWER, FAREWELL, GREETING, NOTICE, REPLY, address, message, split_reply, words};
 use super::socket::{receive_until, send_all, send_with};
-use crate::emulator::{Emulator, Options};
-use crate::{Gaudi, GaudiDevice};
+use crate::GaudiDevice;
+use hal_backend::Driver;
+
+type Gaudi = crate::Gaudi<emulator_gaudi::Emulated>;
+use emulator_gaudi::{Emulator, Options};
 use hal_backend::{Code, HostRange, Parameters};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -8,14 +8,13 @@
 
 use super::error::{DRIVER, cannot_open, event_names, failure, state_advice, state_name};
 use super::holders::{Holder, Holders};
-use super::key::Key;
 use super::notices::{End, Ending, Notices};
 use super::uapi::{Abi, Call, HwIpInfo, InfoIn, info, status};
-use super::{Errno, Kernel};
+use super::{Errno, System};
 use crate::generation::Generation;
-use emulator_core::drm;
-use emulator_core::registry::Place;
 use hal_backend::{Code, Failure};
+use hal_kernel::registry::Registration;
+use hal_kernel::{CardKey, drm};
 use parking_lot::RwLock;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -37,7 +36,7 @@ const BRIEF: Duration = Duration::from_millis(100);
 
 /// An open card.
 pub struct Card {
-    kernel: Arc<dyn Kernel>,
+    kernel: Arc<dyn System>,
     file: RwLock<Option<File>>,
     name: String,
     abi: Abi,
@@ -52,7 +51,7 @@ pub struct Card {
     /// That it is of no use any more, for threads that sleep.
     end: End,
     /// Among what this process has open, if it is known there. Goes behind the file.
-    place: Option<Place>,
+    registration: Option<Registration>,
 }
 
 /// The file of a card.
@@ -82,24 +81,24 @@ impl fmt::Debug for Card {
 
 impl Card {
     /// Opens a card, and waits up to `patience` while it is being reset.
-    pub fn open(kernel: Arc<dyn Kernel>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
+    pub fn open(kernel: Arc<dyn System>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
         Self::open_at(None, kernel, path, patience)
     }
 
-    /// The same, with a place among what this process has open.
+    /// The same, with a registration among what this process has open.
     pub(crate) fn open_at(
-        place: Option<Place>,
-        kernel: Arc<dyn Kernel>,
+        registration: Option<Registration>,
+        kernel: Arc<dyn System>,
         path: &Path,
         patience: Duration,
     ) -> Result<Arc<Self>, Failure> {
         let file = Self::open_file(&*kernel, path, patience)?;
-        Self::start(place, kernel, File::Opened(file), path.display().to_string())
+        Self::start(registration, kernel, File::Opened(file), path.display().to_string())
     }
 
     /// Opens a card's file, and waits up to `patience` while it is being reset.
     pub(crate) fn open_file(
-        kernel: &dyn Kernel,
+        kernel: &dyn System,
         path: &Path,
         patience: Duration,
     ) -> Result<OwnedFd, Failure> {
@@ -116,26 +115,26 @@ impl Card {
     }
 
     /// Uses a card that the program has opened itself. The program's descriptor stays its own.
-    pub fn adopt(kernel: Arc<dyn Kernel>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
+    pub fn adopt(kernel: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
         Self::adopt_at(None, kernel, file, name)
     }
 
-    /// The same, with a place among what this process has open.
+    /// The same, with a registration among what this process has open.
     pub(crate) fn adopt_at(
-        place: Option<Place>,
-        kernel: Arc<dyn Kernel>,
+        registration: Option<Registration>,
+        kernel: Arc<dyn System>,
         file: BorrowedFd<'_>,
         name: String,
     ) -> Result<Arc<Self>, Failure> {
         let copy = file.try_clone_to_owned().map_err(|error| {
             Failure::new(Code::InvalidArgument, format!("{name} is not an open descriptor: {error}"))
         })?;
-        Self::start(place, kernel, File::Adopted(copy), name)
+        Self::start(registration, kernel, File::Adopted(copy), name)
     }
 
     fn start(
-        place: Option<Place>,
-        kernel: Arc<dyn Kernel>,
+        registration: Option<Registration>,
+        kernel: Arc<dyn System>,
         file: File,
         name: String,
     ) -> Result<Arc<Self>, Failure> {
@@ -158,7 +157,7 @@ impl Card {
             holders: Holders::default(),
             note: OnceLock::new(),
             end,
-            place,
+            registration,
         };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.abi = card.identify()?;
@@ -206,28 +205,22 @@ impl Card {
 
     /// It is known to be lost: later openings of the card do not get this one.
     pub(super) fn give_up(&self) {
-        if let Some(place) = &self.place {
-            place.give_up();
+        if let Some(registration) = &self.registration {
+            registration.give_up();
         }
     }
 
     /// Finds out whether the file is of the right driver, and which numbers that listens to.
     fn identify(&self) -> Result<Abi, Failure> {
-        let mut name = [0_u8; 32];
-        let mut version = drm::Version {
-            name_length: name.len() as u64,
-            name: name.as_mut_ptr() as u64,
-            ..drm::Version::default()
+        let named = match &*self.file.read() {
+            Some(file) => drm::driver_name(&*self.kernel, file.as_fd()),
+            None => Err(Errno::NODEV),
         };
-        match self.ioctl(drm::VERSION, version.as_mut_bytes()) {
-            Ok(()) => {
-                let length = usize::try_from(version.name_length).unwrap_or(0).min(name.len());
-                let text = String::from_utf8_lossy(name.get(..length).unwrap_or(&[])).into_owned();
-                if text == DRIVER {
-                    return Ok(Abi::Drm);
-                }
+        match named {
+            Ok(name) if name == DRIVER => Ok(Abi::Drm),
+            Ok(name) => {
                 let message = format!(
-                    "{} belongs to the kernel driver {text:?}, not {DRIVER:?}; the device list shows which node is which",
+                    "{} belongs to the kernel driver {name:?}, not {DRIVER:?}; the device list shows which node is which",
                     self.name
                 );
                 Err(Failure::new(Code::InvalidArgument, message))
@@ -271,8 +264,8 @@ impl Card {
             // The owner of the file closes it.
             None => return,
         }
-        if let Some(place) = &self.place {
-            place.release();
+        if let Some(registration) = &self.registration {
+            registration.release();
         }
     }
 
@@ -287,8 +280,8 @@ impl Card {
     }
 
     /// What its file is known by.
-    pub(crate) fn key(&self) -> Option<Key> {
-        self.file.read().as_ref().and_then(|file| Key::of_file(file.as_fd()).ok())
+    pub(crate) fn key(&self) -> Option<CardKey> {
+        self.file.read().as_ref().and_then(|file| CardKey::of_file(file.as_fd()).ok())
     }
 
     /// What to call it in messages: the path that it was opened by.

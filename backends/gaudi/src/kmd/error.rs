@@ -3,7 +3,7 @@
 //! What the kernel's answers mean, and what to do about them.
 
 use super::uapi::{event, status};
-use super::{Errno, Kernel};
+use super::{Errno, System};
 use hal_backend::{Code, Failure};
 use std::path::Path;
 use std::time::Duration;
@@ -70,7 +70,7 @@ pub(super) fn state_advice(state: u32) -> &'static str {
 }
 
 /// Why a card's node was not opened, and what to do.
-pub(super) fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration) -> Failure {
+pub(super) fn cannot_open(kernel: &dyn System, path: &Path, errno: Errno, waited: Duration) -> Failure {
     let name = path.display();
     match errno {
         Errno::NOENT | Errno::NXIO => Failure::new(

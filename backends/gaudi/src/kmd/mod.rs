@@ -5,16 +5,14 @@
 mod card;
 mod error;
 mod holders;
-mod key;
 mod nodes;
 mod notices;
 
 pub use card::{Card, Progress};
-pub use emulator_core::{Errno, Kernel, Linux, borrow};
-pub(crate) use emulator_core::{clock, identity, map_shared};
 pub(crate) use error::OPERATIONAL;
 pub use hal_gaudi_abi::uapi;
+pub use hal_kernel::{Errno, Linux, System, borrow};
+pub(crate) use hal_kernel::{clock, map_shared};
 pub(crate) use holders::Holder;
-pub(crate) use key::Key;
-pub use nodes::{Node, nodes};
+pub use nodes::{CARDS, cards};
 pub(crate) use notices::{Bell, Ending};

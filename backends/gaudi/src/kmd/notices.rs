@@ -7,8 +7,8 @@
 
 use super::card::Card;
 use super::uapi::event;
-use emulator_core::Errno;
 use hal_backend::Failure;
+use hal_kernel::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;

@@ -8,9 +8,11 @@
     reason = "tests, each of which uses some of it"
 )]
 
-use hal_backend::{Failure, HostRange, Parameters, splitmix64};
-use hal_gaudi::emulator::{Emulator, Options};
-use hal_gaudi::{Gaudi, GaudiDevice};
+use emulator_gaudi::{Emulator, Options};
+use hal_backend::{Driver, Failure, HostRange, Parameters, splitmix64};
+use hal_gaudi::GaudiDevice;
+
+pub(crate) type Gaudi = hal_gaudi::Gaudi<emulator_gaudi::Emulated>;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

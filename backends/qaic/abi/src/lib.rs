@@ -13,6 +13,7 @@
 //! | [`nnc::command`] | program and device: what passes the kernel through |
 //! | [`dbc`] | kernel and device: the rings of a DMA bridge channel |
 //! | [`container`] | compiler, program and device: networks, and what is to be transferred for them |
+//! | [`programs`] | program and an emulated card: host programs |
 //! | [`sysfs`] | program and kernel: what is found without opening a device |
 //!
 //! Every number here is taken from Linux 6.12 (`include/uapi/drm/qaic_accel.h`, `drivers/accel/qaic/`) unless another
@@ -22,6 +23,7 @@
 pub mod container;
 pub mod dbc;
 pub mod nnc;
+pub mod programs;
 pub mod sysfs;
 pub mod uapi;
 

@@ -147,7 +147,7 @@ const _: () = {
 };
 
 // The name in `qaic_accel.txt` follows the structure's own; it is empty for what is not in that table.
-hal_layouts::layouts! {
+hal_kernel::layouts! {
     /// What each transaction of a message begins with.
     TransactionHeader = "qaic_manage_trans_hdr", 8 {
         /// One of [`nnc::transaction`](crate::nnc::transaction). The kernel's name is `type`.
@@ -422,7 +422,7 @@ pub mod sem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hal_layouts::{Field, Layout};
+    use hal_kernel::{Field, Layout};
 
     /// The line of the table that begins with these words, without them.
     fn line(words: &str) -> &'static str {

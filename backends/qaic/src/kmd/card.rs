@@ -6,13 +6,14 @@
 //! did anything. It keeps no account of what is queued: the kernel says of an object that was never queued that its wait
 //! is over, and of one whose transfer failed as well, so the caller that queues keeps that account.
 
-use super::{Errno, Error, Kernel};
+use super::{Errno, Error, System};
 use hal_backend::{Code, Failure, HostRange};
+use hal_kernel::drm;
 use hal_qaic_abi::DRIVER;
 use hal_qaic_abi::uapi::{
-    AttachSlice, AttachSliceHeader, Call, CreateBo, DetachSlice, DrmVersion, Execute, ExecuteEntry,
-    ExecuteHeader, GemClose, ManageMessage, MmapBo, PAGE, PartialExecuteEntry, PerfStats, PerfStatsEntry,
-    PerfStatsHeader, SliceEntry, Wait,
+    AttachSlice, AttachSliceHeader, Call, CreateBo, DetachSlice, Execute, ExecuteEntry, ExecuteHeader,
+    GemClose, ManageMessage, MmapBo, PAGE, PartialExecuteEntry, PerfStats, PerfStatsEntry, PerfStatsHeader,
+    SliceEntry, Wait,
 };
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// An open device, closed when it is dropped.
 pub struct Card {
-    kernel: Arc<dyn Kernel>,
+    kernel: Arc<dyn System>,
     /// There until it is dropped.
     file: Option<OwnedFd>,
     /// Whether the program has opened it, and closes it: the file here is another descriptor for it.
@@ -82,7 +83,7 @@ impl Batch {
 
 impl Card {
     /// Opens a device, and waits up to `patience` while it is offline: it boots, or is being reset.
-    pub fn open(kernel: Arc<dyn Kernel>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
+    pub fn open(kernel: Arc<dyn System>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
         let begin = Instant::now();
         let file = loop {
             match kernel.open(path) {
@@ -94,8 +95,14 @@ impl Card {
         Self::identified(kernel, file, false, path.display().to_string())
     }
 
+    /// The failure for a descriptor that is not open.
+    #[cold]
+    pub(crate) fn closed(name: &str) -> Failure {
+        Failure::new(Code::InvalidArgument, format!("{name} is not open"))
+    }
+
     /// A device that the program has opened and closes. What is made here goes when the last descriptor for it does.
-    pub fn adopt(kernel: Arc<dyn Kernel>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
+    pub fn adopt(kernel: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
         let file = file.try_clone_to_owned().map_err(|error| {
             Failure::new(Code::InvalidArgument, format!("{name} cannot be used: {error}"))
         })?;
@@ -103,7 +110,7 @@ impl Card {
     }
 
     fn identified(
-        kernel: Arc<dyn Kernel>,
+        kernel: Arc<dyn System>,
         file: OwnedFd,
         adopted: bool,
         name: String,
@@ -115,24 +122,14 @@ impl Card {
     }
 
     fn identify(&self) -> Result<(), Failure> {
-        let mut name = [0_u8; 32];
-        let mut version = DrmVersion {
-            name: name.as_mut_ptr() as u64,
-            name_length: name.len() as u64,
-            ..DrmVersion::default()
+        let named = match &self.file {
+            Some(file) => drm::driver_name(&*self.kernel, file.as_fd()),
+            None => Err(Errno::NODEV),
         };
-        match self.request(Call::Version, &mut version) {
-            Ok(()) => {
-                let length = usize::try_from(version.name_length).unwrap_or(usize::MAX).min(name.len());
-                let (found, _) = name.split_at(length);
-                if found == DRIVER.as_bytes() {
-                    return Ok(());
-                }
-                let message = format!(
-                    "{} belongs to the driver \"{}\", not to {DRIVER}",
-                    self.name,
-                    found.escape_ascii()
-                );
+        match named {
+            Ok(name) if name == DRIVER => Ok(()),
+            Ok(name) => {
+                let message = format!("{} belongs to the driver {name:?}, not to {DRIVER}", self.name);
                 Err(Failure::new(Code::InvalidArgument, message))
             }
             Err(Errno::NODEV) => Err(Error::Gone.failure(&self.name)),
@@ -149,7 +146,7 @@ impl Card {
     }
 
     /// The kernel that it was opened with.
-    pub fn kernel(&self) -> &Arc<dyn Kernel> {
+    pub fn kernel(&self) -> &Arc<dyn System> {
         &self.kernel
     }
 

@@ -6,7 +6,7 @@
 
 use super::Errno;
 use hal_backend::{Code, Failure};
-use hal_qaic_abi::container::{Fault, FaultKind};
+use hal_qaic_abi::container::{ParseError, ParseErrorKind};
 use hal_qaic_abi::nnc::command::Status;
 use hal_qaic_abi::nnc::{Malformed, Version};
 use hal_qaic_abi::uapi::Call;
@@ -83,7 +83,7 @@ pub enum Error {
     Malformed(#[from] Malformed),
     /// A container that is refused.
     #[error(transparent)]
-    Container(#[from] Fault),
+    Container(#[from] ParseError),
     /// Whatever else the kernel says.
     #[error("{what}: {} ({errno}, errno {})", advice(*errno), errno.raw_os_error())]
     Kernel {
@@ -188,10 +188,10 @@ impl Error {
             Error::Ring => Code::ResourceExhausted,
             Error::Malformed(_) => Code::InvalidArgument,
             Error::Container(fault) => match fault.kind() {
-                FaultKind::Incompatible => Code::Incompatible,
-                FaultKind::Invalid => Code::InvalidArgument,
-                FaultKind::Unsupported => Code::Unimplemented,
-                FaultKind::Forbidden => Code::PermissionDenied,
+                ParseErrorKind::Incompatible => Code::Incompatible,
+                ParseErrorKind::Invalid => Code::InvalidArgument,
+                ParseErrorKind::Unsupported => Code::Unimplemented,
+                ParseErrorKind::Forbidden => Code::PermissionDenied,
             },
             Error::Kernel { errno, .. } => match *errno {
                 Errno::NOMEM | Errno::NOSPC | Errno::MFILE | Errno::NFILE => Code::ResourceExhausted,

@@ -16,15 +16,15 @@
 mod card;
 mod control;
 mod error;
+#[cfg(test)]
+pub(crate) mod fake_systems;
 mod network;
 mod nodes;
-#[cfg(test)]
-pub(crate) mod scripted;
 
 pub use card::{Batch, Card, Object, Performance};
 pub use control::Control;
-pub use emulator_core::{Errno, Kernel, Linux, borrow};
 pub use error::Error;
+pub use hal_kernel::{Errno, Linux, System, borrow};
 pub use hal_qaic_abi::uapi;
 pub use network::{Activation, ConstantsId, Device, NetworkId};
-pub use nodes::{ModuleSettings, Node, Selector, find, nodes};
+pub use nodes::{CARDS, ModuleSettings, cards};

@@ -2,139 +2,56 @@
 
 //! The devices that a system lists, none of which is opened, and the settings of their driver.
 
-use super::{Errno, Kernel};
-use hal_backend::{Code, Failure};
+use super::System;
+use crate::EMULATED;
+use hal_backend::Failure;
+use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
 use hal_qaic_abi::sysfs::{self, ChannelState, PARAMETER_DEFAULTS};
 use hal_qaic_abi::uapi::CHANNELS;
 use hal_qaic_abi::{DRIVER, Model, VENDOR};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-/// A device that is listed, not opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// Its number among accelerators.
-    pub number: u32,
-    /// Where it is on the bus, such as `0000:19:00.0`.
-    pub address: String,
-    /// What it is.
-    pub model: Model,
-    /// The state of its channels, where the kernel says it (Linux 6.19 and newer).
-    pub channels: Vec<ChannelState>,
+/// How the system lists these cards.
+pub const CARDS: CardClass = CardClass {
+    driver: "qaic",
+    module: DRIVER,
+    folder: sysfs::CLASS,
+    prefix: "accel",
+    node: "/dev/accel/accel",
+    default: "HAL_QAIC_DEFAULT",
+    emulated: &[EMULATED],
+};
+
+/// The cards of a system, by number.
+pub fn cards(system: &dyn System) -> Result<Vec<ListedCard>, Failure> {
+    CARDS.list(system, describe)
 }
 
-impl Node {
-    /// What to open.
-    pub fn path(&self) -> PathBuf {
-        Path::new(sysfs::NODES).join(format!("accel{}", self.number))
-    }
-
-    /// How much of it is in use, for people.
-    pub fn occupancy(&self) -> String {
-        if self.channels.is_empty() {
-            return "unknown to this kernel".to_owned();
-        }
-        let count =
-            |wanted: fn(&ChannelState) -> bool| self.channels.iter().filter(|one| wanted(one)).count();
-        let idle = count(|state| *state == ChannelState::Idle);
-        let restarting = count(|state| state.is_restarting());
-        format!("{idle} of {} channels free, {restarting} restarting", self.channels.len())
-    }
-}
-
-/// The devices of a system, by number. Opens none of them.
-pub fn nodes(kernel: &dyn Kernel) -> Result<Vec<Node>, Failure> {
-    let names = match kernel.list(Path::new(sysfs::CLASS)) {
-        Ok(names) => names,
-        // A kernel without accelerators has no such folder.
-        Err(Errno::NOENT) => return Ok(Vec::new()),
-        Err(errno) => {
-            return Err(Failure::new(Code::Unavailable, format!("{} cannot be read: {errno}", sysfs::CLASS)));
-        }
-    };
-    let mut nodes: Vec<Node> = names.iter().filter_map(|name| node(kernel, name)).collect();
-    nodes.sort_unstable_by_key(|node| node.number);
-    Ok(nodes)
-}
-
-/// The accelerator with this name, if it is one of ours.
-fn node(kernel: &dyn Kernel, name: &str) -> Option<Node> {
-    let number = name.strip_prefix("accel").and_then(|number| number.parse().ok())?;
-    let folder = Path::new(sysfs::CLASS).join(name);
-    let description = kernel.read(&folder.join(sysfs::DESCRIPTION)).ok()?;
-    let value = |key: &str| {
-        let lines = description.lines().filter_map(|line| line.split_once('='));
-        lines.filter(|(name, _)| *name == key).map(|(_, value)| value.trim()).next()
-    };
-    let (vendor, device) = value(sysfs::key::ID)?.split_once(':')?;
-    let hex = |text| u16::from_str_radix(text, 16).ok();
-    // Other makers' accelerators are listed in the same folder.
-    if hex(vendor)? != VENDOR || value(sysfs::key::DRIVER).is_some_and(|driver| driver != DRIVER) {
-        return None;
-    }
-    let state = |channel| {
-        let text = kernel.read(&folder.join(sysfs::channel_state(channel))).ok()?;
-        ChannelState::of_number(text.trim().parse().ok()?)
-    };
-    Some(Node {
-        number,
-        address: value(sysfs::key::ADDRESS).unwrap_or_default().to_owned(),
-        model: Model::of_device(hex(device)?)?,
-        channels: (0..CHANNELS).map_while(state).collect(),
+/// What a listed device is; `None` for other makers' accelerators, which are listed in the same folder.
+fn describe(attributes: &Attributes<'_>) -> Option<Description> {
+    let (vendor, device) = attributes.pci_id()?;
+    let has_driver = attributes.uevent(sysfs::key::DRIVER).is_none_or(|driver| driver == DRIVER);
+    let model = Model::of_device(device).filter(|_| vendor == VENDOR && has_driver)?;
+    let state =
+        |channel| ChannelState::of_number(attributes.text(&sysfs::channel_state(channel))?.parse().ok()?);
+    let channels: Vec<ChannelState> = (0..CHANNELS).map_while(state).collect();
+    Some(Description {
+        address: attributes.uevent(sysfs::key::ADDRESS).unwrap_or_default(),
+        model: model.name().to_owned(),
+        state: occupancy(&channels),
     })
 }
 
-/// Which device is meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selector {
-    /// The first that there is.
-    First,
-    /// The one with this number.
-    Number(u32),
-    /// The one at this place on the bus.
-    Address(String),
-}
-
-impl Selector {
-    /// What a path of a URI means.
-    pub fn of(path: &str) -> Self {
-        match path.parse() {
-            _ if path.is_empty() => Selector::First,
-            Ok(number) => Selector::Number(number),
-            Err(_) => Selector::Address(path.to_ascii_lowercase()),
-        }
+/// How many channels are in use, where the kernel says so (Linux 6.19 and newer).
+fn occupancy(channels: &[ChannelState]) -> String {
+    if channels.is_empty() {
+        return "unknown to this kernel".to_owned();
     }
-}
-
-/// The device that is meant, and never another one.
-pub fn find(nodes: &[Node], selector: &Selector) -> Result<Node, Failure> {
-    let matches = |node: &&Node| match selector {
-        Selector::First => true,
-        Selector::Number(number) => node.number == *number,
-        Selector::Address(address) => node.address.eq_ignore_ascii_case(address),
-    };
-    nodes.iter().find(matches).cloned().ok_or_else(|| {
-        let wanted = match selector {
-            Selector::First => String::new(),
-            Selector::Number(number) => number.to_string(),
-            Selector::Address(address) => address.clone(),
-        };
-        let there: Vec<String> =
-            nodes.iter().map(|node| format!("{} ({})", node.number, node.address)).collect();
-        let there = if there.is_empty() {
-            format!(
-                "the kernel lists none in {}: no card, or its driver {DRIVER} is not loaded; without a card, ask for \
-                 qaic://emulated",
-                sysfs::CLASS
-            )
-        } else {
-            format!("there are {}", there.join(", "))
-        };
-        Failure::new(
-            Code::NotFound,
-            format!("there is no device qaic://{wanted}; {there}"),
-        )
-    })
+    let count = |wanted: fn(&ChannelState) -> bool| channels.iter().filter(|one| wanted(one)).count();
+    let idle = count(|state| *state == ChannelState::Idle);
+    let restarting = count(|state| state.is_restarting());
+    format!("{idle} of {} channels free, {restarting} restarting", channels.len())
 }
 
 /// The settings of the driver's module.
@@ -146,7 +63,7 @@ pub struct ModuleSettings {
 
 impl ModuleSettings {
     /// The settings of a system.
-    pub fn read(kernel: &dyn Kernel) -> Self {
+    pub fn read(kernel: &dyn System) -> Self {
         let value = |name: &str| kernel.read(&Path::new(sysfs::PARAMETERS).join(name)).ok();
         let values = PARAMETER_DEFAULTS.iter().map(|&(name, _)| {
             let text = value(name).map(|text| text.trim().to_owned());
@@ -179,7 +96,7 @@ impl ModuleSettings {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scripted::Files;
+    use super::super::fake_systems::Files;
     use super::*;
 
     fn system() -> Files {
@@ -203,30 +120,15 @@ mod tests {
 
     #[test]
     fn devices_are_listed_in_order_and_others_are_not() {
-        let nodes = nodes(&system()).unwrap();
+        let found = cards(&system()).unwrap();
         let listed: Vec<_> =
-            nodes.iter().map(|node| (node.number, node.model, node.address.as_str())).collect();
-        assert_eq!(listed, [(2, Model::Aic100, "0000:19:00.0"), (10, Model::Aic080, "0000:b3:00.0")]);
-        assert_eq!(nodes[0].path(), Path::new("/dev/accel/accel2"));
-        assert_eq!(nodes[0].occupancy(), "1 of 3 channels free, 1 restarting");
-        assert_eq!(nodes[1].occupancy(), "unknown to this kernel");
-        assert_eq!(super::nodes(&Files::new([])).unwrap(), []);
-    }
-
-    #[test]
-    fn named_device_is_never_replaced_by_another() {
-        let nodes = nodes(&system()).unwrap();
-        for (path, number) in [("", 2), ("2", 2), ("10", 10), ("0000:b3:00.0", 10), ("0000:B3:00.0", 10)] {
-            assert_eq!(find(&nodes, &Selector::of(path)).unwrap().number, number, "{path}");
-        }
-        for path in ["0", "1", "0000:01:00.0", "b3", "-2"] {
-            let refused = find(&nodes, &Selector::of(path)).unwrap_err();
-            assert_eq!(refused.code(), Code::NotFound, "{path}");
-            assert!(refused.message().contains("2 (0000:19:00.0), 10 (0000:b3:00.0)"), "{refused}");
-        }
-        let none = find(&[], &Selector::First).unwrap_err();
-        assert!(none.message().contains("driver qaic is not loaded"), "{none}");
-        assert!(none.message().contains("qaic://emulated"), "{none}");
+            found.iter().map(|card| (card.number, card.model.as_str(), card.address.as_str())).collect();
+        let (one, other) = (Model::Aic100.name(), Model::Aic080.name());
+        assert_eq!(listed, [(2, one, "0000:19:00.0"), (10, other, "0000:b3:00.0")]);
+        assert_eq!(found[0].node, Path::new("/dev/accel/accel2"));
+        assert_eq!(found[0].state, "1 of 3 channels free, 1 restarting");
+        assert_eq!(found[1].state, "unknown to this kernel");
+        assert_eq!(cards(&Files::new([])).unwrap(), []);
     }
 
     #[test]

@@ -13,7 +13,7 @@
 
 use super::{Flight, Landed, Queues};
 use crate::kmd::Error;
-use emulator_core::clock;
+use hal_kernel::clock;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -16,9 +16,9 @@ use crate::hazard::{Access, Phase, Reach};
 use crate::kmd::Error;
 use crate::launch::{Binding, Trouble};
 use crate::networks::{Launched, Networks, Refusal, Settings};
-use emulator_core::clock;
 use hal_backend::{Code, Command, Dispatch, Failure, HostPart, HostRange, Job, Place, Span, Workgroups};
-use hal_qaic_abi::container::emulated::Head;
+use hal_kernel::clock;
+use hal_qaic_abi::programs::ProgramCall;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -206,7 +206,7 @@ impl Submissions {
             Step::Waiting => {}
             Step::Full => {
                 let since = *current.full_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= self.settings.execute_timeout {
+                if since.elapsed() >= self.settings.timeout {
                     self.fail(line, &current, Trouble::Device(Error::Full));
                 }
             }
@@ -359,9 +359,10 @@ impl Submissions {
             return Err(Trouble::Program(Failure::new(Code::InvalidArgument, message)));
         }
         let Dispatch { workgroup_size, local_memory, .. } = *dispatch;
-        let head = Head { workgroups, workgroup_size, local_memory };
+        let constants = &dispatch.constants;
+        let call = ProgramCall { workgroups, workgroup_size, local_memory, constants };
         let callee = Callee { executable, function: dispatch.function };
-        match self.networks.launch(&callee, &head, &dispatch.constants, &mut self.bindings) {
+        match self.networks.launch(&callee, &call, &mut self.bindings) {
             Ok(launched) => {
                 self.launched(origin, launched);
                 Ok(Step::Begun)

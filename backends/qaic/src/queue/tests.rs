@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Commands of jobs on a device that is a desk: what comes out, what the kernel is asked, what survives.
+//! Commands of jobs on a device that is a fake: what comes out, what the kernel is asked, what survives.
 
 use super::submission::Next;
 use super::*;
-use crate::desk::Desk;
 use crate::executable::Executable;
+use crate::fake_card::FakeCard;
 use crate::kmd::uapi::Call as Asked;
-use crate::kmd::{Card, Device as Client, Errno, Kernel};
+use crate::kmd::{Card, Device as Client, Errno, System};
 use crate::memory::Memory;
 use crate::networks::{Networks, Settings};
-use emulator_core::programs::Programs;
+use emulator_qaic::programs::card_programs;
 use hal_backend::{
     Command, Commands, Completion, DeviceSpec, Dispatch, Function, HostCall, HostProgram, HostRange,
     NativeWaits, Pattern, Place, Span, Workgroups,
 };
+use hal_kernel::HostPrograms;
 use hal_qaic_abi::container::metadata::{Direction, Request, Space};
-use hal_qaic_abi::container::{Container, Flavour, Network, Segment, qpc};
+use hal_qaic_abi::container::{Container, Network, Segment, qpc};
+use hal_qaic_abi::programs::CardPrograms;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -131,8 +133,8 @@ fn queue_ids() -> Vec<QueueId> {
 
 /// A device whose threads were not started: the tests do what they would do, one step after the other.
 struct Bench {
-    desk: Arc<Desk>,
-    programs: Arc<dyn Programs>,
+    fake: Arc<FakeCard>,
+    programs: Arc<dyn CardPrograms>,
     card: Arc<Card>,
     queues: Arc<Queues>,
     submissions: Submissions,
@@ -143,27 +145,32 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(desk: Arc<Desk>, settings: Settings) -> Self {
-        let bench = Self::on(desk.clone(), desk.clone(), desk, settings);
-        bench.desk.calls();
+    fn new(fake: Arc<FakeCard>, settings: Settings) -> Self {
+        let bench = Self::on(fake.clone(), fake.clone(), fake, settings);
+        bench.fake.calls();
         bench
     }
 
-    /// On another kernel than the desk, which is idle then.
-    fn on(desk: Arc<Desk>, kernel: Arc<dyn Kernel>, programs: Arc<dyn Programs>, settings: Settings) -> Self {
+    /// On another kernel than the fake, which is idle then.
+    fn on(
+        fake: Arc<FakeCard>,
+        kernel: Arc<dyn System>,
+        programs: Arc<dyn HostPrograms>,
+        settings: Settings,
+    ) -> Self {
         let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::from_secs(10)).unwrap();
         let client = Arc::new(Client::new(card.clone(), None).unwrap());
         let queues = Queues::new("qaic0");
         let told = Arc::new(Told::default());
         queues.start(Box::new(told.clone()));
         let submissions = Submissions::new(&queues, Networks::new(client, settings), settings);
-        let completions = Completions::new(&queues, settings.execute_timeout);
-        let names = queue_ids();
-        Self { desk, programs, card, queues, submissions, completions, told, names, epoch: 0 }
+        let completions = Completions::new(&queues, settings.timeout);
+        let (names, programs) = (queue_ids(), card_programs(programs));
+        Self { fake, programs, card, queues, submissions, completions, told, names, epoch: 0 }
     }
 
     fn with_channels(channels: usize) -> Self {
-        Self::new(Desk::new(channels, 1), Settings::default())
+        Self::new(FakeCard::new(channels, 1), Settings::default())
     }
 
     fn memory(&self, bytes: &[u8]) -> Arc<Memory> {
@@ -280,7 +287,7 @@ fn container() -> Vec<u8> {
         segment(qpc::name::CONSTANTS_DESCRIPTION, 0, description.as_slice()),
         segment(qpc::name::CONSTANTS, 4, b"weights"),
     ];
-    Container { flavour: Flavour::Vendor, segments }.write()
+    Container { segments }.write()
 }
 
 #[test]
@@ -312,10 +319,10 @@ fn steady_dispatch_asks_the_kernel_to_queue_and_to_wait_and_nothing_else() {
     let bindings = [span(&source, 0, 4096), span(&target, 0, 4096)];
     bench.dispatch(&executable, 0, [4096, 1, 1], &bindings).unwrap();
     assert_eq!(bytes(&target, 4096), [6; 4096]);
-    bench.desk.calls();
+    bench.fake.calls();
     bench.dispatch(&executable, 0, [10, 1, 1], &bindings).unwrap();
     // The outcome is behind everything else that comes out.
-    assert_eq!(bench.desk.calls(), [Asked::Execute, Asked::Wait]);
+    assert_eq!(bench.fake.calls(), [Asked::Execute, Asked::Wait]);
 }
 
 #[test]
@@ -325,7 +332,7 @@ fn binding_that_is_shorter_than_its_slice_is_transferred_in_part() {
     let (source, target) = (bench.memory(&[1; 256]), bench.memory(&[9; 256]));
     let bindings = [span(&source, 8, 16), span(&target, 100, 16)];
     bench.dispatch(&executable, 0, [16, 1, 1], &bindings).unwrap();
-    assert!(bench.desk.calls().contains(&Asked::PartialExecute));
+    assert!(bench.fake.calls().contains(&Asked::PartialExecute));
     let mut expected = [9; 256];
     expected[100..116].fill(6);
     assert_eq!(bytes(&target, 256), expected);
@@ -373,15 +380,15 @@ fn network_that_was_used_longest_ago_makes_room() {
     let memory = bench.memory(&[0; 8]);
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     let activations = |bench: &mut Bench, number: usize| {
-        bench.desk.calls();
+        bench.fake.calls();
         bench.dispatch(&executables[number], 0, [1; 3], &bindings).unwrap();
-        bench.desk.calls().contains(&Asked::Manage)
+        bench.fake.calls().contains(&Asked::Manage)
     };
     assert!(activations(&mut bench, 0) && activations(&mut bench, 1));
     assert!(!activations(&mut bench, 0), "both run");
     assert!(activations(&mut bench, 2), "the second one goes");
     assert!(!activations(&mut bench, 0) && activations(&mut bench, 1));
-    assert_eq!((bench.networks().len(), bench.desk.counts().1), (2, 2));
+    assert_eq!((bench.networks().len(), bench.fake.counts().1), (2, 2));
     // Using one does not change the order of the others.
     let mut bench = Bench::with_channels(3);
     let executables = [bench.adder(), bench.adder(), bench.adder(), bench.adder()];
@@ -390,28 +397,28 @@ fn network_that_was_used_longest_ago_makes_room() {
     for number in [0, 1, 2, 0, 3] {
         bench.dispatch(&executables[number], 0, [1; 3], &bindings).unwrap();
     }
-    bench.desk.calls();
+    bench.fake.calls();
     bench.dispatch(&executables[2], 0, [1; 3], &bindings).unwrap();
-    assert!(!bench.desk.calls().contains(&Asked::Manage), "the second one went, not the third");
+    assert!(!bench.fake.calls().contains(&Asked::Manage), "the second one went, not the third");
     // As many as were asked for, where that is less.
-    let mut bench = Bench::new(Desk::new(16, 1), Settings { channels: 1, ..Settings::default() });
+    let mut bench = Bench::new(FakeCard::new(16, 1), Settings { channels: 1, ..Settings::default() });
     for executable in &[bench.adder(), bench.adder()] {
         let memory = bench.memory(&[0; 8]);
         bench.dispatch(executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
     }
-    assert_eq!(bench.desk.counts().1, 1);
+    assert_eq!(bench.fake.counts().1, 1);
 }
 
 #[test]
 fn network_that_makes_room_leaves_its_large_objects_to_the_next_one() {
-    let mut bench = Bench::new(Desk::new(16, 1), Settings { channels: 1, ..Settings::default() });
+    let mut bench = Bench::new(FakeCard::new(16, 1), Settings { channels: 1, ..Settings::default() });
     let executables = [bench.adder(), bench.adder()];
     let memory = bench.memory(&vec![1; 2 << 20]);
     let bindings = [span(&memory, 0, 1 << 20), span(&memory, 1 << 20, 1 << 20)];
     let mut made = |executable| {
-        bench.desk.calls();
+        bench.fake.calls();
         bench.dispatch(executable, 0, [4, 1, 1], &bindings).unwrap();
-        bench.desk.calls().iter().filter(|call| **call == Asked::CreateBo).count()
+        bench.fake.calls().iter().filter(|call| **call == Asked::CreateBo).count()
     };
     assert_eq!(made(&executables[0]), 6, "the call, each binding both ways, the outcome");
     assert_eq!(made(&executables[1]), 2, "the bindings' are there");
@@ -425,11 +432,11 @@ fn executable_that_is_dropped_takes_its_objects_and_channels_along() {
     let executable = bench.adder();
     let memory = bench.memory(&[0; 8]);
     bench.dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
-    let (objects, channels, images) = bench.desk.counts();
+    let (objects, channels, images) = bench.fake.counts();
     assert!(objects > 1 && channels == 1 && images == 1);
     drop(executable);
     bench.begin_all();
-    assert_eq!(bench.desk.counts(), (1, 0, 0), "the buffer is left");
+    assert_eq!(bench.fake.counts(), (1, 0, 0), "the buffer is left");
 }
 
 #[test]
@@ -440,33 +447,33 @@ fn workload_that_is_lost_fails_its_dispatch_and_is_started_again() {
         let memory = bench.memory(&[1; 8192]);
         let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
         bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
-        bench.desk.calls();
-        bench.desk.fail(call, Errno::PIPE);
+        bench.fake.calls();
+        bench.fake.fail(call, Errno::PIPE);
         let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
         assert_eq!(failure.code(), Code::Unavailable, "{failure}");
         assert!(failure.message().contains("the workload is lost"), "{failure}");
         assert_eq!(bench.networks().len(), 0);
         // It is unloaded and not deactivated: the channel may be another network's by now.
-        let asked = bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count();
+        let asked = bench.fake.calls().into_iter().filter(|call| *call == Asked::Manage).count();
         assert_eq!(asked, 1);
         bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
-        let (_, channels, images) = bench.desk.counts();
+        let (_, channels, images) = bench.fake.counts();
         assert_eq!((channels, images), (1, 1), "what it was loaded from did not stay behind");
     }
 }
 
 #[test]
 fn dispatch_that_does_not_end_in_time_stops_its_network() {
-    let settings = Settings { execute_timeout: Duration::ZERO, ..Settings::default() };
-    let mut bench = Bench::new(Desk::new(16, 1), settings);
+    let settings = Settings { timeout: Duration::ZERO, ..Settings::default() };
+    let mut bench = Bench::new(FakeCard::new(16, 1), settings);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
-    bench.desk.fail(Asked::Wait, Errno::TIMEDOUT);
+    bench.fake.fail(Asked::Wait, Errno::TIMEDOUT);
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
     assert_eq!(failure.code(), Code::Aborted);
-    assert!(failure.message().contains("execute_timeout="), "{failure}");
-    assert_eq!(bench.desk.counts(), (1, 0, 0));
+    assert!(failure.message().contains("timeout="), "{failure}");
+    assert_eq!(bench.fake.counts(), (1, 0, 0));
 }
 
 #[test]
@@ -475,7 +482,7 @@ fn device_that_is_to_stop_gives_up_what_runs() {
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
     bench.queues.abort(&Failure::new(Code::Cancelled, "the program is over"));
-    bench.desk.fail(Asked::Wait, Errno::TIMEDOUT);
+    bench.fake.fail(Asked::Wait, Errno::TIMEDOUT);
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
     assert_eq!((failure.code(), failure.message()), (Code::Cancelled, "the program is over"));
@@ -487,28 +494,28 @@ fn full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
-    bench.desk.fail(Asked::PartialExecute, Errno::AGAIN);
-    bench.desk.fail(Asked::PartialExecute, Errno::AGAIN);
+    bench.fake.fail(Asked::PartialExecute, Errno::AGAIN);
+    bench.fake.fail(Asked::PartialExecute, Errno::AGAIN);
     bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
     let count = |calls: &[Asked], call| calls.iter().filter(|one| **one == call).count();
-    let calls = bench.desk.calls();
+    let calls = bench.fake.calls();
     assert_eq!(count(&calls, Asked::PartialExecute), 3);
     assert_eq!(count(&calls, Asked::PerfStats), 1, "whether it can ever fit is looked at once");
     // 6 objects of 200 elements each never fit into 512, nor into 1,024.
-    let mut bench = Bench::new(Desk::new(16, 200), Settings::default());
+    let mut bench = Bench::new(FakeCard::new(16, 200), Settings::default());
     let executable = bench.adder();
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
-    assert_eq!(bench.desk.counts().1, 1);
+    assert_eq!(bench.fake.counts().1, 1);
     // Unless its size is set.
     for elements in [512, 100] {
         let settings = Settings { elements: Some(elements), ..Settings::default() };
-        let mut bench = Bench::new(Desk::new(16, 200), settings);
+        let mut bench = Bench::new(FakeCard::new(16, 200), settings);
         let executable = bench.adder();
         let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
         assert_eq!(failure.code(), Code::ResourceExhausted);
         assert!(failure.message().contains("elements="), "{failure}");
-        assert_eq!(bench.desk.counts().1, 0);
+        assert_eq!(bench.fake.counts().1, 0);
     }
 }
 
@@ -518,7 +525,7 @@ fn ring_that_is_full_of_nothing_of_ours_is_tried_again_after_a_pause_that_grows(
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
-    (0..9).for_each(|_| bench.desk.fail(Asked::PartialExecute, Errno::AGAIN));
+    (0..9).for_each(|_| bench.fake.fail(Asked::PartialExecute, Errno::AGAIN));
     let epoch = bench.submit(0, &[dispatch(&executable, 0, [4, 1, 1], &bindings)]);
     // Nothing is in flight, so that nothing would wake the thread.
     let mut pauses = Vec::new();
@@ -533,7 +540,7 @@ fn ring_that_is_full_of_nothing_of_ours_is_tried_again_after_a_pause_that_grows(
     assert_eq!(pauses, expected.map(Some));
     bench.until_ended(epoch).unwrap();
     // The next one begins with the shortest.
-    bench.desk.fail(Asked::PartialExecute, Errno::AGAIN);
+    bench.fake.fail(Asked::PartialExecute, Errno::AGAIN);
     bench.submit(0, &[dispatch(&executable, 0, [4, 1, 1], &bindings)]);
     let next = loop {
         match bench.submissions.step() {
@@ -547,30 +554,30 @@ fn ring_that_is_full_of_nothing_of_ours_is_tried_again_after_a_pause_that_grows(
 #[test]
 fn network_of_a_compiler_works_on_the_programs_own_buffers() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), None, &bench.queues).unwrap());
     assert_eq!(executable.functions()[0].bindings, 2);
     let (source, target) = (bench.memory(&[41; 8192]), bench.memory(&[0; 8192]));
     let bindings = [span(&source, 0, 4096), span(&target, 4096, 4096)];
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
-    assert_eq!(bench.desk.constants(), b"weights");
+    assert_eq!(bench.fake.constants(), b"weights");
     let expected = [[0; 4096], [42; 4096]].concat();
     assert_eq!(bytes(&target, 8192), expected);
-    assert_eq!(bench.desk.counts().0, 2, "no objects were made beside the program's");
-    bench.desk.calls();
+    assert_eq!(bench.fake.counts().0, 2, "no objects were made beside the program's");
+    bench.fake.calls();
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
-    assert_eq!(bench.desk.calls(), [Asked::Execute, Asked::Wait]);
+    assert_eq!(bench.fake.calls(), [Asked::Execute, Asked::Wait]);
     // Elsewhere in the same buffer it is sliced anew.
     let elsewhere = [span(&source, 0, 4096), span(&target, 0, 4096)];
     bench.dispatch(&executable, 0, [1; 3], &elsewhere).unwrap();
     assert_eq!(bytes(&target, 8192), [42; 8192]);
-    let calls = bench.desk.calls();
+    let calls = bench.fake.calls();
     assert_eq!(calls[..2], [Asked::DetachSlice, Asked::AttachSlice]);
 }
 
 #[test]
 fn buffer_that_a_network_cannot_use_in_place_is_copied() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), None, &bench.queues).unwrap());
     // One buffer for both, and one that is too short for the slice: both are the network's own objects then.
     let both = bench.memory(&[1; 8192]);
     bench.dispatch(&executable, 0, [1; 3], &[span(&both, 0, 4096), span(&both, 4096, 4096)]).unwrap();
@@ -581,13 +588,13 @@ fn buffer_that_a_network_cannot_use_in_place_is_copied() {
     expected[8000..8100].fill(8);
     assert_eq!(bytes(&target, 8192), expected);
     // A part of what is sliced in place.
-    bench.desk.calls();
+    bench.fake.calls();
     let target = bench.memory(&[0; 8192]);
     bench.dispatch(&executable, 0, [1; 3], &[span(&source, 0, 50), span(&target, 4096, 50)]).unwrap();
     let mut expected = vec![0; 8192];
     expected[4096..4146].fill(8);
     assert_eq!(bytes(&target, 8192), expected);
-    assert!(bench.desk.calls().contains(&Asked::PartialExecute));
+    assert!(bench.fake.calls().contains(&Asked::PartialExecute));
 }
 
 #[test]
@@ -597,14 +604,14 @@ fn object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
     let memory = bench.memory(&[1; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
     bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
-    bench.desk.calls();
-    bench.desk.fail(Asked::Execute, Errno::INVAL);
-    bench.desk.fail(Asked::Execute, Errno::INVAL);
+    bench.fake.calls();
+    bench.fake.fail(Asked::Execute, Errno::INVAL);
+    bench.fake.fail(Asked::Execute, Errno::INVAL);
     bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
-    let calls = bench.desk.calls();
+    let calls = bench.fake.calls();
     assert_eq!(calls, [Asked::Execute, Asked::Execute, Asked::Execute, Asked::Wait], "no wait between");
     // What the kernel never accepts is an error soon.
-    (0..1000).for_each(|_| bench.desk.fail(Asked::Execute, Errno::INVAL));
+    (0..1000).for_each(|_| bench.fake.fail(Asked::Execute, Errno::INVAL));
     let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
     assert_eq!(failure.code(), Code::InvalidArgument);
 }
@@ -612,11 +619,11 @@ fn object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
 #[test]
 fn network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), None, &bench.queues).unwrap());
     let (source, target) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
     let bindings = [span(&source, 0, 4096), span(&target, 0, 4096)];
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
-    bench.desk.fail(Asked::Wait, Errno::PIPE);
+    bench.fake.fail(Asked::Wait, Errno::PIPE);
     assert!(bench.dispatch(&executable, 0, [1; 3], &bindings).is_err());
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
     assert_eq!(bytes(&target, 4096), [2; 4096]);
@@ -625,19 +632,11 @@ fn network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
 #[test]
 fn file_that_is_no_executable_is_refused() {
     let mut bench = Bench::with_channels(16);
-    let refused = |bytes: &[u8]| Executable::network(bytes, false, &bench.queues).unwrap_err();
+    let refused = |bytes: &[u8]| Executable::network(bytes, None, &bench.queues).unwrap_err();
     assert_eq!(refused(b"\x7fELF").code(), Code::Incompatible);
-    let program = hal_qaic_abi::container::emulated::Program {
-        program: 1,
-        function: 0,
-        constants: 0,
-        capacities: vec![1],
-    };
-    let foreign = refused(&program.container().unwrap());
-    assert!(foreign.message().contains("emulator"), "{foreign}");
-    let vendors = Executable::network(&container(), true, &bench.queues).unwrap_err();
+    let vendors = Executable::network(&container(), Some(&bench.programs), &bench.queues).unwrap_err();
     assert!(vendors.message().contains("real cores"), "{vendors}");
-    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), None, &bench.queues).unwrap());
     let memory = bench.memory(&[0; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
     let failure = bench.dispatch(&executable, 0, [2, 1, 1], &bindings).unwrap_err();
@@ -679,20 +678,20 @@ fn device_that_refuses_to_stop_a_network_is_asked_again() {
     let memory = bench.memory(&[1; 8]);
     bench.dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
     // Twice it says no, and the channel is ours again.
-    bench.desk.fail(Asked::Manage, Errno::CANCELED);
-    bench.desk.fail(Asked::Manage, Errno::CANCELED);
+    bench.fake.fail(Asked::Manage, Errno::CANCELED);
+    bench.fake.fail(Asked::Manage, Errno::CANCELED);
     bench.networks().clear();
-    assert_eq!(bench.desk.counts(), (1, 0, 0));
+    assert_eq!(bench.fake.counts(), (1, 0, 0));
 }
 
 #[test]
 fn loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), None, &bench.queues).unwrap());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[2; 4096]), bench.memory(&[0; 4096])];
     let [first, second, target] = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.dispatch(&executable, 0, [1; 3], &[first, target.clone()]).unwrap();
-    bench.desk.crash();
+    bench.fake.crash();
     // The kernel calls a channel that is not ours an invalid argument here.
     let failure = bench.dispatch(&executable, 0, [1; 3], &[second.clone(), target.clone()]).unwrap_err();
     assert!(failure.message().contains("the workload is lost"), "{failure}");
@@ -703,13 +702,13 @@ fn loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
 #[test]
 fn buffer_whose_network_was_lost_goes_to_another_one() {
     let mut bench = Bench::with_channels(16);
-    let network = || Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
+    let network = || Arc::new(Executable::network(&container(), None, &bench.queues).unwrap());
     let (one, other) = (network(), network());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.dispatch(&one, 0, [1; 3], &bindings).unwrap();
     // The crash has not been noticed yet when the kernel says that there are no slices to end.
-    bench.desk.crash();
+    bench.fake.crash();
     bench.dispatch(&other, 0, [1; 3], &bindings).unwrap();
     assert_eq!(bytes(&memories[1], 4096), [2; 4096]);
 }
@@ -723,20 +722,20 @@ fn card_that_does_not_answer_is_not_asked_for_each_network_again() {
     for executable in &executables {
         bench.dispatch(executable, 0, [1; 3], &bindings).unwrap();
     }
-    bench.desk.calls();
+    bench.fake.calls();
     // Each unanswered message takes a minute.
-    bench.desk.fail(Asked::Manage, Errno::TIMEDOUT);
+    bench.fake.fail(Asked::Manage, Errno::TIMEDOUT);
     bench.networks().clear();
-    let asked = bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count();
+    let asked = bench.fake.calls().into_iter().filter(|call| *call == Asked::Manage).count();
     assert_eq!(asked, 1);
     // An answer makes good for that.
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
-    bench.desk.fail(Asked::Manage, Errno::TIMEDOUT);
+    bench.fake.fail(Asked::Manage, Errno::TIMEDOUT);
     assert!(bench.dispatch(&executable, 0, [1; 3], &bindings).is_err());
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
     bench.networks().clear();
-    assert_eq!(bench.desk.counts().1, 0);
+    assert_eq!(bench.fake.counts().1, 0);
 }
 
 #[test]
@@ -746,7 +745,7 @@ fn transfer_that_failed_is_noticed_where_the_network_says_how_it_ended() {
     let memory = bench.memory(&[1; 8]);
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
-    bench.desk.fail_transfers();
+    bench.fake.fail_transfers();
     // What the last run left does not count for this one.
     let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
     assert_eq!(failure.code(), Code::DataLoss, "{failure}");

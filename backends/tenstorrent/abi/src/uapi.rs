@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-hal_layouts::layouts! {
+hal_kernel::layouts! {
     /// What card it is.
     GetDeviceInfo = "get_device_info", 24 {
         /// How many bytes of the rest there is room for.
@@ -354,7 +354,7 @@ pub mod device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hal_layouts::{Field, Layout};
+    use hal_kernel::{Field, Layout};
     use std::collections::BTreeMap;
 
     /// Lines of `structure size` and `structure.field offset size`, from a C compiler.

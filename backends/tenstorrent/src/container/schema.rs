@@ -4,7 +4,7 @@
 
 use super::{Container, IDENTIFIER, VERSION, Variant};
 use flatbuffers::FlatBufferBuilder;
-use hal_containers::{Fault, Table, required, slot};
+use hal_backend::container::{ParseError, Table, required, slot};
 use hal_tenstorrent_loader::Cores;
 
 // The fields' numbers, which are their order in the schema.
@@ -45,11 +45,11 @@ pub(super) fn write(container: &Container<'_>) -> Vec<u8> {
 }
 
 /// Everything but what the variants mean.
-pub(super) fn read(bytes: &[u8]) -> Result<Container<'_>, Fault> {
-    hal_containers::read(bytes, Some(IDENTIFIER), |executable| {
+pub(super) fn read(bytes: &[u8]) -> Result<Container<'_>, ParseError> {
+    hal_backend::container::read(bytes, Some(IDENTIFIER), |executable| {
         let version = executable.u16(EXECUTABLE_VERSION, 0)?;
         if version != VERSION {
-            return Err(Fault::incompatible(format!(
+            return Err(ParseError::incompatible(format!(
                 "version {version}, and this driver reads version {VERSION}; pack it with this driver's tenstorrent-pack"
             )));
         }
@@ -58,14 +58,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<Container<'_>, Fault> {
     })
 }
 
-fn read_variant<'b>(variant: &mut Table<'_, '_, 'b>) -> Result<Variant<'b>, Fault> {
+fn read_variant<'b>(variant: &mut Table<'_, '_, 'b>) -> Result<Variant<'b>, ParseError> {
     let cores = match variant.u8(VARIANT_CORES, 0)? {
         0 => None,
         1 => Some(Cores::Wormhole),
         2 => Some(Cores::Blackhole),
         number => {
             let text = format!("cores {number}; there are 0 (any), 1 (Wormhole) and 2 (Blackhole)");
-            return Err(Fault::incompatible(text));
+            return Err(ParseError::incompatible(text));
         }
     };
     let extensions = variant.texts(VARIANT_EXTENSIONS, "extensions")?.unwrap_or_default();

@@ -15,8 +15,8 @@ use super::error::Error;
 use super::grid::{Grid, Place};
 use super::window::{File, Windows};
 use crate::generation::{Controller, Generation, Harvest, Messages};
-use emulator_core::{Errno, Kernel, clock};
 use hal_backend::{Code, Failure};
+use hal_kernel::{Errno, System, clock};
 use hal_tenstorrent_abi::uapi::{VENDOR, power};
 use hal_tenstorrent_abi::{Calls, Feature, NocCleanup, Power};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub struct Card {
 
 impl Card {
     /// Opens a node, waiting so long for another program that has it.
-    pub fn open(kernel: Arc<dyn Kernel>, node: &Path, patience: Duration) -> Result<Self, Failure> {
+    pub fn open(kernel: Arc<dyn System>, node: &Path, patience: Duration) -> Result<Self, Failure> {
         let name = node.display().to_string();
         let file = open(&kernel, node, patience)?;
         let of = |error: Error| error.failure(&name);
@@ -189,7 +189,7 @@ impl Drop for Card {
 }
 
 /// Opens a node for this program alone.
-fn open(kernel: &Arc<dyn Kernel>, node: &Path, patience: Duration) -> Result<std::os::fd::OwnedFd, Failure> {
+fn open(kernel: &Arc<dyn System>, node: &Path, patience: Duration) -> Result<std::os::fd::OwnedFd, Failure> {
     let deadline = clock().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
     let name = node.display();
     loop {

@@ -2,8 +2,8 @@
 
 //! What may go wrong with a card, as the driver above is told.
 
-use emulator_core::Errno;
 use hal_backend::{Code, Failure};
+use hal_kernel::Errno;
 use hal_tenstorrent_abi::CallError;
 
 /// Why something of a card failed.

@@ -18,7 +18,7 @@ mod window;
 
 pub use card::Card;
 pub(crate) use card::{ALL_HELD, SOFT_RESET};
-pub use emulator_core::{Errno, Kernel, Linux};
 pub use error::Error;
 pub use grid::{Grid, GridError, Place};
-pub use nodes::{Node, Selector, find, nodes};
+pub use hal_kernel::{Errno, Linux, System};
+pub use nodes::{CARDS, cards};

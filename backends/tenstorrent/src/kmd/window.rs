@@ -9,8 +9,8 @@
 
 use super::error::Error;
 use super::grid::Place;
-use emulator_core::{DeviceRange, Errno, Kernel};
 use hal_backend::{Code, Failure};
+use hal_kernel::{DeviceRange, Errno, System};
 use hal_tenstorrent_abi::{CallError, Calls, Ioctl, Ordering, Target, Tlb, Window as Pointing};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// An open file of a card.
 pub(crate) struct File {
-    kernel: Arc<dyn Kernel>,
+    kernel: Arc<dyn System>,
     /// Until it is closed.
     file: Option<OwnedFd>,
 }
@@ -30,7 +30,7 @@ impl std::fmt::Debug for File {
 }
 
 impl File {
-    pub(crate) fn new(kernel: Arc<dyn Kernel>, file: OwnedFd) -> Self {
+    pub(crate) fn new(kernel: Arc<dyn System>, file: OwnedFd) -> Self {
         Self { kernel, file: Some(file) }
     }
 

@@ -43,7 +43,9 @@ fn card(board: &str, l1: &str) -> TenstorrentDevice {
     let seed = MACHINES.fetch_add(1, Ordering::Relaxed).to_string();
     let pairs = board.split('&').filter_map(|pair| pair.split_once('='));
     let pairs = pairs.chain([("l1", l1), ("seed", seed.as_str())]);
-    Tenstorrent.open("emulated", &mut Parameters::new("tenstorrent", pairs)).unwrap()
+    Tenstorrent::<emulator_tenstorrent::Emulated>::create()
+        .open("emulated", &mut Parameters::new("tenstorrent", pairs))
+        .unwrap()
 }
 
 fn allocate_one(device: &TenstorrentDevice, length: u64, purpose: Purpose) -> CardRange {

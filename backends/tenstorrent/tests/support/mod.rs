@@ -13,11 +13,13 @@ use hal_backend::{
     MemoryRequest, Parameters, Place, Span, Workgroups,
 };
 use hal_semaphore::Semaphore;
-use hal_tenstorrent::{Executable, FORMAT, Memory, Tenstorrent, TenstorrentDevice};
+use hal_tenstorrent::{Executable, FORMAT, Memory, TenstorrentDevice};
 use std::path::PathBuf;
 use std::process::Command as Program;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+type Tenstorrent = hal_tenstorrent::Tenstorrent<emulator_tenstorrent::Emulated>;
 
 /// Executables of the host's, of which a card runs none.
 pub(crate) struct NoLoader;
@@ -46,9 +48,17 @@ pub(crate) const LIBRARY: &str = "ttsim";
 
 /// Our own library, which was built with the tests, beside them.
 pub(crate) fn our_library() -> PathBuf {
-    let library = std::env::current_exe().unwrap().with_file_name("libtenstorrent_sim.so");
+    let library = std::env::current_exe().unwrap().with_file_name("libemulator_ttsim.so");
     assert!(library.exists(), "there is no {}", library.display());
     library
+}
+
+/// The program that loads libraries, which is built with the tests as an example.
+fn server() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let server = program.ancestors().nth(2).unwrap().join("examples/ttsim_server");
+    assert!(server.exists(), "there is no {}: `cargo test -p hal-tenstorrent` builds it", server.display());
+    server
 }
 
 /// This program again, for some of its tests, on the chip of a library: the one that `LIBTTSIM` names, or else our own.
@@ -56,7 +66,7 @@ pub(crate) fn on_a_library(filters: &[&str]) -> Program {
     let mut command = Program::new(std::env::current_exe().unwrap());
     let library = std::env::var_os("LIBTTSIM").map_or_else(our_library, PathBuf::from);
     command.args(filters).env("HAL_TENSTORRENT_CARD", LIBRARY).env("LIBTTSIM", library);
-    command.env("HAL_TTSIM_SERVER", env!("CARGO_BIN_EXE_tenstorrent-ttsim"));
+    command.env("HAL_TTSIM_SERVER", server());
     command
 }
 
@@ -126,7 +136,7 @@ pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure>
     let taken = pairs.filter(|(name, _)| is_emulated || COMMON.contains(name));
     let taken = taken.chain(given.split('&').filter_map(|pair| pair.split_once('=')));
     let mut parameters = Parameters::new("tenstorrent", taken);
-    let device = Tenstorrent.open(path, &mut parameters)?;
+    let device = Tenstorrent::create().open(path, &mut parameters)?;
     parameters.finish()?;
     Ok(device)
 }

@@ -4,11 +4,11 @@
 
 use super::NODE;
 use super::wire::{self, Ask, Binding, CONTROL, Call, Done, Hello, LOAD, Number, OWN, Role, UNLOAD, VERSION};
-use crate::kernel::{Errno, Kernel};
-use crate::linux::map_shared;
 use crate::process::{PAGE, lent};
-use crate::programs::Programs;
 use hal_backend::{Code, Failure, HostCall, HostPart, HostProgram, HostRange};
+use hal_kernel::HostPrograms;
+use hal_kernel::map_shared;
+use hal_kernel::{Errno, System};
 use parking_lot::Mutex;
 use rustix::net::{Shutdown, shutdown};
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ fn trouble(errno: Errno) -> Failure {
 }
 
 /// Opens a connection, and says what it is for: what it was told first.
-fn open(kernel: &dyn Kernel, role: impl FnOnce(&Hello) -> Role) -> Result<(OwnedFd, Hello), Errno> {
+fn open(kernel: &dyn System, role: impl FnOnce(&Hello) -> Role) -> Result<(OwnedFd, Hello), Errno> {
     let socket = kernel.open(Path::new(NODE))?;
     let hello = wire::expect::<Hello>(socket.as_fd())?.filter(|hello| hello.version == VERSION);
     let hello = hello.ok_or(Errno::PROTO)?;
@@ -60,7 +60,7 @@ fn open(kernel: &dyn Kernel, role: impl FnOnce(&Hello) -> Role) -> Result<(Owned
 
 impl Remote {
     /// The emulator that emulates the cards which this process sees; nothing, if no other process does.
-    pub fn connect(kernel: &dyn Kernel) -> Result<Option<Arc<Self>>, Failure> {
+    pub fn connect(kernel: &dyn System) -> Result<Option<Arc<Self>>, Failure> {
         let control = open(kernel, |hello| Role { session: hello.session, worker: CONTROL });
         let (socket, Hello { session, workers, .. }) = match control {
             Ok(opened) => opened,
@@ -89,7 +89,7 @@ impl Remote {
     }
 }
 
-impl Programs for Remote {
+impl HostPrograms for Remote {
     /// Should the emulator be gone, the number is none of its programs, and using it is an error.
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut control = self.control.lock();

@@ -4,9 +4,9 @@
 
 use super::wire::{self, Ask, Binding, CONTROL, Call, Done, Hello, LOAD, Number, OWN, Role, UNLOAD, VERSION};
 use crate::backing::{self, Backing};
-use crate::kernel::Errno;
-use crate::programs::Programs;
 use hal_backend::{Code, Failure, Function, HostCall, HostProgram};
+use hal_kernel::Errno;
+use hal_kernel::HostPrograms;
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Runs executables of other processes for a machine.
 pub struct Service {
-    machine: Arc<dyn Programs>,
+    machine: Arc<dyn HostPrograms>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     next: AtomicU64,
 }
@@ -44,7 +44,7 @@ struct RemoteProgram {
 
 impl Service {
     /// A service of a machine.
-    pub fn new(machine: Arc<dyn Programs>) -> Arc<Self> {
+    pub fn new(machine: Arc<dyn HostPrograms>) -> Arc<Self> {
         Arc::new(Self { machine, sessions: Mutex::default(), next: AtomicU64::new(1) })
     }
 

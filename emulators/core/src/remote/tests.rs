@@ -5,9 +5,9 @@
 use super::*;
 use crate::backing::{self, Backing, Lent};
 use crate::file::mapped_file;
-use crate::kernel::{Errno, Kernel};
-use crate::programs::Programs;
 use hal_backend::{Failure, Function, HostCall, HostPart, HostProgram, HostRange};
+use hal_kernel::HostPrograms;
+use hal_kernel::{Errno, System};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Default)]
 struct Shelf(Mutex<Vec<Option<Arc<dyn HostProgram>>>>);
 
-impl Programs for Shelf {
+impl HostPrograms for Shelf {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         self.0.lock().push(Some(program));
         self.0.lock().len() as u64
@@ -35,7 +35,7 @@ impl Programs for Shelf {
 /// A system whose only node is the emulator's.
 struct Node(Arc<Service>, u32);
 
-impl Kernel for Node {
+impl System for Node {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         assert_eq!(path, Path::new(NODE));
         self.0.connect(self.1)

@@ -2,7 +2,7 @@
 
 //! The messages, and how they are sent with files.
 
-use crate::kernel::Errno;
+use hal_kernel::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,

@@ -6,7 +6,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses what it needs")]
 
 use emulator_core::options::Execution;
-use emulator_core::{Errno, Kernel};
+use emulator_core::{Errno, System};
 use emulator_gaudi::{Counts, Emulator, Options};
 use hal_backend::HostRange;
 use hal_gaudi_abi::generation::Generation;
@@ -47,7 +47,7 @@ pub fn faulty(generation: Generation, faults: &[&str]) -> Options {
 
 /// An open card.
 pub struct Card {
-    pub kernel: Arc<dyn Kernel>,
+    pub kernel: Arc<dyn System>,
     pub generation: Generation,
     /// The machine, where the card is an emulated one.
     pub emulator: Option<Arc<Emulator>>,
@@ -84,7 +84,7 @@ pub fn try_open(machine: &Arc<Emulator>, number: usize) -> Result<Card, Errno> {
 /// The card that the environment names: a path such as `/dev/accel/accel0`.
 pub fn hardware() -> Option<Card> {
     let path = std::env::var("HAL_GAUDI_NODE").ok()?;
-    let kernel: Arc<dyn Kernel> = Arc::new(emulator_core::Linux);
+    let kernel: Arc<dyn System> = Arc::new(emulator_core::Linux);
     let limit = Instant::now() + Duration::from_secs(30);
     loop {
         match kernel.open(Path::new(&path)) {
@@ -100,7 +100,7 @@ pub fn hardware() -> Option<Card> {
 }
 
 /// The request numbers that the driver of an open card listens to, and the card's generation.
-pub fn identify(kernel: &dyn Kernel, file: &OwnedFd) -> Option<(uapi::Abi, Generation)> {
+pub fn identify(kernel: &dyn System, file: &OwnedFd) -> Option<(uapi::Abi, Generation)> {
     let abis = [uapi::Abi::Drm, uapi::Abi::Old].into_iter();
     abis.filter_map(|abi| {
         let mut answer = uapi::HwIpInfo::default();
@@ -423,12 +423,12 @@ pub fn dispatch(
     bindings: &[(u64, u64)],
     constants: &[u32],
 ) -> Vec<u8> {
-    use packet::dispatch as at;
+    use emulator_gaudi::programs::dispatch as at;
     let length = (at::FIXED + bindings.len() * 16 + constants.len() * 4).next_multiple_of(8);
     let mut bytes = vec![0; length];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(at::LENGTH, &u32::try_from(length).unwrap().to_le_bytes());
-    put(at::CONTROL, &(packet::DISPATCH << 24).to_le_bytes());
+    put(at::CONTROL, &(emulator_gaudi::programs::DISPATCH << 24).to_le_bytes());
     put(at::PROGRAM, &program.to_le_bytes());
     put(at::FUNCTION, &function.to_le_bytes());
     put(at::WORKGROUP_SIZE, [1_u32; 3].as_bytes());

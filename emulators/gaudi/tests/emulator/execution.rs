@@ -3,11 +3,11 @@
 //! What submissions do: transfers, dispatches, and in which order.
 
 use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, host, options};
-use emulator_core::programs::Programs;
 use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{CsIn, cs, wait};
+use hal_kernel::HostPrograms;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

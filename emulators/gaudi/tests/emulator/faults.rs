@@ -3,7 +3,7 @@
 //! Each fault by its name, and what the user of the driver sees of it.
 
 use crate::common::{BOTH, Card, bytes, card, faulty, host, open, try_open};
-use emulator_core::{Errno, Kernel};
+use emulator_core::{Errno, System};
 use emulator_gaudi::Emulator;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{self, Call, HwIpInfo, WaitIn, WaitOut, event, info, status, wait};

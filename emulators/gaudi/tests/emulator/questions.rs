@@ -3,7 +3,7 @@
 //! Questions about a card, memory and its addresses, and what is told of errors.
 
 use crate::common::{BOTH, Card, card, executing, faulty, host, open, options, try_open};
-use emulator_core::{Errno, Kernel};
+use emulator_core::{Errno, System};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{
     self, Call, DeviceStatus, DramUsage, HwIpInfo, InfoIn, MemAlloc, MemFree, MemMapDevice, MemMapHost,

@@ -5,12 +5,12 @@
 use crate::common::{
     BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, open, options, try_open,
 };
-use emulator_core::programs::Programs;
-use emulator_core::{Errno, Kernel};
+use emulator_core::{Errno, System};
 use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{self, Call, CsIn, InfoIn, cs, event, info, status, wait};
+use hal_kernel::HostPrograms;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;

@@ -4,11 +4,11 @@
 
 use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, options};
 use emulator_core::Errno;
-use emulator_core::programs::Programs;
 use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
 use hal_gaudi_abi::uapi::{Call, CbIn, CbOut, Chunk, CsIn, CsOut, cb, chunk, cs, info, wait};
+use hal_kernel::HostPrograms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,6 @@
 
 use crate::common::{BOTH, Card, card, hardware, host, options};
 use emulator_core::Errno;
-use emulator_core::programs::Programs;
 use hal_backend::HostRange;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet;
@@ -12,6 +11,7 @@ use hal_gaudi_abi::uapi::{
     Call, CbIn, CbOut, Chunk, CsIn, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice, MemMapHost, MemUnmap,
     NO_SEQUENCE, WaitIn, WaitOut, cb, chunk, cs, info, mem, wait,
 };
+use hal_kernel::HostPrograms;
 use std::os::fd::AsFd;
 use std::time::Duration;
 

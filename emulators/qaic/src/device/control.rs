@@ -230,8 +230,8 @@ impl Card {
             return Err(Status::RESTARTING);
         }
         let loaded = self.server.networks.get(&network).ok_or(Status::NOT_FOUND)?;
-        let image = Image::read(&loaded.image).map_err(|fault| {
-            self.complaint = Some(fault);
+        let image = Image::read(&loaded.image).map_err(|error| {
+            self.complaint = Some(error);
             Status::METADATA
         })?;
         if image.semaphores() > usize::from(sem::COUNT) {

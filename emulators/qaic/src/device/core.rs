@@ -8,10 +8,10 @@
 use super::network::Shared;
 use crate::fault;
 use crate::machine::{Guard, Machine, State, Unit};
+use crate::programs::{ARRIVED, Call, DONE, Outcome};
 use emulator_core::machine::Guard as Lock;
 use emulator_core::share::Dispatch;
 use hal_backend::{Code, HostProgram, HostRange};
-use hal_qaic_abi::container::emulated::{ARRIVED, Call, DONE, Outcome};
 use std::sync::Arc;
 
 /// Whether the cores of a channel are awake and at something.

@@ -2,10 +2,10 @@
 
 //! Networks that are active, and the memory that they have.
 
+use crate::programs::{Layout, Program};
 use emulator_core::file::mapped_file;
 use hal_backend::HostRange;
 use hal_qaic_abi::container::Network;
-use hal_qaic_abi::container::emulated::{Layout, Program};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,8 +72,8 @@ pub(crate) struct Image {
 impl Image {
     /// Reads an image, or says what is wrong with it. One for real cores is no network of this device.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
-        let network = Network::read(bytes).map_err(|fault| fault.to_string())?;
-        let program = Program::read(bytes).map_err(|fault| fault.to_string())?;
+        let network = Network::read(bytes).map_err(|error| error.to_string())?;
+        let program = Program::read(bytes).map_err(|error| error.to_string())?;
         let program =
             program.ok_or("a network for real cores; the emulated ones run programs of the host")?;
         let layout = program.layout().filter(|layout| layout.length <= network.ddr);

@@ -3,10 +3,11 @@
 //! A card through the kernel boundary, as a test wants it: every request with its errno, nothing hidden.
 
 use emulator_core::options::Execution;
-use emulator_core::{Errno, Kernel};
+use emulator_core::{Errno, System};
+use emulator_qaic::programs as emulated;
 use emulator_qaic::{Counts, Emulator, Options};
 use hal_backend::{Function, HostCall, HostProgram, HostRange};
-use hal_qaic_abi::container::{Bases, Container, Network, Plan, emulated};
+use hal_qaic_abi::container::{Bases, Container, Network, Plan};
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, DeactivateRequest, DeactivateResponse, LoadElfRequest,
     LoadElfResponse, activation,

@@ -3,10 +3,10 @@
 //! Each fault by its name, and what the user of the driver sees of it.
 
 use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};
-use emulator_core::programs::Programs;
 use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, Kernel, interrupt};
+use emulator_core::{Errno, System, interrupt};
 use emulator_qaic::{Emulator, Options};
+use hal_kernel::HostPrograms;
 use hal_qaic_abi::nnc::command::{
     self, ActivateResponse, LoadElfRequest, ResourceInfoRequest, ResourceInfoResponse, Status,
 };
@@ -249,7 +249,7 @@ fn deadlock_leaves_outputs_waiting_although_the_call_has_run() {
     assert_eq!(card.wait(channel, outcome, 50), Err(Errno::TIMEDOUT));
     assert_eq!((card.counts().calls, card.detach(outcome)), (1, Err(Errno::BUSY)));
     // A write to the semaphore in its place shows that the call has run.
-    let done = hal_qaic_abi::container::emulated::DONE;
+    let done = emulator_qaic::programs::DONE;
     let poster = card.poster(&buffers.active, done);
     for _ in 0..2 {
         card.execute(channel, &[poster]).unwrap();

@@ -3,7 +3,7 @@
 //! Nonsense: whatever is asked or queued, the emulator answers, and the card can be used again afterwards.
 
 use crate::common::{BINDING, Card, card, open, options, wait_for};
-use emulator_core::Kernel;
+use emulator_core::System;
 use emulator_qaic::{Emulator, Options};
 use emulator_testbench::cases;
 use hal_qaic_abi::uapi::{Call, Semaphore, SliceEntry};

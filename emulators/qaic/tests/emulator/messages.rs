@@ -4,8 +4,9 @@
 
 use crate::common::{Card, card, faulty, image, open, options, passthrough};
 use emulator_core::{Errno, interrupt};
+use emulator_qaic::programs as emulated;
 use emulator_qaic::{Counts, Options};
-use hal_qaic_abi::container::{Network, elf, emulated};
+use hal_qaic_abi::container::{Network, elf};
 use hal_qaic_abi::nnc::command::{
     self, LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
     ResourceInfoRequest, ResourceInfoResponse, Status, StatusRequest, StatusResponse, UnloadConstantsRequest,

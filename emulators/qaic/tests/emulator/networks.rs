@@ -4,10 +4,10 @@
 
 use crate::common::{Buffers, Card, Program, bytes, card, image, open, options};
 use emulator_core::options::Execution;
-use emulator_core::programs::Programs;
+use emulator_qaic::programs::{ARRIVED, Call, Outcome};
 use emulator_qaic::{Counts, Options};
 use hal_backend::HostCall;
-use hal_qaic_abi::container::emulated::{ARRIVED, Call, Outcome};
+use hal_kernel::HostPrograms;
 use hal_qaic_abi::uapi::TO_DEVICE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -232,12 +232,12 @@ fn user_that_is_gone_in_the_middle_of_a_call_leaves_nothing_behind() {
 
 #[test]
 fn network_for_real_cores_is_refused() {
-    use hal_qaic_abi::container::emulated;
+    use emulator_qaic::programs;
     use hal_qaic_abi::nnc::command::{ActivateResponse, Status};
     let card = card(options());
     let image = image(1, 0, &[64]);
     // Without the section that names a program, it is an image like the vendor's.
-    let name = emulated::SECTION.as_bytes();
+    let name = programs::SECTION.as_bytes();
     let mut vendor = image.clone();
     let at = vendor.windows(name.len()).position(|bytes| bytes == name).unwrap();
     vendor[at] = b'x';

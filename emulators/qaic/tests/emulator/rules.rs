@@ -80,7 +80,7 @@ fn every_rule_names_tests_that_there_are() {
 
 #[test]
 fn every_function_of_the_kernel_that_a_rule_is_from_is_named_where_the_rule_is_kept() {
-    let text = text_of(&["src", "../../emulation/src"]);
+    let text = text_of(&["src", "../core/src"]);
     let words: HashSet<&str> =
         text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
     let mut named = 0;

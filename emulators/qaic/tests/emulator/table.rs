@@ -3,7 +3,7 @@
 //! What the kernel driver must say to each request that needs no network: the table that also runs on a real card, behind the
 //! node that `HAL_QAIC_NODE` names. Rules that need a network on a channel are in the other files.
 
-use emulator_core::{Errno, Kernel, Linux};
+use emulator_core::{Errno, Linux, System};
 use emulator_qaic::Emulator;
 use hal_qaic_abi::nnc::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_TRANSFER_FROM_USER, PASSTHROUGH_FROM_USER,
@@ -24,7 +24,7 @@ const NOWHERE: u64 = 64;
 /// A card, real or emulated.
 struct Site {
     is_real: bool,
-    kernel: Arc<dyn Kernel>,
+    kernel: Arc<dyn System>,
     file: Option<OwnedFd>,
 }
 
@@ -32,7 +32,7 @@ impl Site {
     fn open() -> Self {
         let real = std::env::var_os("HAL_QAIC_NODE");
         let is_real = real.is_some();
-        let (kernel, node): (Arc<dyn Kernel>, PathBuf) = match real {
+        let (kernel, node): (Arc<dyn System>, PathBuf) = match real {
             Some(node) => (Arc::new(Linux), node.into()),
             None => (Emulator::new(crate::common::options()).unwrap(), "/dev/accel/accel0".into()),
         };

@@ -5,7 +5,7 @@
 use crate::common::{card, faulty, open, options, try_open};
 use emulator_core::drm::{VERSION, Version};
 use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, Kernel};
+use emulator_core::{Errno, System};
 use emulator_qaic::{Emulator, Options};
 use hal_qaic_abi::uapi::{Call, TO_DEVICE};
 use std::os::fd::AsFd;

@@ -3,7 +3,7 @@
 //! Waits: `qaic_wait_bo_ioctl`, `wakeup_dbc`, `disable_dbc`.
 
 use crate::common::{STUCK, card, open, options};
-use emulator_core::{Errno, Kernel, interrupt};
+use emulator_core::{Errno, System, interrupt};
 use emulator_qaic::{Module, Options};
 use hal_qaic_abi::uapi::{Call, Wait};
 use std::path::Path;

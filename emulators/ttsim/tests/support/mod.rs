@@ -105,7 +105,7 @@ fn blackhole() -> String {
 
 /// The library that was built with the tests, beside them.
 pub(crate) fn our_library() -> PathBuf {
-    let library = std::env::current_exe().unwrap().with_file_name("libtenstorrent_sim.so");
+    let library = std::env::current_exe().unwrap().with_file_name("libemulator_ttsim.so");
     assert!(library.exists(), "there is no {}", library.display());
     library
 }

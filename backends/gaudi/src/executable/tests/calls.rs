@@ -2,15 +2,8 @@
 
 use super::*;
 use crate::executable::Call;
-use crate::executable::wrap::wrap;
-use crate::packet::{DISPATCH, dispatch};
-use hal_backend::Function;
 
 const INVALID: Code = Code::InvalidArgument;
-
-fn function(name: &str, bindings: u16, constants: u16, workgroup_size: [u32; 3]) -> Function {
-    Function { name: name.into(), bindings, constants, workgroup_size }
-}
 
 fn encode(entry: &Entry, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
     let mut out = b"before".to_vec();
@@ -23,60 +16,13 @@ fn encode(entry: &Entry, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
 }
 
 #[test]
-fn wrapped_function_is_one_dispatch_with_everything() {
-    let functions = [function("first", 0, 0, [0; 3]), function("second", 2, 3, [4, 1, 1])];
-    let container = wrap(&functions, Generation::Gaudi2).unwrap();
-    assert_eq!(container.generation, Some(Generation::Gaudi2));
-    assert_eq!(Container::read(&container.write(), Generation::Gaudi2, true).unwrap(), container);
-    refused(read(&container, Generation::Gaudi2), Code::PermissionDenied, &["DISPATCH"]);
-
-    let call = Call {
-        program: 0x0102_0304_0506_0708,
-        workgroup_size: [9, 9, 9],
-        workgroup_count: [10, 11, 12],
-        indirect: 0x77_0000_0000,
-        local_memory: 13,
-        constants: &[100, 101, 102, 103],
-        bindings: &[(0x1_0000_0000, 0x10), (0x2_0000_0000, 0x2_0000_0001)],
-        data: &[],
-    };
-    let bytes = encode(&container.entries[1], &call).unwrap();
-    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    let words = |at: usize| [word(at), word(at + 4), word(at + 8)];
-    assert_eq!(bytes.len(), 64 + 2 * 16 + 16);
-    assert_eq!(word(dispatch::LENGTH), 112);
-    assert_eq!(word(dispatch::CONTROL), DISPATCH << 24);
-    assert_eq!(long(dispatch::PROGRAM), 0x0102_0304_0506_0708);
-    assert_eq!(word(dispatch::FUNCTION), 1);
-    assert_eq!(word(dispatch::LOCAL_MEMORY), 13);
-    assert_eq!(words(dispatch::WORKGROUP_SIZE), [4, 1, 1], "the function's own");
-    assert_eq!((word(dispatch::BINDINGS), word(dispatch::CONSTANTS)), (2, 3));
-    assert_eq!(words(dispatch::WORKGROUP_COUNT), [10, 11, 12]);
-    assert_eq!(long(dispatch::INDIRECT), 0x77_0000_0000);
-    assert_eq!([64, 72, 80, 88].map(long), [0x1_0000_0000, 0x10, 0x2_0000_0000, 0x2_0000_0001]);
-    assert_eq!(words(96), [100, 101, 102]);
-    assert_eq!(word(108), 0);
-
-    let open = encode(&container.entries[0], &call).unwrap();
-    assert_eq!(open[dispatch::WORKGROUP_SIZE..][..4], 9u32.to_le_bytes(), "the call's");
-}
-
-#[test]
-fn function_that_no_packet_is_large_enough_for_is_not_wrapped() {
-    assert!(wrap(&[function("much", 3836, 0, [0; 3])], Generation::Gaudi1).is_ok());
-    let result = wrap(&[function("more", 3836, 1, [0; 3])], Generation::Gaudi1);
-    refused(result, INVALID, &["entry 0: \"more\"", "3836 bindings and 1 constants", "61440"]);
-}
-
-#[test]
 fn too_few_bindings_or_constants() {
-    let container = wrap(&[function("f", 2, 1, [0; 3])], Generation::Gaudi1).unwrap();
+    let container = with(step(packet(opcode::NOP, 8), vec![]));
     let entry = &container.entries[0];
     let few = Call { bindings: &[(8, 8)], constants: &[1], ..Call::default() };
-    refused(encode(entry, &few), INVALID, &["dispatch of \"f\"", "1 bindings given", "takes 2"]);
+    refused(encode(entry, &few), INVALID, &["dispatch of \"two\"", "1 bindings given", "takes 2"]);
     let none = Call { bindings: &[(8, 8); 2], ..Call::default() };
-    refused(encode(entry, &none), INVALID, &["dispatch of \"f\"", "0 constants given", "takes 1"]);
+    refused(encode(entry, &none), INVALID, &["dispatch of \"two\"", "0 constants given", "takes 1"]);
     assert!(encode(entry, &Call { constants: &[1], ..none }).is_ok());
     let enough = Call { constants: &[1, 2], ..none };
     refused(entry.encode(1, &enough, &mut Vec::new()), INVALID, &["step 1 of 1"]);
@@ -116,7 +62,7 @@ fn patches_that_were_never_checked() {
     let call = Call { constants: &[1], bindings: &[(0, 0); 2], ..Call::default() };
     let check = |patch, piece| refused(encode(&one(patch), &call), INVALID, &[piece]);
     for (offset, kind) in
-        [(8, PatchKind::LocalMemory), (4, PatchKind::Program), (u32::MAX, PatchKind::Program)]
+        [(8, PatchKind::LocalMemory), (4, PatchKind::IndirectAddress), (u32::MAX, PatchKind::IndirectAddress)]
     {
         check(patch(offset, kind), "outside of its template");
     }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::executable::{Axis, Call};
-use crate::packet::{DISPATCH, dispatch};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -10,7 +9,6 @@ const BINDINGS: [(u64, u64); 3] = [(0x1_0000_0000, 0x1_0000), (0x2_0000_0100, 0x
 const CONSTANTS: [u32; 4] = [0xa, 0xbb, 0xccc, 0xdddd_dddd];
 const DATA: [u64; 2] = [0x9_0000_0000, 0xa_0000_0000];
 const CALL: Call<'_> = Call {
-    program: 0x1122_3344_5566_7788,
     workgroup_size: [2, 3, 4],
     workgroup_count: [50, 60, 70],
     indirect: 0x8877_0000_0000,
@@ -22,33 +20,26 @@ const CALL: Call<'_> = Call {
 
 /// A packet's bytes, and where in them 4 bytes may be patched.
 fn some_packet(which: u8, fill: u8) -> (Vec<u8>, Vec<usize>) {
-    let (operation, length, places): (_, _, &[usize]) = match which % 7 {
+    let (operation, length, places): (_, _, &[usize]) = match which % 6 {
         0 => (opcode::NOP, 8, &[0]),
         1 => (opcode::MSG_SHORT, 8, &[0]),
         2 => (opcode::MSG_LONG, 16, &[0, 8, 12]),
         3 => (opcode::LIN_DMA, 24, &[0, 8, 12, 16, 20]),
         4 => (opcode::WREG_BULK, 24, &[8, 12, 16, 20]),
-        5 => (opcode::LOAD_AND_EXE, 16, &[8, 12]),
-        _ => (DISPATCH, 88, &[8, 12, 16, 20, 24, 28, 32, 40, 44, 48, 56, 60, 64, 68, 72, 76, 80, 84]),
+        _ => (opcode::LOAD_AND_EXE, 16, &[8, 12]),
     };
     let mut bytes = vec![fill; length];
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
     put(4, operation << 24);
-    match operation {
-        opcode::WREG_BULK => put(0, 2),
-        DISPATCH => {
-            put(dispatch::LENGTH, 88);
-            put(dispatch::BINDINGS, 1);
-            put(dispatch::CONSTANTS, 2);
-        }
-        _ => {}
+    if operation == opcode::WREG_BULK {
+        put(0, 2);
     }
     (bytes, places.to_vec())
 }
 
 fn some_kind(which: u8, index: u16, addend: u64) -> PatchKind {
     let axis = [Axis::X, Axis::Y, Axis::Z][usize::from(index % 3)];
-    match which % 10 {
+    match which % 9 {
         0 => PatchKind::BindingAddress { binding: index % 3, addend },
         1 => PatchKind::BindingLength { binding: index % 3 },
         2 => PatchKind::BindingLengthWord { binding: index % 3 },
@@ -57,8 +48,7 @@ fn some_kind(which: u8, index: u16, addend: u64) -> PatchKind {
         5 => PatchKind::WorkgroupSize(axis),
         6 => PatchKind::LocalMemory,
         7 => PatchKind::IndirectAddress,
-        8 => PatchKind::DataAddress { segment: index % 2, addend: addend % 4 },
-        _ => PatchKind::Program,
+        _ => PatchKind::DataAddress { segment: index % 2, addend: addend % 4 },
     }
 }
 
@@ -74,8 +64,7 @@ fn some_step(lane: Lane, choices: &[(u8, u8, u8, u16, u64)]) -> Step {
             let kind =
                 some_kind(kind.wrapping_add(turn.wrapping_mul(fill | 1)), index + u16::from(turn), addend);
             let room = kind.width() == 4 || places.contains(&(place + 4));
-            let dispatch = bytes[7] & 0x1f == 0x1f;
-            if place < free || !room || (kind == PatchKind::Program && !dispatch) {
+            if place < free || !room {
                 continue;
             }
             free = place + kind.width();
@@ -135,7 +124,6 @@ fn expected(entry: &Entry, kind: PatchKind) -> Vec<u8> {
         PatchKind::LocalMemory => word(4096),
         PatchKind::IndirectAddress => long(0x8877_0000_0000),
         PatchKind::DataAddress { segment, addend } => long(DATA[usize::from(segment)] + addend),
-        PatchKind::Program => long(0x1122_3344_5566_7788),
     }
 }
 
@@ -150,7 +138,7 @@ proptest! {
     #[test]
     fn valid_container_comes_back_as_it_was(container in container()) {
         let bytes = container.write();
-        prop_assert_eq!(Container::read(&bytes, Generation::Gaudi2, true).unwrap(), container);
+        prop_assert_eq!(Container::read(&bytes, Generation::Gaudi2).unwrap(), container);
     }
 
     #[test]
@@ -185,18 +173,16 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         for generation in [Generation::Gaudi1, Generation::Gaudi2] {
-            for emulated in [false, true] {
-                let Ok(read) = Container::read(&bytes, generation, emulated) else { continue };
-                for entry in &read.entries {
-                    for (number, step) in entry.steps.iter().enumerate() {
-                        let mut out = Vec::new();
-                        let done = entry.encode(number, &call_of(entry), &mut out).is_ok();
-                        prop_assert_eq!(out.len(), if done { step.template.len() } else { 0 });
-                    }
+            let Ok(read) = Container::read(&bytes, generation) else { continue };
+            for entry in &read.entries {
+                for (number, step) in entry.steps.iter().enumerate() {
+                    let mut out = Vec::new();
+                    let done = entry.encode(number, &call_of(entry), &mut out).is_ok();
+                    prop_assert_eq!(out.len(), if done { step.template.len() } else { 0 });
                 }
-                // What was read is valid, so it is written and read again.
-                prop_assert_eq!(&Container::read(&read.write(), generation, emulated).unwrap(), &read);
             }
+            // A container that was read is valid: it is written and read again.
+            prop_assert_eq!(&Container::read(&read.write(), generation).unwrap(), &read);
         }
     }
 
@@ -206,7 +192,7 @@ proptest! {
         if let Some(identifier) = file.get_mut(4..8) {
             identifier.copy_from_slice(b"HGX1");
         }
-        let _ = Container::read(&file, Generation::Gaudi1, true);
+        let _ = Container::read(&file, Generation::Gaudi1);
     }
 
     #[test]
@@ -220,7 +206,7 @@ proptest! {
             [first.to_le_bytes(), (operation << 24 | word & 0xff).to_le_bytes()].concat()
         });
         let container = with(step(template.collect(), vec![patch(at, PatchKind::LocalMemory)]));
-        if let Ok(read) = Container::read(&container.write(), Generation::Gaudi2, true) {
+        if let Ok(read) = Container::read(&container.write(), Generation::Gaudi2) {
             prop_assert_eq!(read, container);
         }
     }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::executable::{MAX_ALIGNMENT, MAX_TEMPLATE};
-use crate::packet::{DISPATCH, dispatch};
 
 const INVALID: Code = Code::InvalidArgument;
 
@@ -15,11 +14,11 @@ fn both(container: &Container, code: Code, pieces: &[&str]) {
 #[test]
 fn file_of_another_kind_is_refused() {
     for bytes in [&b""[..], b"short", b"\0\0\0\0HGX2", b"\x7fELF\x02\x01\x01\0\0\0\0\0"] {
-        let result = Container::read(bytes, Generation::Gaudi1, true);
+        let result = Container::read(bytes, Generation::Gaudi1);
         refused(result, Code::Incompatible, &["gaudi-hgx1", "\"HGX1\"", "another kind of file"]);
     }
     for bytes in [&b"\xff\xff\xff\xffHGX1"[..], b"\x08\0\0\0HGX1", b"\x04\0\0\0HGX1"] {
-        refused(Container::read(bytes, Generation::Gaudi1, true), INVALID, &["damaged"]);
+        refused(Container::read(bytes, Generation::Gaudi1), INVALID, &["damaged"]);
     }
 }
 
@@ -77,7 +76,7 @@ fn packets_that_are_not_whole_or_not_known() {
     };
     check(&after(packet(opcode::NOP, 8), 4), "4 bytes, which are no whole packet");
     check(&after(packet(opcode::LIN_DMA, 24), 16), "LIN_DMA has 24 bytes, but the template ends after 16");
-    for unknown in [0, 0x10, 0x13, 0x1e] {
+    for unknown in [0, 0x10, 0x13, 0x1e, 0x1f] {
         check(&after(packet(unknown, 8), 8), &format!("operation {unknown:#x}"));
     }
     let mut bulk = packet(opcode::WREG_BULK, 16);
@@ -109,52 +108,6 @@ fn packets_that_the_kernel_refuses() {
 }
 
 #[test]
-fn packets_that_the_emulator_does_not_model() {
-    for (operation, name) in [(opcode::REPEAT, "REPEAT"), (opcode::WAIT, "WAIT")] {
-        let container = with(step(packet(operation, 8), vec![]));
-        for generation in [Generation::Gaudi1, Generation::Gaudi2] {
-            assert!(read(&container, generation).is_ok(), "a card may have it");
-            let result = Container::read(&container.write(), generation, true);
-            refused(
-                result,
-                Code::Unimplemented,
-                &["template offset 0", name, "not modelled", "leave it out"],
-            );
-        }
-    }
-}
-
-fn dispatch_packet(bindings: u32, constants: u32, length: u32) -> Vec<u8> {
-    let mut bytes = packet(DISPATCH, usize::try_from(length).unwrap());
-    for (at, value) in
-        [(dispatch::LENGTH, length), (dispatch::BINDINGS, bindings), (dispatch::CONSTANTS, constants)]
-    {
-        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    }
-    bytes
-}
-
-#[test]
-fn emulators_packet_on_a_card() {
-    let container = with(step(dispatch_packet(1, 1, 88), vec![]));
-    both(&container, Code::PermissionDenied, &["DISPATCH", "the emulator's own packet", "template offset 0"]);
-    assert!(Container::read(&container.write(), Generation::Gaudi2, true).is_ok());
-}
-
-#[test]
-fn emulators_packet_with_a_wrong_length() {
-    for (bindings, constants, length) in [(1, 1, 96), (1, 1, 80), (0xffff_ffff, 0xffff_ffff, 64)] {
-        let container = with(step(dispatch_packet(bindings, constants, length), vec![]));
-        let result = Container::read(&container.write(), Generation::Gaudi1, true);
-        refused(result, INVALID, &["DISPATCH says", &format!("{length} bytes")]);
-    }
-    let mut cut = dispatch_packet(0, 0, 64);
-    cut.truncate(32);
-    let result = Container::read(&with(step(cut, vec![])).write(), Generation::Gaudi1, true);
-    refused(result, INVALID, &["DISPATCH has 64 bytes, but the template ends after 32"]);
-}
-
-#[test]
 fn patches_in_the_wrong_place() {
     let message = packet(opcode::MSG_LONG, 16);
     let check = |patches: Vec<Patch>, pieces: &[&str]| {
@@ -171,7 +124,6 @@ fn patches_in_the_wrong_place() {
     check(vec![patch(0, long)], &["the control word of the MSG_LONG at 0"]);
     check(vec![patch(20, word)], &["the control word of the MSG_LONG at 16"]);
     check(vec![patch(12, long)], &["the MSG_LONG at 0 ends at 16"]);
-    check(vec![patch(8, PatchKind::Program)], &["program's number", "only DISPATCH"]);
     check(
         vec![patch(24, word), patch(12, word), patch(8, long)],
         &["patch 1 at template offset 12", "what patch 2 writes at 8"],
@@ -190,10 +142,6 @@ fn patches_of_what_says_how_long_a_packet_is() {
         &["the length of the WREG_BULK"],
     );
     both(&with(step(packet(opcode::LOAD_AND_EXE, 16), word)), INVALID, &["the choice of a fetcher"]);
-    for (at, what) in [(0, "the length"), (36, "the number of bindings"), (52, "the number of constants")] {
-        let container = with(step(dispatch_packet(0, 0, 64), vec![patch(at, PatchKind::LocalMemory)]));
-        refused(Container::read(&container.write(), Generation::Gaudi2, true), INVALID, &[what, "DISPATCH"]);
-    }
 }
 
 #[test]

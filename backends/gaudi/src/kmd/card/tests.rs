@@ -2,7 +2,7 @@
 
 //! Nodes that are no card of ours.
 
-use super::super::nodes;
+use super::super::cards;
 use super::*;
 use hal_backend::HostRange;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -14,7 +14,7 @@ struct Other {
     others: AtomicUsize,
 }
 
-impl Kernel for Other {
+impl System for Other {
     fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
         memfd_create("node", MemfdFlags::CLOEXEC)
     }
@@ -67,5 +67,5 @@ fn file_that_is_no_card_is_refused() {
     let kernel = Arc::new(Other { name: "", others: AtomicUsize::new(0) });
     let refused = Card::open(kernel.clone(), Path::new("/dev/null"), Duration::ZERO).unwrap_err();
     assert!(refused.message().contains("not a habanalabs device"), "{refused}");
-    assert!(nodes(&*kernel).unwrap().is_empty(), "a kernel without accelerators lists none");
+    assert!(cards(&*kernel).unwrap().is_empty(), "a kernel without accelerators lists none");
 }

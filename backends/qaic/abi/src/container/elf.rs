@@ -4,8 +4,8 @@
 //!
 //! Nothing of the code is looked at: that is the device's business. A section of the kind `NOBITS` has no bytes.
 
-use super::Fault;
-use super::fault::{array, piece, place, u16_at, u32_at, u64_at};
+use super::ParseError;
+use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
 
 /// Where the numbers of a header and of a section's header are, and how wide addresses are.
 struct Class {
@@ -24,12 +24,12 @@ const BITS_64: Class = Class { table: 40, entries: 58, section: (24, 32), wide: 
 const NOBITS: u32 = 8;
 
 impl Class {
-    fn address(&self, bytes: &[u8], at: usize, what: &str) -> Result<usize, Fault> {
+    fn address(&self, bytes: &[u8], at: usize, what: &str) -> Result<usize, ParseError> {
         Ok(if self.wide { place(u64_at(bytes, at, what)?) } else { place(u32_at(bytes, at, what)?) })
     }
 
     /// The bytes of the section with this header.
-    fn bytes<'a>(&self, file: &'a [u8], header: &[u8]) -> Result<&'a [u8], Fault> {
+    fn bytes<'a>(&self, file: &'a [u8], header: &[u8]) -> Result<&'a [u8], ParseError> {
         if u32_at(header, 4, "the kind of a section")? == NOBITS {
             return Ok(&[]);
         }
@@ -40,15 +40,15 @@ impl Class {
 }
 
 /// The bytes of the section with this name; nothing if there is none.
-pub fn section<'a>(file: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Fault> {
+pub fn section<'a>(file: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, ParseError> {
     let [0x7f, b'E', b'L', b'F', class, order] = array(file, 0, "the header of the image")? else {
-        return Err(Fault::invalid("the image is no ELF file"));
+        return Err(ParseError::invalid("the image is no ELF file"));
     };
     let class = match (class, order) {
         (1, 1) => BITS_32,
         (2, 1) => BITS_64,
         _ => {
-            return Err(Fault::invalid(format!(
+            return Err(ParseError::invalid(format!(
                 "the image is an ELF file of class {class} and byte order {order}"
             )));
         }
@@ -61,17 +61,20 @@ pub fn section<'a>(file: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Fault
         return Ok(None);
     }
     if size < class.section.1 + 8 {
-        return Err(Fault::invalid(format!("its section headers have {size} bytes each, which is too few")));
+        return Err(ParseError::invalid(format!(
+            "its section headers have {size} bytes each, which is too few"
+        )));
     }
     let headers = piece(file, table, size * count, "the table of sections")?;
     let header = headers.chunks_exact(size).nth(names);
-    let header = header.ok_or_else(|| Fault::invalid(format!("names are in section {names} of {count}")))?;
+    let header =
+        header.ok_or_else(|| ParseError::invalid(format!("names are in section {names} of {count}")))?;
     let names = class.bytes(file, header)?;
     for header in headers.chunks_exact(size) {
         let at = place(u32_at(header, 0, "the name of a section")?);
         let found = names.get(at..).and_then(|rest| rest.split(|&byte| byte == 0).next());
         if found == Some(name.as_bytes()) {
-            return class.bytes(file, header).map(Some).map_err(|fault| fault.within(name));
+            return class.bytes(file, header).map(Some).map_err(|error| error.within(name));
         }
     }
     Ok(None)

@@ -6,11 +6,11 @@
 //! without eight bytes before it that stop older firmware, or as a plain structure of version 0.12. Whatever else it
 //! says is for the device alone.
 
-use super::fault::{piece, place, u16_at, u32_at, u64_at};
-use super::{Fault, elf};
+use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
+use super::{ParseError, elf};
 use crate::uapi::{Semaphore, sem};
 use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset};
-use hal_containers::{Table, slot};
+use hal_backend::container::{Table, slot};
 
 /// The machine of images: the cores' kind of processor, in ELF's numbers.
 const HEXAGON: u16 = 164;
@@ -156,7 +156,7 @@ const KNOWN: [&str; 12] = [
 
 impl Network {
     /// What an image says of itself.
-    pub fn read(image: &[u8]) -> Result<Self, Fault> {
+    pub fn read(image: &[u8]) -> Result<Self, ParseError> {
         let network = match (elf::section(image, SECTION)?, elf::section(image, OLD_SECTION)?) {
             (Some(bytes), _) => Self::read_flat(bytes),
             (None, Some(bytes)) if u32_at(bytes, 0, "metadata") == Ok(PLAIN) => Self::read_plain(bytes),
@@ -166,14 +166,14 @@ impl Network {
             }
             (None, None) => {
                 let text = format!("the image has no section {SECTION:?}; it is no network for this device");
-                Err(Fault::invalid(text))
+                Err(ParseError::invalid(text))
             }
         };
-        network.map_err(|fault| fault.within("metadata"))
+        network.map_err(|error| error.within("metadata"))
     }
 
-    fn read_flat(bytes: &[u8]) -> Result<Self, Fault> {
-        hal_containers::read(bytes, None, |root| {
+    fn read_flat(bytes: &[u8]) -> Result<Self, ParseError> {
+        hal_backend::container::read(bytes, None, |root| {
             let (major, minor) = (root.u16(field::VERSION_MAJOR, 0)?, root.u16(field::VERSION_MINOR, 0)?);
             check_version(major, minor)?;
             for required in root.texts(field::REQUIRED, "required fields")?.unwrap_or_default() {
@@ -194,12 +194,12 @@ impl Network {
     }
 
     /// The plain structure (`AICMetadata`): places in it are counted from its beginning.
-    fn read_plain(bytes: &[u8]) -> Result<Self, Fault> {
+    fn read_plain(bytes: &[u8]) -> Result<Self, ParseError> {
         let long = |at| u64_at(bytes, at, "a field");
         let half = |at| u16_at(bytes, at, "a field");
         let count = usize::from(half(126)?);
         if count > REQUESTS_MAX {
-            return Err(Fault::invalid(format!("{count} DMA requests, and {REQUESTS_MAX} is the most")));
+            return Err(ParseError::invalid(format!("{count} DMA requests, and {REQUESTS_MAX} is the most")));
         }
         let name = bytes.get(place(long(8)?)..).unwrap_or_default();
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -207,16 +207,16 @@ impl Network {
         let semaphores = semaphores.chunks_exact(4).map(|word| u32_at(word, 0, "a semaphore"));
         let requests = piece(bytes, place(long(32)?), count * 48, "the DMA requests")?;
         let requests = requests.chunks_exact(48).enumerate().map(|(number, request)| {
-            plain_request(bytes, request).map_err(|fault| fault.within(format_args!("DMA request {number}")))
+            plain_request(bytes, request).map_err(|error| error.within(format_args!("DMA request {number}")))
         });
-        let [major, minor] = super::fault::array(bytes, 132, "the hardware's version")?;
+        let [major, minor] = array(bytes, 132, "the hardware's version")?;
         Ok(Self {
             name: String::from_utf8_lossy(name).into_owned(),
             cores: half(122)?,
             hardware: (major, minor),
-            semaphores: semaphores.collect::<Result<_, Fault>>()?,
+            semaphores: semaphores.collect::<Result<_, ParseError>>()?,
             ddr: long(72)?,
-            requests: requests.collect::<Result<_, Fault>>()?,
+            requests: requests.collect::<Result<_, ParseError>>()?,
         })
     }
 
@@ -226,7 +226,7 @@ impl Network {
     }
 
     /// The section `metadata_fb` that says this.
-    pub(super) fn write(&self) -> Vec<u8> {
+    pub fn write(&self) -> Vec<u8> {
         let mut builder = FlatBufferBuilder::new();
         let requests: Vec<_> =
             self.requests.iter().map(|request| write_request(&mut builder, request)).collect();
@@ -251,38 +251,40 @@ impl Network {
     }
 }
 
-fn check_version(major: u16, minor: u16) -> Result<(), Fault> {
+fn check_version(major: u16, minor: u16) -> Result<(), ParseError> {
     if major == MAJOR {
         return Ok(());
     }
-    Err(Fault::incompatible(format!(
+    Err(ParseError::incompatible(format!(
         "version {major}.{minor}, and {MAJOR} is what is understood; compile the network with another SDK"
     )))
 }
 
 /// Refuses an image that says its DMA requests cannot be understood without a field that is not read here.
-fn check_required(name: &str) -> Result<(), Fault> {
+fn check_required(name: &str) -> Result<(), ParseError> {
     let Some((_, rest)) = name.split_once("dmaRequests->") else { return Ok(()) };
     // A field of the request, or of its semaphores or doorbells; what is behind it describes its place.
     let field = rest.split(['|', ':', '-']).next().unwrap_or_default();
     if KNOWN.contains(&field) {
         return Ok(());
     }
-    Err(Fault::incompatible(format!(
+    Err(ParseError::incompatible(format!(
         "its DMA requests have a field {field:?} that must be understood and is not; update this driver"
     )))
 }
 
 /// What there is of a vector, if that is not too much.
-fn at_most<T>(found: Option<Vec<T>>, most: usize, name: &str) -> Result<Vec<T>, Fault> {
+fn at_most<T>(found: Option<Vec<T>>, most: usize, name: &str) -> Result<Vec<T>, ParseError> {
     let found = found.unwrap_or_default();
     if found.len() > most {
-        return Err(Fault::invalid(format!("{} of them, and {most} is the most", found.len())).within(name));
+        return Err(
+            ParseError::invalid(format!("{} of them, and {most} is the most", found.len())).within(name)
+        );
     }
     Ok(found)
 }
 
-fn flat_request(table: &mut Table<'_, '_, '_>) -> Result<Request, Fault> {
+fn flat_request(table: &mut Table<'_, '_, '_>) -> Result<Request, ParseError> {
     let semaphores = table.tables(field::REQUEST_SEMAPHORES, "semaphore", |one| {
         let number = one.u16(field::SEMAPHORE_NUMBER, 0)?;
         let value = one.u16(field::SEMAPHORE_VALUE, 0)?;
@@ -313,24 +315,24 @@ fn flat_request(table: &mut Table<'_, '_, '_>) -> Result<Request, Fault> {
 }
 
 /// A request of the plain structure (`AICMDDMARequest`).
-fn plain_request(bytes: &[u8], request: &[u8]) -> Result<Request, Fault> {
-    let [semaphore_count, doorbell_count, space_number, way] = super::fault::array(request, 40, "a field")?;
+fn plain_request(bytes: &[u8], request: &[u8]) -> Result<Request, ParseError> {
+    let [semaphore_count, doorbell_count, space_number, way] = array(request, 40, "a field")?;
     if semaphore_count > 4 || doorbell_count > 1 {
         let text =
             format!("{semaphore_count} semaphores and {doorbell_count} doorbells; 4 and 1 are the most");
-        return Err(Fault::unsupported(text));
+        return Err(ParseError::unsupported(text));
     }
     let at = place(u64_at(request, 0, "a field")?);
     let semaphores = piece(bytes, at, usize::from(semaphore_count) * 8, "the semaphores")?;
     let semaphores = semaphores.chunks_exact(8).map(|one| {
-        let flags = super::fault::array(one, 4, "a semaphore")?;
+        let flags = array(one, 4, "a semaphore")?;
         semaphore(u16_at(one, 0, "a semaphore")?, u16_at(one, 2, "a semaphore")?, flags)
     });
-    let semaphores: Result<Vec<Semaphore>, Fault> = semaphores.collect();
+    let semaphores: Result<Vec<Semaphore>, ParseError> = semaphores.collect();
     let at = place(u64_at(request, 8, "a field")?);
     let doorbells = piece(bytes, at, usize::from(doorbell_count) * 16, "the doorbell")?;
     let doorbell = doorbells.chunks_exact(16).next().map(|one| {
-        let [size] = super::fault::array(one, 14, "a doorbell")?;
+        let [size] = array(one, 14, "a doorbell")?;
         let (offset, data) = (u64_at(one, 0, "a doorbell")?, u32_at(one, 8, "a doorbell")?);
         doorbell(offset, data, u16_at(one, 12, "a doorbell")?, size)
     });
@@ -347,39 +349,39 @@ fn plain_request(bytes: &[u8], request: &[u8]) -> Result<Request, Fault> {
     check_presync(&request).map(|()| request)
 }
 
-fn direction(number: u8) -> Result<Direction, Fault> {
+fn direction(number: u8) -> Result<Direction, ParseError> {
     match number {
         0 => Ok(Direction::In),
         1 => Ok(Direction::Out),
-        _ => Err(Fault::invalid(format!("direction {number}; there are 0 (in) and 1 (out)"))),
+        _ => Err(ParseError::invalid(format!("direction {number}; there are 0 (in) and 1 (out)"))),
     }
 }
 
-fn space(number: u8, group: u16) -> Result<Space, Fault> {
+fn space(number: u8, group: u16) -> Result<Space, ParseError> {
     match number {
         0 => Ok(Space::Multicast(group)),
         1 => Ok(Space::Ddr),
-        _ => Err(Fault::invalid(format!("address space {number}; there are 0 (multicast) and 1 (DDR)"))),
+        _ => Err(ParseError::invalid(format!("address space {number}; there are 0 (multicast) and 1 (DDR)"))),
     }
 }
 
-fn doorbell(offset: u64, data: u32, group: u16, size: u8) -> Result<Doorbell, Fault> {
+fn doorbell(offset: u64, data: u32, group: u16, size: u8) -> Result<Doorbell, ParseError> {
     let bits = match size {
         0 => 8,
         1 => 16,
         2 => 32,
-        _ => return Err(Fault::invalid(format!("a doorbell of size {size}; there are 0, 1 and 2"))),
+        _ => return Err(ParseError::invalid(format!("a doorbell of size {size}; there are 0, 1 and 2"))),
     };
     Ok(Doorbell { offset, data, group, bits })
 }
 
 /// A semaphore command: its flags are the command, whether it is before the transfer, and both fences.
-fn semaphore(number: u16, value: u16, flags: [u8; 4]) -> Result<Semaphore, Fault> {
+fn semaphore(number: u16, value: u16, flags: [u8; 4]) -> Result<Semaphore, ParseError> {
     let [cmd, presync, in_fence, out_fence] = flags;
     let index = u8::try_from(number).ok().filter(|&index| index < sem::COUNT);
     let (Some(index), true) = (index, value <= sem::VALUE_MAX && cmd <= sem::WAIT_GT_0 && presync <= 1)
     else {
-        return Err(Fault::invalid(format!(
+        return Err(ParseError::invalid(format!(
             "command {cmd} to semaphore {number} with {value}, presync {presync}; the hardware has commands 0 to 6, \
              semaphores 0 to 31 and values of 12 bits"
         )));
@@ -389,10 +391,10 @@ fn semaphore(number: u16, value: u16, flags: [u8; 4]) -> Result<Semaphore, Fault
     Ok(Semaphore { val: value, index, presync, cmd, flags, pad: 0 })
 }
 
-fn check_presync(request: &Request) -> Result<(), Fault> {
+fn check_presync(request: &Request) -> Result<(), ParseError> {
     let before = request.semaphores.iter().filter(|semaphore| semaphore.presync == 1).count();
     if before > 1 {
-        return Err(Fault::invalid(format!("{before} semaphores before the transfer; one is the most")));
+        return Err(ParseError::invalid(format!("{before} semaphores before the transfer; one is the most")));
     }
     Ok(())
 }

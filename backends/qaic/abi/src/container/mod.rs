@@ -8,21 +8,17 @@
 //! inference. [`plan`] divides that list into buffer objects and gives each the slices that the kernel wants, once the
 //! device has said where the network's memory begins.
 //!
-//! The emulator's networks are containers of the same shape with another magic ([`emulated`]), so that everything but the
-//! code that runs takes the same way.
-//!
 //! What is read may be anything: every reader here checks all of it, follows no offset unchecked, and keeps nothing of the
 //! bytes but what it returns. Layouts are those of the vendor's user-space library (`QAicQpc.h`, `AICMetadata.h`,
 //! `AicMetadataFlat.fbs`, `QImageParser.cpp`).
 
+mod bytes;
 pub mod elf;
-pub mod emulated;
-mod fault;
 pub mod metadata;
 pub mod plan;
 pub mod qpc;
 
-pub use fault::{Fault, FaultKind};
+pub use hal_backend::container::{ParseError, ParseErrorKind};
 pub use metadata::Network;
 pub use plan::{Bases, Group, Plan};
-pub use qpc::{Container, Flavour, Segment};
+pub use qpc::{Container, Segment};

@@ -6,7 +6,7 @@
 //! the same buffer share an object, and one that transfers nothing has an object of its own. All objects of an inference
 //! are queued by one call of the kernel, in this order.
 
-use super::Fault;
+use super::ParseError;
 use super::metadata::{Direction, Network, Request, Space};
 use crate::uapi::{FROM_DEVICE, PAGE, REACH, Semaphore, SliceEntry, TO_DEVICE};
 
@@ -57,21 +57,21 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of a network.
-    pub fn new(network: &Network) -> Result<Self, Fault> {
+    pub fn new(network: &Network) -> Result<Self, ParseError> {
         let mut plan = Self { buffers: Vec::new(), groups: Vec::new(), memory: 0 };
         for (number, request) in network.requests.iter().enumerate() {
-            plan.add(request).map_err(|fault| fault.within(format_args!("DMA request {number}")))?;
+            plan.add(request).map_err(|error| error.within(format_args!("DMA request {number}")))?;
         }
         if plan.groups.is_empty() {
-            return Err(Fault::invalid(
+            return Err(ParseError::invalid(
                 "the network has no DMA requests, so it has neither inputs nor outputs",
             ));
         }
         plan.memory = memory(&plan.groups).ok_or_else(|| {
-            Fault::invalid("the buffers of one inference take more memory than there are addresses")
+            ParseError::invalid("the buffers of one inference take more memory than there are addresses")
         })?;
         if let Some(group) = plan.groups.iter().find(|group| group.length > REACH) {
-            return Err(Fault::unsupported(format!(
+            return Err(ParseError::unsupported(format!(
                 "buffer {} reaches {} bytes, and kernels before Linux 6.14 find no more than {REACH} bytes of one: let the network \
                  take it in several",
                 group.buffer, group.length
@@ -80,9 +80,9 @@ impl Plan {
         Ok(plan)
     }
 
-    fn add(&mut self, request: &Request) -> Result<(), Fault> {
+    fn add(&mut self, request: &Request) -> Result<(), ParseError> {
         let end = request.host_offset.checked_add(u64::from(request.size)).ok_or_else(|| {
-            Fault::invalid(format!("{} bytes at {:#x} of its buffer", request.size, request.host_offset))
+            ParseError::invalid(format!("{} bytes at {:#x} of its buffer", request.size, request.host_offset))
         })?;
         let number = usize::from(request.buffer);
         if self.buffers.len() <= number {
@@ -93,7 +93,7 @@ impl Plan {
         {
             if buffer.direction.is_some_and(|direction| direction != request.direction) {
                 let text = format!("buffer {number} goes in and out; a buffer of this hardware goes one way");
-                return Err(Fault::unsupported(text));
+                return Err(ParseError::unsupported(text));
             }
             buffer.direction = Some(request.direction);
             buffer.length = buffer.length.max(end);
@@ -131,14 +131,14 @@ impl Group {
     }
 
     /// The slices of a buffer object in which the buffer begins at `offset`, for a network that is at `bases`.
-    pub fn slices(&self, bases: Bases, offset: u64) -> Result<Vec<SliceEntry>, Fault> {
+    pub fn slices(&self, bases: Bases, offset: u64) -> Result<Vec<SliceEntry>, ParseError> {
         self.requests.iter().map(|request| slice(request, bases, offset)).collect()
     }
 }
 
-fn slice(request: &Request, bases: Bases, offset: u64) -> Result<SliceEntry, Fault> {
+fn slice(request: &Request, bases: Bases, offset: u64) -> Result<SliceEntry, ParseError> {
     let beyond = || {
-        Fault::invalid(format!(
+        ParseError::invalid(format!(
             "{} bytes at {:#x} of {:?}, with DDR at {:#x} and multicast groups at {:#x}, are beyond every address",
             request.size, request.device_offset, request.space, bases.ddr, bases.multicast
         ))

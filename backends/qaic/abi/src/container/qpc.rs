@@ -15,28 +15,11 @@
 //! A segment of the table has four numbers of 8 bytes: its length; where its second part begins (for `constants.bin`, whose
 //! first part is static and second dynamic); the address of its name, which ends with a zero; the address of its bytes.
 
-use super::Fault;
-use super::fault::{array, piece, place, u16_at, u32_at, u64_at};
+use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
+use hal_backend::container::ParseError;
 
-/// Whose container it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
-    /// The vendor's: a program for the real cores.
-    Vendor,
-    /// The emulator's: a program for this machine's processor, which no device understands.
-    Emulated,
-}
-
-impl Flavour {
-    /// What it begins with.
-    pub const fn magic(self) -> u32 {
-        match self {
-            Flavour::Vendor => 0x00a1_cd7c,
-            // "EMUQ"
-            Flavour::Emulated => u32::from_le_bytes(*b"EMUQ"),
-        }
-    }
-}
+/// What a container begins with.
+pub const MAGIC: u32 = 0x00a1_cd7c;
 
 /// The version that is read and written.
 const MAJOR: u8 = 0;
@@ -79,8 +62,6 @@ pub struct Segment<'a> {
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container<'a> {
-    /// Whose it is.
-    pub flavour: Flavour,
     /// What it has, no name twice.
     pub segments: Vec<Segment<'a>>,
 }
@@ -100,41 +81,38 @@ pub struct Constants<'a> {
 
 impl<'a> Container<'a> {
     /// Reads a container. Alignment does not matter.
-    pub fn read(bytes: &'a [u8]) -> Result<Self, Fault> {
+    pub fn read(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let magic = u32_at(bytes, 0, "the header")?;
-        let flavour =
-            [Flavour::Vendor, Flavour::Emulated].into_iter().find(|flavour| flavour.magic() == magic);
-        let flavour = flavour.ok_or_else(|| {
-            Fault::incompatible(format!(
-                "it begins with {magic:#010x}, and a container with {:#010x}; it is another kind of file",
-                Flavour::Vendor.magic()
-            ))
-        })?;
+        if magic != MAGIC {
+            return Err(ParseError::incompatible(format!(
+                "it begins with {magic:#010x}, and a container with {MAGIC:#010x}; it is another kind of file"
+            )));
+        }
         let [major, minor] = array(bytes, 4, "the version")?;
         if major != MAJOR {
-            return Err(Fault::incompatible(format!(
+            return Err(ParseError::incompatible(format!(
                 "version {major}.{minor}, and {MAJOR}.{MINOR} is read; compile the network with another SDK"
             )));
         }
         if u16_at(bytes, 6, "the header")? != 1 {
-            return Err(Fault::invalid(
+            return Err(ParseError::invalid(
                 "its segments are elsewhere, in the memory of the program that made it; write it to a file as a whole",
             ));
         }
         let size = u64_at(bytes, 8, "the header")?;
         let whole = piece(bytes, 0, place(size), "the container")?;
-        let container = Self { flavour, segments: read_segments(whole)? };
+        let container = Self { segments: read_segments(whole)? };
         container.check()?;
         Ok(container)
     }
 
     /// Refuses names that are there twice.
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), ParseError> {
         let mut names: Vec<&str> = self.segments.iter().map(|segment| segment.name).collect();
         names.sort_unstable();
         let twice = names.windows(2).find_map(|pair| pair.first().filter(|name| pair.get(1) == Some(name)));
         match twice {
-            Some(name) => Err(Fault::invalid(format!("two segments are called {name:?}"))),
+            Some(name) => Err(ParseError::invalid(format!("two segments are called {name:?}"))),
             None => Ok(()),
         }
     }
@@ -145,17 +123,17 @@ impl<'a> Container<'a> {
     }
 
     /// The image, which every container has.
-    pub fn network(&self) -> Result<&'a [u8], Fault> {
+    pub fn network(&self) -> Result<&'a [u8], ParseError> {
         let segment = self.segment(name::NETWORK);
         let segment = segment.ok_or_else(|| {
             let there: Vec<&str> = self.segments.iter().map(|segment| segment.name).collect();
-            Fault::invalid(format!("no segment {:?}; there are {there:?}", name::NETWORK))
+            ParseError::invalid(format!("no segment {:?}; there are {there:?}", name::NETWORK))
         })?;
         Ok(segment.bytes)
     }
 
     /// The weights, if the network has any beside its image.
-    pub fn constants(&self) -> Result<Option<Constants<'a>>, Fault> {
+    pub fn constants(&self) -> Result<Option<Constants<'a>>, ParseError> {
         let Some(description) = self.segment(name::CONSTANTS_DESCRIPTION) else { return Ok(None) };
         let description = description.bytes;
         let fixed_size = u64_at(description, 0, "the size of static constants")?;
@@ -168,13 +146,15 @@ impl<'a> Container<'a> {
             Some(Segment { bytes, split: 0, .. }) => (bytes, &[]),
             Some(Segment { bytes, split, .. }) => bytes.split_at_checked(place(*split)).ok_or_else(|| {
                 let length = bytes.len();
-                Fault::invalid(format!("the constants have {length} bytes and are to be split at {split}"))
+                ParseError::invalid(format!(
+                    "the constants have {length} bytes and are to be split at {split}"
+                ))
             })?,
             None => (&[], &[]),
         };
         for (what, found, room) in [("static", fixed, fixed_size), ("dynamic", dynamic, dynamic_size)] {
             if found.len() as u64 > room {
-                return Err(Fault::invalid(format!(
+                return Err(ParseError::invalid(format!(
                     "{} bytes of {what} constants, and the description has room for {room}",
                     found.len()
                 )));
@@ -197,7 +177,7 @@ impl<'a> Container<'a> {
             self.segments.iter().map(|segment| add(&[segment.name.as_bytes(), b"\0"].concat())).collect();
         let starts: Vec<u64> = self.segments.iter().map(|segment| add(segment.bytes)).collect();
         let mut bytes = Vec::with_capacity(table + rest.len());
-        bytes.extend_from_slice(&self.flavour.magic().to_le_bytes());
+        bytes.extend_from_slice(&MAGIC.to_le_bytes());
         bytes.extend_from_slice(&[MAJOR, MINOR, 1, 0]);
         let numbers = [(table + rest.len()) as u64, 0, self.segments.len() as u64, HEADER as u64];
         let segments = self.segments.iter().zip(names).zip(starts);
@@ -211,18 +191,18 @@ impl<'a> Container<'a> {
     }
 }
 
-fn read_segments(bytes: &[u8]) -> Result<Vec<Segment<'_>>, Fault> {
+fn read_segments(bytes: &[u8]) -> Result<Vec<Segment<'_>>, ParseError> {
     let base = u64_at(bytes, 16, "the header")?;
     // One that was kept in memory has addresses of that time.
     let offset = |address: u64, what: &str| {
         let offset = address.checked_sub(base).map(place);
         offset.ok_or_else(|| {
-            Fault::invalid(format!("{what} at {address:#x} is before its beginning, {base:#x}"))
+            ParseError::invalid(format!("{what} at {address:#x} is before its beginning, {base:#x}"))
         })
     };
     let count = place(u64_at(bytes, 24, "the number of segments")?);
     if count > SEGMENTS_MAX {
-        return Err(Fault::invalid(format!("{count} segments, and {SEGMENTS_MAX} is the most")));
+        return Err(ParseError::invalid(format!("{count} segments, and {SEGMENTS_MAX} is the most")));
     }
     let table = offset(u64_at(bytes, 32, "the header")?, "the table of segments")?;
     let table = piece(bytes, table, count * SEGMENT, "the table of segments")?;
@@ -234,18 +214,18 @@ fn read_segments(bytes: &[u8]) -> Result<Vec<Segment<'_>>, Fault> {
             let start = offset(u64_at(entry, 24, "its beginning")?, "its beginning")?;
             Ok(Segment { name, split, bytes: piece(bytes, start, length, name)? })
         };
-        read().map_err(|fault: Fault| fault.within(format_args!("segment {number}")))
+        read().map_err(|error: ParseError| error.within(format_args!("segment {number}")))
     };
     table.chunks_exact(SEGMENT).enumerate().map(segment).collect()
 }
 
-fn read_name(bytes: &[u8], at: usize) -> Result<&str, Fault> {
+fn read_name(bytes: &[u8], at: usize) -> Result<&str, ParseError> {
     let rest = bytes.get(at..).unwrap_or_default();
     let length = rest.iter().take(NAME_MAX).position(|&byte| byte == 0);
     let name = length.and_then(|length| rest.get(..length));
-    let name = name.ok_or_else(|| Fault::invalid(format!("its name at {at:#x} does not end")))?;
+    let name = name.ok_or_else(|| ParseError::invalid(format!("its name at {at:#x} does not end")))?;
     std::str::from_utf8(name)
-        .map_err(|_| Fault::invalid(format!("its name \"{}\" is not text", name.escape_ascii())))
+        .map_err(|_| ParseError::invalid(format!("its name \"{}\" is not text", name.escape_ascii())))
 }
 
 #[cfg(test)]
@@ -258,7 +238,6 @@ mod tests {
     fn container() -> Container<'static> {
         let segment = |name, split, bytes| Segment { name, split, bytes };
         Container {
-            flavour: Flavour::Vendor,
             segments: vec![
                 segment(name::CONSTANTS_DESCRIPTION, 0, &DESCRIPTION),
                 segment(name::NETWORK, 0, b"\x7fELF"),
@@ -270,7 +249,7 @@ mod tests {
     #[test]
     fn container_has_its_bytes() {
         let one = Segment { name: "n", split: 5, bytes: b"xyz" };
-        let bytes = Container { flavour: Flavour::Vendor, segments: vec![one] }.write();
+        let bytes = Container { segments: vec![one] }.write();
         let expected: [u64; 11] = [
             0x0001_0100_00a1_cd7c,
             88,
@@ -378,7 +357,7 @@ mod tests {
         #[test]
         fn fuzz_no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Container::read(&bytes);
-            let begin = Flavour::Vendor.magic().to_le_bytes();
+            let begin = MAGIC.to_le_bytes();
             let bytes = [&begin[..], &[0, 1, 1, 0], &bytes].concat();
             let _ = Container::read(&bytes);
         }

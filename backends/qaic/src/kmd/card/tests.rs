@@ -2,7 +2,7 @@
 
 //! What goes to the kernel, and what becomes of what it says.
 
-use super::super::scripted::Scripted;
+use super::super::fake_systems::Scripted;
 use super::*;
 use hal_qaic_abi::uapi::{FROM_DEVICE, TO_DEVICE};
 use parking_lot::Mutex;

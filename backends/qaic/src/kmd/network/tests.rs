@@ -2,8 +2,8 @@
 
 //! Whole conversations with a device that is a function, and everything that it may say.
 
-use super::super::scripted::{Files, Scripted};
-use super::super::{Errno, Kernel};
+use super::super::fake_systems::{Files, Scripted};
+use super::super::{Errno, System};
 use super::*;
 use hal_backend::Code;
 use hal_qaic_abi::nnc::command::kind;
@@ -76,7 +76,7 @@ fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + 
 }
 
 fn device(kernel: Scripted) -> Device {
-    let kernel: Arc<dyn Kernel> = Arc::new(kernel);
+    let kernel: Arc<dyn System> = Arc::new(kernel);
     let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
     Device::new(card, None).unwrap()
 }

@@ -6,7 +6,7 @@ use super::*;
 use std::sync::Weak;
 
 fn network(bench: &Bench) -> Arc<Executable> {
-    Arc::new(Executable::network(&container(), false, &bench.queues).unwrap())
+    Arc::new(Executable::network(&container(), None, &bench.queues).unwrap())
 }
 
 fn count(calls: &[Asked], wanted: Asked) -> usize {
@@ -108,7 +108,7 @@ fn job_has_the_first_of_its_failures() {
     bench.begin_all();
     // The second network is looked at first.
     assert!(bench.completions.step());
-    bench.desk.fail(Asked::Wait, Errno::IO);
+    bench.fake.fail(Asked::Wait, Errno::IO);
     let failure = bench.until_ended(epoch).unwrap_err();
     assert_eq!(failure.code(), Code::OutOfRange, "{failure}");
 }
@@ -118,7 +118,7 @@ fn network_has_the_first_reason_why_it_ended() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
-    bench.desk.hold();
+    bench.fake.hold();
     let epoch =
         bench.submit(0, &[dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)])]);
     bench.begin_all();
@@ -131,23 +131,23 @@ fn network_has_the_first_reason_why_it_ended() {
 
 #[test]
 fn abort_ends_what_runs_and_what_waits_for_its_reason() {
-    let mut bench = Bench::new(Desk::new(16, 1), Settings { in_flight: Some(1), ..Settings::default() });
+    let mut bench = Bench::new(FakeCard::new(16, 1), Settings { in_flight: Some(1), ..Settings::default() });
     let executable = bench.adder();
     let memory = bench.memory(&[1; 16]);
-    bench.desk.hold();
+    bench.fake.hold();
     let runs =
         bench.submit(0, &[dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)])]);
     let waits =
         bench.submit(1, &[dispatch(&executable, 0, [1; 3], &[span(&memory, 8, 4), span(&memory, 12, 4)])]);
     bench.begin_all();
-    assert_eq!(bench.desk.held().values().sum::<usize>(), 1);
+    assert_eq!(bench.fake.held().values().sum::<usize>(), 1);
     bench.queues.abort(&Failure::new(Code::Cancelled, "the program is over"));
-    bench.desk.calls();
+    bench.fake.calls();
     for epoch in [runs, waits] {
         let failure = bench.until_ended(epoch).unwrap_err();
         assert_eq!((failure.code(), failure.message()), (Code::Cancelled, "the program is over"));
     }
-    assert_eq!(count(&bench.desk.calls(), Asked::PartialExecute), 0, "what waited was not begun");
+    assert_eq!(count(&bench.fake.calls(), Asked::PartialExecute), 0, "what waited was not begun");
 }
 
 #[test]
@@ -156,11 +156,11 @@ fn loss_takes_what_is_in_flight_and_is_told_behind_it() {
     let (idle, held, gone) = (bench.adder(), bench.adder(), bench.adder());
     let memory = bench.memory(&[1; 16]);
     bench.dispatch(&idle, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
-    bench.desk.hold();
+    bench.fake.hold();
     bench.submit(0, &[dispatch(&held, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)])]);
     bench.begin_all();
     assert!(bench.completions.step());
-    bench.desk.fail(Asked::PartialExecute, Errno::NODEV);
+    bench.fake.fail(Asked::PartialExecute, Errno::NODEV);
     bench.submit(1, &[dispatch(&gone, 0, [1; 3], &[span(&memory, 8, 4), span(&memory, 12, 4)])]);
     bench.begin_all();
     assert!(bench.told.lost.lock().is_empty(), "a run is in flight");
@@ -168,7 +168,7 @@ fn loss_takes_what_is_in_flight_and_is_told_behind_it() {
     bench.begin_all();
     assert_eq!(bench.told.lost.lock().len(), 1);
     assert_eq!(bench.networks().len(), 0);
-    assert_eq!(bench.desk.counts(), (1, 0, 0), "the buffer is left");
+    assert_eq!(bench.fake.counts(), (1, 0, 0), "the buffer is left");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn device_that_is_gone_while_it_is_waited_for_is_lost() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
-    bench.desk.fail(Asked::Wait, Errno::NODEV);
+    bench.fake.fail(Asked::Wait, Errno::NODEV);
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     assert!(bench.dispatch(&executable, 0, [1; 3], &bindings).is_err());
     for _ in 0..3 {
@@ -191,7 +191,7 @@ fn each_network_has_its_turn_and_its_own_end() {
     let mut bench = Bench::with_channels(16);
     let (first, second) = (bench.adder(), bench.adder());
     let memory = bench.memory(&[1; 16]);
-    bench.desk.hold();
+    bench.fake.hold();
     let of =
         |executable, at| dispatch(executable, 0, [1; 3], &[span(&memory, at, 4), span(&memory, at + 4, 4)]);
     for (broken, whole) in [(0, 1), (1, 0)] {
@@ -201,37 +201,37 @@ fn each_network_has_its_turn_and_its_own_end() {
             let state = bench.queues.state.lock();
             state.launched.iter().map(|flight| flight.launched.target.channel.number).collect()
         };
-        bench.desk.release(channels[whole]);
+        bench.fake.release(channels[whole]);
         for _ in 0..4 {
             bench.completions.step();
         }
         bench.begin_all();
         let ended: Vec<u64> = bench.told.ended.lock().drain(..).map(|(epoch, _)| epoch).collect();
         assert_eq!(ended, [epochs[whole]], "the other one is held");
-        bench.desk.release(channels[broken]);
+        bench.fake.release(channels[broken]);
         bench.until_ended(epochs[broken]).unwrap();
         bench.told.ended.lock().clear();
     }
     // What breaks one of them is nothing to the other.
     let epochs = [bench.submit(0, &[of(&first, 0)]), bench.submit(1, &[of(&second, 8)])];
     bench.begin_all();
-    bench.desk.fail(Asked::Wait, Errno::IO);
+    bench.fake.fail(Asked::Wait, Errno::IO);
     bench.completions.step();
     bench.begin_all();
     let (broken, _) = bench.told.ended.lock()[0].clone();
     let whole = epochs.into_iter().find(|epoch| *epoch != broken).unwrap();
-    let channel = *bench.desk.held().keys().next().unwrap();
-    bench.desk.release(channel);
+    let channel = *bench.fake.held().keys().next().unwrap();
+    bench.fake.release(channel);
     bench.until_ended(whole).unwrap();
 }
 
 #[test]
 fn ring_that_stays_full_fails_the_dispatch_in_time() {
-    let settings = Settings { execute_timeout: Duration::ZERO, ..Settings::default() };
-    let mut bench = Bench::new(Desk::new(16, 1), settings);
+    let settings = Settings { timeout: Duration::ZERO, ..Settings::default() };
+    let mut bench = Bench::new(FakeCard::new(16, 1), settings);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
-    (0..1000).for_each(|_| bench.desk.fail(Asked::PartialExecute, Errno::AGAIN));
+    (0..1000).for_each(|_| bench.fake.fail(Asked::PartialExecute, Errno::AGAIN));
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     let failure = bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap_err();
     assert!(failure.message().contains("the channel's ring is full"), "{failure}");
@@ -239,15 +239,15 @@ fn ring_that_stays_full_fails_the_dispatch_in_time() {
 
 #[test]
 fn rings_grow_until_a_run_leaves_one_element_free_and_no_further_than_they_may() {
-    let settings = Settings { execute_timeout: Duration::from_secs(1), ..Settings::default() };
+    let settings = Settings { timeout: Duration::from_secs(1), ..Settings::default() };
     // Two objects of 256 elements are as many as the first ring has, and never fit.
-    let mut bench = Bench::new(Desk::new(16, 256), settings);
+    let mut bench = Bench::new(FakeCard::new(16, 256), settings);
     let executable = network(&bench);
     let memory = bench.memory(&[1; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
     assert_eq!(bytes(&memory, 8192), [[1; 4096], [2; 4096]].concat());
-    let mut bench = Bench::new(Desk::new(16, 20_000), settings);
+    let mut bench = Bench::new(FakeCard::new(16, 20_000), settings);
     let executable = network(&bench);
     let memory = bench.memory(&[1; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
@@ -290,14 +290,14 @@ fn buffer_in_place_is_sliced_for_what_it_is_now_and_let_go_of() {
     bench.dispatch(&executable, 0, [1; 3], &of(&other, &one)).unwrap();
     assert_eq!((bytes(&one, 4096), bytes(&other, 4096)), (vec![3; 4096], vec![2; 4096]));
     // After a loss too no object of the network's own is needed.
-    bench.desk.fail(Asked::Wait, Errno::PIPE);
+    bench.fake.fail(Asked::Wait, Errno::PIPE);
     assert!(bench.dispatch(&executable, 0, [1; 3], &of(&one, &other)).is_err());
-    bench.desk.calls();
+    bench.fake.calls();
     bench.dispatch(&executable, 0, [1; 3], &of(&one, &other)).unwrap();
-    assert_eq!(count(&bench.desk.calls(), Asked::CreateBo), 0);
+    assert_eq!(count(&bench.fake.calls(), Asked::CreateBo), 0);
     // The kernel keeps the memory of an object that is sliced.
     drop(one);
-    assert_eq!(bench.desk.calls(), [Asked::DetachSlice, Asked::GemClose]);
+    assert_eq!(bench.fake.calls(), [Asked::DetachSlice, Asked::GemClose]);
 }
 
 #[test]
@@ -327,10 +327,10 @@ fn each_output_is_waited_for_where_none_says_that_it_is_the_last() {
     let requests = vec![request(0, Direction::In), request(1, Direction::Out), request(2, Direction::Out)];
     let image = Network { name: "two".to_owned(), requests, ..Network::default() }.image();
     let segments = vec![Segment { name: qpc::name::NETWORK, split: 0, bytes: image.as_slice() }];
-    let bytes = Container { flavour: Flavour::Vendor, segments }.write();
-    let executable = Arc::new(Executable::network(&bytes, false, &bench.queues).unwrap());
+    let bytes = Container { segments }.write();
+    let executable = Arc::new(Executable::network(&bytes, None, &bench.queues).unwrap());
     let memory = bench.memory(&[1; 3 * 4096]);
     let bindings = [0, 1, 2].map(|page| span(&memory, page * 4096, 4096));
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
-    assert_eq!(count(&bench.desk.calls(), Asked::Wait), 2);
+    assert_eq!(count(&bench.fake.calls(), Asked::Wait), 2);
 }

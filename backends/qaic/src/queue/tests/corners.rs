@@ -3,13 +3,13 @@
 //! What meets in the wrong moment, and numbers at their ends.
 
 use super::*;
-use crate::desk::Desk;
+use crate::fake_card::FakeCard;
+use emulator_qaic::programs::Program;
 use emulator_qaic::{Emulator, Options};
 use hal_backend::Parameters;
-use hal_qaic_abi::container::emulated::Program;
 
 fn network(bench: &Bench) -> Arc<Executable> {
-    Arc::new(Executable::network(&container(), false, &bench.queues).unwrap())
+    Arc::new(Executable::network(&container(), None, &bench.queues).unwrap())
 }
 
 /// A container whose input begins at an offset of its buffer.
@@ -27,18 +27,18 @@ fn far(host_offset: u64) -> Vec<u8> {
     let requests = vec![request(0, Direction::In, host_offset), request(1, Direction::Out, 0)];
     let image = Network { name: "far".to_owned(), requests, ..Network::default() }.image();
     let segments = vec![Segment { name: qpc::name::NETWORK, split: 0, bytes: image.as_slice() }];
-    Container { flavour: Flavour::Vendor, segments }.write()
+    Container { segments }.write()
 }
 
 #[test]
 fn network_of_more_memory_than_there_are_addresses_is_refused_when_it_is_read() {
     let bench = Bench::with_channels(1);
     for offset in [u64::MAX - 16, u64::MAX - 4096, u64::MAX - 8192] {
-        let refused = Executable::network(&far(offset), false, &bench.queues).map(drop).unwrap_err();
+        let refused = Executable::network(&far(offset), None, &bench.queues).map(drop).unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
         assert!(refused.message().contains("memory"), "{refused}");
     }
-    assert!(Executable::network(&far(1 << 20), false, &bench.queues).is_ok());
+    assert!(Executable::network(&far(1 << 20), None, &bench.queues).is_ok());
 }
 
 #[test]
@@ -49,14 +49,14 @@ fn buffer_that_is_on_its_way_for_a_moment_longer_goes_to_another_network_when_it
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.dispatch(&one, 0, [1; 3], &bindings).unwrap();
     // The input of a run whose output has come may be the last that the kernel knows of.
-    bench.desk.fail(Asked::DetachSlice, Errno::BUSY);
-    bench.desk.fail(Asked::DetachSlice, Errno::BUSY);
+    bench.fake.fail(Asked::DetachSlice, Errno::BUSY);
+    bench.fake.fail(Asked::DetachSlice, Errno::BUSY);
     bench.dispatch(&other, 0, [1; 3], &bindings).unwrap();
     assert_eq!(bytes(&memories[1], 4096), [2; 4096]);
     // It was copied, and still is the first one's, which is remembered.
-    bench.desk.calls();
+    bench.fake.calls();
     bench.dispatch(&other, 0, [1; 3], &bindings).unwrap();
-    let detached = bench.desk.calls().into_iter().filter(|call| *call == Asked::DetachSlice).count();
+    let detached = bench.fake.calls().into_iter().filter(|call| *call == Asked::DetachSlice).count();
     assert_eq!(detached, 2);
 }
 
@@ -67,7 +67,7 @@ fn buffer_of_a_network_that_a_device_does_not_stop_is_copied_for_another_one() {
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.dispatch(&one, 0, [1; 3], &bindings).unwrap();
-    (0..3).for_each(|_| bench.desk.fail(Asked::Manage, Errno::CANCELED));
+    (0..3).for_each(|_| bench.fake.fail(Asked::Manage, Errno::CANCELED));
     bench.networks().clear();
     for _ in 0..2 {
         assert!(memories[1].view().fill(&[0]));
@@ -84,14 +84,14 @@ fn channel_that_was_lost_and_given_to_another_network_is_left_to_it() {
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
     bench.dispatch(&lost, 0, [4, 1, 1], &bindings).unwrap();
     // The first one is not asked for before its channel is the second one's.
-    bench.desk.crash();
+    bench.fake.crash();
     bench.dispatch(&other, 0, [4, 1, 1], &bindings).unwrap();
     assert_eq!(bench.networks().len(), 1, "the first one is known to be lost");
-    bench.desk.calls();
+    bench.fake.calls();
     for executable in [&lost, &other, &lost] {
         bench.dispatch(executable, 0, [4, 1, 1], &bindings).unwrap();
     }
-    let loaded = bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count();
+    let loaded = bench.fake.calls().into_iter().filter(|call| *call == Asked::Manage).count();
     assert_eq!(loaded, 2, "the first one was loaded and activated again, the other one stays");
 }
 
@@ -122,11 +122,11 @@ fn binding_beyond_the_kernels_counter_of_a_buffer_is_copied() {
         let target = bench.memory(&[0; 4096]);
         let large = Arc::new(Memory::allocate(&bench.card, length).unwrap());
         assert!(large.view().slice(place, 4096).unwrap().fill(&[7]));
-        bench.desk.calls();
+        bench.fake.calls();
         let bindings = [span(&large, place, 4096), span(&target, 0, 4096)];
         bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
         assert_eq!(bytes(&target, 4096), [8; 4096]);
-        let own = bench.desk.calls().contains(&Asked::CreateBo);
+        let own = bench.fake.calls().contains(&Asked::CreateBo);
         assert_eq!(own, copied, "whether the network has an object of its own for {length:#x} at {place:#x}");
     }
 }
@@ -134,11 +134,11 @@ fn binding_beyond_the_kernels_counter_of_a_buffer_is_copied() {
 #[test]
 fn network_that_reaches_beyond_the_kernels_counter_is_refused_with_what_to_do() {
     let bench = Bench::with_channels(1);
-    let refused = Executable::network(&far((2 << 30) - 15), false, &bench.queues).map(drop).unwrap_err();
+    let refused = Executable::network(&far((2 << 30) - 15), None, &bench.queues).map(drop).unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented, "{refused}");
     assert!(refused.message().contains("buffer 0 reaches 2147483649 bytes"), "{refused}");
     assert!(refused.message().contains("in several"), "{refused}");
-    assert!(Executable::network(&far((2 << 30) - 16), false, &bench.queues).is_ok());
+    assert!(Executable::network(&far((2 << 30) - 16), None, &bench.queues).is_ok());
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn wait_may_be_for_ever() {
 fn on_emulator(parameters: &[(&'static str, &'static str)], settings: Settings) -> (Arc<Emulator>, Bench) {
     let pairs = [("workers", "2")].iter().chain(parameters).copied();
     let emulator = Emulator::new(Options::read(&mut Parameters::new("qaic", pairs)).unwrap()).unwrap();
-    let bench = Bench::on(Desk::new(0, 0), emulator.clone(), emulator.clone(), settings);
+    let bench = Bench::on(FakeCard::new(0, 0), emulator.clone(), emulator.clone(), settings);
     (emulator, bench)
 }
 
@@ -201,9 +201,9 @@ fn objects_of_a_network_that_a_device_does_not_stop_are_not_given_to_another() {
 
 #[test]
 fn container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_run() {
-    let settings = Settings { execute_timeout: Duration::from_millis(30), ..Settings::default() };
+    let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
     let (emulator, mut bench) = on_emulator(&[], settings);
-    let number = bench.programs.load(Adder::new());
+    let number = bench.programs.host().load(Adder::new());
     let program = Program { program: number, function: 0, constants: 1, capacities: vec![4096, 4096] };
     let right = program.container().unwrap();
     let memory = bench.memory(&[1; 8192]);
@@ -213,14 +213,14 @@ fn container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_run
     for at in (0..right.len()).step_by(step) {
         let mut wrong = right.clone();
         wrong[at] ^= 0x80 >> (at % 8);
-        if let Ok(executable) = Executable::network(&wrong, true, &bench.queues) {
+        if let Ok(executable) = Executable::network(&wrong, Some(&bench.programs), &bench.queues) {
             run += 1;
             let _ = bench.dispatch(&Arc::new(executable), 0, [1; 3], &bindings);
         }
     }
     assert!(run > 0);
     bench.begin_all();
-    let executable = Arc::new(Executable::network(&right, true, &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&right, Some(&bench.programs), &bench.queues).unwrap());
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
     drop(executable);
     bench.begin_all();
@@ -230,15 +230,15 @@ fn container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_run
 
 #[test]
 fn ring_that_was_large_enough_is_replaced_for_buffers_in_more_pieces() {
-    let settings = Settings { execute_timeout: Duration::from_secs(1), ..Settings::default() };
-    let mut bench = Bench::new(Desk::new(16, 1), settings);
+    let settings = Settings { timeout: Duration::from_secs(1), ..Settings::default() };
+    let mut bench = Bench::new(FakeCard::new(16, 1), settings);
     let executable = network(&bench);
     let memories = [0; 4].map(|_| bench.memory(&[1; 4096]));
     let [first, second, third, fourth] = memories.each_ref().map(|memory| span(memory, 0, 4096));
-    bench.desk.fail(Asked::Execute, Errno::AGAIN);
+    bench.fake.fail(Asked::Execute, Errno::AGAIN);
     bench.dispatch(&executable, 0, [1; 3], &[first, second]).unwrap();
     // Whether they fit is asked for each dispatch that finds the ring full.
-    bench.desk.scatter(300);
+    bench.fake.scatter(300);
     bench.dispatch(&executable, 0, [1; 3], &[third, fourth]).unwrap();
     assert_eq!(bytes(&memories[3], 4096), [2; 4096]);
 }

@@ -20,8 +20,8 @@ impl Machine {
         let pairs = [("workers", "2")].iter().chain(parameters).copied();
         let options = Options::read(&mut Parameters::new("qaic", pairs)).unwrap();
         let emulator = Emulator::new(options).unwrap();
-        let desk = Desk::new(0, 0);
-        let bench = Bench::on(desk, emulator.clone(), emulator.clone(), settings);
+        let fake = FakeCard::new(0, 0);
+        let bench = Bench::on(fake, emulator.clone(), emulator.clone(), settings);
         let executable = bench.adder();
         let (source, target) = (bench.memory(&[1; 10_000]), bench.memory(&[0; 10_000]));
         let bindings = [span(&source, 0, 10_000), span(&target, 0, 10_000)];
@@ -45,7 +45,7 @@ impl Machine {
 }
 
 fn quick() -> Settings {
-    Settings { execute_timeout: Duration::from_secs(1), ..Settings::default() }
+    Settings { timeout: Duration::from_secs(1), ..Settings::default() }
 }
 
 #[test]

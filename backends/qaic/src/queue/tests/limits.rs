@@ -6,7 +6,7 @@ use super::*;
 use crate::memory::{Bound, Spares};
 
 fn network(bench: &Bench) -> Arc<Executable> {
-    Arc::new(Executable::network(&container(), false, &bench.queues).unwrap())
+    Arc::new(Executable::network(&container(), None, &bench.queues).unwrap())
 }
 
 /// A network whose buffers are as large as this, though it transfers a few bytes of each.
@@ -28,8 +28,8 @@ fn large(bench: &Bench, length: u64) -> Arc<Executable> {
         segment(qpc::name::NETWORK, image.as_slice()),
         segment(qpc::name::METADATA_CRC, &[0xef, 0xbe, 0xad, 0xde]),
     ];
-    let bytes = Container { flavour: Flavour::Vendor, segments }.write();
-    Arc::new(Executable::network(&bytes, false, &bench.queues).unwrap())
+    let bytes = Container { segments }.write();
+    Arc::new(Executable::network(&bytes, None, &bench.queues).unwrap())
 }
 
 /// A dispatch of a large network, on buffers of its own.
@@ -58,10 +58,10 @@ fn times(statistics: Result<(u32, u32), Errno>) -> (u64, u64, u64) {
     let run = dispatch(&executable, 0, [1; 3], &memories.each_ref().map(|memory| span(memory, 0, 4096)));
     bench.dispatch(&executable, 0, [1; 3], &memories.each_ref().map(|memory| span(memory, 0, 4096))).unwrap();
     match statistics {
-        Ok((submit, device)) => bench.desk.took(submit, device),
-        Err(errno) => bench.desk.fail(Asked::PerfStats, errno),
+        Ok((submit, device)) => bench.fake.took(submit, device),
+        Err(errno) => bench.fake.fail(Asked::PerfStats, errno),
     }
-    bench.desk.hold();
+    bench.fake.hold();
     let observer = Arc::new(Times::default());
     bench.epoch += 1;
     let job = Job {
@@ -76,7 +76,7 @@ fn times(statistics: Result<(u32, u32), Errno>) -> (u64, u64, u64) {
     assert!(bench.queues.submit(job).is_ok());
     bench.begin_all();
     std::thread::sleep(Duration::from_millis(20));
-    bench.desk.release(0);
+    bench.fake.release(0);
     bench.until_ended(bench.epoch).unwrap();
     let (begin, end) = observer.0.lock()[0];
     (begin - before, end - before, clock() - before)
@@ -99,15 +99,15 @@ fn one_network_is_waited_for_longer_than_each_of_two() {
     let mut bench = Bench::with_channels(16);
     let executables = [network(&bench), network(&bench)];
     let memories = [0; 4].map(|_| bench.memory(&[1; 4096]));
-    bench.desk.hold();
+    bench.fake.hold();
     for (number, executable) in executables.iter().enumerate() {
         let bindings = [0, 1].map(|at| span(&memories[2 * number + at], 0, 4096));
         bench.submit(number, &[dispatch(executable, 0, [1; 3], &bindings)]);
         bench.begin_all();
-        bench.desk.waits();
+        bench.fake.waits();
         (0..4).for_each(|_| assert!(bench.completions.step()));
         let expected = if number == 0 { 10..=20 } else { 1..=1 };
-        let waits = bench.desk.waits();
+        let waits = bench.fake.waits();
         assert!(waits.len() == 4 && waits.iter().all(|wait| expected.contains(wait)), "{number}: {waits:?}");
     }
 }
@@ -117,7 +117,7 @@ fn thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_to
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
-    bench.desk.hold();
+    bench.fake.hold();
     bench.submit(
         0,
         &[dispatch(&executable, 0, [1; 3], &memories.each_ref().map(|memory| span(memory, 0, 4096)))],
@@ -134,20 +134,20 @@ fn thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_to
 
 #[test]
 fn ring_that_had_room_meanwhile_may_be_full_as_long_again() {
-    let settings = Settings { execute_timeout: Duration::from_millis(50), ..Settings::default() };
-    let mut bench = Bench::new(Desk::new(16, 1), settings);
+    let settings = Settings { timeout: Duration::from_millis(50), ..Settings::default() };
+    let mut bench = Bench::new(FakeCard::new(16, 1), settings);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
     let run = dispatch(&executable, 0, [1; 3], &bindings);
-    bench.desk.fail(Asked::Execute, Errno::AGAIN);
+    bench.fake.fail(Asked::Execute, Errno::AGAIN);
     let epoch = bench.submit(0, &[run.clone(), Command::Barrier, run]);
     bench.begin_all();
     std::thread::sleep(Duration::from_millis(60));
     // The first one begins, and lands.
     bench.begin_all();
     bench.completions.step();
-    bench.desk.fail(Asked::Execute, Errno::AGAIN);
+    bench.fake.fail(Asked::Execute, Errno::AGAIN);
     assert!(bench.until_ended(epoch).is_ok());
 }
 
@@ -202,13 +202,13 @@ fn network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
         let mut bench = Bench::with_channels(16);
         let length = megabytes << 20;
         let executable = large(&bench, length);
-        bench.desk.hold();
+        bench.fake.hold();
         let commands: Vec<_> = (0..4).map(|_| dispatch_large(&bench, &executable, length)).collect();
         for command in commands {
             bench.submit(0, &[command]);
         }
         bench.begin_all();
-        assert_eq!(bench.desk.held().into_values().sum::<usize>(), runs, "{megabytes} MiB a buffer");
+        assert_eq!(bench.fake.held().into_values().sum::<usize>(), runs, "{megabytes} MiB a buffer");
     }
 }
 
@@ -218,7 +218,7 @@ fn checksum_of_metadata_goes_along_with_the_network() {
     let executable = large(&bench, 4096);
     let command = dispatch_large(&bench, &executable, 4096);
     bench.run(&[command]).unwrap();
-    assert_eq!(bench.desk.metadata_crc(), 0xdead_beef);
+    assert_eq!(bench.fake.metadata_crc(), 0xdead_beef);
 }
 
 #[test]
@@ -230,11 +230,11 @@ fn objects_are_kept_from_a_mebibyte_to_half_a_gibibyte_together() {
         for batch in batches {
             spares.keep(batch.iter().map(|&length| Bound::new(&bench.card, length).unwrap()));
         }
-        bench.desk.calls();
+        bench.fake.calls();
         for length in batches.iter().copied().flatten() {
             drop(spares.take(&bench.card, *length).unwrap());
         }
-        let made = bench.desk.calls().into_iter().filter(|call| *call == Asked::CreateBo).count();
+        let made = bench.fake.calls().into_iter().filter(|call| *call == Asked::CreateBo).count();
         batches.iter().copied().flatten().count() - made
     };
     assert_eq!(kept(&[&[MIB, MIB - 4096]]), 1, "smaller ones are not worth it");
@@ -260,8 +260,8 @@ fn device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
     }
 
     for by_its_own in [false, true] {
-        let desk = Desk::new(16, 1);
-        let card = Card::open(desk, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+        let fake = FakeCard::new(16, 1);
+        let card = Card::open(fake, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
         let client = Client::new(card, None).unwrap();
         let device = Arc::new(QaicDevice::new(client, None, Settings::default()).unwrap());
         device.queues().start(Box::new(Arc::<Told>::default()));
@@ -299,15 +299,15 @@ fn only_those_constants_are_sent_of_which_there_are_some() {
             segment(qpc::name::CONSTANTS_DESCRIPTION, 0, description.as_slice()),
             segment(qpc::name::CONSTANTS, split, b"weights"),
         ];
-        let bytes = Container { flavour: Flavour::Vendor, segments }.write();
+        let bytes = Container { segments }.write();
         let mut bench = Bench::with_channels(16);
-        let executable = Arc::new(Executable::network(&bytes, false, &bench.queues).unwrap());
+        let executable = Arc::new(Executable::network(&bytes, None, &bench.queues).unwrap());
         let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
-        bench.desk.calls();
+        bench.fake.calls();
         let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
         bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
-        assert_eq!(bench.desk.constants(), b"weights");
-        bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count()
+        assert_eq!(bench.fake.constants(), b"weights");
+        bench.fake.calls().into_iter().filter(|call| *call == Asked::Manage).count()
     };
     let both = messages(4, [4, 3, 0]);
     assert_eq!([messages(0, [7, 0, 0]), messages(7, [7, 0, 0])], [both - 1; 2]);

@@ -13,11 +13,11 @@ struct Runs {
 
 impl Runs {
     fn new(count: u8, settings: Settings) -> Self {
-        let bench = Bench::new(Desk::new(16, 1), settings);
-        let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
+        let bench = Bench::new(FakeCard::new(16, 1), settings);
+        let executable = Arc::new(Executable::network(&container(), None, &bench.queues).unwrap());
         let pair = |byte| [bench.memory(&[byte; 4096]), bench.memory(&[0; 4096])];
         let buffers = (0..count).map(pair).collect();
-        bench.desk.hold();
+        bench.fake.hold();
         Self { bench, executable, buffers }
     }
 
@@ -36,12 +36,12 @@ impl Runs {
     }
 
     fn in_flight(&self) -> Vec<usize> {
-        self.bench.desk.held().into_values().collect()
+        self.bench.fake.held().into_values().collect()
     }
 
     /// The oldest run of a channel ends, and the threads notice.
     fn land(&mut self, channel: u32) {
-        self.bench.desk.release(channel);
+        self.bench.fake.release(channel);
         self.bench.completions.step();
         self.bench.begin_all();
     }
@@ -71,13 +71,13 @@ fn ring_holds_one_fewer_than_its_elements_and_the_rest_waits_for_room() {
     let mut runs = Runs::new(8, Settings { elements: Some(8), ..Settings::default() });
     let epochs = runs.submit_all();
     assert_eq!(runs.in_flight(), [3]);
-    let asked = runs.bench.desk.calls();
+    let asked = runs.bench.fake.calls();
     assert_eq!(asked.iter().filter(|call| **call == Asked::Execute).count(), 4, "one found it full");
     for _ in 0..5 {
         runs.land(0);
         assert_eq!(runs.in_flight(), [3], "as one ends the next one begins");
     }
-    let asked = runs.bench.desk.calls();
+    let asked = runs.bench.fake.calls();
     assert_eq!(asked.iter().filter(|call| **call == Asked::Execute).count(), 5, "none finds it full again");
     (0..3).for_each(|_| runs.land(0));
     assert_eq!(runs.ended(), epochs);
@@ -97,7 +97,7 @@ fn networks_work_side_by_side_on_channels_of_their_own() {
     let mut runs = Runs::new(3, Settings::default());
     let mut commands = Vec::new();
     for number in 0..3 {
-        runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
+        runs.executable = Arc::new(Executable::network(&container(), None, &runs.bench.queues).unwrap());
         commands.push(runs.command(number));
     }
     let epochs: Vec<u64> =
@@ -106,11 +106,11 @@ fn networks_work_side_by_side_on_channels_of_their_own() {
     assert_eq!(runs.in_flight(), [1, 1, 1]);
     // The last one ends first, and is reported last, since they are of one queue.
     for channel in [2, 1] {
-        runs.bench.desk.release(channel);
+        runs.bench.fake.release(channel);
         (0..6).for_each(|_| assert!(runs.bench.completions.step()));
         assert!(runs.ended().is_empty());
     }
-    runs.bench.desk.release(0);
+    runs.bench.fake.release(0);
     while runs.bench.completions.step() {}
     assert_eq!(runs.ended(), epochs);
 }
@@ -186,10 +186,10 @@ fn commands_of_a_job_overlap_up_to_a_barrier() {
 
 #[test]
 fn network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() {
-    let settings = Settings { execute_timeout: Duration::from_millis(30), ..Settings::default() };
+    let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
     let mut runs = Runs::new(4, settings);
     let mut commands: Vec<_> = (0..3).map(|number| runs.command(number)).collect();
-    runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
+    runs.executable = Arc::new(Executable::network(&container(), None, &runs.bench.queues).unwrap());
     commands.push(runs.command(3));
     let epochs: Vec<u64> = commands
         .iter()
@@ -198,7 +198,7 @@ fn network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() {
         .collect();
     runs.bench.begin_all();
     assert_eq!(runs.in_flight(), [3, 1]);
-    runs.bench.desk.release(1);
+    runs.bench.fake.release(1);
     for &epoch in &epochs[..3] {
         let failure = runs.bench.until_ended(epoch).unwrap_err();
         assert_eq!(failure.code(), Code::Aborted, "{failure}");
@@ -219,7 +219,7 @@ fn loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight() 
         .collect();
     runs.bench.begin_all();
     assert_eq!(runs.in_flight(), [2]);
-    runs.bench.desk.crash();
+    runs.bench.fake.crash();
     let command = runs.command(2);
     let last = runs.bench.submit(1, &[command]);
     let failures: Vec<Failure> =
@@ -233,7 +233,7 @@ fn loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight() 
 fn network_that_is_busy_is_not_stopped_for_another_one() {
     let mut runs = Runs::new(2, Settings { channels: 1, ..Settings::default() });
     let first = runs.command(0);
-    runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
+    runs.executable = Arc::new(Executable::network(&container(), None, &runs.bench.queues).unwrap());
     let second = runs.command(1);
     let epochs = [runs.bench.submit(0, &[first]), runs.bench.submit(1, &[second])];
     runs.bench.begin_all();
@@ -249,20 +249,20 @@ fn device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
     // The device has fewer than it may be asked for.
     let mut runs = Runs::new(2, Settings::default());
     runs.bench = Bench::with_channels(1);
-    runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
+    runs.executable = Arc::new(Executable::network(&container(), None, &runs.bench.queues).unwrap());
     let pair = |byte| [runs.bench.memory(&[byte; 4096]), runs.bench.memory(&[0; 4096])];
     runs.buffers = vec![pair(1), pair(2)];
-    runs.bench.desk.hold();
+    runs.bench.fake.hold();
     let first = runs.command(0);
-    runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
+    runs.executable = Arc::new(Executable::network(&container(), None, &runs.bench.queues).unwrap());
     let second = runs.command(1);
     let epochs = [runs.bench.submit(0, &[first]), runs.bench.submit(1, &[second])];
     runs.bench.begin_all();
-    runs.bench.desk.calls();
+    runs.bench.fake.calls();
     // Nothing has changed: it is not asked again and again.
     runs.bench.queues.retire(u64::MAX);
     runs.bench.begin_all();
-    assert!(!runs.bench.desk.calls().contains(&Asked::Manage));
+    assert!(!runs.bench.fake.calls().contains(&Asked::Manage));
     runs.land(0);
     runs.land(0);
     assert_eq!(runs.ended(), epochs);

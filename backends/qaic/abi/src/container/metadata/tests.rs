@@ -3,7 +3,7 @@
 //! Metadata in its three forms, and bytes that are none.
 
 use super::*;
-use crate::container::FaultKind;
+use crate::container::ParseErrorKind;
 use proptest::prelude::*;
 
 pub(in crate::container) fn network() -> Network {
@@ -136,7 +136,7 @@ fn image_of_another_kind_is_refused() {
     let root = builder.end_table(table);
     builder.finish_minimal(root);
     let refused = Network::read(&elf::write(HEXAGON, &[(SECTION, builder.finished_data())])).unwrap_err();
-    assert_eq!(refused.kind(), FaultKind::Incompatible);
+    assert_eq!(refused.kind(), ParseErrorKind::Incompatible);
     assert!(refused.to_string().contains("version 3.0"), "{refused}");
 }
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What the driver asks of an emulated card to run host programs: commands that call one.
+//!
+//! No hardware understands such commands. Their bytes are the emulator's own, and the driver passes them on.
+
+use hal_backend::Failure;
+use hal_kernel::HostPrograms;
+
+/// A call of a host program.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProgramCall<'a> {
+    /// The program's number.
+    pub program: u64,
+    /// The function's number in it.
+    pub function: u32,
+    /// The size of a workgroup.
+    pub workgroup_size: [u32; 3],
+    /// How many workgroups; zeros where the number is indirect.
+    pub workgroup_count: [u32; 3],
+    /// The device address that the number of workgroups is read from when the commands run; zero where it is known.
+    pub indirect: u64,
+    /// Bytes of workgroup-local memory beyond what the function asks for itself.
+    pub local_memory: u32,
+    /// Constants.
+    pub constants: &'a [u32],
+    /// The device address and the length of each binding.
+    pub bindings: &'a [(u64, u64)],
+}
+
+/// An emulated card that runs host programs.
+pub trait CardPrograms: Send + Sync {
+    /// Who keeps the programs.
+    fn host(&self) -> &dyn HostPrograms;
+
+    /// Appends the commands that make a compute queue run a call. Nothing is appended on failure.
+    fn encode(&self, call: &ProgramCall<'_>, commands: &mut Vec<u8>) -> Result<(), Failure>;
+
+    /// How many bytes [`encode`](Self::encode) appends for so many bindings and constants.
+    fn encoded_length(&self, bindings: usize, constants: usize) -> usize;
+}

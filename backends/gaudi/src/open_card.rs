@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Cards that this process has open.
+//!
+//! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a thought,
+//! would be told that the card is busy, by itself. So a call that opens a card that this process has open already gets the
+//! same one: its memory, and its limits. Devices keep queues of their own.
+
+use crate::kmd::{Card, System, borrow};
+use crate::memory::Heap;
+use hal_backend::{Code, Failure};
+use hal_gaudi_abi::programs::CardPrograms;
+use hal_kernel::CardKey;
+use hal_kernel::cards::{CardHandle, NamedCard};
+use hal_kernel::registry::Registry;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+/// An open card, and what there is once for it.
+pub(crate) struct OpenCard {
+    pub(crate) card: Arc<Card>,
+    pub(crate) device: Arc<Heap>,
+    pub(crate) host: Arc<Heap>,
+    /// How many submissions are in flight, of all devices.
+    pub(crate) in_flight: Arc<AtomicUsize>,
+}
+
+/// The cards that are open.
+static OPEN: Registry<CardKey, OpenCard> = Registry::new();
+
+impl OpenCard {
+    /// What there is once for a card.
+    pub(crate) fn of(card: Arc<Card>) -> Self {
+        let (device, host) = (Heap::device(&card), Heap::host(&card));
+        Self { card, device, host, in_flight: Arc::default() }
+    }
+
+    /// The card that a path names: opened, unless this process has it open. A call waits until a lost card is closed.
+    pub(crate) fn open(card: &NamedCard<dyn CardPrograms>, patience: Duration) -> Result<Arc<Self>, Failure> {
+        match &card.handle {
+            CardHandle::Node(node) => Self::open_node(card.system.clone(), card.key()?, node, patience),
+            CardHandle::Descriptor(number) => {
+                let file = borrow(*number).ok_or_else(|| {
+                    Failure::new(Code::InvalidArgument, format!("descriptor {number} is not open"))
+                })?;
+                Self::adopt(card.system.clone(), file, format!("descriptor {number}"))
+            }
+        }
+    }
+
+    /// The card behind a node.
+    pub(crate) fn open_node(
+        system: Arc<dyn System>,
+        key: CardKey,
+        path: &Path,
+        patience: Duration,
+    ) -> Result<Arc<Self>, Failure> {
+        let end = Instant::now() + patience;
+        let open = OPEN.open(key, Some(end), |registration| {
+            let left = end.saturating_duration_since(Instant::now());
+            Card::open_at(Some(registration), system, path, left).map(Self::of)
+        })?;
+        if let Some(file) = open.card.key() {
+            OPEN.name(&open, file);
+        }
+        Ok(open)
+    }
+
+    /// The card behind a descriptor of the program's.
+    pub(crate) fn adopt(
+        system: Arc<dyn System>,
+        file: BorrowedFd<'_>,
+        name: String,
+    ) -> Result<Arc<Self>, Failure> {
+        let key = CardKey::of_file(file)?;
+        OPEN.open(key, None, |registration| {
+            // The file is open already: there is no other close to wait for.
+            registration.free();
+            Card::adopt_at(Some(registration), system, file, name).map(Self::of)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dma::{Dma, Request};
+    use crate::generation::Generation;
+    use crate::kmd::{Bell, Ending, Errno, Holder, Progress};
+    use emulator_gaudi::{Emulator, Options};
+    use hal_backend::{Code, HostRange};
+    use parking_lot::Mutex;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::path::PathBuf;
+
+    fn open(emulator: &Arc<Emulator>, patience: Duration) -> Result<Arc<OpenCard>, Failure> {
+        let node = Path::new("/dev/accel/accel0");
+        let key = CardKey::emulated(emulator, node);
+        OpenCard::open_node(emulator.clone(), key, node, patience)
+    }
+
+    #[test]
+    fn card_that_is_open_is_given_to_who_opens_it() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let one = open(&emulator, Duration::ZERO).unwrap();
+        assert!(Arc::ptr_eq(&one, &open(&emulator, Duration::ZERO).unwrap()));
+    }
+
+    /// That it was found out by a request is enough, before its users have let go of it.
+    #[test]
+    fn card_that_is_known_to_be_lost_is_not_given_out() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let lost = open(&emulator, Duration::ZERO).unwrap();
+        emulator.unplug(0);
+        let heap = lost.host.allocate(4096).unwrap_err();
+        assert!(heap.message().contains("gone"), "{heap}");
+        assert!(lost.card.is_open(), "it is let go of too early");
+        let refused =
+            open(&emulator, Duration::from_millis(10)).map(|_| "a lost card was given out").unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    }
+
+    type Transfer = fn(&Dma) -> Result<Request, Failure>;
+
+    /// Without a device, whose threads would do it.
+    #[test]
+    fn card_that_is_found_lost_by_a_transfer_is_let_go_of() {
+        for generation in [Generation::Gaudi1, Generation::Gaudi2] {
+            let transfers: [Transfer; 2] = [
+                |dma| dma.host_to_device(&HostRange::allocate(4096, 64)?, 1 << 40),
+                |dma| dma.fill([1; 4], 1 << 40, 4096),
+            ];
+            for (number, transfer) in transfers.into_iter().enumerate() {
+                let emulator = Emulator::new(Options::of(generation)).unwrap();
+                let shared = open(&emulator, Duration::ZERO).unwrap();
+                let dma = Dma::of(&shared);
+                emulator.unplug(0);
+                let failure = transfer(&dma).unwrap_err();
+                assert!(failure.message().contains("gone"), "{number}: {failure}");
+                assert!(!shared.card.is_open(), "{generation} {number}: it is kept open");
+                let later = transfer(&dma).unwrap_err();
+                assert_eq!(later.code(), Code::Unavailable, "{number}: {later}");
+            }
+        }
+    }
+
+    /// A holder of a card's memory, which opens the card when it goes.
+    struct Opener {
+        emulator: Arc<Emulator>,
+        card: Arc<Card>,
+        got: Mutex<Option<Result<bool, Code>>>,
+    }
+
+    impl Holder for Opener {
+        fn let_go(&self, _: &str) {
+            // A second close does not report that it is closed.
+            self.card.close();
+            let (begin, patience) = (Instant::now(), Duration::from_millis(300));
+            let opened = open(&self.emulator, patience);
+            assert!(begin.elapsed() >= patience, "it was said to be closed");
+            let got =
+                opened.map(|shared| Arc::ptr_eq(&shared.card, &self.card)).map_err(|failure| failure.code());
+            *self.got.lock() = Some(got);
+        }
+    }
+
+    /// Those who have its memory may take their time, and its file is there until they have.
+    #[test]
+    fn card_that_is_being_let_go_of_is_not_given_out() {
+        let ends: [fn(&Card); 2] =
+            [Card::close, |card| card.lose(&Failure::new(Code::Unavailable, "it was on fire"))];
+        for (number, end) in ends.into_iter().enumerate() {
+            let emulator = Emulator::new(Options::default()).unwrap();
+            let shared = open(&emulator, Duration::ZERO).unwrap();
+            let opener = Arc::new(Opener {
+                emulator: emulator.clone(),
+                card: shared.card.clone(),
+                got: Mutex::default(),
+            });
+            let holder: Arc<dyn Holder> = opener.clone();
+            shared.card.is_held_by(Arc::downgrade(&holder));
+            end(&shared.card);
+            assert_eq!(*opener.got.lock(), Some(Err(Code::Unavailable)), "{number}");
+            assert!(!Arc::ptr_eq(&shared, &open(&emulator, Duration::from_secs(20)).unwrap()), "{number}");
+        }
+    }
+
+    /// A program that has lost its card gets another, and is not told that the process itself has it.
+    #[test]
+    fn threads_that_open_lose_and_close_a_card_at_once_all_get_one() {
+        for generation in [Generation::Gaudi1, Generation::Gaudi2] {
+            let emulator = Emulator::new(Options::of(generation)).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let emulator = &emulator;
+                    scope.spawn(move || {
+                        for round in 0..12 {
+                            let shared = open(emulator, Duration::from_secs(60)).unwrap();
+                            if (round + thread) % 3 == 0 {
+                                let begin = Instant::now();
+                                shared.card.lose(&Failure::new(Code::Unavailable, "it was on fire"));
+                                let next = open(emulator, Duration::from_secs(60)).unwrap();
+                                assert!(
+                                    !Arc::ptr_eq(&shared, &next),
+                                    "{generation}: it was known to be lost"
+                                );
+                                assert!(
+                                    begin.elapsed() < Duration::from_secs(30),
+                                    "{generation}: it was closed"
+                                );
+                            }
+                        }
+                    });
+                }
+            });
+            let last = open(&emulator, Duration::from_secs(60)).unwrap();
+            assert!(last.card.is_open());
+            assert_eq!(last.card.state(), "operational", "{generation}");
+        }
+    }
+
+    /// Another descriptor of a card's file, which was not given away.
+    fn file_of(shared: &OpenCard) -> OwnedFd {
+        let mut files = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+        // Others are only looked at: they may be cards whose end another test waits for.
+        let is_its = |path: &PathBuf| Some(CardKey::of_node(path)) == shared.card.key();
+        OwnedFd::from(std::fs::File::open(files.find(is_its).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn card_that_was_opened_by_its_path_is_known_by_its_file_too() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let shared = open(&emulator, Duration::ZERO).unwrap();
+        let adopted = OpenCard::adopt(emulator, file_of(&shared).as_fd(), "fd".to_owned()).unwrap();
+        assert!(Arc::ptr_eq(&shared, &adopted));
+    }
+
+    /// Holders of the file do not have to wait until it is closed: the program may never do that.
+    #[test]
+    fn card_of_the_programs_that_is_lost_is_asked_again_at_once() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
+        let adopt = |file: &OwnedFd| OpenCard::adopt(emulator.clone(), file.as_fd(), "fd".to_owned());
+        let lost = adopt(&file).unwrap();
+        assert!(Arc::ptr_eq(&lost, &adopt(&file).unwrap()));
+        emulator.unplug(0);
+        lost.host.allocate(4096).unwrap_err();
+        assert!(lost.card.is_open(), "it is let go of too early");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let emulator = emulator.clone();
+        std::thread::spawn(move || {
+            let again = OpenCard::adopt(emulator, file.as_fd(), "fd".to_owned());
+            sender.send(again.map(drop).map_err(|failure| failure.message().to_owned()))
+        });
+        let again =
+            receiver.recv_timeout(Duration::from_secs(20)).expect("it waits for the file to be closed");
+        assert!(again.is_err_and(|said| said.contains("gone")));
+    }
+
+    type Question = fn(&OpenCard);
+
+    /// Whatever request finds it, and whether or not its caller reports it. Failures of submissions and waits are judged by their callers.
+    #[test]
+    fn card_that_any_request_finds_gone_is_not_given_out() {
+        let questions: [(&str, bool, Question); 4] = [
+            ("its state", true, |shared| assert_eq!(shared.card.state(), "gone")),
+            ("memory", true, |shared| assert_eq!(shared.card.allocate(4096), Err(Errno::NODEV))),
+            ("a submission", false, |shared| {
+                assert_eq!(shared.card.submit(0, 0, 8, None), Err(Errno::NODEV))
+            }),
+            ("a wait", false, |shared| {
+                assert_eq!(shared.card.wait(1, Duration::ZERO), Progress::Lost(Errno::NODEV));
+            }),
+        ];
+        for (what, says_why, ask) in questions {
+            let emulator = Emulator::new(Options::default()).unwrap();
+            let lost = open(&emulator, Duration::ZERO).unwrap();
+            emulator.unplug(0);
+            ask(&lost);
+            assert_eq!(lost.card.ending().is_some(), says_why, "{what}");
+            assert!(open(&emulator, Duration::from_millis(10)).is_err(), "{what}: a lost card was given out");
+        }
+    }
+
+    /// The first reason is the one, for all users of the card, and wakes those that sleep.
+    #[test]
+    fn card_that_is_lost_says_why_to_all_who_wait_for_its_end() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let shared = open(&emulator, Duration::ZERO).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let card = shared.card.clone();
+        std::thread::spawn(move || sender.send(card.wait_for_end(&Bell::new().unwrap())));
+        shared.card.lose(&Failure::new(Code::Unavailable, "it was on fire"));
+        shared.card.lose(&Failure::new(Code::Unavailable, "it was wet"));
+        let heard = receiver.recv_timeout(Duration::from_secs(20)).expect("it was not woken");
+        assert!(matches!(heard, Some(Ending::Lost(why)) if why.message() == "it was on fire"));
+    }
+
+    #[test]
+    fn card_whose_driver_tells_of_a_reset_is_not_given_out() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let shared = open(&emulator, Duration::ZERO).unwrap();
+        emulator.fail(0);
+        assert!(matches!(shared.card.wait_for_end(&Bell::new().unwrap()), Some(Ending::Notified)));
+        assert!(shared.card.is_open(), "it is let go of too early");
+        assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
+    }
+
+    /// The driver's notices are not listened to here: what it refuses while it resets is all there is.
+    #[test]
+    fn card_that_refuses_memory_as_it_is_reset_is_known_to_be_lost() {
+        let mut options = Options::default();
+        options.execution.speed = 100;
+        let emulator = Emulator::new(options).unwrap();
+        let shared = open(&emulator, Duration::ZERO).unwrap();
+        emulator.fail(0);
+        let end = Instant::now() + Duration::from_secs(20);
+        let refused = loop {
+            match shared.card.allocate(4096) {
+                Ok(memory) => shared.card.free(memory).unwrap_or_default(),
+                Err(errno) => break errno,
+            }
+            assert!(Instant::now() < end, "it is not reset");
+        };
+        assert_eq!(refused, Errno::BUSY);
+        assert!(matches!(shared.card.ending(), Some(Ending::Refused(Errno::BUSY))));
+    }
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Which card the path of a URI names, and the cards that a system lists.
+//!
+//! | path | card |
+//! |---|---|
+//! | empty | the one that `HAL_NAME_DEFAULT` names in the environment, or the first that the system lists |
+//! | `N` | the one with this number |
+//! | `0000:19:00.0` | the one at this place on the bus |
+//! | `/dev/accel/accel0` | the one behind a node |
+//! | `fd/N` | the one that the program itself has opened as descriptor N, and closes |
+//! | `emulated`, `emulated/N` | an emulated one; never taken unless it is named |
+//!
+//! A card that is named is that card or an error.
+
+use crate::emulation::{EmulatedCard, Emulation};
+use crate::system::{Errno, System, borrow};
+use crate::{CardKey, Linux};
+use hal_backend::{Code, DeviceInfo, Failure, Parameters};
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The cards of one driver: where the system lists them, and how messages name them.
+#[derive(Clone, Copy, Debug)]
+pub struct CardClass {
+    /// The scheme of the driver's URIs.
+    pub driver: &'static str,
+    /// The kernel module that lists the cards and opens them.
+    pub module: &'static str,
+    /// The folder where the system lists them, such as `/sys/class/accel`.
+    pub folder: &'static str,
+    /// What a listed name has before its number, such as `accel`.
+    pub prefix: &'static str,
+    /// What a node's path has before its number, such as `/dev/accel/accel`.
+    pub node: &'static str,
+    /// The variable that names the default card, such as `HAL_GAUDI_DEFAULT`.
+    pub default: &'static str,
+    /// The kinds of emulated cards: the first words of paths that name them.
+    pub emulated: &'static [&'static str],
+}
+
+/// A card that is listed, not opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedCard {
+    /// Its number.
+    pub number: u32,
+    /// Where it is on the bus, such as `0000:19:00.0`.
+    pub address: String,
+    /// What it is, for people.
+    pub model: String,
+    /// Its state as the kernel reports it, for people.
+    pub state: String,
+    /// The node that opens it.
+    pub node: PathBuf,
+}
+
+/// What a driver makes of a name in the folder of its class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Where the card is on the bus.
+    pub address: String,
+    /// What it is, for people.
+    pub model: String,
+    /// Its state, for people.
+    pub state: String,
+}
+
+/// A name in the folder of a class, with attributes to read.
+pub struct Attributes<'a> {
+    system: &'a dyn System,
+    folder: PathBuf,
+}
+
+impl Attributes<'_> {
+    /// The trimmed text of an attribute, such as `device/vendor`.
+    pub fn text(&self, attribute: &str) -> Option<String> {
+        self.system.read(&self.folder.join(attribute)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// A value of `device/uevent`, which describes a card's place on the bus in lines of `KEY=value`.
+    pub fn uevent(&self, key: &str) -> Option<String> {
+        let text = self.text("device/uevent")?;
+        let mut lines = text.lines().filter_map(|line| line.split_once('='));
+        lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim().to_owned())
+    }
+
+    /// Vendor and device on the PCI bus, by `device/uevent`.
+    pub fn pci_id(&self) -> Option<(u16, u16)> {
+        let id = self.uevent("PCI_ID")?;
+        let (vendor, device) = id.split_once(':')?;
+        let hex = |text| u16::from_str_radix(text, 16).ok();
+        Some((hex(vendor)?, hex(device)?))
+    }
+}
+
+/// The card that the path of a URI names, not opened yet.
+pub struct NamedCard<P: ?Sized> {
+    /// The system that it is opened on.
+    pub system: Arc<dyn System>,
+    /// What to open, or what is open.
+    pub handle: CardHandle,
+    /// Who runs host programs for it, if it is software.
+    pub programs: Option<Arc<P>>,
+    /// How many threads of this process execute for it, if it is emulated here.
+    pub workers: Option<usize>,
+}
+
+impl<P: ?Sized> NamedCard<P> {
+    /// What it is known by among the cards that this process has open.
+    pub fn key(&self) -> Result<CardKey, Failure> {
+        match &self.handle {
+            CardHandle::Node(node) if self.workers.is_some() => Ok(CardKey::emulated(&self.system, node)),
+            CardHandle::Node(node) => Ok(CardKey::of_node(node)),
+            CardHandle::Descriptor(number) => match borrow(*number) {
+                Some(file) => CardKey::of_file(file),
+                None => Err(closed(*number)),
+            },
+        }
+    }
+}
+
+fn closed(number: RawFd) -> Failure {
+    Failure::new(Code::InvalidArgument, format!("descriptor {number} is not open"))
+}
+
+/// How a card is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CardHandle {
+    /// By a node that is to be opened.
+    Node(PathBuf),
+    /// By a descriptor that the program has opened, and closes.
+    Descriptor(RawFd),
+}
+
+impl CardClass {
+    /// The cards that a system lists, by number. Opens none of them. `describe` returns `None` for other makers' cards.
+    pub fn list(
+        &self,
+        system: &dyn System,
+        describe: impl Fn(&Attributes<'_>) -> Option<Description>,
+    ) -> Result<Vec<ListedCard>, Failure> {
+        let folder = Path::new(self.folder);
+        let names = match system.list(folder) {
+            Ok(names) => names,
+            // A kernel without such devices has no such folder.
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            Err(errno) => {
+                let message = format!("{} cannot be read: {errno}", self.folder);
+                return Err(Failure::new(Code::Unavailable, message));
+            }
+        };
+        let card = |name: &String| {
+            let number = name.strip_prefix(self.prefix)?.parse().ok()?;
+            let found = describe(&Attributes { system, folder: folder.join(name) })?;
+            let Description { address, model, state } = found;
+            Some(ListedCard { number, address, model, state, node: self.node_of(number) })
+        };
+        let mut cards: Vec<ListedCard> = names.iter().filter_map(card).collect();
+        cards.sort_unstable_by_key(|card| card.number);
+        Ok(cards)
+    }
+
+    /// The node of the card with a number.
+    pub fn node_of(&self, number: impl std::fmt::Display) -> PathBuf {
+        PathBuf::from(format!("{}{number}", self.node))
+    }
+
+    /// The listed card that a path means: by number, by place on the bus, or the first.
+    pub fn find(&self, cards: &[ListedCard], path: &str) -> Result<ListedCard, Failure> {
+        let number = path.parse::<u32>().ok();
+        let is_meant = |card: &&ListedCard| match number {
+            Some(number) => card.number == number,
+            None => path.is_empty() || card.address.eq_ignore_ascii_case(path),
+        };
+        cards.iter().find(is_meant).cloned().ok_or_else(|| {
+            let Self { driver, module, folder, .. } = self;
+            let there: Vec<String> =
+                cards.iter().map(|card| format!("{} ({})", card.number, card.address)).collect();
+            let there = if there.is_empty() {
+                format!(
+                    "the kernel lists none in {folder}: no card, or its driver {module} is not loaded; without a card, ask \
+                     for {driver}://emulated"
+                )
+            } else {
+                format!("there are {}", there.join(", "))
+            };
+            Failure::new(Code::NotFound, format!("there is no card {driver}://{path}; {there}"))
+        })
+    }
+
+    /// The kind and the number of the emulated card that a path names, if it names one.
+    pub fn emulated(&self, path: &str) -> Result<Option<(&'static str, usize)>, Failure> {
+        let Some((kind, rest)) =
+            self.emulated.iter().find_map(|kind| Some((*kind, path.strip_prefix(kind)?)))
+        else {
+            return Ok(None);
+        };
+        let number =
+            if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
+        number.map(|number| Some((kind, number))).ok_or_else(|| {
+            let message = format!(
+                "there is no {}://{path}; the emulated cards are {kind}/0, {kind}/1 and so on",
+                self.driver
+            );
+            Failure::new(Code::NotFound, message)
+        })
+    }
+
+    /// The card that a path names. `list` is asked where the path names a card of this system by less than its node.
+    pub fn resolve<E: Emulation<P>, P: ?Sized>(
+        &self,
+        path: &str,
+        parameters: &mut Parameters<'_>,
+        list: impl FnOnce(&dyn System) -> Result<Vec<ListedCard>, Failure>,
+    ) -> Result<NamedCard<P>, Failure> {
+        let default = std::env::var(self.default).unwrap_or_default();
+        let path = if path.is_empty() { default.as_str() } else { path };
+        if let Some(number) = path.strip_prefix("fd/") {
+            return self.adopt::<E, P>(number);
+        }
+        if let Some((kind, number)) = self.emulated(path)? {
+            return E::find(kind, number, parameters).map(NamedCard::from);
+        }
+        let node = if path.starts_with('/') { path.into() } else { self.find(&list(&Linux)?, path)?.node };
+        Self::of_system::<E, P>(CardHandle::Node(node))
+    }
+
+    /// The card behind a descriptor of this process.
+    fn adopt<E: Emulation<P>, P: ?Sized>(&self, number: &str) -> Result<NamedCard<P>, Failure> {
+        let open = number.parse::<RawFd>().ok().and_then(|number| Some((number, borrow(number)?)));
+        let Some((descriptor, file)) = open else {
+            let message = format!("{}://fd/{number} names no open descriptor of this process", self.driver);
+            return Err(Failure::new(Code::InvalidArgument, message));
+        };
+        let handle = CardHandle::Descriptor(descriptor);
+        match E::of_file(file) {
+            Some(card) => Ok(NamedCard { handle, ..NamedCard::from(card) }),
+            None => Self::of_system::<E, P>(handle),
+        }
+    }
+
+    /// A card of the system that this runs on, which another process may emulate.
+    fn of_system<E: Emulation<P>, P: ?Sized>(handle: CardHandle) -> Result<NamedCard<P>, Failure> {
+        Ok(NamedCard { system: Arc::new(Linux), handle, programs: E::supervisor()?, workers: None })
+    }
+
+    /// The devices to enumerate: the cards that the system lists, then the emulated ones.
+    pub fn devices<E: Emulation<P>, P: ?Sized>(&self, cards: &[ListedCard]) -> Vec<DeviceInfo> {
+        let by_whom = if E::is_supervised() { "emulated by another process: " } else { "" };
+        let device = |card: &ListedCard| DeviceInfo {
+            path: card.number.to_string(),
+            name: format!("{by_whom}{} at {}, {}", card.model, card.address, card.node.display()),
+        };
+        cards.iter().map(device).chain(E::devices()).collect()
+    }
+}
+
+impl<P: ?Sized> From<EmulatedCard<P>> for NamedCard<P> {
+    fn from(card: EmulatedCard<P>) -> Self {
+        let EmulatedCard { system, node, programs, workers } = card;
+        Self { system, handle: CardHandle::Node(node), programs, workers: Some(workers) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NoEmulation;
+
+    const CLASS: CardClass = CardClass {
+        driver: "device",
+        module: "module",
+        folder: "/sys/class/accel",
+        prefix: "accel",
+        node: "/dev/accel/accel",
+        default: "HAL_DEVICE_DEFAULT",
+        emulated: &["emulated", "simulated"],
+    };
+
+    fn cards() -> Vec<ListedCard> {
+        let card = |number: u32, address: &str| ListedCard {
+            number,
+            address: address.to_owned(),
+            model: "Model".to_owned(),
+            state: String::new(),
+            node: CLASS.node_of(number),
+        };
+        vec![card(2, "0000:19:00.0"), card(10, "0000:b3:00.0")]
+    }
+
+    #[test]
+    fn named_card_is_never_replaced_by_another() {
+        for (path, number) in [("", 2), ("2", 2), ("10", 10), ("0000:b3:00.0", 10), ("0000:B3:00.0", 10)] {
+            assert_eq!(CLASS.find(&cards(), path).unwrap().number, number, "{path}");
+        }
+        for path in ["0", "1", "0000:01:00.0", "b3", "-2"] {
+            let refused = CLASS.find(&cards(), path).unwrap_err();
+            assert_eq!(refused.code(), Code::NotFound, "{path}");
+            assert!(refused.message().contains("2 (0000:19:00.0), 10 (0000:b3:00.0)"), "{refused}");
+        }
+        let none = CLASS.find(&[], "").unwrap_err();
+        assert!(none.message().contains("driver module is not loaded"), "{none}");
+        assert!(none.message().contains("device://emulated"), "{none}");
+    }
+
+    #[test]
+    fn emulated_card_has_to_be_named() {
+        assert_eq!(CLASS.emulated("").unwrap(), None);
+        assert_eq!(CLASS.emulated("0").unwrap(), None);
+        assert_eq!(CLASS.emulated("emulated").unwrap(), Some(("emulated", 0)));
+        assert_eq!(CLASS.emulated("emulated/1").unwrap(), Some(("emulated", 1)));
+        assert_eq!(CLASS.emulated("simulated/2").unwrap(), Some(("simulated", 2)));
+        assert!(CLASS.emulated("emulated1").is_err() && CLASS.emulated("emulated/x").is_err());
+    }
+
+    #[test]
+    fn path_names_a_node_or_nothing() {
+        let resolve = |path: &str| {
+            let mut parameters = Parameters::new("device", []);
+            let found = CLASS.resolve::<NoEmulation, ()>(path, &mut parameters, |_| Ok(cards()));
+            found.map(|card| card.handle)
+        };
+        for (path, node) in [
+            ("", "/dev/accel/accel2"),
+            ("10", "/dev/accel/accel10"),
+            // A node is taken as it is: whose it is, is asked when it is open.
+            ("/dev/other", "/dev/other"),
+        ] {
+            assert_eq!(resolve(path).unwrap(), CardHandle::Node(node.into()), "{path}");
+        }
+        assert_eq!(resolve("0").unwrap_err().code(), Code::NotFound);
+        assert_eq!(resolve("emulated").unwrap_err().code(), Code::Unimplemented);
+        for path in ["fd/-1", "fd/9999", "fd/x"] {
+            assert_eq!(resolve(path).unwrap_err().code(), Code::InvalidArgument, "{path}");
+        }
+        assert_eq!(resolve("fd/1").unwrap(), CardHandle::Descriptor(1));
+    }
+
+    #[test]
+    fn devices_have_number_model_and_node() {
+        let devices = CLASS.devices::<NoEmulation, ()>(&cards());
+        let listed: Vec<_> =
+            devices.iter().map(|device| (device.path.as_str(), device.name.as_str())).collect();
+        assert_eq!(listed[0], ("2", "Model at 0000:19:00.0, /dev/accel/accel2"));
+        assert_eq!(listed.len(), 2);
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a process has open, each once.
+//!
+//! A card has one user at a time, and a program asks for the same one again without a thought, from several threads at once. A
+//! [`Registry`] has by its keys what is open: of threads that ask for one thing, one makes it, with no lock held, and the others get what
+//! it has made. A thread that asks for another key does not wait.
+//!
+//! What is made gets a [`Registration`], for two things that do not come at once:
+//!
+//! - **It is given up**: no later request gets it, as of a card that is known to be lost, though others still have it.
+//! - **It is free**: another one can be opened. A card is not free before its file is closed, and until then a request for it sleeps.
+
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// What this process has open, by keys `K`: a static of each kind of thing.
+pub struct Registry<K, T> {
+    state: Mutex<RegistryState<K, T>>,
+    /// Something was made, or could not be made, or is free.
+    changed: Condvar,
+}
+
+struct RegistryState<K, T> {
+    entries: Vec<RegistryEntry<K, T>>,
+    last: u64,
+}
+
+struct RegistryEntry<K, T> {
+    number: u64,
+    keys: Vec<K>,
+    /// Nothing while it is being made.
+    made: Option<Weak<T>>,
+    /// Whether it is for one holder alone.
+    given_up: bool,
+    /// Whether there can be no other one.
+    held: bool,
+}
+
+impl<K, T> RegistryEntry<K, T> {
+    /// What others get, if it is there.
+    fn get(&self) -> Option<Arc<T>> {
+        self.made.as_ref().filter(|_| !self.given_up)?.upgrade()
+    }
+
+    /// Whether a caller that wants it has to wait.
+    fn is_taken(&self) -> bool {
+        self.held || self.made.is_none()
+    }
+
+    fn is_over(&self) -> bool {
+        !self.is_taken() && self.made.as_ref().is_none_or(|made| made.strong_count() == 0)
+    }
+}
+
+impl<K, T> RegistryState<K, T> {
+    fn entry(&mut self, number: u64) -> Option<&mut RegistryEntry<K, T>> {
+        self.entries.iter_mut().find(|entry| entry.number == number)
+    }
+
+    /// Adds something, and forgets what has ended.
+    fn add(&mut self, keys: Vec<K>, made: Option<Weak<T>>) -> u64 {
+        self.entries.retain(|entry| !entry.is_over());
+        self.last += 1;
+        let held = made.is_none();
+        self.entries.push(RegistryEntry { number: self.last, keys, made, given_up: false, held });
+        self.last
+    }
+}
+
+/// What has places, whatever is in them.
+trait Registrations: Send + Sync {
+    fn give_up(&self, number: u64);
+    fn free(&self, number: u64);
+}
+
+/// The place of something that is open. As long as it is there, there can be no other one; without it, what is open is still given to
+/// others, unless it was given up.
+pub struct Registration {
+    registry: &'static dyn Registrations,
+    number: u64,
+}
+
+impl Registration {
+    /// What is here is for one holder alone.
+    pub fn give_up(&self) {
+        self.registry.give_up(self.number);
+    }
+
+    /// Another one can be opened beside what is here, which others still get.
+    pub fn free(&self) {
+        self.registry.free(self.number);
+    }
+
+    /// What is here is for one holder alone, and another one can be opened.
+    pub fn release(&self) {
+        self.give_up();
+        self.free();
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Registration").field(&self.number).finish()
+    }
+}
+
+/// One thread's attempt to make the entry of a key. If it fails, one of the threads that wait for it tries next.
+struct Making<'a, K, T> {
+    registry: &'a Registry<K, T>,
+    number: u64,
+}
+
+impl<K, T> Drop for Making<'_, K, T> {
+    fn drop(&mut self) {
+        let mut state = self.registry.state.lock();
+        state.entries.retain(|entry| entry.number != self.number || entry.made.is_some());
+        drop(state);
+        self.registry.changed.notify_all();
+    }
+}
+
+impl<K, T> Registry<K, T> {
+    /// Nothing is open.
+    pub const fn new() -> Self {
+        Self { state: Mutex::new(RegistryState { entries: Vec::new(), last: 0 }), changed: Condvar::new() }
+    }
+
+    /// Holds something alone, which nevertheless is [found](Self::find).
+    pub fn private(&self, thing: T) -> Arc<T> {
+        let thing = Arc::new(thing);
+        self.state.lock().add(Vec::new(), Some(Arc::downgrade(&thing)));
+        thing
+    }
+
+    /// Finds something, given up or not.
+    pub fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        // What is looked at may be its last reference, and what that ends may come here: not under the lock.
+        let things: Vec<_> =
+            self.state.lock().entries.iter().filter_map(|entry| entry.made.as_ref()?.upgrade()).collect();
+        things.into_iter().find(|thing| wanted(thing))
+    }
+}
+
+impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
+    /// Something that is open is known by another key as well.
+    pub fn name(&self, thing: &Arc<T>, key: K) {
+        let mut state = self.state.lock();
+        let of = |entry: &&mut RegistryEntry<K, T>| {
+            entry.made.as_ref().is_some_and(|made| std::ptr::eq(made.as_ptr(), Arc::as_ptr(thing)))
+        };
+        if let Some(entry) = state.entries.iter_mut().find(of)
+            && !entry.keys.contains(&key)
+        {
+            entry.keys.push(key);
+        }
+    }
+
+    /// What is open under a key, or is made now. A thread that has to wait, until another thread has made it or until it is free, does so up to a
+    /// moment; what cannot be opened beside what is there then says so itself.
+    pub fn open<E>(
+        &'static self,
+        key: K,
+        until: Option<Instant>,
+        make: impl FnOnce(Registration) -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
+        let number = {
+            let mut state = self.state.lock();
+            loop {
+                let mut same = state.entries.iter().filter(|entry| entry.keys.contains(&key));
+                if let Some(thing) = same.clone().find_map(RegistryEntry::get) {
+                    return Ok(thing);
+                }
+                let late = until.is_some_and(|until| Instant::now() >= until);
+                if late || !same.any(RegistryEntry::is_taken) {
+                    break;
+                }
+                match until {
+                    None => self.changed.wait(&mut state),
+                    Some(until) => {
+                        self.changed.wait_until(&mut state, until);
+                    }
+                }
+            }
+            state.add(vec![key], None)
+        };
+        let making = Making { registry: self, number };
+        let thing = Arc::new(make(Registration { registry: self, number })?);
+        if let Some(entry) = self.state.lock().entry(number) {
+            entry.made = Some(Arc::downgrade(&thing));
+        }
+        // Tells the others.
+        drop(making);
+        Ok(thing)
+    }
+}
+
+impl<K: Send, T: Send + Sync> Registrations for Registry<K, T> {
+    fn give_up(&self, number: u64) {
+        if let Some(entry) = self.state.lock().entry(number) {
+            entry.given_up = true;
+        }
+    }
+
+    fn free(&self, number: u64) {
+        if let Some(entry) = self.state.lock().entry(number) {
+            entry.held = false;
+        }
+        self.changed.notify_all();
+    }
+}
+
+impl<K, T> Default for Registry<K, T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K, T> fmt::Debug for Registry<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Registry").field(&self.state.lock().entries.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The cards that this program has open: each once, however many devices it makes of it.
+//!
+//! A card is one program's at a time, but a program may have several devices of it. They share its file, its memory and its tiles, and each
+//! has queues of its own.
+
+use crate::dispatch::Tiles;
+use crate::kmd::Card;
+use crate::memory::{Pool, Share};
+use hal_backend::{Code, Failure};
+use hal_kernel::CardKey;
+use hal_kernel::cards::{CardHandle, NamedCard};
+use hal_kernel::registry::{Registration, Registry};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An open card, with everything of it that is shared.
+#[derive(Debug)]
+pub(crate) struct OpenCard {
+    pub(crate) card: Arc<Card>,
+    pub(crate) dram: Arc<Pool>,
+    /// What its tiles' memory has for buffers, if it has any.
+    pub(crate) l1: Option<Arc<Pool>>,
+    /// How much of each tile's memory that is.
+    share: Share,
+    pub(crate) tiles: Tiles,
+    /// Goes when its file has been closed.
+    registration: Registration,
+}
+
+/// Every card that is open.
+static OPEN: Registry<CardKey, OpenCard> = Registry::new();
+
+impl OpenCard {
+    /// The card that a path names: the one that is open, or opened now. `share` is what buffers have of each tile's memory, of all
+    /// devices.
+    pub(crate) fn open(
+        named: &NamedCard<()>,
+        patience: Duration,
+        share: Share,
+    ) -> Result<Arc<Self>, Failure> {
+        let CardHandle::Node(node) = &named.handle else {
+            let message =
+                "a card is opened for one program alone: give its number or its node, not a descriptor";
+            return Err(Failure::new(Code::InvalidArgument, message));
+        };
+        let begin = Instant::now();
+        loop {
+            let open = OPEN.open(named.key()?, Some(begin + patience), |registration| {
+                let left = patience.saturating_sub(begin.elapsed());
+                let card = Arc::new(Card::open(named.system.clone(), node, left)?);
+                let dram = Pool::dram(&card).ok_or_else(|| {
+                    let message = format!("{} has no bank of DRAM", card.name());
+                    Failure::new(Code::FailedPrecondition, message)
+                })?;
+                let (system, path) = (named.system.clone(), node.clone());
+                let stopped = Box::new(move || system.stopped(&path));
+                let tiles = Tiles::new(&card, &dram, share.bytes, stopped)?;
+                let l1 = Pool::tiles(&card, &tiles.places(), share);
+                Ok(Self { card, dram, l1, share, tiles, registration })
+            })?;
+            if open.share == share {
+                return Ok(open);
+            }
+            let message = format!(
+                "{} is open in this program with l1={}, which all devices of it have in common; {share} is another",
+                open.card.name(),
+                open.share,
+            );
+            // The last device of it may be about to go.
+            drop(open);
+            if begin.elapsed() >= patience {
+                return Err(Failure::new(Code::FailedPrecondition, message));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Takes the card out of the registry, because it is lost: the next one to ask opens the card anew, or hears from the kernel why not.
+    pub(crate) fn lose(&self) {
+        self.registration.release();
+    }
+}

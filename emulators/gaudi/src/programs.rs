@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Host programs on an emulated card: the packet that calls one, which no hardware has.
+
+use emulator_core::HostPrograms;
+use emulator_core::remote::Remote;
+use hal_backend::{Code, Failure};
+use hal_gaudi_abi::programs::{CardPrograms, ProgramCall};
+use std::sync::Arc;
+
+/// The operation of the emulator's own packet, which no hardware has.
+pub const DISPATCH: u32 = 0x1f;
+
+/// Where things are in a packet with [`DISPATCH`].
+///
+/// Behind the fixed part come the bindings, each an address and a length of eight bytes, then the constants of four
+/// bytes, then zeros up to a multiple of eight.
+pub mod dispatch {
+    /// The whole packet's length, 4 bytes.
+    pub const LENGTH: usize = 0;
+    /// The control word, 4 bytes.
+    pub const CONTROL: usize = 4;
+    /// Which program, 8 bytes: a number that the emulator gave out.
+    pub const PROGRAM: usize = 8;
+    /// Which of its functions, 4 bytes.
+    pub const FUNCTION: usize = 16;
+    /// Workgroup-local memory beyond the function's own, 4 bytes.
+    pub const LOCAL_MEMORY: usize = 20;
+    /// The size of a workgroup, 3 times 4 bytes.
+    pub const WORKGROUP_SIZE: usize = 24;
+    /// How many bindings, 4 bytes.
+    pub const BINDINGS: usize = 36;
+    /// How many workgroups, 3 times 4 bytes.
+    pub const WORKGROUP_COUNT: usize = 40;
+    /// How many constants, 4 bytes.
+    pub const CONSTANTS: usize = 52;
+    /// Where the number of workgroups is read from when the packet runs, 8 bytes; zero if it is in the packet.
+    pub const INDIRECT: usize = 56;
+    /// How long the fixed part is.
+    pub const FIXED: usize = 64;
+}
+
+/// How long the packet is with so many bindings and constants.
+pub(crate) fn dispatch_length(bindings: usize, constants: usize) -> usize {
+    let fixed = dispatch::FIXED.saturating_add(bindings.saturating_mul(16));
+    fixed.saturating_add(constants.div_ceil(2).saturating_mul(8))
+}
+
+/// Host programs of a machine in this process, or in the one that supervises it.
+struct Programs(Arc<dyn HostPrograms>);
+
+/// What the driver asks of cards whose programs `keeper` keeps.
+pub(crate) fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
+    Arc::new(Programs(keeper))
+}
+
+/// The same of the supervisor that emulates this system's cards, if there is one.
+pub(crate) fn of_supervisor() -> Result<Option<Arc<dyn CardPrograms>>, Failure> {
+    let remote = Remote::connect(&emulator_core::Linux)?;
+    Ok(remote.map(|remote| card_programs(remote)))
+}
+
+impl CardPrograms for Programs {
+    fn host(&self) -> &dyn HostPrograms {
+        &*self.0
+    }
+
+    fn encode(&self, call: &ProgramCall<'_>, commands: &mut Vec<u8>) -> Result<(), Failure> {
+        let (bindings, constants) = (call.bindings.len(), call.constants.len());
+        let length = self.encoded_length(bindings, constants);
+        let word = |number: usize| {
+            u32::try_from(number).map_err(|_| {
+                let message =
+                    format!("a dispatch of {bindings} bindings and {constants} constants is too long");
+                Failure::new(Code::InvalidArgument, message)
+            })
+        };
+        let begin = commands.len();
+        let head = [word(length)?, DISPATCH << 24];
+        let (bindings, constants) = (word(bindings)?, word(constants)?);
+        let [x, y, z] = call.workgroup_size;
+        let [columns, rows, layers] = call.workgroup_count;
+        let sizes = [call.function, call.local_memory, x, y, z, bindings, columns, rows, layers, constants];
+        // The order of the fields is that of `dispatch`.
+        commands.extend(head.iter().flat_map(|word| word.to_le_bytes()));
+        commands.extend(call.program.to_le_bytes());
+        commands.extend(sizes.iter().flat_map(|word| word.to_le_bytes()));
+        commands.extend(call.indirect.to_le_bytes());
+        let binding = |&(address, length): &(u64, u64)| [address, length];
+        commands.extend(call.bindings.iter().flat_map(binding).flat_map(u64::to_le_bytes));
+        commands.extend(call.constants.iter().flat_map(|constant| constant.to_le_bytes()));
+        commands.resize(begin + length, 0);
+        Ok(())
+    }
+
+    fn encoded_length(&self, bindings: usize, constants: usize) -> usize {
+        dispatch_length(bindings, constants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_backend::HostProgram;
+
+    struct None;
+
+    impl HostPrograms for None {
+        fn load(&self, _: Arc<dyn HostProgram>) -> u64 {
+            0
+        }
+
+        fn unload(&self, _: u64) {}
+
+        fn workers(&self) -> usize {
+            1
+        }
+    }
+
+    #[test]
+    fn call_has_each_field_where_the_engine_reads_it() {
+        let call = ProgramCall {
+            program: 0x0102_0304_0506_0708,
+            function: 9,
+            workgroup_size: [10, 11, 12],
+            workgroup_count: [13, 14, 15],
+            indirect: 0x1112_1314_1516_1718,
+            local_memory: 16,
+            constants: &[17, 18, 19],
+            bindings: &[(1 << 40, 20), (2 << 40, 21)],
+        };
+        let programs = Programs(Arc::new(None));
+        let mut commands = vec![7; 8];
+        programs.encode(&call, &mut commands).unwrap();
+        let packet = &commands[8..];
+        let word = |at: usize| u32::from_le_bytes(*packet[at..].first_chunk().unwrap());
+        let long = |at: usize| u64::from_le_bytes(*packet[at..].first_chunk().unwrap());
+        assert_eq!(
+            (word(dispatch::LENGTH) as usize, word(dispatch::CONTROL)),
+            (packet.len(), DISPATCH << 24)
+        );
+        assert_eq!((long(dispatch::PROGRAM), word(dispatch::FUNCTION)), (call.program, 9));
+        assert_eq!((word(dispatch::LOCAL_MEMORY), long(dispatch::INDIRECT)), (16, call.indirect));
+        assert_eq!((word(dispatch::BINDINGS), word(dispatch::CONSTANTS)), (2, 3));
+        for axis in 0..3 {
+            assert_eq!(word(dispatch::WORKGROUP_SIZE + 4 * axis), call.workgroup_size[axis]);
+            assert_eq!(word(dispatch::WORKGROUP_COUNT + 4 * axis), call.workgroup_count[axis]);
+        }
+        let behind = [0, 8, 16, 24].map(|at| long(dispatch::FIXED + at));
+        assert_eq!(behind, [1 << 40, 20, 2 << 40, 21]);
+        let constants = [0, 4, 8, 12].map(|at| word(dispatch::FIXED + 32 + at));
+        assert_eq!(constants, [17, 18, 19, 0]);
+        assert_eq!(packet.len(), dispatch_length(2, 3));
+    }
+}
