@@ -2,8 +2,8 @@
 
 //! The parameters of an emulated machine with Cloud AI 100 cards.
 
-use crate::fault;
-use emulator_core::fault::Fault;
+use crate::injection;
+use emulator_core::injection::Injection;
 use emulator_core::options::{self, Execution, MOST_CARDS};
 use hal_backend::{Failure, Parameter, Parameters};
 use std::time::Duration;
@@ -155,7 +155,7 @@ impl Module {
 
 /// How the driver counts the memory of an object while it looks for a piece of it (`clone_range_of_sgt_for_slice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
+pub enum MemoryCounter {
     /// In `int`: kernels before 6.14, or before 6.13.9, 6.12.21 and 6.6.85 of those lines.
     Int,
     /// In `size_t`, and offsets within a segment in `unsigned int`.
@@ -174,7 +174,7 @@ pub struct Options {
     /// The longest piece of host memory that a device sees in one, if memory is not contiguous to it.
     pub segment: Option<u64>,
     /// How the kernel counts an object's memory.
-    pub counter: Counter,
+    pub counter: MemoryCounter,
     /// Whether the device wants checksums on its control channel.
     pub crc: bool,
     /// Whether the kernel restarts a sub-system that crashes: Linux 6.19 and later. Before that the whole card goes with it.
@@ -187,7 +187,7 @@ pub struct Options {
     /// How the machine executes.
     pub execution: Execution,
     /// What goes wrong.
-    pub faults: Vec<Fault>,
+    pub injections: Vec<Injection>,
 }
 
 impl Default for Options {
@@ -197,13 +197,13 @@ impl Default for Options {
             cores: 16,
             dram: 32 << 30,
             segment: None,
-            counter: Counter::Size,
+            counter: MemoryCounter::Size,
             crc: true,
             restarts: true,
             mitigation: true,
             module: Module::default(),
             execution: Execution::default(),
-            faults: Vec::new(),
+            injections: Vec::new(),
         }
     }
 }
@@ -218,7 +218,7 @@ impl Options {
             dram: size(parameters, "dram", 1 << 20, 1 << 40)?.unwrap_or(default.dram),
             segment: size(parameters, "segment", 4096, u32::MAX.into())?,
             counter: match parameters.choice("counter", &["int", "size_t"])? {
-                Some("int") => Counter::Int,
+                Some("int") => MemoryCounter::Int,
                 _ => default.counter,
             },
             crc: parameters.choice("crc", &["on", "off"])? != Some("off"),
@@ -226,7 +226,7 @@ impl Options {
             mitigation: parameters.choice("mitigation", &["on", "off"])? != Some("off"),
             module: Module::read(parameters)?,
             execution: Execution::read(parameters)?.with_speed(parameters)?,
-            faults: Fault::read(parameters, fault::ALL)?,
+            injections: Injection::read(parameters, injection::ALL)?,
         })
     }
 }
@@ -250,7 +250,7 @@ fn size(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use emulator_core::fault::Faults;
+    use emulator_core::injection::Injections;
 
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
         let mut parameters = Parameters::new("qaic", pairs.iter().copied());
@@ -302,7 +302,7 @@ mod tests {
         assert!(!options.restarts);
         assert_eq!((module.datapath_poll_interval_us, module.control_resp_timeout_s), (50, 2));
         assert_eq!(module.wait_exec_default_timeout_ms, 3);
-        assert!(Faults::new(&options.faults).strikes(fault::ALLOC));
+        assert!(Injections::new(&options.injections).strikes(injection::ALLOC));
     }
 
     #[test]
