@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_for_what_was_not_done() {
+    fn advice_differs_from_the_request() {
         let cases: &[(&str, &[&str])] = &[
             ("gaudi://emulated/2", &["gaudi://emulated/2", "has 2 cards", "cards=3"]),
             ("gaudi://emulated/1?cards=1", &["has 1 card,", "cards=2"]),

@@ -3,7 +3,7 @@
 //! The cards that this process has open, each once.
 //!
 //! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a
-//! thought, would be told that the card is busy, by itself. So a call that opens a card that this process has open
+//! thought, would be refused because it has the card itself. So a call that opens a card that this process has open
 //! already gets the same one: its memory, and its limits. Devices keep queues of their own.
 
 use crate::kmd::{CARDS, Card, System};

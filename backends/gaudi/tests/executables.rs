@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Containers that do not fit what they run are refused when they are loaded, with what is wrong and what to do; and
-//! what goes wrong only when a program runs is told by its own words, not by the reset that it led to.
+//! a failure of a running program is reported with its own message, not only as the reset that follows.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 mod support;
@@ -91,7 +91,7 @@ fn container_with_the_emulators_own_packet_is_refused_when_it_is_loaded() {
 }
 
 #[test]
-fn failure_of_a_program_is_told_with_the_reset_that_it_led_to() {
+fn failure_of_a_program_is_reported_with_its_reset() {
     for name in ["gaudi1", "gaudi2"] {
         let bench = Testbench::new(Arc::new(open(&machine(&format!("generation={name}")))));
         let executable = Arc::new(load(bench.device(), "host", &[]).unwrap().executable);

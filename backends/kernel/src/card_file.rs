@@ -49,7 +49,7 @@ pub enum Reason {
     Forbidden,
     /// Another process has the card open, and it has one user at a time.
     InUse,
-    /// The card is not ready yet. The words say what it does, such as "is being reset".
+    /// The card is not ready yet, such as one that "is still being reset".
     NotReady(&'static str),
     /// The card needs help. The words say what it is and what to do.
     Unusable(&'static str),
@@ -135,7 +135,7 @@ impl CardClass {
             }
             Reason::NotReady(state) => (
                 Code::Unavailable,
-                format!("{name} still {state} after {waited:.1?}; try again, or with a longer open_timeout="),
+                format!("{name} {state} after {waited:.1?}; try again, or with a longer open_timeout="),
             ),
             Reason::Unusable(advice) => (Code::FailedPrecondition, format!("{name} {advice}")),
             Reason::Other => (
@@ -267,7 +267,11 @@ mod tests {
         emulated: &["emulated"],
         exclusive: false,
         open_errors: &[
-            OpenError { errno: Errno::AGAIN, retry: Retry::Patiently, reason: Reason::NotReady("boots") },
+            OpenError {
+                errno: Errno::AGAIN,
+                retry: Retry::Patiently,
+                reason: Reason::NotReady("still boots"),
+            },
             OpenError { errno: Errno::BUSY, retry: Retry::Briefly, reason: Reason::InUse },
             OpenError {
                 errno: Errno::PERM,
@@ -335,7 +339,7 @@ mod tests {
         assert!(open(&[Errno::AGAIN; 15], long).is_ok());
         assert!(open(&[Errno::BUSY; 2], long).is_ok());
         for (errno, patience, code, words) in [
-            (Errno::AGAIN, Duration::ZERO, Code::Unavailable, "accel3 still boots after 0"),
+            (Errno::AGAIN, Duration::ZERO, Code::Unavailable, "accel3 still boots after "),
             (Errno::BUSY, long, Code::Unavailable, "in use by process 7"),
             (Errno::PERM, long, Code::FailedPrecondition, "accel3 is broken; reset it"),
             (Errno::NOENT, long, Code::NotFound, "driver module is not loaded"),

@@ -2,8 +2,8 @@
 
 //! The operating system as a driver sees it.
 //!
-//! [`System`] is at the level of system calls: paths, descriptors, request numbers, bytes. Code above cannot tell
-//! [`Linux`](crate::Linux) from an emulator, but for what the device says of itself.
+//! [`System`] is at the level of system calls: paths, descriptors, request numbers, bytes. A driver cannot
+//! distinguish [`Linux`](crate::Linux) from an emulator, but by the device's description of itself.
 
 pub use rustix::io::Errno;
 
@@ -105,7 +105,7 @@ pub fn clock() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// The device and the inode of a file: what tells it from others, whatever its number.
+/// The device and the inode of a file, which identify it whatever its descriptor's number.
 pub fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     let status = rustix::fs::fstat(file)?;
     Ok((status.st_dev, status.st_ino))

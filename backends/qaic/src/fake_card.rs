@@ -3,7 +3,7 @@
 //! A kernel and a device for tests, as honest as the tests of a queue need them: objects, slices, channels, two
 //! networks.
 //!
-//! It does everything at once, when it is queued, unless it is told to [hold](FakeCard::hold) what is queued, and
+//! It does everything at once, when it is queued, unless a test has it [hold](FakeCard::hold) what is queued, and
 //! checks of a request what the tests are about. The emulator is what shows the rules of the kernel.
 
 use crate::kmd::{Errno, System};

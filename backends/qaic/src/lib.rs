@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_are_what_was_asked_for_or_an_error() {
+    fn timeouts_are_read_or_refused() {
         let given = opening(&[
             ("open_timeout", "0"),
             ("control_timeout", "7"),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn creating_the_driver_touches_nothing_and_a_missing_card_is_said() {
+    fn creating_the_driver_touches_nothing_and_a_missing_card_is_refused() {
         let failure =
             Qaic::create().open("/dev/accel/accel9999", &mut Parameters::new("qaic", [])).unwrap_err();
         assert_eq!(failure.code(), Code::NotFound);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_for_what_was_not_done() {
+    fn advice_differs_from_the_request() {
         let cases: &[(&str, &[&str])] = &[
             ("qaic://emulated/1", &["qaic://emulated/1", "has 1 card,", "cards=2"]),
             ("qaic://emulated/3?cards=2", &["has 2 cards", "cards=4"]),

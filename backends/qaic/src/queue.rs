@@ -298,7 +298,7 @@ impl Queues {
         }
     }
 
-    /// The device is gone, which is told once all runs in flight have come back.
+    /// Loses the device. The loss is reported once all runs in flight have come back.
     fn lose(&self, state: &mut QueuesState) {
         let failure = Error::Gone.failure(&self.name);
         state.lost.get_or_insert(failure);

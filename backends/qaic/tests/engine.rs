@@ -165,7 +165,7 @@ fn card_takes_its_own_format_and_an_emulated_one_the_hosts_as_well() {
 }
 
 #[test]
-fn whatever_goes_wrong_at_any_moment_is_told_once_and_in_time() {
+fn any_fault_at_any_moment_is_reported_once_and_in_time() {
     for (kind, most, code) in [
         ("unplug", 34, Code::Unavailable),
         ("alloc", 8, Code::ResourceExhausted),

@@ -101,7 +101,7 @@ fn open(transactions_minor: u16, commands: (u16, u16)) -> Result<QaicDevice, Fai
 }
 
 #[test]
-fn device_with_other_commands_is_refused_and_says_what_to_do() {
+fn device_with_other_commands_is_refused_with_advice() {
     for major in [16, 18] {
         let refused = open(0, (major, 0)).map(drop).unwrap_err();
         assert_eq!(refused.code(), Code::Incompatible, "{refused}");
@@ -131,14 +131,14 @@ fn device_that_is_opened_shows_its_versions() {
 const PART: &str = "HAL_QAIC_TEST_VERSIONS";
 
 #[test]
-fn another_minor_version_is_said_on_standard_error_once_for_each_device() {
+fn other_minor_version_warns_on_standard_error_once_for_each_device() {
     match std::env::var(PART).as_deref() {
         Ok("same") => return drop(open(0, (17, 0)).unwrap()),
         Ok("newer") => return drop(open(5, (17, 1)).unwrap()),
         _ => {}
     }
     let said = |part: &str| {
-        let this = "another_minor_version_is_said_on_standard_error_once_for_each_device";
+        let this = "other_minor_version_warns_on_standard_error_once_for_each_device";
         let mut program = Command::new(std::env::current_exe().unwrap());
         let output = program.args(["--exact", this, "--nocapture"]).env(PART, part).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

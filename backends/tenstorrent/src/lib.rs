@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_what_was_asked_for_or_an_error() {
+    fn parameters_are_read_or_refused() {
         let given =
             [("open_timeout", "0"), ("timeout", "3"), ("tiles", "7"), ("cores", "2"), ("paging", "always")];
         let settings = opening(&given).unwrap().settings(1, 1);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn card_that_is_not_there_is_said_with_what_to_do() {
+    fn missing_card_is_refused_with_advice() {
         let failure = Tenstorrent::create()
             .open("/dev/tenstorrent/9999", &mut Parameters::new("tenstorrent", []))
             .unwrap_err();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_for_what_was_not_done() {
+    fn advice_differs_from_the_request() {
         let cases: &[(&str, &[&str])] = &[
             ("tenstorrent://emulated/1", &["tenstorrent://emulated/1", "has 1 card,", "cards=2"]),
             ("tenstorrent://emulated/3?cards=2", &["has 2 cards", "cards=4"]),

@@ -159,7 +159,7 @@ fn rows_that_are_fused_off_are_what_the_controller_answers() {
 }
 
 #[test]
-fn controller_that_does_not_say_what_is_fused_off_is_refused_before_a_tile_is_touched() {
+fn controller_that_does_not_report_fused_off_tiles_is_refused_before_a_tile_is_touched() {
     let cases: [(&[Said], Code, &[&str]); 5] = [
         (&[said(NUMBER, 0x1_0057)], Code::FailedPrecondition, &["does not say what is fused off (0x1)"]),
         // Old firmware does not know the message.

@@ -82,7 +82,7 @@ fn cards_of_both_kinds_are_listed_as_what_they_are() {
 }
 
 #[test]
-fn card_of_an_unknown_kind_is_listed_and_refused_untouched_with_what_to_do() {
+fn card_of_an_unknown_kind_is_listed_and_refused_untouched_with_advice() {
     for (device, model, what) in
         [(0xfaca, "Tenstorrent card of an unknown kind", "is a card of an unknown kind (0x1e52:0xfaca)")]
     {

@@ -38,7 +38,7 @@
 //!
 //! # What is refused
 //!
-//! A template is read packet by packet, as far as it takes to know that hardware is told nothing but what the compiler
+//! A template is read packet by packet, as far as it takes to know that hardware gets nothing but what the compiler
 //! meant, on the card that is there:
 //!
 //! - Each packet is one that the generation has, and is there to its end. A

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The importer's half of a bounce: host memory that goes to the exporter over a [line](super::connection), and is
-//! written and read there.
+//! The importer's half of a bounce: host memory that goes to the exporter over a [connection](super::connection), and
+//! is written and read there.
 
 use super::connection::{Connection, unreachable};
 use super::export::PAGE;
@@ -23,7 +23,7 @@ pub(super) const STAGE: u64 = 4 << 20;
 /// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has
 /// the memory, and could not let go of its card while another process held one.
 pub(super) struct BouncedBuffer {
-    line: Connection,
+    connection: Connection,
     staging: Memory,
 }
 
@@ -43,8 +43,8 @@ impl BouncedBuffer {
         let range = map_shared(shared.as_fd(), size, 0).map_err(gone)?;
         let region = Region::host(dma.card(), range)
             .map_err(|errno| dma.card().failure("shared memory could not be pinned", errno))?;
-        let line = call.enter(Some((shared.as_fd(), length)))?;
-        Ok(Self { line, staging: Memory::whole(region) })
+        let connection = call.enter(Some((shared.as_fd(), length)))?;
+        Ok(Self { connection, staging: Memory::whole(region) })
     }
 
     /// Where this card finds the shared memory.
@@ -53,8 +53,8 @@ impl BouncedBuffer {
     }
 
     /// What it goes over.
-    pub(super) fn line(&self) -> &Connection {
-        &self.line
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Does something for each piece that the staging memory has room for. One at a time: there is one staging memory.
@@ -74,6 +74,6 @@ impl BouncedBuffer {
 
     /// Has the exporter's card move a piece, and waits for it.
     pub(super) fn ask(&self, offset: u64, length: u64, write: bool) -> Result<(), Failure> {
-        self.line.exchange(&message(&[offset, length, u64::from(write)]))
+        self.connection.exchange(&message(&[offset, length, u64::from(write)]))
     }
 }

@@ -91,8 +91,8 @@ impl Export {
     }
 
     /// A new descriptor of the memory, to give to others. One that is open when the card is lost keeps the card from
-    /// being reset, and the kernel kills this process for it; a process that has [imported](Ipc::import) it is told,
-    /// and lets go.
+    /// being reset, and the kernel kills this process for it; a process that has [imported](Ipc::import) it is
+    /// notified, and lets go.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl Ipc {
         let exported = Arc::new(Exported { memory: memory.clone(), offset, length, dma: self.dma.clone() });
         let number = BUFFERS.fetch_add(1, Ordering::Relaxed);
         let secret = Secret::new()?;
-        // An importer that cannot map it asks this process for the bytes, and all are told when the card is lost.
+        // An importer that cannot map it asks this process for the bytes, and all are notified when the card is lost.
         let service = service::offer(number, secret, &exported)?;
         let handle = Handle {
             exporter: *PROCESS,

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_refused_with_what_is_wrong() {
+    fn damaged_bytes_are_refused_with_the_reason() {
         let good = example().encode();
         let with = |at: usize, value: u8| {
             let mut bytes = good;

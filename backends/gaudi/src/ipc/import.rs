@@ -44,7 +44,7 @@ pub(super) enum Mapping {
         /// it runs.
         memory: Mutex<Result<Arc<Memory>, Failure>>,
         /// Where another process says so, if it could be reached.
-        line: Option<Connection>,
+        connection: Option<Connection>,
     },
     Bounced(BouncedBuffer),
 }
@@ -54,7 +54,7 @@ impl Mapping {
     fn is_usable(&self) -> bool {
         match self {
             Mapping::Mapped { memory, .. } => memory.lock().is_ok(),
-            Mapping::Bounced(bounce) => bounce.line().is_open(),
+            Mapping::Bounced(bounce) => bounce.connection().is_open(),
         }
     }
 
@@ -62,22 +62,22 @@ impl Mapping {
     fn lost(&self) -> Option<Failure> {
         match self {
             Mapping::Mapped { memory, .. } => memory.lock().as_ref().err().cloned(),
-            Mapping::Bounced(bounce) => bounce.line().end(),
+            Mapping::Bounced(bounce) => bounce.connection().end(),
         }
     }
 
-    fn line(&self) -> Option<&Connection> {
+    fn connection(&self) -> Option<&Connection> {
         match self {
-            Mapping::Mapped { line, .. } => line.as_ref(),
-            Mapping::Bounced(bounce) => Some(bounce.line()),
+            Mapping::Mapped { connection, .. } => connection.as_ref(),
+            Mapping::Bounced(bounce) => Some(bounce.connection()),
         }
     }
 
     /// Hears what the exporter says of its own accord. Of one that has just hung up the memory is still there.
     pub(super) fn listen(&self) -> Heard {
-        let Some(line) = self.line() else { return Heard::Over };
-        let heard = line.listen();
-        if let (Mapping::Mapped { memory, .. }, Some(lost)) = (self, line.lost()) {
+        let Some(connection) = self.connection() else { return Heard::Over };
+        let heard = connection.listen();
+        if let (Mapping::Mapped { memory, .. }, Some(lost)) = (self, connection.lost()) {
             end(memory, lost);
         }
         heard
@@ -170,15 +170,15 @@ impl Ipc {
                     card.failure(&what, errno)
                 })?;
                 let memory = Memory::whole(Region::foreign(card, address, handle.length));
-                // An exporter in this process needs no line; one that cannot be reached has exited, or is another
+                // An exporter in this process needs no connection; one that cannot be reached has exited, or is another
                 // user's.
-                let line = match exported_here(handle) {
+                let connection = match exported_here(handle) {
                     Some(_) => None,
                     None => Connection::call(handle, self.settings.patience)
                         .and_then(|call| call.enter(None))
                         .ok(),
                 };
-                Mapping::Mapped { memory: Mutex::new(Ok(Arc::new(memory))), line }
+                Mapping::Mapped { memory: Mutex::new(Ok(Arc::new(memory))), connection }
             }
             Way::Bounced => {
                 Mapping::Bounced(BouncedBuffer::connect(&self.dma, handle, self.settings.patience)?)
@@ -189,8 +189,8 @@ impl Ipc {
             let holder: Arc<dyn DmabufHolder> = mapping.clone();
             exported.dma().card().is_held_by(Arc::downgrade(&holder));
         }
-        if let Some(line) = mapping.line().and_then(Connection::descriptor) {
-            loss_monitor::listen(&Arc::downgrade(&mapping), line)?;
+        if let Some(connection) = mapping.connection().and_then(Connection::descriptor) {
+            loss_monitor::listen(&Arc::downgrade(&mapping), connection)?;
         }
         self.cache.lock().keep(handle, &mapping);
         Ok(import(mapping))

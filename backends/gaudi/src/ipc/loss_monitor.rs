@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// A mapping, and the connection to its exporter.
 struct MonitoredMapping {
-    line: OwnedFd,
+    connection: OwnedFd,
     mapping: Weak<Mapping>,
 }
 
@@ -33,7 +33,7 @@ struct LossMonitor {
 static MONITOR: LazyLock<Mutex<LossMonitor>> = LazyLock::new(Mutex::default);
 
 /// Ends a mapping when the exporter's card is lost. The mapping is not kept alive.
-pub(super) fn listen(mapping: &Weak<Mapping>, line: OwnedFd) -> Result<(), Failure> {
+pub(super) fn listen(mapping: &Weak<Mapping>, connection: OwnedFd) -> Result<(), Failure> {
     let failed = |what: String| {
         Failure::new(
             Code::ResourceExhausted,
@@ -41,7 +41,7 @@ pub(super) fn listen(mapping: &Weak<Mapping>, line: OwnedFd) -> Result<(), Failu
         )
     };
     let mut monitor = MONITOR.lock();
-    monitor.fresh.push(MonitoredMapping { line, mapping: mapping.clone() });
+    monitor.fresh.push(MonitoredMapping { connection, mapping: mapping.clone() });
     if let Some(eventfd) = &monitor.eventfd {
         eventfd.signal();
         return Ok(());
@@ -66,17 +66,18 @@ fn poll_connections(eventfd: &EventFd) {
                 return;
             }
         }
-        let lines: Vec<BorrowedFd<'_>> = std::iter::once(eventfd.as_fd())
-            .chain(mappings.iter().map(|monitored| monitored.line.as_fd()))
+        let connections: Vec<BorrowedFd<'_>> = std::iter::once(eventfd.as_fd())
+            .chain(mappings.iter().map(|monitored| monitored.connection.as_fd()))
             .collect();
-        let mut polled: Vec<PollFd<'_>> = lines
+        let mut polled: Vec<PollFd<'_>> = connections
             .iter()
-            .map(|line| PollFd::from_borrowed_fd(*line, PollFlags::IN | PollFlags::RDHUP))
+            .map(|connection| PollFd::from_borrowed_fd(*connection, PollFlags::IN | PollFlags::RDHUP))
             .collect();
         // An interrupted poll is repeated.
         let _ = poll(&mut polled, None::<&Timespec>);
         eventfd.clear();
-        let ready: Vec<bool> = polled.iter().skip(1).map(|line| !line.revents().is_empty()).collect();
+        let ready: Vec<bool> =
+            polled.iter().skip(1).map(|connection| !connection.revents().is_empty()).collect();
         let mut busy = false;
         let mut states = ready.into_iter();
         mappings.retain(|monitored| {

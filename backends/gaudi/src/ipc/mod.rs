@@ -20,7 +20,7 @@
 //!
 //! The kernel keeps exported memory until the last descriptor and the last mapping of it are gone, and does not free
 //! the card before. An importer may thus read on when the exporter has exited. What it reads while the exporter lives
-//! is the exporter's business: nothing orders the two but what they tell each other. An [`Export`] keeps its memory
+//! is the exporter's business: nothing orders the two but their own messages. An [`Export`] keeps its memory
 //! from being given to others; a program must not drop it, and the memory, while an importer still reads.
 //!
 //! # When the exporter's card is lost
@@ -86,7 +86,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock, OnceLock};
 
-/// What tells this process from every other, also from one that gets its number later.
+/// Identifies this process, also among those that get its number later.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 
 /// The sharing of one card's memory.

@@ -258,7 +258,7 @@ impl Service {
         }
         let Some(number) = self.admit(Arc::new(connection)) else { return };
         let started = thread(move || {
-            // What is wrong is the other side's, and it has been told if it could be.
+            // The other side's error, which was sent to it if it could be.
             let _ = self.serve(number);
             self.leave(number);
         });

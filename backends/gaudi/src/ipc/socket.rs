@@ -46,7 +46,7 @@ pub(super) fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), F
         match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(failed("the other side could not be told", errno)),
+            Err(errno) => return Err(failed("the other side could not be reached", errno)),
         }
     }
     Ok(())
@@ -139,7 +139,7 @@ pub fn receive(socket: impl AsFd) -> Result<Option<(Handle, OwnedFd)>, Failure> 
     Ok(Some((handle, file)))
 }
 
-/// The device and the inode of a file: what tells it from others, whatever its number.
+/// The device and the inode of a file, which identify it whatever its descriptor's number.
 pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Failure> {
     hal_kernel::identity(file).map_err(|errno| failed("a descriptor could not be looked at", errno))
 }

@@ -70,7 +70,11 @@ pub(super) fn state_advice(state: u32) -> &'static str {
 
 /// The meanings of errors of an open.
 pub(super) const OPEN_ERRORS: &[OpenError] = &[
-    OpenError { errno: Errno::AGAIN, retry: Retry::Patiently, reason: Reason::NotReady("is being reset") },
+    OpenError {
+        errno: Errno::AGAIN,
+        retry: Retry::Patiently,
+        reason: Reason::NotReady("is still being reset"),
+    },
     OpenError { errno: Errno::BUSY, retry: Retry::Briefly, reason: Reason::InUse },
     OpenError {
         errno: Errno::PERM,

@@ -40,7 +40,7 @@ fn things_of_one_key_are_one_while_they_live() {
 }
 
 #[test]
-fn thing_whose_place_is_held_is_waited_for_until_that_is_free() {
+fn request_for_held_keys_waits_until_they_are_free() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
     let first = registry.open(1, long(), |place| sender.send(place).map(|()| 1)).unwrap();
@@ -63,7 +63,7 @@ fn thing_whose_place_is_held_is_waited_for_until_that_is_free() {
 }
 
 #[test]
-fn wait_for_a_place_ends_in_time_and_what_is_made_beside_it_says_what_is_wrong() {
+fn wait_for_held_keys_ends_in_time_and_the_next_maker_reports_the_error() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
     drop(registry.open(1, None, |place| sender.send(place).map(|()| 1)).unwrap());
@@ -119,7 +119,7 @@ fn one_thread_makes_it_and_other_keys_do_not_wait() {
 
 /// Also where it is not an error that ends it, but a panic.
 #[test]
-fn thing_that_could_not_be_made_is_made_by_who_waited_for_it() {
+fn waiting_thread_retries_what_could_not_be_made() {
     let registry = registry();
     for panics in [false, true] {
         let (begun, has_begun) = mpsc::channel();

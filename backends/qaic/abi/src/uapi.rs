@@ -95,7 +95,7 @@ impl Call {
         }
     }
 
-    /// Its number, by which the kernel tells it from others.
+    /// Its number, by which the kernel distinguishes it.
     pub const fn number(self) -> u8 {
         match self {
             Call::Version => 0x00,

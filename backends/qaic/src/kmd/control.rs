@@ -108,7 +108,7 @@ impl Control {
         let (reply, answer) = sync_channel(1);
         let work = ControlRequest { what, message, memory, reply };
         self.queue.lock().send(work).map_err(|_| Error::Gone)?;
-        // The kernel's own end comes first where its time is ours, so that its reason is told.
+        // If both have the same time limit, the kernel's end comes first, so that its reason is reported.
         let patience = self.timeout + self.timeout / 8 + Duration::from_millis(100);
         let result = match answer.recv_timeout(patience) {
             Ok(result) => result,

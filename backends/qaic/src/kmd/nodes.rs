@@ -27,7 +27,7 @@ pub const CARDS: CardClass = CardClass {
         OpenError {
             errno: Errno::NODEV,
             retry: Retry::Patiently,
-            reason: Reason::NotReady("is offline, because it boots or is being reset,"),
+            reason: Reason::NotReady("is still offline (it boots, or is being reset)"),
         },
         OpenError { errno: Errno::INTR, retry: Retry::Patiently, reason: Reason::Other },
     ],

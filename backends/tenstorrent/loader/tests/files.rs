@@ -228,7 +228,7 @@ fn instructions_that_no_veneer_replaces_are_refused() {
 }
 
 #[test]
-fn messages_say_what_to_do() {
+fn messages_advise() {
     let error = load(&Parts::new(&[0x0200_7053]).file(), TARGET).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -3,7 +3,8 @@
 //! An open card: its identity, memory and registers, and its end.
 //!
 //! A card is opened for one program alone. Before the driver touches any tile, it asks the card's controller what is
-//! fused off: touching such a tile hangs the network, and may hang the host. Then it touches only places of the [`Grid`].
+//! fused off: touching such a tile hangs the network, and may hang the host. Then it touches only places of the
+//! [`Grid`].
 //!
 //! # When the program ends
 //!

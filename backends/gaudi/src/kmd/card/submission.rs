@@ -7,14 +7,14 @@ use super::{Card, Errno};
 use crate::generation::Capabilities;
 use std::time::Duration;
 
-/// How far a submission is.
+/// The state of a submission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It has not ended.
+    /// It has not ended yet.
     Busy,
     /// It has ended well, or so long ago that the driver has forgotten how.
     Done {
-        /// When, by the kernel's monotonic clock, if it was submitted to be told.
+        /// When, by the kernel's monotonic clock, if the submission asked for a timestamp.
         at: Option<u64>,
         /// Whether that is unknown.
         gone: bool,

@@ -56,7 +56,7 @@ impl System for Other {
 }
 
 #[test]
-fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
+fn other_driver_gets_no_request_but_for_its_name() {
     let system = Arc::new(Other { name: "qaic", others: AtomicUsize::new(0) });
     let refused = Card::open(system.clone(), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_no_container_is_refused_with_what_it_is() {
+    fn file_that_is_no_container_is_refused_by_its_kind() {
         let bytes = container().write();
         let with = |at: usize, byte: u8| {
             let mut bytes = bytes.clone();

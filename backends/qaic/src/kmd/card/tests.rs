@@ -41,7 +41,7 @@ fn batch(objects: &[(&Object, Option<u64>)]) -> Batch {
 }
 
 #[test]
-fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
+fn other_driver_gets_no_request_but_for_its_name() {
     let system = Arc::new(Scripted { driver: "habanalabs", ..willing() });
     let refused = Card::open(system.clone(), Path::new(NODE), Duration::ZERO).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
@@ -53,7 +53,7 @@ fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
 }
 
 #[test]
-fn device_that_is_offline_is_waited_for_as_long_as_one_likes() {
+fn offline_device_is_waited_for_up_to_the_given_time() {
     let offline = |times| {
         let system = willing();
         *system.opening.lock() = vec![Errno::NODEV; times];
@@ -75,7 +75,7 @@ fn device_that_is_offline_is_waited_for_as_long_as_one_likes() {
 }
 
 #[test]
-fn object_has_whole_pages_and_is_given_back() {
+fn object_has_whole_pages_and_is_freed() {
     let (card, system) = open(willing());
     let object = card.create(5000).unwrap();
     assert_eq!((object.length(), object.view().length()), (8192, 8192));
@@ -88,7 +88,7 @@ fn object_has_whole_pages_and_is_given_back() {
 }
 
 #[test]
-fn object_that_cannot_be_mapped_is_given_back() {
+fn object_that_cannot_be_mapped_is_freed() {
     let (card, system) = open(Scripted::new(|call, _| match call {
         Call::MmapBo => Err(Errno::INVAL),
         _ => Ok(()),
@@ -98,7 +98,7 @@ fn object_that_cannot_be_mapped_is_given_back() {
 }
 
 #[test]
-fn opener_of_a_file_tells_the_kernel_that_it_is_closed() {
+fn only_the_opener_of_a_file_closes_it() {
     let (card, system) = open(willing());
     let file = std::fs::File::open("/dev/null").unwrap();
     let adopted = Card::adopt(system.clone(), file.as_fd(), "descriptor".to_owned()).unwrap();

@@ -26,7 +26,7 @@ enum Asked {
 fn answering(
     mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + Send + 'static,
 ) -> Scripted {
-    let mut told = false;
+    let mut answered = false;
     Scripted::new(move |call, argument| {
         if call == Call::MmapBo {
             // A request for an object that does not exist asks whether the device can be used: it cannot.
@@ -59,9 +59,9 @@ fn answering(
                 let version = Version { major: 5, minor: 0 };
                 reply.answer(&Answer::Status { version, status: 0, flags: 0 }).map_err(|_| Errno::INVAL)
             }
-            [Asked::Command(bytes)] if !told && kind(bytes) == Ok(kind::STATUS_REQUEST) => {
+            [Asked::Command(bytes)] if !answered && kind(bytes) == Ok(kind::STATUS_REQUEST) => {
                 // Opening a device asks for its commands' version; what is asked later is the test's.
-                told = true;
+                answered = true;
                 say(&mut reply, &knows(COMMANDS));
                 Ok(())
             }
@@ -235,7 +235,7 @@ fn activate(
 }
 
 #[test]
-fn devices_refusal_comes_with_its_status_however_it_is_told() {
+fn devices_refusal_has_its_status_in_every_form_of_answer() {
     let what = ActivateRequest::NAME;
     let refused = |status| Err(Error::Refused { what, status });
     let no_cores = || ActivateResponse { status: (-13).into(), ..Default::default() };
@@ -454,7 +454,7 @@ fn shorter_timeout_is_kept_and_a_longer_one_is_refused() {
 }
 
 #[test]
-fn device_tells_what_it_has() {
+fn device_describes_itself() {
     let device = device(answering(|_, reply| {
         let mut answer = StatusResponse::default();
         answer.device.commands_major = 17.into();

@@ -114,7 +114,7 @@ fn one_network_is_waited_for_longer_than_each_of_two() {
 }
 
 #[test]
-fn thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_told() {
+fn thread_of_a_lost_device_ends_when_nothing_is_in_flight_and_reports_it() {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -129,7 +129,7 @@ fn thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_to
     assert!(matches!(bench.submissions.step(), Next::Sleep(_, None)), "a run is in flight");
     assert!(!bench.completions.step());
     assert_eq!(bench.submissions.step(), Next::End);
-    assert_eq!(bench.told.lost.lock().len(), 1);
+    assert_eq!(bench.reports.lost.lock().len(), 1);
     assert_eq!(bench.networks().len(), 0);
 }
 
