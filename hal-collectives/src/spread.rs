@@ -220,7 +220,7 @@ pub fn spread<W: Send + Sync + 'static>(
     }
     match Arc::try_unwrap(shared) {
         Ok(work) => work,
-        Err(_) => unreachable!("all that were counted have let go"),
+        Err(_) => unreachable!("all counted helpers have released it"),
     }
 }
 

@@ -35,8 +35,8 @@ fn misfit(first: Operation, second: Operation) -> String {
     assert!(!waits.has_ended());
     let refused = members[1].enter(second).err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    let told = waits.outcome().unwrap_err();
-    assert!(told.same_root(&refused), "one cause for all");
+    let failure = waits.outcome().unwrap_err();
+    assert!(failure.same_root(&refused), "one cause for all");
     let later = members[0].enter(first).err().unwrap();
     assert!(later.same_root(&refused), "and for what comes later");
     refused.message().to_owned()
@@ -84,7 +84,7 @@ fn ranks_that_are_not_there_are_refused_and_nothing_else_happens() {
 }
 
 #[test]
-fn memory_that_is_too_short_or_overlaps_fails_everybody() {
+fn memory_that_is_too_short_or_overlaps_fails_all_ranks() {
     let short = |first: Buffers, kind: Kind| {
         let members = group(2, LONG);
         let waits = start(&members[1], operation(kind, 4), buffers(64)).unwrap();
@@ -126,7 +126,7 @@ fn rank_that_gives_up_is_not_waited_for() {
 
 /// The notifying thread goes on after a callback panicked, also for later operations.
 #[test]
-fn callback_that_panics_leaves_the_other_ranks_told() {
+fn callback_that_panics_leaves_the_other_ranks_notified() {
     for fails in [false, true, true] {
         let members = group(3, LONG);
         let first = members[0].enter(operation(SUM, 4)).unwrap();
@@ -145,21 +145,21 @@ fn callback_that_panics_leaves_the_other_ranks_told() {
 
 /// Large enough to be spread over threads: no helper uses the memory any more when the ranks are notified.
 #[test]
-fn memory_of_a_large_operation_is_the_callers_alone_when_it_is_told() {
+fn memory_of_a_large_operation_is_the_callers_alone_when_it_is_reported() {
     for _ in 0..20 {
         let members = group(2, LONG);
         let all: Vec<Buffers> = members.iter().map(|_| buffers(1 << 20)).collect();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         for (member, own) in members.iter().zip(&all) {
-            let (tell, seen) = (tell.clone(), own.send.clone().unwrap());
+            let (sender, seen) = (sender.clone(), own.send.clone().unwrap());
             let parts = Buffers { send: Some(seen), recv: own.recv.clone() };
             let entry = member.enter(operation(SUM, 1 << 18)).unwrap();
-            if let Some(job) = entry.start(parts, Box::new(move |outcome| tell.send(outcome).unwrap())) {
+            if let Some(job) = entry.start(parts, Box::new(move |outcome| sender.send(outcome).unwrap())) {
                 job();
             }
         }
         for own in &all {
-            assert!(told.recv_timeout(LONG).unwrap().is_ok());
+            assert!(receiver.recv_timeout(LONG).unwrap().is_ok());
             assert!(!own.send.as_ref().unwrap().is_shared() && !own.recv.as_ref().unwrap().is_shared());
         }
     }
@@ -175,16 +175,16 @@ fn marked_memory(elements: usize, mark: &Arc<()>) -> HostRange {
 }
 
 #[test]
-fn memory_is_let_go_of_before_its_rank_is_told_in_pieces_too() {
+fn memory_is_released_before_its_rank_is_notified_in_pieces_too() {
     const ELEMENTS: usize = 1 << 10;
     for (piece, fails) in [(PIECE, false), (PIECE, true), (1 << 9, false), (1 << 9, true)] {
         let members = group_in_pieces(2, LONG, piece);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let start = |rank: usize| {
-            let (mark, tell) = (Arc::new(()), tell.clone());
+            let (mark, sender) = (Arc::new(()), sender.clone());
             let [send, recv] = [(); 2].map(|()| Some(marked_memory(ELEMENTS, &mark)));
             let done = move |end: hal_collectives::Result| {
-                tell.send((end.is_ok(), Arc::strong_count(&mark))).unwrap()
+                sender.send((end.is_ok(), Arc::strong_count(&mark))).unwrap()
             };
             let entry = members[rank].enter(operation(SUM, ELEMENTS as u64)).unwrap();
             let job = entry.start(Buffers { send, recv }, Box::new(done));
@@ -193,11 +193,11 @@ fn memory_is_let_go_of_before_its_rank_is_told_in_pieces_too() {
         start(0);
         if fails {
             members[1].end(&Failure::new(Code::DataLoss, "gone"));
-            assert_eq!(told.recv_timeout(LONG), Ok((false, 1)), "in pieces of {piece}");
+            assert_eq!(receiver.recv_timeout(LONG), Ok((false, 1)), "in pieces of {piece}");
             continue;
         }
         start(1);
-        let both = [(); 2].map(|()| told.recv_timeout(LONG));
+        let both = [(); 2].map(|()| receiver.recv_timeout(LONG));
         assert_eq!(both, [Ok((true, 1)); 2], "in pieces of {piece}");
     }
 }
@@ -240,7 +240,7 @@ fn transfer_without_an_answer_names_the_rank_that_gave_none() {
 }
 
 #[test]
-fn waiting_rank_is_told_though_all_the_others_have_let_go() {
+fn waiting_rank_is_notified_after_all_others_were_released() {
     let mut members = group(2, Duration::from_millis(100));
     let waits = start(&members[0], operation(SUM, 4), buffers(16)).unwrap();
     members.clear();
@@ -308,7 +308,7 @@ fn group_is_split_by_color_and_ordered_by_key() {
 }
 
 #[test]
-fn split_is_for_all_though_each_rank_has_let_go_of_the_group() {
+fn split_is_for_all_though_each_rank_has_released_the_group() {
     // As compiled modules do: the channel that is split exists only for that.
     let parts: Vec<_> = (0..3)
         .map(|rank| {
@@ -341,7 +341,7 @@ fn parts_of_a_group_work_beside_each_other_and_beside_the_whole() {
 }
 
 #[test]
-fn split_that_not_everybody_calls_ends_in_time() {
+fn split_that_a_rank_does_not_call_ends_in_time() {
     let members = group(3, Duration::from_millis(100));
     let part = members[0].split(Some(0), 0).unwrap().unwrap();
     let failure = part.place().unwrap_err();
@@ -365,7 +365,7 @@ fn memory_that_panics() -> HostRange {
 }
 
 #[test]
-fn owners_of_memory_that_panic_when_it_is_let_go_of_leave_all_told() {
+fn owners_that_panic_on_release_leave_all_ranks_notified() {
     let members = group(3, LONG);
     let panics = || Buffers { send: Some(memory_that_panics()), recv: Some(memory_that_panics()) };
     let started =
@@ -375,22 +375,22 @@ fn owners_of_memory_that_panic_when_it_is_let_go_of_leave_all_told() {
 
 /// One group's failure callback takes its time and waits for that of another, which ends by a rank or by a timeout.
 #[test]
-fn failure_that_is_told_slowly_holds_up_no_other_group_and_no_time() {
+fn slow_failure_callback_delays_no_other_group_and_no_timeout() {
     for by_time in [false, true] {
         let timeout = if by_time { Duration::from_millis(20) } else { LONG };
         let (slow, other) = (group(2, LONG), group(2, timeout));
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (answer, answered) = std::sync::mpsc::channel();
         let (enter, inside) = std::sync::mpsc::channel();
         let wait = move |_: Result<(), Failure>| {
             enter.send(()).unwrap();
-            answer.send(told.recv_timeout(LONG)).unwrap();
+            answer.send(receiver.recv_timeout(LONG)).unwrap();
         };
         let sum = operation(SUM, 1);
         assert!(slow[0].enter(sum).unwrap().start(buffers(4), Box::new(wait)).is_none());
         slow[1].end(&Failure::new(Code::DataLoss, "gone"));
         inside.recv_timeout(LONG).unwrap();
-        let done = move |end: Result<(), Failure>| _ = tell.send(end.map_err(|failure| failure.code()));
+        let done = move |end: Result<(), Failure>| _ = sender.send(end.map_err(|failure| failure.code()));
         assert!(other[0].enter(sum).unwrap().start(buffers(4), Box::new(done)).is_none());
         if !by_time {
             other[1].end(&Failure::new(Code::DataLoss, "gone"));
@@ -450,7 +450,7 @@ fn rank_that_splits_later_and_waits_for_less_is_heeded() {
 
 /// The group stays while others are in it.
 #[test]
-fn rank_may_be_another_owner_when_the_first_has_let_go_of_it() {
+fn rank_may_be_another_owner_when_the_first_has_released_it() {
     let id = b"rank that is another owner";
     let join = |rank, owner| join(&Request { id, name: "owners", rank, count: 2, owner, terms: LONG.into() });
     let _other = join(1, 1).unwrap();

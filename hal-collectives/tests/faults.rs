@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+enum RankFault {
     GivesUp,
     LetsGo,
     HasTooLittleMemory,
@@ -26,13 +26,13 @@ enum Fault {
     DoesNotCome,
 }
 
-const FAULTS: [Fault; 6] = [
-    Fault::GivesUp,
-    Fault::LetsGo,
-    Fault::HasTooLittleMemory,
-    Fault::AsksForSomethingElse,
-    Fault::Goes,
-    Fault::DoesNotCome,
+const FAULTS: [RankFault; 6] = [
+    RankFault::GivesUp,
+    RankFault::LetsGo,
+    RankFault::HasTooLittleMemory,
+    RankFault::AsksForSomethingElse,
+    RankFault::Goes,
+    RankFault::DoesNotCome,
 ];
 
 fn program(ranks: u32) -> Vec<Operation> {
@@ -58,11 +58,11 @@ fn take_part(
     member: &Arc<dyn Communicator>,
     operation: Operation,
     (rank, ranks): (u32, u32),
-    fault: Option<Fault>,
+    fault: Option<RankFault>,
 ) -> Option<Result<Started, Failure>> {
     let other = Operation { count: operation.count * 2, ..operation };
-    let asked = if matches!(fault, Some(Fault::AsksForSomethingElse)) { other } else { operation };
-    if matches!(fault, Some(Fault::DoesNotCome)) {
+    let asked = if matches!(fault, Some(RankFault::AsksForSomethingElse)) { other } else { operation };
+    if matches!(fault, Some(RankFault::DoesNotCome)) {
         return None;
     }
     let entry = match member.enter(asked) {
@@ -71,13 +71,13 @@ fn take_part(
     };
     let mut buffers = buffers(asked, rank, ranks);
     match fault {
-        Some(Fault::GivesUp) => {
+        Some(RankFault::GivesUp) => {
             entry.give_up(&Failure::new(Code::DataLoss, "its memory is gone"));
             return None;
         }
-        Some(Fault::LetsGo) => return None,
-        Some(Fault::Goes) => member.end(&Failure::new(Code::Cancelled, "its device was released")),
-        Some(Fault::HasTooLittleMemory) => {
+        Some(RankFault::LetsGo) => return None,
+        Some(RankFault::Goes) => member.end(&Failure::new(Code::Cancelled, "its device was released")),
+        Some(RankFault::HasTooLittleMemory) => {
             let cut = |range: Option<hal_backend::HostRange>| range.and_then(|range| range.slice(0, 4));
             buffers = Buffers { send: cut(buffers.send), recv: cut(buffers.recv) };
         }
@@ -88,9 +88,9 @@ fn take_part(
     Some(Ok(started))
 }
 
-fn check(ranks: u32, fault: Fault, who: u32, at: usize) {
+fn check(ranks: u32, fault: RankFault, who: u32, at: usize) {
     let what = format!("rank {who} of {ranks}: {fault:?} at step {at}");
-    let timeout = if matches!(fault, Fault::DoesNotCome) { Duration::from_millis(30) } else { LONG };
+    let timeout = if matches!(fault, RankFault::DoesNotCome) { Duration::from_millis(30) } else { LONG };
     let members = group(ranks, timeout);
     let mut failures = Vec::new();
     for (step, &operation) in program(ranks).iter().enumerate() {

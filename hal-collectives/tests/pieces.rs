@@ -89,14 +89,15 @@ fn by_pieces(
                 }
                 let memory =
                     PieceBuffers { send: send.map(Memory::Alone), recv: recv.clone().map(Memory::Alone) };
-                let (tell, told) = channel();
-                let job: Option<Job> = entry.start(memory, Box::new(move |outcome| drop(tell.send(outcome))));
+                let (sender, receiver) = channel();
+                let job: Option<Job> =
+                    entry.start(memory, Box::new(move |outcome| drop(sender.send(outcome))));
                 job.into_iter().for_each(|job| job());
-                (piece, recv, told)
+                (piece, recv, receiver)
             })
             .collect();
-        for (piece, recv, told) in waits {
-            told.recv_timeout(LONG).unwrap().unwrap();
+        for (piece, recv, receiver) in waits {
+            receiver.recv_timeout(LONG).unwrap().unwrap();
             if let (Some(whole), Some(alone)) = (&buffers.recv, &recv) {
                 parts(&piece, place.1, whole, alone, |whole, alone| assert!(whole.copy_from(alone)));
             }

@@ -76,7 +76,7 @@ fn open(uri: &str) -> Result<Owned<sys::iree_hal_device_t>> {
 
 /// Calls a function with one row of numbers.
 fn call(session: &Owned<sys::iree_runtime_session_t>, name: &str, input: &[f32]) -> Result<Vec<f32>> {
-    // SAFETY: everything that is lent to a call lives through it.
+    // SAFETY: everything that is borrowed to a call lives through it.
     unsafe {
         let device = sys::iree_runtime_session_device(session.0);
         let shape = [input.len()];

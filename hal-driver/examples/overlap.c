@@ -5,7 +5,7 @@
 //   overlap [URI]
 //
 // A transport asks for a transfer and goes on. Its progress function, which the library calls whenever it has time, polls
-// what is pending and tells its waiters. This program does that with transfers from a card's memory to the host in
+// what is pending and notifies its waiters. This program does that with transfers from a card's memory to the host in
 // pieces: while they are on their way, it computes a checksum of the pieces that have arrived.
 
 #include <errno.h>

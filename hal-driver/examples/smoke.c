@@ -5,7 +5,7 @@
 //   smoke [DEVICE] [abandon]
 //
 // It submits work whose wait is signalled last, across all queues, and checks every byte. With `abandon` it never signals,
-// and lets go of everything with the work still waiting. REGISTER names the function that adds the driver, so that the
+// and releases everything with the work still waiting. REGISTER names the function that adds the driver, so that the
 // same program serves a driver of your own.
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 
 // The drivers of this library: one registration function for each.
 //
-// Each adds its driver to a registry of IREE's. That is cheap and touches no hardware; devices are looked for when the
+// Each adds its driver to a registry of IREE's. That is cheap and touches no hardware; devices are searched when the
 // driver is asked for them. Registering a driver twice answers ALREADY_EXISTS and changes nothing.
 
 #ifndef HAL_DRIVERS_H_

@@ -67,7 +67,7 @@ const MAX_QUEUES: usize = 64;
 /// How long work in flight may take to end by itself when a device is destroyed.
 const GRACE: Duration = Duration::from_millis(400);
 
-/// How long it may take to end after the device was told to stop.
+/// How long it may take to end after the device was stopped.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[repr(C)]
@@ -93,7 +93,7 @@ struct Phase {
 /// The cells are written only while no other thread uses the device, as IREE requires of `replace_…`.
 pub(crate) struct DeviceState<D: Device> {
     engine: Engine<EngineBackend<D>>,
-    looking: PollingGuard<D>,
+    polling: PollingGuard<D>,
     pending_allocas: Arc<PendingAllocas>,
     pool: Arc<HostPool>,
     profiler: Profiler,
@@ -160,7 +160,7 @@ impl<D: Device> HalDevice<D> {
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),
             host: Loaders::shared()?,
             engine,
-            looking: completions.begin(&properties.identifier)?,
+            polling: completions.begin(&properties.identifier)?,
             pending_allocas,
             pool,
             profiler: Profiler::default(),
@@ -216,11 +216,11 @@ impl<D: Device> DeviceState<D> {
         self.collectives.finish(GRACE);
         let begin = clock.now();
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);
-        let unlooked = self.looking.end(LIMIT);
+        let unpolled = self.polling.end(LIMIT);
         let stopped = self.pool.stop(LIMIT);
         self.frontiers.retire();
         hal_collectives_mpi::rest();
-        parked && idle.is_ok() && unlooked && stopped
+        parked && idle.is_ok() && unpolled && stopped
     }
 
     /// True if the pattern of a query names this device.
@@ -238,7 +238,7 @@ impl<D: Device> DeviceState<D> {
             ("hal.dispatch", "concurrency") => number(self.properties.concurrency),
             ("hal.cpu", key) if self.properties.host_processor => {
                 let mut value = 0;
-                // SAFETY: the key is lent for the call; the value is ours.
+                // SAFETY: the key is borrowed for the call; the value is ours.
                 unsafe { check(sys::iree_cpu_lookup_data_by_key(view(key), &raw mut value))? };
                 Ok(value)
             }
@@ -255,7 +255,7 @@ impl<D: Device> DeviceState<D> {
 
     fn device_allocator(&self) -> Borrowed<'_, sys::iree_hal_allocator_t> {
         // SAFETY: written only while the device is not in use, as IREE asks.
-        unsafe { (*self.device_allocator.get()).lend() }
+        unsafe { (*self.device_allocator.get()).borrow() }
     }
 
     /// The device's number in its group, for profiles.
@@ -405,7 +405,7 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn replace_device_allocator(device: Raw, allocator: *mut sys::iree_hal_allocator_t) {
         guard_or((), || {
-            // SAFETY: C passes a live device of ours that is not in use, and lends us the allocator.
+            // SAFETY: C passes a live device of ours that is not in use, and a live allocator.
             unsafe {
                 if let Some(allocator) = Retained::retain(allocator) {
                     *HalDevice::<D>::of(device).device_allocator.get() = allocator;
@@ -419,7 +419,7 @@ impl<D: Device> Table<D> {
         provider: *mut sys::iree_hal_channel_provider_t,
     ) {
         guard_or((), || {
-            // SAFETY: C passes a live device of ours that is not in use, and lends us the provider.
+            // SAFETY: C passes a live device of ours that is not in use, and a live provider.
             unsafe {
                 let state = HalDevice::<D>::of(device);
                 *state.provider.get() = Retained::retain(provider);
@@ -510,7 +510,7 @@ impl<D: Device> Table<D> {
             // replaced only while the device is not in use.
             unsafe {
                 let (state, out) = (HalDevice::<D>::of(device), Out::new(out));
-                let provider = (*state.provider.get()).as_ref().map(Retained::lend);
+                let provider = (*state.provider.get()).as_ref().map(Retained::borrow);
                 out.set(state.ranks.create(provider, &state.identity, &params, state.allocator)?);
             }
             Ok(())
@@ -576,7 +576,7 @@ impl<D: Device> Table<D> {
         out: *mut *mut sys::iree_hal_file_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let state = HalDevice::<D>::of(device);
                 let handle = Borrowed::required(handle, "a file is imported by its handle")?;

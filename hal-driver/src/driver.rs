@@ -205,7 +205,7 @@ impl<R: Driver> Table<R> {
             let (driver, count, infos) =
                 unsafe { (HalDriver::<R>::of(driver), Out::new(out_count), Out::new(out_infos)) };
             let devices = driver.driver.enumerate()?;
-            // SAFETY: C lends us the allocator of what it asks for.
+            // SAFETY: C passes the allocator of the result.
             let allocator = unsafe { HostAllocator::new(allocator) };
             infos.set(list(&devices, allocator)?);
             count.set(devices.len());
@@ -243,7 +243,7 @@ impl<R: Driver> Table<R> {
         out: *mut *mut sys::iree_hal_device_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live driver of ours and lends us the rest for the call.
+            // SAFETY: C passes a live driver of ours and lets us use the rest for the call.
             unsafe {
                 let driver = HalDriver::<R>::of(driver);
                 let (path, allocator) = (driver.path(id)?, HostAllocator::new(allocator));
@@ -270,7 +270,7 @@ impl<R: Driver> Table<R> {
         out: *mut *mut sys::iree_hal_device_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live driver of ours and lends us the rest for the call.
+            // SAFETY: C passes a live driver of ours and lets us use the rest for the call.
             unsafe {
                 let (driver, allocator) = (HalDriver::<R>::of(driver), HostAllocator::new(allocator));
                 let device = driver.open(

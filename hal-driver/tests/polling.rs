@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What it costs to look for the completions of a device, and what a device may do wrong when it is looked at.
+//! The cost of polling a device for completions, and the faults of a device while it is polled.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads are counted by name: one test at a time has any.
+/// Threads are counted by name, so one test runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The processor time that the thread with this name has used, in ticks of the kernel.
+/// The processor time of the thread with this name, in ticks of the kernel.
 fn ticks(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let mine = tasks.filter(|task| {
@@ -35,7 +35,7 @@ fn ticks(name: &str) -> u64 {
     });
     let stats = mine.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
     let spent = |stat: String| -> u64 {
-        // Behind the name, which is in parentheses, the 12th and the 13th are the times.
+        // After the name, which is in parentheses, fields 12 and 13 are the times.
         let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
         fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
     };
@@ -46,42 +46,42 @@ fn ticks(name: &str) -> u64 {
 fn polling_costs_nothing_while_nothing_is_in_flight_and_little_while_something_is() {
     let _alone = alone();
     register();
-    let device = Device::open("looked-at://").unwrap();
+    let device = Device::open("poll-faults://").unwrap();
     let done = device.semaphore(0);
     let buffer = device.buffer(64);
     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
     done.wait(1).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    let looks = || LOOKS.load(Ordering::Relaxed);
-    let before = looks();
+    let polls = || POLLS.load(Ordering::Relaxed);
+    let before = polls();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(looks(), before, "nothing is in flight");
-    // A job that takes long: it is looked at ever more rarely.
+    assert_eq!(polls(), before, "nothing is in flight");
+    // A long job: the device is polled ever more rarely.
     HOLDS.store(true, Ordering::Relaxed);
     device.fill(&List::none(), &done.at(2), &buffer, (0, 64), &[1]).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    let (before, spent) = (looks(), ticks("hal-poll"));
+    let (before, spent) = (polls(), ticks("hal-poll"));
     std::thread::sleep(Duration::from_millis(300));
-    let (after, used) = (looks(), ticks("hal-poll") - spent);
-    assert!(after > before, "it is looked at");
-    assert!(after - before < 3_000, "{} looks in 300 ms", after - before);
+    let (after, used) = (polls(), ticks("hal-poll") - spent);
+    assert!(after > before, "it is polled");
+    assert!(after - before < 3_000, "{} polls in 300 ms", after - before);
     assert!(used <= 10, "{used} ticks in 300 ms");
     HOLDS.store(false, Ordering::Relaxed);
     done.wait(2).unwrap();
 }
 
-/// How often the device below was polled.
-static LOOKS: AtomicUsize = AtomicUsize::new(0);
-/// Whether it holds what it was given.
+/// The number of polls of the device below.
+static POLLS: AtomicUsize = AtomicUsize::new(0);
+/// True while it withholds completions.
 static HOLDS: AtomicBool = AtomicBool::new(false);
 
-/// Whether the device that lingers stays in its look, behind everything that there was to see.
+/// True if the lingering device stays in its poll, after everything was reported.
 static LINGERS: AtomicBool = AtomicBool::new(false);
 static IS_LINGERING: AtomicBool = AtomicBool::new(false);
 
-/// Drivers whose devices do what the mock device does not: count how often they are looked at, have no descriptor,
-/// panic, linger, lose it with a panic.
-struct Looked;
+/// Drivers whose devices do what the mock device does not: count polls, have no descriptor, panic, linger, or panic
+/// when their descriptor is asked for.
+struct PollFaults;
 struct Blind;
 struct Panics;
 struct Lingers;
@@ -109,7 +109,7 @@ macro_rules! driver {
     };
 }
 
-driver!(Looked, "looked-at", Completion::Poll);
+driver!(PollFaults, "poll-faults", Completion::Poll);
 driver!(Blind, "blind", Completion::Descriptor);
 driver!(Panics, "panics", Completion::Poll);
 driver!(Lingers, "lingers", Completion::Descriptor);
@@ -121,7 +121,7 @@ struct PolledDevice {
     completer: OnceLock<Completer>,
     jobs: Mutex<Vec<(QueueId, u64)>>,
     was_looked_at: AtomicBool,
-    /// What is written becomes readable at the other end.
+    /// Bytes that are written to one end become readable at the other.
     ends: (UnixStream, UnixStream),
 }
 
@@ -176,7 +176,7 @@ impl hal_backend::Device for PolledDevice {
     }
 
     fn poll(&self) {
-        LOOKS.fetch_add(1, Ordering::Relaxed);
+        POLLS.fetch_add(1, Ordering::Relaxed);
         self.was_looked_at.store(true, Ordering::Relaxed);
         while (&self.ends.0).read(&mut [0; 64]).is_ok() {}
         assert_ne!(self.name, "panics", "as it was asked");
@@ -199,7 +199,7 @@ static REGISTER: Once = Once::new();
 
 fn register() {
     REGISTER.call_once(|| unsafe {
-        check(hal_driver::register::<Looked>(registry())).unwrap();
+        check(hal_driver::register::<PollFaults>(registry())).unwrap();
         check(hal_driver::register::<Blind>(registry())).unwrap();
         check(hal_driver::register::<Panics>(registry())).unwrap();
         check(hal_driver::register::<Lingers>(registry())).unwrap();
@@ -219,9 +219,9 @@ fn device_without_the_descriptor_that_it_speaks_of_is_refused() {
     );
 }
 
-/// A look that is going on when the device goes is the last one.
+/// A poll that runs while the device is torn down is the last one.
 #[test]
-fn device_that_goes_while_it_is_looked_at_is_not_watched_any_more() {
+fn device_that_is_destroyed_during_a_poll_is_not_polled_any_more() {
     let _alone = alone();
     register();
     let device = Device::open("lingers://").unwrap();
@@ -241,7 +241,7 @@ fn device_that_goes_while_it_is_looked_at_is_not_watched_any_more() {
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }
 
-/// It is asked for after each look.
+/// The descriptor is asked for after each poll.
 #[test]
 fn panic_at_the_question_for_a_descriptor_loses_the_device() {
     let _alone = alone();

@@ -4,7 +4,7 @@
 
 use crate::array::Array;
 use crate::dlpack;
-use crate::runtime::{Device, Element, Foreign, Kind, Program, Value, View, check_not_forked};
+use crate::runtime::{ArgumentKind, Device, Element, Foreign, Program, Value, View, check_not_forked};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -186,24 +186,24 @@ pub(crate) fn from_dlpack(object: &Bound<'_, PyAny>, device: &Device, copying: C
 /// declared type.
 pub(crate) fn argument(
     object: &Bound<'_, PyAny>,
-    kind: Kind,
+    kind: ArgumentKind,
     declared: Declared,
     device: Option<&Device>,
     depth: usize,
 ) -> PyResult<Value> {
     Ok(match kind {
-        Kind::I32 => Value::I32(object.extract()?),
-        Kind::I64 => Value::I64(object.extract()?),
-        Kind::F32 => Value::F32(object.extract()?),
-        Kind::F64 => Value::F64(object.extract()?),
-        Kind::Object if object.is_none() => match declared {
+        ArgumentKind::I32 => Value::I32(object.extract()?),
+        ArgumentKind::I64 => Value::I64(object.extract()?),
+        ArgumentKind::F32 => Value::F32(object.extract()?),
+        ArgumentKind::F64 => Value::F64(object.extract()?),
+        ArgumentKind::Object if object.is_none() => match declared {
             Declared::Array(element) => {
                 let message = format!("it takes an array of {} and got None", element.name);
                 return Err(PyTypeError::new_err(message));
             }
             Declared::List | Declared::Unknown => Value::None,
         },
-        Kind::Object => match (object.cast::<Array>(), declared) {
+        ArgumentKind::Object => match (object.cast::<Array>(), declared) {
             (Ok(array), _) => Value::Array(array.get().view().clone()),
             (Err(_), Declared::List) => list(object, device, depth)?,
             (Err(_), _) => {
@@ -239,7 +239,7 @@ fn list(object: &Bound<'_, PyAny>, device: Option<&Device>, depth: usize) -> PyR
         }
         let is_list = element.cast::<PyList>().is_ok() || element.cast::<PyTuple>().is_ok();
         let declared = if is_list { Declared::List } else { Declared::Unknown };
-        argument(&element, Kind::Object, declared, device, depth + 1)
+        argument(&element, ArgumentKind::Object, declared, device, depth + 1)
     });
     values.collect::<PyResult<_>>().map(Value::List)
 }

@@ -5,7 +5,7 @@
 use crate::convert::{self, Declared};
 use crate::device::Device;
 use crate::future::{Future, RunningCall, ThreadedCall, single};
-use crate::runtime::{self, Element, Kind, Program, StartedCall, Value};
+use crate::runtime::{self, ArgumentKind, Element, Program, StartedCall, Value};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{
     PyAttributeError, PyBufferError, PyKeyError, PyOverflowError, PyTypeError, PyValueError,
@@ -182,7 +182,12 @@ impl Function {
         }
     }
 
-    fn argument(&self, object: &Bound<'_, PyAny>, kind: Kind, declared: Declared) -> PyResult<Argument> {
+    fn argument(
+        &self,
+        object: &Bound<'_, PyAny>,
+        kind: ArgumentKind,
+        declared: Declared,
+    ) -> PyResult<Argument> {
         if let Ok(future) = object.cast::<Future>() {
             return Ok(Argument::Running(future.get().work().clone()));
         }

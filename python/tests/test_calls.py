@@ -205,16 +205,16 @@ def test_profile_is_what_irees_own_tool_reads(two, tmp_path):
         module.square(np.ones(1024, np.float32))
     assert path.stat().st_size > 500
     tool = TARGET / "iree/tools/iree-profile"
-    told = subprocess.run([tool, "summary", path], capture_output=True, text=True)
-    assert told.returncode == 0 and "dispatch" in told.stdout, told.stdout + told.stderr
+    result = subprocess.run([tool, "summary", path], capture_output=True, text=True)
+    assert result.returncode == 0 and "dispatch" in result.stdout, result.stdout + result.stderr
     with pytest.raises(iree_hal.Error), device.profile(path), device.profile(tmp_path / "second.ireeprof"):
         pass
 
 
 def test_tour_runs_on_each_device(two, device):
     tour = pathlib.Path(__file__).parents[1] / "examples/tour.py"
-    told = subprocess.run([sys.executable, tour, two, device.uri], capture_output=True, text=True)
-    assert told.returncode == 0 and "are right" in told.stdout, told.stdout + told.stderr
+    result = subprocess.run([sys.executable, tour, two, device.uri], capture_output=True, text=True)
+    assert result.returncode == 0 and "are right" in result.stdout, result.stdout + result.stderr
 
 
 def test_time_to_wait_is_a_number(two, device):

@@ -340,7 +340,7 @@ impl<'a> HostPart<'a> {
     pub fn write(self, bytes: &[u8]) -> bool {
         let fits = self.length == bytes.len();
         if fits {
-            // SAFETY: valid for this many bytes, by the invariant, and a shared slice does not change meanwhile.
+            // SAFETY: valid for this many bytes, by the invariant, and a shared slice does not change during the call.
             unsafe { self.start.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
         }
         fits

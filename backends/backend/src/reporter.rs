@@ -51,7 +51,7 @@ impl Reporter {
     /// nothing when the engine is gone.
     #[inline]
     pub fn ended(&self, queue: QueueId, epoch: u64, outcome: Result<(), Failure>) {
-        self.tell(|completer| match outcome {
+        self.report(|completer| match outcome {
             Ok(()) => completer.complete(queue, epoch),
             Err(failure) => completer.fail(queue, epoch, failure),
         });
@@ -59,7 +59,7 @@ impl Reporter {
 
     /// Reports that the device's queues may have room again.
     pub fn unblock(&self) {
-        self.tell(|completer| completer.unblock(DEVICE));
+        self.report(|completer| completer.unblock(DEVICE));
     }
 
     /// Reports that the device is lost and accesses nothing any more; see [`Completer::lose`].
@@ -75,7 +75,7 @@ impl Reporter {
     }
 
     #[inline]
-    fn tell(&self, report: impl FnOnce(&Completer) -> Result<(), CompletionError>) {
+    fn report(&self, report: impl FnOnce(&Completer) -> Result<(), CompletionError>) {
         match self.0.completer.get().map(report) {
             Some(Ok(()) | Err(CompletionError::Gone)) => {}
             Some(Err(error)) => self.lose_refused(&error.to_string()),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn report_to_an_engine_that_is_gone_is_nothing() {
+    fn report_to_a_dropped_engine_is_ignored() {
         let reporter = Reporter::default();
         let (_, queue) = submit(&engine(1, &reporter));
         reporter.ended(queue, 7, Ok(()));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_before_the_start_is_told_at_the_start() {
+    fn loss_before_the_start_is_reported_at_the_start() {
         let reporter = Reporter::default();
         reporter.lose(Failure::new(Code::DataLoss, "first"));
         reporter.unblock();
@@ -273,19 +273,19 @@ mod tests {
             let reporter = Reporter::default();
             let engine = engine(1, &reporter);
             let (timeline, _) = submit(&engine);
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let body = || panic!("out of paper");
             let lost = timeline.clone();
             let thread = reporter.spawn("printer", body, move |why| {
                 // The device still exists while the callback runs.
-                tell.send((why.clone(), lost.query().is_err())).unwrap();
+                sender.send((why.clone(), lost.query().is_err())).unwrap();
                 assert!(!panics_again, "on purpose");
             });
             thread.unwrap().join().unwrap();
             let failure = failure(&timeline);
             assert_eq!(failure.code(), Code::Internal);
             assert_eq!(failure.message(), "thread \"printer\" of the backend panicked: out of paper");
-            let (why, was_lost) = told.recv().unwrap();
+            let (why, was_lost) = receiver.recv().unwrap();
             assert!(why.same_root(&failure) && !was_lost);
         }
     }

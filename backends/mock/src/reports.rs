@@ -34,10 +34,10 @@ enum Report {
 /// The reports of a device.
 pub(crate) struct Reports {
     reporter: Reporter,
-    kept: Option<Kept>,
+    kept: Option<KeptReports>,
 }
 
-struct Kept {
+struct KeptReports {
     due: Mutex<Due>,
     /// Held by the delivering thread.
     delivering: Mutex<()>,
@@ -68,7 +68,7 @@ impl Reports {
             }
         };
         let due = Mutex::new(Due { writer, ..Due::default() });
-        let kept = Some(Kept { due, delivering: Mutex::new(()), reader });
+        let kept = Some(KeptReports { due, delivering: Mutex::new(()), reader });
         Ok(Self { reporter: Reporter::default(), kept })
     }
 
@@ -88,12 +88,12 @@ impl Reports {
 
     fn bring(&self, report: Report) {
         match &self.kept {
-            None => self.tell(report),
+            None => self.report_now(report),
             Some(kept) => kept.due.lock().add(report),
         }
     }
 
-    fn tell(&self, report: Report) {
+    fn report_now(&self, report: Report) {
         match report {
             Report::Done(Done { id, epoch, outcome }) => self.reporter.ended(id, epoch, outcome),
             Report::Lost(failure) => self.reporter.lose(failure),
@@ -105,7 +105,7 @@ impl Reports {
         let Some(kept) = &self.kept else { return };
         let Some(_delivering) = kept.delivering.try_lock() else { return };
         for report in kept.take() {
-            self.tell(report);
+            self.report_now(report);
         }
     }
 
@@ -133,7 +133,7 @@ impl Due {
     }
 }
 
-impl Kept {
+impl KeptReports {
     /// Takes the kept reports, and makes the pipe unreadable.
     fn take(&self) -> Vec<Report> {
         let mut due = self.due.lock();

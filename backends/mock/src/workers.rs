@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn abort_ends_it_early_and_is_told() {
+    fn abort_ends_it_early_and_is_reported() {
         let (range, share) = fill(2 << 20, 2);
         let aborted = OnceLock::new();
         aborted.set(Failure::new(Code::Cancelled, "stop")).unwrap();
@@ -250,17 +250,17 @@ mod tests {
         let helper = share.clone();
         let helper = std::thread::spawn(move || helper.help(1, &OnceLock::new()));
         assert!(helper.join().is_err(), "it had the last piece");
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             share.help(0, &OnceLock::new());
-            tell.send(share.finish()).unwrap();
+            sender.send(share.finish()).unwrap();
         });
-        let outcome = told.recv_timeout(Duration::from_secs(20)).expect("nothing is waited for any more");
+        let outcome = receiver.recv_timeout(Duration::from_secs(20)).expect("nothing is waited for any more");
         assert_eq!(outcome.unwrap_err().code(), Code::Internal);
     }
 
     #[test]
-    fn command_past_its_memory_fails_and_is_told() {
+    fn command_past_its_memory_fails_and_is_reported() {
         let memory = Arc::new(MockMemory::imported(HostRange::allocate(64, 64).unwrap()));
         let target = Span { place: Place::Device(memory, 0), length: 2 << 20 };
         let command = Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() };

@@ -204,7 +204,7 @@ impl Drop for TemplateDevice {
 
 /// One queue, and the thread that runs its jobs.
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     work: Condvar,
     reporter: Reporter,
     depth: usize,
@@ -212,7 +212,7 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     jobs: VecDeque<Job<TemplateDevice>>,
     full: bool,
     aborted: Option<Failure>,
@@ -231,7 +231,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

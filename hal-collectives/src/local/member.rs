@@ -4,7 +4,7 @@
 
 use super::group::Group;
 use super::rendezvous::{Arrival, OperationPart, OperationParts, OperationSlot};
-use super::split::Pending;
+use super::split::PendingGroup;
 use super::timekeeper;
 use crate::operation::{Kind, Side};
 use crate::{Communicator, Done, Entered, Entry, GroupOperation, Job, Operation, Piece, Portions, Result};
@@ -63,7 +63,7 @@ impl Communicator for Member {
     }
 
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
-        let pending = Pending::new(self.timeout);
+        let pending = PendingGroup::new(self.timeout);
         super::split::call(&self.group, self.rank, (color, key), &pending)?;
         Ok(color.map(|_| Box::new(pending) as Box<dyn Communicator>))
     }

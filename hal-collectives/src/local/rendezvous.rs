@@ -270,7 +270,7 @@ mod tests {
     /// Memory that is shorter than its operation, which no call can bring about. The thread that moves the bytes
     /// goes on.
     #[test]
-    fn panic_of_who_moves_the_bytes_is_told_to_all_ranks() {
+    fn panic_of_the_moving_thread_is_reported_to_all_ranks() {
         for count in [8, 1 << 20] {
             let group = Group::new("panics".into(), 2, Duration::from_secs(60).into());
             let operation = |count| Operation { kind: Kind::AllGather, element: Element::U8, count };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// The calls of ranks so far: the color and the key of each, and where to put its new group.
 pub(super) struct Split {
-    calls: BTreeMap<u32, (Option<u32>, i32, Arc<Pending>)>,
+    calls: BTreeMap<u32, (Option<u32>, i32, Arc<PendingGroup>)>,
     /// The wait that ends first, among the ranks that have called.
     pub(super) wait: Wait,
     /// Keeps the group for ranks that have not called, even if all others have released it.
@@ -35,7 +35,7 @@ impl Split {
 
     /// Forms the groups, once all ranks have called.
     fn resolve(self, group: &Group, number: u64) {
-        let mut colors: BTreeMap<u32, Vec<(i32, u32, Arc<Pending>)>> = BTreeMap::new();
+        let mut colors: BTreeMap<u32, Vec<(i32, u32, Arc<PendingGroup>)>> = BTreeMap::new();
         for (rank, (color, key, pending)) in self.calls {
             if let Some(color) = color {
                 colors.entry(color).or_default().push((key, rank, pending));
@@ -60,7 +60,7 @@ pub(super) fn call(
     group: &Arc<Group>,
     rank: u32,
     (color, key): (Option<u32>, i32),
-    pending: &Arc<Pending>,
+    pending: &Arc<PendingGroup>,
 ) -> Result {
     let (mut state, number) = group.next_split(rank)?;
     let wait = Wait::begin(pending.timeout);
@@ -84,14 +84,14 @@ pub(super) fn call(
 }
 
 /// A rank's handle on a group that is still being agreed on.
-pub(super) struct Pending {
+pub(super) struct PendingGroup {
     outcome: Mutex<Option<Result<Arc<Member>>>>,
     known: Condvar,
     /// How long the rank waits for the others.
     timeout: Duration,
 }
 
-impl Pending {
+impl PendingGroup {
     pub(super) fn new(timeout: Duration) -> Arc<Self> {
         Arc::new(Self { outcome: Mutex::default(), known: Condvar::new(), timeout })
     }
@@ -118,7 +118,7 @@ impl Pending {
     }
 }
 
-impl Communicator for Arc<Pending> {
+impl Communicator for Arc<PendingGroup> {
     fn place(&self) -> Result<(u32, u32)> {
         self.member()?.place()
     }

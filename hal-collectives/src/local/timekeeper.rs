@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 /// How long the thread stays without work.
 const IDLE: Duration = Duration::from_secs(2);
 
-static WATCH: Mutex<Watch> = Mutex::new(Watch { groups: Vec::new(), sooner: false, runs: false });
+static WATCH: Mutex<Timekeeper> = Mutex::new(Timekeeper { groups: Vec::new(), sooner: false, runs: false });
 static NEWS: Condvar = Condvar::new();
 
-struct Watch {
+struct Timekeeper {
     groups: Vec<Weak<Group>>,
     /// A group must be checked sooner than planned.
     sooner: bool,
@@ -57,7 +57,7 @@ pub(super) fn check_again() {
     timekeeper.wake();
 }
 
-impl Watch {
+impl Timekeeper {
     fn wake(&mut self) {
         if self.runs {
             NEWS.notify_one();

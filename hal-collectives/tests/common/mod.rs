@@ -73,9 +73,9 @@ pub(crate) fn start(rank: &Arc<dyn Communicator>, operation: Operation, buffers:
 }
 
 pub(crate) fn begin(entry: Box<dyn hal_collectives::Entry>, buffers: Buffers) -> (Started, Option<Job>) {
-    let (tell, told) = channel();
-    let job = entry.start(buffers, Box::new(move |outcome| drop(tell.send(outcome))));
-    (Started(told), job)
+    let (sender, receiver) = channel();
+    let job = entry.start(buffers, Box::new(move |outcome| drop(sender.send(outcome))));
+    (Started(receiver), job)
 }
 
 /// A pseudo-random generator, the same each time.

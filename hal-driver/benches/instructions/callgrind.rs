@@ -2,9 +2,10 @@
 
 //! Counts the instructions of a program's operations under callgrind, and compares them with budgets.
 //!
-//! Times on a shared machine say little about a change of a few percent. Instructions do: the same build does the same work
-//! with the same count, whatever else runs. A program calls [`run`] with its budgets and its work, which does each operation
-//! inside a function `gate_…` that is not mangled, and prints the gate's name and the number of operations.
+//! On a shared machine, times do not show a change of a few percent. Instructions do: the same build does the same
+//! work with the same count, whatever else runs. A program calls [`run`] with its budgets and its work. The work
+//! runs each operation in a function `gate_…` that is not mangled, and prints the gate's name and the number of
+//! operations.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -12,10 +13,10 @@ use std::process::{Command, ExitCode, Stdio};
 /// The flag with which the program starts itself under callgrind.
 const WORK: &str = "--work";
 
-/// What a gate is called, and how many instructions an operation in it may cost.
+/// The name of a gate, and the most instructions of one of its operations.
 pub(crate) type Budget = (&'static str, u64);
 
-/// Does the work, under callgrind; otherwise starts callgrind, and fails if an operation costs more than its budget.
+/// Does the work under callgrind. Otherwise starts callgrind, and fails if an operation costs more than its budget.
 pub(crate) fn run(budgets: &[Budget], work: impl FnOnce()) -> ExitCode {
     if std::env::args().any(|argument| argument == WORK) {
         work();
@@ -83,8 +84,8 @@ fn parse_operations(text: &str) -> Vec<(String, u64)> {
 
 /// The cost of the calls of a function, with everything that it calls, from callgrind's output.
 ///
-/// There, a caller's `calls=` line names how often the callee of the last `cfn=` line was called, and the line behind it
-/// ends with the cost of those calls. Names are written out once and then abbreviated to their number.
+/// There, a caller's `calls=` line names how often the callee of the last `cfn=` line was called, and the line
+/// behind it ends with the cost of those calls. Names are written out once and then abbreviated to their number.
 fn inclusive(text: &str, function: &str) -> Option<u64> {
     let named =
         |line: &str| Some((line.split_once(") ")?.1 == function, line.split(['(', ')']).nth(1)?.to_owned()));

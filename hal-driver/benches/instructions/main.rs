@@ -3,8 +3,8 @@
 //! Fixed work for counting instructions: from IREE's C call to the completed signal, on one thread, with a device that
 //! does nothing and completes at once, or sixteen jobs at a time.
 //!
-//! `cargo bench -p hal-driver --bench instructions` runs this under callgrind and checks the budgets below. Everything runs
-//! once before it is counted, so that the steady cost of an operation is counted.
+//! `cargo bench -p hal-driver --bench instructions` runs this under callgrind and checks the budgets below. Every
+//! operation runs once before it is counted, so the count is its steady cost.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
 
@@ -22,7 +22,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// What an operation may cost. Lowered when a change makes it cheaper; raised only with a reason in the commit.
+/// The most instructions of each operation. Lowered when a change makes it cheaper; raised only with a reason in
+/// the commit.
 const BUDGETS: [callgrind::Budget; 18] = [
     ("gate_barrier_chain", 1_760),
     ("gate_fill_chain", 3_200),
@@ -45,10 +46,10 @@ const BUDGETS: [callgrind::Budget; 18] = [
     ("gate_record_100", 395_000),
 ];
 
-/// How many jobs the device completes at a time.
+/// The number of jobs that the device completes at a time.
 static AT_A_TIME: AtomicU64 = AtomicU64::new(1);
 
-/// How often each gate does its operation.
+/// The operations of each gate.
 const COUNT: u64 = 1000;
 
 // ------------------------------------------------------------------------------------------------------------------
@@ -149,25 +150,25 @@ impl hal_backend::Device for NothingDevice {
 struct Rig {
     device: Device,
     timeline: Semaphore,
-    /// Where the timeline is.
+    /// The timeline's value.
     at: u64,
     source: Buffer,
     target: Buffer,
     executable: *mut sys::iree_hal_executable_t,
     commands: *mut sys::iree_hal_command_buffer_t,
     indirect: *mut sys::iree_hal_command_buffer_t,
-    /// A semaphore of IREE's own, and what was handed over with it.
+    /// A semaphore of IREE's own, and the objects that are passed with it.
     plain: *mut sys::iree_async_semaphore_t,
     owned: Mutex<Vec<Owned>>,
-    /// A semaphore for each operation of a fan, and where they all are.
+    /// A semaphore for each operation of a fan, and their value.
     fan: Vec<Semaphore>,
     fanned: u64,
-    /// How often things are held while nothing is under way.
+    /// The reference counts while nothing is under way.
     idle_references: [i32; 5],
 }
 
-/// What an operation keeps, and the values that it waits for and signals, as in the `ownership` floor of `cargo
-/// xtask bench`.
+/// The references of an operation, and the values that it waits for and signals, as in the `ownership` floor of
+/// `cargo xtask bench`.
 struct Owned {
     semaphore: *mut sys::iree_async_semaphore_t,
     buffers: [*mut sys::iree_hal_buffer_t; 2],
@@ -210,7 +211,7 @@ impl Rig {
         rig
     }
 
-    /// Does an operation for each value of the timeline.
+    /// Runs an operation for each value of the timeline.
     fn chain(&mut self, mut operation: impl FnMut(&Self, &SemaphoreLists, u64)) {
         for _ in 0..COUNT {
             operation(self, &self.lists(self.at), self.at);
@@ -219,15 +220,15 @@ impl Rig {
         self.is_done();
     }
 
-    /// One operation. What it leaves to another thread is done when [`end_all`](Rig::end_all) returns: who gives memory
-    /// back, and when, is part of what the next operation costs.
+    /// Runs one operation. Work that it leaves to another thread is done when [`end_all`](Rig::end_all) returns:
+    /// the time at which memory is returned affects the cost of the next operation.
     fn one(&mut self, operation: impl FnOnce(&Self, &SemaphoreLists)) {
         operation(self, &self.lists(self.at));
         self.at += 1;
         self.is_done();
     }
 
-    /// The same on a device that is behind.
+    /// The same on a device that completes late.
     fn behind(&mut self, case: fn(&mut Self)) {
         AT_A_TIME.store(16, Ordering::Relaxed);
         case(self);
@@ -257,7 +258,7 @@ impl Rig {
         }
     }
 
-    /// How often what the rig works with is held.
+    /// The reference counts of the rig's objects.
     fn references(&self) -> [i32; 5] {
         let objects: [*mut sys::iree_hal_resource_t; 5] = [
             self.source.0.cast(),
@@ -277,7 +278,7 @@ impl Rig {
         assert!(done, "everything is done at once");
     }
 
-    /// From a value of the timeline to the next.
+    /// The lists from a value of the timeline to the next.
     fn lists(&self, at: u64) -> SemaphoreLists {
         SemaphoreLists { semaphore: self.timeline.0, values: [at, at + 1] }
     }
@@ -344,7 +345,7 @@ impl Rig {
     }
 }
 
-/// A wait and a signal, as cheap as C would have them.
+/// A wait and a signal, in C's cheapest form.
 struct SemaphoreLists {
     semaphore: *mut sys::iree_hal_semaphore_t,
     values: [u64; 2],
@@ -393,7 +394,7 @@ fn executable(device: &Device) -> *mut sys::iree_hal_executable_t {
     }
 }
 
-/// A command buffer of a hundred dispatches, over these buffers or those of a binding table.
+/// Records a command buffer of a hundred dispatches on these buffers or those of a binding table.
 fn record(
     device: &Device,
     executable: *mut sys::iree_hal_executable_t,
@@ -563,7 +564,7 @@ fn fills_behind(rig: &mut Rig) {
     rig.behind(fill_chain);
 }
 
-/// What is left under way is all that the submitting thread does for it: others report it, retire it and tell of it.
+/// Counts only the submitting thread: other threads report, retire and notify.
 fn fills_submitted(rig: &mut Rig) {
     AT_A_TIME.store(u64::MAX, Ordering::Relaxed);
     fill_chain(rig);
@@ -579,8 +580,8 @@ fn updates_submitted(rig: &mut Rig) {
     update_chain(rig);
 }
 
-/// What IREE asks of a thread that submits to any driver that works on another one: references to the semaphore and
-/// to both buffers, a look whether there is anything to wait for, and an entry in a list with a lock.
+/// The work that IREE requires of any driver whose device runs on another thread: references to the semaphore and
+/// to both buffers, a check whether there is anything to wait for, and an entry in a locked list.
 fn ownership(rig: &mut Rig) {
     let (semaphore, buffers, owned) = (rig.plain, [rig.source.0, rig.target.0], &rig.owned);
     for at in 0..COUNT {
@@ -617,9 +618,9 @@ fn record_100(rig: &mut Rig) {
     });
 }
 
-/// A gate for each case: what callgrind counts is told by these names.
+/// A gate for each case: callgrind reports its counts by these names.
 ///
-/// A gate is gone through once for all operations of its case, or once for each of them.
+/// A gate covers all operations of its case, or each one separately.
 macro_rules! gates {
     ($($gate:ident: $case:ident * $times:expr,)*) => {
         $(

@@ -333,7 +333,7 @@ fn exchanged_by(provider: Borrowed<'_, sys::iree_hal_channel_provider_t>, rank: 
         fresh(&mut id);
     }
     let span = sys::iree_byte_span_t { data: id.as_mut_ptr(), data_length: id.len() };
-    // SAFETY: the provider is lent, and the bytes live through the call.
+    // SAFETY: the provider is borrowed, and the bytes live through the call.
     unsafe { check(sys::iree_hal_channel_provider_exchange_default_id(provider.get(), span))? };
     Ok(key(b'p', &id))
 }
@@ -365,7 +365,7 @@ fn query_provider(
 ) -> Result<Option<ProvidedRank<'_>>> {
     let Some(provider) = provider else { return Ok(None) };
     let (mut rank, mut count) = (DEFAULT, DEFAULT);
-    // SAFETY: the provider is lent, and the answers are ours.
+    // SAFETY: the provider is borrowed, and the answers are ours.
     unsafe {
         check(sys::iree_hal_channel_provider_query_default_rank_and_count(
             provider.get(),
@@ -417,7 +417,7 @@ impl Channel {
     /// # Safety
     ///
     /// The channel is alive, or null.
-    pub(crate) unsafe fn lent(
+    pub(crate) unsafe fn communicator_of(
         channel: *mut sys::iree_hal_channel_t,
         device: &DeviceIdentity,
     ) -> Result<Arc<dyn Communicator>> {

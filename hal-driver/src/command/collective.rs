@@ -37,7 +37,7 @@ impl CollectiveRecord {
         count: u64,
     ) -> Result<Self> {
         // SAFETY: the channel is alive or null, as the function asks; every reading of the union is four bytes.
-        let (communicator, packed) = unsafe { (Channel::lent(channel, device)?, op.packed) };
+        let (communicator, packed) = unsafe { (Channel::communicator_of(channel, device)?, op.packed) };
         let (rank, ranks) = communicator.place()?;
         let (kind, element) = decode(packed, param)?;
         let mut operation = Operation { kind, element, count };
@@ -61,13 +61,13 @@ impl CollectiveRecord {
         allowed.map(|()| record)
     }
 
-    /// Calls `look` with each buffer and its use.
-    pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
+    /// Calls `visit` with each buffer and its use.
+    pub(crate) fn visit(&self, mut visit: impl FnMut(&Reference, Use)) {
         if let Some(send) = &self.send {
-            look(send, Use::Sent);
+            visit(send, Use::Sent);
         }
         if let Some(recv) = &self.recv {
-            look(recv, Use::Received);
+            visit(recv, Use::Received);
         }
     }
 }
@@ -140,7 +140,7 @@ unsafe fn length_of(reference: &sys::iree_hal_buffer_ref_t) -> Result<u64> {
         return Ok(extent(reference.length));
     }
     // SAFETY: the buffer is alive, as the function asks of one that is not null.
-    unsafe { BufferRange::lent(reference.buffer, reference.offset, reference.length) }
+    unsafe { BufferRange::retain(reference.buffer, reference.offset, reference.length) }
         .map(|range| range.length)
 }
 

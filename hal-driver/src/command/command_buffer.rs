@@ -202,8 +202,8 @@ impl Recorded {
 
     fn recording(&self) -> &Recording {
         // SAFETY: a command buffer of ours, kept by this reference, and closed, so not written any more, by the
-        // invariants. `new` looks before it knows that it is closed: IREE rules out that one thread records while
-        // another submits.
+        // invariants. `new` reads the state before it knows that it is closed: IREE rules out that one thread
+        // records while another submits.
         unsafe { &*(*self.buffer.get().cast::<CommandBuffer>()).recording.get() }
     }
 
@@ -520,7 +520,7 @@ unsafe extern "C" fn fill_buffer(
     pattern_length: usize,
     _flags: sys::iree_hal_fill_flags_t,
 ) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    // SAFETY: C passes a live command buffer of ours and lets us use the rest for the call.
     unsafe { record(base, || Record::fill(Reference::new(&target)?, pattern, pattern_length)) }
 }
 
@@ -531,7 +531,7 @@ unsafe extern "C" fn update_buffer(
     target: sys::iree_hal_buffer_ref_t,
     _flags: sys::iree_hal_update_flags_t,
 ) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call; the source has as many
+    // SAFETY: C passes a live command buffer of ours and lets us use the rest for the call; the source has as many
     // bytes as the target asks for.
     unsafe {
         record(base, || {
@@ -563,7 +563,7 @@ unsafe extern "C" fn copy_buffer(
     target: sys::iree_hal_buffer_ref_t,
     _flags: sys::iree_hal_copy_flags_t,
 ) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    // SAFETY: C passes a live command buffer of ours and lets us use the rest for the call.
     unsafe { record(base, || Record::copy(Reference::new(&source)?, Reference::new(&target)?)) }
 }
 
@@ -577,7 +577,7 @@ unsafe extern "C" fn collective(
     element_count: sys::iree_device_size_t,
 ) -> sys::iree_status_t {
     guard(|| {
-        // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+        // SAFETY: C passes a live command buffer of ours and lets us use the rest for the call.
         unsafe {
             let device = &(*base.cast::<CommandBuffer>()).device;
             let recording = open(base)?;
@@ -598,7 +598,7 @@ unsafe extern "C" fn dispatch(
     bindings: sys::iree_hal_buffer_ref_list_t,
     flags: sys::iree_hal_dispatch_flags_t,
 ) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    // SAFETY: C passes a live command buffer of ours and lets us use the rest for the call.
     unsafe {
         let device = &(*base.cast::<CommandBuffer>()).device;
         record(base, || Record::dispatch(device, executable, function, &config, constants, bindings, flags))
@@ -654,7 +654,7 @@ pub(crate) unsafe fn bindings(
     for (slot, (uses, binding)) in recorded.slots().iter().zip(&bindings).enumerate() {
         let Some(range) = binding else { continue };
         for way in uses.iter() {
-            way.check(range.lend()).map_err(|failure| {
+            way.check(range.borrow()).map_err(|failure| {
                 Failure::new(
                     failure.code(),
                     format!("slot {slot} of the binding table: {}", failure.message()),

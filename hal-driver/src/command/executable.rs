@@ -385,7 +385,7 @@ impl<D: Device> CacheTable<D> {
         out_size: *mut usize,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live cache of ours and lends us the rest for the call.
+            // SAFETY: C passes a live cache of ours and lets us use the rest for the call.
             unsafe {
                 let cache = Self::of(cache);
                 if data.data.is_null() {
@@ -425,7 +425,7 @@ impl<D: Device> CacheTable<D> {
         out: *mut *mut sys::iree_hal_executable_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live cache of ours and lends us the rest for the call.
+            // SAFETY: C passes a live cache of ours and lets us use the rest for the call.
             let (cache, out) = unsafe { (Self::of(cache), Out::new(out)) };
             // SAFETY: the parameters are C's, alive for the call, or null, which is refused.
             let params = unsafe { required(params, "the preparation of an executable needs parameters")? };

@@ -77,7 +77,7 @@ impl Loaders {
     }
 
     fn loader(&self, format: &str) -> Option<&Retained<sys::iree_hal_executable_loader_t>> {
-        // SAFETY: the loader is retained; the name is lent for the call.
+        // SAFETY: the loader is retained; the name is borrowed for the call.
         self.loaders.iter().find(|loader| unsafe {
             sys::iree_hal_executable_loader_query_support(loader.get(), 0, view(format))
         })
@@ -340,7 +340,7 @@ impl HostProgram for Program {
                     place_of(number, call.workgroups);
                 // SAFETY: a local executable, as in `new`, which `self` keeps alive, by the invariant of
                 // `Retained`; the state describes bindings that the call keeps, as many as the function takes; no
-                // other thread has the worker's number, which is one that the loader was told of.
+                // other thread has the worker's number, which is below the number that the loader got.
                 unsafe {
                     check(sys::iree_hal_local_executable_issue_call(
                         self.executable.get().cast(),

@@ -44,14 +44,14 @@ impl Reference {
             });
         }
         // SAFETY: the buffer is alive, as the function asks of one that is not null.
-        let range = unsafe { BufferRange::lent(reference.buffer, reference.offset, reference.length) };
+        let range = unsafe { BufferRange::retain(reference.buffer, reference.offset, reference.length) };
         range.map(Reference::Direct)
     }
 
     /// Checks that a buffer which is named directly allows a use. Called for every buffer when the record is made.
     pub(crate) fn check(&self, way: Use) -> Result {
         match self {
-            Reference::Direct(range) => way.check(range.lend()),
+            Reference::Direct(range) => way.check(range.borrow()),
             Reference::Slot { .. } => Ok(()),
         }
     }
@@ -60,7 +60,7 @@ impl Reference {
     #[inline(always)]
     fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
-            Reference::Direct(range) => range.lend().resolve_static(device).ok_or(Unresolved::Open),
+            Reference::Direct(range) => range.borrow().resolve_static(device).ok_or(Unresolved::Open),
             Reference::Slot { .. } => Err(Unresolved::Open),
         }
     }
@@ -238,7 +238,7 @@ pub(crate) unsafe fn binding_table(
             return Ok(None);
         }
         // SAFETY: the table's buffers are alive, as the caller promises.
-        unsafe { BufferRange::lent(binding.buffer, binding.offset, binding.length) }.map(Some)
+        unsafe { BufferRange::retain(binding.buffer, binding.offset, binding.length) }.map(Some)
     };
     bindings.iter().map(own).collect()
 }
@@ -494,21 +494,21 @@ impl Record {
         if direct { Ok(()) } else { Err(invalid("a buffer is missing, and there is no binding table")) }
     }
 
-    /// Calls `look` with each buffer and its use.
+    /// Calls `visit` with each buffer and its use.
     #[inline(always)]
-    pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
+    pub(crate) fn visit(&self, mut visit: impl FnMut(&Reference, Use)) {
         match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => look(target, Use::Target),
+            Record::Fill { target, .. } | Record::Update { target, .. } => visit(target, Use::Target),
             Record::Copy { source, target } => {
-                look(source, Use::Source);
-                look(target, Use::Target);
+                visit(source, Use::Source);
+                visit(target, Use::Target);
             }
             Record::Dispatch(dispatch) => {
                 for binding in &dispatch.bindings {
-                    look(binding, Use::Binding);
+                    visit(binding, Use::Binding);
                 }
                 if let Count::Indirect(reference) = &dispatch.count {
-                    look(reference, Use::Count);
+                    visit(reference, Use::Count);
                 }
             }
             Record::Barrier => {}

@@ -214,10 +214,10 @@ fn start(
         })
     };
     for (place, (_, entered)) in entered.into_iter().enumerate() {
-        let (told, open) = (over.clone(), open.clone());
+        let (countdown, open) = (over.clone(), open.clone());
         let done = move |outcome: Result| {
             open.end_one(place, &outcome);
-            told.end(outcome);
+            countdown.end(outcome);
         };
         if let Some(job) = entered.start(Box::new(done)) {
             pool.run(job);
@@ -399,9 +399,9 @@ mod tests {
 
     /// A group of one, so that nothing delays it.
     #[test]
-    fn collective_is_in_progress_until_its_end_was_told() {
+    fn collective_is_in_progress_until_its_end_was_reported() {
         let request = hal_collectives::local::Request {
-            id: b"until its end was told",
+            id: b"until its end was reported",
             name: "alone",
             rank: 0,
             count: 1,
@@ -413,28 +413,28 @@ mod tests {
         let entry = group.enter(operation).unwrap();
         let entered = vec![(group, EnteredCollective::Whole { entry, send: None, recv: None })];
         let (pool, running) = (Arc::<HostPool>::default(), Arc::<RunningCollectives>::default());
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let in_progress = running.clone();
         start(entered, ExecutionPart::default(), (&pool, &running), move |outcome| {
             let count = in_progress.progress.lock().started.len();
-            tell.send((count, outcome.is_ok())).unwrap();
+            sender.send((count, outcome.is_ok())).unwrap();
         });
-        assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), (1, true));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)).unwrap(), (1, true));
         running.finish(Duration::from_secs(20));
         assert!(running.progress.lock().started.is_empty());
         assert!(pool.stop(Duration::from_secs(20)));
     }
 
     #[test]
-    fn first_failure_of_several_is_told_when_the_last_has_ended() {
-        let told = Arc::new(Mutex::new(None));
-        let of = told.clone();
+    fn first_failure_of_several_is_reported_when_the_last_has_ended() {
+        let reported = Arc::new(Mutex::new(None));
+        let of = reported.clone();
         let over = EndCountdown::new(3, move |outcome| *of.lock() = Some(outcome));
         let [first, second] = ["first", "second"].map(|text| Failure::new(Code::Aborted, text));
         over.end(Err(first.clone()));
         over.end(Err(second));
-        assert!(told.lock().is_none());
+        assert!(reported.lock().is_none());
         over.end(Ok(()));
-        assert!(told.lock().take().unwrap().unwrap_err().same_root(&first));
+        assert!(reported.lock().take().unwrap().unwrap_err().same_root(&first));
     }
 }

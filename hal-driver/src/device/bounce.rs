@@ -138,17 +138,17 @@ impl Bounce {
 /// True if bytes that may have been written go back. A dispatch's writes are unknown, but it does not write to
 /// memory that the program made read-only.
 fn is_returned(range: &BufferRange) -> Result<bool> {
-    let (access, _) = range.lend().allowed();
+    let (access, _) = range.borrow().allowed();
     let allowed = access & ACCESS_WRITE != 0;
     if allowed {
-        Use::Target.check(range.lend())?;
+        Use::Target.check(range.borrow())?;
     }
     Ok(allowed)
 }
 
 /// The name of a device, for people.
 fn name_of(device: Borrowed<'_, sys::iree_hal_device_t>) -> &str {
-    // SAFETY: the device is lent, and its name lives as long as it.
+    // SAFETY: the device is borrowed, and its name lives as long as it.
     unsafe { text(sys::iree_hal_device_id(device.get())) }
 }
 
@@ -172,7 +172,7 @@ impl<D: Device> DeviceState<D> {
     /// Host memory that both the owner and this device can use: allocated by the owner, or by this device if the
     /// owner cannot.
     pub(super) fn staging_with(&self, owner: &Owner, length: u64) -> Result<BufferRange> {
-        let owner = owner.lend();
+        let owner = owner.borrow();
         // SAFETY: it is this device.
         let own = unsafe { Borrowed::required(self.memory.parent(), "the device has no structure")? };
         staging_of(owner, length).or_else(|theirs| {
@@ -196,7 +196,7 @@ impl<D: Device> DeviceState<D> {
         let mut reads = false;
         for (named, way) in &uses {
             if way.reads() {
-                Use::Source.check(named.lend())?;
+                Use::Source.check(named.borrow())?;
                 reads = true;
             }
             let ranges = match way {

@@ -277,7 +277,7 @@ impl<D: Device> DeviceState<D> {
             if range.sole_user().is_none() {
                 return Ok(Some(CollectiveMemory::Mappable(range)));
             }
-            way.check(range.lend())?;
+            way.check(range.borrow())?;
             Ok::<_, Failure>(Some(CollectiveMemory::OwnerOnly(range.owner()?, range)))
         };
         let (send, recv) = (place(send, Use::Source)?, place(recv, Use::Target)?);

@@ -38,7 +38,7 @@ pub(crate) struct DevicePoller<D: Device> {
 
 impl<D: Device> DevicePoller<D> {
     /// Lets the device report what has ended. A panic loses the device, as its state is unknown.
-    fn look(&self) {
+    fn visit(&self) {
         let _inside = teardown::enter();
         if let Err(panic) = self.foreign(|| self.device.poll()) {
             self.lose(panic);

@@ -221,7 +221,7 @@ impl Profiler {
         if !has_clock {
             refuse_without_clock(options.data_families, &of_the_device, &properties.identifier)?;
         }
-        // SAFETY: defaults are plain values; what is lent lives through the call, as the caller promises.
+        // SAFETY: defaults are plain values; borrowed arguments live through the call, as the caller promises.
         unsafe {
             let mut device = sys::iree_hal_profile_device_record_default();
             device.physical_device_ordinal = physical;
@@ -448,7 +448,7 @@ impl Trace {
     /// Writes the metadata that readers need, each item once in a session. If that fails the profile lacks it, and
     /// the program goes on.
     fn metadata(&self) {
-        // SAFETY: `with` holds the recorder, by the invariant of `Recorder`; the rest is lent for the calls.
+        // SAFETY: `with` holds the recorder, by the invariant of `Recorder`; the rest is borrowed for the calls.
         let _ = self.session.with(|recorder| unsafe {
             for executable in &self.about.executables {
                 check(sys::iree_hal_local_profile_recorder_record_executable_with_id(

@@ -228,9 +228,9 @@ impl<D: Device> DeviceState<D> {
     ) -> Result {
         let length = range.length;
         let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
-        if writes_file { Use::Source } else { Use::Target }.check(range.lend())?;
+        if writes_file { Use::Source } else { Use::Target }.check(range.borrow())?;
         let raw = file.get();
-        // SAFETY: the file is lent, and keeps its storage.
+        // SAFETY: the file is borrowed, and keeps its storage.
         let (storage, size, blocking) = unsafe {
             check(sys::iree_hal_file_validate_access(raw, access))?;
             let storage = Borrowed::new(sys::iree_hal_file_storage_buffer(raw));
@@ -243,9 +243,9 @@ impl<D: Device> DeviceState<D> {
             let bytes =
                 BufferRange::new(storage.retain(), to_device_size(file_offset), to_device_size(length))?;
             return if writes_file {
-                self.copy(affinity, lists, range.lend(), bytes.lend())
+                self.copy(affinity, lists, range.borrow(), bytes.borrow())
             } else {
-                self.copy(affinity, lists, bytes.lend(), range.lend())
+                self.copy(affinity, lists, bytes.borrow(), range.borrow())
             };
         }
         let outside = file_offset.checked_add(length).is_none_or(|end| size > 0 && end > size);
@@ -299,7 +299,7 @@ impl<D: Device> Table<D> {
         out: *mut *mut sys::iree_hal_buffer_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let affinity = state.affinity(affinity);
@@ -322,7 +322,7 @@ impl<D: Device> Table<D> {
         _flags: sys::iree_hal_dealloca_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let buffer = Borrowed::required(buffer, "there is no buffer to deallocate")?;
@@ -344,7 +344,7 @@ impl<D: Device> Table<D> {
         _flags: sys::iree_hal_fill_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let target = BorrowedRange::new(target, target_offset, length)?;
@@ -367,7 +367,8 @@ impl<D: Device> Table<D> {
         _flags: sys::iree_hal_update_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call; the source has `length`
+            // bytes.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let target = BorrowedRange::new(target, target_offset, length)?;
@@ -396,7 +397,7 @@ impl<D: Device> Table<D> {
         _flags: sys::iree_hal_copy_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let source = BorrowedRange::new(source, source_offset, length)?;
@@ -419,10 +420,10 @@ impl<D: Device> Table<D> {
         _flags: sys::iree_hal_read_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = BufferRange::lent(target, target_offset, length)?;
+                let target = BufferRange::retain(target, target_offset, length)?;
                 let file = Borrowed::required(file, "there is no file to read")?;
                 state.transfer(state.affinity(affinity), &lists, file, file_offset, target, false)
             }
@@ -442,10 +443,10 @@ impl<D: Device> Table<D> {
         _flags: sys::iree_hal_write_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let source = BufferRange::lent(source, source_offset, length)?;
+                let source = BufferRange::retain(source, source_offset, length)?;
                 let file = Borrowed::required(file, "there is no file to write")?;
                 state.transfer(state.affinity(affinity), &lists, file, file_offset, source, true)
             }
@@ -462,7 +463,7 @@ impl<D: Device> Table<D> {
         flags: sys::iree_hal_host_call_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours, four arguments, and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours, four arguments, and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let arguments =
@@ -487,7 +488,7 @@ impl<D: Device> Table<D> {
         flags: sys::iree_hal_dispatch_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let device = &state.identity;
@@ -510,7 +511,7 @@ impl<D: Device> Table<D> {
         _flags: sys::iree_hal_execute_flags_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            // SAFETY: C passes a live device of ours and lets us use the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let affinity = state.affinity(affinity);

@@ -51,7 +51,7 @@ fn alloca(
 /// nothing is being returned any more. This holds even if it retried between the return of the memory and that
 /// moment.
 #[test]
-fn allocation_is_told_when_nothing_is_on_its_way_back_any_more() {
+fn allocation_fails_when_no_memory_is_being_returned_any_more() {
     const PIECE: usize = 400 << 10;
     let device = testing::device("mock://?memory=8m&queues=1");
     // SAFETY: a device of the mock's, and retained.
@@ -92,7 +92,7 @@ fn device_whose_count_reaches_zero_again_is_not_torn_down_twice() {
         (HalDevice::<Mocked>::of(device).memory.parent.clone(), AtomicI32::from_ptr(count.cast()))
     };
     let held = parent.hold();
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || drop(device));
         while count.load(Ordering::Acquire) > 0 {
@@ -105,9 +105,9 @@ fn device_whose_count_reaches_zero_again_is_not_torn_down_twice() {
                 sys::iree_hal_device_retain(device);
                 sys::iree_hal_device_release(device);
             }
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
-        let is_over = told.recv_timeout(Duration::from_secs(5));
+        let is_over = receiver.recv_timeout(Duration::from_secs(5));
         drop(held);
         is_over.expect("there is nothing to do for the second one");
     });

@@ -156,7 +156,7 @@ impl<T: Counted> Retained<T> {
     }
 
     /// The object, borrowed from this reference.
-    pub(crate) fn lend(&self) -> Borrowed<'_, T> {
+    pub(crate) fn borrow(&self) -> Borrowed<'_, T> {
         Borrowed(self.0, PhantomData)
     }
 
@@ -269,7 +269,7 @@ pub(crate) struct HostMemory {
     allocator: HostAllocator,
 }
 
-// SAFETY: the memory is only allocated and given back here; users of its address answer for what they do there.
+// SAFETY: the memory is only allocated and freed here; users of its address answer for what they do there.
 unsafe impl Send for HostMemory {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for HostMemory {}
@@ -291,7 +291,7 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: the block of the invariant, given back once.
+        // SAFETY: the block of the invariant, returned once.
         unsafe { sys::iree_allocator_free(self.allocator.raw(), self.start.as_ptr()) };
     }
 }
@@ -404,7 +404,7 @@ pub(crate) fn resource<V>(vtable: *const V) -> Header {
 /// A pointer to C's data that the driver keeps but never reads.
 pub(crate) struct Opaque(pub(crate) *mut c_void);
 
-// SAFETY: never looked at here, only handed back to C.
+// SAFETY: never read here, only passed back to C.
 unsafe impl Send for Opaque {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Opaque {}

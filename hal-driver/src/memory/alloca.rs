@@ -203,12 +203,12 @@ pub(crate) struct PendingAllocas {
     early: AtomicU64,
     /// Deallocations that are queued and have not returned their memory yet.
     returning: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<PendingState>,
     empty: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PendingState {
     pending: Vec<PendingEntry>,
     /// Callbacks that IREE has not made yet.
     owed: usize,
@@ -225,7 +225,7 @@ struct PendingEntry {
 
 impl PendingAllocas {
     pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: Arc<Proactor>) -> Arc<Self> {
-        let state = Mutex::new(State::default());
+        let state = Mutex::new(PendingState::default());
         let (early, returning) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Self { frontiers, proactor, early, returning, state, empty: Condvar::new() })
     }
@@ -341,7 +341,7 @@ impl PendingAllocas {
         let Some(pending) = self.enter(alloca, (tracker, Some(reservation)), task) else { return };
         let theirs = Arc::into_raw(pending.clone());
         // SAFETY: the waiter stays where it is until the callback has given IREE's reference back; the frontier is the
-        // pool's until the reservation is given back.
+        // pool's until the reservation is returned.
         let waiting = unsafe {
             check(sys::iree_async_frontier_tracker_wait(
                 tracker,
@@ -581,7 +581,7 @@ mod tests {
             params,
             length: 64,
             may_wait: false,
-            buffer: TransientBuffer::of(buffer.lend()).unwrap(),
+            buffer: TransientBuffer::of(buffer.borrow()).unwrap(),
             early_limit: 0,
             is_early: false,
         };
@@ -594,7 +594,7 @@ mod tests {
             }
             // The observer has listed the pending operations by then.
             std::thread::sleep(Duration::from_millis(20));
-            // SAFETY: the notification is retained, and observed meanwhile.
+            // SAFETY: the notification is retained, and observed during the call.
             unsafe {
                 let token = sys::iree_async_notification_begin_observe(notification.get());
                 allocas.submit(&pending, notification.get(), token);

@@ -456,7 +456,7 @@ impl<D: Device> Table<D> {
     ) -> sys::iree_status_t {
         guard(|| {
             // SAFETY: C passes a live buffer.
-            let range = unsafe { BufferRange::lent(buffer, 0, sys::iree_device_size_t::MAX)? };
+            let range = unsafe { BufferRange::retain(buffer, 0, sys::iree_device_size_t::MAX)? };
             let mut external = sys::iree_hal_external_buffer_t {
                 type_: requested,
                 flags,

@@ -50,7 +50,7 @@ pub(crate) fn copy_by(
 /// Allocates host memory of a device that others can use too.
 pub(crate) fn staging_of(device: Borrowed<'_, sys::iree_hal_device_t>, length: u64) -> Result<BufferRange> {
     let mut buffer = std::ptr::null_mut();
-    // SAFETY: the device is lent; the out-parameter is ours.
+    // SAFETY: the device is borrowed; the out-parameter is ours.
     let buffer = unsafe {
         let allocator = sys::iree_hal_device_allocator(device.get());
         let params = heap::staging();

@@ -63,9 +63,9 @@ fn copy_of(range: &HostRange) -> Result<HostRange> {
 impl BouncedMapping {
     /// Creates the copy of a buffer, without its bytes.
     fn new(owner: Owner, original: &BufferRange) -> Result<Self> {
-        let (access, _) = original.lend().allowed();
+        let (access, _) = original.borrow().allowed();
         let bounced = || {
-            let staging = staging_of(owner.lend(), original.length)?;
+            let staging = staging_of(owner.borrow(), original.length)?;
             Ok::<_, Failure>(BounceBuffer::new(owner.clone(), original.clone(), staging))
         };
         let (bounced, latest) = (bounced()?, bounced()?);

@@ -135,7 +135,7 @@ impl Buffer {
 
     /// The buffer as one of ours, if it is.
     pub(super) fn recognise<'a>(buffer: Borrowed<'a, sys::iree_hal_buffer_t>) -> Option<&'a Self> {
-        // SAFETY: the buffer is lent, and every HAL object begins with the resource header.
+        // SAFETY: the buffer is borrowed, and every HAL object begins with the resource header.
         let vtable = unsafe { (*buffer.get()).resource.vtable };
         let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
         // SAFETY: a buffer with this table is a `Buffer`, by the invariant.

@@ -67,7 +67,7 @@ impl<'a> BorrowedRange<'a> {
     /// True if the host can map it.
     #[inline]
     pub(crate) fn is_host_visible(self) -> bool {
-        // SAFETY: the buffer is lent; its type never changes.
+        // SAFETY: the buffer is borrowed; its type never changes.
         let memory_type = unsafe { (*self.buffer.get()).memory_type };
         memory_type & HOST_VISIBLE != 0
     }
@@ -75,13 +75,13 @@ impl<'a> BorrowedRange<'a> {
     /// The access and the usage that the program gave the buffer.
     #[inline]
     pub(crate) fn allowed(self) -> (Access, sys::iree_hal_buffer_usage_t) {
-        // SAFETY: the buffer is lent; what it allows never changes.
+        // SAFETY: the buffer is borrowed; what it allows never changes.
         unsafe { ((*self.buffer.get()).allowed_access, (*self.buffer.get()).allowed_usage) }
     }
 
     #[inline]
     fn resolved_length(self) -> Result<u64> {
-        // SAFETY: the buffer is lent; its length never changes.
+        // SAFETY: the buffer is borrowed; its length never changes.
         let whole = to_u64(unsafe { (*self.buffer.get()).byte_length });
         let rest = whole.checked_sub(self.offset);
         match rest {
@@ -113,7 +113,7 @@ impl BufferRange {
     ///
     /// The buffer is alive, or null, which is refused.
     #[inline]
-    pub(crate) unsafe fn lent(
+    pub(crate) unsafe fn retain(
         buffer: *mut sys::iree_hal_buffer_t,
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
@@ -128,20 +128,20 @@ impl BufferRange {
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        let BorrowedRange { offset, length, .. } = BorrowedRange::within(buffer.lend(), offset, length)?;
+        let BorrowedRange { offset, length, .. } = BorrowedRange::within(buffer.borrow(), offset, length)?;
         Ok(Self { buffer, offset, length })
     }
 
     /// The same range, borrowed from this.
     #[inline]
-    pub(crate) fn lend(&self) -> BorrowedRange<'_> {
-        BorrowedRange { buffer: self.buffer.lend(), offset: self.offset, length: self.length }
+    pub(crate) fn borrow(&self) -> BorrowedRange<'_> {
+        BorrowedRange { buffer: self.buffer.borrow(), offset: self.offset, length: self.length }
     }
 
     /// True if the host can map it.
     #[inline]
     pub(crate) fn is_host_visible(&self) -> bool {
-        self.lend().is_host_visible()
+        self.borrow().is_host_visible()
     }
 
     /// The buffer's address, the offset and the length.
@@ -220,7 +220,7 @@ impl BufferRange {
 pub(super) fn allocation_of<'a>(
     buffer: Borrowed<'a, sys::iree_hal_buffer_t>,
 ) -> Result<(Borrowed<'a, sys::iree_hal_buffer_t>, u64)> {
-    // SAFETY: the buffer is lent, and keeps what it is part of.
+    // SAFETY: the buffer is borrowed, and keeps what it is part of.
     unsafe {
         let buffer = buffer.get();
         let allocation = Borrowed::required((*buffer).allocated_buffer, "a buffer is part of none")?;

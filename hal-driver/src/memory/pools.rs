@@ -103,7 +103,7 @@ impl<D: Device> Table<D> {
         slab: *const sys::iree_hal_slab_t,
     ) {
         guard_or((), || {
-            // SAFETY: C gives back a slab that `acquire_slab` made, once.
+            // SAFETY: C returns a slab that `acquire_slab` made, once.
             unsafe {
                 Self::of(provider).released.fetch_add(1, Ordering::Relaxed);
                 drop(Box::from_raw((*slab).provider_handle as *mut Arc<DeviceMemory<D>>));

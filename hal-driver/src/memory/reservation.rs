@@ -127,7 +127,7 @@ impl Reservation {
     pub(crate) fn release(self, frontier: Option<&sys::iree_async_single_frontier_t>) {
         let this = std::mem::ManuallyDrop::new(self);
         let frontier = frontier.map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
-        // SAFETY: out of this pool and given back here alone, by the invariant; a frontier of one entry is a
+        // SAFETY: out of this pool and returned here alone, by the invariant; a frontier of one entry is a
         // frontier, read during the call.
         unsafe { sys::iree_hal_pool_release_reservation(this.pool.0, &raw const this.reservation, frontier) };
     }
@@ -135,7 +135,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: out of this pool and given back here alone, by the invariant.
+        // SAFETY: out of this pool and returned here alone, by the invariant.
         unsafe {
             sys::iree_hal_pool_release_reservation(self.pool.0, &raw const self.reservation, self.frontier);
         }

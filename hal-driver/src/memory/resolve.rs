@@ -34,7 +34,7 @@ impl BorrowedRange<'_> {
 impl BufferRange {
     /// The device of the buffer's placement, which a buffer does not keep.
     pub(crate) fn owner(&self) -> Result<Retained<sys::iree_hal_device_t>> {
-        let (allocation, _) = self.lend().allocation()?;
+        let (allocation, _) = self.borrow().allocation()?;
         let owner = if let Some(buffer) = Buffer::recognise(allocation) {
             buffer.backing.parent().retain()
         } else if let Some(buffer) = TransientBuffer::of(allocation) {
@@ -49,7 +49,7 @@ impl BufferRange {
 
     /// The memory as it is now. A stream-ordered buffer has memory between its allocation and its deallocation.
     fn allocated(&self) -> Result<Allocated<'_>> {
-        let (allocation, offset) = self.lend().allocation()?;
+        let (allocation, offset) = self.borrow().allocation()?;
         let backing = match TransientBuffer::of(allocation) {
             Some(transient) => transient.backing()?,
             None => match foreign_backing(allocation)? {
@@ -57,7 +57,7 @@ impl BufferRange {
                 None => return Ok(Allocated { memory: Memory::Whole(allocation), offset, range: self }),
             },
         };
-        let (allocation, begin) = allocation_of(backing.lend())?;
+        let (allocation, begin) = allocation_of(backing.borrow())?;
         // Usually the memory's buffer is its whole allocation, and the reference to it suffices.
         let other = (allocation.get() != backing.get()).then(|| allocation.retain());
         let memory = Memory::Backing(other.unwrap_or(backing));
@@ -85,13 +85,13 @@ impl BufferRange {
 
     /// A descriptor of the memory, which is a whole allocation.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
-        let (allocation, offset) = self.lend().allocation()?;
+        let (allocation, offset) = self.borrow().allocation()?;
         let Some(buffer) = Buffer::recognise(allocation) else {
             let message = "stream-ordered memory has no descriptor; allocate the buffer from the device's \
                            allocator with IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";
             return Err(Failure::new(Code::Unavailable, message));
         };
-        // SAFETY: the allocation is lent; its length never changes.
+        // SAFETY: the allocation is borrowed; its length never changes.
         let whole = to_u64(unsafe { (*allocation.get()).byte_length });
         if (buffer.offset + offset, self.length) != (0, whole) {
             let message = format!(
@@ -119,7 +119,7 @@ fn foreign_backing(
     buffer: Borrowed<'_, sys::iree_hal_buffer_t>,
 ) -> Result<Option<Retained<sys::iree_hal_buffer_t>>> {
     let buffer = buffer.get();
-    // SAFETY: the buffer is lent; its memory stays by the order that the program gave its deallocation.
+    // SAFETY: the buffer is borrowed; its memory stays by the order that the program gave its deallocation.
     unsafe {
         if !sys::iree_hal_local_transient_buffer_isa(buffer)
             || !sys::iree_hal_local_transient_buffer_is_dealloca_queued(buffer)
@@ -150,7 +150,7 @@ impl Allocated<'_> {
     fn buffer(&self) -> Borrowed<'_, sys::iree_hal_buffer_t> {
         match &self.memory {
             Memory::Whole(buffer) => *buffer,
-            Memory::Backing(buffer) => buffer.lend(),
+            Memory::Backing(buffer) => buffer.borrow(),
         }
     }
 

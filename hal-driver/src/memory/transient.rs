@@ -35,13 +35,13 @@ use std::sync::Arc;
 struct Transient {
     base: UnsafeCell<sys::iree_hal_buffer_t>,
     allocator: HostAllocator,
-    state: Mutex<State>,
+    state: Mutex<TransientState>,
     /// The pools of the device. Dropped last: memory returns to them.
     pools: Arc<Pools>,
 }
 
 #[derive(Default)]
-struct State {
+struct TransientState {
     /// The memory, while there is any.
     backing: Option<Retained<sys::iree_hal_buffer_t>>,
     /// Its reservation, which is returned after the memory.
@@ -129,7 +129,7 @@ impl TransientBuffer {
     ) -> Result {
         let backing = reservation.materialize(params)?;
         reservation.is_usable_now();
-        let state = State { backing: Some(backing), reservation: Some(reservation) };
+        let state = TransientState { backing: Some(backing), reservation: Some(reservation) };
         let before = std::mem::replace(&mut *self.object().state.lock(), state);
         debug_assert!(before.backing.is_none(), "a buffer is allocated once");
         drop(before);

@@ -70,7 +70,7 @@ struct GroupList {
     before: Option<Info>,
 }
 
-// SAFETY: descriptions are plain data; what they point to is the group's, and is not looked at here.
+// SAFETY: descriptions are plain data; what they point to is the group's, and is not read here.
 unsafe impl Send for GroupList {}
 
 /// The device's part in a group with a tracker: axes that only this membership advances and retires.
@@ -520,7 +520,7 @@ mod tests {
     impl Waiter {
         /// The waiter stays in place until its callback, as trackers keep its address.
         fn wait(tracker: Tracker, axis: sys::iree_async_axis_t, epoch: u64, then: impl Fn(Result) + 'static) {
-            unsafe extern "C" fn told(user: *mut c_void, status: sys::iree_status_t) {
+            unsafe extern "C" fn notified(user: *mut c_void, status: sys::iree_status_t) {
                 // SAFETY: the box that was leaked below, called once; the status is ours.
                 let (waiter, outcome) = unsafe { (Box::from_raw(user.cast::<Waiter>()), check(status)) };
                 (waiter.then)(outcome);
@@ -534,7 +534,7 @@ mod tests {
                 check(sys::iree_async_frontier_tracker_wait(
                     tracker,
                     (&raw const (*waiter).frontier).cast(),
-                    Some(told),
+                    Some(notified),
                     waiter.cast(),
                     &raw mut (*waiter).waiter,
                 ))
@@ -545,12 +545,12 @@ mod tests {
 
     /// Runs a closure on its own thread, and panics if it hangs.
     fn in_time(work: impl FnOnce() + Send + 'static) {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             work();
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
-        told.recv_timeout(Duration::from_secs(10)).expect("it hangs or fails");
+        receiver.recv_timeout(Duration::from_secs(10)).expect("it hangs or fails");
     }
 
     #[test]
@@ -561,14 +561,14 @@ mod tests {
                 let frontiers = Arc::new(Frontiers::new(1));
                 // SAFETY: both trackers are held to the end of this.
                 unsafe { frontiers.join(&info(&first)).unwrap() };
-                let (tell, told) = mpsc::channel();
+                let (sender, receiver) = mpsc::channel();
                 let then = {
                     let frontiers = frontiers.clone();
                     move |outcome: Result| {
                         // SAFETY: the tracker is held to the end of this.
                         unsafe { frontiers.join(&info(&second)).unwrap() };
                         frontiers.leave();
-                        tell.send(outcome.unwrap_err().code()).unwrap();
+                        sender.send(outcome.unwrap_err().code()).unwrap();
                     }
                 };
                 Waiter::wait(first.get(), info(&first).frontier.base_axis, 1, then);
@@ -576,7 +576,7 @@ mod tests {
                     "leave" => frontiers.leave(),
                     _ => frontiers.retire(),
                 }
-                assert_eq!(told.recv().unwrap(), Code::Cancelled);
+                assert_eq!(receiver.recv().unwrap(), Code::Cancelled);
             });
         }
     }

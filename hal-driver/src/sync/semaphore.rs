@@ -426,17 +426,17 @@ mod tests {
     use hal_semaphore::Code;
     use std::sync::mpsc::{Sender, channel};
 
-    type Told = (u64, Result);
+    type Notification = (u64, Result);
 
     /// A waiter of a program.
     #[repr(C)]
     struct Waiter {
         timepoint: sys::iree_async_semaphore_timepoint_t,
         value: u64,
-        tell: Sender<Told>,
+        sender: Sender<Notification>,
     }
 
-    unsafe extern "C" fn tells(
+    unsafe extern "C" fn notified(
         user_data: *mut c_void,
         _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
         status: sys::iree_status_t,
@@ -444,16 +444,16 @@ mod tests {
         // SAFETY: made by `listen`, and called once with a status of the receiver's own.
         unsafe {
             let waiter = Box::from_raw(user_data.cast::<Waiter>());
-            waiter.tell.send((waiter.value, check(status))).unwrap();
+            waiter.sender.send((waiter.value, check(status))).unwrap();
         }
     }
 
-    fn listen(timeline: &IreeTimeline, value: u64, tell: &Sender<Told>) {
+    fn listen(timeline: &IreeTimeline, value: u64, sender: &Sender<Notification>) {
         let timepoint = sys::iree_async_semaphore_timepoint_t::default();
-        let waiter = Box::into_raw(Box::new(Waiter { timepoint, value, tell: tell.clone() }));
+        let waiter = Box::into_raw(Box::new(Waiter { timepoint, value, sender: sender.clone() }));
         // SAFETY: the waiter stays where it is until it is called.
         unsafe {
-            (*waiter).timepoint.callback = Some(tells);
+            (*waiter).timepoint.callback = Some(notified);
             (*waiter).timepoint.user_data = waiter.cast();
             let timepoint = &raw mut (*waiter).timepoint;
             check(sys::iree_async_semaphore_acquire_timepoint(timeline.base(), value, timepoint)).unwrap();
@@ -462,19 +462,20 @@ mod tests {
 
     /// A step is reported after it was made, and another thread may report the next one, a failure, first.
     #[test]
-    fn waiter_whose_value_came_before_a_failure_is_told_of_the_value() {
+    fn waiter_whose_value_came_before_a_failure_is_notified_of_the_value() {
         let device = testing::device("mock");
         let timeline = testing::semaphore(&device);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         for value in [1, 2] {
-            listen(&timeline, value, &tell);
+            listen(&timeline, value, &sender);
         }
         let semaphore = timeline.ours().unwrap();
         semaphore.registration.signal_and(1, || semaphore.publish(1)).unwrap();
-        assert!(told.try_recv().is_err(), "waiters are told later");
-        assert!(semaphore.publish_failure(&Failure::new(Code::DataLoss, "told to")).is_none());
+        assert!(receiver.try_recv().is_err(), "waiters are notified later");
+        assert!(semaphore.publish_failure(&Failure::new(Code::DataLoss, "on purpose")).is_none());
         semaphore.wake_failed();
-        let told: Vec<_> = told.try_iter().map(|(value, how)| (value, how.map_err(|f| f.code()))).collect();
-        assert_eq!(told, [(1, Ok(())), (2, Err(Code::DataLoss))]);
+        let notifications: Vec<_> =
+            receiver.try_iter().map(|(value, how)| (value, how.map_err(|f| f.code()))).collect();
+        assert_eq!(notifications, [(1, Ok(())), (2, Err(Code::DataLoss))]);
     }
 }

@@ -59,19 +59,19 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// The number of dropped objects.
-    static LET_GO: AtomicUsize = AtomicUsize::new(0);
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
-    struct Kept;
+    struct KeptUntil;
 
-    impl Drop for Kept {
+    impl Drop for KeptUntil {
         fn drop(&mut self) {
-            LET_GO.fetch_add(1, Ordering::Relaxed);
+            DROPPED.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
     fn teardown_without_a_thread_leaves_the_object() {
-        let kept = Kept;
+        let kept = KeptUntil;
         elsewhere(
             move || drop(kept),
             |run| {
@@ -79,8 +79,8 @@ mod tests {
                 Err(std::io::Error::from(std::io::ErrorKind::WouldBlock))
             },
         );
-        assert_eq!(LET_GO.load(Ordering::Relaxed), 0);
-        let kept = Kept;
+        assert_eq!(DROPPED.load(Ordering::Relaxed), 0);
+        let kept = KeptUntil;
         elsewhere(
             move || drop(kept),
             |run| {
@@ -88,6 +88,6 @@ mod tests {
                 Ok(())
             },
         );
-        assert_eq!(LET_GO.load(Ordering::Relaxed), 1, "what runs lets go of what it has");
+        assert_eq!(DROPPED.load(Ordering::Relaxed), 1, "what runs drops what it has");
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Channels: which rank of which group they are, and what is refused.
+//! Channels: the rank and the group of each, and refusals.
 
 use crate::common::{Device, List, Result, Tracker, check, reference};
 use crate::rig::*;
@@ -15,11 +15,11 @@ fn channel_is_what_it_is_asked_for() {
     let id = fresh_id();
     let device = Device::open("mock").unwrap();
     assert_eq!(device.channel(&id, "a", (1, 3)).unwrap().place(), (1, 3));
-    // Alone, unless anything says otherwise.
+    // Alone, unless something gives it a rank.
     assert_eq!(device.default_channel().unwrap().place(), (0, 1));
 }
 
-/// Names that would be the same if they had to be text.
+/// Names that would be equal if they had to be text.
 #[test]
 fn name_of_a_group_is_any_bytes() {
     let (id, devices) = (fresh_id(), [(); 2].map(|()| Device::open("mock").unwrap()));
@@ -69,11 +69,11 @@ fn devices_of_a_group_are_its_ranks() {
 fn group_that_could_not_be_built_makes_no_device_a_rank() {
     let devices: [_; 4] = std::array::from_fn(|_| Device::open("mock://?queues=1").unwrap());
     let place = |device: usize| devices[device].default_channel().unwrap().place();
-    // There is an axis for the first, which unwinds, and none for the second, which refuses.
+    // The first device gets an axis and undoes the join; the second one finds no axis and refuses.
     let small = Tracker::of_axes(1);
     small.group_of(&[&devices[0], &devices[1]]).unwrap_err();
     assert_eq!((place(0), place(1)), ((0, 1), (0, 1)));
-    // What was there before stays.
+    // The group before stays.
     let tracker = Tracker::new();
     let group = tracker.group_of(&[&devices[0], &devices[1]]).unwrap();
     let small = Tracker::of_axes(1);
@@ -92,7 +92,7 @@ fn two_devices_are_not_one_rank_and_groups_have_one_size() {
     assert_eq!(refused.code, Code::AlreadyExists);
     let refused = two.channel(&id, "", (1, 3)).err().unwrap();
     assert_eq!(refused.code, Code::InvalidArgument);
-    // The same id in another group is another one.
+    // The same id in another group names another group.
     two.channel(&id, "other", (0, 3)).unwrap();
     drop((first, again));
     two.channel(&id, "", (0, 3)).unwrap();
@@ -113,7 +113,7 @@ fn channel_is_split_by_color_and_key() {
     let places: Vec<_> = parts.iter().map(|part| part.as_ref().map(Channel::place)).collect();
     assert_eq!(places, [Some((1, 2)), Some((0, 2)), Some((0, 1)), None]);
     assert_eq!(ranks[0].channel.split(-2, 0).err().unwrap().code, Code::InvalidArgument);
-    // The parts work, and the whole does still.
+    // The parts work, and so does the whole group.
     for (rank, part) in ranks.iter().zip(&parts).take(2) {
         let (send, recv) = (rank.words(&[6; 3]), rank.words(&[0; 3]));
         let commands = rank.device.record(0, |commands| {
@@ -124,7 +124,7 @@ fn channel_is_split_by_color_and_key() {
     ranks[..2].iter().for_each(|rank| rank.done.wait(1).unwrap());
 }
 
-/// A provider that has the ranks meet as MPI would.
+/// A provider that lets the ranks meet as MPI would.
 #[repr(C)]
 struct Provider {
     resource: sys::iree_hal_resource_t,
@@ -204,7 +204,7 @@ fn provider_says_which_rank_a_device_is_and_the_ids_are_exchanged_once() {
     }
 }
 
-/// What a job of MPICH looks like to a provider that has loaded another MPI: each process is alone.
+/// A job of MPICH and a provider that has loaded another MPI, for which each process is alone.
 #[test]
 fn provider_that_takes_each_process_of_a_job_for_one_alone_is_refused() {
     const OTHER: &str = "CHANNELS_IN_A_JOB";
@@ -227,9 +227,9 @@ fn provider_that_takes_each_process_of_a_job_for_one_alone_is_refused() {
     assert!(refused.text.contains("rank 2 of 4 (PMI_RANK, PMI_SIZE)"), "{refused:?}");
 }
 
-/// Every name of an MPI's library is found, and is no library.
+/// Every name of an MPI library is found, and none is a library.
 #[test]
-fn job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_others_need() {
+fn job_without_any_mpi_library_has_groups_of_one_process_and_others_name_the_remedy() {
     const CHILD: &str = "CHANNELS_WITHOUT_MPI";
     if std::env::var_os(CHILD).is_none() {
         let folder = std::env::temp_dir().join(format!("channels-without-mpi-{}", std::process::id()));
@@ -237,7 +237,8 @@ fn job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_ot
         for name in ["libmpi.so.40", "libmpi.so", "libmpich.so.12", "libmpi.so.12", "libmpich.so"] {
             std::fs::write(folder.join(name), "").unwrap();
         }
-        let name = "channels::job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_others_need";
+        let name =
+            "channels::job_without_any_mpi_library_has_groups_of_one_process_and_others_name_the_remedy";
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         let job = [(CHILD, "1"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")];
         command.args([name, "--exact"]).envs(job).env("LD_LIBRARY_PATH", &folder);
@@ -261,7 +262,7 @@ fn job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_ot
             assert_eq!(rank.read(recv), [count, 2 * count]);
         }
     };
-    // As many as the job has no processes, and as many as it has where the devices say it themselves.
+    // A count that the job does not have, and the job's count with ranks from the URIs.
     sums(&mocks(3));
     let uris = [0, 1].map(|rank| format!("mock://?collective_rank={rank}&collective_count=2"));
     let ranks = uris.map(|uri| {
@@ -277,8 +278,8 @@ fn job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_ot
     assert!(says.iter().all(|text| refused.text.contains(text)), "{refused:?}");
 }
 
-/// Whether this process is a rank of a job of two. Otherwise starts one, each rank of which runs the test with this
-/// name, and sees that all pass.
+/// True if this process is a rank of a job of two. Otherwise starts such a job, in which each rank runs the test
+/// with this name, and checks that all pass.
 fn is_rank_of_two(name: &str) -> bool {
     const RANK: &str = "CHANNELS_OF_TWO_RANKS";
     if std::env::var_os(RANK).is_some() {
@@ -287,7 +288,7 @@ fn is_rank_of_two(name: &str) -> bool {
     let mut job = std::process::Command::new("mpirun");
     job.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]);
     job.arg(std::env::current_exe().unwrap()).args([name, "--exact"]).env(RANK, "1");
-    // MPI leaves memory behind, and so does who uses it: what MPI may write to at its end stays where it is.
+    // MPI leaks memory, and so do its users: memory that MPI may write to at its end stays.
     let options = std::env::var("ASAN_OPTIONS").unwrap_or_default();
     job.env("ASAN_OPTIONS", format!("{options}:detect_leaks=0"));
     let output = job.output().unwrap_or_else(|error| {
@@ -320,7 +321,7 @@ fn two_devices_of_a_process_are_not_one_rank_of_its_job() {
     assert_eq!(refused.code, Code::AlreadyExists, "{}", refused.text);
     let says = format!("rank {} of the group", first.place().0);
     assert!(refused.text.contains(&says), "{}", refused.text);
-    // In another group it may be one, and in this one when the other is none any more.
+    // It may be a rank of another group, and of this one after the other handle is gone.
     let other = two.channel(&[], "other", (-1, -1)).unwrap();
     sums_to_two(&Rank { channel: other, done: two.semaphore(0), device: two.again() });
     sums_to_two(&Rank { channel: again, done: one.semaphore(0), device: one.again() });
@@ -328,7 +329,7 @@ fn two_devices_of_a_process_are_not_one_rank_of_its_job() {
     sums_to_two(&Rank { channel: two.default_channel().unwrap(), done: two.semaphore(0), device: two });
 }
 
-/// A group of as many ranks as the job has is the job, and this process is one rank of it. As another one it would
+/// A group of as many ranks as the job has is the job, and this process is one rank of it. As another rank it would
 /// wait for itself.
 #[test]
 fn device_is_no_other_rank_of_a_job_than_its_process() {
@@ -399,7 +400,7 @@ unsafe extern "C" fn exchange_curious(
 #[test]
 fn provider_that_makes_a_channel_while_it_exchanges_the_id_is_refused() {
     let (asked, answers) = mpsc::channel();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let device = Device::open("mock").unwrap();
         let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const CURIOUS).cast() };
@@ -408,9 +409,9 @@ fn provider_that_makes_a_channel_while_it_exchanges_the_id_is_refused() {
             sys::iree_hal_device_replace_channel_provider(device.0, provider);
             sys::iree_hal_channel_provider_release(provider);
         }
-        tell.send(device.default_channel().map(|channel| channel.place())).unwrap();
+        sender.send(device.default_channel().map(|channel| channel.place())).unwrap();
     });
-    let place = told.recv_timeout(Duration::from_secs(20)).expect("the provider hangs");
+    let place = receiver.recv_timeout(Duration::from_secs(20)).expect("the provider hangs");
     assert_eq!(place.unwrap(), (0, 1));
     assert_eq!(answers.recv().unwrap(), Some(Code::FailedPrecondition));
 }
@@ -516,9 +517,9 @@ fn collective_that_cannot_be_done_is_refused_when_it_is_recorded() {
     ranks.iter().for_each(|rank| rank.done.wait(1).unwrap());
 }
 
-/// Another group may be where one was that is gone, but for a channel to it.
+/// A new group may have the address of one that is gone, but for a channel to it.
 #[test]
-fn groups_of_devices_are_told_apart_however_they_follow_each_other() {
+fn groups_of_devices_are_distinguished_however_they_follow_each_other() {
     let mut channels = Vec::new();
     for _ in 0..20 {
         let tracker = Tracker::new();
@@ -544,8 +545,8 @@ fn groups_of_devices_are_told_apart_however_they_follow_each_other() {
     assert!(channels.iter().all(|channel| channel.place() == (0, 2)));
 }
 
-/// What the program says of a rank and a count comes before what the device's URI says, and where an id ends and a
-/// group's name begins is of the group.
+/// A rank and a count from the program override the device's URI, and the boundary between an id and a group's name
+/// matters.
 #[test]
 fn rank_and_count_of_the_program_make_groups_of_their_own() {
     let devices = [0, 1]
@@ -569,7 +570,7 @@ fn another_provider_exchanges_another_id() {
     }
 }
 
-/// When it is recorded, or when the table comes that has the buffer.
+/// Refused when it is recorded, or when the table arrives that has the buffer.
 #[test]
 fn collective_reads_and_writes_only_what_the_program_allowed() {
     for (is_sent, says) in [(true, "ACCESS_READ"), (false, "ACCESS_WRITE")] {
@@ -586,7 +587,7 @@ fn collective_reads_and_writes_only_what_the_program_allowed() {
             assert!(refused.text.contains(says), "{}", refused.text);
         };
         is_refused(rank.commands(ALL_REDUCE, 0, buffers, 4).map(drop));
-        // Nothing was to be submitted: the group works.
+        // Nothing was submitted: the group works.
         let allowed = rank.commands(ALL_REDUCE, 0, (&unwritten, &unread), 4).unwrap();
         rank.execute(&allowed, 1).unwrap();
         rank.done.wait(1).unwrap();
@@ -594,12 +595,12 @@ fn collective_reads_and_writes_only_what_the_program_allowed() {
         let (slots, commands) = ([buffers.0, buffers.1], rank.sum_of_slots(4));
         is_refused(rank.device.execute(u64::MAX, &List::none(), &signals, &commands, &slots));
         assert_eq!(rank.done.value().unwrap(), 1);
-        // What comes next would be taken for what was refused.
+        // The next collective would be taken for the refused one.
         is_refused(rank.execute(&allowed, 2));
     }
 }
 
-/// Its rank is the other device's.
+/// Its rank belongs to the other device.
 #[test]
 fn command_buffer_with_collectives_is_executed_by_its_own_device() {
     let ranks = mocks(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Devices and processes that go with collectives under way, at any moment and from anywhere.
+//! Devices and processes that end with collectives under way, at any moment and from anywhere.
 
 use crate::common::{Buffer, Commands, Device, List, Result, Semaphore, barrier};
 use crate::rig::*;
@@ -8,7 +8,7 @@ use hal_semaphore::Code;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// So soon that it does not count as hanging, with a machine that is busy with other things.
+/// So soon that it does not count as hanging, on a busy machine.
 const SOON: Duration = Duration::from_secs(8);
 
 fn sum(rank: &Rank) -> Semaphore {
@@ -19,10 +19,10 @@ fn sum(rank: &Rank) -> Semaphore {
     done
 }
 
-/// What is told of a collective lets go of the last reference to its own device: where it has succeeded, where it
-/// has failed, and with another collective that waits in another group.
+/// A collective's callback releases the last reference to its own device: after success, after failure, and while
+/// another collective waits in another group.
 #[test]
-fn device_may_be_released_by_what_is_told_of_its_collective() {
+fn device_may_be_released_by_the_callback_of_its_collective() {
     for (succeeds, waits) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut ranks = mocks(2);
         let id = fresh_id();
@@ -41,11 +41,11 @@ fn device_may_be_released_by_what_is_told_of_its_collective() {
         let (never, after) = (rank.device.semaphore(0), rank.device.semaphore(0));
         rank.device.barrier(&never.at(1), &after.at(1)).unwrap();
         drop(pair);
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let begin = Instant::now();
         done.when_known(1, move |outcome| {
             drop(rank);
-            tell.send(outcome.is_ok()).unwrap();
+            sender.send(outcome.is_ok()).unwrap();
         });
         if succeeds {
             sum(&other).wait(1).unwrap();
@@ -54,7 +54,7 @@ fn device_may_be_released_by_what_is_told_of_its_collective() {
             let misfit = other.commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
             other.execute(&misfit, 1).unwrap_err();
         }
-        assert_eq!(told.recv_timeout(SOON).unwrap(), succeeds);
+        assert_eq!(receiver.recv_timeout(SOON).unwrap(), succeeds);
         assert_eq!(after.wait(1).unwrap_err().code, Code::Cancelled);
         if let Some(waiting) = waiting {
             assert_eq!(waiting.wait(1).unwrap_err().code, Code::Cancelled);
@@ -63,7 +63,7 @@ fn device_may_be_released_by_what_is_told_of_its_collective() {
     }
 }
 
-/// What is in progress has a moment to end by itself.
+/// Running collectives have a moment to end by themselves.
 #[test]
 fn device_that_goes_waits_a_moment_for_a_rank_that_comes() {
     let mut ranks = mocks(2);
@@ -77,8 +77,7 @@ fn device_that_goes_waits_a_moment_for_a_rank_that_comes() {
     done.wait(1).unwrap();
 }
 
-/// A program that leaves while collectives wait: its devices are still there, threads of its own wait, and a
-/// callback is registered.
+/// A program that exits while collectives wait: its devices exist, its threads wait, and a callback is registered.
 #[test]
 fn process_may_end_with_collectives_under_way() {
     const CHILD: &str = "DEPARTURES_OF_A_PROCESS";
@@ -87,7 +86,7 @@ fn process_may_end_with_collectives_under_way() {
         for way in ["exit", "return", "released"] {
             let mut command = std::process::Command::new(std::env::current_exe().unwrap());
             let begin = Instant::now();
-            // What is left at an exit is the program's to leave.
+            // A program may leave objects at its exit.
             let options = std::env::var("ASAN_OPTIONS").unwrap_or_default();
             command.env("ASAN_OPTIONS", format!("{options}:detect_leaks=0"));
             let child = command.args([name, "--exact", "--nocapture"]).env(CHILD, way).output().unwrap();
@@ -113,7 +112,7 @@ fn process_may_end_with_collectives_under_way() {
 
 const WORDS: usize = 48;
 
-/// Fills, sums beside fills, copies and gathers: on memory of the rank's own, of the host's, and of another device.
+/// Fills, sums beside fills, copies and gathers: on memory of the rank's own, of the host, and of another device.
 fn program(rank: &Rank, [send, recv, all, near, far]: &[Buffer; 5]) -> Result<Commands> {
     rank.device.record(0, |commands| {
         fill(commands, send, 1)?;
@@ -135,8 +134,8 @@ fn memory(rank: &Rank, owner: &Device) -> [Buffer; 5] {
     [own(WORDS), own(WORDS), own(2 * WORDS), rank.device.buffer(16), owner.local_buffer(16)]
 }
 
-/// Something goes wrong in each job of a device in turn, until there are no more of them: its rank fails, and the
-/// other one succeeds or is told why; all in time, and nothing is written afterwards.
+/// A fault strikes each job of a device in turn, until there are no more jobs: its rank fails, and the other one
+/// succeeds or gets the cause; all in time, and nothing is written afterwards.
 fn fails_at_each_job(fault: &str, is_owner: bool) {
     const CANARY: u8 = 0xA5;
     for job in 1.. {
@@ -168,7 +167,7 @@ fn fails_at_each_job(fault: &str, is_owner: bool) {
         }
         if ended[0].is_ok() && ended[1].is_ok() {
             assert!(job > 2, "{fault}: nothing has failed");
-            // To read it takes jobs, of which the next may fail.
+            // Reading takes jobs, of which the next may fail.
             let [_, recv, all, near, _] = &memory[1];
             assert_eq!((ranks[1].read(recv), ranks[1].read(all)), (vec![6; WORDS], vec![2; 2 * WORDS]));
             assert_eq!(near.read(), 3_u32.to_le_bytes().repeat(4));
@@ -182,21 +181,21 @@ fn fails_at_each_job(fault: &str, is_owner: bool) {
 }
 
 #[test]
-fn loss_of_a_device_in_any_of_its_jobs_is_told_to_all_ranks() {
+fn loss_of_a_device_in_any_of_its_jobs_is_reported_to_all_ranks() {
     fails_at_each_job("lose", false);
 }
 
 #[test]
-fn loss_of_a_device_whose_memory_is_used_is_told_to_all_ranks() {
+fn loss_of_a_device_whose_memory_is_used_is_reported_to_all_ranks() {
     fails_at_each_job("lose", true);
 }
 
 #[test]
-fn failure_of_any_copy_is_told_to_all_ranks() {
+fn failure_of_any_copy_is_reported_to_all_ranks() {
     fails_at_each_job("fail:copy", false);
 }
 
 #[test]
-fn failure_of_any_fill_is_told_to_all_ranks() {
+fn failure_of_any_fill_is_reported_to_all_ranks() {
     fails_at_each_job("fail:fill", false);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What IREE's header allows at its edges: no elements, odd places, a rank that sends to itself, one device that is
-//! two ranks, any name of a group.
+//! Edge cases of IREE's header: no elements, odd offsets, a rank that sends to itself, one device that is two
+//! ranks, any name of a group.
 
 use crate::common::{Buffer, Device, List, Result, check, reference};
 use crate::rig::*;
@@ -188,13 +188,7 @@ fn parts_of_buffers_of_another_driver_are_used() {
     for (number, rank) in (1..).zip(&ranks) {
         let [send, recv] = [(); 2].map(|()| other.buffer(64));
         send.write(0, &[number; 64]);
-        let part = |buffer: &Buffer| unsafe {
-            let mut part = null_mut();
-            let allocator = sys::iree_allocator_system();
-            check(sys::iree_hal_buffer_subspan(buffer.0, 8, 40, allocator, &raw mut part)).unwrap();
-            Buffer(part)
-        };
-        let (from, to) = (part(&send), part(&recv));
+        let (from, to) = (send.subspan(8, 40), recv.subspan(8, 40));
         let commands = rank.device.record(0, |commands| {
             put(
                 commands,
@@ -256,11 +250,11 @@ unsafe impl Sync for SendCommands {}
 
 #[test]
 fn split_that_not_every_rank_calls_ends_in_time_and_names_those_that_do_not() {
-    // In its own time, and not in that of the other, which was in the group first.
+    // By its own timeout, not by that of the other, which was in the group first.
     let ranks = ranks(&["mock", "mock://?collective_timeout=0.3"]);
     let rank = &ranks[1];
     let part = rank.channel.split(1, 0).unwrap().unwrap();
-    // This waits, and has no way to say why it failed.
+    // This waits, and has no way to report the failure.
     assert_eq!(part.place(), (-1, -1));
     let (send, recv) = (rank.words(&[1; 4]), rank.words(&[0; 4]));
     let refused = rank
@@ -332,7 +326,7 @@ fn memory_of_slots_may_come_to_be_when_its_turn_comes() {
     }
 }
 
-/// A crowd that no process has: the places for it would take all memory.
+/// More ranks than any process has: their table would take all memory.
 #[test]
 fn group_of_more_ranks_than_a_process_can_have_is_refused() {
     let device = Device::open("mock").unwrap();

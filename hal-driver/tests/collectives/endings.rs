@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Ranks that go, do not come, or ask for something else: everybody hears of it in time.
+//! Ranks that end, do not come, or enter another operation: all ranks are notified in time.
 
 use crate::common::{Buffer, Commands, Device, Error, List, Semaphore, params};
 use crate::rig::*;
@@ -11,10 +11,10 @@ use std::sync::mpsc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// So soon that it does not count as hanging, with a machine that is busy with other things.
+/// So soon that it does not count as hanging, on a busy machine.
 const SOON: Duration = Duration::from_secs(8);
 
-/// A rank that has executed a sum of four words, and the semaphore that says when.
+/// A rank that has executed a sum of four words, and the semaphore that it signals.
 fn sums(rank: &Rank) -> Semaphore {
     let (send, recv) = (rank.words(&[1; 4]), rank.words(&[0; 4]));
     let (commands, done) =
@@ -27,12 +27,12 @@ fn fails(done: &Semaphore) -> Error {
     let begin = Instant::now();
     let error = done.wait(1).unwrap_err();
     assert!(begin.elapsed() < SOON, "{} after {:?}", error.text, begin.elapsed());
-    // Whether a deadline is the wait's or the cause, only the semaphore says.
+    // Only the semaphore tells a timeout of the wait from a `DEADLINE_EXCEEDED` of the operation.
     done.value().unwrap_err()
 }
 
 #[test]
-fn another_operation_at_the_same_place_fails_everybody() {
+fn another_operation_at_the_same_place_fails_all_ranks() {
     let ranks = mocks(3);
     let waits = [sums(&ranks[0]), sums(&ranks[1])];
     let last = &ranks[2];
@@ -53,7 +53,7 @@ fn another_operation_at_the_same_place_fails_everybody() {
 
 #[test]
 fn rank_that_does_not_come_is_named_in_time() {
-    // As long as both need to come at the least, on a busy machine.
+    // Long enough for both to come, on a busy machine.
     let ranks = ranks(&["mock://?collective_timeout=2", "gaudi://emulated?collective_timeout=2", "mock"]);
     let begin = Instant::now();
     let waits = [sums(&ranks[0]), sums(&ranks[1])];
@@ -69,7 +69,7 @@ fn rank_that_does_not_come_is_named_in_time() {
     assert!(begin.elapsed() >= Duration::from_secs(2));
 }
 
-/// Each rank has a timeout of its own, whichever of them was first in the group.
+/// Each rank has its own timeout, whichever of them was first in the group.
 #[test]
 fn rank_waits_as_long_as_it_says_itself() {
     const IMPATIENT: &str = "mock://?collective_timeout=0.3";
@@ -87,7 +87,7 @@ fn rank_waits_as_long_as_it_says_itself() {
 }
 
 #[test]
-fn rank_whose_wait_fails_tells_the_others() {
+fn rank_whose_wait_fails_notifies_the_others() {
     let ranks = mocks(2);
     let waits = sums(&ranks[0]);
     let gate = ranks[1].device.semaphore(0);
@@ -103,7 +103,7 @@ fn rank_whose_wait_fails_tells_the_others() {
 }
 
 #[test]
-fn device_that_goes_while_it_waits_ends_soon_and_tells_the_others() {
+fn device_that_goes_while_it_waits_ends_soon_and_notifies_the_others() {
     for uri in ["mock", "gaudi://emulated"] {
         let mut group = ranks(&[uri, uri, uri]);
         let waits = [sums(&group[0]), sums(&group[1])];
@@ -113,14 +113,14 @@ fn device_that_goes_while_it_waits_ends_soon_and_tells_the_others() {
         assert!(begin.elapsed() < SOON);
         let error = fails(&waits[1]);
         assert!(error.text.contains("rank 0"), "{}", error.text);
-        // Its own operation ends with the group's failure or with the engine, whichever is there first.
+        // Its own operation ends with the group's failure or with the engine, whichever comes first.
         let own = fails(&waits[0]);
         assert!(own.text.contains("rank 0") || own.text.contains("was shut down"), "{}", own.text);
     }
 }
 
 #[test]
-fn device_that_goes_with_collectives_that_were_not_begun_tells_the_others() {
+fn device_that_goes_with_collectives_that_were_not_begun_notifies_the_others() {
     let mut group = mocks(2);
     let waits = sums(&group[0]);
     let gone = group.remove(1);
@@ -156,7 +156,7 @@ fn group_that_failed_can_be_had_anew() {
 }
 
 #[test]
-fn program_that_refuses_its_signals_tells_the_others() {
+fn program_that_refuses_its_signals_notifies_the_others() {
     let ranks = mocks(2);
     let waits = sums(&ranks[0]);
     let rank = &ranks[1];
@@ -165,12 +165,12 @@ fn program_that_refuses_its_signals_tells_the_others() {
     let refused = rank.device.execute(u64::MAX, &List::none(), &rank.done.at(u64::MAX), &commands, &[]);
     let cause = "is past the largest a timeline can reach";
     assert!(refused.unwrap_err().text.contains(cause));
-    let told = fails(&waits).text;
-    assert!(told.contains("rank 1") && told.contains(cause), "{told}");
+    let text = fails(&waits).text;
+    assert!(text.contains("rank 1") && text.contains(cause), "{text}");
 }
 
-/// Two ranks and a sum of words that takes its time; beside it, in the same step, the first rank has its device
-/// fill a buffer. How that device fails is the fault's.
+/// Two ranks and a long sum of words; beside it, in the same step, the first rank's device fills a buffer and fails
+/// by the given fault.
 fn fails_beside_a_long_sum(fault: &str) {
     const WORDS: usize = 4 << 20;
     let ranks = ranks(&[&format!("mock://?queues=1&fault={fault}"), "mock"]);
@@ -188,13 +188,13 @@ fn fails_beside_a_long_sum(fault: &str) {
         .unwrap();
     ranks[0].execute(&commands, 1).unwrap();
     let failed = fails(&ranks[0].done);
-    // This memory is neither read nor written any more: it is the program's again.
+    // This memory is not accessed any more: it belongs to the program again.
     let mine = vec![0xA5; 1 << 16];
     recv.write(WORDS * 4 - mine.len(), &mine);
-    // As long as it takes.
+    // However long it takes.
     let _ = ranks[1].done.wait(1);
     assert!(recv.read().ends_with(&mine), "written after {}", failed.text);
-    // And the group is told of it, or is through with the sum.
+    // The group is notified, or has completed the sum.
     if let Err(error) = ranks[1].done.wait(1) {
         let error = ranks[1].done.value().err().unwrap_or(error);
         assert!(error.text.contains("rank 0"), "{}", error.text);
@@ -202,12 +202,12 @@ fn fails_beside_a_long_sum(fault: &str) {
 }
 
 #[test]
-fn failure_of_commands_beside_a_collective_is_told_when_its_transfers_have_ended() {
+fn failure_of_commands_beside_a_collective_is_reported_when_its_transfers_have_ended() {
     fails_beside_a_long_sum("fail:fill:1:DATA_LOSS");
 }
 
 #[test]
-fn loss_of_a_device_beside_a_collective_is_told_when_its_transfers_have_ended() {
+fn loss_of_a_device_beside_a_collective_is_reported_when_its_transfers_have_ended() {
     fails_beside_a_long_sum("lose:1");
 }
 
@@ -222,7 +222,7 @@ fn fill_beside_a_sum(rank: &Rank, beside: &Buffer) -> Commands {
 }
 
 #[test]
-fn rank_whose_commands_fail_beside_a_collective_tells_those_that_come_later() {
+fn rank_whose_commands_fail_beside_a_collective_notifies_later_ranks() {
     let ranks = ranks(&["mock://?queues=1&fault=fail:fill:1:DATA_LOSS", "mock"]);
     let beside = ranks[0].device.buffer(16);
     let commands = fill_beside_a_sum(&ranks[0], &beside);
@@ -234,9 +234,9 @@ fn rank_whose_commands_fail_beside_a_collective_tells_those_that_come_later() {
     assert!(refused.text.contains("rank 0"), "{}", refused.text);
 }
 
-/// The device takes its time for what stands beside the collective, which ends at once.
+/// The device is slow with the commands beside the collective, which ends at once.
 #[test]
-fn failure_of_a_collective_is_told_when_the_commands_beside_it_have_ended() {
+fn failure_of_a_collective_is_reported_when_the_commands_beside_it_have_ended() {
     const LATENCY: Duration = Duration::from_millis(300);
     let ranks = ranks(&["mock://?queues=1&latency=300ms", "mock"]);
     let beside = ranks[0].device.buffer(16);
@@ -251,7 +251,7 @@ fn failure_of_a_collective_is_told_when_the_commands_beside_it_have_ended() {
     assert_eq!(ranks[0].read(&beside), [1; 4]);
 }
 
-/// Beside an execution that fails another one of the same device waits for its rank, in another group.
+/// One execution fails while another one of the same device waits for its rank, in another group.
 #[test]
 fn failure_of_an_execution_ends_no_other_one_of_its_device() {
     let ranks = ranks(&["mock://?queues=1&fault=fail:fill:1:DATA_LOSS", "mock"]);
@@ -269,14 +269,14 @@ fn failure_of_an_execution_ends_no_other_one_of_its_device() {
     waits.wait(1).unwrap();
 }
 
-/// Takes the memory of a device that the host can map, but for less than a block.
+/// Allocates all mappable memory of the device but less than a block.
 fn take_memory(device: &Device, block: usize) -> Vec<Buffer> {
     std::iter::from_fn(|| device.try_buffer(block).ok()).collect()
 }
 
-/// The execution was accepted already when its device finds no memory through which it could reach another one's.
+/// The execution was accepted before its device finds no memory through which to reach another device's.
 #[test]
-fn execution_whose_commands_find_no_memory_fails_and_tells_the_others() {
+fn execution_whose_commands_find_no_memory_fails_and_notifies_the_others() {
     const LENGTH: usize = 1 << 18;
     let ranks = ranks(&["mock://?queues=1&memory=1m", "mock"]);
     let owner = Device::open("mock://?heaps=2&queues=1&memory=1m").unwrap();
@@ -287,12 +287,12 @@ fn execution_whose_commands_find_no_memory_fails_and_tells_the_others() {
         collective(commands, &ranks[0].channel, ALL_REDUCE, 0, (&send, &recv), 4)
     });
     let _taken = [&ranks[0].device, &owner].map(|device| take_memory(device, LENGTH / 4));
-    // The thread that submits may hold what a callback takes.
-    let (tell, told) = mpsc::channel();
-    ranks[0].done.when_known(1, move |outcome| tell.send((std::thread::current().id(), outcome)).unwrap());
+    // The submitting thread may hold a lock that a callback takes.
+    let (sender, receiver) = mpsc::channel();
+    ranks[0].done.when_known(1, move |outcome| sender.send((std::thread::current().id(), outcome)).unwrap());
     ranks[0].execute(&commands.unwrap(), 1).unwrap();
     assert_eq!(fails(&ranks[0].done).code, Code::ResourceExhausted);
-    let (thread, outcome) = told.recv_timeout(SOON).unwrap();
+    let (thread, outcome) = receiver.recv_timeout(SOON).unwrap();
     assert!(thread != std::thread::current().id() && outcome.is_err());
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
     let later = ranks[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
@@ -300,7 +300,7 @@ fn execution_whose_commands_find_no_memory_fails_and_tells_the_others() {
     assert!(refused.contains("rank 0") && refused.contains("neither device has any"), "{refused}");
 }
 
-/// Memory of the program's own, in whole pages, which says on which thread the device has given it back.
+/// Memory of the program in whole pages, with the thread on which the device returns it.
 fn imported(device: &Device) -> (Buffer, mpsc::Receiver<ThreadId>) {
     struct Memory {
         pages: Vec<u8>,
@@ -311,19 +311,19 @@ fn imported(device: &Device) -> (Buffer, mpsc::Receiver<ThreadId>) {
         let _ = memory.back.send(std::thread::current().id());
     }
     const PAGE: usize = 4096;
-    let (back, told) = mpsc::channel();
+    let (back, receiver) = mpsc::channel();
     let mut memory = Box::new(Memory { pages: vec![0; 2 * PAGE], back });
     let begin = memory.pages.as_ptr().align_offset(PAGE);
     let begin = memory.pages[begin..].as_mut_ptr();
     let user_data: *mut c_void = Box::into_raw(memory).cast();
     let release = sys::iree_hal_buffer_release_callback_t { fn_: Some(is_back), user_data };
-    (device.import_until(params(), begin, PAGE, release).unwrap(), told)
+    (device.import_until(params(), begin, PAGE, release).unwrap(), receiver)
 }
 
-/// The operation has the last reference to memory of the program's when another rank ends the group. That rank's
-/// thread may hold what the callback takes which gives the memory back.
+/// The operation holds the last reference to the program's memory when another rank ends the group. That rank's
+/// thread may hold a lock that the release callback takes.
 #[test]
-fn memory_of_what_another_rank_ends_is_given_back_on_no_thread_that_submits() {
+fn memory_of_an_operation_ended_by_another_rank_is_released_on_no_submitting_thread() {
     let ranks = mocks(2);
     let (buffer, back) = imported(&ranks[0].device);
     let commands = ranks[0].commands(ALL_REDUCE, 0, (&buffer, &buffer), 4).unwrap();
@@ -337,10 +337,10 @@ fn memory_of_what_another_rank_ends_is_given_back_on_no_thread_that_submits() {
     fails(&ranks[0].done);
 }
 
-/// A rank's execution is refused for its binding table: one that overlaps, one that is too short, and one whose
-/// buffer may not be written. It has the same consequence for the group, whichever it is.
+/// A rank's execution is refused for its binding table: one that overlaps, one that is too short, and one with a
+/// read-only buffer. Each has the same effect on the group.
 #[test]
-fn execution_that_is_refused_for_its_binding_table_tells_the_others() {
+fn execution_that_is_refused_for_its_binding_table_notifies_the_others() {
     for way in 0..3 {
         let ranks = mocks(2);
         let waits = sums(&ranks[0]);
@@ -350,14 +350,14 @@ fn execution_that_is_refused_for_its_binding_table_tells_the_others() {
         let slots = [[&any, &short], [&short, &any], [&any, &unwritten]][way];
         let (signals, commands) = (rank.done.at(1), rank.sum_of_slots(4));
         let refused = rank.device.execute(u64::MAX, &List::none(), &signals, &commands, &slots).unwrap_err();
-        let told = fails(&waits);
-        assert!(told.text.contains("rank 1") && told.code == refused.code, "{way}: {}", told.text);
+        let error = fails(&waits);
+        assert!(error.text.contains("rank 1") && error.code == refused.code, "{way}: {}", error.text);
     }
 }
 
-/// Another operation's submission has the collective's turn come, and there is no memory to receive into.
+/// Another operation's submission starts the collective, and there is no memory to receive into.
 #[test]
-fn memory_of_what_cannot_start_is_given_back_on_no_thread_that_submits() {
+fn memory_of_an_operation_that_cannot_start_is_released_on_no_submitting_thread() {
     let ranks = mocks(2);
     let waits = sums(&ranks[1]);
     let Rank { device, done, .. } = &ranks[0];
@@ -375,9 +375,9 @@ fn memory_of_what_cannot_start_is_given_back_on_no_thread_that_submits() {
     }
 }
 
-/// The device that owns what is sent was lost before.
+/// The device that owns the send memory was lost before.
 #[test]
-fn rank_whose_copies_fail_tells_the_others_why() {
+fn rank_whose_copies_fail_notifies_the_others_of_the_cause() {
     let ranks = mocks(2);
     let owner = Device::open("mock://?heaps=2&queues=1&fault=lose:2").unwrap();
     let owner = Rank { channel: ranks[0].channel.clone(), done: owner.semaphore(0), device: owner };
@@ -391,16 +391,16 @@ fn rank_whose_copies_fail_tells_the_others_why() {
         Err(refused) => refused,
         Ok(()) => fails(&ranks[0].done),
     };
-    let told = fails(&waits);
-    for error in [own, told] {
+    let others = fails(&waits);
+    for error in [own, others] {
         assert_eq!(error.code, Code::Unavailable, "{}", error.text);
         assert!(error.text.contains("as fault=lose asked"), "{}", error.text);
     }
 }
 
-/// Commands write memory of another device, which takes back what they have written in its own time.
+/// Commands write memory of another device, which is slow to copy it back.
 #[test]
-fn failure_of_a_collective_is_told_when_what_was_written_beside_it_is_back_at_its_owner() {
+fn failure_of_a_collective_is_reported_when_what_was_written_beside_it_is_back_at_its_owner() {
     const LATENCY: Duration = Duration::from_millis(300);
     let ranks = mocks(2);
     let owner = Device::open("mock://?heaps=2&queues=1&latency=300ms").unwrap();
@@ -408,7 +408,7 @@ fn failure_of_a_collective_is_told_when_what_was_written_beside_it_is_back_at_it
     let begin = Instant::now();
     ranks[0].execute(&fill_beside_a_sum(&ranks[0], &far), 1).unwrap();
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
-    // The commands are through, and what they have written is on its way.
+    // The commands have ended, and the copies are under way.
     std::thread::sleep(LATENCY / 6);
     let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
     ranks[1].execute(&misfit, 1).unwrap_err();
@@ -437,14 +437,14 @@ fn failure_of_a_collective_ends_those_beside_it_in_other_groups() {
     ranks[1].execute(&misfit, 1).unwrap_err();
     let cause = "rank 1 asks for broadcast";
     assert!(fails(&ranks[0].done).text.contains(cause));
-    // Whoever comes later hears of it.
+    // A rank that comes later gets the failure.
     let [send, recv] = [(); 2].map(|()| pairs[1].words(&[1; 4]));
     let later = pairs[1].commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
     let refused = pairs[1].execute(&later, 1).unwrap_err().text;
     assert!(refused.contains(cause), "{refused}");
 }
 
-/// What the rank submits is refused for the sake of one group, and its place in the other one is lost: the next
+/// The rank's submission is refused because of one group, and its place in the other one is lost: the next
 /// operation there would be taken for it.
 #[test]
 fn refused_submission_ends_the_groups_that_it_has_not_come_to() {
@@ -470,7 +470,7 @@ fn refused_submission_ends_the_groups_that_it_has_not_come_to() {
     assert!(refused.contains("rank 0") && refused.contains("is not the same for all"), "{refused}");
 }
 
-/// A group whose collective is through goes on where one beside it in another group fails.
+/// A group whose collective has ended goes on when a collective beside it fails in another group.
 #[test]
 fn failure_of_a_collective_ends_no_group_whose_own_is_through() {
     let ranks = mocks(2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A host allocator that runs out while a rank submits: whoever waits for it is told that, and nothing is left behind.
+//! A host allocator that runs out while a rank submits: the ranks that wait for it are notified, and nothing leaks.
 
 use crate::common::scarce::Scarce;
 use crate::common::{Commands, Device, List, Result};
@@ -9,7 +9,7 @@ use hal_semaphore::Code;
 
 const WORDS: usize = 96;
 
-/// The first rank has its memory where the host cannot map it, and divides what it does.
+/// The first rank has memory that the host cannot map, and divides its operations into pieces.
 fn pair(scarce: &'static Scarce) -> [Rank; 2] {
     const URIS: [&str; 2] =
         ["mock://?heaps=2&queues=1&collective_piece=256", "mock://?queues=1&collective_piece=256"];
@@ -25,8 +25,7 @@ fn pair(scarce: &'static Scarce) -> [Rank; 2] {
     })
 }
 
-/// A fill, and behind it two collectives in pieces with several parts, beside a collective of memory that the host
-/// can map.
+/// A fill, and after it two collectives in pieces with several parts, beside a collective of mappable memory.
 fn record(rank: &Rank) -> Commands {
     let [send, parts, all] = [WORDS, WORDS, 2 * WORDS].map(|words| rank.words(&vec![1; words]));
     let [near, sum] = [(); 2].map(|()| rank.device.buffer(16));
@@ -40,15 +39,15 @@ fn record(rank: &Rank) -> Commands {
     recorded.unwrap()
 }
 
-/// How it went for a rank, by its own call or its semaphore.
+/// The outcome of a rank, from its call or its semaphore.
 fn outcome(rank: &Rank, executed: Result) -> Result {
     executed?;
-    // Whether a deadline is the wait's or the cause, only the semaphore says.
+    // Only the semaphore tells a timeout of the wait from a `DEADLINE_EXCEEDED` of the operation.
     rank.done.wait(1).or_else(|waited| rank.done.value().and(Err(waited)))
 }
 
 #[test]
-fn rank_that_finds_no_memory_anywhere_in_a_submission_tells_the_others_so() {
+fn rank_that_finds_no_memory_anywhere_in_a_submission_notifies_the_others() {
     for fails_in in 0.. {
         let scarce = Scarce::new(usize::MAX, false);
         let ranks = pair(scarce);
@@ -66,14 +65,15 @@ fn rank_that_finds_no_memory_anywhere_in_a_submission_tells_the_others_so() {
             assert!(fails_in > 20, "{fails_in} allocations cannot be all");
             return;
         }
-        // One that was not needed may have failed.
+        // An allocation that was optional may have failed.
         if outcomes.iter().all(Result::is_ok) {
             continue;
         }
         for (rank, outcome) in outcomes.into_iter().enumerate() {
             let error = outcome.unwrap_err();
-            let is_told = error.code == Code::ResourceExhausted && error.text.contains("there is no more");
-            assert!(is_told, "allocation {fails_in}, rank {rank}: {}", error.text);
+            let is_reported =
+                error.code == Code::ResourceExhausted && error.text.contains("there is no more");
+            assert!(is_reported, "allocation {fails_in}, rank {rank}: {}", error.text);
         }
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Each kind on devices of each driver, and of several.
+//! Each kind on devices of each driver, and of several drivers.
 
 use crate::rig::*;
 
-/// Two, three and four ranks: software, cards that the host cannot map the memory of, and both.
+/// Two, three and four ranks: software, cards whose memory the host cannot map, and both.
 const GROUPS: [&[&str]; 4] = [
     &["mock", "mock"],
     &["mock", "template", "mock"],
@@ -24,7 +24,8 @@ fn sums(ranks: usize, words: usize) -> Vec<u32> {
     (0..words).map(|at| all.iter().map(|words| words[at]).sum()).collect()
 }
 
-/// Does one kind on every rank: how many words each sends and receives, and what each is to get.
+/// Runs one kind on every rank, with the number of words that each sends and receives, and the result that each
+/// must get.
 fn run(
     ranks: &[Rank],
     kind: u32,
@@ -74,7 +75,7 @@ fn every_kind(ranks: &[Rank]) {
     run(ranks, ALL_REDUCE, 0, COUNT, (COUNT, COUNT), &|_| Some(sums(n, COUNT)));
     let gathered: Vec<u32> = (0..n).flat_map(|rank| sent(rank, COUNT)).collect();
     run(ranks, ALL_GATHER, 0, COUNT, (COUNT, n * COUNT), &|_| Some(gathered.clone()));
-    // What compiled modules say: as many as everybody receives.
+    // As compiled modules give the count: all elements that each rank receives.
     run(ranks, ALL_GATHER, 0, n * COUNT, (COUNT, n * COUNT), &|_| Some(gathered.clone()));
     let part = |from: usize, to: usize| sent(from, n * COUNT)[to * COUNT..][..COUNT].to_vec();
     run(ranks, ALL_TO_ALL, 0, n * COUNT, (n * COUNT, n * COUNT), &|to| {
@@ -95,7 +96,7 @@ fn transfers_between_two_ranks_meet_in_one_command_buffer_in_any_order() {
         let ranks = ranks(uris);
         let n = ranks.len();
         // Each rank sends to the next one first, and receives from the one before. In a ring, none would ever begin
-        // if a send had to end before the recv beside it could.
+        // if a send had to end before the recv beside it could begin.
         let mut results = Vec::new();
         for (number, rank) in ranks.iter().enumerate() {
             let (to, from) = ((number + 1) % n, (number + n - 1) % n);

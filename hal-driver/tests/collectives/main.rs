@@ -2,9 +2,9 @@
 
 //! Channels and collectives as a C program uses them: devices of one process are the ranks.
 //!
-//! Expected bytes are worked out with plain lists of numbers. The kinds, types and reductions themselves are tried
-//! one by one where they are made, in `hal-collectives`; here it is each kind once, and everything around them:
-//! buffers and slots, parts of command buffers, queues, semaphores, channels, failures and ends.
+//! Expected bytes come from plain lists of numbers. `hal-collectives` tests the kinds, types and reductions one by
+//! one; these tests cover each kind once, and everything around them: buffers and slots, parts of command buffers,
+//! queues, semaphores, channels, failures and ends.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object here is alive as long as its wrapper")]
 #![allow(
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory that the host cannot see: pieces of it are copied while others are on their way.
+//! Memory that the host cannot map: some pieces are copied while others travel between the ranks.
 
 use crate::common::{Buffer, Device, List, Result, Semaphore, barrier, check, reference};
 use crate::rig::*;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 const WORDS: usize = 64;
 const PIECES: usize = 8;
 
-/// Pieces that a rank has under way.
+/// The pieces that a rank has under way.
 const WINDOW: usize = 3;
 
-/// A device whose own memory the host cannot map, on one queue, in pieces of some bytes.
+/// A device whose own memory the host cannot map, with one queue, and pieces of some bytes.
 fn card(bytes: usize, more: &str) -> String {
     format!("mock://?heaps=2&queues=1&collective_piece={bytes}{more}")
 }
@@ -31,9 +31,9 @@ fn try_sum(rank: &Rank, send: &Buffer, recv: &Buffer, words: usize) -> Result<Se
     rank.device.execute(u64::MAX, &List::none(), &done.at(1), &commands, &[]).map(|()| done)
 }
 
-/// What is overwritten behind the copies that have begun shows which those are. No transfer can have ended, as the
-/// other rank has not come: so the copies of the first pieces overlap with the transfer of the first one, and no
-/// other piece has taken any host memory.
+/// Overwriting the memory after the copies that have begun shows which those are. No transfer can have ended, as
+/// the other rank has not come: so the copies of the first pieces overlap with the transfer of the first one, and
+/// no other piece has taken host memory.
 #[test]
 fn pieces_are_copied_while_the_one_before_is_on_its_way_and_no_more_than_a_few() {
     let uri = card(WORDS * 4, "");
@@ -55,7 +55,7 @@ fn pieces_are_copied_while_the_one_before_is_on_its_way_and_no_more_than_a_few()
     assert_eq!(ranks[0].read(&recv), expected);
 }
 
-/// Each copy of the operation fails once, of what is sent and of what is received.
+/// Each copy of the operation fails once, of the memory that is sent and of the memory that receives.
 #[test]
 fn copy_that_fails_in_the_middle_ends_the_operation_for_all() {
     let words = WORDS * PIECES;
@@ -67,7 +67,7 @@ fn copy_that_fails_in_the_middle_ends_the_operation_for_all() {
         let memory: Vec<(Buffer, Buffer)> =
             ranks.iter().map(|rank| (rank.words(&vec![1; words]), rank.words(&vec![0; words]))).collect();
         let first = sum(&ranks[0], &memory[0].0, &memory[0].1, words);
-        // A rank that comes when it is known already is refused.
+        // A rank that comes after the failure is known is refused.
         let waits: Vec<Result<Semaphore>> = ranks
             .iter()
             .zip(&memory)
@@ -79,7 +79,7 @@ fn copy_that_fails_in_the_middle_ends_the_operation_for_all() {
         for (number, done) in (1..).zip(waits) {
             let outcome = done.and_then(|done| done.wait(1).or_else(|_| done.value().map(drop)));
             match outcome {
-                // A rank that has got everything before does not hear of it.
+                // A rank that has received everything before does not see the failure.
                 Ok(()) => assert_eq!(ranks[number].read(&memory[number].1), vec![3; words], "copy {copy}"),
                 Err(error) => {
                     assert_eq!(error.code, Code::DataLoss, "copy {copy}: {}", error.text);
@@ -91,10 +91,10 @@ fn copy_that_fails_in_the_middle_ends_the_operation_for_all() {
     }
 }
 
-/// The copy of the first piece fails at once, while that of the second takes its time.
+/// The copy of the first piece fails at once, while that of the second is slow.
 #[test]
-fn failure_of_a_copy_is_told_when_the_copies_of_other_pieces_have_ended() {
-    // Both buffers are filled by a job each.
+fn failure_of_a_copy_is_reported_when_the_copies_of_other_pieces_have_ended() {
+    // One job fills each buffer.
     const SECOND_COPY: usize = 2 + 2;
     let faulty = card(WORDS * 4, &format!("&fault=fail:copy:1&fault=late:{SECOND_COPY}"));
     let ranks = ranks(&[&faulty, &format!("mock://?collective_piece={}", WORDS * 4)]);
@@ -103,15 +103,15 @@ fn failure_of_a_copy_is_told_when_the_copies_of_other_pieces_have_ended() {
     let begin = Instant::now();
     let done = sum(&ranks[0], &send, &recv, words);
     assert!(done.wait(1).is_err());
-    assert!(begin.elapsed() >= LATE, "told after {:?}", begin.elapsed());
+    assert!(begin.elapsed() >= LATE, "reported after {:?}", begin.elapsed());
     assert_eq!(done.value().unwrap_err().code, Code::DataLoss);
 }
 
-/// The same for what was received. All of it has come, and the end of the execution has its place behind the copies
-/// in a queue that has no room for more.
+/// The same for memory that receives. All bytes have arrived, and the end of the execution is queued behind the
+/// copies in a full queue.
 #[test]
-fn failure_of_a_copy_of_what_was_received_is_told_when_the_others_have_ended() {
-    // The buffer is filled by a job.
+fn failure_of_a_copy_of_what_was_received_is_reported_when_the_others_have_ended() {
+    // One job fills the buffer.
     for late in [1 + 2, 1 + 3] {
         for queues in 1..=3 {
             let more = format!("&depth=1&fault=fail:copy:1&fault=late:{late}");
@@ -124,15 +124,15 @@ fn failure_of_a_copy_of_what_was_received_is_told_when_the_others_have_ended() {
                 rank.execute(&commands, 1).unwrap();
             }
             assert!(ranks[0].done.wait(1).is_err());
-            assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: told after {:?}", begin.elapsed());
+            assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: reported after {:?}", begin.elapsed());
             assert_eq!(ranks[0].done.value().unwrap_err().code, Code::DataLoss);
         }
     }
 }
 
-/// The same where a step comes behind, which waits for all of them in its queue and fails with the first.
+/// The same with a following step, which waits for all copies in its queue and fails with the first.
 #[test]
-fn failure_of_a_copy_is_told_when_the_others_have_ended_also_if_another_step_comes_behind() {
+fn failure_of_a_copy_is_reported_when_the_others_have_ended_also_if_another_step_comes_behind() {
     for late in [1 + 2, 1 + 3] {
         for queues in 1..=3 {
             let more = format!("&depth=1&latency=2ms&fault=fail:copy:1&fault=late:{late}");
@@ -153,14 +153,14 @@ fn failure_of_a_copy_is_told_when_the_others_have_ended_also_if_another_step_com
                 rank.execute(&commands.unwrap(), 1).unwrap();
             }
             assert!(ranks[0].done.wait(1).is_err());
-            assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: told after {:?}", begin.elapsed());
+            assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: reported after {:?}", begin.elapsed());
             assert_eq!(ranks[0].done.value().unwrap_err().code, Code::DataLoss);
         }
     }
 }
 
-/// A fill in the same step fails while the only piece is copied. That does not begin when its copy has ended: the
-/// failure is told then, and the other rank hears of it.
+/// A fill in the same step fails while the only piece is copied. The piece does not begin when its copy has ended:
+/// the failure is reported then, also to the other rank.
 #[test]
 fn piece_whose_copy_ends_after_its_execution_has_failed_is_not_begun() {
     let faulty = card(WORDS * 4, "&latency=50ms&fault=fail:fill:1:DATA_LOSS");
@@ -179,11 +179,11 @@ fn piece_whose_copy_ends_after_its_execution_has_failed_is_not_begun() {
     assert!(refused.contains("rank 0") && refused.contains("as fault=fail asked"), "{refused}");
 }
 
-/// How late a job of a mock device is that is late.
+/// The delay of a mock device's `fault=late`.
 const LATE: Duration = Duration::from_millis(50);
 
-/// A rank whose device is lost beside a sum of memory of another device, which may have to wait for something. How
-/// long the rank's signal takes to fail.
+/// A rank whose device is lost beside a sum of another device's memory, which may have to wait for something.
+/// Returns the time until the rank's signal fails.
 fn lost_beside_copies_of_another(more: &str, waits: &dyn Fn(&Device) -> Option<Semaphore>) -> Duration {
     let piece = format!("collective_piece={}", WORDS * 4);
     let ranks = ranks(&[&format!("mock://?queues=1&{piece}&fault=lose:1"), &format!("mock://?{piece}")]);
@@ -202,21 +202,21 @@ fn lost_beside_copies_of_another(more: &str, waits: &dyn Fn(&Device) -> Option<S
 }
 
 #[test]
-fn loss_of_a_device_is_told_when_copies_of_another_device_have_ended() {
+fn loss_of_a_device_is_reported_when_copies_of_another_device_have_ended() {
     // Its first job fills the buffer.
     let took = lost_beside_copies_of_another("&fault=late:2&latency=300ms", &|_| None);
-    assert!(took >= LATE, "told after {took:?}");
+    assert!(took >= LATE, "reported after {took:?}");
 }
 
-/// They do not begin any more, so their ends are not waited for.
+/// They do not begin any more, so nothing waits for their ends.
 #[test]
-fn loss_of_a_device_is_told_at_once_where_copies_wait_for_what_the_program_never_signals() {
+fn loss_of_a_device_is_reported_at_once_where_copies_wait_for_what_the_program_never_signals() {
     let took = lost_beside_copies_of_another("", &|owner| Some(owner.semaphore(0)));
-    assert!(took < Duration::from_secs(10), "told after {took:?}");
+    assert!(took < Duration::from_secs(10), "reported after {took:?}");
 }
 
 #[test]
-fn device_that_goes_between_two_pieces_ends_soon_and_tells_the_others() {
+fn device_that_goes_between_two_pieces_ends_soon_and_notifies_the_others() {
     let words = WORDS * PIECES;
     let mut ranks = ranks(&[&card(WORDS * 4, ""), &card(WORDS * 4, "")]);
     let (send, recv) = (ranks[0].words(&vec![1; words]), ranks[0].words(&vec![0; words]));
@@ -243,9 +243,9 @@ fn ranks_that_divide_in_different_ways_are_refused() {
     drop(first);
 }
 
-/// Each kind where the header says that what is sent may be where it is received, and what overlaps otherwise.
+/// Each kind at the offsets where the header permits working in place, and with other overlaps.
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
 fn in_place_works_in_pieces_and_other_overlaps_are_refused() {
     let uri = card(WORDS * 4 - 7, "");
     let ranks = ranks(&[&uri, &uri, &uri]);

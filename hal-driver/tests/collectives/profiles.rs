@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a profile says of collectives.
+//! Collectives in a profile.
 
 use crate::common::sink::Sink;
 use crate::common::{List, barrier, check, reference};
 use crate::rig::*;
 use hal_sys as sys;
 
-/// IREE's profiles have no kind of their own for it: it is that part of an execution that is not the device's.
+/// IREE's profiles have no kind for them: they are the part of an execution that the device does not run.
 #[test]
 fn profile_has_the_collectives_of_each_step_as_an_execution_with_their_bytes() {
     let ranks = mocks(2);
@@ -28,9 +28,9 @@ fn profile_has_the_collectives_of_each_step_as_an_execution_with_their_bytes() {
     assert_eq!(events.iter().filter(|event| **event == expected).count(), 1, "{events:?}");
 }
 
-/// A dispatch on each side of a collective, which ends a list of commands for the device.
+/// A dispatch on each side of a collective, which divides the device's list of commands.
 #[test]
-fn dispatches_around_a_collective_are_told_of_by_their_numbers_in_the_command_buffer() {
+fn dispatches_around_a_collective_are_profiled_by_their_numbers_in_the_command_buffer() {
     let ranks = mocks(1);
     let rank = &ranks[0];
     let device = &rank.device;
@@ -90,9 +90,9 @@ fn dispatches_around_a_collective_are_told_of_by_their_numbers_in_the_command_bu
     assert_eq!(dispatched, recorded, "{commands:?}");
 }
 
-/// Also where there is nothing else in it.
+/// Even if the command buffer has nothing else.
 #[test]
-fn collectives_are_told_of_by_their_command_buffer() {
+fn collectives_are_profiled_by_their_command_buffer() {
     let ranks = mocks(1);
     let (rank, device) = (&ranks[0], &ranks[0].device);
     let [send, sum] = [(); 2].map(|()| rank.words(&[1; 4]));

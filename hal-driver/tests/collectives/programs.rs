@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Random programs of collectives and other commands on devices that take their time, against a model on plain words.
+//! Random programs of collectives and other commands on slow devices, against a model on plain words.
 
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::common::{Buffer, List, barrier, check, reference};
 use crate::rig::*;
 use hal_sys as sys;
@@ -11,7 +11,7 @@ use hal_sys as sys;
 const WORDS: usize = 12;
 const BUFFERS: usize = 5;
 
-/// Devices that finish work in an order and after times of their own.
+/// Devices that finish work in different orders and after different times.
 const GROUPS: [&[&str]; 3] = [
     &["mock://0?queues=2&fault=jitter&schedule=seeded", "mock://1?queues=2&fault=jitter&schedule=seeded"],
     &[
@@ -24,23 +24,23 @@ const GROUPS: [&[&str]; 3] = [
 
 /// A command of every rank.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RankCommand {
     Fill { target: usize, word: u32 },
     Copy { source: usize, target: usize },
     Collective { kind: u32, root: usize, send: usize, recv: usize },
 }
 
-impl Step {
-    fn random(dice: &mut Dice, ranks: usize) -> Self {
-        let first = dice.below(BUFFERS);
-        let second = (first + 1 + dice.below(BUFFERS - 1)) % BUFFERS;
+impl RankCommand {
+    fn random(random: &mut Random, ranks: usize) -> Self {
+        let first = random.below(BUFFERS);
+        let second = (first + 1 + random.below(BUFFERS - 1)) % BUFFERS;
         let kinds = [ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER];
-        match dice.below(5) {
-            0 => Step::Fill { target: first, word: u32::try_from(dice.below(1000)).unwrap() },
-            1 => Step::Copy { source: first, target: second },
-            _ => Step::Collective {
-                kind: kinds[dice.below(6)],
-                root: dice.below(ranks),
+        match random.below(5) {
+            0 => RankCommand::Fill { target: first, word: u32::try_from(random.below(1000)).unwrap() },
+            1 => RankCommand::Copy { source: first, target: second },
+            _ => RankCommand::Collective {
+                kind: kinds[random.below(6)],
+                root: random.below(ranks),
                 send: first,
                 recv: second,
             },
@@ -49,17 +49,17 @@ impl Step {
 
     fn buffers(self) -> [usize; 2] {
         match self {
-            Step::Fill { target, .. } => [target, target],
-            Step::Copy { source, target } => [source, target],
-            Step::Collective { send, recv, .. } => [send, recv],
+            RankCommand::Fill { target, .. } => [target, target],
+            RankCommand::Copy { source, target } => [source, target],
+            RankCommand::Collective { send, recv, .. } => [send, recv],
         }
     }
 
-    fn meets(self, other: Step) -> bool {
+    fn meets(self, other: RankCommand) -> bool {
         self.buffers().iter().any(|buffer| other.buffers().contains(buffer))
     }
 
-    /// The count that the call names.
+    /// The count in IREE's call.
     fn count(kind: u32, ranks: usize) -> usize {
         if kind == ALL_GATHER || kind == REDUCE_SCATTER { WORDS / ranks } else { WORDS }
     }
@@ -73,14 +73,14 @@ impl Step {
         memory: &[Buffer],
     ) -> crate::common::Result {
         match self {
-            Step::Fill { target, word } => {
+            RankCommand::Fill { target, word } => {
                 fill(commands, &memory[target], word + u32::try_from(number).unwrap())
             }
-            Step::Copy { source, target } => {
+            RankCommand::Copy { source, target } => {
                 let (source, target) = (reference(&memory[source]), reference(&memory[target]));
                 unsafe { check(sys::iree_hal_command_buffer_copy_buffer(commands, source, target, 0)) }
             }
-            Step::Collective { kind, root, send, recv } => {
+            RankCommand::Collective { kind, root, send, recv } => {
                 let count = Self::count(kind, ranks);
                 let root = if kind == BROADCAST || kind == REDUCE { u32::try_from(root).unwrap() } else { 0 };
                 collective(commands, &rank.channel, kind, root, (&memory[send], &memory[recv]), count)
@@ -88,19 +88,19 @@ impl Step {
         }
     }
 
-    /// What it does to everybody's words.
+    /// Applies the command to the words of all ranks.
     fn apply(self, all: &mut [Vec<Vec<u32>>]) {
         let ranks = all.len();
         match self {
-            Step::Fill { target, word } => {
+            RankCommand::Fill { target, word } => {
                 for (number, rank) in all.iter_mut().enumerate() {
                     rank[target] = vec![word + u32::try_from(number).unwrap(); WORDS];
                 }
             }
-            Step::Copy { source, target } => {
+            RankCommand::Copy { source, target } => {
                 all.iter_mut().for_each(|rank| rank[target] = rank[source].clone())
             }
-            Step::Collective { kind, root, send, recv } => {
+            RankCommand::Collective { kind, root, send, recv } => {
                 let sent: Vec<Vec<u32>> = all.iter().map(|rank| rank[send].clone()).collect();
                 let part = Self::count(kind, ranks);
                 let share = WORDS / ranks;
@@ -126,7 +126,7 @@ impl Step {
 
 fn run(uris: &[&str], seed: u64) {
     let ranks = ranks(uris);
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     let mut model: Vec<Vec<Vec<u32>>> = (0..ranks.len())
         .map(|rank| {
             (0..BUFFERS).map(|buffer| vec![u32::try_from(rank * 100 + buffer).unwrap(); WORDS]).collect()
@@ -137,9 +137,9 @@ fn run(uris: &[&str], seed: u64) {
         .zip(&model)
         .map(|(rank, words)| words.iter().map(|words| rank.words(words)).collect())
         .collect();
-    // The same command buffers for all ranks; each rank executes them on queues of its own.
-    let batches: Vec<Vec<Step>> = (0..4)
-        .map(|_| (0..1 + dice.below(5)).map(|_| Step::random(&mut dice, ranks.len())).collect())
+    // The same command buffers for all ranks; each rank executes them on its own queues.
+    let batches: Vec<Vec<RankCommand>> = (0..4)
+        .map(|_| (0..1 + random.below(5)).map(|_| RankCommand::random(&mut random, ranks.len())).collect())
         .collect();
     for batch in &batches {
         batch.iter().for_each(|step| step.apply(&mut model));
@@ -150,9 +150,9 @@ fn run(uris: &[&str], seed: u64) {
             let commands = rank
                 .device
                 .record(0, |commands| {
-                    let mut since: Vec<Step> = Vec::new();
+                    let mut since: Vec<RankCommand> = Vec::new();
                     for &step in batch {
-                        if since.iter().any(|before| step.meets(*before)) || dice.below(3) == 0 {
+                        if since.iter().any(|before| step.meets(*before)) || random.below(3) == 0 {
                             barrier(commands)?;
                             since.clear();
                         }
@@ -163,7 +163,7 @@ fn run(uris: &[&str], seed: u64) {
                 })
                 .unwrap();
             let after = if value == 1 { List::none() } else { rank.done.at(value - 1) };
-            let queue = if uris[number].contains("queues=2") { 1 << dice.below(2) } else { u64::MAX };
+            let queue = if uris[number].contains("queues=2") { 1 << random.below(2) } else { u64::MAX };
             rank.device.execute(queue, &after, &rank.done.at(value), &commands, &[]).unwrap();
             kept.push(commands);
         }

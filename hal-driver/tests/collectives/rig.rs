@@ -7,7 +7,7 @@ use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A channel, counted.
+/// A counted reference to a channel.
 pub(crate) struct Channel(pub(crate) *mut sys::iree_hal_channel_t);
 
 unsafe impl Send for Channel {}
@@ -20,7 +20,7 @@ impl Channel {
         (rank, count)
     }
 
-    /// Nothing for a rank that is in no part.
+    /// `None` for a rank that is in no part.
     pub(crate) fn split(&self, color: i32, key: i32) -> Result<Option<Channel>> {
         let mut part = null_mut();
         unsafe { check(sys::iree_hal_channel_split(self.0, color, key, 0, &raw mut part))? };
@@ -56,7 +56,7 @@ impl Device {
         Ok(Channel(channel))
     }
 
-    /// A channel with nothing said.
+    /// A channel with default parameters.
     pub(crate) fn default_channel(&self) -> Result<Channel> {
         self.channel(&[], "", (-1, -1))
     }
@@ -89,7 +89,7 @@ pub(crate) fn ranks(uris: &[&str]) -> Vec<Rank> {
         .collect()
 }
 
-/// So many mock devices.
+/// As many mock devices.
 pub(crate) fn mocks(count: usize) -> Vec<Rank> {
     ranks(&vec!["mock"; count])
 }
@@ -107,7 +107,7 @@ pub(crate) const SEND_RECV: u32 = sys::IREE_HAL_COLLECTIVE_KIND_SEND_RECV;
 const SUM: u32 = sys::IREE_HAL_COLLECTIVE_REDUCTION_SUM;
 const U32: u32 = sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_UINT_32;
 
-/// What IREE packs a kind of collective into: sums of unsigned words where anything is reduced.
+/// IREE's word for a kind of collective; reductions are sums of unsigned words.
 pub(crate) fn op(kind: u32) -> sys::iree_hal_collective_op_t {
     let reduces = [ALL_REDUCE, REDUCE, REDUCE_SCATTER].contains(&kind);
     packed(kind, if reduces { SUM } else { 0 }, U32)
@@ -148,7 +148,7 @@ pub(crate) fn fill(commands: *mut sys::iree_hal_command_buffer_t, target: &Buffe
 }
 
 impl Rank {
-    /// Memory of the device's own, as compiled modules have it, with some words.
+    /// Memory of the device's own, as compiled modules use it, with some words.
     pub(crate) fn words(&self, words: &[u32]) -> Buffer {
         let buffer = self.device.local_buffer(words.len() * 4);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -158,7 +158,7 @@ impl Rank {
         buffer
     }
 
-    /// What is in memory, by way of some that the host can map.
+    /// The words of a buffer, copied through memory that the host can map.
     pub(crate) fn read(&self, buffer: &Buffer) -> Vec<u32> {
         let length = unsafe { sys::iree_hal_buffer_byte_length(buffer.0) };
         let (copy, copied) = (self.device.buffer(length), self.device.semaphore(0));
@@ -167,7 +167,7 @@ impl Rank {
         copy.read().chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
-    /// One collective by itself.
+    /// A command buffer with one collective.
     pub(crate) fn commands(
         &self,
         kind: u32,
@@ -178,7 +178,7 @@ impl Rank {
         self.device.record(0, |commands| collective(commands, &self.channel, kind, param, buffers, count))
     }
 
-    /// An all-reduce of so many words, of what the first slot holds into what the second one does.
+    /// An all-reduce of so many words, from the first slot to the second.
     pub(crate) fn sum_of_slots(&self, words: usize) -> Commands {
         let recorded = self.device.record(2, |commands| unsafe {
             let [send, recv] = [0, 1].map(|slot| sys::iree_hal_make_indirect_buffer_ref(slot, 0, words * 4));

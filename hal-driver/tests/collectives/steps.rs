@@ -9,7 +9,7 @@ use hal_sys as sys;
 use std::sync::{Barrier, Mutex, mpsc};
 use std::time::Duration;
 
-/// Part of a buffer, or of what a slot holds.
+/// A part of a buffer, or of the buffer in a slot.
 fn part(buffer: Option<&Buffer>, slot: u32, offset: usize, words: usize) -> sys::iree_hal_buffer_ref_t {
     let length = words * 4;
     match buffer {
@@ -41,7 +41,7 @@ fn commands_before_and_after_are_ordered_by_barriers() {
                     collective(commands, &rank.channel, ALL_REDUCE, 0, (&send, &product), 64)
                 })
                 .unwrap();
-            // Again and again, as it is certain which memory it works on.
+            // Several times, as the memory is certain.
             for value in 1..=3 {
                 let after = if value == 1 { List::none() } else { rank.done.at(value - 1) };
                 rank.device.execute(u64::MAX, &after, &rank.done.at(value), &commands, &[]).unwrap();
@@ -187,7 +187,7 @@ fn collective_that_waits_stops_nothing_else() {
 
 #[test]
 fn order_of_submissions_counts_and_not_that_of_waits() {
-    // Rank 0 holds its first collective back until its second one has gone through.
+    // Rank 0 delays its first collective until its second one has ended.
     let ranks = mocks(2);
     let gate = ranks[0].device.semaphore(0);
     let mut results = Vec::new();
@@ -242,7 +242,7 @@ fn stream_ordered_memory_is_used_as_it_is_when_its_turn_comes() {
 fn thread_that_waits_for_a_semaphore_helps_to_move_bytes() {
     let device = Device::open("mock").unwrap();
     let moved = device.semaphore(0);
-    // As many as there may be processors wait, so that no other thread comes.
+    // As many threads wait as there may be processors, so that no other thread starts.
     let _waiting: Vec<Helper> = (0..64).map(|_| Helper::begin()).collect();
     let (begin, begun) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -257,7 +257,7 @@ fn thread_that_waits_for_a_semaphore_helps_to_move_bytes() {
         begun.recv().unwrap();
         let waited = moved.wait(1);
         if waited.is_err() {
-            // No thread has helped, and the other one would wait for ever.
+            // No thread has helped; the other grain would wait for ever.
             Helper::begin().help();
         }
         waited.unwrap();

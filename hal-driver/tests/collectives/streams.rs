@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Collectives among other operations of queues: memory that is allocated and given back in their order, files,
-//! calls, and semaphores of other devices, on devices of any drivers.
+//! Collectives among other queue operations: stream-ordered memory, files, host calls, and semaphores of other
+//! devices, on devices of any drivers.
 
 use crate::common::{Buffer, Device, File, List, Result, Semaphore};
 use crate::rig::*;
@@ -40,7 +40,8 @@ fn local() -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t { type_, usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT, ..Default::default() }
 }
 
-/// Everything is submitted, and let go of, before any of it may begin; what one round gives back another one may get.
+/// Everything is submitted and released before any of it may begin; memory that one round returns may be used by
+/// another.
 #[test]
 fn memory_that_queues_allocate_around_collectives_is_that_of_one_of_them_at_a_time() {
     const ROUNDS: u32 = 6;
@@ -56,7 +57,7 @@ fn memory_that_queues_allocate_around_collectives_is_that_of_one_of_them_at_a_ti
                 let word = (number * 100 + round).to_le_bytes();
                 device.fill(&order.at(2), &order.at(3), &send, (0, BYTES), &word).unwrap();
                 device.execute(u64::MAX, &order.at(3), &order.at(4), &commands, &[&send, &recv]).unwrap();
-                // What was sent goes while what was received is in use.
+                // The send memory is deallocated while the receive memory is in use.
                 let (sent, got) = (device.semaphore(0), device.buffer(BYTES));
                 device.dealloca(&order.at(4), &sent.at(1), &send).unwrap();
                 device.copy(&order.at(4), &order.at(5), &recv, &got, BYTES).unwrap();
@@ -105,7 +106,7 @@ fn what_a_file_has_is_reduced_and_written_to_another_one() {
     }
 }
 
-/// One recording, which is under way several times at once on other memory each time.
+/// One recording, several executions of which are under way at once, each on other memory.
 #[test]
 fn one_recording_is_under_way_several_times_at_once() {
     const TIMES: u32 = 5;
@@ -135,7 +136,7 @@ fn one_recording_is_under_way_several_times_at_once() {
     }
 }
 
-/// Each rank waits for what the next one does before the collective, and is waited for behind it, also by a device
+/// Each rank waits for the next one's operation before the collective, and is waited for after it, also by a device
 /// of another driver, all before anything was signalled.
 #[test]
 fn collective_closes_a_ring_of_devices_that_wait_for_each_other() {
@@ -145,7 +146,7 @@ fn collective_closes_a_ring_of_devices_that_wait_for_each_other() {
         let semaphores =
             |device: &dyn Fn(usize) -> Semaphore| (0..ranks.len()).map(device).collect::<Vec<_>>();
         let before = semaphores(&|rank| ranks[rank].device.semaphore(0));
-        // Of a foreign device, so that every step is the host's to see.
+        // Of a foreign device, so that the host sees every step.
         let after = semaphores(&|_| other.semaphore(0));
         let gate = other.semaphore(0);
         let mut results = Vec::new();
@@ -172,8 +173,8 @@ fn collective_closes_a_ring_of_devices_that_wait_for_each_other() {
     }
 }
 
-/// A program that does not order a deallocation behind a collective gets anybody's bytes, or is told that there is
-/// no memory; nobody hangs.
+/// A program that does not order a deallocation behind a collective gets unspecified bytes, or an error for lack of
+/// memory; nothing hangs.
 #[test]
 fn deallocation_that_nothing_orders_leaves_collectives_with_memory_or_fails_them() {
     for uris in [
@@ -221,19 +222,19 @@ fn deallocation_that_nothing_orders_leaves_collectives_with_memory_or_fails_them
     }
 }
 
-/// More calls of the program than a device has threads for wait for a collective whose bytes those threads would move.
+/// More host calls than a device has threads wait for a collective whose bytes those threads would move.
 #[test]
 fn calls_that_wait_for_a_collective_do_not_hold_it_up() {
     const CALLS: usize = 40;
     let ranks = mocks(2);
     let memory: Vec<[Buffer; 2]> =
         ranks.iter().map(|rank| [1, 0].map(|word| rank.words(&[word; WORDS]))).collect();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     for rank in &ranks {
         for _ in 0..CALLS {
-            let (done, tell) = (ranks[1].done.clone(), tell.clone());
+            let (done, sender) = (ranks[1].done.clone(), sender.clone());
             let call = move || {
-                tell.send(done.wait(1)).unwrap();
+                sender.send(done.wait(1)).unwrap();
                 std::ptr::null_mut()
             };
             let over = rank.device.semaphore(0);
@@ -247,7 +248,7 @@ fn calls_that_wait_for_a_collective_do_not_hold_it_up() {
             .unwrap();
     }
     for _ in 0..2 * CALLS {
-        let waited: Result = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        let waited: Result = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
         waited.unwrap();
     }
     assert_eq!(ranks[1].read(&memory[1][1]), [2; WORDS]);

@@ -7,15 +7,16 @@
     reason = "a test stops where something is not as it should be"
 )]
 
-use super::dice::Dice;
+use super::random::Random;
 use super::{Buffer, Device, List, Semaphore};
 use hal_semaphore::Code;
 
 pub(crate) const LENGTH: usize = 4096 + 3;
 
-/// Random transfers over all queues, each behind the one before, on memory of both kinds; and the same on plain bytes.
+/// Random transfers over all queues, each after the one before, on memory of both kinds, and the same on plain
+/// bytes.
 pub(crate) fn chain(device: &Device, seed: u64, steps: u64) {
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     let buffers: Vec<Buffer> = (0..6)
         .map(|at| if at % 2 == 0 { device.local_buffer(LENGTH) } else { device.buffer(LENGTH) })
         .collect();
@@ -27,30 +28,30 @@ pub(crate) fn chain(device: &Device, seed: u64, steps: u64) {
     let begin = 6;
     for step in begin..begin + steps {
         let (waits, signals) = (order.at(step), order.at(step + 1));
-        let queue = 1_u64 << dice.below(4);
-        let target = dice.below(6);
-        match dice.below(4) {
+        let queue = 1_u64 << random.below(4);
+        let target = random.below(6);
+        match random.below(4) {
             0 => {
-                let length = [1, 2, 4][dice.below(3)];
-                let pattern: Vec<u8> = (0..length).map(|_| dice.below(256) as u8).collect();
-                let offset = dice.below(100) * length;
-                let bytes = dice.below((LENGTH - offset) / length) * length;
+                let length = [1, 2, 4][random.below(3)];
+                let pattern: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+                let offset = random.below(100) * length;
+                let bytes = random.below((LENGTH - offset) / length) * length;
                 device.fill_on(queue, &waits, &signals, &buffers[target], (offset, bytes), &pattern).unwrap();
                 for at in 0..bytes {
                     expected[target][offset + at] = pattern[at % length];
                 }
             }
             1 => {
-                let offset = dice.below(LENGTH);
+                let offset = random.below(LENGTH);
                 let bytes: Vec<u8> =
-                    (0..dice.below(LENGTH - offset)).map(|_| dice.below(256) as u8).collect();
+                    (0..random.below(LENGTH - offset)).map(|_| random.below(256) as u8).collect();
                 device.update_on(queue, &waits, &signals, &bytes, (&buffers[target], offset)).unwrap();
                 expected[target][offset..offset + bytes.len()].copy_from_slice(&bytes);
             }
             _ => {
-                let source = (target + 1 + dice.below(5)) % 6;
-                let (from, to) = (dice.below(LENGTH), dice.below(LENGTH));
-                let length = dice.below(LENGTH - from.max(to));
+                let source = (target + 1 + random.below(5)) % 6;
+                let (from, to) = (random.below(LENGTH), random.below(LENGTH));
+                let length = random.below(LENGTH - from.max(to));
                 let ends = ((&buffers[source], from), (&buffers[target], to));
                 device.copy_on(queue, &waits, &signals, ends.0, ends.1, length).unwrap();
                 let bytes = expected[source][from..from + length].to_vec();
@@ -69,7 +70,8 @@ pub(crate) fn chain(device: &Device, seed: u64, steps: u64) {
     }
 }
 
-/// Fills, each behind the one before, on so many queues in turn; how many were accepted, up to the first that was not.
+/// Fills on so many queues in turn, each after the one before. Returns the number that were accepted before the
+/// first refusal.
 pub(crate) fn dependent_fills(
     device: &Device,
     order: &Semaphore,
@@ -87,7 +89,7 @@ pub(crate) fn dependent_fills(
     steps
 }
 
-/// A chain of fills of one byte; the failures, by step.
+/// A chain of fills of one byte. Returns the failures, by step.
 pub(crate) fn fills(device: &Device, buffer: &Buffer, steps: u64) -> Vec<(u64, Code)> {
     let done: Vec<Semaphore> = (0..steps).map(|_| device.semaphore(0)).collect();
     for semaphore in &done {

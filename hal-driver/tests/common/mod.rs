@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The driver as a C program sees it, with just enough Rust around it to write tests.
+//! The driver as a C program sees it, with a thin Rust layer for tests.
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object here is alive as long as its wrapper")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 pub(crate) mod chain;
-pub(crate) mod dice;
 pub(crate) mod pool;
 pub(crate) mod properties;
+pub(crate) mod random;
 pub(crate) mod scarce;
 pub(crate) mod sink;
 
@@ -30,16 +30,16 @@ unsafe extern "C" {
     ) -> sys::iree_status_t;
 }
 
-/// The names of the types of IREE's virtual machine, which are the process's. Each instance that is made clears
-/// them for a moment, and what runs in another one then takes its buffers for something else, and ends the process.
+/// Guards the type names of IREE's virtual machine, which are process-wide. Each new instance clears them for a
+/// moment, and code that runs in another instance then misreads its buffers and crashes.
 static TYPES: RwLock<()> = RwLock::new(());
 
-/// No instance is made meanwhile by a device of IREE's own.
+/// Prevents devices of IREE's own from creating an instance while the guard lives.
 pub(crate) fn keep_types() -> RwLockReadGuard<'static, ()> {
     TYPES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What went wrong, as a C program would read it.
+/// An error as a C program reads it.
 #[derive(Debug)]
 pub(crate) struct Error {
     pub(crate) code: Code,
@@ -68,13 +68,13 @@ pub(crate) fn check(status: sys::iree_status_t) -> Result {
     }
 }
 
-/// A status of our own making.
+/// A new status.
 pub(crate) fn failure(code: Code, text: &str) -> sys::iree_status_t {
     unsafe { sys::iree_status_allocate_copy(code as u32, view(""), 0, view(text)) }
 }
 
-/// An executable of the suite's, which `cargo xtask build` compiles; elsewhere than the suite's own if
-/// `HAL_TESTDATA` says so.
+/// An executable of the conformance suite, which `cargo xtask build` compiles; in the folder that `HAL_TESTDATA`
+/// names, if it is set.
 pub(crate) fn testdata(path: &str) -> Vec<u8> {
     let beside = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../iree/testdata");
     let folder = std::env::var_os("HAL_TESTDATA").map_or(beside, PathBuf::from);
@@ -101,11 +101,29 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
     }
 }
 
-/// Where the calls are that were asked for and not made. Of one that never is made its program hears nothing, so it
-/// stays; a leak checker finds it here.
+/// The addresses of calls that were submitted and not made. A program is not notified of a call that is never made,
+/// so its closure stays; a leak checker finds it here.
 static UNMADE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// A device, and the group that it is in if it is in one.
+/// Waits until a condition holds, for ten seconds at most.
+pub(crate) fn wait_until(holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < end, "the condition does not hold after ten seconds");
+        std::thread::yield_now();
+    }
+}
+
+/// A release callback that counts its calls. The counter outlives the imported buffer.
+pub(crate) fn counting_release(count: &AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
+    unsafe extern "C" fn released(count: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
+        unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+    }
+    let user_data = std::ptr::from_ref(count).cast_mut().cast();
+    sys::iree_hal_buffer_release_callback_t { fn_: Some(released), user_data }
+}
+
+/// A device, and its group if it is in one.
 pub(crate) struct Device(pub(crate) *mut sys::iree_hal_device_t, *mut sys::iree_hal_device_group_t);
 
 unsafe impl Send for Device {}
@@ -116,19 +134,19 @@ impl Device {
         Self::open_polled(uri).map(|(device, _)| device)
     }
 
-    /// Opening a URI fails with a code, and with a text that says something.
+    /// Checks that opening a URI fails with a code, and with a text that contains `says`.
     pub(crate) fn cannot_be_opened(uri: &str, code: Code, says: &str) {
         let Err(failed) = Self::open(uri) else { panic!("{uri} was opened") };
         assert_eq!(failed.code, code, "{uri}: {}", failed.text);
         assert!(failed.text.contains(says), "{uri}: {}", failed.text);
     }
 
-    /// A device, and the proactor that it alone keeps.
+    /// A device, and the proactor that only it keeps.
     pub(crate) fn open_polled(uri: &str) -> Result<(Self, Proactor)> {
         Self::open_with(uri, unsafe { sys::iree_allocator_system() })
     }
 
-    /// The same, of a driver and a device in memory of an allocator.
+    /// The same, with an allocator for the driver and the device.
     pub(crate) fn open_with(uri: &str, allocator: sys::iree_allocator_t) -> Result<(Self, Proactor)> {
         unsafe {
             let (pool, proactor) = new_pool()?;
@@ -138,12 +156,12 @@ impl Device {
         }
     }
 
-    /// A device with a pool of proactors that others may have too.
+    /// A device with a pool of proactors that others may share.
     pub(crate) fn open_with_pool(uri: &str, pool: *mut sys::iree_async_proactor_pool_t) -> Result<Self> {
         Self::create(view(uri), pool, unsafe { sys::iree_allocator_system() })
     }
 
-    /// A device by a name that may be anything.
+    /// A device by any bytes as its name.
     pub(crate) fn open_named(uri: &[u8]) -> Result<Self> {
         let uri = sys::iree_string_view_t { data: uri.as_ptr().cast(), size: uri.len() };
         unsafe {
@@ -159,7 +177,7 @@ impl Device {
         pool: *mut sys::iree_async_proactor_pool_t,
         allocator: sys::iree_allocator_t,
     ) -> Result<Self> {
-        // IREE's own drivers make an instance of its virtual machine each time.
+        // IREE's own drivers create an instance of its virtual machine each time.
         let name = if uri.size > 0 {
             unsafe { std::slice::from_raw_parts(uri.data.cast::<u8>(), uri.size) }
         } else {
@@ -176,19 +194,19 @@ impl Device {
         Ok(Self(device, null_mut()))
     }
 
-    /// A device in a group of its own, which IREE's local driver needs to run anything.
+    /// A device in its own group, which IREE's local driver needs to run anything.
     pub(crate) fn open_in_group(uri: &str) -> Result<Self> {
         Self::open_in(uri, &Tracker::new())
     }
 
-    /// The same, followed by this tracker.
+    /// The same with this tracker.
     pub(crate) fn open_in(uri: &str, tracker: &Tracker) -> Result<Self> {
         let mut device = Self::open(uri)?;
         device.1 = tracker.group(&device)?;
         Ok(device)
     }
 
-    /// One more reference.
+    /// A new reference.
     pub(crate) fn again(&self) -> Self {
         unsafe { sys::iree_hal_device_retain(self.0) };
         Self(self.0, null_mut())
@@ -215,7 +233,7 @@ impl Device {
         self.try_local_buffer(length).unwrap()
     }
 
-    /// The same, of which the program allows so much.
+    /// The same with these access bits.
     pub(crate) fn local_buffer_for(
         &self,
         access: sys::iree_hal_memory_access_bits_t,
@@ -250,7 +268,7 @@ impl Device {
         self.try_buffer(length).unwrap()
     }
 
-    /// Host memory as a buffer, which must not outlive it.
+    /// Imports host memory as a buffer, which must not outlive the memory.
     pub(crate) fn import(
         &self,
         params: sys::iree_hal_buffer_params_t,
@@ -260,7 +278,7 @@ impl Device {
         self.import_until(params, memory, length, sys::iree_hal_buffer_release_callback_t::default())
     }
 
-    /// The same, until a callback.
+    /// The same with a release callback.
     pub(crate) fn import_until(
         &self,
         params: sys::iree_hal_buffer_params_t,
@@ -422,7 +440,7 @@ impl Device {
         }
     }
 
-    /// A call of a closure, which must not outlive what it borrows: the test waits for it.
+    /// A host call of a closure, which must not outlive what it borrows: the test waits for it.
     pub(crate) fn host_call(
         &self,
         waits: &List,
@@ -464,7 +482,7 @@ impl Device {
     }
 }
 
-/// A pool of one proactor, owned by the caller, and that.
+/// A new pool of one proactor, and the proactor. The caller owns both.
 fn new_pool() -> Result<(*mut sys::iree_async_proactor_pool_t, Proactor)> {
     let (mut pool, mut proactor) = (null_mut(), null_mut());
     unsafe {
@@ -476,14 +494,14 @@ fn new_pool() -> Result<(*mut sys::iree_async_proactor_pool_t, Proactor)> {
     Ok((pool, Proactor(proactor)))
 }
 
-/// Makes a call on the thread that polls a new pool, which the call owns.
+/// Runs a closure on the thread that polls a new pool, which the closure owns.
 pub(crate) fn on_a_polling_thread(call: impl FnOnce(*mut sys::iree_async_proactor_pool_t) + Send + 'static) {
     let (pool, proactor) = new_pool().unwrap();
     let address = pool as usize;
     proactor.run(move || call(address as *mut sys::iree_async_proactor_pool_t));
 }
 
-/// What orders everything before in a command buffer before everything after.
+/// Records a full barrier.
 pub(crate) fn barrier(commands: *mut sys::iree_hal_command_buffer_t) -> Result {
     let stage = sys::IREE_HAL_EXECUTION_STAGE_TRANSFER;
     unsafe {
@@ -500,11 +518,11 @@ pub(crate) fn barrier(commands: *mut sys::iree_hal_command_buffer_t) -> Result {
     }
 }
 
-/// What polls for a device, as long as that lives.
+/// A proactor that exists as long as its device.
 pub(crate) struct Proactor(*mut sys::iree_async_proactor_t);
 
 impl Proactor {
-    /// Makes a call on the thread that polls.
+    /// Runs a closure on the polling thread.
     pub(crate) fn run(&self, call: impl FnOnce() + Send + 'static) {
         struct Call {
             operation: sys::iree_async_nop_operation_t,
@@ -540,7 +558,7 @@ impl Drop for Device {
     }
 }
 
-/// What follows the epochs of the devices of a group.
+/// A frontier tracker, for the devices of a group.
 pub(crate) struct Tracker(*mut sys::iree_async_frontier_tracker_t);
 
 impl Tracker {
@@ -548,12 +566,38 @@ impl Tracker {
         Self::with(unsafe { sys::iree_allocator_system() })
     }
 
-    /// A tracker in memory of an allocator.
+    /// A tracker with an allocator.
     pub(crate) fn with(allocator: sys::iree_allocator_t) -> Self {
         Self::create(unsafe { sys::iree_async_frontier_tracker_options_default() }, allocator)
     }
 
-    /// A tracker that takes so many axes and no more.
+    /// A tracker whose memory is counted while it exists.
+    pub(crate) fn counted(count: &'static AtomicUsize) -> Self {
+        unsafe extern "C" fn counting(
+            count: *mut c_void,
+            command: sys::iree_allocator_command_t,
+            parameters: *const c_void,
+            pointer: *mut *mut c_void,
+        ) -> sys::iree_status_t {
+            unsafe {
+                let (count, system) = (&*count.cast::<AtomicUsize>(), sys::iree_allocator_system());
+                match command {
+                    sys::IREE_ALLOCATOR_COMMAND_MALLOC | sys::IREE_ALLOCATOR_COMMAND_CALLOC => {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }
+                    sys::IREE_ALLOCATOR_COMMAND_FREE => {
+                        count.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    _ => {}
+                }
+                system.ctl.unwrap()(system.self_, command, parameters, pointer)
+            }
+        }
+        let self_ = std::ptr::from_ref(count).cast_mut().cast();
+        Self::with(sys::iree_allocator_t { self_, ctl: Some(counting) })
+    }
+
+    /// A tracker with room for so many axes.
     pub(crate) fn of_axes(axis_table_capacity: u32) -> Self {
         let defaults = unsafe { sys::iree_async_frontier_tracker_options_default() };
         let options = sys::iree_async_frontier_tracker_options_t { axis_table_capacity, ..defaults };
@@ -605,17 +649,17 @@ impl Tracker {
         }
     }
 
-    /// Says that an epoch of an axis has come.
+    /// Advances an axis to an epoch.
     pub(crate) fn advance(&self, axis: sys::iree_async_axis_t, epoch: u64) {
         unsafe { sys::iree_async_frontier_tracker_advance(self.0, axis, epoch) };
     }
 
-    /// Says that no epoch of an axis will come any more.
+    /// Fails an axis: no later epoch will come.
     pub(crate) fn fail(&self, axis: sys::iree_async_axis_t, why: sys::iree_status_t) {
         unsafe { sys::iree_async_frontier_tracker_fail_axis(self.0, axis, why) };
     }
 
-    /// Whether an epoch of the first queue of the first device has completed.
+    /// True if an epoch of the first queue of the first device has completed.
     pub(crate) fn reached(&self, epoch: u64) -> bool {
         unsafe {
             let options = sys::iree_async_frontier_tracker_options_default();
@@ -653,6 +697,16 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
+    /// A part of the buffer, which keeps the whole.
+    pub(crate) fn subspan(&self, offset: usize, length: usize) -> Self {
+        let mut part = null_mut();
+        unsafe {
+            let system = sys::iree_allocator_system();
+            check(sys::iree_hal_buffer_subspan(self.0, offset, length, system, &raw mut part)).unwrap();
+        }
+        Self(part)
+    }
+
     pub(crate) fn read(&self) -> Vec<u8> {
         unsafe {
             let mut bytes = vec![0; sys::iree_hal_buffer_byte_length(self.0)];
@@ -666,7 +720,7 @@ impl Buffer {
         unsafe { check(sys::iree_hal_buffer_map_write(self.0, offset, source, bytes.len())).unwrap() };
     }
 
-    /// Whether its first byte can be mapped now.
+    /// True if its first byte can be mapped now.
     pub(crate) fn is_mappable(&self) -> bool {
         unsafe {
             let mut mapping = sys::iree_hal_buffer_mapping_t::default();
@@ -679,7 +733,7 @@ impl Buffer {
         }
     }
 
-    /// Waits until the reference to it is the only one.
+    /// Waits until its reference count is one.
     pub(crate) fn wait_until_it_is_ours_alone(&self) {
         let references = unsafe { AtomicI32::from_ptr((&raw mut (*self.0).resource.ref_count).cast()) };
         let until = Instant::now() + Duration::from_secs(10);
@@ -696,7 +750,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A file, by descriptor: it can be read and written, not mapped.
+/// A file that can be read and written by descriptor, but not mapped.
 pub(crate) struct File {
     file: std::fs::File,
     handle: *mut sys::iree_io_file_handle_t,
@@ -709,7 +763,7 @@ impl File {
         Self::of(bytes, sys::IREE_IO_FILE_ACCESS_READ | sys::IREE_IO_FILE_ACCESS_WRITE)
     }
 
-    /// The same, which may not be written.
+    /// The same, read-only.
     pub(crate) fn read_only(bytes: &[u8]) -> Self {
         Self::of(bytes, sys::IREE_IO_FILE_ACCESS_READ)
     }
@@ -750,7 +804,7 @@ impl File {
         file
     }
 
-    /// What is in it.
+    /// Its content.
     pub(crate) fn read(&self) -> Vec<u8> {
         use std::io::{Read, Seek};
         let mut file = self.file.try_clone().unwrap();
@@ -847,7 +901,7 @@ impl Device {
         }
     }
 
-    /// One workgroup of an executable's first function.
+    /// Dispatches one workgroup of an executable's first function.
     pub(crate) fn dispatch(
         &self,
         affinity: u64,
@@ -893,7 +947,7 @@ impl Device {
     }
 }
 
-/// A command buffer that was recorded.
+/// A recorded command buffer.
 pub(crate) struct Commands(pub(crate) *mut sys::iree_hal_command_buffer_t);
 
 impl Drop for Commands {
@@ -903,7 +957,7 @@ impl Drop for Commands {
 }
 
 impl Device {
-    /// A command buffer that IREE does not check, with what `record` puts into it.
+    /// A command buffer without IREE's validation, recorded by `record`.
     pub(crate) fn record(
         &self,
         slots: usize,
@@ -957,7 +1011,7 @@ impl Device {
     }
 }
 
-/// A buffer of a command: all of one that is named, or all of what a slot holds.
+/// A command's reference to a whole buffer, or to the whole of a slot.
 pub(crate) fn reference(buffer: &Buffer) -> sys::iree_hal_buffer_ref_t {
     let length = unsafe { sys::iree_hal_buffer_byte_length(buffer.0) };
     sys::iree_hal_buffer_ref_t { buffer: buffer.0, length, ..Default::default() }
@@ -983,7 +1037,7 @@ impl Semaphore {
         unsafe { check(sys::iree_hal_semaphore_signal(self.0, value, std::ptr::null())) }
     }
 
-    /// Makes a call when a value is reached, on whatever thread that is found out.
+    /// Calls a closure when a value is reached, on any thread.
     pub(crate) fn when(&self, value: u64, call: impl FnOnce() + Send + 'static) {
         self.when_known(value, |outcome| {
             outcome.unwrap();
@@ -1019,8 +1073,7 @@ impl Semaphore {
         unsafe { sys::iree_hal_semaphore_fail(self.0, failure(code, text)) };
     }
 
-    /// Waits, for ten seconds at most or as many as `HAL_TEST_SECONDS` says, where all is slow; a failure is told
-    /// in full.
+    /// Waits, for at most ten seconds or `HAL_TEST_SECONDS`, for slow builds; returns a failure with its message.
     pub(crate) fn wait(&self, value: u64) -> Result {
         let seconds = std::env::var("HAL_TEST_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
         let waited = unsafe {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A pool of the program's own, whose memory others may still be using, and which remembers how that comes back.
+//! A pool of a program, whose memory others may still use, and which records how its memory returns.
 
 use super::{Buffer, Device, Proactor, Tracker, check};
 use hal_sys as sys;
@@ -9,32 +9,32 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-/// What a reservation came back with: the axis and the epoch of its frontier, if there was one.
+/// The frontier with which a reservation returned: axis and epoch, if there was one.
 pub(crate) type Back = Option<(sys::iree_async_axis_t, u64)>;
 
-/// Where in an allocation of its own the memory of a reservation begins.
+/// The offset of a reservation's memory in its allocation.
 const BEGIN: usize = 64;
 
 #[repr(C)]
 pub(crate) struct Pool {
     resource: sys::iree_hal_resource_t,
     allocator: *mut sys::iree_hal_allocator_t,
-    /// What has to be reached before any of its memory may be used.
+    /// The frontier to wait for before any of its memory may be used.
     frontier: sys::iree_async_single_frontier_t,
     back: Mutex<Vec<Back>>,
-    /// What is told that the epoch has come when memory comes back, and how many were waiting for it then.
+    /// The tracker that is advanced when memory returns, and how many waited for it then.
     tracker: Mutex<*mut sys::iree_async_frontier_tracker_t>,
     woken: AtomicUsize,
-    /// The pool says that there is no memory when it is first asked, and then gives some that is unused.
+    /// If set, the first reservation fails for lack of memory, and later ones get unused memory.
     notification: *mut sys::iree_async_notification_t,
-    /// The references to the notification, each time that the pool was asked.
+    /// The notification's reference count at each reservation.
     asked: Mutex<Vec<i32>>,
-    /// Its buffers are nowhere: they can be mapped, at no address.
+    /// Buffers have no address: mapping them gives a null pointer.
     is_nowhere: AtomicBool,
 }
 
 impl Pool {
-    /// A pool over memory of a device, which outlives it. Its memory is free once an epoch of an axis has come.
+    /// A pool over a device's memory, which outlives it. Its memory is free once an epoch of an axis has come.
     pub(crate) fn new(device: &Device, axis: sys::iree_async_axis_t, epoch: u64) -> Box<Self> {
         let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
         frontier.entries = [sys::iree_async_frontier_entry_t { axis, epoch }];
@@ -52,7 +52,7 @@ impl Pool {
         })
     }
 
-    /// A pool over memory of a device that has none at first, and then some that is unused.
+    /// A pool over a device's memory that has none at first, and then some that is unused.
     pub(crate) fn late(device: &Device, proactor: &Proactor) -> Box<Self> {
         let mut pool = Self::new(device, 0, 0);
         let out = &raw mut pool.notification;
@@ -60,22 +60,22 @@ impl Pool {
         pool
     }
 
-    /// When memory comes back, its epoch comes as well.
+    /// Advances the epoch when memory returns.
     pub(crate) fn advance_when_back(&self, tracker: &Tracker) {
         *self.tracker.lock().unwrap() = tracker.0;
     }
 
-    /// How many were waiting for the epoch when the memory came back.
+    /// The number of waiters for the epoch when the memory returned.
     pub(crate) fn woken(&self) -> usize {
         self.woken.load(Ordering::SeqCst)
     }
 
-    /// The references to the notification, each time that the pool was asked.
+    /// The notification's reference count at each reservation.
     pub(crate) fn asked(&self) -> Vec<i32> {
         self.asked.lock().unwrap().clone()
     }
 
-    /// Its buffers can be mapped at no address, from now on.
+    /// From now on its buffers have no address.
     pub(crate) fn is_nowhere(&self) {
         self.is_nowhere.store(true, Ordering::SeqCst);
     }
@@ -84,7 +84,7 @@ impl Pool {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// How the memory came back so far.
+    /// How the memory has returned so far.
     pub(crate) fn back(&self) -> Vec<Back> {
         self.back.lock().unwrap().clone()
     }
@@ -157,7 +157,7 @@ unsafe extern "C" fn release_reservation(
     pool.back.lock().unwrap().push(back);
 }
 
-/// Part of a buffer, which keeps that.
+/// A part of a buffer, which it keeps.
 unsafe extern "C" fn materialize_reservation(
     pool: *mut sys::iree_hal_pool_t,
     params: sys::iree_hal_buffer_params_t,
@@ -183,10 +183,10 @@ unsafe extern "C" fn notification(pool: *mut sys::iree_hal_pool_t) -> *mut sys::
     unsafe { (*pool.cast::<Pool>()).notification }
 }
 
-/// How many buffers there are that are nowhere.
+/// The number of buffers without an address.
 pub(crate) static NOWHERE: AtomicUsize = AtomicUsize::new(0);
 
-/// A buffer that is mapped at no address.
+/// A buffer without an address.
 fn nowhere(params: sys::iree_hal_buffer_params_t, length: usize) -> *mut sys::iree_hal_buffer_t {
     NOWHERE.fetch_add(1, Ordering::SeqCst);
     let buffer = Box::into_raw(Box::new(UnsafeCell::new(sys::iree_hal_buffer_t::default())));

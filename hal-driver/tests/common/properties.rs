@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What devices that tests make themselves have in common.
+//! Common properties of the tests' own devices.
 
 use hal_backend::{Completion, DeviceSpec, Heap, NativeWaits, Properties};
 
-/// Memory that the host and the device both see as it is.
+/// Coherent memory that the host can map.
 pub(crate) const HEAP: Heap = Heap {
     host_visible: true,
     coherent: true,
@@ -14,7 +14,7 @@ pub(crate) const HEAP: Heap = Heap {
     import_alignment: None,
 };
 
-/// One queue, which waits for nothing natively and reports by itself.
+/// One queue without native waits, which reports by callback.
 pub(crate) const QUEUE: DeviceSpec = DeviceSpec {
     queues: 1,
     native_waits: NativeWaits::None,
@@ -22,7 +22,7 @@ pub(crate) const QUEUE: DeviceSpec = DeviceSpec {
     completion: Completion::Callback,
 };
 
-/// A device with such a queue and such memory. A test changes what it is about.
+/// A device with this queue and heap. A test changes what it needs.
 pub(crate) fn properties(identifier: &str) -> Properties {
     Properties {
         identifier: identifier.into(),

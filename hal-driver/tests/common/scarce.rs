@@ -10,17 +10,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// All that were made: drivers keep theirs as long as the process, and a leak checker finds them here.
+/// All of them: drivers keep theirs until the process ends, and a leak checker finds them here.
 static MADE: Mutex<Vec<&'static Scarce>> = Mutex::new(Vec::new());
 
-/// A host allocator with so much in it and no more.
+/// A host allocator with a limited number of allocations.
 pub(crate) struct Scarce {
-    /// How many were asked for.
+    /// The number of allocations so far.
     asked: AtomicUsize,
-    /// Which one fails, or from which one on all of them.
+    /// The number of the allocation that fails, or of the first one that fails.
     fails_at: AtomicUsize,
     then_all: bool,
-    /// What is out, and the how many-th each was.
+    /// The live allocations, each with its number.
     out: Mutex<BTreeMap<usize, usize>>,
 }
 
@@ -41,7 +41,7 @@ impl Scarce {
         sys::iree_allocator_t { self_: std::ptr::from_ref(self).cast_mut().cast(), ctl: Some(control) }
     }
 
-    /// How many were asked for so far.
+    /// The number of allocations so far.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
@@ -50,12 +50,12 @@ impl Scarce {
         self.asked() > self.fails_at.load(Ordering::Relaxed)
     }
 
-    /// Fails so many from now on.
+    /// Fails after so many more allocations.
     pub(crate) fn fail_in(&self, more: usize) {
         self.fails_at.store(self.asked().saturating_add(more), Ordering::Relaxed);
     }
 
-    /// Waits until everything is back; what is still out, if that takes too long.
+    /// Waits until everything is freed. Returns what is still allocated after too long.
     pub(crate) fn left(&self) -> Vec<usize> {
         let until = Instant::now() + Duration::from_secs(5);
         loop {

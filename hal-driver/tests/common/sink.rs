@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A profile of what a device's queues do.
+//! A profile of a device's queues.
 
 use super::{Device, Result, check};
 use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// A sink that keeps the kind, the number of operations and the bytes of every event of a queue, and what it says
-/// of command buffers.
+/// A sink that keeps the kind, the number of operations and the bytes of every queue event, and the records of
+/// command buffers.
 #[repr(C)]
 pub(crate) struct Sink {
     resource: sys::iree_hal_resource_t,
     events: Mutex<Vec<(u32, u32, u64)>>,
     /// The command buffer of every execution.
     pub(crate) executions: Mutex<Vec<u64>>,
-    /// Of every command, its command buffer, its number there, and its kind.
+    /// The command buffer, the number in it, and the kind of every command.
     pub(crate) commands: Mutex<Vec<(u64, u32, u32)>>,
-    /// Of every dispatch that has ended, its command buffer and its number there.
+    /// The command buffer and the number in it of every dispatch that has ended.
     pub(crate) dispatches: Mutex<Vec<(u64, u32)>>,
 }
 
@@ -94,7 +94,7 @@ unsafe extern "C" fn write(
     null_mut()
 }
 
-/// The records of a chunk, each of which begins with how long it is.
+/// The records of a chunk, each of which begins with its length.
 fn records<T>(spans: &[sys::iree_const_byte_span_t]) -> Vec<T> {
     let mut records = Vec::new();
     for span in spans {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Affinities name queues as a program counts them, and a device has as many as it has: the same one means the same
-//! queue.
+//! An affinity names queues as the program counts them, and a device may have any number: equal affinities mean the
+//! same queue.
 
 use crate::common::{Buffer, Device, File, List, check, params, reference};
 use hal_sys as sys;
@@ -22,7 +22,7 @@ const AFFINITIES: [u64; 9] = [0, 1, 2, 4, 5, 6, 1 << 40, 1 << 63, u64::MAX << 33
 const LENGTH: usize = 64;
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
 fn every_affinity_is_legal_wherever_one_comes_in() {
     for uri in DEVICES {
         let device = Device::open_in_group(uri).unwrap();
@@ -104,8 +104,8 @@ fn same_affinity_is_the_same_queue() {
     }
 }
 
-/// Each bit of a queue that is not there is one of those that are: bits that follow each other are different
-/// queues, and each is one queue, for the next operation too.
+/// Bits of queues that do not exist are folded into existing ones: neighbouring bits are different queues, and each
+/// bit is always the same queue.
 #[test]
 fn affinity_of_no_queue_here_is_folded_into_one_that_is() {
     const LATENCY: Duration = Duration::from_millis(500);

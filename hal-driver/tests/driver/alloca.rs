@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Stream-ordered memory that goes round while work is in flight: each owner gets it whole, and in time.
+//! Stream-ordered memory that is reused while work is in flight: each owner gets all of it, and in time.
 
 use crate::common::{Buffer, Device, List, Semaphore, check, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
 
-/// How much a transient buffer has, and where in it a word is looked at.
+/// The length of a transient buffer, and the offset of the word that is checked.
 const LENGTH: usize = 300 << 10;
 const LAST: usize = LENGTH - 4;
 
 /// One chain of operations on a queue.
-struct Chain<'a> {
+struct AllocaChain<'a> {
     device: &'a Device,
     timeline: Semaphore,
     at: u64,
     affinity: u64,
 }
 
-impl Chain<'_> {
+impl AllocaChain<'_> {
     fn step(&mut self) -> (List, List) {
         self.at += 1;
         (self.timeline.at(self.at - 1), self.timeline.at(self.at))
     }
 
-    /// Takes memory, fills it with a word, copies its last word to a place in `results`, and gives it back.
+    /// Allocates memory, fills it with a word, copies its last word into `results`, and deallocates it.
     fn round(&mut self, word: u32, results: &Buffer, place: usize) {
         let device = self.device.0;
         unsafe {
@@ -85,8 +85,8 @@ fn go_round(uri: &str, grouped: bool) {
     const ROUNDS: usize = 150;
     let device = if grouped { Device::open_in_group(uri) } else { Device::open(uri) }.unwrap();
     let results = device.buffer(CHAINS * ROUNDS * 4);
-    let mut chains: Vec<Chain<'_>> = (0..CHAINS)
-        .map(|number| Chain {
+    let mut chains: Vec<AllocaChain<'_>> = (0..CHAINS)
+        .map(|number| AllocaChain {
             device: &device,
             timeline: device.semaphore(0),
             at: 0,
@@ -128,7 +128,7 @@ fn memory_in_use_is_not_allocated_again_by_late_operations() {
     go_round("mock://?memory=8m&fault=late:7&fault=late:40", true);
 }
 
-/// How much memory the device ever had out at once.
+/// The device's peak of allocated memory.
 fn peak(device: &Device) -> usize {
     let mut statistics = sys::iree_hal_allocator_statistics_t::default();
     unsafe { sys::iree_hal_allocator_query_statistics(device.allocator(), &raw mut statistics) };
@@ -137,8 +137,8 @@ fn peak(device: &Device) -> usize {
 
 const SLAB: usize = 64 << 20;
 
-/// Rounds of memory that is taken, filled and given back, one after the other; the first wait is for `from`. All of
-/// them are submitted long before the device gets to them.
+/// Rounds of allocation, fill and deallocation, one after the other; the first waits for `from`. All of them are
+/// submitted long before the device gets to them.
 fn chain(device: &Device, timeline: &Semaphore, from: u64, rounds: u64, length: usize) {
     for round in 0..rounds {
         let at = from + round * 3;
@@ -157,7 +157,7 @@ fn no_more_than_a_slab_is_taken_ahead_of_time() {
         chain(&device, &timeline, 1, ROUNDS, 1 << 20);
         timeline.signal(1).unwrap();
         timeline.wait(1 + ROUNDS * 3).unwrap();
-        // And once more, submitted while the first link is under way.
+        // Once more, submitted while the first link is under way.
         device
             .fill_on(1, &timeline.at(1501), &timeline.at(1502), &device.buffer(64 << 10), (0, 65536), &[1])
             .unwrap();
@@ -167,13 +167,13 @@ fn no_more_than_a_slab_is_taken_ahead_of_time() {
     }
 }
 
-/// However much the pool has at hand: the rest is for those who will need it sooner.
+/// Whatever the pool has, the rest is for operations that need it sooner.
 #[test]
 fn no_more_than_a_slab_is_out_ahead_of_time() {
     const PIECE: usize = 1 << 20;
     const PIECES: usize = 3 * SLAB / PIECE - 10;
     let device = Device::open_in_group("mock://?queues=1&latency=300ms").unwrap();
-    // The pool grows to four slabs, and has all of them back.
+    // The pool grows to four slabs, and gets all of them back.
     let all: Vec<_> = (0..PIECES)
         .map(|_| {
             let done = device.semaphore(0);
@@ -209,7 +209,7 @@ fn memory_taken_ahead_comes_back_when_the_release_it_counted_on_fails() {
     device.fill(&List::none(), &fails.at(1), &buffer, (0, 64), &[1]).unwrap();
     chain(&device, &fails, 1, 60, 1 << 20);
     fails.wait(181).unwrap_err();
-    // Whatever was out is back: as much can be had ahead again, many times over.
+    // All early memory is back: as much can be allocated early again, many times.
     for _ in 0..20 {
         let timeline = device.semaphore(0);
         device.fill(&List::none(), &timeline.at(1), &buffer, (0, 64), &[1]).unwrap();
@@ -221,7 +221,7 @@ fn memory_taken_ahead_comes_back_when_the_release_it_counted_on_fails() {
 
 #[test]
 fn memory_for_one_at_a_time_is_enough_for_a_chain() {
-    // A slab of 8 MiB and nothing else: what is larger than half of it has an allocation of its own, one at a time.
+    // A slab of 8 MiB and nothing else: a buffer of more than half of it has its own allocation, one at a time.
     for length in [3 << 20, 40 << 20] {
         let device = Device::open_in_group("mock://?memory=64m").unwrap();
         let timeline = device.semaphore(0);
@@ -232,8 +232,8 @@ fn memory_for_one_at_a_time_is_enough_for_a_chain() {
     }
 }
 
-/// Memory that is out early stands in the way of allocations that need some now, which wait for it to come back
-/// rather than fail; and fails if it does not.
+/// Early memory is in the way of allocations that need some now. These wait for its return rather than fail, and
+/// fail if it does not return.
 #[test]
 fn allocation_that_is_due_waits_for_memory_that_is_out_early() {
     const PART: usize = 400 << 10;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the allocator says of its memory is what it does, on every kind of device.
+//! The allocator's answers match its behaviour, on every kind of device.
 
 use crate::common::{Buffer, Device, List};
 use hal_semaphore::Code;
@@ -15,12 +15,12 @@ const DEVICES: [&str; 4] = [
     "gaudi://emulated?generation=gaudi2&seed=9002",
 ];
 
-/// Those whose memory is no other than one of these in what most tests look at.
+/// Devices that behave like one of these in most tests.
 const FURTHER: [&str; 2] = ["qaic://emulated?seed=9003", "tenstorrent://emulated?seed=9004"];
 
 const PAGE: usize = 4096;
 
-/// Some pages of the program's own.
+/// Some pages of the program.
 struct Pages(Vec<u8>);
 
 impl Pages {
@@ -28,7 +28,7 @@ impl Pages {
         Self(vec![0; 3 * PAGE])
     }
 
-    /// So many bytes behind the beginning of a page.
+    /// An address so many bytes after the beginning of a page.
     fn at(&mut self, offset: usize) -> *mut u8 {
         let first = self.0.as_ptr().align_offset(PAGE);
         self.0[first + offset..].as_mut_ptr()
@@ -48,7 +48,7 @@ fn heaps(device: &Device) -> Vec<sys::iree_hal_allocator_memory_heap_t> {
     heaps
 }
 
-/// What the allocator says that it can do with such buffers.
+/// The allocator's compatibility bits for such buffers.
 fn compatibility(device: &Device, params: sys::iree_hal_buffer_params_t, length: usize) -> u32 {
     let (allocator, no_params, no_size) = (device.allocator(), null_mut(), null_mut());
     unsafe {
@@ -56,7 +56,7 @@ fn compatibility(device: &Device, params: sys::iree_hal_buffer_params_t, length:
     }
 }
 
-/// What host memory begins on that is imported, as the allocator says.
+/// The alignment that the allocator requires of imported host memory.
 fn import_alignment(device: &Device) -> usize {
     let (mut found, allocator) = (sys::iree_hal_buffer_params_t::default(), device.allocator());
     unsafe {
@@ -66,7 +66,7 @@ fn import_alignment(device: &Device) -> usize {
     found.min_alignment
 }
 
-/// What the host shares with the device, in whatever heap.
+/// Parameters of memory that the host and the device share, in any heap.
 fn shared() -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t {
         type_: sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
@@ -96,7 +96,7 @@ fn import_begins_where_its_heap_asks_it_to() {
         for offset in [0, alignment, 3 * alignment] {
             device.import(shared(), pages.at(offset), 1024).unwrap();
         }
-        // A program that says that it may begin anywhere gets it as it is.
+        // A program that permits any alignment gets its memory imported as it is.
         let all = sys::IREE_HAL_MEMORY_ACCESS_ALL | sys::IREE_HAL_MEMORY_ACCESS_UNALIGNED;
         let anywhere = sys::iree_hal_buffer_params_t { access: access(all), ..shared() };
         drop(device.import(anywhere, pages.at(16), 1024).unwrap());
@@ -113,7 +113,8 @@ fn import_begins_where_its_heap_asks_it_to() {
     }
 }
 
-/// What is granted is asked for again, also of other devices: a program keeps it, and so does IREE's recorder.
+/// A program keeps the granted alignment and requests it again, also from other devices, and so does IREE's
+/// recorder.
 #[test]
 fn alignment_that_is_granted_can_be_asked_of_every_device() {
     let devices: Vec<_> = DEVICES.iter().map(|uri| (uri, Device::open(uri).unwrap())).collect();
@@ -140,7 +141,7 @@ fn query(device: &Device, params: sys::iree_hal_buffer_params_t) -> (u32, sys::i
     (bits, granted)
 }
 
-/// A buffer of the device's own memory, where that is another than the host's.
+/// Parameters of the device's own memory, if that is not the host's.
 fn own() -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t {
         type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
@@ -166,7 +167,7 @@ fn host_memory_is_imported_as_what_it_is() {
         assert_ne!(compatibility(&device, shared(), 1024) & IMPORTABLE, 0, "{uri}");
         let buffer = device.import(shared(), pages.at(0), 1024).unwrap();
         let unified = heaps(&device).len() == 1;
-        // A card's own memory is elsewhere; where there is one memory, it is that.
+        // A card's own memory is separate; unified memory is both.
         let importable = compatibility(&device, own(), 1024) & IMPORTABLE != 0;
         assert_eq!(importable, unified, "{uri}");
         match device.import(own(), pages.at(PAGE), 1024) {
@@ -281,7 +282,7 @@ fn alignment_that_is_allocatable_is_allocated() {
     }
 }
 
-/// Where the host sees a buffer; nowhere, if it does not.
+/// The host address of a buffer, 0 if it has none.
 fn address(buffer: &Buffer) -> usize {
     let mut mapping = sys::iree_hal_buffer_mapping_t::default();
     unsafe {
@@ -297,8 +298,7 @@ fn address(buffer: &Buffer) -> usize {
     }
 }
 
-/// A program that is told that so much can be allocated finds room for so much at once, or later when others have
-/// let go.
+/// A size that is reported as allocatable is available at once, or later when other memory is released.
 #[test]
 fn more_than_one_allocation_can_have_is_not_allocatable() {
     for uri in DEVICES.iter().chain(&FURTHER) {
@@ -340,7 +340,7 @@ fn bytes_are_counted_where_they_are() {
         assert_eq!(statistics(), expected, "{uri}");
         drop((own, shared));
         assert_eq!(statistics(), (host, device_bytes), "{uri}");
-        // What a program brings is its own.
+        // Imported memory is not counted against the device's limit.
         let mut pages = Pages::new();
         let imported = device.import(self::shared(), pages.at(0), PAGE).unwrap();
         assert_eq!(statistics(), (host, device_bytes), "{uri}");
@@ -349,7 +349,7 @@ fn bytes_are_counted_where_they_are() {
     }
 }
 
-/// hal/allocator.h shows how: the first call asks for the count, and its answer is ignored.
+/// hal/allocator.h shows it: the first call asks for the count, and its answer is ignored.
 #[test]
 fn asking_how_many_heaps_there_are_leaves_nothing_to_free() {
     for uri in ["mock", "template"] {
@@ -358,7 +358,7 @@ fn asking_how_many_heaps_there_are_leaves_nothing_to_free() {
         let asked =
             unsafe { sys::iree_hal_allocator_query_memory_heaps(allocator, 0, null_mut(), &raw mut count) };
         assert_eq!(count, heaps(&device).len(), "{uri}");
-        // A status that is a code and nothing else.
+        // A bare code.
         assert_eq!(asked.addr(), sys::IREE_STATUS_OUT_OF_RANGE as usize, "{uri}");
     }
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Backends that do unexpected things that their traits allow: nothing that they say is believed where memory is at
-//! stake.
+//! Backends with unexpected behaviour that their traits permit: the driver stays memory-safe whatever they answer.
 
 use crate::common::pool::Pool;
 use crate::common::properties::{HEAP, QUEUE, properties};
-use crate::common::{Buffer, Device, List, Semaphore, Tracker, check};
+use crate::common::{Buffer, Device, List, Semaphore, Tracker, check, wait_until};
 use hal_backend::{
     Command, Commands, Completer, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange,
     Inferred, Job, LoadRequest, Loaded, MemoryRequest, Parameters, Place, Properties, Purpose, QueueId,
@@ -19,28 +18,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What is odd about a device.
+/// The oddity of a device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Oddity {
-    /// Each look of the host's at memory is at other memory.
+    /// Each host view of an allocation is other memory.
     FreshViews,
-    /// It imports, and has what it imported until it is trimmed.
+    /// It keeps imported memory until it is trimmed.
     KeepsImports,
-    /// What the host writes the device sees when it is flushed, and the other way round when it is invalidated.
+    /// The device sees the host's writes after a flush, and the host the device's after an invalidation.
     NotCoherent,
-    /// It ends jobs when it is told to stop, and has no more memory once [`IS_EMPTY`] says so.
+    /// It ends jobs when it is stopped, and has no more memory once [`IS_EMPTY`] is set.
     Slow,
     NoHeaps,
     NoQueues,
     CrookedAlignment,
     NoName,
-    /// It panics where it is asked whether its memory goes elsewhere.
+    /// It panics when it is asked whether its memory can be exported.
     Panics,
-    /// It remembers what it was asked for memory with, in [`REQUESTS`].
+    /// It records memory requests in [`REQUESTS`].
     Remembers,
-    /// It has no room for its first job, and gives it back without its commands.
+    /// It has no room for its first job, and returns it without its commands.
     Forgets,
-    /// It ends three jobs at a time, and says so of the last of them.
+    /// It ends three jobs at a time, and reports the last of them.
     InThrees,
 }
 
@@ -65,7 +64,7 @@ impl Driver for Odd {
     type Device = OddDevice;
 
     const NAME: &'static str = "odd";
-    const FULL_NAME: &'static str = "a device that keeps to its traits, by the letter";
+    const FULL_NAME: &'static str = "a device that keeps to its traits literally";
 
     fn create() -> Self {
         Self
@@ -86,29 +85,29 @@ struct OddDevice {
     oddity: Oddity,
     completer: OnceLock<Completer>,
     kept: Mutex<Vec<HostRange>>,
-    /// What has not ended.
+    /// The jobs that have not ended.
     jobs: Mutex<Vec<(QueueId, u64)>>,
-    /// Whether it had no room once.
+    /// True after it had no room once.
     was_full: AtomicBool,
 }
 
-/// Memory; what was imported is counted.
+/// An allocation; imports are counted.
 struct OddMemory {
     range: HostRange,
-    /// What the host sees, where that is something else.
+    /// The host's view, if that is other memory.
     view: Option<HostRange>,
     imported: bool,
 }
 
-/// Whether the slow device has no memory left; an allocation then is held until it is opened again.
+/// True when the slow device has no memory left; an allocation then blocks until this is cleared.
 static IS_EMPTY: AtomicBool = AtomicBool::new(false);
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 
-/// What memory was asked for with, of the device that remembers it.
+/// The requests of the device that records them.
 static REQUESTS: Mutex<Vec<MemoryRequest>> = Mutex::new(Vec::new());
 
-/// How much imported memory there is.
+/// The number of imported allocations.
 static IMPORTED: AtomicUsize = AtomicUsize::new(0);
 
 impl Drop for OddMemory {
@@ -144,7 +143,7 @@ impl hal_backend::Device for OddDevice {
     fn allocate(&self, request: &MemoryRequest) -> Result<OddMemory, Failure> {
         if self.oddity == Oddity::Slow && IS_EMPTY.load(Ordering::SeqCst) {
             IS_ASKED.store(true, Ordering::SeqCst);
-            until(&|| !IS_HELD.load(Ordering::SeqCst));
+            wait_until(|| !IS_HELD.load(Ordering::SeqCst));
             return Err(Failure::new(Code::ResourceExhausted, "there is no more"));
         }
         if self.oddity == Oddity::Remembers {
@@ -163,7 +162,7 @@ impl hal_backend::Device for OddDevice {
     }
 
     fn exports(&self, _heap: usize) -> bool {
-        assert!(self.oddity != Oddity::Panics, "told to");
+        assert!(self.oddity != Oddity::Panics, "on purpose");
         false
     }
 
@@ -231,14 +230,6 @@ impl hal_backend::Device for OddDevice {
 
     fn trim(&self) {
         self.kept.lock().unwrap().clear();
-    }
-}
-
-/// Waits until something is so, for a while.
-fn until(is_so: &dyn Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !is_so() && Instant::now() < end {
-        std::thread::yield_now();
     }
 }
 
@@ -324,9 +315,9 @@ fn mapping_shows_the_same_memory_each_time_whatever_the_backend_gives() {
 }
 
 #[test]
-fn backend_is_told_what_memory_is_for() {
+fn backend_gets_the_purpose_of_memory() {
     let device = open("remembers").unwrap();
-    // The pool of buffers in queue order takes its first slab when the device is made.
+    // The stream-ordered pool takes its first slab when the device is created.
     let slab = REQUESTS.lock().unwrap().pop().unwrap();
     assert_eq!((slab.heap, slab.alignment, slab.purpose), (0, 64, Purpose::Pool));
     assert!(slab.length >= 4096, "{slab:?}");
@@ -354,11 +345,11 @@ fn backend_is_told_what_memory_is_for() {
     ] {
         assert_eq!(asked(usage | transfer, 32, 4096), expected(4096, 32, Purpose::Dispatch), "{usage}");
     }
-    // Workgroup counts are read from it, and no function works on it.
+    // Workgroup counts are read from it, and no function uses it.
     let counts = sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS;
     assert_eq!(asked(counts | transfer, 16, 12), expected(12, 16, Purpose::Transfer));
     assert_eq!(asked(transfer, 0, 0), expected(1, 1, Purpose::Transfer), "nothing is a byte");
-    // Buffers in queue order are pieces of the slab that there is.
+    // Stream-ordered buffers are pieces of the existing slab.
     let done = device.semaphore(0);
     let transient = device.alloca(&List::none(), &done.at(1), 4096).unwrap();
     done.wait(1).unwrap();
@@ -366,7 +357,7 @@ fn backend_is_told_what_memory_is_for() {
     drop(transient);
 }
 
-/// What the device has in a buffer.
+/// The device's bytes of a buffer.
 fn on_device(device: &Device, buffer: &Buffer) -> Vec<u8> {
     let (seen, done) = (device.buffer(LENGTH), device.semaphore(0));
     device.copy(&List::none(), &done.at(1), buffer, &seen, LENGTH).unwrap();
@@ -374,7 +365,7 @@ fn on_device(device: &Device, buffer: &Buffer) -> Vec<u8> {
     seen.read()
 }
 
-/// A stream-ordered buffer, of this pool or of the device's.
+/// A stream-ordered buffer, from this pool or the device's.
 fn alloca(device: &Device, pool: *mut sys::iree_hal_pool_t, done: &Semaphore) -> Buffer {
     let (waits, signals, mut buffer) = (List::none(), done.at(1), null_mut());
     let flags = u64::from(sys::IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER);
@@ -407,12 +398,12 @@ fn write_of_either_side_is_seen_by_the_other_where_it_was_made_visible() {
             device.fill(&List::none(), &done.at(1), &buffer, (0, LENGTH), &[byte]).unwrap();
             done.wait(1).unwrap();
         };
-        // To map is to invalidate, and to unmap is to flush.
+        // Mapping invalidates, and unmapping flushes.
         fill(5);
         assert!(buffer.read() == [5; LENGTH]);
         unsafe { Mapped::new(&buffer).data().write_bytes(6, LENGTH) };
         assert!(on_device(&device, &buffer) == [6; LENGTH]);
-        // A persistent mapping says which bytes.
+        // A persistent mapping names its range.
         let mut mapping = sys::iree_hal_buffer_mapping_t::default();
         let access = sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE;
         let mut expected = vec![6; LENGTH];
@@ -433,23 +424,23 @@ fn write_of_either_side_is_seen_by_the_other_where_it_was_made_visible() {
             check(sys::iree_hal_buffer_unmap_range(mapping)).unwrap();
         }
         assert!(on_device(&device, &buffer) == expected, "what was mapped is flushed at the end");
-        // The test has the only reference, so that the pool has its memory back when that goes.
+        // The test holds the only reference, so dropping it returns the memory to the pool.
         buffer.wait_until_it_is_ours_alone();
     }
 }
 
-/// An allocation that looks for memory while its device goes, and would have waited for some: nothing would wake it
-/// any more.
+/// An allocation that retries while its device is torn down must not wait for memory: nothing would wake it any
+/// more.
 #[test]
 fn allocation_that_finds_no_memory_when_its_device_is_going_is_cancelled() {
     const PIECE: usize = 4000;
     let device = open("slow").unwrap();
-    // Both halves of the one slab.
+    // Both halves of the only slab.
     let (there, order) = (device.semaphore(0), device.semaphore(0));
     let first = device.alloca(&List::none(), &there.at(1), PIECE).unwrap();
     let second = device.alloca(&List::none(), &there.at(2), PIECE).unwrap();
     there.wait(2).unwrap();
-    // One of them is on its way back, behind a job that ends when the device is stopped.
+    // One of them is being returned, behind a job that ends when the device is stopped.
     device.fill_on(1, &List::none(), &order.at(1), &first, (0, 64), &[1]).unwrap();
     device.dealloca(&order.at(1), &order.at(2), &first).unwrap();
     let (go, now) = (device.semaphore(0), device.semaphore(0));
@@ -458,7 +449,7 @@ fn allocation_that_finds_no_memory_when_its_device_is_going_is_cancelled() {
     IS_HELD.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         scope.spawn(|| go.signal(1).unwrap());
-        until(&|| IS_ASKED.load(Ordering::SeqCst));
+        wait_until(|| IS_ASKED.load(Ordering::SeqCst));
         scope.spawn(move || drop(device));
         std::thread::sleep(Duration::from_millis(100));
         IS_HELD.store(false, Ordering::SeqCst);
@@ -483,33 +474,33 @@ fn exported_memory_is_what_mappings_show() {
     assert!(buffer.read() == [9; 4096]);
 }
 
-/// What a release callback saw: how often it came, how much memory the device had imported, and how long the buffer
-/// said it was.
+/// The observations of a release callback: the number of calls, the imported memory of the device, and the buffer's
+/// length.
 #[derive(Default)]
-struct Told {
+struct ReleaseLog {
     times: AtomicUsize,
     imported: AtomicUsize,
     length: AtomicUsize,
 }
 
-impl Told {
+impl ReleaseLog {
     fn callback(&self) -> sys::iree_hal_buffer_release_callback_t {
-        unsafe extern "C" fn told(user_data: *mut c_void, buffer: *mut sys::iree_hal_buffer_t) {
-            let told = unsafe { &*user_data.cast::<Told>() };
-            told.imported.store(IMPORTED.load(Ordering::SeqCst), Ordering::SeqCst);
-            told.length.store(unsafe { sys::iree_hal_buffer_byte_length(buffer) }, Ordering::SeqCst);
-            // The last, as it is what the test waits for.
-            told.times.fetch_add(1, Ordering::SeqCst);
+        unsafe extern "C" fn log(user_data: *mut c_void, buffer: *mut sys::iree_hal_buffer_t) {
+            let log = unsafe { &*user_data.cast::<ReleaseLog>() };
+            log.imported.store(IMPORTED.load(Ordering::SeqCst), Ordering::SeqCst);
+            log.length.store(unsafe { sys::iree_hal_buffer_byte_length(buffer) }, Ordering::SeqCst);
+            // Last, as the test waits for it.
+            log.times.fetch_add(1, Ordering::SeqCst);
         }
         sys::iree_hal_buffer_release_callback_t {
-            fn_: Some(told),
+            fn_: Some(log),
             user_data: std::ptr::from_ref(self).cast_mut().cast(),
         }
     }
 }
 
-/// Shared memory of the program's, as a buffer of the device.
-fn import_descriptor(device: &Device, told: &Told) -> Buffer {
+/// Shared memory of the program, as a buffer of the device.
+fn import_descriptor(device: &Device, log: &ReleaseLog) -> Buffer {
     use rustix::fs::{MemfdFlags, SealFlags};
     use std::os::fd::AsRawFd;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -524,7 +515,7 @@ fn import_descriptor(device: &Device, told: &Told) -> Buffer {
     external.handle.opaque_fd.fd = descriptor.as_raw_fd();
     let mut buffer = null_mut();
     unsafe {
-        let (params, release) = (crate::common::params(), told.callback());
+        let (params, release) = (crate::common::params(), log.callback());
         let (allocator, external) = (device.allocator(), &raw mut external);
         check(sys::iree_hal_allocator_import_buffer(allocator, params, external, release, &raw mut buffer))
             .unwrap();
@@ -537,39 +528,39 @@ fn release_callback_comes_once_behind_everything_that_had_the_memory() {
     let mut bytes = vec![0_u8; 8192];
     let start = bytes.as_ptr().align_offset(64);
     let memory = bytes[start..].as_mut_ptr();
-    released_last(|device, told| {
-        device.import_until(crate::common::params(), memory, 4096, told.callback()).unwrap()
+    released_last(|device, log| {
+        device.import_until(crate::common::params(), memory, 4096, log.callback()).unwrap()
     });
     released_last(import_descriptor);
 }
 
-fn released_last(import: impl FnOnce(&Device, &Told) -> Buffer) {
+fn released_last(import: impl FnOnce(&Device, &ReleaseLog) -> Buffer) {
     let device = open("keeps-imports").unwrap();
-    let told = Told::default();
-    let buffer = import(&device, &told);
+    let log = ReleaseLog::default();
+    let buffer = import(&device, &log);
     let done = device.semaphore(0);
     device.fill(&List::none(), &done.at(1), &buffer, (0, 4096), &[1]).unwrap();
     done.wait(1).unwrap();
     drop(buffer);
-    // An operation lets go of what it used behind its signals.
-    until(&|| IMPORTED.load(Ordering::SeqCst) == 0);
+    // An operation releases its buffers after its signals.
+    wait_until(|| IMPORTED.load(Ordering::SeqCst) == 0);
     // The buffer is gone, and the backend still has the range.
-    assert_eq!(told.times.load(Ordering::SeqCst), 0);
+    assert_eq!(log.times.load(Ordering::SeqCst), 0);
     unsafe { check(sys::iree_hal_allocator_trim(device.allocator())).unwrap() };
-    // Of what the operation had, the memory may go a moment before its range.
-    until(&|| told.times.load(Ordering::SeqCst) > 0);
-    assert_eq!(told.times.load(Ordering::SeqCst), 1);
-    assert_eq!(told.imported.load(Ordering::SeqCst), 0, "the device's side of the memory goes first");
-    assert_eq!(told.length.load(Ordering::SeqCst), 4096);
+    // The operation may release the memory a moment before its range.
+    wait_until(|| log.times.load(Ordering::SeqCst) > 0);
+    assert_eq!(log.times.load(Ordering::SeqCst), 1);
+    assert_eq!(log.imported.load(Ordering::SeqCst), 0, "the device's side of the memory goes first");
+    assert_eq!(log.length.load(Ordering::SeqCst), 4096);
 }
 
 #[test]
 fn import_that_is_refused_makes_no_callback() {
     let device = open("keeps-imports").unwrap();
-    let told = Told::default();
-    let refused = device.import_until(crate::common::params(), null_mut(), 4096, told.callback());
+    let log = ReleaseLog::default();
+    let refused = device.import_until(crate::common::params(), null_mut(), 4096, log.callback());
     assert_eq!(refused.err().unwrap().code, Code::InvalidArgument);
-    assert_eq!(told.times.load(Ordering::SeqCst), 0);
+    assert_eq!(log.times.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -640,7 +631,7 @@ fn format_of_an_executable_is_the_backends_to_know() {
     let infer = |bytes: &[u8]| infer_of(bytes, bytes.len());
     assert_eq!(infer(b"ODD!and more").unwrap(), ("odd".to_owned(), 4));
     assert_eq!(infer(b"nothing that anybody knows").unwrap_err().code, Code::Incompatible);
-    // hal/executable_cache.h: the length may be unknown. A backend reads no bytes past what is certain to be there.
+    // hal/executable_cache.h: the length may be unknown. A backend reads no bytes that may not exist.
     let mut bytes = [0; 4096];
     bytes[..4].copy_from_slice(b"ODD!");
     let refused = infer_of(&bytes, 0).unwrap_err();
@@ -648,7 +639,7 @@ fn format_of_an_executable_is_the_backends_to_know() {
     assert!(refused.text.contains("give their length"), "{}", refused.text);
 }
 
-/// A job that was full is offered again with what came back: work that was lost on the way must not look done.
+/// A full device returns a job, which is submitted again: work that was lost in between must not count as done.
 #[test]
 fn job_that_comes_back_without_its_command_fails_as_the_backends_bug() {
     let device = open("forgets").unwrap();
@@ -678,38 +669,16 @@ fn panic_of_the_backend_stops_at_the_allocator() {
     assert_eq!(compatible, 0);
 }
 
-/// How many of the trackers below are there.
+/// The number of trackers that exist.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
 
-/// A tracker that is counted while it is there.
-fn counted_tracker() -> Tracker {
-    unsafe extern "C" fn counting(
-        this: *mut c_void,
-        command: sys::iree_allocator_command_t,
-        parameters: *const c_void,
-        pointer: *mut *mut c_void,
-    ) -> sys::iree_status_t {
-        match command {
-            sys::IREE_ALLOCATOR_COMMAND_MALLOC | sys::IREE_ALLOCATOR_COMMAND_CALLOC => {
-                GROUPS.fetch_add(1, Ordering::SeqCst);
-            }
-            sys::IREE_ALLOCATOR_COMMAND_FREE => {
-                GROUPS.fetch_sub(1, Ordering::SeqCst);
-            }
-            _ => {}
-        }
-        unsafe { sys::iree_allocator_system().ctl.unwrap()(this, command, parameters, pointer) }
-    }
-    Tracker::with(sys::iree_allocator_t { ctl: Some(counting), ..unsafe { sys::iree_allocator_system() } })
-}
-
-/// Jobs that end together are told of as one, so no epoch that is a round number need ever be told. Groups that are
-/// gone are forgotten all the same, while work goes on.
+/// Jobs that end together are reported as one, so the report of a round epoch may be missing. Groups that are gone
+/// are pruned all the same, while work goes on.
 #[test]
 fn groups_that_are_gone_are_forgotten_by_a_device_whose_jobs_end_together() {
     let device = open("in-threes").unwrap();
     let groups: Vec<_> =
-        (0..20).map(|_| counted_tracker()).map(|one| (one.group(&device).unwrap(), one)).collect();
+        (0..20).map(|_| Tracker::counted(&GROUPS)).map(|one| (one.group(&device).unwrap(), one)).collect();
     let before = GROUPS.load(Ordering::SeqCst);
     for (group, tracker) in groups {
         unsafe { sys::iree_hal_device_group_release(group) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What works here though IREE does not promise it: programs may have come to rely on it.
+//! Behaviour that works here although IREE does not promise it: programs may rely on it.
 
 use crate::common::{Device, List};
 use hal_sys as sys;
@@ -38,8 +38,8 @@ fn fill_has_any_pattern_and_begins_and_ends_anywhere() {
     }
 }
 
-/// Found by `tests/programs`: nothing orders the two operations, as no byte is of both. Of a binding of another
-/// card's memory that is lent only what was written comes back.
+/// Found by `tests/programs`: nothing orders the two operations, as they share no byte. Of a bounced binding only
+/// written bytes go back.
 #[test]
 fn write_beside_the_bytes_that_a_recording_writes_is_not_lost() {
     let card = Device::open("gaudi://emulated?generation=gaudi1&seed=9301").unwrap();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory of one card in operations of another device, which can only have it by way of the host.
+//! One card's memory in operations of another device, which can access it only through the host.
 
-use crate::cards::{HELD, HOLDS, Step, card, constants, steps};
+use crate::cards::{CardStep, HELD, HOLDS, card, constants, steps};
 use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, barrier, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4096;
 
-/// Some bytes of a buffer.
-type Part<'a> = (&'a Buffer, usize, usize);
+/// A range of a buffer.
+type BytesOf<'a> = (&'a Buffer, usize, usize);
 
-fn reference((buffer, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_t {
+fn reference((buffer, offset, length): BytesOf<'_>) -> sys::iree_hal_buffer_ref_t {
     sys::iree_hal_buffer_ref_t { buffer: buffer.0, offset, length, ..Default::default() }
 }
 
-/// The same bytes of what a slot holds.
-fn slot(number: u32, (_, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_t {
+/// The same range of a slot's buffer.
+fn slot(number: u32, (_, offset, length): BytesOf<'_>) -> sys::iree_hal_buffer_ref_t {
     let mut reference = sys::iree_hal_buffer_ref_t { offset, length, ..Default::default() };
     reference.set_buffer_slot(number);
     reference
 }
 
-/// In which way an operation comes to its device.
+/// How an operation is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum SubmitAs {
     Queue,
     /// In a command buffer that names its buffers.
     Named,
@@ -35,22 +35,22 @@ enum Way {
     Table,
 }
 
-const WAYS: [Way; 3] = [Way::Queue, Way::Named, Way::Table];
+const WAYS: [SubmitAs; 3] = [SubmitAs::Queue, SubmitAs::Named, SubmitAs::Table];
 
 /// An operation of one device.
-enum Work<'a> {
-    Fill(Part<'a>, u8),
-    Update(Part<'a>, &'a [u8]),
-    Copy(Part<'a>, Part<'a>),
-    Dispatch(&'a Executable, Vec<Step>, Vec<Part<'a>>),
+enum BouncedWork<'a> {
+    Fill(BytesOf<'a>, u8),
+    Update(BytesOf<'a>, &'a [u8]),
+    Copy(BytesOf<'a>, BytesOf<'a>),
+    Dispatch(&'a Executable, Vec<CardStep>, Vec<BytesOf<'a>>),
 }
 
-impl<'a> Work<'a> {
-    fn parts(&self) -> Vec<Part<'a>> {
+impl<'a> BouncedWork<'a> {
+    fn parts(&self) -> Vec<BytesOf<'a>> {
         match self {
-            Work::Fill(target, _) | Work::Update(target, _) => vec![*target],
-            Work::Copy(source, target) => vec![*source, *target],
-            Work::Dispatch(_, _, bindings) => bindings.clone(),
+            BouncedWork::Fill(target, _) | BouncedWork::Update(target, _) => vec![*target],
+            BouncedWork::Copy(source, target) => vec![*source, *target],
+            BouncedWork::Dispatch(_, _, bindings) => bindings.clone(),
         }
     }
 
@@ -61,24 +61,24 @@ impl<'a> Work<'a> {
     ) -> Result {
         unsafe {
             match self {
-                Work::Fill(_, pattern) => check(sys::iree_hal_command_buffer_fill_buffer(
+                BouncedWork::Fill(_, pattern) => check(sys::iree_hal_command_buffer_fill_buffer(
                     commands,
                     references[0],
                     (&raw const *pattern).cast(),
                     1,
                     0,
                 )),
-                Work::Update(_, bytes) => check(sys::iree_hal_command_buffer_update_buffer(
+                BouncedWork::Update(_, bytes) => check(sys::iree_hal_command_buffer_update_buffer(
                     commands,
                     bytes.as_ptr().cast(),
                     0,
                     references[0],
                     0,
                 )),
-                Work::Copy(..) => {
+                BouncedWork::Copy(..) => {
                     check(sys::iree_hal_command_buffer_copy_buffer(commands, references[0], references[1], 0))
                 }
-                Work::Dispatch(executable, steps, _) => {
+                BouncedWork::Dispatch(executable, steps, _) => {
                     let words = constants(steps);
                     let (config, words, bindings) = arguments(&words, references);
                     let function = sys::iree_hal_executable_function_from_index(0);
@@ -98,16 +98,16 @@ impl<'a> Work<'a> {
 
     fn queue(&self, device: &Device, affinity: u64, waits: &List, signals: &List) -> Result {
         match self {
-            Work::Fill((buffer, offset, length), pattern) => {
+            BouncedWork::Fill((buffer, offset, length), pattern) => {
                 device.fill_on(affinity, waits, signals, buffer, (*offset, *length), &[*pattern])
             }
-            Work::Update((buffer, offset, _), bytes) => {
+            BouncedWork::Update((buffer, offset, _), bytes) => {
                 device.update_on(affinity, waits, signals, bytes, (buffer, *offset))
             }
-            Work::Copy((source, from, length), (target, to, _)) => {
+            BouncedWork::Copy((source, from, length), (target, to, _)) => {
                 device.copy_on(affinity, waits, signals, (source, *from), (target, *to), *length)
             }
-            Work::Dispatch(executable, steps, bindings) => unsafe {
+            BouncedWork::Dispatch(executable, steps, bindings) => unsafe {
                 let (words, references) =
                     (constants(steps), bindings.iter().map(|&part| reference(part)).collect::<Vec<_>>());
                 let (config, words, bindings) = arguments(&words, &references);
@@ -147,22 +147,22 @@ fn arguments(
     (config, words, list)
 }
 
-/// Has a device do something, in one of the ways.
+/// Submits an operation in one of the ways.
 fn perform(
     device: &Device,
-    way: Way,
+    way: SubmitAs,
     affinity: u64,
     waits: &List,
     signals: &List,
-    work: &[Work<'_>],
+    work: &[BouncedWork<'_>],
 ) -> Result {
-    if way == Way::Queue {
+    if way == SubmitAs::Queue {
         let [work] = work else { panic!("a queue does one thing at a time") };
         return work.queue(device, affinity, waits, signals);
     }
-    // Each part has a slot of its own.
-    let parts: Vec<Part<'_>> = work.iter().flat_map(Work::parts).collect();
-    let slots = if way == Way::Table { parts.len() } else { 0 };
+    // Each range has its own slot.
+    let parts: Vec<BytesOf<'_>> = work.iter().flat_map(BouncedWork::parts).collect();
+    let slots = if way == SubmitAs::Table { parts.len() } else { 0 };
     let commands: Commands = device.record(slots, |commands| {
         let mut number = 0;
         for (index, work) in work.iter().enumerate() {
@@ -171,7 +171,7 @@ fn perform(
                 .into_iter()
                 .map(|part| {
                     number += 1;
-                    if way == Way::Table { slot(number - 1, part) } else { reference(part) }
+                    if way == SubmitAs::Table { slot(number - 1, part) } else { reference(part) }
                 })
                 .collect();
             if index > 0 {
@@ -185,7 +185,7 @@ fn perform(
     device.execute(affinity, waits, signals, &commands, &table)
 }
 
-/// What is in a buffer that only its own card can reach.
+/// The content of a buffer that only its own card can access.
 fn read(owner: &Device, buffer: &Buffer) -> Vec<u8> {
     let length = unsafe { sys::iree_hal_buffer_byte_length(buffer.0) };
     let (visible, done) = (owner.buffer(length), owner.semaphore(0));
@@ -194,7 +194,7 @@ fn read(owner: &Device, buffer: &Buffer) -> Vec<u8> {
     visible.read()
 }
 
-/// A buffer that only its own card can reach, filled.
+/// A filled buffer that only its own card can access.
 fn filled(owner: &Device, length: usize, byte: u8) -> Buffer {
     let (buffer, done) = (owner.local_buffer(length), owner.semaphore(0));
     owner.fill(&List::none(), &done.at(1), &buffer, (0, length), &[byte]).unwrap();
@@ -202,7 +202,7 @@ fn filled(owner: &Device, length: usize, byte: u8) -> Buffer {
     buffer
 }
 
-/// Devices of five drivers; the first three have memory that no other driver can reach.
+/// Devices of five drivers; the first three have memory that no other driver can access.
 fn devices() -> [(&'static str, Device); 5] {
     let open = |name, uri: &str| (name, Device::open(uri).unwrap());
     [
@@ -224,18 +224,18 @@ fn each_driver_works_on_memory_of_each_other_one_in_each_way() {
                 let theirs = filled(owner, LENGTH, 1);
                 let own = filled(worker, LENGTH, 2);
                 let order = worker.semaphore(0);
-                let step = |number: u64, work: Work<'_>| {
+                let step = |number: u64, work: BouncedWork<'_>| {
                     let (waits, signals) = (order.at(number - 1), order.at(number));
                     perform(worker, way, 1 << (number % 2), &waits, &signals, &[work])
                         .unwrap_or_else(|failed| panic!("{what}: {}", failed.text));
                 };
-                step(1, Work::Fill((&theirs, 16, 32), 9));
-                step(2, Work::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]));
-                step(3, Work::Copy((&own, 0, 8), (&theirs, 200, 8)));
-                step(4, Work::Copy((&theirs, 96, 16), (&own, 300, 16)));
+                step(1, BouncedWork::Fill((&theirs, 16, 32), 9));
+                step(2, BouncedWork::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]));
+                step(3, BouncedWork::Copy((&own, 0, 8), (&theirs, 200, 8)));
+                step(4, BouncedWork::Copy((&theirs, 96, 16), (&own, 300, 16)));
                 // Within it, and onto itself.
-                step(5, Work::Copy((&theirs, 96, 16), (&theirs, 1000, 16)));
-                step(6, Work::Copy((&theirs, 96, 16), (&theirs, 100, 16)));
+                step(5, BouncedWork::Copy((&theirs, 96, 16), (&theirs, 1000, 16)));
+                step(6, BouncedWork::Copy((&theirs, 96, 16), (&theirs, 100, 16)));
                 order.wait(6).unwrap_or_else(|failed| panic!("{what}: {}", failed.text));
                 let mut expected = vec![1; LENGTH];
                 expected[16..48].fill(9);
@@ -274,11 +274,11 @@ fn dispatch_works_on_memory_of_each_driver_in_each_way() {
             let executable = steps(&worker);
             let (theirs, own) = (filled(owner, LENGTH, 1), filled(&worker, LENGTH, 2));
             let done = worker.semaphore(0);
-            let work = Work::Dispatch(
+            let work = BouncedWork::Dispatch(
                 &executable,
                 vec![
-                    Step::Add { target: (0, 7), source: (1, 5), addend: 10 },
-                    Step::Add { target: (1, 9), source: (0, 7), addend: 1 },
+                    CardStep::Add { target: (0, 7), source: (1, 5), addend: 10 },
+                    CardStep::Add { target: (1, 9), source: (0, 7), addend: 1 },
                 ],
                 vec![(&theirs, 0, LENGTH), (&own, 0, LENGTH)],
             );
@@ -290,16 +290,16 @@ fn dispatch_works_on_memory_of_each_driver_in_each_way() {
 }
 
 /// What a card does with a buffer while another one works on its copy.
-fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: usize) -> Vec<u8> {
+fn beside(way: SubmitAs, work: impl Fn(&Executable, &Buffer) -> Vec<CardStep>, length: usize) -> Vec<u8> {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let buffer = filled(&owner, length, 1);
     let start = owner.semaphore(0);
     let (here, there) = (owner.semaphore(0), worker.semaphore(0));
-    let dispatch = Work::Dispatch(&executable, work(&executable, &buffer), vec![(&buffer, 0, length)]);
+    let dispatch = BouncedWork::Dispatch(&executable, work(&executable, &buffer), vec![(&buffer, 0, length)]);
     perform(&worker, way, 1, &start.at(1), &there.at(1), &[dispatch]).unwrap();
     start.signal(1).unwrap();
-    // The other card pauses, so that this is in the middle of its bounce.
+    // The other card pauses, so this is in the middle of its bounce.
     std::thread::sleep(Duration::from_millis(30));
     owner.fill(&start.at(1), &here.at(1), &buffer, (length / 2, 4), &[8]).unwrap();
     there.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
@@ -308,9 +308,9 @@ fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: us
 }
 
 #[test]
-fn dispatch_undoes_nothing_that_others_do_to_a_buffer_it_was_lent() {
+fn dispatch_reverts_no_writes_of_others_to_a_bounced_buffer() {
     for way in WAYS {
-        let steps = vec![Step::Add { target: (0, 3), source: (0, 2), addend: 5 }, Step::Pause(120)];
+        let steps = vec![CardStep::Add { target: (0, 3), source: (0, 2), addend: 5 }, CardStep::Pause(120)];
         let bytes = beside(way, |_, _| steps.clone(), LENGTH);
         let mut expected = vec![1; LENGTH];
         expected[3] = 6;
@@ -322,10 +322,10 @@ fn dispatch_undoes_nothing_that_others_do_to_a_buffer_it_was_lent() {
 #[test]
 fn every_other_byte_of_much_comes_back_and_the_rest_stays() {
     const MUCH: usize = 40_000;
-    let stripe = Step::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
-    let bytes = beside(Way::Queue, |_, _| vec![stripe, Step::Pause(120)], MUCH);
+    let stripe = CardStep::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
+    let bytes = beside(SubmitAs::Queue, |_, _| vec![stripe, CardStep::Pause(120)], MUCH);
     let mut expected: Vec<u8> = (0..MUCH).map(|at| if at % 2 == 0 { 5 } else { 1 }).collect();
-    // Of the four bytes that the owner fills two are the other card's as well: either may be the last.
+    // Two of the owner's four bytes are also the other card's: either may write last.
     for at in [MUCH / 2, MUCH / 2 + 2] {
         assert!([8, 5].contains(&bytes[at]));
         expected[at] = bytes[at];
@@ -336,39 +336,39 @@ fn every_other_byte_of_much_comes_back_and_the_rest_stays() {
     assert!(bytes == expected);
 }
 
-/// What comes back in thousands of pieces comes in several command buffers, and the last one is not the end if one
-/// before it is late.
+/// Thousands of ranges go back in several command buffers. The last command buffer is not the end if an earlier one
+/// is late.
 #[test]
 fn everything_is_back_when_the_last_of_many_pieces_is_whichever_job_of_the_owner_is_late() {
     const MUCH: usize = 40_000;
     let expected: Vec<u8> = (0..MUCH).map(|at| if at % 2 == 0 { 5 } else { 1 }).collect();
-    // A fill, what is fetched, and five times some thousand pieces.
+    // A fill, the fetch, and five command buffers of some thousand ranges.
     for late in 3..=7 {
         let owner = Device::open(&format!("mock://0?heaps=2&queues=8&fault=late:{late}")).unwrap();
         let worker = card(0);
         let executable = steps(&worker);
         let (buffer, done) = (filled(&owner, MUCH, 1), worker.semaphore(0));
-        let stripe = Step::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
-        let dispatch = Work::Dispatch(&executable, vec![stripe], vec![(&buffer, 0, MUCH)]);
-        perform(&worker, Way::Queue, 1, &List::none(), &done.at(1), &[dispatch]).unwrap();
+        let stripe = CardStep::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
+        let dispatch = BouncedWork::Dispatch(&executable, vec![stripe], vec![(&buffer, 0, MUCH)]);
+        perform(&worker, SubmitAs::Queue, 1, &List::none(), &done.at(1), &[dispatch]).unwrap();
         done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
         assert!(read(&owner, &buffer) == expected, "job {late} was late");
     }
 }
 
-/// Fills of two cards in one buffer after the same point, where the other one's is by way of a wide binding.
+/// Fills of two cards in one buffer after the same point, one of them through a wide binding.
 #[test]
 fn fill_in_a_wide_binding_undoes_nothing_of_its_owner() {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let own = filled(&worker, 64, 0);
-    for way in [Way::Named, Way::Table] {
+    for way in [SubmitAs::Named, SubmitAs::Table] {
         let buffer = filled(&owner, LENGTH, 1);
         let start = owner.semaphore(0);
         let (here, there) = (owner.semaphore(0), worker.semaphore(0));
         let work = [
-            Work::Fill((&buffer, 0, 4), 7),
-            Work::Dispatch(&executable, vec![Step::Pause(120)], vec![(&own, 0, 64)]),
+            BouncedWork::Fill((&buffer, 0, 4), 7),
+            BouncedWork::Dispatch(&executable, vec![CardStep::Pause(120)], vec![(&own, 0, 64)]),
         ];
         perform(&worker, way, 1, &start.at(1), &there.at(1), &work).unwrap();
         start.signal(1).unwrap();
@@ -393,13 +393,13 @@ fn bindings_that_share_some_bytes_are_one_memory() {
         let buffer = filled(&owner, LENGTH, 1);
         let done = worker.semaphore(0);
         let steps = vec![
-            Step::Add { target: (0, 300), source: (0, 0), addend: 1 },
-            // The same byte, by the other binding, and then a third one that lies between.
-            Step::Add { target: (1, 0), source: (1, 100), addend: 10 },
-            Step::Add { target: (2, 60), source: (1, 0), addend: 100 },
+            CardStep::Add { target: (0, 300), source: (0, 0), addend: 1 },
+            // The same byte by the other binding, and then a third one that lies between.
+            CardStep::Add { target: (1, 0), source: (1, 100), addend: 10 },
+            CardStep::Add { target: (2, 60), source: (1, 0), addend: 100 },
         ];
         let bindings = vec![(&buffer, 0, 400), (&buffer, 200, 400), (&buffer, 250, 100)];
-        let work = Work::Dispatch(&executable, steps, bindings);
+        let work = BouncedWork::Dispatch(&executable, steps, bindings);
         perform(&worker, way, 1, &List::none(), &done.at(1), &[work])
             .unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
         done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
@@ -411,19 +411,19 @@ fn bindings_that_share_some_bytes_are_one_memory() {
     }
 }
 
-/// What a dispatch may write is compared where it is, though what is lent begins before that.
+/// Ranges that a dispatch may write are compared at their offset in the bounce buffer, which begins earlier.
 #[test]
-fn binding_behind_the_begin_of_what_is_lent_comes_back_where_it_was() {
-    for way in [Way::Named, Way::Table] {
+fn binding_inside_a_bounce_buffer_goes_back_to_its_offset() {
+    for way in [SubmitAs::Named, SubmitAs::Table] {
         let (owner, worker) = (card(0), card(1));
         let executable = steps(&worker);
         let (buffer, own) = (filled(&owner, LENGTH, 1), filled(&worker, LENGTH, 2));
         let done = worker.semaphore(0);
         let work = [
-            Work::Copy((&buffer, 0, 200), (&own, 0, 200)),
-            Work::Dispatch(
+            BouncedWork::Copy((&buffer, 0, 200), (&own, 0, 200)),
+            BouncedWork::Dispatch(
                 &executable,
-                vec![Step::Add { target: (0, 5), source: (0, 0), addend: 10 }],
+                vec![CardStep::Add { target: (0, 5), source: (0, 0), addend: 10 }],
                 vec![(&buffer, 100, 400)],
             ),
         ];
@@ -436,52 +436,52 @@ fn binding_behind_the_begin_of_what_is_lent_comes_back_where_it_was() {
     }
 }
 
-/// A wait that no semaphore can reach is refused by the owner, when the operation was accepted already.
+/// The owner refuses a wait for a value that no semaphore can reach, after the operation was accepted.
 #[test]
 fn part_that_its_owner_refuses_fails_the_operation() {
     for way in WAYS {
         let (owner, worker) = (card(0), card(1));
         let (buffer, own) = (filled(&owner, LENGTH, 1), filled(&worker, LENGTH, 2));
         let (never, done) = (worker.semaphore(0), worker.semaphore(0));
-        let work = [Work::Copy((&buffer, 0, LENGTH), (&own, 0, LENGTH))];
+        let work = [BouncedWork::Copy((&buffer, 0, LENGTH), (&own, 0, LENGTH))];
         let outcome = perform(&worker, way, 1, &never.at(1 << 40), &done.at(1), &work);
         let error = outcome.and_then(|()| done.wait(1)).unwrap_err();
         assert_eq!(error.code, Code::OutOfRange, "{way:?}: {}", error.text);
     }
 }
 
-/// One owner fails to take back what was written, while the other takes its time for it.
+/// One owner fails to copy back, while the other is slow to.
 #[test]
-fn failure_of_one_owner_is_told_when_the_other_one_writes_no_more() {
+fn failure_of_one_owner_is_reported_when_the_other_one_writes_no_more() {
     const LATENCY: Duration = Duration::from_millis(300);
-    for way in [Way::Named, Way::Table] {
+    for way in [SubmitAs::Named, SubmitAs::Table] {
         let fails = Device::open("mock://0?heaps=2&queues=1&fault=fail:copy:1:DATA_LOSS").unwrap();
         let late = Device::open("mock://1?heaps=2&queues=1&latency=300ms").unwrap();
         let worker = card(0);
         let [first, second] = [&fails, &late].map(|owner| filled(owner, LENGTH, 1));
         let done = worker.semaphore(0);
-        let work = [Work::Fill((&first, 0, LENGTH), 2), Work::Fill((&second, 0, LENGTH), 2)];
+        let work = [BouncedWork::Fill((&first, 0, LENGTH), 2), BouncedWork::Fill((&second, 0, LENGTH), 2)];
         let begin = Instant::now();
         perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
         let failed = done.wait(1).unwrap_err();
         assert_eq!(failed.code, Code::DataLoss, "{way:?}: {}", failed.text);
-        assert!(begin.elapsed() >= LATENCY, "{way:?}: told after {:?}", begin.elapsed());
+        assert!(begin.elapsed() >= LATENCY, "{way:?}: reported after {:?}", begin.elapsed());
         assert!(read(&late, &second) == [2; LENGTH], "{way:?}");
     }
 }
 
 #[test]
-fn loss_on_either_side_is_told_and_both_can_be_destroyed() {
-    // The owner is lost when it fetches, and when it takes back.
+fn loss_on_either_side_is_reported_and_both_can_be_destroyed() {
+    // The owner is lost when it fetches, and when it copies back.
     for job in [2, 3, 4] {
-        for way in [Way::Queue, Way::Named, Way::Table] {
+        for way in [SubmitAs::Queue, SubmitAs::Named, SubmitAs::Table] {
             let owner = Device::open(&format!("mock://0?heaps=2&queues=1&fault=lose:{job}")).unwrap();
             let worker = card(0);
             let executable = steps(&worker);
             let buffer = filled(&owner, LENGTH, 1);
             let done = worker.semaphore(0);
-            let steps = vec![Step::Add { target: (0, 3), source: (0, 2), addend: 5 }];
-            let work = Work::Dispatch(&executable, steps, vec![(&buffer, 0, LENGTH)]);
+            let steps = vec![CardStep::Add { target: (0, 3), source: (0, 2), addend: 5 }];
+            let work = BouncedWork::Dispatch(&executable, steps, vec![(&buffer, 0, LENGTH)]);
             let refused = perform(&worker, way, 1, &List::none(), &done.at(1), &[work]).err();
             let failed = refused.or_else(|| done.wait(1).err()).unwrap();
             assert_eq!(failed.code, Code::Unavailable, "{way:?}, {job}");
@@ -492,8 +492,8 @@ fn loss_on_either_side_is_told_and_both_can_be_destroyed() {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let (buffer, never, done) = (filled(&owner, LENGTH, 1), owner.semaphore(0), owner.semaphore(0));
-    let work = Work::Dispatch(&executable, vec![], vec![(&buffer, 0, LENGTH)]);
-    perform(&worker, Way::Queue, 1, &never.at(1), &done.at(1), &[work]).unwrap();
+    let work = BouncedWork::Dispatch(&executable, vec![], vec![(&buffer, 0, LENGTH)]);
+    perform(&worker, SubmitAs::Queue, 1, &never.at(1), &done.at(1), &[work]).unwrap();
     drop((executable, worker));
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert!(read(&owner, &buffer) == [1; LENGTH]);
@@ -504,11 +504,11 @@ fn many_small_pieces_of_two_buffers_are_each_their_own() {
     const PIECES: usize = 300;
     let (owner, worker) = (card(0), card(1));
     let buffers = [filled(&owner, 16 * PIECES, 1), filled(&owner, 16 * PIECES, 2)];
-    let work: Vec<Work<'_>> = (0..PIECES)
+    let work: Vec<BouncedWork<'_>> = (0..PIECES)
         .rev()
-        .map(|at| Work::Fill((&buffers[at % 2], at * 16 + 3, 2), u8::try_from(at % 100 + 10).unwrap()))
+        .map(|at| BouncedWork::Fill((&buffers[at % 2], at * 16 + 3, 2), u8::try_from(at % 100 + 10).unwrap()))
         .collect();
-    for way in [Way::Named, Way::Table] {
+    for way in [SubmitAs::Named, SubmitAs::Table] {
         let done = worker.semaphore(0);
         perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
         done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
@@ -530,15 +530,15 @@ fn buffer_that_may_only_be_read_is_brought_and_not_written_back() {
     let own = filled(&worker, LENGTH, 1);
     for way in WAYS {
         let done = worker.semaphore(0);
-        let steps = vec![Step::Add { target: (1, 0), source: (0, 0), addend: 1 }];
-        let work = Work::Dispatch(&executable, steps, vec![(&kept, 0, LENGTH), (&own, 0, LENGTH)]);
+        let steps = vec![CardStep::Add { target: (1, 0), source: (0, 0), addend: 1 }];
+        let work = BouncedWork::Dispatch(&executable, steps, vec![(&kept, 0, LENGTH), (&own, 0, LENGTH)]);
         perform(&worker, way, 1, &List::none(), &done.at(1), &[work]).unwrap();
         done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
     }
 }
 
 #[test]
-fn stream_ordered_memory_is_lent_once_it_is_there() {
+fn stream_ordered_memory_is_bounced_once_it_is_allocated() {
     let (owner, worker) = (Device::open("mock://0?heaps=2").unwrap(), card(0));
     let order = worker.semaphore(0);
     let params = sys::iree_hal_buffer_params_t {
@@ -558,22 +558,22 @@ fn stream_ordered_memory_is_lent_once_it_is_there() {
 }
 
 #[test]
-fn owner_without_memory_for_the_host_is_lent_by_way_of_the_worker_s() {
+fn owner_without_host_memory_bounces_through_the_workers() {
     let (sealed, other, worker) = (card(3), card(4), card(0));
     let executable = steps(&worker);
     let (theirs, own) = (filled(&sealed, LENGTH, 1), worker.buffer(LENGTH));
     for (way, step) in WAYS.into_iter().zip((1..).step_by(2)) {
         let order = worker.semaphore(0);
         let target = u32::try_from(step).unwrap();
-        let steps = vec![Step::Add { target: (0, target), source: (0, 0), addend: 5 }];
-        let work = Work::Dispatch(&executable, steps, vec![(&theirs, 0, LENGTH)]);
+        let steps = vec![CardStep::Add { target: (0, target), source: (0, 0), addend: 5 }];
+        let work = BouncedWork::Dispatch(&executable, steps, vec![(&theirs, 0, LENGTH)]);
         perform(&worker, way, 1, &List::none(), &order.at(1), &[work]).unwrap();
-        let work = Work::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH));
+        let work = BouncedWork::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH));
         perform(&worker, way, 1, &order.at(1), &order.at(2), &[work]).unwrap();
         order.wait(2).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
         assert_eq!(own.read()[step..step + 2], [6, 1], "{way:?}");
     }
-    // Where neither has any, both are named, and what to do.
+    // If neither device has host memory, the failure names both, and the remedy.
     let (end, target) = (other.semaphore(0), other.local_buffer(LENGTH));
     let refused = other.copy(&List::none(), &end.at(1), &theirs, &target, LENGTH).unwrap_err();
     for part in ["\"sealed-a\"", "\"sealed-b\"", "host_visible"] {
@@ -590,12 +590,12 @@ fn command_buffers_of_iree_s_local_devices_work_on_memory_of_a_card() {
     for order in [owner.semaphore(0), local.semaphore(0)] {
         let start = owner.semaphore(0);
         let work = [
-            Work::Fill((&theirs, 16, 32), 9),
-            Work::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]),
-            Work::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH)),
+            BouncedWork::Fill((&theirs, 16, 32), 9),
+            BouncedWork::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]),
+            BouncedWork::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH)),
         ];
-        perform(&local, Way::Table, 1, &start.at(1), &order.at(1), &work).unwrap();
-        // What the owner does before, and elsewhere meanwhile.
+        perform(&local, SubmitAs::Table, 1, &start.at(1), &order.at(1), &work).unwrap();
+        // Work of the owner before the operation, and elsewhere at the same time.
         let (before, beside) = (owner.semaphore(0), owner.semaphore(0));
         owner.fill(&List::none(), &before.at(1), &theirs, (200, 8), &[7]).unwrap();
         before.wait(1).unwrap();
@@ -611,22 +611,22 @@ fn command_buffers_of_iree_s_local_devices_work_on_memory_of_a_card() {
         assert!(copied[..2048] == expected[..2048] && copied[2052..] == expected[2052..]);
         expected[2048..2052].fill(8);
         assert!(read(&owner, &theirs) == expected);
-        // As it was, for the next round.
+        // Restored for the next round.
         let again = owner.semaphore(0);
         owner.fill(&List::none(), &again.at(1), &theirs, (0, LENGTH), &[1]).unwrap();
         again.wait(1).unwrap();
     }
-    // What cannot be brought fails the operation.
+    // A failed fetch fails the operation.
     let lost = Device::open("mock://0?heaps=2&queues=1&fault=lose:2").unwrap();
     let (gone, done) = (filled(&lost, LENGTH, 1), local.semaphore(0));
-    let work = [Work::Copy((&gone, 0, LENGTH), (&own, 0, LENGTH))];
-    let refused = perform(&local, Way::Table, 1, &List::none(), &done.at(1), &work).err();
-    // That driver passes on the code alone.
+    let work = [BouncedWork::Copy((&gone, 0, LENGTH), (&own, 0, LENGTH))];
+    let refused = perform(&local, SubmitAs::Table, 1, &List::none(), &done.at(1), &work).err();
+    // That driver passes on a bare code.
     let failed = refused.or_else(|| done.wait(1).err()).unwrap();
     assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
 }
 
-/// A mapping as a driver makes it that works on whatever it maps.
+/// Maps as a driver does that accesses buffers only by mapping them.
 fn map_as_a_driver(buffer: &Buffer, offset: usize, length: usize) -> Result<sys::iree_hal_buffer_mapping_t> {
     let mut mapping = sys::iree_hal_buffer_mapping_t::default();
     unsafe {
@@ -651,7 +651,7 @@ fn mapping_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
         assert_eq!(visible.read()[66..69], [1, byte, 1], "the mapping has not ended");
         unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap() };
     }
-    // What may only be read does not go back.
+    // A read-only range does not go back.
     let kept = owner.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_READ, LENGTH);
     let before = read(&owner, &kept);
     let mut mapping = map_as_a_driver(&kept, 0, LENGTH).unwrap();
@@ -660,8 +660,8 @@ fn mapping_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
     assert!(read(&owner, &kept) == before);
 }
 
-/// What the owner does while such a mapping is there stays when another one begins, as does what was written in the
-/// first one, and when they end.
+/// The owner's writes during such a mapping stay when another mapping begins, as do the first mapping's writes, and
+/// when both end.
 #[test]
 fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
     let owner = card(0);
@@ -685,12 +685,12 @@ fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
     }
 }
 
-/// The owner's memory is its own business, and another one's too.
+/// Two owners' memory is independent.
 #[test]
 fn mapping_waits_for_no_other_card() {
     let (slow, owner) = (card(HOLDS), card(0));
     let (waited, buffer) = (slow.local_buffer(LENGTH), filled(&owner, LENGTH, 1));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let held = HELD.0.lock().unwrap();
         let before = HELD.1.load(Ordering::SeqCst);
@@ -704,9 +704,9 @@ fn mapping_waits_for_no_other_card() {
         }
         scope.spawn(move || {
             map(&buffer);
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
-        let is_mapped = told.recv_timeout(Duration::from_secs(5));
+        let is_mapped = receiver.recv_timeout(Duration::from_secs(5));
         drop(held);
         is_mapped.expect("it waits for memory of another card");
     });
@@ -731,7 +731,7 @@ fn thread_that_brings_completions_is_not_made_to_wait_for_one() {
     assert!(failed.text.contains("must not wait"), "{}", failed.text);
 }
 
-/// In queue operations IREE's local devices map as a program does, which is refused.
+/// For queue operations IREE's local devices map as a program does, which is refused.
 #[test]
 fn queue_operation_of_iree_s_local_devices_is_refused_with_the_owner_and_a_remedy() {
     let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
@@ -742,7 +742,7 @@ fn queue_operation_of_iree_s_local_devices_is_refused_with_the_owner_and_a_remed
     for part in ["\"card-a\"", "copy it with a queue of that device", "HOST_VISIBLE"] {
         assert!(failed.text.contains(part), "{}", failed.text);
     }
-    // As it says: the owner copies it to where both can reach it.
+    // The remedy: the owner copies it to memory that both can access.
     let (visible, order) = (owner.buffer(LENGTH), owner.semaphore(0));
     owner.copy(&List::none(), &order.at(1), &theirs, &visible, LENGTH).unwrap();
     let done = local.semaphore(0);
@@ -752,7 +752,7 @@ fn queue_operation_of_iree_s_local_devices_is_refused_with_the_owner_and_a_remed
 }
 
 #[test]
-fn memory_of_a_program_s_own_pool_is_lent_too() {
+fn memory_of_a_program_s_own_pool_is_bounced_too() {
     let (owner, worker) = (Device::open_in_group("mock://0?heaps=2").unwrap(), card(0));
     let params = sys::iree_hal_buffer_params_t {
         type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
@@ -783,33 +783,36 @@ fn memory_of_a_program_s_own_pool_is_lent_too() {
     worker.fill(&List::none(), &done.at(1), &buffer, (16, 32), &[5]).unwrap();
     done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
     assert!(read(&owner, &buffer)[16..48] == [5; 32]);
-    // A pool outlives its buffers, and an operation lets go of those that it used behind its signals.
+    // A pool outlives its buffers, and an operation releases its buffers after its signals.
     buffer.wait_until_it_is_ours_alone();
     drop(buffer);
     unsafe { sys::iree_hal_pool_release(pool) };
 }
 
-/// Random programs over two and three cards, against the same program done one step after the other.
+/// Random programs on two and three cards, compared with the same program run step by step.
 mod stress {
-    use super::{Buffer, Device, Executable, List, Part, Semaphore, Step, WAYS, Way, Work, perform, read};
+    use super::{
+        BouncedWork, Buffer, BytesOf, CardStep, Device, Executable, List, Semaphore, SubmitAs, WAYS, perform,
+        read,
+    };
     use super::{card, filled, steps};
-    use crate::common::dice::Dice;
+    use crate::common::random::Random;
 
     const LENGTH: usize = 512;
     const BUFFERS: usize = 3;
     const ROUNDS: u64 = 8;
-    /// What one operation may write, and no other touches in its round.
+    /// The bytes that one operation may write, and no other uses in its round.
     const SHARE: usize = 8;
 
-    /// Which bytes of which buffer.
+    /// A share of a buffer.
     #[derive(Clone, Copy, Debug)]
-    struct Place {
+    struct ShareOf {
         buffer: usize,
         offset: usize,
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Kind {
+    enum OperationKind {
         Fill(u8),
         Copy,
         /// Wide bindings of both buffers, of which only the two shares are used.
@@ -818,54 +821,54 @@ mod stress {
         Both(u8),
     }
 
-    /// An operation: its own shares of two buffers, of which the first is written and the second read.
+    /// An operation on its own shares of two buffers: it writes the first and reads the second.
     #[derive(Debug)]
     struct Operation {
         worker: usize,
-        way: Way,
+        way: SubmitAs,
         affinity: u64,
-        kind: Kind,
-        target: Place,
-        source: Place,
+        kind: OperationKind,
+        target: ShareOf,
+        source: ShareOf,
     }
 
-    fn operation(dice: &mut Dice, cards: usize, target: Place, source: Place) -> Operation {
-        let byte = u8::try_from(dice.below(200)).unwrap();
-        let kind = match dice.below(4) {
-            0 => Kind::Fill(byte),
-            1 => Kind::Copy,
-            2 => Kind::Dispatch(byte),
-            _ => Kind::Both(byte),
+    fn operation(random: &mut Random, cards: usize, target: ShareOf, source: ShareOf) -> Operation {
+        let byte = u8::try_from(random.below(200)).unwrap();
+        let kind = match random.below(4) {
+            0 => OperationKind::Fill(byte),
+            1 => OperationKind::Copy,
+            2 => OperationKind::Dispatch(byte),
+            _ => OperationKind::Both(byte),
         };
         let way = match kind {
-            Kind::Both(_) => WAYS[1 + dice.below(2)],
-            _ => WAYS[dice.below(3)],
+            OperationKind::Both(_) => WAYS[1 + random.below(2)],
+            _ => WAYS[random.below(3)],
         };
-        Operation { worker: dice.below(cards), way, affinity: 1 << dice.below(2), kind, target, source }
+        Operation { worker: random.below(cards), way, affinity: 1 << random.below(2), kind, target, source }
     }
 
-    /// A round: a share for each operation, in a random order.
-    fn round(dice: &mut Dice, cards: usize) -> Vec<Operation> {
-        let mut places: Vec<Place> = (0..BUFFERS * LENGTH / SHARE)
-            .map(|share| Place { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
+    /// A round: a share for each operation, in random order.
+    fn round(random: &mut Random, cards: usize) -> Vec<Operation> {
+        let mut places: Vec<ShareOf> = (0..BUFFERS * LENGTH / SHARE)
+            .map(|share| ShareOf { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
             .collect();
         for at in (1..places.len()).rev() {
-            places.swap(at, dice.below(at + 1));
+            places.swap(at, random.below(at + 1));
         }
-        places.chunks_exact(2).take(6).map(|pair| operation(dice, cards, pair[0], pair[1])).collect()
+        places.chunks_exact(2).take(6).map(|pair| operation(random, cards, pair[0], pair[1])).collect()
     }
 
     impl Operation {
-        /// What it does to bytes that are its own alone.
+        /// The operation on bytes that no other uses.
         fn apply(&self, buffers: &mut [Vec<u8>]) {
             let (target, source) = (self.target, self.source);
             let from = buffers[source.buffer][source.offset..source.offset + SHARE].to_vec();
             let to = &mut buffers[target.buffer][target.offset..target.offset + SHARE];
             match self.kind {
-                Kind::Fill(byte) => to.fill(byte),
-                Kind::Copy => to.copy_from_slice(&from),
-                Kind::Dispatch(byte) => to[1] = from[2].wrapping_add(byte),
-                Kind::Both(byte) => {
+                OperationKind::Fill(byte) => to.fill(byte),
+                OperationKind::Copy => to.copy_from_slice(&from),
+                OperationKind::Dispatch(byte) => to[1] = from[2].wrapping_add(byte),
+                OperationKind::Both(byte) => {
                     to[..4].fill(byte);
                     to[1] = from[2].wrapping_add(byte);
                     to[5] = to[0].wrapping_add(1);
@@ -873,25 +876,33 @@ mod stress {
             }
         }
 
-        fn works<'a>(&self, buffers: &'a [(usize, Buffer)], executable: &'a Executable) -> Vec<Work<'a>> {
+        fn works<'a>(
+            &self,
+            buffers: &'a [(usize, Buffer)],
+            executable: &'a Executable,
+        ) -> Vec<BouncedWork<'a>> {
             let (target, source) = (self.target, self.source);
-            let share = |place: Place| -> Part<'a> { (&buffers[place.buffer].1, place.offset, SHARE) };
-            let whole = |place: Place| -> Part<'a> { (&buffers[place.buffer].1, 0, LENGTH) };
-            let byte =
-                |binding: u32, place: Place, at: usize| (binding, u32::try_from(place.offset + at).unwrap());
-            let add = |addend| Step::Add { target: byte(0, target, 1), source: byte(1, source, 2), addend };
+            let share = |place: ShareOf| -> BytesOf<'a> { (&buffers[place.buffer].1, place.offset, SHARE) };
+            let whole = |place: ShareOf| -> BytesOf<'a> { (&buffers[place.buffer].1, 0, LENGTH) };
+            let byte = |binding: u32, place: ShareOf, at: usize| {
+                (binding, u32::try_from(place.offset + at).unwrap())
+            };
+            let add =
+                |addend| CardStep::Add { target: byte(0, target, 1), source: byte(1, source, 2), addend };
             let bindings = vec![whole(target), whole(source)];
             match self.kind {
-                Kind::Fill(byte) => vec![Work::Fill(share(target), byte)],
-                Kind::Copy => vec![Work::Copy(share(source), share(target))],
-                Kind::Dispatch(addend) => vec![Work::Dispatch(executable, vec![add(addend)], bindings)],
-                Kind::Both(addend) => {
+                OperationKind::Fill(byte) => vec![BouncedWork::Fill(share(target), byte)],
+                OperationKind::Copy => vec![BouncedWork::Copy(share(source), share(target))],
+                OperationKind::Dispatch(addend) => {
+                    vec![BouncedWork::Dispatch(executable, vec![add(addend)], bindings)]
+                }
+                OperationKind::Both(addend) => {
                     let next =
-                        Step::Add { target: byte(0, target, 5), source: byte(0, target, 0), addend: 1 };
+                        CardStep::Add { target: byte(0, target, 5), source: byte(0, target, 0), addend: 1 };
                     let (buffer, offset, _) = share(target);
                     vec![
-                        Work::Fill((buffer, offset, 4), addend),
-                        Work::Dispatch(executable, vec![add(addend), next], bindings),
+                        BouncedWork::Fill((buffer, offset, 4), addend),
+                        BouncedWork::Dispatch(executable, vec![add(addend), next], bindings),
                     ]
                 }
             }
@@ -899,7 +910,7 @@ mod stress {
     }
 
     fn program(seed: u64, count: usize) {
-        let dice = &mut Dice::new(seed);
+        let random = &mut Random::new(seed);
         let cards: Vec<Device> = (0..count).map(card).collect();
         let executables: Vec<Executable> = cards.iter().map(steps).collect();
         let mut expected: Vec<Vec<u8>> =
@@ -908,9 +919,9 @@ mod stress {
             .map(|at| (at % count, filled(&cards[at % count], LENGTH, u8::try_from(at).unwrap())))
             .collect();
         let mut before: Vec<Semaphore> = Vec::new();
-        let mut told = Vec::new();
+        let mut done = Vec::new();
         for _ in 0..ROUNDS {
-            let operations = round(dice, count);
+            let operations = round(random, count);
             let ends: Vec<Semaphore> = operations.iter().map(|op| cards[op.worker].semaphore(0)).collect();
             let waits = List::of(&before.iter().map(|end| (end, 1)).collect::<Vec<_>>());
             for (op, end) in operations.iter().zip(&ends) {
@@ -919,7 +930,7 @@ mod stress {
                 op.apply(&mut expected);
             }
             before = ends;
-            told.push(operations);
+            done.push(operations);
         }
         for end in &before {
             end.wait(1).unwrap_or_else(|failed| panic!("seed {seed}: {}", failed.text));
@@ -927,7 +938,7 @@ mod stress {
         for ((owner, buffer), expected) in buffers.iter().zip(&expected) {
             let bytes = read(&cards[*owner], buffer);
             if let Some(at) = (0..LENGTH).find(|&at| bytes[at] != expected[at]) {
-                panic!("seed {seed}: byte {at} is {} and not {}: {told:#?}", bytes[at], expected[at]);
+                panic!("seed {seed}: byte {at} is {} and not {}: {done:#?}", bytes[at], expected[at]);
             }
         }
     }

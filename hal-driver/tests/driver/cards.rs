@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Cards of several drivers, whose own memory only they can reach, and which run the one function that tests need.
+//! Cards of several drivers, whose own memory only they can access, and which run a function for tests.
 
 use crate::common::properties::{HEAP, QUEUE, properties};
 use crate::common::{Device, Executable, check, registry};
@@ -13,43 +13,43 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::time::Duration;
 
-/// What a card's function does, one after the other, with its bindings.
+/// A step of the cards' function, on its bindings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
-    /// `target = source + addend`, where each is a byte: of which binding, and which.
+pub(crate) enum CardStep {
+    /// `target = source + addend` on bytes, each given by its binding and offset.
     Add { target: (u32, u32), source: (u32, u32), addend: u8 },
     /// Adds to every other byte of a binding, from its first one on.
     Stripe { target: u32, length: u32, addend: u8 },
-    /// Nothing for so many milliseconds.
+    /// Sleeps for so many milliseconds.
     Pause(u32),
 }
 
-impl Step {
+impl CardStep {
     fn words(self) -> [u32; 6] {
         match self {
-            Step::Add { target, source, addend } => {
+            CardStep::Add { target, source, addend } => {
                 [0, target.0, target.1, source.0, source.1, u32::from(addend)]
             }
-            Step::Stripe { target, length, addend } => [1, target, length, 0, 0, u32::from(addend)],
-            Step::Pause(milliseconds) => [2, milliseconds, 0, 0, 0, 0],
+            CardStep::Stripe { target, length, addend } => [1, target, length, 0, 0, u32::from(addend)],
+            CardStep::Pause(milliseconds) => [2, milliseconds, 0, 0, 0, 0],
         }
     }
 }
 
-/// The constants of a dispatch that does this.
-pub(crate) fn constants(steps: &[Step]) -> Vec<u32> {
+/// The constants of a dispatch with these steps.
+pub(crate) fn constants(steps: &[CardStep]) -> Vec<u32> {
     steps.iter().flat_map(|step| step.words()).collect()
 }
 
 const NAMES: [&str; 6] = ["card-a", "card-b", "card-c", "sealed-a", "sealed-b", "held"];
 
-/// These cards have no memory at all that the host can map.
+/// Cards without any memory that the host can map.
 const SEALED: std::ops::Range<usize> = 3..5;
 
-/// A card that waits for [`HELD`] where it is asked for memory that the host can map.
+/// A card that blocks on [`HELD`] when it is asked for memory that the host can map.
 pub(crate) const HOLDS: usize = 5;
 
-/// How many are waiting for it.
+/// The number of blocked threads.
 pub(crate) static HELD: (Mutex<()>, AtomicUsize) = (Mutex::new(()), AtomicUsize::new(0));
 
 struct Card<const KIND: usize>;
@@ -199,8 +199,7 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
 
 static REGISTER: Once = Once::new();
 
-/// A card of this driver: 0 to 2; 3 and 4 for one that has no memory at all that the host can map; or the one that
-/// [holds](HOLDS).
+/// A card of this driver: 0 to 2; 3 and 4 without memory that the host can map; or the one that [blocks](HOLDS).
 pub(crate) fn card(kind: usize) -> Device {
     REGISTER.call_once(|| unsafe {
         check(hal_driver::register::<Card<0>>(registry())).unwrap();
@@ -213,7 +212,7 @@ pub(crate) fn card(kind: usize) -> Device {
     Device::open(&format!("{}://", NAMES[kind])).unwrap()
 }
 
-/// The one function, for any bindings.
+/// The function, for any bindings.
 pub(crate) fn steps(card: &Device) -> Executable {
     card.load("steps", b"steps").unwrap()
 }

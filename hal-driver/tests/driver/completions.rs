@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The three ways in which a device reports what has ended, as a program sees them: it sees no difference.
+//! The three ways in which a device reports completions. A program sees no difference.
 
 use crate::common::{Buffer, Device, List, Semaphore};
 use hal_semaphore::Code;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const WAYS: [&str; 3] = ["callback", "poll", "descriptor"];
 
-/// Long enough for anything here, and shorter than a device is waited for.
+/// Long enough for anything here, and shorter than the limit of a teardown.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A mock device that reports in this way, with more parameters.
@@ -17,7 +17,7 @@ fn device(way: &str, rest: &str) -> Device {
     Device::open(&format!("mock://0?completion={way}{rest}")).unwrap()
 }
 
-/// Dependent fills, each on the next queue, of which the last ones are left.
+/// Dependent fills, each on the next queue. Returns the buffer and the timeline.
 fn chain(device: &Device, queues: u64, steps: u64) -> (Buffer, Semaphore) {
     let (buffer, done) = (device.buffer(64), device.semaphore(0));
     for step in 1..=steps {
@@ -74,7 +74,7 @@ fn threads_share_a_device_whichever_way_it_reports() {
 }
 
 #[test]
-fn failed_operation_is_told_whichever_way_is_reported() {
+fn failed_operation_is_reported_by_every_way_of_completion() {
     for way in WAYS {
         let device = device(way, "&queues=1&fault=fail:fill:2:ABORTED");
         let buffer = device.buffer(64);
@@ -89,7 +89,7 @@ fn failed_operation_is_told_whichever_way_is_reported() {
 }
 
 #[test]
-fn lost_device_fails_everything_whichever_way_it_is_told() {
+fn lost_device_fails_everything_whichever_way_it_is_reported() {
     for way in WAYS {
         let device = device(way, "&fault=lose:3");
         let (_buffer, done) = chain(&device, 2, 10);
@@ -102,7 +102,7 @@ fn lost_device_fails_everything_whichever_way_it_is_told() {
 }
 
 #[test]
-fn worker_that_panics_loses_the_device_whichever_way_it_is_told() {
+fn worker_that_panics_loses_the_device_whichever_way_it_is_reported() {
     for way in WAYS {
         let device = device(way, "&workers=2&fault=panic:3");
         let (_buffer, done) = chain(&device, 2, 10);
@@ -135,7 +135,7 @@ fn descriptor_that_hangs_up_is_a_lost_device() {
     assert!(begin.elapsed() < SOON);
 }
 
-/// The device has ended work and hangs up before anybody looks: what it had done is done.
+/// The device has ended work and hangs up before the host polls: the ended work counts.
 #[test]
 fn report_before_a_descriptor_hung_up_is_taken() {
     let uri = "mock://0?completion=descriptor&queues=1&fault=hangup:3";
@@ -205,38 +205,38 @@ fn devices_come_and_go_whichever_way_they_report() {
 #[test]
 fn device_may_be_dropped_by_what_its_completion_calls() {
     for way in WAYS {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let device = device(way, "&latency=1ms");
         let (_buffer, done) = chain(&device, 2, 3);
         let over = device.semaphore(0);
         let last = device.again();
         let call = Box::new(move || {
             drop(last);
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             std::ptr::null_mut()
         });
         device.host_call(&done.at(3), &over.at(1), 0, call).unwrap();
         drop(device);
-        told.recv_timeout(SOON).unwrap();
+        receiver.recv_timeout(SOON).unwrap();
         over.wait(1).unwrap();
     }
 }
 
 #[test]
-fn device_may_be_dropped_on_the_thread_that_looks_for_its_completions() {
+fn device_may_be_dropped_on_the_thread_that_polls_it() {
     for way in WAYS {
-        let (tell, told) = mpsc::channel();
-        // The job ends late enough for the timepoint to be there.
+        let (sender, receiver) = mpsc::channel();
+        // The job ends late enough for the timepoint to be registered first.
         let device = device(way, "&latency=20ms&workers=1");
         let (_buffer, done) = chain(&device, 2, 1);
         let last = device.again();
         done.when(1, move || {
             drop(last);
-            tell.send(std::thread::current().name().map(str::to_owned)).unwrap();
+            sender.send(std::thread::current().name().map(str::to_owned)).unwrap();
         });
-        // Only the callback has the device from here on.
+        // Only the callback holds the device from here on.
         drop(device);
-        let thread = told.recv_timeout(SOON).unwrap_or_else(|_| panic!("{way}: no callback"));
+        let thread = receiver.recv_timeout(SOON).unwrap_or_else(|_| panic!("{way}: no callback"));
         if way == "poll" {
             assert_eq!(thread.as_deref(), Some("hal-poll"));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Sentences of IREE's headers that programs rely on at the edges: lifetimes, odd lengths, odd orders.
+//! Sentences of IREE's headers that programs rely on in edge cases: lifetimes, odd lengths, odd orders.
 
 use crate::common::{Buffer, Device, List, Result, Semaphore, barrier, check, reference};
 use hal_semaphore::Code;
@@ -20,15 +20,6 @@ const DEVICES: [&str; 5] = [
     "qaic://emulated",
 ];
 
-fn part(buffer: &Buffer, offset: usize, length: usize) -> Buffer {
-    let mut part = null_mut();
-    unsafe {
-        let system = sys::iree_allocator_system();
-        check(sys::iree_hal_buffer_subspan(buffer.0, offset, length, system, &raw mut part)).unwrap();
-    }
-    Buffer(part)
-}
-
 fn slot(slot: u32, offset: usize, length: usize) -> sys::iree_hal_buffer_ref_t {
     let mut reference = sys::iree_hal_buffer_ref_t { offset, length, ..Default::default() };
     reference.set_buffer_slot(slot);
@@ -45,8 +36,8 @@ fn fill_of(
     }
 }
 
-/// hal/device.h, host call: the context has "the device the call was issued on". A call does with it what it does
-/// with any object that it is handed: it keeps it, for a while or for longer than the call.
+/// hal/device.h, host call: the context has "the device the call was issued on". A call may retain it like any
+/// other object, for a while or for longer than the call.
 #[test]
 fn host_call_may_keep_the_device_of_its_context_while_that_goes() {
     for (uri, keeps) in DEVICES.into_iter().flat_map(|uri| [(uri, false), (uri, true)]) {
@@ -56,7 +47,7 @@ fn host_call_may_keep_the_device_of_its_context_while_that_goes() {
         let raw = device.0 as usize;
         let call = Box::new(move || {
             entered.send(()).unwrap();
-            // The program lets go of the device meanwhile.
+            // The program releases the device in the meantime.
             std::thread::sleep(Duration::from_millis(100));
             let device = raw as *mut sys::iree_hal_device_t;
             unsafe {
@@ -76,7 +67,7 @@ fn host_call_may_keep_the_device_of_its_context_while_that_goes() {
         drop(device);
         done.wait(1).unwrap();
         if keeps {
-            // It works no more and says so, unless the program was so late that it is not even on its way out.
+            // It does no more work and says so, unless the program was so late that its teardown has not begun.
             let device = raw as *mut sys::iree_hal_device_t;
             let late = unsafe {
                 let (waits, signals) = (List::none(), done.at(2));
@@ -90,7 +81,8 @@ fn host_call_may_keep_the_device_of_its_context_while_that_goes() {
     }
 }
 
-/// The same, over and over, so that the device goes at any moment of it: its count reaches zero more than once.
+/// The same repeatedly, so that the teardown begins at any moment of the call: the count reaches zero more than
+/// once.
 #[test]
 fn host_call_may_take_and_give_back_the_device_of_its_context_at_any_moment() {
     for _ in 0..200 {
@@ -119,15 +111,15 @@ fn host_call_may_take_and_give_back_the_device_of_its_context_at_any_moment() {
     }
 }
 
-/// hal/buffer.h: `IREE_HAL_WHOLE_BUFFER` is what is left of the buffer from the offset on, of a subspan what is
-/// left of that.
+/// hal/buffer.h: `IREE_HAL_WHOLE_BUFFER` is the rest of the buffer from the offset on, and for a subspan the rest
+/// of that.
 #[test]
 fn rest_of_a_part_of_a_part_is_the_rest_of_that() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let whole = device.buffer(1000);
-        let inner = part(&part(&whole, 100, 800), 50, WHOLE);
-        let innermost = part(&inner, 25, 500);
+        let inner = whole.subspan(100, 800).subspan(50, WHOLE);
+        let innermost = inner.subspan(25, 500);
         assert_eq!(unsafe { sys::iree_hal_buffer_byte_length(inner.0) }, 750);
         let (clear, done) = (device.semaphore(0), device.semaphore(0));
         let mut expected = vec![0; 1000];
@@ -136,7 +128,7 @@ fn rest_of_a_part_of_a_part_is_the_rest_of_that() {
         expected[850..900].fill(1);
         device.fill(&done.at(1), &done.at(2), &innermost, (490, WHOLE), &[2]).unwrap();
         expected[665..675].fill(2);
-        let source = part(&innermost, 485, WHOLE);
+        let source = innermost.subspan(485, WHOLE);
         device.copy_on(1, &done.at(2), &done.at(3), (&source, 3), (&inner, 0), 12).unwrap();
         let moved: Vec<u8> = expected[663..675].to_vec();
         expected[150..162].copy_from_slice(&moved);
@@ -172,8 +164,8 @@ fn rest_of_a_part_of_a_part_is_the_rest_of_that() {
     }
 }
 
-/// hal/command_buffer.h, update: the source is captured, up to 64 KiB of it. A length that no source has is
-/// refused, and not read.
+/// hal/command_buffer.h, update: the source is captured, up to 64 KiB of it. A length that no source can have is
+/// refused, and nothing is read.
 #[test]
 fn update_of_more_than_there_can_be_is_refused_before_it_is_read() {
     for uri in DEVICES {
@@ -192,7 +184,7 @@ fn update_of_more_than_there_can_be_is_refused_before_it_is_read() {
             })
         };
         let rest = sys::iree_hal_buffer_ref_t { length: WHOLE, ..reference(&buffer) };
-        // Of a buffer that is named it is known how much that is.
+        // The rest of a buffer that is named has a known length.
         let commands = update(rest).unwrap();
         let done = device.semaphore(0);
         device.execute(1, &List::none(), &done.at(1), &commands, &[]).unwrap();
@@ -203,9 +195,9 @@ fn update_of_more_than_there_can_be_is_refused_before_it_is_read() {
     }
 }
 
-/// hal/device.h: what an operation uses is retained until it has ended, and lists are captured by the call.
+/// hal/device.h: an operation retains what it uses until it has ended, and the call captures lists.
 #[test]
-fn everything_may_be_let_go_once_it_is_queued() {
+fn everything_may_be_released_once_it_is_queued() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let result = device.buffer(256);
@@ -217,7 +209,7 @@ fn everything_may_be_let_go_once_it_is_queued() {
             {
                 let (waits, zeroed, signals) = (gate.at(1), device.semaphore(0).at(1), first.at(1));
                 device.fill(&waits, &zeroed, &source, (0, WHOLE), &[0]).unwrap();
-                device.fill(&zeroed, &signals, &part(&source, 0, 128), (0, WHOLE), &[7]).unwrap();
+                device.fill(&zeroed, &signals, &source.subspan(0, 128), (0, WHOLE), &[7]).unwrap();
             }
             let commands = device
                 .record(2, |commands| unsafe {
@@ -244,7 +236,7 @@ fn everything_may_be_let_go_once_it_is_queued() {
 /// hal/device.h, dispatch: "the executable, binding buffers, and indirect parameter buffer will be retained by the
 /// queue".
 #[test]
-fn objects_of_a_dispatch_may_be_let_go_once_it_is_queued() {
+fn objects_of_a_dispatch_may_be_released_once_it_is_queued() {
     let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
@@ -266,8 +258,7 @@ fn objects_of_a_dispatch_may_be_let_go_once_it_is_queued() {
     }
 }
 
-/// hal/command_buffer.h: one that may be used again may be in several queues at once, each time with a table of its
-/// own.
+/// hal/command_buffer.h: a reusable command buffer may be in several queues at once, each time with its own table.
 #[test]
 fn one_recording_runs_many_times_at_once_with_a_table_each() {
     for uri in DEVICES {
@@ -303,7 +294,7 @@ fn one_recording_runs_many_times_at_once_with_a_table_each() {
             .map(|_| (device.buffer(16), device.local_buffer(32), device.buffer(32), device.semaphore(0)))
             .collect();
         for (at, (one, two, out, done)) in runs.iter().enumerate() {
-            // Longer than it needs is fine.
+            // A longer table than it needs is fine.
             device.execute(1 << (at % 3), &gate.at(1), &done.at(1), &commands, &[one, two, one]).unwrap();
             device.copy(&done.at(1), &done.at(2), two, out, 32).unwrap();
         }
@@ -348,7 +339,7 @@ fn deallocation_of_what_has_no_determinate_lifetime_is_a_barrier() {
     }
 }
 
-/// The same of what another device allocated, as IREE's drivers do it: its memory is not this one's to take.
+/// The same for memory that another device allocated, as with IREE's drivers: it is not this device's to return.
 #[test]
 fn deallocation_by_another_device_is_a_barrier() {
     for uri in DEVICES {
@@ -369,7 +360,7 @@ fn wait_for(semaphore: &Semaphore, value: u64, timeout: sys::iree_timeout_t) -> 
 /// hal/semaphore.h, wait: `DEADLINE_EXCEEDED` "if the timeout elapses without the semaphore reaching the required
 /// value".
 #[test]
-fn waits_of_no_time_tell_what_is_so() {
+fn waits_without_time_answer_with_the_present_value() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let semaphore = device.semaphore(3);
@@ -393,8 +384,8 @@ fn waits_of_no_time_tell_what_is_so() {
     }
 }
 
-/// docs/programs.md: the order of a queue is that in which operations become ready. One that waits is overtaken by
-/// one that does not; one that waits for it is not let by.
+/// docs/programs.md: the order of a queue is that in which operations become ready. An operation that waits is
+/// overtaken by one that does not wait, but not by one that waits for it.
 #[test]
 fn ready_operations_overtake_waiting_ones() {
     for uri in DEVICES {
@@ -414,9 +405,9 @@ fn ready_operations_overtake_waiting_ones() {
     }
 }
 
-/// A list that names a semaphore twice: the operation ends, and what it said of the semaphore is so or is refused.
+/// A list that names a semaphore twice: the operation ends, and each of its signals happens or is refused.
 #[test]
-fn lists_that_name_a_semaphore_twice_are_told_the_truth() {
+fn lists_that_name_a_semaphore_twice_signal_or_refuse_each() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         for values in [[1, 1], [1, 2], [2, 1]] {
@@ -437,8 +428,8 @@ fn lists_that_name_a_semaphore_twice_are_told_the_truth() {
     }
 }
 
-/// hal/device.h, profiling: nested begins fail with `FAILED_PRECONDITION`, asking for nothing starts nothing, and
-/// what cannot be had is refused.
+/// hal/device.h, profiling: nested begins fail with `FAILED_PRECONDITION`, options that request nothing start
+/// nothing, and data that the device does not have is refused.
 #[test]
 fn profiling_is_begun_once_and_ended_at_any_time() {
     for uri in DEVICES {
@@ -468,7 +459,7 @@ fn profiling_is_begun_once_and_ended_at_any_time() {
     }
 }
 
-/// hal/command_buffer.h: a command buffer has room for as many bindings as it is made with, or says that there is none.
+/// hal/command_buffer.h: a command buffer has room for its binding capacity, or its creation fails.
 #[test]
 fn command_buffer_for_more_bindings_than_memory_has_room_for_is_refused() {
     for uri in DEVICES {
@@ -487,16 +478,16 @@ fn command_buffer_for_more_bindings_than_memory_has_room_for_is_refused() {
     }
 }
 
-/// What a release callback does: it queues more work, imports its memory again, and lets go of the device.
+/// A release callback that submits more work, imports its memory again, and releases the device.
 struct Again {
     device: Mutex<Option<Device>>,
     memory: usize,
     done: Semaphore,
-    told: mpsc::Sender<()>,
+    sender: mpsc::Sender<()>,
 }
 
-/// hal/allocator.h: a release callback tells "when the underlying resource is no longer in use by the HAL", so that
-/// the program can do something with it.
+/// hal/allocator.h: a release callback runs "when the underlying resource is no longer in use by the HAL", so the
+/// program can use the resource again.
 #[test]
 fn release_callback_may_use_the_memory_and_the_device_again() {
     unsafe extern "C" fn release(again: *mut std::ffi::c_void, _: *mut sys::iree_hal_buffer_t) {
@@ -505,20 +496,20 @@ fn release_callback_may_use_the_memory_and_the_device_again() {
         let buffer = device.import(host(), again.memory as *mut u8, 4096).unwrap();
         device.fill(&again.done.at(1), &again.done.at(2), &buffer, (0, 64), &[2]).unwrap();
         drop((buffer, device));
-        again.told.send(()).unwrap();
+        again.sender.send(()).unwrap();
     }
     #[repr(align(4096))]
     struct Page([u8; 4096]);
     for uri in DEVICES {
         let mut page = Box::new(Page([0; 4096]));
         let device = Device::open(uri).unwrap();
-        let (told, tells) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let memory = page.0.as_mut_ptr();
         let again = Again {
             device: Mutex::new(Some(device.again())),
             memory: memory as usize,
             done: device.semaphore(0),
-            told,
+            sender,
         };
         let gate = device.semaphore(0);
         let callback = sys::iree_hal_buffer_release_callback_t {
@@ -529,7 +520,7 @@ fn release_callback_may_use_the_memory_and_the_device_again() {
         device.fill(&gate.at(1), &again.done.at(1), &buffer, (0, 4096), &[1]).unwrap();
         drop(buffer);
         gate.signal(1).unwrap();
-        tells.recv_timeout(Duration::from_secs(10)).unwrap();
+        receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         again.done.wait(2).unwrap();
         drop(device);
         let expected: Vec<u8> = (0..4096).map(|at| if at < 64 { 2 } else { 1 }).collect();
@@ -542,12 +533,12 @@ fn host() -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t { type_, usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT, ..Default::default() }
 }
 
-/// How much work goes on meanwhile.
+/// The steps of the chain.
 const STEPS: u64 = 100;
 
-/// Everything that needs no order, from several threads, while a chain of work goes on beside it.
+/// Everything that needs no order, from several threads, beside a chain of work.
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
 fn threads_call_everything_at_once() {
     for uri in DEVICES {
         let device = Device::open_in_group(uri).unwrap();
@@ -612,7 +603,7 @@ fn threads_call_everything_at_once() {
     }
 }
 
-/// hal/semaphore.h: `DEVICE_WAIT` is "without host involvement", and what goes through the host is `HOST_ONLY`.
+/// hal/semaphore.h: `DEVICE_WAIT` is "without host involvement"; waits through the host are `HOST_ONLY`.
 #[test]
 fn semaphore_that_goes_through_the_host_says_so() {
     let asked = |device: &Device, semaphore: &Semaphore| unsafe {

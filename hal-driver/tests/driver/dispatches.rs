@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Dispatches as a device gets them, and those that are refused before it does.
+//! Dispatches as a device gets them, and those that the driver refuses.
 
 use crate::common::properties::{QUEUE, properties};
 use crate::common::{Buffer, Device, Executable, List, check, reference};
@@ -14,23 +14,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a device was asked to run: the size of a workgroup, and how many there are or in how many bytes that is
-/// written.
+/// A dispatch that the device got: the workgroup size, and the workgroup count or the bytes that contain it.
 #[derive(Clone, Debug, PartialEq)]
-enum Seen {
+enum SeenDispatch {
     Count([u32; 3], [u32; 3]),
     Bytes([u32; 3], u64),
 }
 
-static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
+static SEEN: Mutex<Vec<SeenDispatch>> = Mutex::new(Vec::new());
 
-/// How often devices that have to be asked what has ended were asked.
+/// The number of polls of polled devices.
 pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
-/// How many commands came to those.
+/// The number of commands that came to these.
 pub(crate) static COMMANDS: AtomicUsize = AtomicUsize::new(0);
 
-/// A device that notes dispatches and does nothing. With `polled` it has to be asked what has ended. IREE has
-/// places for sixteen drivers in a process, so it is one for both.
+/// A device that records dispatches and does nothing. With `polled` it reports by poll. IREE has room for sixteen
+/// drivers in a process, so one driver serves both.
 struct Noting;
 
 impl Driver for Noting {
@@ -57,7 +56,7 @@ impl Driver for Noting {
 struct NotingDevice {
     completer: OnceLock<Completer>,
     is_polled: bool,
-    /// The last job of a device that is polled, until it was reported.
+    /// The last job of a polled device, until it is reported.
     last: Mutex<Option<(QueueId, u64)>>,
 }
 
@@ -103,8 +102,8 @@ impl hal_backend::Device for NotingDevice {
         for command in job.commands.iter() {
             if let Command::Dispatch(dispatch) = command {
                 seen.push(match &dispatch.workgroups {
-                    Workgroups::Count(count) => Seen::Count(dispatch.workgroup_size, *count),
-                    Workgroups::Indirect(place) => Seen::Bytes(dispatch.workgroup_size, place.length),
+                    Workgroups::Count(count) => SeenDispatch::Count(dispatch.workgroup_size, *count),
+                    Workgroups::Indirect(place) => SeenDispatch::Bytes(dispatch.workgroup_size, place.length),
                 });
             }
         }
@@ -133,8 +132,8 @@ pub(crate) fn open(uri: &str) -> Device {
     Device::open(uri).unwrap()
 }
 
-/// A dispatch, on a queue of its own or recorded and executed.
-struct Dispatch<'a> {
+/// A dispatch, submitted by itself or recorded and executed.
+struct DispatchCall<'a> {
     device: &'a Device,
     executable: &'a Executable,
     function: u32,
@@ -143,21 +142,21 @@ struct Dispatch<'a> {
     flags: u32,
 }
 
-impl Dispatch<'_> {
-    /// What comes of it, both ways, which is the same.
-    fn run(&self) -> Result<Seen, (Code, String)> {
+impl DispatchCall<'_> {
+    /// The outcome of both, which must be equal.
+    fn run(&self) -> Result<SeenDispatch, (Code, String)> {
         let ways = [self.queued(), self.recorded()];
         let [queued, recorded] = ways.map(|way| way.map_err(|error| (error.code, error.text)));
         assert_eq!(queued, recorded);
         queued
     }
 
-    fn seen(&self, done: &crate::common::Semaphore) -> Seen {
+    fn seen(&self, done: &crate::common::Semaphore) -> SeenDispatch {
         done.wait(1).unwrap();
         SEEN.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap()
     }
 
-    fn queued(&self) -> crate::common::Result<Seen> {
+    fn queued(&self) -> crate::common::Result<SeenDispatch> {
         let done = self.device.semaphore(0);
         let (waits, signals) = (List::none(), done.at(1));
         unsafe {
@@ -180,7 +179,7 @@ impl Dispatch<'_> {
         Ok(self.seen(&done))
     }
 
-    fn recorded(&self) -> crate::common::Result<Seen> {
+    fn recorded(&self) -> crate::common::Result<SeenDispatch> {
         let commands = self.device.record(0, |commands| unsafe {
             let function = sys::iree_hal_executable_function_from_index(self.function);
             let bindings = sys::iree_hal_buffer_ref_list_t { count: 1, values: &raw const self.binding };
@@ -202,7 +201,7 @@ impl Dispatch<'_> {
 }
 
 #[test]
-fn program_may_ask_not_to_be_told_of_parameters() {
+fn program_may_hide_the_parameters_of_functions() {
     drop(open("noting"));
     for (uri, expected) in [("noting", 1), ("noting://?reflection=full", 1), ("noting://?reflection=none", 0)]
     {
@@ -219,8 +218,8 @@ fn program_may_ask_not_to_be_told_of_parameters() {
                 .unwrap();
         }
         assert_eq!((info.binding_count, usize::from(info.parameter_count)), (1, expected), "{uri}");
-        let told = parameters.iter().filter(|parameter| parameter.size != 99).count();
-        assert_eq!(told, expected, "{uri}");
+        let reported = parameters.iter().filter(|parameter| parameter.size != 99).count();
+        assert_eq!(reported, expected, "{uri}");
     }
     let refused = Device::open("noting://?reflection=some").err().unwrap();
     assert!(
@@ -230,22 +229,22 @@ fn program_may_ask_not_to_be_told_of_parameters() {
     );
 }
 
-/// A buffer with what dispatches use beside their bindings.
+/// A buffer for workgroup counts.
 fn counts(device: &Device) -> Buffer {
     let usage = sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS;
     device.try_buffer_of(sys::iree_hal_buffer_params_t { usage, ..crate::common::params() }, 64).unwrap()
 }
 
-/// One test: what the device has seen is in one place.
+/// One test, as the device records in one place.
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
 fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     let (device, other) = (open("noting"), open("noting"));
     let executable = device.load("noting", &[1]).unwrap();
     let foreign = other.load("noting", &[1]).unwrap();
     let (buffer, counts) = (device.buffer(64), counts(&device));
     let config = sys::iree_hal_dispatch_config_t { workgroup_count: [5, 6, 7], ..Default::default() };
-    let plain = || Dispatch {
+    let plain = || DispatchCall {
         device: &device,
         executable: &executable,
         function: 0,
@@ -253,24 +252,24 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
         binding: reference(&buffer),
         flags: 0,
     };
-    let refused = |dispatch: Dispatch<'_>, code: Code, says: &str| {
+    let refused = |dispatch: DispatchCall<'_>, code: Code, says: &str| {
         let (found, text) = dispatch.run().unwrap_err();
         assert!(found == code && text.contains(says), "{found:?} {text:?} is not {code:?} {says:?}");
     };
 
-    // The size of a workgroup is the function's own, one that was asked for, or nothing.
-    let sized = |function, workgroup_size| Dispatch {
+    // The workgroup size is the function's own, the requested one, or refused.
+    let sized = |function, workgroup_size| DispatchCall {
         function,
         config: sys::iree_hal_dispatch_config_t { workgroup_size, ..config },
         ..plain()
     };
-    assert_eq!(sized(0, [0; 3]).run(), Ok(Seen::Count([4, 2, 1], [5, 6, 7])));
-    assert_eq!(sized(1, [0; 3]).run(), Ok(Seen::Count([1, 1, 1], [5, 6, 7])));
-    assert_eq!(sized(0, [8, 1, 1]).run(), Ok(Seen::Count([8, 1, 1], [5, 6, 7])));
+    assert_eq!(sized(0, [0; 3]).run(), Ok(SeenDispatch::Count([4, 2, 1], [5, 6, 7])));
+    assert_eq!(sized(1, [0; 3]).run(), Ok(SeenDispatch::Count([1, 1, 1], [5, 6, 7])));
+    assert_eq!(sized(0, [8, 1, 1]).run(), Ok(SeenDispatch::Count([8, 1, 1], [5, 6, 7])));
     refused(sized(0, [8, 0, 1]), Code::InvalidArgument, "all are 0 for the function's own");
 
     // A workgroup count in a buffer has twelve bytes.
-    let counted = |offset, length| Dispatch {
+    let counted = |offset, length| DispatchCall {
         config: sys::iree_hal_dispatch_config_t {
             workgroup_count_ref: sys::iree_hal_buffer_ref_t { offset, length, ..reference(&counts) },
             ..config
@@ -280,7 +279,11 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     };
     let whole = usize::MAX;
     for (offset, length) in [(0, 12), (52, 12), (52, whole), (4, 60), (0, whole)] {
-        assert_eq!(counted(offset, length).run(), Ok(Seen::Bytes([4, 2, 1], 12)), "{offset}, {length}");
+        assert_eq!(
+            counted(offset, length).run(),
+            Ok(SeenDispatch::Bytes([4, 2, 1], 12)),
+            "{offset}, {length}"
+        );
     }
     for (offset, length) in [(0, 8), (0, 0), (56, 12), (56, whole)] {
         refused(counted(offset, length), Code::OutOfRange, "bytes");
@@ -290,15 +293,15 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     unfit.config.workgroup_count_ref = sys::iree_hal_buffer_ref_t { length: 12, ..reference(&buffer) };
     refused(unfit, Code::PermissionDenied, "DISPATCH_INDIRECT_PARAMETERS");
 
-    // A binding is for dispatches.
+    // A binding needs dispatch usage.
     let usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER;
     let params = sys::iree_hal_buffer_params_t { usage, ..crate::common::params() };
     let transfers = device.try_buffer_of(params, 64).unwrap();
-    let unfit = Dispatch { binding: reference(&transfers), ..plain() };
+    let unfit = DispatchCall { binding: reference(&transfers), ..plain() };
     refused(unfit, Code::PermissionDenied, "IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE");
 
-    // Workgroup-local memory is what a program says, and is taken for each thread that executes.
-    let local = |bytes| Dispatch {
+    // The requested workgroup-local memory, which each executing thread gets.
+    let local = |bytes| DispatchCall {
         config: sys::iree_hal_dispatch_config_t { dynamic_workgroup_local_memory: bytes, ..config },
         ..plain()
     };
@@ -307,14 +310,14 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
         refused(local(bytes), Code::ResourceExhausted, &format!("{bytes} bytes of workgroup-local memory"));
     }
 
-    refused(Dispatch { flags: 1 << 20, ..plain() }, Code::InvalidArgument, "0x100000");
+    refused(DispatchCall { flags: 1 << 20, ..plain() }, Code::InvalidArgument, "0x100000");
     let hints = sys::IREE_HAL_DISPATCH_FLAG_ALLOW_INLINE_EXECUTION
         | sys::IREE_HAL_DISPATCH_FLAG_BORROW_RESOURCE_LIFETIMES;
-    assert!(Dispatch { flags: hints, ..plain() }.run().is_ok());
+    assert!(DispatchCall { flags: hints, ..plain() }.run().is_ok());
 
     let text = "prepare it with this device's cache";
-    refused(Dispatch { executable: &foreign, ..plain() }, Code::InvalidArgument, text);
-    // Nor does a command buffer carry it to another device.
+    refused(DispatchCall { executable: &foreign, ..plain() }, Code::InvalidArgument, text);
+    // Nor does a command buffer take it to another device.
     let commands = device.record(0, |commands| unsafe {
         let function = sys::iree_hal_executable_function_from_index(0);
         let binding = reference(&buffer);
@@ -329,12 +332,12 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     let elsewhere = other.execute(1, &List::none(), &never.at(4), &commands, &[]).unwrap_err();
     assert_eq!(elsewhere.code, Code::InvalidArgument, "{}", elsewhere.text);
     assert_eq!(never.value().unwrap(), 3);
-    // Without a binding table every buffer is named.
-    let missing = Dispatch { binding: sys::iree_hal_buffer_ref_t::default(), ..plain() };
+    // Without a binding table every buffer must be named.
+    let missing = DispatchCall { binding: sys::iree_hal_buffer_ref_t::default(), ..plain() };
     assert_eq!(missing.queued().unwrap_err().code, Code::InvalidArgument);
 }
 
-/// Making an instance of IREE's virtual machine clears the names of its types for a moment, for every thread.
+/// A new instance of IREE's virtual machine clears its type names for a moment, for every thread.
 #[test]
 fn device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
     let _types = crate::common::keep_types();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The drivers that a library has: what registers them, and what the C header says of them.
+//! The drivers of a library: their registration, and their declarations in the C header.
 
 use crate::common::check;
 use hal_semaphore::Code;
@@ -29,14 +29,14 @@ fn registered() -> (*mut sys::iree_hal_driver_registry_t, BTreeSet<String>) {
     }
 }
 
-/// The names in the functions that the header declares.
+/// The names in the header's registration functions.
 fn declared() -> BTreeSet<String> {
     let header = include_str!("../../include/hal_drivers.h");
     let functions = header.split("iree_hal_").filter_map(|rest| rest.split_once("_driver_module_register"));
     functions.map(|(name, _)| name.to_owned()).filter(|name| !name.contains(' ')).collect()
 }
 
-/// With every feature, what is registered at once is what the header has a function for.
+/// With every feature, registering all drivers registers those of the header.
 #[cfg(all(feature = "gaudi", feature = "mock", feature = "qaic", feature = "template"))]
 #[test]
 fn registering_all_adds_what_the_header_declares() {

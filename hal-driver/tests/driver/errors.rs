@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is wrong with a request is refused with the right status, says what is wrong, and changes nothing.
+//! Wrong requests are refused with the right status and a message, and change nothing.
 
 use crate::common::{Device, Error, List, Semaphore, check, params, view};
 use hal_semaphore::Code;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 fn refused(result: crate::common::Result, code: Code, says: &str) {
     let error = result.expect_err(says);
-    told(&error, code, says);
+    check_error(&error, code, says);
 }
 
-fn told(error: &Error, code: Code, says: &str) {
+fn check_error(error: &Error, code: Code, says: &str) {
     assert_eq!(error.code, code, "{}", error.text);
     assert!(error.text.contains(says), "{:?} does not say {says:?}", error.text);
 }
@@ -31,16 +31,16 @@ fn devices_and_parameters_that_do_not_exist() {
         ("mokc", Code::NotFound, "mokc"),
     ] {
         let error = Device::open(uri).err().unwrap_or_else(|| panic!("{uri} was opened"));
-        told(&error, code, says);
+        check_error(&error, code, says);
     }
 }
 
-/// Otherwise it would be read as nothing, and nothing is the default device.
+/// Otherwise the name would read as empty, which is the default device.
 #[test]
 fn names_that_are_not_utf_8_are_refused() {
     for uri in [&b"mock://\xff"[..], b"mock://0?name=\xff", b"mock://0?\xff=1", b"template://\xff"] {
         let error = Device::open_named(uri).err().unwrap_or_else(|| panic!("{uri:x?} was opened"));
-        told(&error, Code::InvalidArgument, "UTF-8");
+        check_error(&error, Code::InvalidArgument, "UTF-8");
     }
 }
 
@@ -71,14 +71,14 @@ fn semaphores_only_grow_and_fail_once() {
     refused(semaphore.signal(1 << 33), Code::InvalidArgument, "the largest value of a semaphore is");
     semaphore.fail(Code::DataLoss, "first");
     semaphore.fail(Code::Aborted, "second");
-    told(&semaphore.value().unwrap_err(), Code::DataLoss, "first");
+    check_error(&semaphore.value().unwrap_err(), Code::DataLoss, "first");
     let after = device.semaphore(0);
     device.barrier(&semaphore.at(9), &after.at(1)).unwrap();
-    told(&after.wait(1).unwrap_err(), Code::DataLoss, "first");
+    check_error(&after.wait(1).unwrap_err(), Code::DataLoss, "first");
 }
 
 #[test]
-fn memory_is_given_back_once() {
+fn memory_is_returned_once() {
     let device = Device::open("mock").unwrap();
     let done = device.semaphore(0);
     let buffer = device.alloca(&List::none(), &done.at(1), 256).unwrap();
@@ -86,9 +86,9 @@ fn memory_is_given_back_once() {
     done.wait(2).unwrap();
     let (again, used) = (device.semaphore(0), device.semaphore(0));
     device.dealloca(&List::none(), &again.at(1), &buffer).unwrap();
-    told(&again.wait(1).unwrap_err(), Code::FailedPrecondition, "deallocated before");
+    check_error(&again.wait(1).unwrap_err(), Code::FailedPrecondition, "deallocated before");
     device.fill(&List::none(), &used.at(1), &buffer, (0, 256), &[1]).unwrap();
-    told(&used.wait(1).unwrap_err(), Code::FailedPrecondition, "the buffer has no memory");
+    check_error(&used.wait(1).unwrap_err(), Code::FailedPrecondition, "the buffer has no memory");
 }
 
 #[test]
@@ -99,12 +99,12 @@ fn host_call_that_fails_or_panics_fails_its_signals() {
     device.host_call(&ready.at(1), &done.at(1), 0, call).unwrap();
     device.barrier(&done.at(1), &chained.at(1)).unwrap();
     ready.signal(1).unwrap();
-    told(&chained.wait(1).unwrap_err(), Code::NotFound, "the call found nothing");
+    check_error(&chained.wait(1).unwrap_err(), Code::NotFound, "the call found nothing");
     // A call whose wait fails is never made.
     let (broken, skipped) = (device.semaphore(0), device.semaphore(0));
     device.host_call(&broken.at(1), &skipped.at(1), 0, Box::new(|| panic!("was called"))).unwrap();
     broken.fail(Code::Unavailable, "gone");
-    told(&skipped.wait(1).unwrap_err(), Code::Unavailable, "gone");
+    check_error(&skipped.wait(1).unwrap_err(), Code::Unavailable, "gone");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn host_call_signals_the_rest_where_one_was_overtaken() {
     device.host_call(&List::none(), &signals, 0, call).unwrap();
     rest.wait(1).unwrap();
     assert_eq!(overtaken.value().unwrap(), 5);
-    told(&failed.value().unwrap_err(), Code::DataLoss, "another cause");
+    check_error(&failed.value().unwrap_err(), Code::DataLoss, "another cause");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn queries_have_values_or_say_that_they_have_none() {
     ] {
         assert_eq!(device.query(category, key).unwrap(), value, "{category} {key}");
     }
-    told(&device.query("hal.device", "colour").unwrap_err(), Code::NotFound, "hal.device :: colour");
+    check_error(&device.query("hal.device", "colour").unwrap_err(), Code::NotFound, "hal.device :: colour");
 }
 
 #[test]
@@ -193,17 +193,17 @@ fn semaphores_and_buffers_of_another_driver_work() {
     let (device, other) = (Device::open("mock").unwrap(), Device::open_in_group("local-task").unwrap());
     let (theirs, ours) = (other.buffer(64), device.buffer(64));
     let (a, b, c) = (other.semaphore(0), device.semaphore(0), other.semaphore(0));
-    // Submitted back to front: each waits for what the next one signals.
+    // Submitted back to front: each waits for the next one's signal.
     other.barrier(&b.at(1), &c.at(1)).unwrap();
     device.copy(&a.at(1), &b.at(1), &theirs, &ours, 64).unwrap();
     other.fill(&List::none(), &a.at(1), &theirs, (0, 64), &[42]).unwrap();
     c.wait(1).unwrap();
     assert_eq!(ours.read(), [42; 64]);
-    // A failure crosses over with its message.
+    // A failure crosses devices with its message.
     let (broken, failed) = (other.semaphore(0), device.semaphore(0));
     device.barrier(&broken.at(1), &failed.at(1)).unwrap();
     broken.fail(Code::DataLoss, "their bank 3");
-    told(&failed.wait(1).unwrap_err(), Code::DataLoss, "their bank 3");
+    check_error(&failed.wait(1).unwrap_err(), Code::DataLoss, "their bank 3");
     // And ours signals theirs.
     let signalled = other.semaphore(0);
     device.barrier(&List::none(), &signalled.at(7)).unwrap();
@@ -212,10 +212,7 @@ fn semaphores_and_buffers_of_another_driver_work() {
 
 /// The slots that answer UNIMPLEMENTED. The list only shrinks.
 #[test]
-#[expect(
-    clippy::undocumented_unsafe_blocks,
-    reason = "every object is alive, and no slot looks at the nulls"
-)]
+#[expect(clippy::undocumented_unsafe_blocks, reason = "every object is alive, and no slot reads the nulls")]
 fn slot_that_is_not_there_says_so_by_name() {
     let device = Device::open("mock").unwrap();
     let buffer = device.buffer(64);
@@ -241,7 +238,7 @@ fn slot_that_is_not_there_says_so_by_name() {
             timeline.export_timepoint.unwrap()(semaphore.0, 1, 0, 0, 0, null_mut()),
             "export_timepoint",
         );
-        // IREE's header asks for another answer of a device that does not page its memory.
+        // IREE's header requires another code of a device without virtual memory.
         let unavailable = |status, name: &str| refused(check(status), Code::Unavailable, name);
         assert!(!memory.supports_virtual_memory.unwrap()(allocator));
         let granularity = memory.virtual_memory_query_granularity.unwrap();
@@ -271,7 +268,7 @@ fn slot_that_is_not_there_says_so_by_name() {
     }
 }
 
-/// The list is a type's, so that nothing answers like that without being in it.
+/// The list belongs to a type, so no other function answers like that.
 #[test]
 fn nothing_else_is_unimplemented() {
     fn uses(folder: &std::path::Path) -> usize {
@@ -294,15 +291,15 @@ fn nothing_else_is_unimplemented() {
     ];
     assert_eq!(hal_driver::UNIMPLEMENTED, pinned);
     let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    // The other one is of devices, which may have no clock, and not of the driver.
+    // The other one concerns devices, which may have no clock, not the driver.
     assert_eq!(
         uses(&sources),
         2,
-        "one function makes such a failure, and one refuses a profile that a device cannot tell"
+        "one function makes such a failure, and one refuses a profile that a device does not have"
     );
 }
 
-/// A slot that is null crashes its caller: IREE does not check.
+/// A null slot crashes its caller: IREE does not check.
 #[test]
 #[expect(clippy::undocumented_unsafe_blocks, reason = "a table is pointers to functions and nothing else")]
 fn no_table_has_a_hole() {
@@ -333,7 +330,7 @@ fn no_table_has_a_hole() {
     }
 }
 
-/// What a wait of a program's answers: that of one semaphore has a slot of the driver's, and the text with it.
+/// The answer of a program's wait. A wait for one semaphore is a slot of the driver, and has the message.
 fn waited(semaphore: &Semaphore, value: u64, timeout: sys::iree_timeout_t) -> crate::common::Result {
     unsafe { check(sys::iree_hal_semaphore_wait(semaphore.0, value, timeout, 0)) }
 }
@@ -353,11 +350,11 @@ fn wait_for_a_semaphore_that_fails_says_why() {
             begun.wait();
             // Long enough for it to fall asleep.
             std::thread::sleep(Duration::from_millis(50));
-            done.fail(code, "told to");
-            refused(sleeper.join().unwrap(), code, "told to");
+            done.fail(code, "on purpose");
+            refused(sleeper.join().unwrap(), code, "on purpose");
         });
-        refused(waited(&done, 1, forever), code, "told to");
-        refused(waited(&done, 1, unsafe { sys::iree_make_timeout_ms(0) }), code, "told to");
+        refused(waited(&done, 1, forever), code, "on purpose");
+        refused(waited(&done, 1, unsafe { sys::iree_make_timeout_ms(0) }), code, "on purpose");
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A host allocator that runs out: each call says so, and nothing is left half done or left behind.
+//! A host allocator that runs out: each call fails, and nothing is half done or leaks.
 
 use crate::common::scarce::Scarce;
 use crate::common::{
@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A device, and operations one behind the other.
+/// A device, and operations one after the other.
 struct Program {
     device: Device,
     chain: Semaphore,
@@ -21,8 +21,8 @@ struct Program {
 }
 
 impl Program {
-    /// Queues an operation between the last one and the next. One that was accepted ends, whether well or not; one
-    /// that was refused has not touched the chain.
+    /// Submits an operation between the last one and the next. An accepted operation ends, whether it succeeds or
+    /// not; a refused one has not changed the chain.
     fn step(&mut self, queue: impl FnOnce(&Device, &List, &List) -> Result) -> Result {
         let (waits, signals) = (self.chain.at(self.value), self.chain.at(self.value + 1));
         match queue(&self.device, &waits, &signals) {
@@ -110,7 +110,7 @@ fn streams(program: &mut Program) -> Result {
         program.step(|device, waits, signals| device.fill(waits, signals, &buffer, (0, 64), &[4]))?;
         program.step(|device, waits, signals| device.dealloca(waits, signals, &buffer))?;
     }
-    // The same before anything is reached.
+    // The same before any wait is reached.
     let gate = program.try_semaphore()?;
     let mut ends: Vec<Semaphore> = Vec::new();
     let mut run = || -> Result {
@@ -238,7 +238,7 @@ fn files(program: &mut Program, buffer: &Buffer) -> Result {
     }
 }
 
-/// A sink that counts the sessions that are open.
+/// A sink that counts open sessions.
 #[repr(C)]
 struct Sink {
     resource: sys::iree_hal_resource_t,
@@ -298,7 +298,7 @@ fn profiles(program: &mut Program, buffer: &Buffer) -> Result {
     outcome
 }
 
-/// The driver for C, and the devices that it knows.
+/// The C driver, and its devices.
 fn lists(uri: &str, allocator: sys::iree_allocator_t) -> Result {
     let name = uri.split(':').next().unwrap();
     let (mut driver, mut count, mut infos) = (null_mut(), 0, null_mut());
@@ -381,7 +381,7 @@ fn host_allocator_that_runs_out_leaves_nothing_behind() {
                     outcome.unwrap_or_else(|error| panic!("{what}: {}", error.text));
                     break;
                 }
-                // A driver may do without some of them.
+                // A driver may do without some allocations.
                 if let Err(error) = outcome {
                     assert_eq!(error.code, Code::ResourceExhausted, "{what}: {}", error.text);
                 }

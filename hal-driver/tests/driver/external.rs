@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory that comes and goes by file descriptors, between devices, drivers and processes.
+//! Memory that is imported and exported by file descriptor, between devices, drivers and processes.
 
-use crate::common::{Buffer, Device, List, Result, check};
+use crate::common::{Buffer, Device, List, Result, check, counting_release};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::FdFlags;
-use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
@@ -37,7 +36,7 @@ fn shared() -> sys::iree_hal_buffer_params_t {
     host(sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT)
 }
 
-/// A buffer's descriptor, and the size that comes with it.
+/// A buffer's descriptor and size.
 fn export(device: &Device, buffer: &Buffer) -> Result<(OwnedFd, usize)> {
     let mut external = sys::iree_hal_external_buffer_t::default();
     unsafe {
@@ -68,20 +67,11 @@ fn import(
     Ok(Buffer(buffer))
 }
 
-/// Writes a byte all over part of a buffer, on the device.
+/// Fills a part of a buffer, on the device.
 fn fill(device: &Device, buffer: &Buffer, range: (usize, usize), byte: u8) {
     let done = device.semaphore(0);
     device.fill(&List::none(), &done.at(1), buffer, range, &[byte]).unwrap();
     done.wait(1).unwrap();
-}
-
-/// Counts how often a release callback comes.
-fn counting(count: &'static AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
-    unsafe extern "C" fn release(count: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
-        unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
-    }
-    let user_data = std::ptr::from_ref(count).cast_mut().cast();
-    sys::iree_hal_buffer_release_callback_t { fn_: Some(release), user_data }
 }
 
 fn no_callback() -> sys::iree_hal_buffer_release_callback_t {
@@ -108,13 +98,13 @@ fn two_devices_have_one_memory_by_its_descriptor() {
             let (descriptor, size) = export(&owner, &buffer).unwrap();
             assert_eq!(size, LENGTH);
             let other = Device::open(to).unwrap();
-            let same = import(&other, descriptor.as_raw_fd(), size, counting(&RELEASED)).unwrap();
-            // What it was imported by is the program's, and no longer needed.
+            let same = import(&other, descriptor.as_raw_fd(), size, counting_release(&RELEASED)).unwrap();
+            // The descriptor of the import is the program's, and no longer needed.
             drop(descriptor);
             fill(&owner, &buffer, (0, LENGTH), 0xA5);
             assert_eq!(same.read(), [0xA5; LENGTH], "{from} to {to}");
             fill(&other, &same, (100, 200), 0x5A);
-            // The memory stays for its other users, though its maker has let go.
+            // The memory stays for its other users, although its creator has released it.
             let expected: Vec<u8> =
                 (0..LENGTH).map(|at| if (100..300).contains(&at) { 0x5A } else { 0xA5 }).collect();
             assert_eq!(buffer.read(), expected, "{from} to {to}");
@@ -128,8 +118,8 @@ fn two_devices_have_one_memory_by_its_descriptor() {
     }
 }
 
-/// Where the other process finds the descriptor.
-/// Runs one of these tests again in another process, which a variable tells that it is the other one.
+/// Runs one of these tests again in another process, which finds the descriptor in its standard input and learns by
+/// a variable that it is the other process.
 fn in_another_process(test: &str, other: &str, input: Stdio) {
     let name = format!("{}::{test}", module_path!().rsplit("::").next().unwrap());
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -153,7 +143,7 @@ fn two_processes_have_one_memory_by_its_descriptor() {
         let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
         fill(&device, &buffer, (0, LENGTH), 1);
         let (descriptor, _) = export(&device, &buffer).unwrap();
-        // No descriptor of the driver's reaches a program that knows nothing of it.
+        // The driver's descriptors are not inherited by other programs.
         assert!(rustix::io::fcntl_getfd(&descriptor).unwrap().contains(FdFlags::CLOEXEC));
         in_another_process("two_processes_have_one_memory_by_its_descriptor", OTHER, descriptor.into());
         let bytes = buffer.read();
@@ -161,7 +151,7 @@ fn two_processes_have_one_memory_by_its_descriptor() {
     }
 }
 
-/// Shared memory of the program's own.
+/// Shared memory of the program.
 fn memory(length: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let descriptor = rustix::fs::memfd_create("external", flags).unwrap();
@@ -182,10 +172,10 @@ fn descriptor_is_taken_if_its_memory_stays() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let take = |descriptor: BorrowedFd<'_>, size| {
-            import(&device, descriptor.as_raw_fd(), size, counting(&RELEASED))
+            import(&device, descriptor.as_raw_fd(), size, counting_release(&RELEASED))
         };
         let sealed = memory(8192, SealFlags::SHRINK);
-        // More is there than is taken, and the program's place in it stays.
+        // The descriptor has more memory than is imported, and the program's position in it stays.
         rustix::fs::seek(&sealed, SeekFrom::Start(7)).unwrap();
         assert_eq!(take(sealed.as_fd(), LENGTH).unwrap().read(), [0; LENGTH]);
         assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)).unwrap(), 7);
@@ -200,13 +190,13 @@ fn descriptor_is_taken_if_its_memory_stays() {
         refused(take(fixed.as_fd(), LENGTH), Code::Unavailable, "cannot be mapped");
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         refused(take(pipe.as_fd(), LENGTH), Code::InvalidArgument, "cannot be read");
-        refused(import(&device, -1, LENGTH, counting(&RELEASED)), Code::InvalidArgument, "-1 is no");
-        // Memory that was not taken is not reported as free.
+        refused(import(&device, -1, LENGTH, counting_release(&RELEASED)), Code::InvalidArgument, "-1 is no");
+        // Refused memory is not reported as released.
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0, "{uri}");
     }
 }
 
-/// "An imported one stays the program's", and so does its offset: a program that reads on reads on there.
+/// "An imported one stays the program's", and so does its offset: the program reads on from there.
 #[test]
 fn descriptor_is_left_where_the_program_had_it() {
     use rustix::fs::SeekFrom;
@@ -224,7 +214,7 @@ fn descriptor_is_left_where_the_program_had_it() {
     }
 }
 
-/// Another process may cut the memory off and then seal it, while it is looked at: what was taken is there.
+/// Another process may truncate the memory and then seal it during the import: imported memory is complete.
 #[test]
 fn memory_that_shrinks_while_it_is_taken_is_refused_or_whole() {
     let device = Device::open("mock").unwrap();
@@ -252,7 +242,8 @@ fn memory_that_shrinks_while_it_is_taken_is_refused_or_whole() {
     assert_eq!(taken, 0, "unsealed memory is not taken, and sealed memory has nothing in it");
 }
 
-/// A holder of a buffer's descriptor can neither make it shorter nor longer, nor seal it so that others cannot map it.
+/// The holder of a buffer's descriptor can neither shorten nor lengthen it, nor seal it so that others cannot map
+/// it.
 #[test]
 fn exported_descriptor_is_sealed_for_good() {
     let device = Device::open("mock").unwrap();
@@ -265,7 +256,7 @@ fn exported_descriptor_is_sealed_for_good() {
     assert_eq!(sealed, Err(rustix::io::Errno::PERM));
 }
 
-/// How many descriptors of shared memory this process has. None of them reaches a program that it becomes.
+/// The number of descriptors of shared memory in this process, all close-on-exec.
 fn open_descriptors() -> usize {
     let is_memory = |entry: &std::fs::DirEntry| {
         let link = std::fs::read_link(entry.path()).unwrap_or_default();
@@ -281,7 +272,7 @@ fn open_descriptors() -> usize {
     all.filter(is_memory).inspect(|entry| assert!(closes(entry), "{entry:?}")).count()
 }
 
-/// As it counts.
+/// Alone, as it counts.
 #[test]
 fn no_descriptor_is_left_open() {
     const ALONE: &str = "EXTERNAL_ALONE";
@@ -322,12 +313,8 @@ fn buffer_without_a_descriptor_says_how_to_get_one() {
         let text = "IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";
         let code = if uri.starts_with("gaudi") { Code::InvalidArgument } else { Code::Unavailable };
         refused(export(&device, &plain), code, text);
-        let (whole, mut part) = (device.try_buffer_of(shared(), LENGTH).unwrap(), null_mut());
-        unsafe {
-            let system = sys::iree_allocator_system();
-            check(sys::iree_hal_buffer_subspan(whole.0, 64, 128, system, &raw mut part)).unwrap();
-        }
-        refused(export(&device, &Buffer(part)), Code::InvalidArgument, "export the whole buffer");
+        let part = device.try_buffer_of(shared(), LENGTH).unwrap().subspan(64, 128);
+        refused(export(&device, &part), Code::InvalidArgument, "export the whole buffer");
         let done = device.semaphore(0);
         let transient = device.alloca(&List::none(), &done.at(1), LENGTH).unwrap();
         done.wait(1).unwrap();

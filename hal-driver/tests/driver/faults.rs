@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Each fault of the mock device, and what a program sees of it.
+//! Each fault of the mock device, and its effect on a program.
 
 use crate::common::{Device, List};
 use hal_semaphore::Code;
@@ -22,7 +22,7 @@ fn failed_operation_fails_its_signals_and_nothing_else() {
 }
 
 #[test]
-fn first_cause_is_told_at_the_end_of_a_chain_across_devices() {
+fn first_cause_is_reported_at_the_end_of_a_chain_across_devices() {
     let first = Device::open("mock://0?fault=fail:copy:1:DATA_LOSS").unwrap();
     let second = Device::open("mock://1").unwrap();
     let (source, target) = (first.buffer(64), first.buffer(64));
@@ -33,7 +33,7 @@ fn first_cause_is_told_at_the_end_of_a_chain_across_devices() {
     let failed = c.wait(1).unwrap_err();
     assert_eq!(failed.code, Code::DataLoss);
     assert!(failed.text.contains("Copy number 1 failed"), "{}", failed.text);
-    // Neither device is the worse for it.
+    // Both devices still work.
     let again = first.semaphore(0);
     first.copy(&List::none(), &again.at(1), &source, &target, 64).unwrap();
     again.wait(1).unwrap();
@@ -54,7 +54,7 @@ fn lost_device_fails_everything_with_one_cause() {
         assert_eq!(failed.code, Code::Unavailable);
         assert!(failed.text.contains("lost at job 2"), "{}", failed.text);
     }
-    // Later work is accepted and fails the same way.
+    // Later work is accepted and fails in the same way.
     let later = device.semaphore(0);
     device.fill(&List::none(), &later.at(1), &buffer, (0, 64), &[3]).unwrap();
     assert!(later.wait(1).unwrap_err().text.contains("lost at job 2"));
@@ -76,7 +76,7 @@ fn allocations_find_no_memory_when_there_is_none() {
     let device = Device::open("mock://0?fault=oom:2").unwrap();
     let kept = device.try_buffer(64);
     let refused = [kept.is_err(), device.try_buffer(64).is_err(), device.try_buffer(64).is_err()];
-    // The pools have had an allocation of their own, or not yet: one of the first three is the second.
+    // The pools may have made an allocation already: one of the first three is the second.
     assert_eq!(refused.iter().filter(|refused| **refused).count(), 1, "{refused:?}");
 
     let small = Device::open("mock://0?memory=1m").unwrap();
@@ -87,7 +87,7 @@ fn allocations_find_no_memory_when_there_is_none() {
     assert!(small.try_buffer(1000).is_ok());
 }
 
-/// Work on many queues whose completions overtake each other, and a graph that must hold anyway.
+/// Work on many queues whose completions overtake each other, and a graph that must keep its order.
 #[test]
 fn jitter_and_seeded_schedules_keep_the_order_that_was_asked_for() {
     for uri in [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Emulated Gaudi cards as a program of IREE's sees them: order, every kind of memory, and what a reset looks like.
+//! Emulated Gaudi cards as an IREE program sees them: order, every kind of memory, and resets.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -14,15 +14,14 @@ use hal_semaphore::Code;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The URI of a card in a machine that no other test has.
+/// The URI of a card in a machine that no other test uses.
 fn card(generation: u32, rest: &str) -> String {
     static MACHINES: AtomicU64 = AtomicU64::new(1);
     let machine = MACHINES.fetch_add(1, Ordering::Relaxed);
     format!("gaudi://emulated?generation=gaudi{generation}&seed={machine}{rest}")
 }
 
-/// An emulated card of each generation, or the card that the environment names: what is to be proved on silicon
-/// runs there.
+/// An emulated card of each generation, or the card that the environment names, to run these tests on silicon.
 fn cards() -> Vec<String> {
     match std::env::var("HAL_GAUDI_CARD") {
         Ok(uri) => vec![uri],
@@ -68,7 +67,7 @@ fn queues_that_wait_for_each_other_before_anything_is_signalled() {
         let device = Device::open(&uri).unwrap();
         let buffer = device.local_buffer(64);
         let (start, order) = (device.semaphore(0), device.semaphore(0));
-        // All of it is submitted before the host lets the first one go.
+        // All of it is submitted before the host releases the first one.
         for step in 0..400_u64 {
             let waits = if step == 0 { start.at(1) } else { order.at(step) };
             device
@@ -96,7 +95,7 @@ fn many_threads_share_a_card() {
 
 #[test]
 fn file_is_read_into_memory_that_cannot_be_mapped() {
-    // The conformance suite has more; here, more chunks than staging buffers, and an odd end.
+    // The conformance suite has more; here are more chunks than staging buffers, and an odd end.
     for uri in cards() {
         let device = Device::open(&uri).unwrap();
         let length = (21 << 20) + 12_345;
@@ -117,7 +116,7 @@ fn file_is_read_into_memory_that_cannot_be_mapped() {
     }
 }
 
-/// What everything that a reset ends must say.
+/// Checks the failure of everything that a reset ends.
 fn is_lost(semaphore: &Semaphore, value: u64) -> String {
     let begin = Instant::now();
     let failed = semaphore.wait(value).unwrap_err();
@@ -150,12 +149,12 @@ fn reset_wakes_every_waiter_and_the_card_opens_again() {
                 let buffer = device.local_buffer(4096);
                 let (order, held, never) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
                 assert_eq!(dependent_fills(&device, &order, &buffer, 4096, 4, 40), 40);
-                // Held on the host, for a signal that is not made yet, and then for one that never will be.
+                // Blocked on the host, for a signal that has not happened yet, and then for one that never will.
                 let both = List::of(&[(&order, 40), (&never, 1)]);
                 device.barrier(&both, &held.at(1)).unwrap();
                 let texts = [is_lost(&order, 40), is_lost(&held, 1)];
                 assert_eq!(texts[0], texts[1], "one cause for all");
-                // Later work fails the same way, at once or when it is waited for.
+                // Later work fails in the same way, at once or when it is waited for.
                 let later = device.semaphore(0);
                 if device.fill(&List::none(), &later.at(1), &buffer, (0, 64), &[1]).is_ok() {
                     is_lost(&later, 1);
@@ -166,8 +165,8 @@ fn reset_wakes_every_waiter_and_the_card_opens_again() {
     }
 }
 
-/// A card has one user at a time, which is this process: of its threads each gets it, while others open it and let
-/// go of it.
+/// A card has one user at a time, which is this process: each of its threads gets it, while others open and close
+/// it.
 #[test]
 fn threads_open_and_close_one_card_at_once() {
     let uri = card(2, "");
@@ -184,7 +183,7 @@ fn threads_open_and_close_one_card_at_once() {
 }
 
 #[test]
-fn submission_that_hangs_is_told_and_the_card_opens_again() {
+fn submission_that_hangs_is_reported_and_the_card_opens_again() {
     for generation in [1, 2] {
         let uri = card(generation, "&fault=hang:3&speed=8&timeout=8");
         let _machine = Device::open(&neighbour(&uri)).unwrap();
@@ -209,7 +208,7 @@ fn card_that_is_taken_out_at_any_call_leaves_no_waiter() {
             let Ok(buffer) = device.try_buffer(4096) else { continue };
             let order = device.semaphore(0);
             let submitted = dependent_fills(&device, &order, &buffer, 4096, 4, 20);
-            // Either it was done before, or everybody is told.
+            // Either it was done before, or its signal fails.
             let _ = order.wait(submitted).map_err(|failed| assert_ne!(failed.code, Code::DeadlineExceeded));
         }
     }
@@ -261,11 +260,11 @@ fn refused_submission_fails_alone_and_the_queue_goes_on() {
 #[test]
 fn card_that_has_no_memory_left_says_so_and_works_on() {
     for generation in [1, 2] {
-        // The first generation's device memory need not be asked for.
+        // The first generation's device memory need not be allocated in the kernel.
         if generation == 2 {
             let failed = Device::open(&card(generation, "&fault=alloc:1")).err().unwrap();
             assert_eq!(failed.code, Code::ResourceExhausted, "{}", failed.text);
-            // More than what is left of the first page that the kernel gave.
+            // More than the rest of the first page from the kernel.
             let device = Device::open(&card(generation, "&fault=alloc:2")).unwrap();
             let failed = device.try_local_buffer(1 << 30).err().unwrap();
             assert_eq!(failed.code, Code::ResourceExhausted);
@@ -330,7 +329,7 @@ fn card_that_is_broken_stays_so_and_says_it() {
 #[test]
 fn card_that_cannot_be_opened_says_what_to_do() {
     let says = Device::cannot_be_opened;
-    // No card is in any machine that these tests run on.
+    // No machine that runs these tests has a card.
     if !std::path::Path::new("/sys/class/accel/accel0").exists() {
         says("gaudi://", Code::NotFound, "gaudi://emulated");
         says("gaudi", Code::NotFound, "habanalabs");
@@ -355,7 +354,7 @@ fn card_that_cannot_be_opened_says_what_to_do() {
     assert!(Device::open(&card(2, "&fault=short-info")).is_ok(), "an older kernel's answers");
 }
 
-/// Memory of one card in operations of another device, which has to be lent it.
+/// One card's memory in bounced operations of another device.
 mod neighbours {
     use super::{Buffer, Device, LENGTH, List, card, neighbour};
 
@@ -407,7 +406,7 @@ mod neighbours {
         assert_eq!(end.value().unwrap(), 0);
         start.signal(1).unwrap();
         end.wait(1).unwrap();
-        // The owner's card is reset while it fetches: waiters for the other card's work are told.
+        // The owner's card is reset while it fetches: the waiters for the other card's work are notified.
         let uri = card(1, "&fault=reset:1");
         let other = Device::open(&neighbour(&uri)).unwrap();
         let broken = Device::open(&uri).unwrap();
@@ -418,7 +417,7 @@ mod neighbours {
     }
 }
 
-/// A container of the card's own: what a compiler for it would write, run by its transfer engines.
+/// A container of the card's own, as a compiler for it would write it, run by its transfer engines.
 mod containers {
     use super::{Code, Device, LENGTH, List, card, neighbour};
     use hal_gaudi::executable::{Container, DataSegment, Entry, FORMAT, Patch, PatchKind, Step};
@@ -429,13 +428,13 @@ mod containers {
         Patch { offset, kind }
     }
 
-    /// A function of three steps on three lanes: a constant is repeated over the first binding, the first is copied
-    /// to the second, and what the executable keeps in device memory goes over the beginning of the second.
+    /// A function of three steps on three lanes: it repeats a constant over the first binding, copies the first
+    /// binding to the second, and copies the executable's data in device memory over the beginning of the second.
     fn container(generation: Generation) -> Container {
         container_that_fills_on(Lane::DeviceToDevice, generation)
     }
 
-    /// The same for a first binding that is where this lane writes.
+    /// The same for a first binding in memory that this lane writes.
     fn container_that_fills_on(lane: Lane, generation: Generation) -> Container {
         let fill = Step {
             lane,
@@ -498,7 +497,7 @@ mod containers {
         }
     }
 
-    /// What the function makes of a binding of that length.
+    /// The expected bytes of a binding of this length.
     fn expected(length: usize, constant: u32) -> Vec<u8> {
         let mut expected = constant.to_le_bytes().repeat(length / 4);
         expected[4..12].copy_from_slice(&[4, 5, 6, 7, 8, 9, 10, 11]);
@@ -506,11 +505,11 @@ mod containers {
     }
 
     #[test]
-    fn dispatch_is_lent_what_only_another_card_can_reach() {
+    fn dispatch_bounces_memory_that_only_another_card_can_access() {
         for (number, generation) in [(1, Generation::Gaudi1), (2, Generation::Gaudi2)] {
             let uri = card(number, "");
             let (owner, worker) = (Device::open(&uri).unwrap(), Device::open(&neighbour(&uri)).unwrap());
-            // What is lent is in host memory, where another lane writes.
+            // A bounce buffer is in host memory, which another lane writes.
             let [own_first, lent_first] = [Lane::DeviceToDevice, Lane::DeviceToHost]
                 .map(|lane| worker.load(FORMAT, &container_that_fills_on(lane, generation).write()).unwrap());
             let length = LENGTH / 4 * 4;
@@ -518,7 +517,7 @@ mod containers {
                 (owner.local_buffer(length), owner.local_buffer(length), worker.local_buffer(length));
             let (order, read) = (worker.semaphore(0), owner.buffer(length));
             let constants = [0x0504_0302];
-            // Either binding is another card's, or both are one buffer of it.
+            // Either binding belongs to another card, or both are one buffer of it.
             let cases = [
                 (&own_first, [&own, &theirs]),
                 (&lent_first, [&theirs, &too]),
@@ -531,7 +530,7 @@ mod containers {
                 order.wait(step + 2).unwrap();
                 assert!(read.read() == expected(length, constants[0]), "generation {number}, step {step}");
             }
-            // What may only be read comes and does not go back.
+            // A read-only range is fetched and does not go back.
             let kept = owner.local_buffer_for(hal_sys::IREE_HAL_MEMORY_ACCESS_READ, length);
             let (waits, signals) = (order.at(6), order.at(7));
             worker.dispatch(1, &waits, &signals, &own_first, &constants, &[&own, &kept]).unwrap();
@@ -552,7 +551,7 @@ mod containers {
         cut.truncate(cut.len() / 2);
         refused(FORMAT, &cut);
         refused("gaudi-hgx9", &container(Generation::Gaudi2).write());
-        // Too few bindings are found out before anything is submitted.
+        // Too few bindings are refused before anything is submitted.
         let executable = device.load(FORMAT, &container(Generation::Gaudi2).write()).unwrap();
         let (buffer, done) = (device.local_buffer(64), device.semaphore(0));
         let asked = device.dispatch(1, &List::none(), &done.at(1), &executable, &[1], &[&buffer]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device in several groups at once: every session of the runtime library makes one around the device it is given.
+//! A device in several groups at once: every session of the runtime library makes one around its device.
 
 use crate::common::{Device, List, Semaphore, Tracker, check};
 use hal_sys as sys;
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A chain of fills: an epoch each.
 fn work(device: &Device, chain: &Semaphore, values: std::ops::Range<u64>) {
@@ -15,7 +15,7 @@ fn work(device: &Device, chain: &Semaphore, values: std::ops::Range<u64>) {
     chain.wait(values.end).unwrap();
 }
 
-/// Epochs are told after the signals, so they may come a moment later than a wait.
+/// Epochs are reported after the signals, so they may come a moment later than a wait returns.
 fn reaches(tracker: &Tracker, epoch: u64) -> bool {
     let begin = std::time::Instant::now();
     while !tracker.reached(epoch) {
@@ -32,7 +32,7 @@ fn release(group: *mut sys::iree_hal_device_group_t) {
 }
 
 #[test]
-fn every_group_is_told_every_epoch_and_what_was_before_it() {
+fn every_group_gets_every_epoch_and_the_ones_before_it() {
     let device = Device::open("mock://?queues=1").unwrap();
     let chain = device.semaphore(0);
     work(&device, &chain, 0..5);
@@ -99,30 +99,8 @@ fn memory_goes_round_while_groups_come_and_go() {
     chain.wait(value + 1).unwrap();
 }
 
-/// How many trackers there are whose memory is counted.
-static TRACKERS: AtomicIsize = AtomicIsize::new(0);
-
-/// A tracker whose memory is counted.
-fn counted() -> Tracker {
-    unsafe extern "C" fn counting(
-        this: *mut std::ffi::c_void,
-        command: sys::iree_allocator_command_t,
-        parameters: *const std::ffi::c_void,
-        pointer: *mut *mut std::ffi::c_void,
-    ) -> sys::iree_status_t {
-        match command {
-            sys::IREE_ALLOCATOR_COMMAND_MALLOC | sys::IREE_ALLOCATOR_COMMAND_CALLOC => {
-                TRACKERS.fetch_add(1, Ordering::Relaxed);
-            }
-            sys::IREE_ALLOCATOR_COMMAND_FREE => {
-                TRACKERS.fetch_sub(1, Ordering::Relaxed);
-            }
-            _ => {}
-        }
-        unsafe { sys::iree_allocator_system().ctl.unwrap()(this, command, parameters, pointer) }
-    }
-    Tracker::with(sys::iree_allocator_t { ctl: Some(counting), ..unsafe { sys::iree_allocator_system() } })
-}
+/// The number of trackers whose memory is counted.
+static TRACKERS: AtomicUsize = AtomicUsize::new(0);
 
 /// One test, as they share the count: sessions one after the other, many at once, and two devices in one group.
 #[test]
@@ -130,13 +108,13 @@ fn group_that_is_gone_leaves_nothing_behind() {
     let device = Device::open("mock://?queues=1").unwrap();
     let chain = device.semaphore(0);
     let mut at = 0;
-    let live = |most: isize, what: &str| {
+    let live = |most: usize, what: &str| {
         let live = TRACKERS.load(Ordering::Relaxed);
         assert!(live <= most, "{live} trackers {what}");
     };
-    // The first is the device's own, and the last is what it shows.
+    // The first group's tracker is the device's own, and the last group is the one that it reports.
     for _ in 0..100 {
-        let tracker = counted();
+        let tracker = Tracker::counted(&TRACKERS);
         let group = tracker.group(&device).unwrap();
         work(&device, &chain, at..at + 3);
         assert!(reaches(&tracker, at + 3));
@@ -145,23 +123,24 @@ fn group_that_is_gone_leaves_nothing_behind() {
         drop(tracker);
         live(3, "of sessions that are over");
     }
-    let kept = counted();
+    let kept = Tracker::counted(&TRACKERS);
     let group = kept.group(&device).unwrap();
-    let many: Vec<_> = (0..100).map(|_| counted()).map(|one| (one.group(&device).unwrap(), one)).collect();
+    let many: Vec<_> =
+        (0..100).map(|_| Tracker::counted(&TRACKERS)).map(|one| (one.group(&device).unwrap(), one)).collect();
     work(&device, &chain, at..at + 3);
     at += 3;
     for (_, tracker) in &many {
-        assert!(reaches(tracker, at), "a group that is there is told");
+        assert!(reaches(tracker, at), "a live group is notified");
     }
     many.into_iter().for_each(|(group, _)| release(group));
     work(&device, &chain, at..at + 2048);
     at += 2048;
     live(3, "though work went on");
     assert!(reaches(&kept, at));
-    // Two devices in one group: each has a reference, and neither is anybody else's.
+    // Two devices in one group: each has a reference, and neither tracker is spare.
     let other = Device::open("mock://1?queues=1").unwrap();
     for _ in 0..20 {
-        let tracker = counted();
+        let tracker = Tracker::counted(&TRACKERS);
         let both = tracker.group_of(&[&device, &other]).unwrap();
         release(both);
     }
@@ -173,7 +152,7 @@ fn group_that_is_gone_leaves_nothing_behind() {
     drop((kept, device, other, chain));
 }
 
-/// What IREE says of a device's place.
+/// IREE's information about a device's place in its group.
 fn place(device: &Device) -> sys::iree_hal_device_topology_info_t {
     unsafe { *sys::iree_hal_device_topology_info(device.0) }
 }

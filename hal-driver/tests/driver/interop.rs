@@ -26,7 +26,7 @@ fn export(semaphore: &Semaphore, value: u64) -> OwnedFd {
     }
 }
 
-/// Whether a descriptor is readable within some time.
+/// True if a descriptor becomes readable within some time.
 fn readable(descriptor: &OwnedFd, milliseconds: i32) -> bool {
     #[repr(C)]
     struct Poll {
@@ -62,7 +62,7 @@ fn descriptor_releases_work_of_the_device() {
         ..Default::default()
     };
     unsafe {
-        // The semaphore takes the descriptor over.
+        // The semaphore takes over the descriptor.
         let fd = std::os::fd::IntoRawFd::into_raw_fd(descriptor);
         point.handle.async_primitive = sys::iree_async_primitive_from_fd(fd);
         check(sys::iree_hal_semaphore_import_timepoint(imported.0, 1, u64::MAX, point)).unwrap();
@@ -73,7 +73,7 @@ fn descriptor_releases_work_of_the_device() {
     done.wait(1).unwrap();
 }
 
-/// Also when its deallocation is queued already, from when on it maps nothing more for anybody.
+/// Also when its deallocation is queued already, after which it cannot be mapped any more.
 #[test]
 fn stream_ordered_buffer_of_another_driver_is_used_until_its_deallocation() {
     for is_deallocated_ahead in [false, true] {
@@ -98,7 +98,7 @@ fn stream_ordered_buffer_of_another_driver_is_used_until_its_deallocation() {
     }
 }
 
-/// IREE exports with the proactor that a semaphore was made with.
+/// IREE exports with the proactor that a semaphore was created with.
 #[test]
 fn semaphore_makes_descriptors_readable_behind_its_device() {
     let device = Device::open("mock").unwrap();

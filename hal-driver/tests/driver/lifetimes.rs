@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Everything that a program can have of a device, let go of in every order; what is left goes on working or says
-//! why not.
+//! All objects that a program can have of a device, released in every order; the remaining ones work or fail with a
+//! reason.
 
 use crate::cards::{card, steps};
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::common::{
     Buffer, Commands, Device, Executable, List, Result, Semaphore, check, params, reference, view,
 };
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 const LENGTH: usize = 512;
 
-/// One thing that a program has a reference to.
-enum Thing {
+/// An object that a program has a reference to.
+enum HeldObject {
     Device(Device),
     Allocator(*mut sys::iree_hal_allocator_t),
     Buffer(Buffer),
@@ -32,20 +32,20 @@ enum Thing {
     File(*mut sys::iree_hal_file_t, Arc<Vec<u8>>),
 }
 
-unsafe impl Send for Thing {}
+unsafe impl Send for HeldObject {}
 
-impl Thing {
-    /// Does with it what can be done without any other.
+impl HeldObject {
+    /// Uses it in every way that needs no other object.
     fn try_out(&self) {
         unsafe {
             match self {
-                Thing::Device(device) => {
+                HeldObject::Device(device) => {
                     let (done, buffer) = (device.semaphore(0), device.buffer(64));
                     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
                     done.wait(1).unwrap();
                     check(sys::iree_hal_device_trim(device.0)).unwrap();
                 }
-                Thing::Allocator(allocator) => {
+                HeldObject::Allocator(allocator) => {
                     let mut buffer = null_mut();
                     let made = check(sys::iree_hal_allocator_allocate_buffer(
                         *allocator,
@@ -58,38 +58,38 @@ impl Thing {
                     let mut statistics = sys::iree_hal_allocator_statistics_t::default();
                     sys::iree_hal_allocator_query_statistics(*allocator, &raw mut statistics);
                 }
-                Thing::Buffer(buffer) => {
-                    // What only a device could reach that is gone says so.
+                HeldObject::Buffer(buffer) => {
+                    // An object that only a released device could access says so.
                     let mut bytes = [0_u8; 16];
                     drop(check(sys::iree_hal_buffer_map_read(buffer.0, 16, bytes.as_mut_ptr().cast(), 16)));
                     drop(check(sys::iree_hal_buffer_map_fill(buffer.0, 0, 8, [3_u8].as_ptr().cast(), 1)));
                 }
-                Thing::Mapping(mapping) => {
+                HeldObject::Mapping(mapping) => {
                     let bytes = mapping.contents;
                     bytes.data.write_bytes(7, bytes.data_length);
                     assert_eq!(bytes.data.add(bytes.data_length - 1).read(), 7);
                 }
-                Thing::Commands(commands) => {
+                HeldObject::Commands(commands) => {
                     assert_eq!(sys::iree_hal_command_buffer_mode(commands.0), COMMANDS);
                 }
-                Thing::Cache(cache) => {
+                HeldObject::Cache(cache) => {
                     assert!(!sys::iree_hal_executable_cache_can_prepare_format(*cache, 0, view("none")));
                 }
-                Thing::Executable(executable) => {
+                HeldObject::Executable(executable) => {
                     assert_eq!(sys::iree_hal_executable_function_count(executable.0), 1);
                 }
-                Thing::Event(_) => {}
-                Thing::Semaphore(semaphore) => {
+                HeldObject::Event(_) => {}
+                HeldObject::Semaphore(semaphore) => {
                     let value = semaphore.value().unwrap();
                     semaphore.signal(value + 1).unwrap();
                     semaphore.wait(value + 1).unwrap();
                 }
-                Thing::Channel(channel) => {
+                HeldObject::Channel(channel) => {
                     let (mut rank, mut count) = (7, 7);
                     sys::iree_hal_channel_query_rank_and_count(*channel, &raw mut rank, &raw mut count);
                     assert_eq!((rank, count), (0, 1));
                 }
-                Thing::File(file, bytes) => {
+                HeldObject::File(file, bytes) => {
                     assert_eq!(sys::iree_hal_file_length(*file), bytes.len() as u64);
                 }
             }
@@ -97,21 +97,23 @@ impl Thing {
     }
 }
 
-impl Drop for Thing {
+impl Drop for HeldObject {
     fn drop(&mut self) {
         unsafe {
             match self {
-                Thing::Allocator(allocator) => sys::iree_hal_allocator_release(*allocator),
-                Thing::Mapping(mapping) => drop(check(sys::iree_hal_buffer_unmap_range(&raw mut **mapping))),
-                Thing::Cache(cache) => sys::iree_hal_executable_cache_release(*cache),
-                Thing::Event(event) => sys::iree_hal_event_release(*event),
-                Thing::Channel(channel) => sys::iree_hal_channel_release(*channel),
-                Thing::File(file, _) => sys::iree_hal_file_release(*file),
-                Thing::Device(_)
-                | Thing::Buffer(_)
-                | Thing::Commands(_)
-                | Thing::Executable(_)
-                | Thing::Semaphore(_) => {}
+                HeldObject::Allocator(allocator) => sys::iree_hal_allocator_release(*allocator),
+                HeldObject::Mapping(mapping) => {
+                    drop(check(sys::iree_hal_buffer_unmap_range(&raw mut **mapping)))
+                }
+                HeldObject::Cache(cache) => sys::iree_hal_executable_cache_release(*cache),
+                HeldObject::Event(event) => sys::iree_hal_event_release(*event),
+                HeldObject::Channel(channel) => sys::iree_hal_channel_release(*channel),
+                HeldObject::File(file, _) => sys::iree_hal_file_release(*file),
+                HeldObject::Device(_)
+                | HeldObject::Buffer(_)
+                | HeldObject::Commands(_)
+                | HeldObject::Executable(_)
+                | HeldObject::Semaphore(_) => {}
             }
         }
     }
@@ -119,10 +121,10 @@ impl Drop for Thing {
 
 const COMMANDS: u32 = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
 
-/// How often memory of the program's was given back to it.
+/// The number of release callbacks.
 type Returned = Arc<AtomicUsize>;
 
-/// A buffer of the program's memory, which it gets back with a callback.
+/// A buffer of the program's memory, with a release callback.
 fn imported(device: &Device, returned: &Returned) -> Result<Buffer> {
     struct Memory(Vec<u8>, Returned);
     unsafe extern "C" fn is_back(memory: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
@@ -146,26 +148,17 @@ fn imported(device: &Device, returned: &Returned) -> Result<Buffer> {
     buffer
 }
 
-fn subspan(buffer: &Buffer) -> Buffer {
-    let mut part = null_mut();
-    unsafe {
-        let system = sys::iree_allocator_system();
-        check(sys::iree_hal_buffer_subspan(buffer.0, 64, LENGTH / 2, system, &raw mut part)).unwrap();
-    }
-    Buffer(part)
-}
-
-fn mapping(buffer: &Buffer) -> Result<Thing> {
+fn mapping(buffer: &Buffer) -> Result<HeldObject> {
     let mut mapping = Box::<sys::iree_hal_buffer_mapping_t>::default();
     unsafe {
         let access = sys::IREE_HAL_MEMORY_ACCESS_ALL.try_into().unwrap();
         let (mode, out) = (sys::IREE_HAL_MAPPING_MODE_SCOPED, &raw mut *mapping);
         check(sys::iree_hal_buffer_map_range(buffer.0, mode, access, 8, 100, out))?;
     }
-    Ok(Thing::Mapping(mapping))
+    Ok(HeldObject::Mapping(mapping))
 }
 
-fn file(device: &Device) -> Thing {
+fn file(device: &Device) -> HeldObject {
     let bytes = Arc::new(vec![9_u8; LENGTH]);
     let (mut handle, mut file) = (null_mut(), null_mut());
     unsafe {
@@ -178,11 +171,12 @@ fn file(device: &Device) -> Thing {
         check(sys::iree_hal_file_import(device.0, u64::MAX, access, handle, 0, &raw mut file)).unwrap();
         sys::iree_io_file_handle_release(handle);
     }
-    Thing::File(file, bytes)
+    HeldObject::File(file, bytes)
 }
 
-/// What a program can have of a device, with work queued that uses most of it and that has not been waited for.
-fn everything(device: Device, executable: Option<Executable>, returned: &Returned) -> Vec<Thing> {
+/// All objects that a program can have of a device, with queued work that uses most of them and that nothing waits
+/// for.
+fn everything(device: Device, executable: Option<Executable>, returned: &Returned) -> Vec<HeldObject> {
     let mut things = Vec::new();
     let order = device.semaphore(0);
     let (own, local) = (device.buffer(LENGTH), device.local_buffer(LENGTH));
@@ -201,23 +195,33 @@ fn everything(device: Device, executable: Option<Executable>, returned: &Returne
     unsafe {
         let allocator = device.allocator();
         sys::iree_hal_allocator_retain(allocator);
-        things.push(Thing::Allocator(allocator));
+        things.push(HeldObject::Allocator(allocator));
         let (mut cache, mut event, mut channel) = (null_mut(), null_mut(), null_mut());
         check(sys::iree_hal_executable_cache_create(device.0, view("test"), &raw mut cache)).unwrap();
         check(sys::iree_hal_event_create(device.0, 0, 0, &raw mut event)).unwrap();
         let alone = sys::iree_hal_channel_params_t { rank: -1, count: -1, ..Default::default() };
         check(sys::iree_hal_channel_create(device.0, u64::MAX, alone, &raw mut channel)).unwrap();
-        things.extend([Thing::Cache(cache), Thing::Event(event), Thing::Channel(channel), file(&device)]);
+        things.extend([
+            HeldObject::Cache(cache),
+            HeldObject::Event(event),
+            HeldObject::Channel(channel),
+            file(&device),
+        ]);
     }
-    let parts = [subspan(&own), subspan(&local), subspan(&transient)];
+    let parts =
+        [own.subspan(64, LENGTH / 2), local.subspan(64, LENGTH / 2), transient.subspan(64, LENGTH / 2)];
     for buffer in
         parts.into_iter().chain([own, local, transient, freed]).chain(imported(&device, returned).ok())
     {
         things.extend(mapping(&buffer).ok());
-        things.push(Thing::Buffer(buffer));
+        things.push(HeldObject::Buffer(buffer));
     }
-    things.extend(executable.map(Thing::Executable));
-    things.extend([Thing::Commands(commands), Thing::Semaphore(device.semaphore(3)), Thing::Device(device)]);
+    things.extend(executable.map(HeldObject::Executable));
+    things.extend([
+        HeldObject::Commands(commands),
+        HeldObject::Semaphore(device.semaphore(3)),
+        HeldObject::Device(device),
+    ]);
     things
 }
 
@@ -234,19 +238,19 @@ fn open(number: usize) -> (Device, Option<Executable>) {
     }
 }
 
-/// How many kinds of devices [`open`] knows.
+/// The number of kinds of devices that [`open`] knows.
 const KINDS: usize = 5;
 
 #[test]
-fn everything_may_be_let_go_in_any_order() {
+fn everything_may_be_released_in_any_order() {
     for seed in 1..=60_u64 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let returned = Returned::default();
         let (device, executable) = open(usize::try_from(seed).unwrap() % KINDS);
         let mut things = everything(device, executable, &returned);
         while !things.is_empty() {
-            drop(things.swap_remove(dice.below(things.len())));
-            if let Some(at) = things.len().checked_sub(1).map(|most| dice.below(most + 1)) {
+            drop(things.swap_remove(random.below(things.len())));
+            if let Some(at) = things.len().checked_sub(1).map(|most| random.below(most + 1)) {
                 things[at].try_out();
             }
         }
@@ -255,16 +259,16 @@ fn everything_may_be_let_go_in_any_order() {
 }
 
 #[test]
-fn everything_may_be_let_go_by_many_threads_at_once() {
+fn everything_may_be_released_by_many_threads_at_once() {
     for seed in 1..=30_u64 {
         let returned = Returned::default();
         let (device, executable) = open(usize::try_from(seed).unwrap() % KINDS);
         let mut things = everything(device, executable, &returned);
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         std::thread::scope(|scope| {
             while !things.is_empty() {
                 let share: Vec<_> =
-                    (0..=things.len() / 4).map(|_| things.swap_remove(dice.below(things.len()))).collect();
+                    (0..=things.len() / 4).map(|_| things.swap_remove(random.below(things.len()))).collect();
                 scope.spawn(move || {
                     for thing in share {
                         thing.try_out();
@@ -277,17 +281,17 @@ fn everything_may_be_let_go_by_many_threads_at_once() {
     }
 }
 
-/// What a program has lent comes back, where a device took it.
+/// Waits until all imported memory is returned.
 fn wait_for(returned: &Returned) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while Arc::strong_count(returned) > 1 {
-        assert!(std::time::Instant::now() < until, "memory that was lent does not come back");
+        assert!(std::time::Instant::now() < until, "memory that was imported does not come back");
         std::thread::yield_now();
     }
     assert!(returned.load(Ordering::SeqCst) <= 1, "it comes back once");
 }
 
-/// IREE checks an execution by the allocator that the commands were made with, also where the device is another one.
+/// IREE validates an execution with the allocator that the commands were created with, even on another device.
 #[test]
 fn commands_keep_the_allocator_that_they_are_checked_by() {
     let (first, second) = (Device::open("mock").unwrap(), Device::open("mock").unwrap());

@@ -2,9 +2,9 @@
 
 //! The driver's tests: what a C program sees, subject by subject.
 //!
-//! They are one program, as each would be linked with all of IREE. What has to be alone in its process stays
-//! outside: tests that count threads (`polling.rs`), and those that bring a machinery of their own (`collectives`,
-//! `programs`, `refusals`).
+//! They are one program, as each would link all of IREE. Tests that must be alone in their process are separate:
+//! those that count threads (`polling.rs`), and those with their own machinery (`collectives`, `programs`,
+//! `refusals`).
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(
     clippy::unwrap_used,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Calls with numbers and flags of any kind: what cannot be done is refused, by its name, and nothing panics.
+//! Calls with arbitrary numbers and flags: impossible ones are refused by name, and nothing panics.
 
 use crate::cards::{card, steps};
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -11,10 +11,10 @@ use std::ptr::{null, null_mut};
 
 const LENGTH: usize = 256;
 
-/// How many calls there are of each device.
+/// The calls on each device.
 const CALLS: usize = 700;
 
-/// What a length, an offset or a value may be.
+/// Values of a length, an offset or a semaphore.
 const NUMBERS: [usize; 16] = [
     0,
     1,
@@ -35,12 +35,12 @@ const NUMBERS: [usize; 16] = [
 ];
 
 /// Draws arguments.
-impl Dice {
+impl Random {
     fn number(&mut self) -> usize {
         NUMBERS[self.below(NUMBERS.len())]
     }
 
-    /// Mostly no bit or one.
+    /// Usually no bit or one.
     fn flags(&mut self) -> u64 {
         match self.below(4) {
             0 => 1 << self.below(64),
@@ -58,20 +58,20 @@ impl Dice {
     }
 }
 
-/// What calls are made with.
-struct Scene {
-    dice: Dice,
+/// The objects of the calls.
+struct RandomCalls {
+    random: Random,
     buffers: Vec<Buffer>,
     semaphores: Vec<Semaphore>,
     commands: Vec<Commands>,
     executable: Option<Executable>,
     file: *mut sys::iree_hal_file_t,
-    /// What it is read from.
+    /// The content of the file.
     _bytes: File,
     device: Device,
 }
 
-impl Scene {
+impl RandomCalls {
     fn new(device: Device, executable: Option<Executable>, seed: u64) -> Self {
         let transient = device.alloca(&List::none(), &List::none(), LENGTH).unwrap();
         let buffers = vec![device.buffer(LENGTH), device.local_buffer(LENGTH), transient];
@@ -79,7 +79,7 @@ impl Scene {
         let bytes = File::with(&[3; LENGTH]);
         let file = bytes.import(&device);
         Self {
-            dice: Dice::new(seed),
+            random: Random::new(seed),
             buffers,
             semaphores,
             commands: Vec::new(),
@@ -91,13 +91,13 @@ impl Scene {
     }
 
     fn list(&mut self) -> List {
-        match self.dice.below(4) {
+        match self.random.below(4) {
             0 => {
-                let value = self.dice.number() as u64;
-                self.dice.one_of(&self.semaphores).at(value)
+                let value = self.random.number() as u64;
+                self.random.one_of(&self.semaphores).at(value)
             }
             1 => {
-                let semaphore = self.dice.one_of(&self.semaphores);
+                let semaphore = self.random.one_of(&self.semaphores);
                 let next = semaphore.value().map_or(1, |value| value + 1);
                 semaphore.at(next)
             }
@@ -106,27 +106,27 @@ impl Scene {
     }
 
     fn buffer(&mut self) -> *mut sys::iree_hal_buffer_t {
-        if self.dice.below(20) == 0 { null_mut() } else { self.dice.one_of(&self.buffers).0 }
+        if self.random.below(20) == 0 { null_mut() } else { self.random.one_of(&self.buffers).0 }
     }
 
     fn reference(&mut self) -> sys::iree_hal_buffer_ref_t {
-        let (buffer, offset, length) = (self.buffer(), self.dice.number(), self.dice.number());
+        let (buffer, offset, length) = (self.buffer(), self.random.number(), self.random.number());
         let mut reference = sys::iree_hal_buffer_ref_t { buffer, offset, length, ..Default::default() };
-        if self.dice.below(3) == 0 {
+        if self.random.below(3) == 0 {
             reference.buffer = null_mut();
-            // The last one that there is takes its time.
-            let far = if self.dice.below(40) == 0 { 0xFF_FFFF } else { 77 };
-            reference.set_buffer_slot(*self.dice.one_of(&[0, 1, 2, far]));
+            // The last slot of a table is slow to allocate.
+            let far = if self.random.below(40) == 0 { 0xFF_FFFF } else { 77 };
+            reference.set_buffer_slot(*self.random.one_of(&[0, 1, 2, far]));
         }
         reference
     }
 
-    /// One call of a queue.
+    /// A queue operation.
     fn queue(&mut self) -> Result {
-        let (waits, signals, affinity) = (List::none(), self.list(), self.dice.flags());
+        let (waits, signals, affinity) = (List::none(), self.list(), self.random.flags());
         let (buffer, other) = (self.buffer(), self.buffer());
-        let (offset, far, length) = (self.dice.number(), self.dice.number(), self.dice.number());
-        let (flags, small, kind) = (self.dice.flags(), self.dice.below(20), self.dice.below(9));
+        let (offset, far, length) = (self.random.number(), self.random.number(), self.random.number());
+        let (flags, small, kind) = (self.random.flags(), self.random.below(20), self.random.below(9));
         let (device, bytes) = (self.device.0, [7_u8; 4096]);
         let (waits, signals) = (waits.raw(), signals.raw());
         let bytes = bytes.as_ptr().cast();
@@ -157,7 +157,7 @@ impl Scene {
                     device, affinity, waits, signals, buffer, far, self.file, 0, length, flags,
                 ),
                 5 => sys::iree_hal_device_queue_barrier(device, affinity, waits, signals, flags),
-                // IREE looks at the buffer first.
+                // IREE reads the buffer first.
                 6 if !buffer.is_null() => {
                     sys::iree_hal_device_queue_dealloca(device, affinity, waits, signals, buffer, flags)
                 }
@@ -174,16 +174,16 @@ impl Scene {
         signals: sys::iree_hal_semaphore_list_t,
         flags: u64,
     ) -> Result {
-        let bindings: Vec<_> = (0..self.dice.below(4))
+        let bindings: Vec<_> = (0..self.random.below(4))
             .map(|_| sys::iree_hal_buffer_binding_t {
                 buffer: self.buffer(),
-                offset: self.dice.number(),
-                length: self.dice.number(),
+                offset: self.random.number(),
+                length: self.random.number(),
             })
             .collect();
         let commands = match self.commands.len() {
             0 => null_mut(),
-            count => self.commands[self.dice.below(count)].0,
+            count => self.commands[self.random.below(count)].0,
         };
         let table =
             sys::iree_hal_buffer_binding_table_t { count: bindings.len(), bindings: bindings.as_ptr() };
@@ -207,17 +207,17 @@ impl Scene {
         signals: sys::iree_hal_semaphore_list_t,
         flags: u64,
     ) -> Result {
-        let references: Vec<_> = (0..self.dice.below(4)).map(|_| self.reference()).collect();
+        let references: Vec<_> = (0..self.random.below(4)).map(|_| self.reference()).collect();
         let config = sys::iree_hal_dispatch_config_t {
-            workgroup_size: [1, 0, 1].map(|size| size * self.dice.flags32()),
+            workgroup_size: [1, 0, 1].map(|size| size * self.random.flags32()),
             workgroup_count: [1; 3],
             workgroup_count_ref: self.reference(),
-            dynamic_workgroup_local_memory: self.dice.flags32(),
+            dynamic_workgroup_local_memory: self.random.flags32(),
         };
         let list = sys::iree_hal_buffer_ref_list_t { count: references.len(), values: references.as_ptr() };
-        let function = sys::iree_hal_executable_function_t { value: self.dice.flags() };
+        let function = sys::iree_hal_executable_function_t { value: self.random.flags() };
         let executable = self.executable.as_ref().map_or(null_mut(), |executable| executable.0);
-        let constants = sys::iree_const_byte_span_t { data: null(), data_length: self.dice.below(2) };
+        let constants = sys::iree_const_byte_span_t { data: null(), data_length: self.random.below(2) };
         check(unsafe {
             sys::iree_hal_device_queue_dispatch(
                 self.device.0,
@@ -234,12 +234,12 @@ impl Scene {
         })
     }
 
-    /// A recording, which is kept if it could be made.
+    /// A recording, which is kept if it succeeded.
     fn record(&mut self) -> Result {
         let mut commands = null_mut();
         let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED
-            | *self.dice.one_of(&[0, sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT]);
-        let (affinity, slots) = (self.dice.flags(), *self.dice.one_of(&[0, 1, 3, 1 << 25, usize::MAX]));
+            | *self.random.one_of(&[0, sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT]);
+        let (affinity, slots) = (self.random.flags(), *self.random.one_of(&[0, 1, 3, 1 << 25, usize::MAX]));
         let device = self.device.0;
         unsafe {
             let any = sys::IREE_HAL_COMMAND_CATEGORY_ANY;
@@ -254,15 +254,15 @@ impl Scene {
         }
         let commands = Commands(commands);
         check(unsafe { sys::iree_hal_command_buffer_begin(commands.0) })?;
-        for _ in 0..self.dice.below(4) {
-            let (target, source, flags) = (self.reference(), self.reference(), self.dice.flags());
-            let (bytes, small) = ([5_u8; 4096], self.dice.below(20));
+        for _ in 0..self.random.below(4) {
+            let (target, source, flags) = (self.reference(), self.reference(), self.random.flags());
+            let (bytes, small) = ([5_u8; 4096], self.random.below(20));
             let bytes = bytes.as_ptr().cast();
             check(unsafe {
-                match self.dice.below(4) {
+                match self.random.below(4) {
                     0 => sys::iree_hal_command_buffer_fill_buffer(commands.0, target, bytes, small, flags),
                     1 => sys::iree_hal_command_buffer_copy_buffer(commands.0, source, target, flags),
-                    // So many bytes as a slot says are read; there are no more than these.
+                    // The update reads as many bytes as the slot's length says; there are no more than these.
                     2 if !target.buffer.is_null() || target.length <= 4000 => {
                         sys::iree_hal_command_buffer_update_buffer(commands.0, bytes, small, target, flags)
                     }
@@ -275,21 +275,21 @@ impl Scene {
         Ok(())
     }
 
-    /// A call that makes something, which goes again.
-    #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+    /// A call that creates an object, which is released.
+    #[expect(clippy::too_many_lines, reason = "one sequence of steps")]
     fn make(&mut self) -> Result {
         let device = self.device.0;
         let asked = sys::iree_hal_buffer_params_t {
-            type_: self.dice.flags32(),
-            usage: self.dice.flags32(),
-            access: (self.dice.flags() % (1 << 16)).try_into().unwrap(),
-            min_alignment: self.dice.number(),
-            queue_affinity: self.dice.flags(),
+            type_: self.random.flags32(),
+            usage: self.random.flags32(),
+            access: (self.random.flags() % (1 << 16)).try_into().unwrap(),
+            min_alignment: self.random.number(),
+            queue_affinity: self.random.flags(),
         };
-        let asked = if self.dice.below(2) == 0 { params() } else { asked };
-        let length = self.dice.number();
+        let asked = if self.random.below(2) == 0 { params() } else { asked };
+        let length = self.random.number();
         unsafe {
-            match self.dice.below(6) {
+            match self.random.below(6) {
                 0 => {
                     let mut buffer = null_mut();
                     let allocator = self.device.allocator();
@@ -298,7 +298,7 @@ impl Scene {
                     check(made).map(|()| drop(Buffer(buffer)))
                 }
                 1 => {
-                    let (list, flags, mut buffer) = (self.list(), self.dice.flags(), null_mut());
+                    let (list, flags, mut buffer) = (self.list(), self.random.flags(), null_mut());
                     let (none, list) = (List::none(), list.raw());
                     let (none, out) = (none.raw(), &raw mut buffer);
                     let made = sys::iree_hal_device_queue_alloca(
@@ -317,17 +317,17 @@ impl Scene {
                 2 => {
                     let initial = length as u64;
                     let mut semaphore = null_mut();
-                    let (affinity, flags) = (self.dice.flags(), self.dice.flags());
+                    let (affinity, flags) = (self.random.flags(), self.random.flags());
                     let out = &raw mut semaphore;
                     check(sys::iree_hal_semaphore_create(device, affinity, initial, flags, out))
                         .map(|()| drop(Semaphore(semaphore)))
                 }
                 3 => {
-                    let rank = |dice: &mut Dice| *dice.one_of(&[-1, 0, 1, 7, i32::MIN, i32::MAX]);
+                    let rank = |random: &mut Random| *random.one_of(&[-1, 0, 1, 7, i32::MIN, i32::MAX]);
                     let params = sys::iree_hal_channel_params_t {
-                        rank: rank(&mut self.dice),
-                        count: rank(&mut self.dice),
-                        flags: self.dice.flags(),
+                        rank: rank(&mut self.random),
+                        count: rank(&mut self.random),
+                        flags: self.random.flags(),
                         ..Default::default()
                     };
                     let mut channel = null_mut();
@@ -337,7 +337,7 @@ impl Scene {
                 4 => {
                     let mut external = sys::iree_hal_external_buffer_t::default();
                     let (kind, flags, buffer) =
-                        (self.dice.flags32(), self.dice.flags32(), self.dice.one_of(&self.buffers).0);
+                        (self.random.flags32(), self.random.flags32(), self.random.one_of(&self.buffers).0);
                     let allocator = self.device.allocator();
                     let fd = sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD;
                     let out = &raw mut external;
@@ -348,8 +348,8 @@ impl Scene {
                 }
                 _ => {
                     let mut mapping = sys::iree_hal_buffer_mapping_t::default();
-                    let (buffer, offset) = (self.dice.one_of(&self.buffers).0, self.dice.number());
-                    let access = (self.dice.flags() % (1 << 16)).try_into().unwrap();
+                    let (buffer, offset) = (self.random.one_of(&self.buffers).0, self.random.number());
+                    let access = (self.random.flags() % (1 << 16)).try_into().unwrap();
                     let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;
                     let out = &raw mut mapping;
                     check(sys::iree_hal_buffer_map_range(buffer, mode, access, offset, length, out))?;
@@ -360,7 +360,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for RandomCalls {
     fn drop(&mut self) {
         unsafe { sys::iree_hal_file_release(self.file) };
     }
@@ -379,9 +379,9 @@ fn calls_with_any_numbers_and_flags_are_done_or_refused() {
     let executable = steps(&cards);
     devices.push(("a card", cards, Some(executable)));
     for (seed, (name, device, executable)) in (1..).zip(devices) {
-        let mut scene = Scene::new(device, executable, 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
+        let mut scene = RandomCalls::new(device, executable, 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
         for number in 0..CALLS {
-            let outcome = match scene.dice.below(4) {
+            let outcome = match scene.random.below(4) {
                 0 => scene.record(),
                 1 => scene.make(),
                 _ => scene.queue(),
@@ -393,7 +393,7 @@ fn calls_with_any_numbers_and_flags_are_done_or_refused() {
             if scene.commands.len() > 20 {
                 scene.commands.clear();
             }
-            // One that has failed, or is as far as it can be, says no more.
+            // A semaphore that has failed or has its largest value cannot be used.
             let fresh = scene.device.semaphore(0);
             let at = number % scene.semaphores.len();
             match scene.semaphores[at].value() {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory of a device that is gone, in operations of one that is not.
+//! Memory of a released device, in operations of another device.
 
 use crate::common::{Device, List, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 
-/// Only the owner could have reached it, so it is missed by name; nothing is looked at that went with the owner.
+/// Only the owner could have accessed it, so the refusal names it; nothing that was released with the owner is
+/// read.
 #[test]
-fn memory_that_only_a_device_that_is_gone_could_reach_is_refused_by_name() {
+fn memory_that_only_a_released_device_could_access_is_refused_by_name() {
     let owner = Device::open("gaudi://emulated?seed=8191").unwrap();
     let worker = Device::open("mock").unwrap();
     let plain = owner.local_buffer(64);
@@ -21,7 +22,7 @@ fn memory_that_only_a_device_that_is_gone_could_reach_is_refused_by_name() {
     let transient = owner.alloca_of(&List::none(), &done.at(1), local, 64).unwrap();
     done.wait(1).unwrap();
     drop(owner);
-    // What comes next into the memory that the device had.
+    // New objects in the memory of the released device.
     let _others: Vec<Device> = (0..4).map(|_| Device::open("mock").unwrap()).collect();
     let target = worker.buffer(64);
     let slot = worker

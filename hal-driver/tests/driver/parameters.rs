@@ -11,7 +11,7 @@ use hal_template::Template;
 use std::path::Path;
 use std::ptr::null_mut;
 
-/// A page of `docs/` has the table of some parameters, as their declaration prints it.
+/// Checks that a page of `docs/` has the table of some parameters, as their declaration prints it.
 fn has_the_table(page: &str, parameters: &[Parameter]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
     let table = Parameter::table(parameters);
@@ -25,7 +25,7 @@ fn pages_have_the_tables_of_the_declarations() {
     has_the_table("programs.md", hal_driver::PARAMETERS);
 }
 
-/// Opening a device takes exactly the parameters that its driver declares.
+/// Checks that opening a device takes exactly the parameters that its driver declares.
 fn takes_what_it_declares<D: Driver>() {
     let mut parameters = Parameters::new(D::NAME, []);
     parameters.declare(D::PARAMETERS);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device that has to be asked what has ended: how often it is asked, and what comes to it at all.
+//! A device that reports by poll: how often it is polled, and which commands reach it.
 
 use crate::common::{Device, List};
 use crate::dispatches::{self, COMMANDS, POLLS};
@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The device, for one test at a time: the counts are the process's.
+/// The device, for one test at a time: the counters are process-wide.
 fn open() -> (MutexGuard<'static, ()>, Device) {
     static ALONE: Mutex<()> = Mutex::new(());
     (ALONE.lock().unwrap_or_else(PoisonError::into_inner), dispatches::open("noting://?polled=yes"))
 }
 
-/// A device that has nothing to do is not asked (an idle program takes no processor).
+/// An idle device is not polled (an idle program uses no processor).
 #[test]
 fn device_that_has_nothing_to_do_is_not_asked() {
     let (_alone, device) = open();
@@ -36,7 +36,7 @@ fn device_that_has_nothing_to_do_is_not_asked() {
     }
 }
 
-/// A transfer of no bytes only waits and signals: no device has to know what to do with one.
+/// A transfer of no bytes only waits and signals: devices need not support one.
 #[test]
 fn transfer_of_no_bytes_does_not_come_to_the_device() {
     let (_alone, device) = open();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Pools that programs bring: what they say of their memory is kept to, and they are told when it is free again.
+//! Pools of programs: the driver waits for their frontiers, and returns memory with the right one.
 
 use crate::common::pool::{NOWHERE, Pool};
 use crate::common::{Buffer, Device, List, Result, Semaphore, Tracker, check, failure, params};
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4096;
 
-/// The epoch that the memory of a pool waits for, which no work reaches.
+/// The epoch that a pool's memory waits for, which no work reaches.
 const EPOCH: u64 = 7;
 
 const MAY_WAIT: u64 = sys::IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER as u64;
 
 /// A device, and a pool of memory that is still in use elsewhere.
-struct Scene {
+struct PoolScene {
     device: Device,
     tracker: Tracker,
     axis: sys::iree_async_axis_t,
     pool: Box<Pool>,
 }
 
-impl Scene {
+impl PoolScene {
     fn new() -> Self {
         let tracker = Tracker::new();
         let device = Device::open_in("mock", &tracker).unwrap();
@@ -63,7 +63,7 @@ impl Scene {
     }
 }
 
-/// How the memory came back, once it has: an operation lets go of what it used behind its signals.
+/// How the memory returned, once it has: an operation releases its memory after its signals.
 fn back(pool: &Pool) -> Vec<crate::common::pool::Back> {
     let end = Instant::now() + Duration::from_secs(10);
     while pool.back().is_empty() && Instant::now() < end {
@@ -74,7 +74,7 @@ fn back(pool: &Pool) -> Vec<crate::common::pool::Back> {
 
 #[test]
 fn memory_that_may_not_be_waited_for_goes_back_with_what_it_waits_for() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let done = scene.device.semaphore(0);
     let refused = scene.alloca(&done, 0).err().unwrap();
     assert_eq!(refused.code, Code::ResourceExhausted, "{}", refused.text);
@@ -83,10 +83,10 @@ fn memory_that_may_not_be_waited_for_goes_back_with_what_it_waits_for() {
 
 #[test]
 fn memory_that_was_waited_for_in_vain_goes_back_with_what_it_waits_for() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let done = scene.device.semaphore(0);
     let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
-    scene.tracker.fail(scene.axis, failure(Code::DataLoss, "told to"));
+    scene.tracker.fail(scene.axis, failure(Code::DataLoss, "on purpose"));
     assert_eq!(done.wait(1).unwrap_err().code, Code::DataLoss);
     assert_eq!(back(&scene.pool), [Some((scene.axis, EPOCH))]);
     drop(buffer);
@@ -94,10 +94,10 @@ fn memory_that_was_waited_for_in_vain_goes_back_with_what_it_waits_for() {
 
 #[test]
 fn memory_that_a_device_was_waiting_for_goes_back_with_what_it_waits_for() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let done = scene.device.semaphore(0);
     let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
-    let Scene { device, pool, axis, .. } = scene;
+    let PoolScene { device, pool, axis, .. } = scene;
     drop(device);
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert_eq!(back(&pool), [Some((axis, EPOCH))]);
@@ -107,10 +107,10 @@ fn memory_that_a_device_was_waiting_for_goes_back_with_what_it_waits_for() {
 /// The wait is in the tracker of the group that the device was in when it began.
 #[test]
 fn device_that_left_its_group_takes_back_what_waits_there() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let done = scene.device.semaphore(0);
     let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
-    let Scene { device, pool, axis, tracker } = scene;
+    let PoolScene { device, pool, axis, tracker } = scene;
     check(unsafe { sys::iree_hal_device_assign_topology_info(device.0, null()) }).unwrap();
     let begin = Instant::now();
     drop(device);
@@ -120,14 +120,15 @@ fn device_that_left_its_group_takes_back_what_waits_there() {
     drop((buffer, tracker));
 }
 
-/// A tracker reads the frontier of a wait until that is over, and the pool has it for as long as the memory is out.
+/// A tracker reads the frontier of a wait until the wait is over, and the pool owns the frontier while the memory
+/// is reserved.
 #[test]
 fn memory_goes_back_when_its_frontier_is_waited_for_no_more() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     scene.pool.advance_when_back(&scene.tracker);
     let done = scene.device.semaphore(0);
     let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
-    let Scene { device, pool, axis, tracker } = scene;
+    let PoolScene { device, pool, axis, tracker } = scene;
     drop(device);
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert_eq!(back(&pool), [Some((axis, EPOCH))]);
@@ -135,7 +136,7 @@ fn memory_goes_back_when_its_frontier_is_waited_for_no_more() {
     drop((buffer, tracker));
 }
 
-/// A program that is told of its memory may let go of the pool, and of what that says of its memory by.
+/// A program that gets its memory back may release the pool and its notification.
 #[test]
 fn notification_of_a_pool_is_kept_while_it_is_listened_to() {
     let (device, proactor) = Device::open_polled("mock").unwrap();
@@ -155,10 +156,10 @@ fn notification_of_a_pool_is_kept_while_it_is_listened_to() {
     back(&pool);
 }
 
-/// IREE does not ask to unmap what is at no address, and so there is nothing to keep for it.
+/// IREE does not unmap a null address, so nothing is kept for it.
 #[test]
 fn mapping_at_no_address_keeps_nothing() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     scene.pool.is_nowhere();
     let buffer = scene.allocated();
     unsafe {
@@ -174,17 +175,17 @@ fn mapping_at_no_address_keeps_nothing() {
     assert_eq!(NOWHERE.load(Ordering::SeqCst), 0, "the memory's buffer is still kept");
 }
 
-/// What was waited for is over: the next user of the memory need not wait for it again.
+/// The wait is over: the next user of the memory need not wait again.
 #[test]
 fn memory_that_was_waited_for_goes_back_without() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     drop(scene.allocated());
     assert_eq!(back(&scene.pool), [None]);
 }
 
 #[test]
 fn memory_that_is_deallocated_goes_back_with_a_point_of_the_queue() {
-    let scene = Scene::new();
+    let scene = PoolScene::new();
     let (buffer, order) = (scene.allocated(), scene.device.semaphore(0));
     scene.device.fill_on(1, &List::none(), &order.at(1), &buffer, (0, LENGTH), &[3]).unwrap();
     scene.device.dealloca(&order.at(1), &order.at(2), &buffer).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Profiling sessions whose sink fails: each that was begun is ended, and nothing is kept.
+//! Profiling sessions whose sink fails: each begun session is ended, and nothing leaks.
 
 use crate::common::{Device, List, check, failure};
 use hal_semaphore::Code;
@@ -119,7 +119,7 @@ fn session_that_could_not_begin_is_ended_and_forgotten() {
     assert!(refused > 2, "metadata and the first look at the clock are written at the beginning");
 }
 
-/// hal/device.h: "Sink callbacks may block or allocate", and no lock is held then that the end of work needs.
+/// hal/device.h: "Sink callbacks may block or allocate", so no lock is held that the end of work needs.
 #[test]
 fn sink_may_wait_for_work_of_the_device() {
     for uri in ["mock", "template", "gaudi://emulated?generation=gaudi2&seed=9601", "qaic://emulated"] {
@@ -152,11 +152,11 @@ fn sink_may_wait_for_work_of_the_device() {
 }
 
 /// hal/device.h: nested begins fail with `FAILED_PRECONDITION`, and a program begins, flushes and ends one after
-/// the other. A sink that is called by one of them, or by work that is written down, is told so of its own session,
-/// and hangs nowhere.
+/// the other. A sink that such a call or recorded work invokes gets this failure for its own session, and never
+/// hangs.
 #[test]
 fn sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let (calls, called) = mpsc::channel();
     let calls = std::sync::Mutex::new(calls);
     std::thread::spawn(move || {
@@ -173,7 +173,7 @@ fn sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
                         check(sys::iree_hal_device_profiling_end(device.0)),
                     ]
                 };
-                // Another device is another session.
+                // Another device has another session.
                 unsafe {
                     check(sys::iree_hal_device_profiling_begin(other.0, &raw const options)).unwrap();
                     check(sys::iree_hal_device_profiling_flush(other.0)).unwrap();
@@ -192,16 +192,17 @@ fn sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
         unsafe { check(sys::iree_hal_device_profiling_end(device.0)) }.unwrap();
         sink.works = None;
         let numbers = [&sink.begun, &sink.ended].map(|number| number.load(Ordering::Relaxed));
-        tell.send(numbers).unwrap();
+        sender.send(numbers).unwrap();
     });
-    let numbers = told.recv_timeout(Duration::from_secs(30)).expect("a sink hangs in its own session");
+    let numbers = receiver.recv_timeout(Duration::from_secs(30)).expect("a sink hangs in its own session");
     assert_eq!(numbers, [1, 1], "begun and ended");
     let called: Vec<_> = called.try_iter().collect();
     assert!(called.len() > 4, "the sink was called {} times", called.len());
     assert!(called.iter().all(|codes| *codes == [Code::FailedPrecondition; 3]), "{called:?}");
 }
 
-/// A transfer is in the profile that is open when it is submitted, with its kind and its bytes, whatever its memory is.
+/// A transfer is in the profile that is open when it is submitted, with its kind and its bytes, whatever its memory
+/// is.
 #[test]
 fn transfers_are_in_the_profile_that_is_open_when_they_are_submitted() {
     let device = Device::open("mock").unwrap();

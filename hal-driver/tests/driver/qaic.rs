@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Emulated Cloud AI 100 cards as a program of IREE's sees them: order, networks beside each other, and what goes
-//! wrong.
+//! Emulated Cloud AI 100 cards as an IREE program sees them: order, concurrent networks, and failures.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -10,7 +9,7 @@
 )]
 
 use crate::common::chain::{chain, dependent_fills, fills};
-use crate::common::{Buffer, Device, Executable, List, Semaphore};
+use crate::common::{Buffer, Device, Executable, List, Semaphore, wait_until};
 use emulator_qaic::programs::Program;
 use emulator_qaic::{Emulator, Options};
 use hal_backend::{Failure, Function, HostCall, HostProgram, Parameters};
@@ -22,13 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The parameters of a machine that no other test has.
+/// The parameters of a machine that no other test uses.
 fn parameters(rest: &str) -> String {
     static MACHINES: AtomicU64 = AtomicU64::new(1);
     format!("seed={}{rest}", MACHINES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// An emulated card, or the card that the environment names: what is to be proved on silicon runs there.
+/// An emulated card, or the card that the environment names, to run these tests on silicon.
 fn card() -> String {
     std::env::var("HAL_QAIC_CARD").unwrap_or_else(|_| format!("qaic://emulated?{}", parameters("")))
 }
@@ -46,7 +45,7 @@ fn queues_that_wait_for_each_other_before_anything_is_signalled() {
     let device = Device::open(&card()).unwrap();
     let buffer = device.local_buffer(64);
     let (start, order) = (device.semaphore(0), device.semaphore(0));
-    // All of it is submitted before the host lets the first one go.
+    // All of it is submitted before the host releases the first one.
     for step in 0..400_u64 {
         let waits = if step == 0 { start.at(1) } else { order.at(step) };
         let (signals, pattern) = (order.at(step + 1), [step as u8]);
@@ -79,10 +78,10 @@ fn clients_of_a_card_do_not_notice_each_other() {
     });
 }
 
-/// A program that adds one to each byte of its second binding, for as long as it takes.
+/// A program that adds one to each byte of its second binding, slowly.
 struct Adder {
     takes: Duration,
-    /// How many are at it, and how many were at once.
+    /// The number of threads in it, and the most at once.
     inside: AtomicU64,
     most: AtomicU64,
 }
@@ -105,7 +104,7 @@ impl HostProgram for Adder {
     }
 }
 
-/// A card whose emulator keeps a program.
+/// A card whose emulator has a program.
 struct Machine {
     emulator: Arc<Emulator>,
     uri: String,
@@ -153,7 +152,7 @@ impl<'a> Workload<'a> {
         workload
     }
 
-    /// Submits a dispatch: what it signals.
+    /// Submits a dispatch. Returns the semaphore that it signals.
     fn submit(&mut self) -> Semaphore {
         self.submitted += 1;
         let done = self.device.semaphore(0);
@@ -192,7 +191,7 @@ fn dispatches_that_depend_on_each_other_are_in_order_and_those_ahead_in_the_ring
     let device = Device::open(&machine.uri).unwrap();
     let mut first = Workload::new(&machine, &device, 1);
     let second = Workload::new(&machine, &device, 1);
-    // Without a semaphore between them: of one queue.
+    // No semaphore between them: one queue.
     let mut last = None;
     for _ in 0..20 {
         last = Some(first.submit());
@@ -211,7 +210,7 @@ fn dispatches_that_depend_on_each_other_are_in_order_and_those_ahead_in_the_ring
 
 #[test]
 fn client_finds_no_room_beside_another_ones_networks_and_works_when_there_is_some() {
-    // Of a real card the cores run out first; where there are more of them it is the channels.
+    // Real cards run out of cores first; with more cores they run out of channels.
     for (cores, status) in [(16, "-13"), (20, "-14")] {
         let machine = Machine::new(&format!("&cores={cores}"), Duration::ZERO);
         let (one, two) = (Device::open(&machine.uri).unwrap(), Device::open(&machine.uri).unwrap());
@@ -222,15 +221,15 @@ fn client_finds_no_room_beside_another_ones_networks_and_works_when_there_is_som
         let failed = late.run().unwrap_err();
         assert_eq!(failed.code, Code::ResourceExhausted, "{}", failed.text);
         assert!(failed.text.contains("accel0") && failed.text.contains(status), "{}", failed.text);
-        // The other one's networks stay where they are.
+        // The other device's networks stay in place.
         let messages = machine.emulator.counts(0).messages;
         many.iter_mut().for_each(|workload| workload.run().unwrap());
         assert_eq!(machine.emulator.counts(0).messages, messages, "nothing was started again");
         drop(many.pop());
-        until(|| machine.emulator.counts(0).channels < 16);
+        wait_until(|| machine.emulator.counts(0).channels < 16);
         late.run().unwrap();
         assert!(many.iter().all(|workload| workload.first_byte() == 2) && late.first_byte() == 1);
-        // More than there is room for, of one's own, make room for each other.
+        // A device's own networks make room for each other.
         let mut more: Vec<Workload<'_>> = (0..3).map(|_| Workload::new(&machine, &two, 1)).collect();
         for _ in 0..2 {
             more.iter_mut().for_each(|workload| workload.run().unwrap());
@@ -242,7 +241,7 @@ fn client_finds_no_room_beside_another_ones_networks_and_works_when_there_is_som
 
 #[test]
 fn workload_that_is_lost_is_lost_alone() {
-    // The third call of a network is the first one's second.
+    // The third call of a network is the first network's second.
     let machine = Machine::new("&fault=crash:3", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut lost = Workload::new(&machine, &device, 1);
@@ -252,24 +251,15 @@ fn workload_that_is_lost_is_lost_alone() {
     let failed = lost.run().unwrap_err();
     assert_eq!(failed.code, Code::Unavailable);
     assert!(failed.text.contains("accel0") && failed.text.contains("workload is lost"), "{}", failed.text);
-    // The other one goes on while the first one's cores restart, on the same activation.
+    // The other network goes on while the first one's cores restart, on the same activation.
     let messages = machine.emulator.counts(0).messages;
     for _ in 0..10 {
         other.run().unwrap();
     }
     assert_eq!((other.first_byte(), machine.emulator.counts(0).messages), (11, messages));
-    // And the first one is activated again when it is wanted.
+    // The first network is activated again when it is needed.
     lost.run().unwrap();
     assert_eq!((lost.first_byte(), machine.emulator.counts(0).resets), (2, 0));
-}
-
-/// Waits until something is so, but not for ever.
-fn until(is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !is_so() && Instant::now() < end {
-        std::thread::yield_now();
-    }
-    assert!(is_so(), "it never came to that");
 }
 
 #[test]
@@ -281,8 +271,8 @@ fn network_that_hangs_is_stopped_and_others_do_not_notice() {
     let mut stuck = Workload::new(&machine, &device, 1);
     let calls = machine.emulator.counts(0).calls;
     let hung = stuck.submit();
-    // The second call on the card, behind which the others come.
-    until(|| machine.emulator.counts(0).calls > calls);
+    // The second call on the card, which the others queue behind.
+    wait_until(|| machine.emulator.counts(0).calls > calls);
     for _ in 0..10 {
         other.run().unwrap();
     }
@@ -329,14 +319,14 @@ fn lost_interrupt_costs_time() {
     let machine = Machine::new("&fault=lost-msi:1&timeout=1", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut workload = Workload::new(&machine, &device, 1);
-    // Where completions are many, the next interrupt finds them all.
+    // If completions are many, the next interrupt finds them all.
     if let Err(failed) = workload.run() {
         assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
     }
     workload.run().unwrap();
 }
 
-/// What everything that a loss ends must say.
+/// Checks the failure of everything that a loss ends.
 fn is_lost(semaphore: &Semaphore, value: u64) {
     let begin = Instant::now();
     let failed = semaphore.wait(value).unwrap_err();
@@ -371,7 +361,7 @@ fn card_that_is_taken_out_at_any_call_leaves_no_waiter() {
             if device.dispatch(1, &List::none(), &done.at(1), &network, &[], &[&first, &second]).is_err() {
                 break;
             }
-            // Either it was done before, or everybody is told.
+            // Either it was done before, or its signal fails.
             let _ = done.wait(1).map_err(|failed| assert_ne!(failed.code, Code::DeadlineExceeded));
         }
     }
@@ -406,7 +396,7 @@ fn device_that_goes_with_work_pending_leaves_the_card_whole() {
         drop(device);
         assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
     }
-    // The thread for messages lets go of the file by itself.
+    // The message thread closes the file by itself.
     let end = Instant::now() + Duration::from_secs(10);
     let left = || {
         let counts = machine.emulator.counts(0);
@@ -421,7 +411,7 @@ fn device_that_goes_with_work_pending_leaves_the_card_whole() {
 #[test]
 fn card_that_cannot_be_opened_says_what_to_do() {
     let says = Device::cannot_be_opened;
-    // No card is in any machine that these tests run on.
+    // No machine that runs these tests has a card.
     if !std::path::Path::new("/sys/class/accel/accel0").exists() {
         says("qaic://", Code::NotFound, "qaic://emulated");
         says("qaic", Code::NotFound, "driver qaic is not loaded");
@@ -457,13 +447,13 @@ fn file_that_is_no_network_for_the_card_is_refused() {
     cut.truncate(cut.len() / 2);
     refused(FORMAT, &cut);
     refused("qaic-other", &good.container().unwrap());
-    // Too few bindings are found out before anything is submitted.
+    // Too few bindings are refused before anything is submitted.
     let network = machine.network(&device, 4096);
     let (buffer, done) = (device.local_buffer(64), device.semaphore(0));
     let asked = device.dispatch(1, &List::none(), &done.at(1), &network, &[], &[&buffer]);
     let failed = asked.err().or_else(|| done.wait(1).err()).unwrap();
     assert_eq!(failed.code, Code::InvalidArgument, "{}", failed.text);
-    // A program that the emulator does not keep.
+    // A program that the emulator does not have.
     let unknown = Program { program: 999, ..good };
     let network = device.load(FORMAT, &unknown.container().unwrap()).unwrap();
     let buffers = [device.buffer(4096), device.buffer(4096)];
@@ -487,8 +477,8 @@ fn file_that_the_program_has_opened_is_used_and_stays_the_programs() {
     }
     assert_eq!(machine.emulator.counts(0).users, 1, "it is still open");
     machine.emulator.close(file);
-    // A process that another test is about to start has every file for a moment. A close looks which processes have
-    // ended.
+    // A process that another test is about to start holds every file for a moment. A close checks which processes
+    // have ended.
     let end = Instant::now() + Duration::from_secs(10);
     while machine.emulator.counts(0).users > 0 && Instant::now() < end {
         machine.emulator.close(machine.emulator.open(std::path::Path::new("/dev/accel/accel0")).unwrap());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Programs that ask how far a semaphore is instead of waiting for it.
+//! Programs that query a semaphore instead of waiting for it.
 
 use crate::common::{Device, List};
 use hal_semaphore::Code;
@@ -44,8 +44,8 @@ fn program_that_polls_is_answered_at_once() {
     let device = Device::open("mock://?latency=5s").unwrap();
     let (done, buffer) = (device.semaphore(0), device.buffer(64));
     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[3]).unwrap();
-    // The first may look whether the work is about to end. Others share the processors, so a few take their time
-    // anyway.
+    // The first query may spin while the work is about to end. Other programs share the processors, so a few are
+    // slow anyway.
     let slow = |_| {
         let begin = Instant::now();
         assert_eq!(done.value().unwrap(), 0);
@@ -55,8 +55,7 @@ fn program_that_polls_is_answered_at_once() {
     assert_eq!(fewest, Some(0));
 }
 
-/// Of devices that have not been asked before, so that each first answer takes its time. Others share the
-/// processors, so the quickest counts.
+/// New devices, so that each first query spins. Other programs share the processors, so the quickest counts.
 #[test]
 fn first_answer_takes_what_it_costs_to_be_woken_at_most() {
     let first = |_| {

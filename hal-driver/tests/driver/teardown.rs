@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A device goes, whatever it still has: in bounded time, with everybody told.
+//! Releasing a device in any state: in bounded time, with all waiters notified.
 
 use crate::common::{Buffer, Device, List};
 use hal_semaphore::Code;
@@ -26,7 +26,7 @@ fn wait_without_a_signal_ends_with_the_device() {
 
 #[test]
 fn work_in_flight_ends_or_is_stopped() {
-    // Each job takes longer than a device is waited for.
+    // Each job takes longer than the teardown waits.
     let device = Device::open("mock://0?latency=30s").unwrap();
     let (buffer, done) = (device.buffer(64), device.semaphore(0));
     for step in 1..=10 {
@@ -40,20 +40,20 @@ fn work_in_flight_ends_or_is_stopped() {
 
 #[test]
 fn device_may_be_dropped_by_its_own_callback() {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let device = Device::open("mock").unwrap();
     let (go, done) = (device.semaphore(0), device.semaphore(0));
-    // The call's closure has the last reference.
+    // The call's closure holds the last reference.
     let last = device.again();
     let call = Box::new(move || {
         drop(last);
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
         std::ptr::null_mut()
     });
     device.host_call(&go.at(1), &done.at(1), 0, call).unwrap();
     drop(device);
     go.signal(1).unwrap();
-    told.recv_timeout(SOON).unwrap();
+    receiver.recv_timeout(SOON).unwrap();
     done.wait(1).unwrap();
 }
 
@@ -86,8 +86,8 @@ fn many_devices_come_and_go_beside_each_other() {
     });
 }
 
-/// An allocation that waits for memory which only a card's work of half a minute would bring back, and what it
-/// waits for.
+/// An allocation that waits for memory which only a card's job of half a minute would return, and the semaphore
+/// that it waits for.
 fn park(device: &Device) -> (crate::common::Semaphore, Vec<Buffer>) {
     const PART: usize = 400 << 10;
     // All of the device's memory but the pool's one slab.
@@ -100,7 +100,8 @@ fn park(device: &Device) -> (crate::common::Semaphore, Vec<Buffer>) {
     (now, kept)
 }
 
-/// The thread that polls a proactor would wait for itself if it waited for what a device has there, or for its own end.
+/// The polling thread of a proactor would wait for itself if it waited for the device's operations there, or for
+/// its own end.
 #[test]
 fn device_may_be_dropped_on_the_thread_that_polls_its_proactor() {
     for has_parked in [false, true] {
@@ -110,10 +111,10 @@ fn device_may_be_dropped_on_the_thread_that_polls_its_proactor() {
             let parked = has_parked.then(|| park(&device));
             let (never, cancelled, go) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
             device.barrier(&never.at(1), &cancelled.at(1)).unwrap();
-            let (tell, told) = mpsc::channel();
+            let (sender, receiver) = mpsc::channel();
             let last = move || {
                 drop(device);
-                tell.send(()).unwrap();
+                sender.send(()).unwrap();
             };
             if in_callback {
                 go.when(1, last);
@@ -122,7 +123,7 @@ fn device_may_be_dropped_on_the_thread_that_polls_its_proactor() {
             } else {
                 proactor.run(last);
             }
-            told.recv_timeout(2 * SOON).expect("the polling thread goes on");
+            receiver.recv_timeout(2 * SOON).expect("the polling thread goes on");
             assert_eq!(cancelled.wait(1).unwrap_err().code, Code::Cancelled);
             if let Some((now, kept)) = parked {
                 assert_eq!(now.wait(1).unwrap_err().code, Code::Cancelled);
@@ -133,26 +134,26 @@ fn device_may_be_dropped_on_the_thread_that_polls_its_proactor() {
     }
 }
 
-/// That thread may not have polled since the device was made, so that the device cannot know it.
+/// That thread may not have polled since the device was created, so the device cannot know it.
 #[test]
 fn device_may_be_made_and_dropped_on_the_thread_that_polls_its_proactor() {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     crate::common::on_a_polling_thread(move |pool| {
         let device = Device::open_with_pool("mock", pool).unwrap();
         let (buffer, done) = (device.buffer(64), device.semaphore(0));
         device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
         done.wait(1).unwrap();
         drop((buffer, done));
-        // Only the device has the pool from here on.
+        // Only the device holds the pool from here on.
         // SAFETY: the pool is this call's.
         unsafe { hal_sys::iree_async_proactor_pool_release(pool) };
         drop(device);
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
     });
-    told.recv_timeout(2 * SOON).expect("the polling thread goes on");
+    receiver.recv_timeout(2 * SOON).expect("the polling thread goes on");
 }
 
-/// What keeps the proactor may be let go of there too.
+/// The last object that keeps the proactor may be released there too.
 #[test]
 fn last_buffer_or_semaphore_may_be_dropped_on_the_thread_that_polled_for_its_device() {
     let (device, proactor) = Device::open_polled("mock").unwrap();
@@ -160,14 +161,14 @@ fn last_buffer_or_semaphore_may_be_dropped_on_the_thread_that_polled_for_its_dev
     let buffer = device.alloca(&List::none(), &done.at(1), 4096).unwrap();
     done.wait(1).unwrap();
     let (go, went) = mpsc::channel::<()>();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     proactor.run(move || {
         went.recv().unwrap();
         drop(done);
         drop(buffer);
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
     });
     drop(device);
     go.send(()).unwrap();
-    told.recv_timeout(2 * SOON).expect("the polling thread goes on");
+    receiver.recv_timeout(2 * SOON).expect("the polling thread goes on");
 }

@@ -18,7 +18,8 @@ fn base(semaphore: &Semaphore) -> *mut sys::iree_async_semaphore_t {
     semaphore.0.cast()
 }
 
-/// Calls once when a semaphore reaches a value or fails. IREE has the storage until then.
+/// Registers a timepoint that calls once when a semaphore reaches a value or fails. IREE has the storage until
+/// then.
 fn on(semaphore: &Semaphore, value: u64, call: impl FnOnce(Result) + Send + 'static) -> *mut Timepoint {
     let timepoint = Box::new(Timepoint { raw: Default::default(), call: Some(Box::new(call)) });
     let timepoint = Box::into_raw(timepoint);
@@ -46,11 +47,11 @@ unsafe extern "C" fn reached(
     timepoint.call.take().unwrap()(check(status));
 }
 
-/// What a timepoint is told.
-fn told(semaphore: &Semaphore, value: u64) -> mpsc::Receiver<Result> {
-    let (tell, told) = mpsc::channel();
-    on(semaphore, value, move |outcome| drop(tell.send(outcome)));
-    told
+/// The outcome of a timepoint.
+fn outcome_of(semaphore: &Semaphore, value: u64) -> mpsc::Receiver<Result> {
+    let (sender, receiver) = mpsc::channel();
+    on(semaphore, value, move |outcome| drop(sender.send(outcome)));
+    receiver
 }
 
 thread_local! {
@@ -61,7 +62,7 @@ thread_local! {
 #[derive(Default)]
 struct Program {
     lock: Mutex<()>,
-    /// A callback ran on a thread that was submitting: taking the lock there would have been the end.
+    /// True if a callback ran on a thread that was submitting: taking the lock there would deadlock.
     stuck: AtomicBool,
     called: AtomicU64,
 }
@@ -90,7 +91,7 @@ impl Program {
         self.called.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// So many callbacks have run, none of them where it would have been stuck.
+    /// Waits until so many callbacks have run, and checks that none would have deadlocked.
     #[track_caller]
     fn has_heard(&self, count: u64) {
         let begin = std::time::Instant::now();
@@ -104,7 +105,7 @@ impl Program {
     }
 }
 
-/// A program submits something that signals `done` at 1, with the lock held.
+/// Submits an operation that signals `done` at 1, while the program holds its lock.
 #[track_caller]
 fn submits(device: &Device, submit: impl FnOnce(&Semaphore) -> Result) {
     let (program, done) = (Arc::new(Program::default()), device.semaphore(0));
@@ -158,7 +159,7 @@ fn lock_may_be_held_around_what_fails_at_once() {
 }
 
 #[test]
-fn lock_may_be_held_around_what_a_lost_device_refuses() {
+fn lock_may_be_held_around_a_submission_to_a_lost_device() {
     let device = Device::open("mock://0?fault=lose:1").unwrap();
     let (buffer, first) = (device.buffer(64), device.semaphore(0));
     device.fill(&List::none(), &first.at(1), &buffer, (0, 64), &[1]).unwrap();
@@ -195,24 +196,24 @@ fn lock_may_be_held_around_memory_that_comes_and_goes() {
     });
     let buffer: Buffer = buffer.unwrap();
     submits(&device, |done| device.dealloca(&List::none(), &done.at(1), &buffer));
-    // There is nothing to give back any more.
+    // There is nothing to deallocate any more.
     submits(&device, |done| device.dealloca(&List::none(), &done.at(1), &buffer));
 }
 
 #[test]
 fn lock_may_be_held_around_what_is_refused_half_way() {
     let (device, owner) = (Device::open("mock").unwrap(), Device::open("gaudi://emulated").unwrap());
-    let (lent, never, file) = (owner.local_buffer(64), device.semaphore(0), File::with(&[7; 64]));
-    // No semaphore can get there, which is found out when the last part was accepted already.
+    let (theirs, never, file) = (owner.local_buffer(64), device.semaphore(0), File::with(&[7; 64]));
+    // No semaphore can reach this, which is found after the last part was accepted.
     let past = List::of(&[(&never, MAX_VALUE + 1)]);
     for refused in [
-        (|device, past, done, lent, _| Device::fill(device, past, done, lent, (0, 64), &[1]))
+        (|device, past, done, theirs, _| Device::fill(device, past, done, theirs, (0, 64), &[1]))
             as fn(&Device, &List, &List, &Buffer, &File) -> Result,
-        |device, past, done, lent, file| Device::read_file(device, past, done, file, 0, lent, 64),
+        |device, past, done, theirs, file| Device::read_file(device, past, done, file, 0, theirs, 64),
     ] {
         let (program, done) = (Arc::new(Program::default()), device.semaphore(0));
         program.listen(&done, 1);
-        if program.submit(|| refused(&device, &past, &done.at(1), &lent, &file)).is_err() {
+        if program.submit(|| refused(&device, &past, &done.at(1), &theirs, &file)).is_err() {
             done.fail(Code::Aborted, "refused");
         }
         program.has_heard(1);
@@ -221,7 +222,7 @@ fn lock_may_be_held_around_what_is_refused_half_way() {
 
 #[test]
 fn lock_may_be_held_around_what_releases_others() {
-    // Each of two devices goes on with what the other one waits for.
+    // Each of two devices continues with what the other one waits for.
     let (one, two) = (Device::open("mock://0").unwrap(), Device::open("mock://1").unwrap());
     let (a, b, c) = (one.semaphore(0), two.semaphore(0), one.semaphore(0));
     let program = Arc::new(Program::default());
@@ -255,14 +256,14 @@ fn callback_that_was_put_off_may_let_everything_go() {
     for _ in 0..50 {
         let device = Device::open("mock").unwrap();
         let done = device.semaphore(0);
-        let (last, tell) = ((device.again(), done.clone()), mpsc::channel());
+        let (last, sender) = ((device.again(), done.clone()), mpsc::channel());
         on(&done, 1, move |outcome| {
             drop(last);
-            tell.0.send(outcome.is_ok()).unwrap();
+            sender.0.send(outcome.is_ok()).unwrap();
         });
         device.barrier(&List::none(), &done.at(1)).unwrap();
         drop((device, done));
-        assert!(tell.1.recv_timeout(SOON).unwrap());
+        assert!(sender.1.recv_timeout(SOON).unwrap());
     }
 }
 
@@ -270,18 +271,18 @@ fn callback_that_was_put_off_may_let_everything_go() {
 fn semaphore_may_go_in_its_own_callback() {
     let device = Device::open("mock").unwrap();
     let done = device.semaphore(0);
-    let (raw, (tell, heard)) = (done.0, mpsc::channel());
+    let (raw, (sender, receiver)) = (done.0, mpsc::channel());
     // The last reference.
     on(&done.clone(), 1, move |outcome| {
         drop(done);
-        tell.send(outcome).unwrap();
+        sender.send(outcome).unwrap();
     });
     unsafe { check(sys::iree_hal_semaphore_signal(raw, 1, std::ptr::null())).unwrap() };
-    heard.recv_timeout(SOON).unwrap().unwrap();
+    receiver.recv_timeout(SOON).unwrap().unwrap();
     drop(device);
 }
 
-/// A frontier of so many axes, of no tracker's.
+/// A frontier of so many axes, of no tracker.
 fn frontier(axes: u8) -> Vec<u64> {
     let mut words = vec![u64::from(axes)];
     for axis in 1..=u64::from(axes) {
@@ -332,7 +333,7 @@ fn failure_takes_no_taint_away() {
     device.barrier(&gone.at(1), &semaphore.at(11)).unwrap();
     semaphore.wait(11).unwrap_err();
     // After every other barrier's callbacks.
-    let _ = told(&semaphore, 11).recv_timeout(SOON).unwrap();
+    let _ = outcome_of(&semaphore, 11).recv_timeout(SOON).unwrap();
     drop(device);
     assert_eq!(untainted(&semaphore), 7);
 }
@@ -341,9 +342,9 @@ fn failure_takes_no_taint_away() {
 fn value_that_the_device_signals_is_untainted() {
     let device = Device::open_in_group("mock").unwrap();
     let (done, buffer) = (device.semaphore(0), device.buffer(64));
-    let heard = told(&done, 1);
+    let receiver = outcome_of(&done, 1);
     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
-    heard.recv_timeout(SOON).unwrap().unwrap();
+    receiver.recv_timeout(SOON).unwrap().unwrap();
     assert_eq!((untainted(&done), axes_of(&done)), (1, 1));
 }
 
@@ -380,21 +381,21 @@ fn value_that_was_waited_for_can_be_read() {
     });
 }
 
-/// Does something in the first callback of a failure, when everybody can read it and the driver has not heard of it
-/// yet.
+/// Runs a closure in the first callback of a failure, when the failure is visible and the driver has not been
+/// notified yet.
 fn as_it_fails<R: Send + 'static>(
     semaphore: &Semaphore,
     call: impl FnOnce(&Semaphore) -> R + Send + 'static,
 ) -> R {
-    let (tell, heard) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let theirs = semaphore.clone();
     on(semaphore, MAX_VALUE, move |outcome| {
         assert_eq!(outcome.unwrap_err().code, Code::DataLoss);
         assert_eq!(theirs.value().unwrap_err().code, Code::DataLoss);
-        tell.send(call(&theirs)).unwrap();
+        sender.send(call(&theirs)).unwrap();
     });
     semaphore.fail(Code::DataLoss, "gone");
-    heard.recv_timeout(SOON).unwrap()
+    receiver.recv_timeout(SOON).unwrap()
 }
 
 #[test]
@@ -410,7 +411,7 @@ fn work_that_comes_in_the_callback_of_a_failure_fails() {
     let device = Device::open("mock").unwrap();
     let (semaphore, done) = (device.semaphore(5), device.semaphore(0));
     let (theirs, after) = (device.again(), done.clone());
-    // A wait that is submitted after a failure fails, reached or not.
+    // A wait that is submitted after a failure fails, whether or not its value was reached.
     as_it_fails(&semaphore, move |semaphore| theirs.barrier(&semaphore.at(5), &after.at(1))).unwrap();
     assert_eq!(done.wait(1).map_err(|error| error.code), Err(Code::DataLoss));
 }
@@ -421,13 +422,13 @@ fn work_that_waits_when_a_semaphore_fails_fails() {
     let (go, semaphore, done) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
     device.barrier(&go.at(1), &semaphore.at(1)).unwrap();
     device.barrier(&semaphore.at(1), &done.at(1)).unwrap();
-    // What would have made the value comes too late.
+    // The operation that would have signalled the value comes too late.
     as_it_fails(&semaphore, move |_| go.signal(1)).unwrap();
     assert_eq!(done.wait(1).map_err(|error| error.code), Err(Code::DataLoss));
 }
 
 #[test]
-fn every_semaphore_of_a_host_call_hears_of_its_end() {
+fn every_semaphore_of_a_host_call_is_notified_of_its_end() {
     let device = Device::open("mock").unwrap();
     let (one, two) = (device.semaphore(0), device.semaphore(0));
     let theirs = one.clone();
@@ -436,9 +437,9 @@ fn every_semaphore_of_a_host_call_hears_of_its_end() {
         null_mut()
     });
     device.host_call(&List::none(), &List::of(&[(&one, 1), (&two, 1)]), 0, call).unwrap();
-    let heard = told(&two, 1);
+    let receiver = outcome_of(&two, 1);
     assert_eq!(one.wait(1).unwrap_err().code, Code::DataLoss);
-    assert!(heard.recv_timeout(Duration::from_secs(2)).is_ok(), "the other one never heard");
+    assert!(receiver.recv_timeout(Duration::from_secs(2)).is_ok(), "the other one never receiver");
 }
 
 #[test]
@@ -446,7 +447,7 @@ fn status_without_text_is_a_failure_too() {
     let device = Device::open("mock").unwrap();
     let (semaphore, done) = (device.semaphore(0), device.semaphore(0));
     device.barrier(&semaphore.at(1), &done.at(1)).unwrap();
-    // Nothing but a code.
+    // A bare code.
     unsafe { sys::iree_hal_semaphore_fail(semaphore.0, Code::Aborted as usize as sys::iree_status_t) };
     assert_eq!(semaphore.value().unwrap_err().code, Code::Aborted);
     assert_eq!(semaphore.signal(1).unwrap_err().code, Code::Aborted);
@@ -454,13 +455,13 @@ fn status_without_text_is_a_failure_too() {
 }
 
 #[test]
-fn first_failure_is_told_to_all_waiters() {
+fn first_failure_is_reported_to_all_waiters() {
     for step in 0..200 {
         let device = Device::open("mock://0?queues=1").unwrap();
         let (semaphore, gone, after) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
         device.barrier(&gone.at(1), &semaphore.at(1)).unwrap();
         device.barrier(&semaphore.at(1), &after.at(1)).unwrap();
-        let heard = told(&semaphore, 1);
+        let receiver = outcome_of(&semaphore, 1);
         std::thread::scope(|scope| {
             let one = scope.spawn(|| gone.fail(Code::DataLoss, "one"));
             if step % 2 == 0 {
@@ -471,7 +472,7 @@ fn first_failure_is_told_to_all_waiters() {
         });
         let first = semaphore.value().unwrap_err();
         assert_eq!(semaphore.value().unwrap_err().text, first.text);
-        assert_eq!(heard.recv_timeout(SOON).unwrap().unwrap_err().code, first.code);
+        assert_eq!(receiver.recv_timeout(SOON).unwrap().unwrap_err().code, first.code);
         assert_eq!(after.wait(1).unwrap_err().code, first.code);
         assert_eq!(semaphore.signal(2).unwrap_err().code, first.code);
     }
@@ -522,7 +523,7 @@ fn timepoint_that_was_cancelled_is_not_called() {
             calling.fetch_add(1, Ordering::AcqRel);
         });
         device.barrier(&List::none(), &done.at(1)).unwrap();
-        // One that is not found in the list is not looked at.
+        // A timepoint that is not found in the list is not accessed.
         if unsafe { sys::iree_async_semaphore_cancel_timepoint(base(&done), timepoint.cast()) } {
             cancelled += 1;
             drop(unsafe { Box::from_raw(timepoint) });
@@ -546,7 +547,7 @@ fn links_relay_between_semaphores_of_any_driver() {
         let (from, to) = (base(&chain[at]), base(&chain[at + 1]));
         unsafe { check(sys::iree_async_semaphore_link(from, 1, to, 2 - at as u64, link)).unwrap() };
         if at == 0 {
-            // The middle one goes to two, where the second link waits for one.
+            // The middle semaphore reaches two, while the second link waits for one.
             assert_eq!(chain[1].value().unwrap(), 0);
         }
     }
@@ -604,20 +605,21 @@ fn wait_for_all_or_any_takes_semaphores_of_any_driver() {
 #[test]
 fn wait_source_resolves() {
     unsafe extern "C" fn resolved(user_data: *mut c_void, status: sys::iree_status_t) {
-        let tell = unsafe { Box::from_raw(user_data.cast::<mpsc::Sender<Result>>()) };
-        tell.send(check(status)).unwrap();
+        let sender = unsafe { Box::from_raw(user_data.cast::<mpsc::Sender<Result>>()) };
+        sender.send(check(status)).unwrap();
     }
     let device = Device::open("mock").unwrap();
     for fails in [false, true] {
         let (source, done) = (if fails { failed(&device) } else { device.semaphore(1) }, device.semaphore(0));
-        let (tell, heard) = mpsc::channel::<Result>();
+        let (sender, receiver) = mpsc::channel::<Result>();
         unsafe {
             let timeout = sys::iree_make_timeout_ms(0);
-            let tell = Box::into_raw(Box::new(tell)).cast();
-            check(sys::iree_async_semaphore_resolve(base(&done), 1, timeout, Some(resolved), tell)).unwrap();
+            let sender = Box::into_raw(Box::new(sender)).cast();
+            check(sys::iree_async_semaphore_resolve(base(&done), 1, timeout, Some(resolved), sender))
+                .unwrap();
         }
         device.barrier(&source.at(1), &done.at(1)).unwrap();
-        assert_eq!(heard.recv_timeout(SOON).unwrap().is_err(), fails);
+        assert_eq!(receiver.recv_timeout(SOON).unwrap().is_err(), fails);
     }
 }
 

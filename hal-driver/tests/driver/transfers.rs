@@ -1,40 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Transfers of each kind of buffer, which the program lets go of while they are held: some keep only memory,
+//! Transfers of each kind of buffer, which the program releases while they are blocked: some keep only the memory,
 //! others the buffer.
 
-use crate::common::{Buffer, Device, List, check, params};
+use crate::common::{Device, List, counting_release, params};
 use hal_sys as sys;
-use std::ffi::c_void;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4096;
 
-/// Host memory that begins where a device wants it to.
+/// Host memory with the alignment that devices require.
 #[repr(align(4096))]
-struct Pages([u8; LENGTH]);
-
-/// Counts that an import has been given back.
-fn counting(count: &AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
-    unsafe extern "C" fn released(count: *mut c_void, _: *mut sys::iree_hal_buffer_t) {
-        unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
-    }
-    sys::iree_hal_buffer_release_callback_t {
-        fn_: Some(released),
-        user_data: std::ptr::from_ref(count).cast_mut().cast(),
-    }
-}
-
-fn subspan(buffer: &Buffer, offset: usize, length: usize) -> Buffer {
-    let mut part = null_mut();
-    unsafe {
-        let system = sys::iree_allocator_system();
-        check(sys::iree_hal_buffer_subspan(buffer.0, offset, length, system, &raw mut part)).unwrap();
-    }
-    Buffer(part)
-}
+struct AlignedBytes([u8; LENGTH]);
 
 fn has_come(count: &AtomicUsize, wanted: usize) -> bool {
     let begin = Instant::now();
@@ -44,11 +22,11 @@ fn has_come(count: &AtomicUsize, wanted: usize) -> bool {
     count.load(Ordering::SeqCst) == wanted
 }
 
-/// A fill, an update and a copy of parts of parts, of a buffer of each kind, behind a signal that comes when the
-/// program has let go of all of them. The bytes are right, and an import is given back behind the last of them, not
+/// A fill, an update and a copy of parts of parts, of a buffer of each kind, behind a signal that comes after the
+/// program has released all of them. The bytes are right, and imported memory returns after the last of them, not
 /// before.
 #[test]
-fn transfers_that_are_held_work_on_what_the_program_has_let_go_of() {
+fn blocked_transfers_work_on_released_buffers() {
     for uri in ["mock://?queues=1", "mock", "mock://?depth=1"] {
         let device = Device::open(uri).unwrap();
         let bytes: Vec<u8> = (0..64).collect();
@@ -59,15 +37,15 @@ fn transfers_that_are_held_work_on_what_the_program_has_let_go_of() {
             there.wait(1).unwrap();
             buffer
         };
-        let (mut pages, given_back) = (Box::new(Pages([0; LENGTH])), AtomicUsize::new(0));
+        let (mut pages, given_back) = (Box::new(AlignedBytes([0; LENGTH])), AtomicUsize::new(0));
         let on_host = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE;
         let here = sys::iree_hal_buffer_params_t { type_: on_host, ..params() };
         let imported =
-            device.import_until(here, pages.0.as_mut_ptr(), LENGTH, counting(&given_back)).unwrap();
+            device.import_until(here, pages.0.as_mut_ptr(), LENGTH, counting_release(&given_back)).unwrap();
         for (kind, whole) in [plain(), transient(), imported].into_iter().enumerate() {
             let (gate, done, seen) = (device.semaphore(0), device.semaphore(0), device.buffer(256));
-            let half = subspan(&whole, LENGTH / 2, LENGTH / 2);
-            let part = subspan(&half, 256, 512);
+            let half = whole.subspan(LENGTH / 2, LENGTH / 2);
+            let part = half.subspan(256, 512);
             device.fill(&gate.at(1), &done.at(1), &part, (64, 128), &[7, 8]).unwrap();
             device.update_on(1, &done.at(1), &done.at(2), &bytes, (&part, 32)).unwrap();
             device.copy_on(1, &done.at(2), &done.at(3), (&part, 16), (&seen, 0), 256).unwrap();
@@ -87,8 +65,8 @@ fn transfers_that_are_held_work_on_what_the_program_has_let_go_of() {
     }
 }
 
-/// What is refused is refused for the first reason that there is, whatever the buffer: its length before what may
-/// be done with it, a pattern before that, and nothing to do before nothing else.
+/// Checks run in the same order for any buffer: the pattern, then the length, then the access, and last whether
+/// there is anything to do.
 #[test]
 fn refused_transfer_says_the_same_of_any_buffer() {
     let device = Device::open("mock").unwrap();
@@ -97,7 +75,7 @@ fn refused_transfer_says_the_same_of_any_buffer() {
     let done = device.semaphore(0);
     let (none, never) = (List::none(), done.at(1));
     let (whole, out) = (read_only(64), write_only(64));
-    let part = subspan(&whole, 32, 32);
+    let part = whole.subspan(32, 32);
     for target in [&whole, &part] {
         let says = |result: crate::common::Result, text: &str| {
             let error = result.unwrap_err();
@@ -113,7 +91,7 @@ fn refused_transfer_says_the_same_of_any_buffer() {
         says(device.copy(&none, &never, target, &out, 65), "65 bytes at 0");
     }
     assert_eq!(done.value().unwrap(), 0);
-    // Nothing to do is a barrier.
+    // An empty transfer is a barrier.
     device.fill(&none, &done.at(1), &out, (64, 0), &[1]).unwrap();
     device.copy(&done.at(1), &done.at(2), &whole, &out, 0).unwrap();
     // To the end.

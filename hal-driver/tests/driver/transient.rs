@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Stream-ordered buffers when programs do what they should not, or do things late.
+//! Stream-ordered buffers in programs with ordering mistakes, or that act late.
 
 use crate::common::{Buffer, Device, List, check, reference};
 use hal_semaphore::Code;
@@ -9,10 +9,10 @@ use std::sync::Barrier;
 
 const LENGTH: usize = 4096;
 
-/// How many commands name the buffer: as often it is looked for.
+/// The number of commands that name the buffer, each of which resolves it.
 const COMMANDS: usize = 1000;
 
-/// Commands that fill a buffer that they name.
+/// Commands that fill a buffer which they name.
 fn filling(device: &Device, target: &Buffer) -> crate::common::Commands {
     let pattern = 7_u8;
     device
@@ -33,8 +33,8 @@ fn allocated(device: &Device, length: usize) -> Buffer {
     buffer
 }
 
-/// What a program does with a buffer beside its deallocation, with no order between them: `rounds` times. The work
-/// waits for the barrier when it is ready.
+/// Runs a use of a buffer beside its deallocation, with no order between them, `rounds` times. The use waits for
+/// the barrier.
 fn beside_deallocation(
     device: &Device,
     length: usize,
@@ -54,8 +54,8 @@ fn beside_deallocation(
     }
 }
 
-/// The bytes may be anybody's by then, but they are some bytes of the device's, and nothing that was freed is
-/// looked at. AddressSanitizer sees what these rounds do.
+/// The bytes may belong to another allocation by then, but they are memory of the device, and freed memory is never
+/// accessed. AddressSanitizer checks these rounds.
 #[test]
 fn unordered_deallocation_leaves_work_with_memory_or_fails_it() {
     for uri in ["mock://0?queues=2", "gaudi://emulated"] {
@@ -75,7 +75,7 @@ fn unordered_deallocation_leaves_work_with_memory_or_fails_it() {
 #[test]
 fn unordered_deallocation_leaves_mappings_with_memory_or_refuses_them() {
     let device = Device::open("mock").unwrap();
-    // Too large for a slab that is shared: the memory itself goes with the deallocation.
+    // Too large for a shared slab: the deallocation frees the memory itself.
     for length in [LENGTH, 80 << 20] {
         beside_deallocation(&device, length, 50, |buffer, start| unsafe {
             start.wait();
@@ -141,9 +141,9 @@ fn mapping_keeps_memory_whatever_goes_before_it() {
     }
 }
 
-/// A persistent mapping keeps nothing: it ends before the memory does, and where a program is late it is told.
+/// A persistent mapping keeps nothing: it must end before the memory, and a late unmap is refused.
 #[test]
-fn persistent_mapping_ends_before_the_deallocation_or_is_told_that_it_did_not() {
+fn persistent_mapping_ends_before_the_deallocation_or_its_unmap_is_refused() {
     for length in [LENGTH, 80 << 20] {
         for in_time in [true, false] {
             let device = Device::open("mock").unwrap();

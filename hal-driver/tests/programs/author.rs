@@ -2,40 +2,41 @@
 
 //! Writes a legal program from a seed.
 //!
-//! Legal means that semaphores order whatever has to be ordered: a step waits for every earlier step that uses the
-//! same bytes, unless one of the two only reads or other waits order them already. Nothing else is ordered, neither
+//! Legal means that semaphores order everything that has to be ordered: a step waits for every earlier step that
+//! uses the same bytes, unless both only read or other waits order them already. Nothing else is ordered, neither
 //! by queues nor by the submitting threads. A timeline fails from its first signal on or never, since a wait for a
 //! value that was reached before a failure may end either way.
 
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::oracle::{Before, Illegal, World};
 use crate::program::{
-    Access, Action, At, Base, BufferSpec, Command, Count, Dispatch, Ends, FileSpec, Kernel, Memory, Part,
-    Program, Recorded, Recording, Step, Visit,
+    Access, Action, At, Base, BufferPart, BufferSpec, Command, Count, Dispatch, Ends, FileSpec, Kernel,
+    Memory, Program, ProgramStep, Recorded, Recording, Visit,
 };
 use hal_semaphore::Code;
 
-/// What programs of a kind may do.
+/// The limits of programs of a kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) devices: usize,
-    /// Devices from this one on use no other device's memory.
+    /// Devices from this number on use no other device's memory.
     pub(crate) in_reach: usize,
-    /// What IREE's own driver does not do, and every device of this project does: any pattern, fills that begin and end
-    /// anywhere, copies that overlap, recordings that name subspans of stream-ordered buffers or have long updates.
+    /// True for programs beyond IREE's own driver, which every device of this project runs: any pattern, fills that
+    /// begin and end anywhere, copies that overlap, recordings that name subspans of stream-ordered buffers or have
+    /// long updates.
     pub(crate) beyond: bool,
-    /// The program's one dispatch is failed by the device.
+    /// The device fails the program's only dispatch.
     pub(crate) broken: bool,
 }
 
-/// The least common multiple of what functions and devices ask of a binding's offset.
+/// The least common multiple of all alignments of a binding's offset.
 const BINDING: usize = 64;
 
 pub(crate) fn write(seed: u64, rules: Rules) -> Program {
     let mut author = Author::new(seed, rules);
     author.scene();
-    let steps = author.dice.pick(&[4, 12, 25, 40, 60]);
-    let broken = author.dice.below(steps);
+    let steps = author.random.pick(&[4, 12, 25, 40, 60]);
+    let broken = author.random.below(steps);
     for step in 0..steps {
         author.next();
         if rules.broken && step == broken {
@@ -47,7 +48,7 @@ pub(crate) fn write(seed: u64, rules: Rules) -> Program {
 }
 
 struct Author {
-    dice: Dice,
+    random: Random,
     rules: Rules,
     program: Program,
     world: World,
@@ -55,18 +56,18 @@ struct Author {
     accesses: Vec<Vec<Access>>,
     /// The last step that signals each timeline.
     tips: Vec<usize>,
-    /// Transient buffers: who allocated them, until they are deallocated.
+    /// Transient buffers with their allocating steps, until they are deallocated.
     transients: Vec<(usize, usize)>,
-    /// Where a workgroup count was written.
-    counts: Vec<Part>,
-    /// How likely failures are: none, or once in so many steps.
+    /// The places of workgroup counts.
+    counts: Vec<BufferPart>,
+    /// The likelihood of failures: `None` for none, or once in so many steps.
     fails: Option<usize>,
 }
 
 impl Author {
     fn new(seed: u64, rules: Rules) -> Self {
-        let mut dice = Dice::new(seed);
-        let fails = dice.one_in(3).then(|| dice.pick(&[5, 15, 30]));
+        let mut random = Random::new(seed);
+        let fails = random.one_in(3).then(|| random.pick(&[5, 15, 30]));
         let program = Program {
             seed,
             buffers: Vec::new(),
@@ -77,7 +78,7 @@ impl Author {
             order: Vec::new(),
         };
         Self {
-            dice,
+            random,
             rules,
             program,
             world: World::default(),
@@ -90,37 +91,37 @@ impl Author {
         }
     }
 
-    /// What is there before the first step.
+    /// The objects before the first step.
     fn scene(&mut self) {
-        for _ in 0..self.dice.between(2, 5) {
-            let memory = self.dice.pick(&[Memory::Mapped, Memory::Mapped, Memory::Local, Memory::Imported]);
-            let device = self.dice.below(self.rules.devices);
+        for _ in 0..self.random.between(2, 5) {
+            let memory = self.random.pick(&[Memory::Mapped, Memory::Mapped, Memory::Local, Memory::Imported]);
+            let device = self.random.below(self.rules.devices);
             let length = self.length();
             self.program.buffers.push(BufferSpec { device, length, memory });
         }
-        for _ in 0..self.dice.below(3) {
-            let length = self.dice.between(1, 3000);
-            let file = FileSpec { bytes: self.dice.bytes(length), in_memory: self.dice.one_in(3) };
+        for _ in 0..self.random.below(3) {
+            let length = self.random.between(1, 3000);
+            let file = FileSpec { bytes: self.random.bytes(length), in_memory: self.random.one_in(3) };
             self.program.files.push(file);
         }
         self.world = World::new(&self.program);
-        for _ in 0..self.dice.below(3) {
+        for _ in 0..self.random.below(3) {
             self.reusable();
         }
     }
 
     fn length(&mut self) -> usize {
-        match self.dice.below(12) {
-            0 | 1 => self.dice.between(1, 40),
-            2 | 3 => self.dice.pick(&[4095, 4096, 4097]),
-            4 if self.dice.one_in(20) => self.dice.between(4 << 20, 9 << 20),
-            4 | 5 => self.dice.between(60_000, 140_000),
-            _ => self.dice.between(100, 3000),
+        match self.random.below(12) {
+            0 | 1 => self.random.between(1, 40),
+            2 | 3 => self.random.pick(&[4095, 4096, 4097]),
+            4 if self.random.one_in(20) => self.random.between(4 << 20, 9 << 20),
+            4 | 5 => self.random.between(60_000, 140_000),
+            _ => self.random.between(100, 3000),
         }
     }
 
     fn affinity(&mut self) -> u64 {
-        self.dice.pick(&[u64::MAX, u64::MAX, 1, 1, 2, 3, 4])
+        self.random.pick(&[u64::MAX, u64::MAX, 1, 1, 2, 3, 4])
     }
 
     /// Buffers that a device can use and that have memory.
@@ -133,40 +134,43 @@ impl Author {
         (0..self.program.buffers.len()).filter(of_device).collect()
     }
 
-    /// A part of some buffer that begins at a multiple of `alignment`, has a length that is one of `unit`, and at most
+    /// A part of some buffer, at a multiple of `alignment`, with a length that is a multiple of `unit`, of at most
     /// `most` bytes.
-    fn part(&mut self, device: usize, alignment: usize, unit: usize, most: usize) -> Option<Part> {
+    fn part(&mut self, device: usize, alignment: usize, unit: usize, most: usize) -> Option<BufferPart> {
         let candidates = self.buffers(device);
         let fits: Vec<usize> =
             candidates.into_iter().filter(|&buffer| self.program.buffers[buffer].length >= unit).collect();
         if fits.is_empty() {
             return None;
         }
-        let buffer = self.dice.pick(&fits);
+        let buffer = self.random.pick(&fits);
         Some(self.part_of(buffer, alignment, unit, most))
     }
 
-    fn part_of(&mut self, buffer: usize, alignment: usize, unit: usize, most: usize) -> Part {
+    fn part_of(&mut self, buffer: usize, alignment: usize, unit: usize, most: usize) -> BufferPart {
         let whole = self.program.buffers[buffer].length;
-        let offset =
-            if self.dice.one_in(4) { 0 } else { self.dice.below((whole - unit) / alignment + 1) * alignment };
+        let offset = if self.random.one_in(4) {
+            0
+        } else {
+            self.random.below((whole - unit) / alignment + 1) * alignment
+        };
         let room = ((whole - offset).min(most) / unit).max(1);
-        let units = match self.dice.below(4) {
+        let units = match self.random.below(4) {
             0 => room,
             1 => 1,
-            _ => self.dice.between(1, room),
+            _ => self.random.between(1, room),
         };
         let length = units * unit;
-        let span = self.dice.one_in(3).then(|| {
-            let begin = self.dice.below(offset / alignment + 1) * alignment;
-            let end = self.dice.between(offset + length, whole);
+        let span = self.random.one_in(3).then(|| {
+            let begin = self.random.below(offset / alignment + 1) * alignment;
+            let end = self.random.between(offset + length, whole);
             (begin, end - begin)
         });
-        Part { base: Base::Buffer(buffer), offset, length, span }
+        BufferPart { base: Base::Buffer(buffer), offset, length, span }
     }
 
-    /// A part that is that long, where there is one.
-    fn part_like(&mut self, device: usize, length: usize, apart_from: &Part) -> Option<Part> {
+    /// A part of this length, if there is one.
+    fn part_like(&mut self, device: usize, length: usize, apart_from: &BufferPart) -> Option<BufferPart> {
         for _ in 0..8 {
             let part = self.part(device, 1, length, length)?;
             if self.rules.beyond || !part.overlaps(apart_from) {
@@ -179,40 +183,40 @@ impl Author {
     fn fill(&mut self, device: usize) -> Option<Command> {
         if self.rules.beyond {
             let target = self.part(device, 1, 1, 9000)?;
-            let length = self.dice.between(1, 16);
-            return Some(Command::Fill { target, pattern: self.dice.bytes(length) });
+            let length = self.random.between(1, 16);
+            return Some(Command::Fill { target, pattern: self.random.bytes(length) });
         }
-        let length = self.dice.pick(&[1, 2, 4]);
+        let length = self.random.pick(&[1, 2, 4]);
         let target = self.part(device, length, length, 1 << 30)?;
-        Some(Command::Fill { target, pattern: self.dice.bytes(length) })
+        Some(Command::Fill { target, pattern: self.random.bytes(length) })
     }
 
     fn update(&mut self, device: usize) -> Option<Command> {
-        let most = self.dice.pick(&[64, 3000, 60_000]);
+        let most = self.random.pick(&[64, 3000, 60_000]);
         let target = self.part(device, 1, 1, most)?;
-        Some(Command::Update { target, bytes: self.dice.bytes(target.length) })
+        Some(Command::Update { target, bytes: self.random.bytes(target.length) })
     }
 
-    /// Three words that a dispatch can take for its workgroup count.
+    /// Three words that a dispatch can use as its workgroup count.
     fn count(&mut self, device: usize) -> Option<Command> {
         let target = self.part(device, 4, 12, 12)?;
-        self.counts.push(Part { span: None, ..target });
-        let words = [self.dice.below(33) as u32, 1, 1];
+        self.counts.push(BufferPart { span: None, ..target });
+        let words = [self.random.below(33) as u32, 1, 1];
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         Some(Command::Update { target, bytes })
     }
 
     fn copy(&mut self, device: usize) -> Option<Command> {
-        let most = self.dice.pick(&[64, 3000, 1 << 30]);
+        let most = self.random.pick(&[64, 3000, 1 << 30]);
         let source = self.part(device, 1, 1, most)?;
         let target = self.part_like(device, source.length, &source)?;
         Some(Command::Copy { source, target })
     }
 
     fn kernel(&mut self) -> Kernel {
-        match self.dice.below(7) {
-            0 => Kernel::Scale([self.dice.next() as u32, self.dice.next() as u32]),
-            1 => Kernel::Constants([7, self.dice.next() as u32, 0, u32::MAX]),
+        match self.random.below(7) {
+            0 => Kernel::Scale([self.random.next() as u32, self.random.next() as u32]),
+            1 => Kernel::Constants([7, self.random.next() as u32, 0, u32::MAX]),
             2 => Kernel::Negate,
             3 => Kernel::Double,
             4 => Kernel::Counts,
@@ -222,7 +226,7 @@ impl Author {
 
     fn dispatch(&mut self, device: usize) -> Option<Command> {
         let kernel = self.kernel();
-        let mut bindings: Vec<Part> = Vec::new();
+        let mut bindings: Vec<BufferPart> = Vec::new();
         for &length in kernel.bindings() {
             let part = (0..8)
                 .filter_map(|_| self.part(device, BINDING, length, length))
@@ -230,29 +234,29 @@ impl Author {
             bindings.push(part);
         }
         if kernel == Kernel::Counts {
-            self.counts.push(Part { span: None, ..bindings[0] });
+            self.counts.push(BufferPart { span: None, ..bindings[0] });
         }
         let count = if kernel == Kernel::Numbers { self.numbers(device, &bindings) } else { Count::Fixed(1) };
-        let format = self.dice.below(2);
+        let format = self.random.below(2);
         Some(Command::Dispatch(Dispatch { kernel, format, bindings, count }))
     }
 
-    fn numbers(&mut self, device: usize, bindings: &[Part]) -> Count {
+    fn numbers(&mut self, device: usize, bindings: &[BufferPart]) -> Count {
         let reach = self.buffers(device);
-        let usable = |part: &&Part| {
+        let usable = |part: &&BufferPart| {
             matches!(part.base, Base::Buffer(buffer) if reach.contains(&buffer))
                 && bindings.iter().all(|binding| !binding.overlaps(part))
                 && self.world.count(part).is_ok()
         };
-        let known: Vec<Part> = self.counts.iter().filter(usable).copied().collect();
-        if known.is_empty() || self.dice.one_in(2) {
-            return Count::Fixed(self.dice.below(33) as u32);
+        let known: Vec<BufferPart> = self.counts.iter().filter(usable).copied().collect();
+        if known.is_empty() || self.random.one_in(2) {
+            return Count::Fixed(self.random.below(33) as u32);
         }
-        Count::Buffer(self.dice.pick(&known))
+        Count::Buffer(self.random.pick(&known))
     }
 
     fn command(&mut self, device: usize) -> Option<Command> {
-        match self.dice.below(10) {
+        match self.random.below(10) {
             0 | 1 => self.fill(device),
             2 | 3 => self.update(device),
             4..=6 => self.copy(device),
@@ -262,42 +266,42 @@ impl Author {
         }
     }
 
-    /// The dispatch that the device fails. It works on a buffer of its own, as what a dispatch that fails has
-    /// written is open.
+    /// The dispatch that the device fails. It works on its own buffer, as the content of a failed dispatch's output
+    /// is unspecified.
     fn fail_on_the_device(&mut self) {
         let buffer = self.program.buffers.len();
         self.program.buffers.push(BufferSpec { device: 0, length: 128, memory: Memory::Mapped });
-        let bindings = vec![Part::of_buffer(buffer, 0, 128)];
-        let format = self.dice.below(2);
+        let bindings = vec![BufferPart::of_buffer(buffer, 0, 128)];
+        let format = self.random.below(2);
         let dispatch = Dispatch { kernel: Kernel::Numbers, format, bindings, count: Count::Fixed(1) };
         self.add(0, Action::Broken(Command::Dispatch(dispatch)));
-        // No later step is to use it.
+        // No later step uses it.
         self.world.grow(&self.program);
         self.world.buffers[buffer] = None;
     }
 
-    /// A command buffer for later, over slots and over buffers that are there from the beginning.
+    /// A reusable command buffer, on slots and on buffers that exist from the beginning.
     fn reusable(&mut self) {
-        let device = self.dice.below(self.rules.devices);
+        let device = self.random.below(self.rules.devices);
         self.record(device, false);
     }
 
-    /// Records some commands; nothing if none would fit.
+    /// Records some commands, if any fits.
     fn record(&mut self, device: usize, one_shot: bool) -> Option<usize> {
         let mut commands: Vec<Recorded> = Vec::new();
         let mut open: Vec<Access> = Vec::new();
         let mut slots = 0;
-        for _ in 0..self.dice.between(1, 6) {
+        for _ in 0..self.random.between(1, 6) {
             let Some(mut command) = self.command(device) else { continue };
-            // What a recording will find in a slot is not known, and a count has to be.
+            // The content of a slot's buffer is unknown, and a count has to be known.
             let counted =
                 matches!(&command, Command::Dispatch(dispatch) if matches!(dispatch.count, Count::Buffer(_)));
             if counted && !one_shot {
                 continue;
             }
             let mut more_slots = slots;
-            if self.dice.one_in(2) {
-                into_slots(&mut self.dice, &mut command, &mut more_slots);
+            if self.random.one_in(2) {
+                into_slots(&mut self.random, &mut command, &mut more_slots);
             }
             if !self.rules.beyond && !self.is_recordable(&command) {
                 continue;
@@ -310,7 +314,7 @@ impl Author {
                 (a.writes || b.writes) && (is_slot(a) || is_slot(b) || a.conflicts(b))
             };
             let meets = accesses.iter().any(|access| open.iter().any(|other| may_meet(access, other)));
-            if meets || self.dice.one_in(4) {
+            if meets || self.random.one_in(4) {
                 commands.push(Recorded::Barrier);
                 open.clear();
             }
@@ -320,12 +324,12 @@ impl Author {
         if commands.is_empty() {
             return None;
         }
-        let validated = !self.rules.beyond && self.dice.one_in(2);
+        let validated = !self.rules.beyond && self.random.one_in(2);
         self.program.recordings.push(Recording { device, commands, slots, one_shot, validated });
         Some(self.program.recordings.len() - 1)
     }
 
-    /// Whether IREE's own driver records a command: it refuses subspans of stream-ordered buffers that have no
+    /// True if IREE's own driver records a command: it refuses subspans of stream-ordered buffers that have no
     /// memory yet, and updates of more than 2,040 bytes with its own header.
     fn is_recordable(&self, command: &Command) -> bool {
         let is_early = |access: &Access| match access.part.base {
@@ -338,19 +342,19 @@ impl Author {
         !is_long && !command.accesses().iter().any(is_early)
     }
 
-    /// An execution, with a table in which no command meets itself.
+    /// An execution, with a table in which no command overlaps itself.
     fn execute(&mut self, device: usize) -> Option<Action> {
         let reusable = |&at: &usize| {
             let recording = &self.program.recordings[at];
             !recording.one_shot && recording.device == device
         };
         let known: Vec<usize> = (0..self.program.recordings.len()).filter(reusable).collect();
-        let recording = if known.is_empty() || self.dice.one_in(2) {
+        let recording = if known.is_empty() || self.random.one_in(2) {
             self.record(device, true)?
         } else {
-            self.dice.pick(&known)
+            self.random.pick(&known)
         };
-        // A slot needs as much as the last byte that is used of it.
+        // A slot needs as many bytes as its commands use.
         let mut needs = vec![1_usize; self.program.recordings[recording].slots];
         for access in self.slot_accesses(recording) {
             if let Base::Slot(slot) = access.part.base {
@@ -358,10 +362,10 @@ impl Author {
             }
         }
         for _ in 0..8 {
-            let table: Option<Vec<Part>> =
+            let table: Option<Vec<BufferPart>> =
                 needs.iter().map(|&need| self.part(device, BINDING, need, need)).collect();
             let table = table?;
-            // A count may have been overwritten meanwhile, at least by an earlier command of the recording.
+            // A count may have been overwritten since, at least by an earlier command of the recording.
             let commands = &self.program.recordings[recording].commands;
             let is_legal = self.world.clone().execute(commands, &table).is_ok();
             let action = Action::Execute { recording, table };
@@ -382,7 +386,7 @@ impl Author {
             .collect()
     }
 
-    /// Whether no command writes what it uses otherwise.
+    /// True if no command writes what it also uses otherwise.
     fn is_apart(&self, action: &Action) -> bool {
         let Action::Execute { recording, table } = action else { return true };
         self.program.recordings[*recording].commands.iter().all(|recorded| {
@@ -410,56 +414,56 @@ impl Author {
         if mapped.is_empty() {
             return None;
         }
-        let buffer = self.dice.pick(&mapped);
+        let buffer = self.random.pick(&mapped);
         let part = self.part_of(buffer, 1, 1, 2000);
-        Some(Visit { part, bytes: self.dice.bytes(part.length) })
+        Some(Visit { part, bytes: self.random.bytes(part.length) })
     }
 
     fn file(&mut self, device: usize) -> Option<Action> {
         if self.program.files.is_empty() {
             return None;
         }
-        let file = self.dice.below(self.program.files.len());
+        let file = self.random.below(self.program.files.len());
         let size = self.program.files[file].bytes.len();
         let part = self.part(device, 1, 1, size)?;
-        let offset = self.dice.below(size - part.length + 1);
-        if self.dice.one_in(2) {
+        let offset = self.random.below(size - part.length + 1);
+        if self.random.one_in(2) {
             return Some(Action::ReadFile { file, offset, target: part });
         }
-        // What a file gets has to be known.
+        // The content that is written to a file has to be known.
         let known = self.world.get(&part).is_ok_and(|cells| cells.iter().all(Option::is_some));
         known.then_some(Action::WriteFile { source: part, file, offset })
     }
 
     fn call(&mut self) -> Action {
-        let ends = match self.dice.below(6) {
+        let ends = match self.random.below(6) {
             0 => Ends::Deferred,
             1 => Ends::Detached,
             _ => Ends::Well,
         };
         // A detached call is ordered with nothing.
-        let visit = if ends == Ends::Detached || self.dice.one_in(4) { None } else { self.visit() };
+        let visit = if ends == Ends::Detached || self.random.one_in(4) { None } else { self.visit() };
         Action::Call { visit, ends }
     }
 
     fn failure(&mut self) -> Action {
-        let code = self.dice.pick(&[Code::DataLoss, Code::Aborted, Code::NotFound, Code::Internal]);
-        if self.dice.one_in(3) {
+        let code = self.random.pick(&[Code::DataLoss, Code::Aborted, Code::NotFound, Code::Internal]);
+        if self.random.one_in(3) {
             return Action::Fail(code);
         }
         Action::Call { visit: None, ends: Ends::Failed(code) }
     }
 
-    /// One more step, if what the dice say can be done.
+    /// Adds a random step, if it is possible.
     fn next(&mut self) {
-        let device = self.dice.below(self.rules.devices);
+        let device = self.random.below(self.rules.devices);
         if let Some(often) = self.fails
-            && self.dice.one_in(often)
+            && self.random.one_in(often)
         {
             let action = self.failure();
             return self.add(device, action);
         }
-        let action = match self.dice.below(30) {
+        let action = match self.random.below(30) {
             0 => Some(Action::Barrier),
             1..=3 => {
                 let length = self.length();
@@ -471,14 +475,14 @@ impl Author {
                 if self.transients.is_empty() {
                     return;
                 }
-                let at = self.dice.below(self.transients.len());
+                let at = self.random.below(self.transients.len());
                 let (buffer, device) = self.transients.swap_remove(at);
                 return self.add(device, Action::Deallocate(buffer));
             }
             6..=11 => self.execute(device),
             12 | 13 => self.file(device),
             14 | 15 => Some(self.call()),
-            // A thread waits for what goes well, which is not known of what another step has used.
+            // A thread waits for a success, which is unknown for anything that a failing step has used.
             16 if self.rules.broken => Some(Action::Host(None)),
             16 => Some(Action::Host(self.visit())),
             _ => self.command(device).map(Action::Command),
@@ -488,12 +492,12 @@ impl Author {
         }
     }
 
-    /// A value that is signalled when a step has ended, or later.
+    /// A timeline value that is signalled when a step has ended, or later.
     fn point_behind(&mut self, step: usize) -> (At, usize) {
         let signals = &self.program.steps[step].signals;
-        let at = signals[self.dice.below(signals.len())];
+        let at = signals[self.random.below(signals.len())];
         let tip = self.tips[at.timeline];
-        if self.dice.one_in(4) && tip != step {
+        if self.random.one_in(4) && tip != step {
             return (At { value: self.world.timelines[at.timeline].value, ..at }, tip);
         }
         (at, step)
@@ -505,13 +509,13 @@ impl Author {
         known.wait(at, signaller, &self.before[signaller]);
     }
 
-    /// Adds a step that waits for what it has to, and sometimes for more.
+    /// Adds a step with the waits that it needs, and sometimes more.
     fn add(&mut self, device: usize, action: Action) {
         let number = self.program.steps.len();
         let accesses = self.program.accesses(&action);
         let file = Program::file_access(&action);
         let (mut waits, mut known) = (Vec::new(), Before::default());
-        // Where a device fails a step, those behind it may run, and are ordered like any other.
+        // If a device fails a step, later steps may run, and are ordered like any other.
         let may_run = self.rules.broken;
         let ran = |world: &World, step: usize| may_run || world.failures[step].is_empty();
         for step in (0..number).rev() {
@@ -525,17 +529,23 @@ impl Author {
             }
         }
         let on_host = matches!(action, Action::Host(_) | Action::Fail(_));
-        if number > 0 && !matches!(action, Action::Fail(_)) && self.dice.one_in(3) {
-            let step = self.dice.below(number);
-            if self.world.failures[step].is_empty() || (!on_host && self.dice.one_in(3)) {
+        if number > 0 && !matches!(action, Action::Fail(_)) && self.random.one_in(3) {
+            let step = self.random.below(number);
+            if self.world.failures[step].is_empty() || (!on_host && self.random.one_in(3)) {
                 self.wait_for(step, &mut waits, &mut known);
             }
         }
         let begins_to_fail = action.begins_to_fail().is_some();
         let fails = begins_to_fail || !self.world.causes(&waits).is_empty();
         let signals = self.signals(device, fails, begins_to_fail, &mut waits, &mut known);
-        let step =
-            Step { device, affinity: self.affinity(), thread: self.dice.below(3), waits, signals, action };
+        let step = ProgramStep {
+            device,
+            affinity: self.affinity(),
+            thread: self.random.below(3),
+            waits,
+            signals,
+            action,
+        };
         self.program.steps.push(step);
         self.world.grow(&self.program);
         if let Err(Illegal(why)) = self.world.step(&self.program, number) {
@@ -553,7 +563,7 @@ impl Author {
         }
     }
 
-    /// What a step signals: new timelines, or such as go on.
+    /// The signals of a step: new timelines, or existing ones.
     fn signals(
         &mut self,
         device: usize,
@@ -563,14 +573,14 @@ impl Author {
         known: &mut Before,
     ) -> Vec<At> {
         let mut signals: Vec<At> = Vec::new();
-        for _ in 0..if self.dice.one_in(4) { 2 } else { 1 } {
+        for _ in 0..if self.random.one_in(4) { 2 } else { 1 } {
             let goes_on = |timeline: &usize| {
                 self.world.timelines[*timeline].causes.is_empty() != fails
                     && signals.iter().all(|at| at.timeline != *timeline)
             };
             let candidates: Vec<usize> = (0..self.program.timelines.len()).filter(goes_on).collect();
-            let grown = self.dice.pick(&[1, 1, 1, 5]);
-            if candidates.is_empty() || begins_to_fail || self.dice.one_in(5) {
+            let grown = self.random.pick(&[1, 1, 1, 5]);
+            if candidates.is_empty() || begins_to_fail || self.random.one_in(5) {
                 self.program.timelines.push(device);
                 self.tips.push(usize::MAX);
                 self.world.timelines.push(Default::default());
@@ -578,7 +588,7 @@ impl Author {
                 signals.push(At { timeline, value: grown });
                 continue;
             }
-            let timeline = self.dice.pick(&candidates);
+            let timeline = self.random.pick(&candidates);
             let last = At { timeline, value: self.world.timelines[timeline].value };
             if !known.has_reached(last) {
                 waits.push(last);
@@ -590,22 +600,22 @@ impl Author {
         signals
     }
 
-    /// Submits steps long before what they wait for, where nothing but semaphores has to order them: a buffer is
-    /// used after the call that makes it, and the host waits only for what has been submitted.
+    /// Submits steps long before their waits are signalled, if only semaphores have to order them: a buffer is used
+    /// after the call that creates it, and the host waits only for submitted steps.
     fn submit_in_some_order(&mut self) {
         let steps = self.program.steps.len();
-        let eager = self.dice.pick(&[0, 2, 10]);
+        let eager = self.random.pick(&[0, 2, 10]);
         let mut left: Vec<usize> = (0..steps).collect();
         let mut submitted = vec![false; steps];
         while !left.is_empty() {
             let ready: Vec<usize> =
                 (0..left.len()).filter(|&at| self.may_submit(left[at], &submitted)).collect();
-            let at = if eager > 0 && self.dice.one_in(eager) { self.dice.pick(&ready) } else { ready[0] };
+            let at = if eager > 0 && self.random.one_in(eager) { self.random.pick(&ready) } else { ready[0] };
             let step = left.remove(at);
             submitted[step] = true;
             self.program.order.push(step);
         }
-        let threads = self.dice.pick(&[1, 1, 2, 3]);
+        let threads = self.random.pick(&[1, 1, 2, 3]);
         for step in &mut self.program.steps {
             step.thread %= threads;
         }
@@ -623,7 +633,7 @@ impl Author {
     fn comes_after_its_buffers(&self, step: usize, submitted: &[bool]) -> bool {
         self.accesses[step].iter().all(|access| {
             let Base::Buffer(buffer) = access.part.base else { return true };
-            let made = |other: &Step| matches!(other.action, Action::Allocate(made) if made == buffer);
+            let made = |other: &ProgramStep| matches!(other.action, Action::Allocate(made) if made == buffer);
             match self.program.steps.iter().position(made) {
                 Some(made) if made != step => submitted[made],
                 _ => true,
@@ -632,9 +642,9 @@ impl Author {
     }
 }
 
-/// Names some of a command's buffers by slots, each by one of its own, at an offset in there.
-fn into_slots(dice: &mut Dice, command: &mut Command, slots: &mut usize) {
-    let parts: Vec<(&mut Part, usize)> = match command {
+/// Names some of a command's buffers by slots, each by its own slot, at an offset in it.
+fn into_slots(random: &mut Random, command: &mut Command, slots: &mut usize) {
+    let parts: Vec<(&mut BufferPart, usize)> = match command {
         Command::Fill { target, pattern } => {
             let alignment = pattern.len();
             vec![(target, alignment)]
@@ -644,10 +654,11 @@ fn into_slots(dice: &mut Dice, command: &mut Command, slots: &mut usize) {
         Command::Dispatch(dispatch) => dispatch.bindings.iter_mut().map(|part| (part, BINDING)).collect(),
     };
     for (part, alignment) in parts {
-        if part.length > 4000 || dice.one_in(3) {
+        if part.length > 4000 || random.one_in(3) {
             continue;
         }
-        *part = Part { base: Base::Slot(*slots), offset: dice.below(3) * alignment, span: None, ..*part };
+        *part =
+            BufferPart { base: Base::Slot(*slots), offset: random.below(3) * alignment, span: None, ..*part };
         *slots += 1;
     }
 }

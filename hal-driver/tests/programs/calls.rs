@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The calls that a program makes. What is lent for a call is overwritten before it is freed.
+//! The calls of a program. Memory that is borrowed for a call is overwritten before it is freed.
 
 use crate::common::{self, Buffer, Commands, check};
 use crate::host::{Ticket, called, cause};
-use crate::program::{Action, At, Base, Command, Count, Dispatch, Ends, Memory, Part, Recorded};
+use crate::program::{Action, At, Base, BufferPart, Command, Count, Dispatch, Ends, Memory, Recorded};
 use crate::scene::{Scene, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -12,8 +12,8 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 impl Scene {
-    /// What a command buffer or a dispatch is given for a part. What it names is kept in `kept`.
-    fn reference(&self, part: &Part, kept: &mut Vec<Buffer>) -> sys::iree_hal_buffer_ref_t {
+    /// A part as a reference for a command buffer or a dispatch. Its buffer is kept in `kept`.
+    fn reference(&self, part: &BufferPart, kept: &mut Vec<Buffer>) -> sys::iree_hal_buffer_ref_t {
         match part.base {
             Base::Slot(slot) => unsafe {
                 sys::iree_hal_make_indirect_buffer_ref(slot as u32, part.offset, part.length)
@@ -127,7 +127,7 @@ impl Scene {
         }
     }
 
-    /// Calls with what a dispatch is given, and overwrites it before it goes.
+    /// Calls with a dispatch's arguments, and overwrites them afterwards.
     fn with_dispatch(
         &self,
         device: usize,
@@ -255,7 +255,7 @@ impl Scene {
                     .map(|()| drop(self.buffers[*buffer].set(Buffer(made))))
                 }
                 Action::Deallocate(buffer) => {
-                    let buffer = self.buffer(&Part::of_buffer(*buffer, 0, 0)).0;
+                    let buffer = self.buffer(&BufferPart::of_buffer(*buffer, 0, 0)).0;
                     check(sys::iree_hal_device_queue_dealloca(device, affinity, waits, signals, buffer.0, 0))
                 }
                 Action::ReadFile { file, offset, target } => {
@@ -291,7 +291,7 @@ impl Scene {
                     ))
                 }
                 Action::Call { ends, .. } => {
-                    // A function that is never called leaves its ticket behind.
+                    // A function that is never called leaks its ticket.
                     let ticket: Ticket = (Arc::downgrade(self), number);
                     let user_data = Box::into_raw(Box::new(ticket)).cast();
                     let call = sys::iree_hal_host_call_t { fn_: Some(called), user_data };
@@ -406,7 +406,7 @@ impl Scene {
     }
 }
 
-/// How far into its memory an update's bytes begin.
+/// The offset of an update's bytes in their memory.
 const SHIFT: usize = 3;
 
 fn shifted(bytes: &[u8]) -> Vec<u8> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a program came to, and where that differs from what it must come to.
+//! The outcome of a program, and its differences from the expected one.
 
 use crate::common::{self, List, Semaphore, check};
 use crate::host::cause;
@@ -13,8 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl Scene {
-    /// Waits until every timeline has the value or the failure that it must have. Returns whether none of them
-    /// still waits.
+    /// Waits until every timeline has its expected value or failure. Returns false if one of them still waits.
     pub(crate) fn wait_for_the_end(&self) -> bool {
         let mut left = Some(Instant::now() + self.patience);
         for (number, timeline) in self.expected.timelines.iter().enumerate() {
@@ -52,17 +51,17 @@ impl Scene {
         left.is_some() && self.wait_for_calls()
     }
 
-    /// Whether an error is that of one of the steps.
+    /// True if an error comes from one of the steps.
     pub(crate) fn is_cause(&self, causes: &Causes, error: &common::Error) -> bool {
         causes.iter().any(|&step| {
             let action = &self.program.steps[step].action;
-            // What a device says of its own failure is its own.
+            // A device words its own failure.
             let is_told = matches!(action, Action::Broken(_)) || error.text.contains(&cause(step));
             action.begins_to_fail() == Some(error.code) && is_told
         })
     }
 
-    /// Every function was called once, or never where something before it failed.
+    /// Checks that every function was called once, or never if something before it failed.
     fn wait_for_calls(&self) -> bool {
         let begin = Instant::now();
         for (number, step) in self.program.steps.iter().enumerate() {
@@ -83,7 +82,7 @@ impl Scene {
         true
     }
 
-    /// Looks at all that is left.
+    /// Compares all remaining content.
     pub(crate) fn compare(&self) {
         for (number, cells) in self.expected.buffers.iter().enumerate() {
             let Some(cells) = cells else { continue };
@@ -114,7 +113,7 @@ impl Scene {
     }
 }
 
-/// Waits so long; a failure is told in full.
+/// Waits so long; returns a failure with its message.
 pub(crate) fn wait(semaphore: &Semaphore, value: u64, patience: Duration) -> common::Result {
     let waited = unsafe {
         let timeout = sys::iree_make_timeout_ms(patience.as_millis() as i64);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The host's part of a program: functions that queues call, and threads that wait, look and write.
+//! The host's part of a program: functions that queues call, and threads that wait, read and write.
 
 use crate::common::{self, check};
 use crate::ending::{difference, wait};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 impl Scene {
-    /// Waits as a thread, visits, and signals.
+    /// The thread of a step: waits, visits, and signals.
     pub(crate) fn be_the_host(&self, number: usize, visit: Option<&Visit>) -> common::Result {
         let step = &self.program.steps[number];
         for at in &step.waits {
@@ -44,7 +44,7 @@ impl Scene {
         Ok(())
     }
 
-    /// A step's function is called by its queue.
+    /// The host call of a step.
     fn call(
         self: Arc<Self>,
         number: usize,
@@ -84,12 +84,12 @@ impl Scene {
     }
 }
 
-/// What a step that is told to fail says.
+/// The message of a step that fails on purpose.
 pub(crate) fn cause(step: usize) -> String {
-    format!("step {step} was told to fail.")
+    format!("step {step} fails on purpose.")
 }
 
-/// What a function is called with.
+/// The argument of a host call.
 pub(crate) type Ticket = (Weak<Scene>, usize);
 
 /// The function of every call.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The devices that programs run on, and what a program brings along: pages and files.
+//! The devices that programs run on, and the program's own pages and files.
 
 use crate::common::{self, Device, Executable, Tracker, check};
 use crate::program::Kernel;
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The compiled forms of the functions that programs call: where they are, and what they are.
+/// The folder and the format of each compiled form of the functions.
 const FORMATS: [(&str, &str); 2] = [
     #[cfg(target_arch = "x86_64")]
     ("llvm_cpu", "embedded-elf-x86_64"),
@@ -21,7 +21,7 @@ const FORMATS: [(&str, &str); 2] = [
 
 const ALIGNMENT: usize = 4096;
 
-/// Devices in one group, and the functions that programs call, loaded on each.
+/// Devices in one group, and the functions, loaded on each.
 pub(crate) struct Machine {
     pub(crate) devices: Vec<Device>,
     uris: Vec<String>,
@@ -55,7 +55,8 @@ impl Machine {
         if self.is_iree(device) { u64::MAX } else { affinity }
     }
 
-    /// IREE's own driver refuses an operation whose wait has failed already; the submitting test fails its signals.
+    /// True for IREE's own driver, which refuses an operation whose wait has failed already; the test then fails
+    /// its signals.
     pub(crate) fn refuses_late(&self, device: usize) -> bool {
         self.is_iree(device)
     }
@@ -81,7 +82,7 @@ fn load(device: &Device) -> common::Result<Vec<[Executable; 2]>> {
         .collect()
 }
 
-/// Memory of the program's own, at the beginning of a page.
+/// Memory of the program, at the beginning of a page.
 pub(crate) struct Pages(pub(crate) *mut u8, Layout);
 
 impl Pages {
@@ -106,7 +107,7 @@ enum Bytes {
     Memory(Pages),
 }
 
-/// A file and what each device calls it.
+/// A file, and each device's handle on it.
 pub(crate) struct File {
     bytes: Bytes,
     length: usize,
@@ -181,7 +182,7 @@ impl Drop for File {
     }
 }
 
-/// A file that is gone with its descriptor.
+/// A file that is deleted with its descriptor.
 fn unnamed(bytes: &[u8]) -> std::fs::File {
     use std::io::Write;
     static MADE: AtomicUsize = AtomicUsize::new(0);

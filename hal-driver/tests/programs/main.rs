@@ -2,15 +2,17 @@
 
 //! Random programs over IREE's interface, judged by plain bytes and by IREE's own driver.
 //!
-//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and
-//! binding tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who
-//! signals them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and
-//! file and on every semaphore. The same program runs on IREE's `local-task` and on the devices of this project;
-//! one that differs has the defect.
+//! A seed determines a program, which does anything that a C program may: every kind of memory, subspans,
+//! recordings and binding tables, dispatches, files, host calls, waits for semaphores long before the submission
+//! that signals them, several threads, failures. The oracle computes on plain bytes the content of every buffer and
+//! file and the value of every semaphore. The same program runs on IREE's `local-task` and on the devices of this
+//! project; a device that differs has a defect.
 //!
-//! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `common/dice.rs`: its choices.
-//! - `oracle.rs`: what it must come to, and whether it is legal. `shrink.rs`: makes it smaller.
-//! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: what it does. `ending.rs`: what it came to.
+//! - `program.rs`: the parts of a program, and its text. `author.rs`: writes one. `common/random.rs`: its random
+//!   numbers.
+//! - `oracle.rs`: the expected outcome, and whether a program is legal. `shrink.rs`: makes it smaller.
+//! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: its steps.
+//! - `ending.rs`: compares the outcome.
 //!
 //! `cargo test -p hal-driver --all-features --release --test programs -- --seconds 60` runs as many as fit;
 //! `--help` has the other flags. `cargo xtask build` comes first: it compiles what is dispatched.
@@ -46,18 +48,18 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Devices that run programs together. An `@` is a machine that no other program has.
-struct Place {
+/// Devices that run programs together. An `@` in the URI is a machine that no other program uses.
+struct DeviceSetup {
     name: &'static str,
     uris: &'static [&'static str],
 }
 
-const fn place(name: &'static str, uris: &'static [&'static str]) -> Place {
-    Place { name, uris }
+const fn place(name: &'static str, uris: &'static [&'static str]) -> DeviceSetup {
+    DeviceSetup { name, uris }
 }
 
-/// Each runs the same programs, IREE's own driver first.
-const SINGLE: [Place; 8] = [
+/// Each device runs the same programs, IREE's own driver first.
+const SINGLE: [DeviceSetup; 8] = [
     place("local-task", &["local-task"]),
     place("mock", &["mock"]),
     place("mock/held", &["mock://?waits=none&queues=3"]),
@@ -69,7 +71,7 @@ const SINGLE: [Place; 8] = [
 ];
 
 /// Two devices that use each other's memory.
-const PAIRS: [Place; 4] = [
+const PAIRS: [DeviceSetup; 4] = [
     place("mock+mock", &["mock://0", "mock://1"]),
     place("mock+template", &["mock", "template"]),
     place("gaudi2+mock", &["gaudi://emulated?generation=gaudi2&seed=@", "mock"]),
@@ -79,60 +81,60 @@ const PAIRS: [Place; 4] = [
     ),
 ];
 
-/// A device of this project and IREE's own, which only uses its own memory.
-const MIXED: [Place; 3] = [
+/// A device of this project and IREE's own, which uses only its own memory.
+const MIXED: [DeviceSetup; 3] = [
     place("mock+local-task", &["mock", "local-task"]),
     place("template+local-task", &["template", "local-task"]),
     place("gaudi2+local-task", &["gaudi://emulated?generation=gaudi2&seed=@", "local-task"]),
 ];
 
 /// Devices that fail the first dispatch, which is the only one. Each is opened for one program.
-const BROKEN: [Place; 3] = [
+const BROKEN: [DeviceSetup; 3] = [
     place("mock/broken", &["mock://?queues=3&fault=fail:dispatch:1"]),
     place("mock/broken/late", &["mock://?queues=3&fault=fail:dispatch:1&fault=jitter&seed=7"]),
     place("mock/broken/held", &["mock://?queues=2&fault=fail:dispatch:1&waits=none"]),
 ];
 
-/// What programs of a kind are run on.
-struct Kind {
+/// A kind of programs, and the devices that run them.
+struct ProgramKind {
     name: &'static str,
     rules: Rules,
-    places: &'static [Place],
+    places: &'static [DeviceSetup],
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
+const KINDS: [ProgramKind; 5] = [
+    ProgramKind {
         name: "single",
         rules: Rules { devices: 1, in_reach: 1, beyond: false, broken: false },
         places: &SINGLE,
     },
-    Kind {
+    ProgramKind {
         name: "beyond",
         rules: Rules { devices: 1, in_reach: 1, beyond: true, broken: false },
         // All but IREE's own.
         places: SINGLE.split_at(1).1,
     },
-    Kind {
+    ProgramKind {
         name: "pairs",
         rules: Rules { devices: 2, in_reach: 2, beyond: false, broken: false },
         places: &PAIRS,
     },
-    Kind {
+    ProgramKind {
         name: "mixed",
         rules: Rules { devices: 2, in_reach: 1, beyond: false, broken: false },
         places: &MIXED,
     },
-    Kind {
+    ProgramKind {
         name: "broken",
         rules: Rules { devices: 1, in_reach: 1, beyond: true, broken: true },
         places: &BROKEN,
     },
 ];
 
-/// How many programs share a device before it is opened again. One that counts what it fails has one.
+/// The programs that share a device before it is opened again. A device that counts its faults has one.
 const SHARED: u64 = 10;
 
-/// How long a program may take to come to something.
+/// The longest time of a program.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const FLAGS: [Flag; 8] = [
@@ -152,29 +154,29 @@ fn run(machine: &Arc<Machine>, program: &Program, patience: Duration) -> Vec<Str
         Ok(expected) => expected,
         Err(illegal) => return vec![format!("the author wrote an illegal program: {illegal:?}")],
     };
-    let (told, tells) = channel();
+    let (sender, receiver) = channel();
     let (on, copied) = (machine.clone(), program.clone());
-    std::thread::spawn(move || told.send(scene::run(&on, &copied, &expected, patience)));
-    tells.recv_timeout(patience * 4).unwrap_or_else(|_| {
+    std::thread::spawn(move || sender.send(scene::run(&on, &copied, &expected, patience)));
+    receiver.recv_timeout(patience * 4).unwrap_or_else(|_| {
         eprintln!("a call never returned\n{program}");
         std::process::exit(1);
     })
 }
 
-fn again(kind: &Kind, place: &Place, seed: u64) -> String {
+fn again(kind: &ProgramKind, place: &DeviceSetup, seed: u64) -> String {
     let command = "cargo test -p hal-driver --all-features --release --test programs --";
     format!("again: {command} --kind {} --device {} --seed {seed}", kind.name, place.name)
 }
 
-/// Runs a program on a device that is opened for it.
-fn fails_alone(place: &Place, program: &Program) -> bool {
+/// True if a program fails on a newly opened device.
+fn fails_alone(place: &DeviceSetup, program: &Program) -> bool {
     let patience = Duration::from_secs(5);
     (0..3).any(|_| {
         Machine::open(place.uris).map_or(true, |machine| !run(&machine, program, patience).is_empty())
     })
 }
 
-fn report(kind: &Kind, place: &Place, program: &Program, troubles: &[String]) -> String {
+fn report(kind: &ProgramKind, place: &DeviceSetup, program: &Program, troubles: &[String]) -> String {
     eprintln!("{}, seed {}: {}", place.name, program.seed, troubles.join("; "));
     let time = Duration::from_secs(flags::number("--shrink").unwrap_or(60));
     let smaller = shrink::shrink(program, time, |smaller| fails_alone(place, smaller));
@@ -191,26 +193,26 @@ fn report(kind: &Kind, place: &Place, program: &Program, troubles: &[String]) ->
     )
 }
 
-/// What runs now, to be read after a crash.
-fn note(kind: &Kind, place: &Place, seed: u64) {
+/// Records the running program, to be read after a crash.
+fn note(kind: &ProgramKind, place: &DeviceSetup, seed: u64) {
     let name = format!("programs-{}", kind.name);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     drop(std::fs::write(path, again(kind, place, seed)));
 }
 
-/// Runs programs of a kind until enough are run; stops at the first that fails.
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
-fn judge(kind: &Kind, default: u64) {
+/// Runs programs of a kind until enough have run; stops at the first that fails.
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
+fn judge(kind: &ProgramKind, default: u64) {
     let asked = flags::word("--kind");
     assert!(asked.is_none_or(|asked| KINDS.iter().any(|kind| kind.name == asked)), "--kind names no kind");
     if asked.is_some_and(|asked| asked != kind.name) {
         return;
     }
     let only = flags::word("--device");
-    let places: Vec<&Place> =
+    let places: Vec<&DeviceSetup> =
         kind.places.iter().filter(|place| only.is_none_or(|only| only == place.name)).collect();
     if places.is_empty() {
-        // Another kind has the device, unless none has it or this kind was asked for.
+        // Another kind has the device, unless none has it or this kind was requested.
         let named = only.unwrap_or_default();
         let others = KINDS.iter().flat_map(|kind| kind.places).any(|place| place.name == named);
         let known: Vec<&str> = kind.places.iter().map(|place| place.name).collect();

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a program must come to, worked out one step after the other on plain bytes.
+//! The expected outcome of a program, computed step by step on plain bytes.
 //!
-//! A step that waits for a failure never runs. Unwritten bytes are `None`, and so is what was made of it.
+//! A step that waits for a failure never runs. Unwritten bytes are `None`, and so is everything computed from them.
 
 use crate::program::{
-    Action, At, Base, Command, Count, Dispatch, Kernel, Memory, Part, Program, Recorded, Step, Visit,
+    Action, At, Base, BufferPart, Command, Count, Dispatch, Kernel, Memory, Program, ProgramStep, Recorded,
+    Visit,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A byte that has a value, or one that is unwritten.
 pub(crate) type Cell = Option<u8>;
 
-/// The steps whose failure may be what is seen: none where all goes well.
+/// The steps whose failure may be observed: none if everything succeeds.
 pub(crate) type Causes = BTreeSet<usize>;
 
 /// The state of a program between two steps.
 #[derive(Clone, Default)]
 pub(crate) struct World {
-    /// Nothing where a stream-ordered buffer has no memory.
+    /// `None` while a stream-ordered buffer has no memory.
     pub(crate) buffers: Vec<Option<Vec<Cell>>>,
     pub(crate) files: Vec<Vec<Cell>>,
-    /// Why each step failed, if it did.
+    /// The causes of each step's failure.
     pub(crate) failures: Vec<Causes>,
     pub(crate) timelines: Vec<Timeline>,
-    /// What the visit of each step must find.
+    /// The bytes that the visit of each step must find.
     pub(crate) seen: Vec<Option<Vec<Cell>>>,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Timeline {
     pub(crate) causes: Causes,
 }
 
-/// Why a program is none that a device has to run.
+/// Why a program is illegal.
 #[derive(Debug)]
 pub(crate) struct Illegal(pub(crate) &'static str);
 
@@ -54,22 +55,22 @@ impl World {
         world
     }
 
-    /// Adds what the program has got since.
+    /// Adds the objects that the program has got since.
     pub(crate) fn grow(&mut self, program: &Program) {
         for buffer in program.buffers.iter().skip(self.buffers.len()) {
             let exists = buffer.memory != Memory::Transient;
-            // A program begins with all of its buffers zeroed.
+            // All buffers are zeroed at first.
             self.buffers.push(exists.then(|| vec![Some(0); buffer.length]));
         }
         self.timelines.resize(program.timelines.len(), Timeline::default());
     }
 
-    /// What a step waits for that has failed.
+    /// The causes of the failed waits.
     pub(crate) fn causes(&self, waits: &[At]) -> Causes {
         waits.iter().flat_map(|at| self.timelines[at.timeline].causes.iter().copied()).collect()
     }
 
-    /// Does the next step.
+    /// Performs the next step.
     pub(crate) fn step(&mut self, program: &Program, number: usize) -> Legal {
         let step = &program.steps[number];
         let mut causes = self.causes(&step.waits);
@@ -119,7 +120,7 @@ impl World {
         Ok(())
     }
 
-    /// What the causes come to: a signal to a timeline that has failed may fail it first.
+    /// Completes the causes: a signal to a timeline that has failed may fail it first.
     fn finish(&mut self, program: &Program) {
         loop {
             let mut grown = false;
@@ -141,8 +142,8 @@ impl World {
         }
     }
 
-    /// Notes that a step has failed: what it would have written is not known where a device may have done it all
-    /// the same, behind work that failed on the device. Whether a buffer still has memory is open either way.
+    /// Records that a step has failed: the bytes that it would have written are unknown, as a device may have done
+    /// it all the same, behind work that failed on the device. Whether a buffer still has memory is unspecified.
     fn forget(&mut self, program: &Program, action: &Action) {
         if program.fails_on_a_device() {
             for access in program.accesses(action).iter().filter(|access| access.writes) {
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    pub(crate) fn execute(&mut self, commands: &[Recorded], table: &[Part]) -> Legal {
+    pub(crate) fn execute(&mut self, commands: &[Recorded], table: &[BufferPart]) -> Legal {
         for binding in table {
             self.get(binding)?;
         }
@@ -177,20 +178,20 @@ impl World {
         Ok(Some(seen))
     }
 
-    pub(crate) fn get(&self, part: &Part) -> Legal<Vec<Cell>> {
+    pub(crate) fn get(&self, part: &BufferPart) -> Legal<Vec<Cell>> {
         let Base::Buffer(buffer) = part.base else { return Err(NO_SLOT) };
         let bytes = self.buffers[buffer].as_ref().ok_or(NO_MEMORY)?;
         bytes.get(part.offset..part.end()).map(<[Cell]>::to_vec).ok_or(OUTSIDE)
     }
 
-    fn put(&mut self, part: &Part, cells: Vec<Cell>) -> Legal {
+    fn put(&mut self, part: &BufferPart, cells: Vec<Cell>) -> Legal {
         let Base::Buffer(buffer) = part.base else { return Err(NO_SLOT) };
         let bytes = self.buffers[buffer].as_mut().ok_or(NO_MEMORY)?;
         bytes.get_mut(part.offset..part.end()).ok_or(OUTSIDE)?.copy_from_slice(&cells);
         Ok(())
     }
 
-    fn command(&mut self, command: &Command, table: &[Part]) -> Legal {
+    fn command(&mut self, command: &Command, table: &[BufferPart]) -> Legal {
         match command {
             Command::Fill { target, pattern } => {
                 let cells = pattern.iter().copied().map(Some).cycle().take(target.length).collect();
@@ -207,8 +208,8 @@ impl World {
         }
     }
 
-    /// How many workgroups three words ask for, if they ask for what the function can do.
-    pub(crate) fn count(&self, part: &Part) -> Legal<u32> {
+    /// The workgroup count in three words, if the function supports it.
+    pub(crate) fn count(&self, part: &BufferPart) -> Legal<u32> {
         let cells = self.get(part)?;
         match words(&cells)[..] {
             [Some(count), Some(1), Some(1)] if count <= 32 => Ok(count),
@@ -216,8 +217,8 @@ impl World {
         }
     }
 
-    fn dispatch(&mut self, dispatch: &Dispatch, table: &[Part]) -> Legal {
-        let bindings: Vec<Part> = dispatch.bindings.iter().map(|part| part.resolved(table)).collect();
+    fn dispatch(&mut self, dispatch: &Dispatch, table: &[BufferPart]) -> Legal {
+        let bindings: Vec<BufferPart> = dispatch.bindings.iter().map(|part| part.resolved(table)).collect();
         let count = match &dispatch.count {
             Count::Fixed(count) => *count,
             Count::Buffer(part) => self.count(&part.resolved(table))?,
@@ -261,7 +262,7 @@ fn words(cells: &[Cell]) -> Vec<Option<u32>> {
     cells.chunks_exact(4).map(word).collect()
 }
 
-/// What a program must come to, if it is legal.
+/// The expected outcome of a legal program.
 pub(crate) fn judge(program: &Program) -> Legal<World> {
     let mut world = World::new(program);
     for number in 0..program.steps.len() {
@@ -276,7 +277,7 @@ pub(crate) fn judge(program: &Program) -> Legal<World> {
 pub(crate) struct Before {
     /// The steps that have ended.
     pub(crate) steps: BTreeSet<usize>,
-    /// How far timelines have come. A step that has ended may still be signalling its other timelines.
+    /// The values of timelines. A step that has ended may still be signalling its other timelines.
     values: BTreeMap<usize, u64>,
 }
 
@@ -301,7 +302,7 @@ impl Before {
     }
 }
 
-/// Whether semaphores order every two steps of which one writes what the other uses, and every two signals of a
+/// True if semaphores order every two steps of which one writes what the other uses, and every two signals of a
 /// timeline.
 fn are_ordered(program: &Program, world: &World) -> bool {
     let uses: Vec<_> = program
@@ -319,8 +320,8 @@ fn are_ordered(program: &Program, world: &World) -> bool {
     for (number, step) in program.steps.iter().enumerate() {
         let mut known = Before::default();
         for at in &step.waits {
-            // The step that signals the value, or the first one behind which it is reached as well.
-            let signals = |step: &Step| {
+            // The step that signals the value, or the first later one whose value covers it.
+            let signals = |step: &ProgramStep| {
                 step.signals.iter().any(|signal| signal.timeline == at.timeline && signal.value >= at.value)
             };
             let Some(signaller) = program.steps[..number].iter().position(signals) else { return false };

@@ -1,35 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a program is made of, and how it reads.
+//! The parts of a program, and its text.
 
 use hal_semaphore::Code;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A program: what exists before it runs, its steps in the order of the oracle, and the order in which they are
-/// submitted.
+/// A program: the initial objects, the steps in the oracle's order, and the order of their submission.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) seed: u64,
     pub(crate) buffers: Vec<BufferSpec>,
     pub(crate) files: Vec<FileSpec>,
-    /// The device that makes each semaphore.
+    /// The device that creates each semaphore.
     pub(crate) timelines: Vec<usize>,
     pub(crate) recordings: Vec<Recording>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ProgramStep>,
     /// Steps in the order of their submission. A thread keeps to it, and threads do not wait for each other.
     pub(crate) order: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// The host can map it.
+    /// Memory that the host can map.
     Mapped,
-    /// The device's own.
+    /// The device's own memory.
     Local,
-    /// The program's own, imported.
+    /// The program's memory, imported.
     Imported,
-    /// Stream-ordered: a step allocates it.
+    /// Stream-ordered memory, which a step allocates.
     Transient,
 }
 
@@ -43,7 +42,7 @@ pub(crate) struct BufferSpec {
 #[derive(Clone, Debug)]
 pub(crate) struct FileSpec {
     pub(crate) bytes: Vec<u8>,
-    /// Whether IREE gets memory instead of a file descriptor.
+    /// True if IREE gets memory instead of a file descriptor.
     pub(crate) in_memory: bool,
 }
 
@@ -54,7 +53,7 @@ pub(crate) struct Recording {
     pub(crate) slots: usize,
     /// Executed once, and recorded where it is submitted.
     pub(crate) one_shot: bool,
-    /// Whether IREE checks what is recorded.
+    /// True if IREE validates what is recorded.
     pub(crate) validated: bool,
 }
 
@@ -64,7 +63,7 @@ pub(crate) enum Recorded {
     Command(Command),
 }
 
-/// What a part is a part of.
+/// The buffer of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     Buffer(usize),
@@ -72,9 +71,9 @@ pub(crate) enum Base {
     Slot(usize),
 }
 
-/// Some bytes. Offsets are those of the whole buffer, or of what the slot holds.
+/// A range of bytes. Offsets are those of the whole buffer, or of the slot's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct BufferPart {
     pub(crate) base: Base,
     pub(crate) offset: usize,
     pub(crate) length: usize,
@@ -82,7 +81,7 @@ pub(crate) struct Part {
     pub(crate) span: Option<(usize, usize)>,
 }
 
-impl Part {
+impl BufferPart {
     pub(crate) fn of_buffer(buffer: usize, offset: usize, length: usize) -> Self {
         Self { base: Base::Buffer(buffer), offset, length, span: None }
     }
@@ -91,44 +90,44 @@ impl Part {
         self.offset + self.length
     }
 
-    /// The part of a buffer that it is, with the table that an execution gets.
-    pub(crate) fn resolved(&self, table: &[Part]) -> Part {
+    /// The part of a buffer, with the table of an execution.
+    pub(crate) fn resolved(&self, table: &[BufferPart]) -> BufferPart {
         match self.base {
             Base::Buffer(_) => *self,
             Base::Slot(slot) => {
                 let binding = table[slot];
-                Part { offset: binding.offset + self.offset, length: self.length, ..binding }
+                BufferPart { offset: binding.offset + self.offset, length: self.length, ..binding }
             }
         }
     }
 
-    pub(crate) fn overlaps(&self, other: &Part) -> bool {
+    pub(crate) fn overlaps(&self, other: &BufferPart) -> bool {
         self.base == other.base && self.offset < other.end() && other.offset < self.end()
     }
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    Fill { target: Part, pattern: Vec<u8> },
-    Update { target: Part, bytes: Vec<u8> },
-    Copy { source: Part, target: Part },
+    Fill { target: BufferPart, pattern: Vec<u8> },
+    Update { target: BufferPart, bytes: Vec<u8> },
+    Copy { source: BufferPart, target: BufferPart },
     Dispatch(Dispatch),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatch {
     pub(crate) kernel: Kernel,
-    /// Which of the compiled forms.
+    /// The compiled form.
     pub(crate) format: usize,
-    pub(crate) bindings: Vec<Part>,
+    pub(crate) bindings: Vec<BufferPart>,
     pub(crate) count: Count,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Count {
     Fixed(u32),
-    /// Three words in a buffer. What the device reads is what was there when the dispatch begins.
-    Buffer(Part),
+    /// Three words in a buffer, which the device reads when the dispatch begins.
+    Buffer(BufferPart),
 }
 
 /// The functions of IREE's conformance suite.
@@ -155,7 +154,7 @@ impl Kernel {
         "command_buffer_dispatch_indirect_parameters_test",
     ];
 
-    /// Its executable, and its place in there.
+    /// Its executable, and its number in it.
     pub(crate) fn place(self) -> (usize, u32) {
         match self {
             Kernel::Scale(_) => (0, 0),
@@ -186,10 +185,10 @@ impl Kernel {
     }
 }
 
-/// One way in which some bytes are used.
+/// A use of some bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    pub(crate) part: Part,
+    pub(crate) part: BufferPart,
     pub(crate) writes: bool,
 }
 
@@ -226,7 +225,7 @@ pub(crate) struct At {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct ProgramStep {
     pub(crate) device: usize,
     pub(crate) affinity: u64,
     pub(crate) thread: usize,
@@ -241,21 +240,21 @@ pub(crate) enum Action {
     Command(Command),
     Execute {
         recording: usize,
-        table: Vec<Part>,
+        table: Vec<BufferPart>,
     },
     Allocate(usize),
     Deallocate(usize),
     ReadFile {
         file: usize,
         offset: usize,
-        target: Part,
+        target: BufferPart,
     },
     WriteFile {
-        source: Part,
+        source: BufferPart,
         file: usize,
         offset: usize,
     },
-    /// A function of the program's that its queue calls.
+    /// A host call.
     Call {
         visit: Option<Visit>,
         ends: Ends,
@@ -264,18 +263,18 @@ pub(crate) enum Action {
     Host(Option<Visit>),
     /// The submitting thread fails the step's semaphores.
     Fail(Code),
-    /// A dispatch that the device is told to fail.
+    /// A dispatch that the device fails on purpose.
     Broken(Command),
 }
 
-/// The host looks at some bytes and puts others in their place.
+/// The host reads some bytes and writes others in their place.
 #[derive(Clone, Debug)]
 pub(crate) struct Visit {
-    pub(crate) part: Part,
+    pub(crate) part: BufferPart,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// How a call ends.
+/// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     Well,
@@ -288,7 +287,7 @@ pub(crate) enum Ends {
 }
 
 impl Action {
-    /// Whether it fails by itself, and with which code.
+    /// The code with which it fails by itself, if it does.
     pub(crate) fn begins_to_fail(&self) -> Option<Code> {
         match self {
             Action::Fail(code) | Action::Call { ends: Ends::Failed(code), .. } => Some(*code),
@@ -302,7 +301,7 @@ impl Program {
     /// All that a step reads and writes of buffers.
     pub(crate) fn accesses(&self, action: &Action) -> Vec<Access> {
         let whole = |buffer: usize| Access {
-            part: Part::of_buffer(buffer, 0, self.buffers[buffer].length),
+            part: BufferPart::of_buffer(buffer, 0, self.buffers[buffer].length),
             writes: true,
         };
         match action {
@@ -315,7 +314,7 @@ impl Program {
                     Recorded::Barrier => None,
                 });
                 let accesses: Vec<Access> = commands.flat_map(Command::accesses).collect();
-                // What no command uses has to be there all the same.
+                // A buffer that no command uses must exist all the same.
                 let is_used =
                     |slot: &usize| accesses.iter().any(|access| access.part.base == Base::Slot(*slot));
                 let unused = (0..table.len()).filter(|slot| !is_used(slot));
@@ -333,7 +332,7 @@ impl Program {
         }
     }
 
-    /// What a step reads and writes of files: file, offset, end, and whether it writes.
+    /// The file ranges of a step: file, offset, end, and whether it writes.
     pub(crate) fn file_access(action: &Action) -> Option<(usize, usize, usize, bool)> {
         match action {
             Action::ReadFile { file, offset, target } => {
@@ -346,7 +345,7 @@ impl Program {
         }
     }
 
-    /// Whether a device fails a step, so that what waits for it may be done all the same: it is the device's by then.
+    /// True if a device fails a step, so that its waiters may run all the same, as the device has them by then.
     pub(crate) fn fails_on_a_device(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.action, Action::Broken(_)))
     }
@@ -356,7 +355,7 @@ impl Program {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for BufferPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.base {
             Base::Buffer(buffer) => write!(f, "b{buffer}")?,
@@ -382,7 +381,7 @@ impl fmt::Display for Command {
             Command::Update { target, bytes } => write!(f, "update {target} with {}", brief(bytes)),
             Command::Copy { source, target } => write!(f, "copy {source} to {target}"),
             Command::Dispatch(dispatch) => {
-                let bindings: Vec<String> = dispatch.bindings.iter().map(Part::to_string).collect();
+                let bindings: Vec<String> = dispatch.bindings.iter().map(BufferPart::to_string).collect();
                 write!(f, "dispatch {:?} on {} ", dispatch.kernel, bindings.join(", "))?;
                 match dispatch.count {
                     Count::Fixed(count) => write!(f, "× {count}, format {}", dispatch.format),
@@ -403,7 +402,7 @@ impl fmt::Display for Action {
             Action::Barrier => write!(f, "barrier"),
             Action::Command(command) => write!(f, "{command}"),
             Action::Execute { recording, table } => {
-                let table: Vec<String> = table.iter().map(Part::to_string).collect();
+                let table: Vec<String> = table.iter().map(BufferPart::to_string).collect();
                 write!(f, "execute r{recording} with ({})", table.join(", "))
             }
             Action::Allocate(buffer) => write!(f, "allocate b{buffer}"),
@@ -420,7 +419,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// What steps use, which is less than there is once a program has been made smaller.
+/// The objects that steps use, which are fewer once a program has been made smaller.
 struct Used {
     buffers: BTreeSet<usize>,
     recordings: BTreeSet<usize>,
@@ -469,7 +468,7 @@ impl fmt::Display for Program {
         }
         for (number, step) in self.steps.iter().enumerate() {
             let place = self.order.iter().position(|&step| step == number).unwrap_or(usize::MAX);
-            let Step { device, affinity, thread, waits, signals, action } = step;
+            let ProgramStep { device, affinity, thread, waits, signals, action } = step;
             write!(f, "  {number:>3}: submitted {place:>3} by t{thread} on device {device} ")?;
             let (waits, signals) = (self.points(waits), self.points(signals));
             writeln!(f, "{affinity:#x}: ({waits}) {action} ({signals})")?;

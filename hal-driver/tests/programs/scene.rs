@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Runs a program on devices, as a C program would, and says where it came to something else than it must.
+//! Runs a program on devices, as a C program would, and reports the differences from its expected outcome.
 //!
-//! `calls.rs` makes the calls, `host.rs` is the host when a step asks for it, `ending.rs` looks at what it came to.
+//! `calls.rs` makes the calls, `host.rs` is the host's part, `ending.rs` compares the outcome.
 
 use crate::common::{self, Buffer, Commands, Semaphore, check};
 use crate::machine::{File, Machine, Pages};
 use crate::oracle::World;
-use crate::program::{Base, Memory, Part, Program};
+use crate::program::{Base, BufferPart, Memory, Program};
 use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// A program that runs. Kept for good where it does not end, as devices may still call it.
+/// A running program. It is leaked if it does not end, as devices may still call it.
 pub(crate) struct Scene {
     pub(crate) program: Program,
     pub(crate) expected: World,
     pub(crate) patience: Duration,
     pub(crate) troubles: Mutex<Vec<String>>,
-    /// How often each step's function was called.
+    /// The number of calls of each step's function.
     pub(crate) calls: Vec<AtomicUsize>,
     pub(crate) timelines: Vec<Semaphore>,
     pub(crate) reusable: Vec<Option<Commands>>,
     pub(crate) buffers: Vec<OnceLock<Buffer>>,
     pub(crate) files: Vec<File>,
-    /// Behind the buffers that it is imported as.
+    /// Dropped after the buffers that import them.
     _pages: Vec<Pages>,
     pub(crate) machine: Arc<Machine>,
 }
@@ -48,7 +48,7 @@ pub(crate) fn params(memory: Memory) -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t { type_, usage, ..Default::default() }
 }
 
-/// Runs a program. What comes back says where it differs from what is expected; nothing if it does not.
+/// Runs a program. Returns the differences from the expected outcome.
 pub(crate) fn run(
     machine: &Arc<Machine>,
     program: &Program,
@@ -142,14 +142,14 @@ impl Scene {
         self.machine.devices[device].0
     }
 
-    /// A buffer, or a subspan of it that goes when the reference does, as soon as another thread has made it.
-    pub(crate) fn buffer(&self, part: &Part) -> (Buffer, usize) {
+    /// A buffer, or a subspan of it that is dropped with the reference, as soon as another thread has created it.
+    pub(crate) fn buffer(&self, part: &BufferPart) -> (Buffer, usize) {
         let Base::Buffer(number) = part.base else { panic!("{part} has no buffer of its own") };
         let begin = Instant::now();
         let buffer = loop {
             match self.buffers[number].get() {
                 Some(buffer) => break buffer.0,
-                // The step that makes it was refused, or hangs.
+                // The step that creates it was refused, or hangs.
                 None if begin.elapsed() > self.patience || self.has_trouble() => {
                     panic!("b{number} was never made")
                 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Makes a program that fails smaller, as long as what is left is legal and fails.
+//! Makes a failing program smaller, as long as the rest is legal and fails.
 
 use crate::oracle;
 use crate::program::{Action, At, Command, Program, Recorded};
 use std::time::{Duration, Instant};
 
-/// The smallest program found in so much time, given whether one fails.
+/// The smallest failing program found within `time`.
 pub(crate) fn shrink(program: &Program, time: Duration, fails: impl Fn(&Program) -> bool) -> Program {
     let begin = Instant::now();
     let mut best = program.clone();
@@ -32,7 +32,7 @@ pub(crate) fn shrink(program: &Program, time: Duration, fails: impl Fn(&Program)
     }
 }
 
-/// Programs that are a little smaller or plainer.
+/// Programs that are a little smaller or simpler.
 fn candidates(program: &Program, chunk: usize) -> Vec<Program> {
     let mut candidates = Vec::new();
     for begin in (0..program.steps.len()).step_by(chunk).rev() {
@@ -79,7 +79,7 @@ fn without_span(action: &mut Action) {
     }
 }
 
-/// Removes a step. What waited for it waits for what it waited for.
+/// Removes a step. Its waiters wait for its own waits instead.
 fn remove_step(program: &mut Program, number: usize) {
     let removed = program.steps.remove(number);
     for step in &mut program.steps {

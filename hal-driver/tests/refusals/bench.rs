@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What calls are made with, and how an answer reads.
+//! The objects of the calls, and the text of an answer.
 
 use crate::common::{self, Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
 use hal_semaphore::Code;
@@ -9,9 +9,9 @@ use std::ptr::null_mut;
 
 pub(crate) const LENGTH: usize = 64;
 
-/// A device of its own for each call, and what most calls need, which goes first.
+/// A new device for each call, and the objects that most calls need, which are dropped first.
 pub(crate) struct Bench {
-    /// Anything may be done with it.
+    /// A buffer with all access and usage bits.
     pub(crate) buffer: Buffer,
     /// The same, of half the length.
     pub(crate) small: Buffer,
@@ -41,7 +41,7 @@ fn name(code: Code) -> &'static str {
     }
 }
 
-/// The answer of a call that is over when it returns.
+/// The answer of a call that is synchronous.
 pub(crate) fn answer<T>(result: Result<T>) -> String {
     match result {
         Ok(_) => "ok".into(),
@@ -61,7 +61,7 @@ impl Bench {
         Self { device, buffer, small, done }
     }
 
-    /// A buffer that allows less.
+    /// A buffer with fewer bits.
     pub(crate) fn buffer_of(
         &self,
         usage: sys::iree_hal_buffer_usage_bits_t,
@@ -71,7 +71,7 @@ impl Bench {
         self.device.try_buffer_of(params, LENGTH).unwrap()
     }
 
-    /// The answer of a queue operation: of the call, or else of what it signals.
+    /// The answer of a queue operation: of the call, or else of its signal.
     pub(crate) fn queued(
         &self,
         call: impl FnOnce(
@@ -84,7 +84,7 @@ impl Bench {
         self.outcome(check(call(self.device.0, none.raw(), signals.raw())))
     }
 
-    /// What comes of a submission that signals 6.
+    /// The outcome of a submission that signals 6.
     pub(crate) fn outcome(&self, submitted: Result) -> String {
         if let Err(error) = submitted {
             return name(error.code).into();
@@ -140,7 +140,7 @@ impl Bench {
         self.outcome(self.device.read_file(&none, &signals, &file, offset, &self.buffer, length))
     }
 
-    /// Records commands and executes them with a table, and says where it went wrong.
+    /// Records commands and executes them with a table, and says which call failed.
     pub(crate) fn executed(
         &self,
         slots: usize,
@@ -185,7 +185,7 @@ impl Bench {
         })
     }
 
-    /// The format of executables that the device runs, and where the suite's are.
+    /// The format of executables that the device runs, and the folder of the suite's.
     fn executables(&self) -> (&'static str, &'static str) {
         const EVERYWHERE: (&str, &str) = ("vmvx-bytecode-fb", "vmvx");
         match self.device.query("hal.executable.format", EVERYWHERE.0) {
@@ -213,8 +213,8 @@ impl Bench {
     }
 }
 
-/// A dispatch of [`Bench::executable`], right as it is.
-pub(crate) struct Dispatch {
+/// A correct dispatch of [`Bench::executable`].
+pub(crate) struct BenchDispatch {
     pub(crate) function: u32,
     pub(crate) config: sys::iree_hal_dispatch_config_t,
     pub(crate) constants: usize,
@@ -222,7 +222,7 @@ pub(crate) struct Dispatch {
     pub(crate) flags: u64,
 }
 
-impl Dispatch {
+impl BenchDispatch {
     pub(crate) fn of(bench: &Bench) -> Self {
         let config = sys::iree_hal_dispatch_config_t { workgroup_count: [1; 3], ..Default::default() };
         let binding = |offset| sys::iree_hal_buffer_ref_t {
@@ -267,7 +267,7 @@ pub(crate) fn params() -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t { usage, ..common::params() }
 }
 
-/// Waits for as long as anything here takes; a failure is told in full.
+/// Waits for as long as anything here takes; returns a failure with its message.
 pub(crate) fn wait(semaphore: &Semaphore, value: u64) -> Result {
     let waited = unsafe {
         let timeout = sys::iree_make_timeout_ms(3_000);

@@ -2,7 +2,7 @@
 
 //! The calls.
 
-use crate::bench::{Bench, Dispatch, LENGTH, answer, params, wait};
+use crate::bench::{Bench, BenchDispatch, LENGTH, answer, params, wait};
 use crate::common::{self, Buffer, Commands, Device, File, List, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -13,7 +13,7 @@ mod hostile;
 pub(crate) struct Case {
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
-    /// What a header of IREE's says, in our words, and where.
+    /// The rule of IREE's header that decides, with its place.
     pub(crate) decides: &'static str,
     pub(crate) call: fn(&Bench) -> String,
 }
@@ -58,7 +58,7 @@ fn alloca(bench: &Bench, length: usize, alignment: usize, flags: u64) -> String 
     answer
 }
 
-/// Records and executes an update of stream-ordered memory, recorded before there is any.
+/// Records and executes an update of stream-ordered memory, recorded before the memory exists.
 fn early(
     bench: &Bench,
     name: impl FnOnce(
@@ -67,7 +67,7 @@ fn early(
     ) -> common::Result<Commands>,
 ) -> String {
     let (go, ready) = (bench.device.semaphore(0), bench.device.semaphore(0));
-    // local-sync returns when the memory is there, and no other thread could let it go on.
+    // local-sync returns when the memory exists, and no other thread could continue it.
     let is_sync = bench.device.query("hal.device.id", "local-sync").is_ok_and(|is_it| is_it == 1);
     let waits = if is_sync { List::none() } else { go.at(1) };
     let buffer = bench.device.alloca_of(&waits, &ready.at(1), params(), LENGTH).unwrap();
@@ -92,7 +92,7 @@ fn dealloca(bench: &Bench, buffer: &Buffer) -> String {
     })
 }
 
-/// A stream-ordered buffer that has been given back.
+/// A stream-ordered buffer that was deallocated.
 fn gone(bench: &Bench) -> Buffer {
     let order = bench.device.semaphore(0);
     let buffer = bench.device.alloca(&List::none(), &order.at(1), LENGTH).unwrap();
@@ -278,17 +278,17 @@ const ORDINARY: &[Case] = &[
         "signal after a failure",
         "semaphore.h, fail: every later query and signal returns it",
         |bench| {
-            bench.done.fail(Code::DataLoss, "told to");
+            bench.done.fail(Code::DataLoss, "on purpose");
             answer(bench.done.signal(6))
         },
     ),
     case("Semaphores", "a second failure", "async/semaphore.h, fail: the first one stays", |bench| {
-        bench.done.fail(Code::DataLoss, "told to");
+        bench.done.fail(Code::DataLoss, "on purpose");
         bench.done.fail(Code::Aborted, "again");
         answer(bench.done.value())
     }),
     case("Semaphores", "a wait for a failure", "semaphore.h, wait: the code of the failure", |bench| {
-        bench.done.fail(Code::DataLoss, "told to");
+        bench.done.fail(Code::DataLoss, "on purpose");
         answer(check(unsafe {
             let timeout = sys::iree_make_timeout_ms(100);
             sys::iree_hal_semaphore_wait(bench.done.0, 6, timeout, 0)
@@ -296,7 +296,7 @@ const ORDINARY: &[Case] = &[
     }),
     case("Semaphores", "an operation that waits for a failure", SILENT, |bench| {
         let broken = bench.device.semaphore(0);
-        broken.fail(Code::DataLoss, "told to");
+        broken.fail(Code::DataLoss, "on purpose");
         barrier(bench, 1, &broken.at(1), &bench.done.at(6))
     }),
     case("Semaphores", "a wait that is never signalled", "semaphore.h, wait: DEADLINE_EXCEEDED", |bench| {
@@ -451,34 +451,34 @@ const ORDINARY: &[Case] = &[
         |bench| {
             let is_iree = |name| bench.device.query("hal.device.id", name).is_ok_and(|is_it| is_it == 1);
             let other = if is_iree("local-task") || is_iree("local-sync") { "mock" } else { "local-task" };
-            // Recorded for a device that is still there when the recording goes.
+            // Recorded for a device that still exists when the recording is released.
             let other = Bench::on(Device::open_in_group(other).unwrap());
             let commands = other.record(0, 0, |_| null_mut()).unwrap();
             bench.execute(&commands, &[])
         },
     ),
     case("Dispatches", "right as it is", "executable.h: two bindings, two constants", |bench| {
-        Dispatch::of(bench).run(bench)
+        BenchDispatch::of(bench).run(bench)
     }),
     case(
         "Dispatches",
         "a function that is not there",
         "executable.h: ordinals are below the count",
-        |bench| Dispatch { function: 7, ..Dispatch::of(bench) }.run(bench),
+        |bench| BenchDispatch { function: 7, ..BenchDispatch::of(bench) }.run(bench),
     ),
     case("Dispatches", "one constant of two", "executable.h: `constant_count` is expected", |bench| {
-        Dispatch { constants: 4, ..Dispatch::of(bench) }.run(bench)
+        BenchDispatch { constants: 4, ..BenchDispatch::of(bench) }.run(bench)
     }),
     case("Dispatches", "three constants for two", "executable.h: `constant_count` is expected", |bench| {
-        Dispatch { constants: 12, ..Dispatch::of(bench) }.run(bench)
+        BenchDispatch { constants: 12, ..BenchDispatch::of(bench) }.run(bench)
     }),
     case("Dispatches", "one binding of two", "executable.h: `binding_count` is expected", |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.bindings.pop();
         dispatch.run(bench)
     }),
     case("Dispatches", "a binding past the end", RANGE, |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.bindings[1].offset = 60;
         dispatch.run(bench)
     }),
@@ -487,29 +487,29 @@ const ORDINARY: &[Case] = &[
         "a slot in place of a buffer",
         "device.h, dispatch: all bindings are direct",
         |bench| {
-            let mut dispatch = Dispatch::of(bench);
+            let mut dispatch = BenchDispatch::of(bench);
             dispatch.bindings[1] = slot(0, 16);
             dispatch.run(bench)
         },
     ),
     case("Dispatches", "a workgroup of 2, 0, 1", "command_buffer.h: all zero, or at least 1 each", |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.config.workgroup_size = [2, 0, 1];
         dispatch.run(bench)
     }),
     case("Dispatches", "no workgroups", SILENT, |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.config.workgroup_count = [0, 1, 1];
         dispatch.run(bench)
     }),
     case("Dispatches", "a count of 8 bytes in a buffer", "command_buffer.h: at least 12 bytes", |bench| {
-        Dispatch::counted(bench, &bench.small, 0, 8).run(bench)
+        BenchDispatch::counted(bench, &bench.small, 0, 8).run(bench)
     }),
     case("Dispatches", "a count at offset 2 of a buffer", "command_buffer.h: aligned to 4 bytes", |bench| {
-        Dispatch::counted(bench, &bench.small, 2, 12).run(bench)
+        BenchDispatch::counted(bench, &bench.small, 2, 12).run(bench)
     }),
     case("Dispatches", "a count past the end of a buffer", RANGE, |bench| {
-        Dispatch::counted(bench, &bench.small, 28, 12).run(bench)
+        BenchDispatch::counted(bench, &bench.small, 28, 12).run(bench)
     }),
     case(
         "Dispatches",
@@ -517,14 +517,14 @@ const ORDINARY: &[Case] = &[
         "command_buffer.h: made with DISPATCH_INDIRECT_PARAMETERS",
         |bench| {
             let buffer = bench.buffer_of(sys::IREE_HAL_BUFFER_USAGE_DEFAULT, ANY);
-            Dispatch::counted(bench, &buffer, 0, 12).run(bench)
+            BenchDispatch::counted(bench, &buffer, 0, 12).run(bench)
         },
     ),
     case(
         "Dispatches",
         "unknown flags",
         "command_buffer.h: seven are defined, and what is then is open",
-        |bench| Dispatch { flags: 1 << 40, ..Dispatch::of(bench) }.run(bench),
+        |bench| BenchDispatch { flags: 1 << 40, ..BenchDispatch::of(bench) }.run(bench),
     ),
     case(
         "Executables",

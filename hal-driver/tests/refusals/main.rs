@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Bad and borderline calls, each on IREE's local drivers and on ours, and what decides who is right.
+//! Bad and borderline calls, each on IREE's local drivers and on ours, and the rule that decides who is right.
 //!
-//! `docs/refusals.md` is the table that comes of it, and the test fails where it no longer is. A change that is
-//! meant is written into it with `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals`.
+//! `docs/refusals.md` is the resulting table, and the test fails if it is out of date. After an intended change,
+//! `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals` writes it anew.
 //!
-//! Each device answers in a process of its own, as some calls end it: a crash is an answer like any other.
+//! Each device answers in its own process, as some calls end it: a crash is an answer like any other.
 //!
-//! - `bench.rs`: what calls are made with, and how an answer reads. `cases.rs` and `cases/`: the calls.
+//! - `bench.rs`: the objects of the calls, and the text of an answer. `cases.rs` and `cases/`: the calls.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(
     clippy::unwrap_used,
@@ -38,14 +38,14 @@ const OURS: [&str; 5] = [
     "tenstorrent://emulated?seed=9702",
 ];
 
-/// Where the process of a device is told which one it is, and with which case it begins.
+/// The variables by which the process of a device learns its URI and its first case.
 const DEVICE: &str = "REFUSALS_DEVICE";
 const FROM: &str = "REFUSALS_FROM";
 
-/// What a process prints before an answer.
+/// The prefix of an answer in a process's output.
 const MARK: &str = "answer: ";
 
-/// Every answer of a device. A process that ends before its time has answered the case that it was at.
+/// Every answer of a device. A process that ends early has answered its current case by that.
 fn answers(uri: &str) -> Vec<String> {
     let (mut answers, count) = (Vec::new(), cases().count());
     while answers.len() < count {
@@ -57,19 +57,19 @@ fn answers(uri: &str) -> Vec<String> {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (told, tells) = channel();
+        let (sender, receiver) = channel();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 match line.strip_prefix(MARK) {
-                    Some(answer) => drop(told.send(answer.to_owned())),
-                    // What a sanitizer says, or a panic.
+                    Some(answer) => drop(sender.send(answer.to_owned())),
+                    // The message of a sanitizer or a panic.
                     None => eprintln!("{line}"),
                 }
             }
         });
         let hangs = loop {
-            match tells.recv_timeout(Duration::from_secs(30)) {
+            match receiver.recv_timeout(Duration::from_secs(30)) {
                 Ok(answer) => answers.push(answer),
                 Err(error) => break error == std::sync::mpsc::RecvTimeoutError::Timeout,
             }
@@ -97,7 +97,7 @@ fn answer_and_exit(uri: &str) -> ! {
     std::process::exit(0);
 }
 
-/// What all of our devices say, or what each does.
+/// The common answer of our devices, or each one's.
 fn ours() -> Vec<String> {
     let answers = std::thread::scope(|scope| {
         let asked = OURS.map(|uri| scope.spawn(move || answers(uri)));
@@ -117,7 +117,7 @@ fn ours() -> Vec<String> {
     (0..answers[0].len()).map(together).collect()
 }
 
-/// What IREE's drivers say.
+/// The answers of IREE's drivers.
 fn theirs() -> [Vec<String>; 2] {
     ["local-sync", "local-task"].map(answers)
 }
@@ -150,7 +150,7 @@ fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/refusals.md")
 }
 
-/// A column of the table as it is written.
+/// A column of the written table.
 fn column(number: usize) -> Vec<String> {
     let text = std::fs::read_to_string(path()).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| call |"));

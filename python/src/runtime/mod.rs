@@ -21,7 +21,7 @@ pub(crate) use process::{check_not_forked, has_opened, is_forked};
 pub(crate) use profile::Profile;
 pub(crate) use program::{Function, Program, StartedCall, read};
 pub(crate) use status::{Error, Result};
-pub(crate) use value::{Kind, Value};
+pub(crate) use value::{ArgumentKind, Value};
 
 /// A view of text for one call.
 fn view(text: &str) -> hal_sys::iree_string_view_t {

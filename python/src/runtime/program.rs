@@ -7,7 +7,7 @@ use super::device::Device;
 use super::instance::{Instance, allocator};
 use super::object::Ref;
 use super::status::{Error, Result, check};
-use super::value::{self, Kind, Value};
+use super::value::{self, ArgumentKind, Value};
 use super::{text, view};
 use hal_sys as sys;
 use parking_lot::Mutex;
@@ -38,7 +38,7 @@ pub(crate) struct Function {
     /// The declaration with the types of arguments and results, if the module has one.
     pub(crate) declaration: String,
     /// The kinds of its arguments, without the fences of an asynchronous one.
-    pub(crate) arguments: Vec<Kind>,
+    pub(crate) arguments: Vec<ArgumentKind>,
     /// True if it takes fences, and returns before its work is done.
     pub(crate) is_asynchronous: bool,
     function: sys::iree_vm_function_t,
@@ -369,16 +369,16 @@ fn parameter_module(instance: &Instance, files: &[(String, String)]) -> Result<R
 }
 
 /// The kinds of the arguments in a calling convention such as `0rIr_r`.
-fn kinds(convention: &str) -> Vec<Kind> {
+fn kinds(convention: &str) -> Vec<ArgumentKind> {
     let arguments = convention.strip_prefix('0').unwrap_or_default().split('_').next().unwrap_or_default();
     arguments
         .chars()
         .filter_map(|letter| match letter {
-            'i' => Some(Kind::I32),
-            'I' => Some(Kind::I64),
-            'f' => Some(Kind::F32),
-            'F' => Some(Kind::F64),
-            'r' => Some(Kind::Object),
+            'i' => Some(ArgumentKind::I32),
+            'I' => Some(ArgumentKind::I64),
+            'f' => Some(ArgumentKind::F32),
+            'F' => Some(ArgumentKind::F64),
+            'r' => Some(ArgumentKind::Object),
             _ => None,
         })
         .collect()

@@ -10,7 +10,7 @@ use hal_sys as sys;
 
 /// How the machine passes an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ArgumentKind {
     I32,
     I64,
     F32,

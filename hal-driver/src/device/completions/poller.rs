@@ -153,7 +153,7 @@ impl<D: Device> PollThread<D> {
         let (mut seen, mut interval) = (self.moves(), SHORTEST);
         while !self.is_stopping() {
             if self.is_in_flight() {
-                self.device_poller.look();
+                self.device_poller.visit();
             }
             let moves = self.moves();
             if moves != seen {
@@ -179,7 +179,7 @@ impl<D: Device> PollThread<D> {
         place.spin_until(SPIN, || {
             rounds += 1;
             if is_busy && rounds.is_multiple_of(ROUNDS) {
-                self.device_poller.look();
+                self.device_poller.visit();
             }
             self.moves() != seen
         })
@@ -213,7 +213,7 @@ mod tests {
 
     /// Threads that report ends overtake each other.
     #[test]
-    fn end_that_is_told_late_takes_nothing_back() {
+    fn end_that_is_reported_late_reverts_nothing() {
         let poller = poller(2);
         poller.submitted(1, 5);
         assert!(poller.is_in_flight());
@@ -246,13 +246,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for next in 1..=ROUNDS {
-                    let told = loop {
+                    let ended = loop {
                         match round.load(Ordering::Acquire) {
-                            told if told >= next => break told,
+                            ended if ended >= next => break ended,
                             _ => std::hint::spin_loop(),
                         }
                     };
-                    if told > ROUNDS {
+                    if ended > ROUNDS {
                         return;
                     }
                     poller.submitted(0, next);

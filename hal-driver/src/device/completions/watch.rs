@@ -34,7 +34,7 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
 /// # Invariants
 ///
 /// From its submission until its callback begins the operation is IREE's, which holds a reference to this watch;
-/// the owner is [`Owner::Proactor`] then. At any other time the callback may read it, and [`arm`](Self::arm) writes
+/// the owner is [`OperationOwner::Proactor`] then. At any other time the callback may read it, and [`arm`](Self::arm) writes
 /// it under the lock.
 pub(super) struct DescriptorWatch<D: Device> {
     device_poller: Arc<DevicePoller<D>>,
@@ -47,12 +47,12 @@ pub(super) struct DescriptorWatch<D: Device> {
 
 #[derive(Default)]
 struct WatchState {
-    holder: Owner,
+    holder: OperationOwner,
     is_closing: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Owner {
+enum OperationOwner {
     #[default]
     Idle,
     Proactor,
@@ -83,7 +83,7 @@ impl<D: Device> DescriptorWatch<D> {
 
     /// Asks the proactor to notify when the descriptor is readable.
     fn arm(self: &Arc<Self>, state: &mut WatchState) -> Result {
-        debug_assert!(state.holder != Owner::Proactor, "IREE has the operation once");
+        debug_assert!(state.holder != OperationOwner::Proactor, "IREE has the operation once");
         let Some(descriptor) = self.device_poller.foreign(|| self.device_poller.device.descriptor())? else {
             return Err(Failure::new(Code::Unavailable, "the device has no descriptor any more"));
         };
@@ -110,7 +110,7 @@ impl<D: Device> DescriptorWatch<D> {
             // SAFETY: nothing was submitted, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
         }
-        state.holder = if submitted.is_ok() { Owner::Proactor } else { Owner::Idle };
+        state.holder = if submitted.is_ok() { OperationOwner::Proactor } else { OperationOwner::Idle };
         submitted
     }
 
@@ -120,19 +120,19 @@ impl<D: Device> DescriptorWatch<D> {
         // SAFETY: the callback has begun, so it may read the operation, by the invariant.
         let events = unsafe { (*self.operation.get()).result_events };
         let mut state = self.state.lock();
-        state.holder = Owner::Callback;
+        state.holder = OperationOwner::Callback;
         let is_closing = state.is_closing;
         drop(state);
         if !is_closing {
             // Even if the descriptor is broken: the device may have reported before.
-            self.device_poller.look();
+            self.device_poller.visit();
         }
         let outcome = outcome.and_then(|()| soundness(events));
         let mut state = self.state.lock();
         let is_closing = state.is_closing;
         let outcome = if is_closing { outcome } else { outcome.and_then(|()| self.arm(&mut state)) };
-        if state.holder == Owner::Callback {
-            state.holder = Owner::Idle;
+        if state.holder == OperationOwner::Callback {
+            state.holder = OperationOwner::Idle;
         }
         drop(state);
         self.free.notify_all();
@@ -151,8 +151,8 @@ impl<D: Device> DescriptorWatch<D> {
         let mut state = self.state.lock();
         state.is_closing = true;
         let mut is_cancelled = false;
-        while state.holder != Owner::Idle {
-            if state.holder == Owner::Proactor && !is_cancelled {
+        while state.holder != OperationOwner::Idle {
+            if state.holder == OperationOwner::Proactor && !is_cancelled {
                 // SAFETY: IREE has the operation, and its callback cannot take it while we have the lock.
                 is_cancelled = unsafe {
                     let operation = &raw mut (*self.operation.get()).base;
@@ -213,7 +213,7 @@ mod tests {
             unsafe { (*watch.operation.get()).result_events = POLL_READABLE };
             watch.ready(Ok(()));
             let holder = watch.state.lock().holder;
-            assert!(holder == if is_closing { Owner::Idle } else { Owner::Proactor });
+            assert!(holder == if is_closing { OperationOwner::Idle } else { OperationOwner::Proactor });
         }
         assert!(watch.end(Duration::from_secs(10)));
     }

@@ -15,17 +15,17 @@ struct Bytes([u8; 8]);
 
 unsafe extern "C" fn gone(user_data: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
     // SAFETY: made by `buffer`, and called once.
-    let tell = unsafe { Box::from_raw(user_data.cast::<Sender<ThreadId>>()) };
-    tell.send(std::thread::current().id()).unwrap();
+    let sender = unsafe { Box::from_raw(user_data.cast::<Sender<ThreadId>>()) };
+    sender.send(std::thread::current().id()).unwrap();
 }
 
 /// A buffer of another driver with a release callback.
 fn buffer(Bytes(bytes): &mut Bytes) -> (Retained<sys::iree_hal_buffer_t>, Receiver<ThreadId>) {
-    let (tell, told) = channel::<ThreadId>();
+    let (sender, receiver) = channel::<ThreadId>();
     let mut buffer = std::ptr::null_mut();
     let release_callback = sys::iree_hal_buffer_release_callback_t {
         fn_: Some(gone),
-        user_data: Box::into_raw(Box::new(tell)).cast(),
+        user_data: Box::into_raw(Box::new(sender)).cast(),
     };
     // SAFETY: the bytes outlive the buffer, which the test waits for.
     unsafe {
@@ -41,24 +41,24 @@ fn buffer(Bytes(bytes): &mut Bytes) -> (Retained<sys::iree_hal_buffer_t>, Receiv
             &raw mut buffer,
         ))
         .unwrap();
-        (Retained::adopt(buffer).unwrap(), told)
+        (Retained::adopt(buffer).unwrap(), receiver)
     }
 }
 
 fn mapped(buffer: &Retained<sys::iree_hal_buffer_t>) -> HostRange {
     // SAFETY: the buffer is retained.
-    unsafe { BufferRange::lent(buffer.get(), 0, 8) }.unwrap().map(ACCESS_WRITE).unwrap()
+    unsafe { BufferRange::retain(buffer.get(), 0, 8) }.unwrap().map(ACCESS_WRITE).unwrap()
 }
 
 #[test]
-fn buffer_whose_mapping_ends_on_a_thread_without_callbacks_is_let_go_of_on_another() {
+fn buffer_whose_mapping_ends_on_a_thread_without_callbacks_is_released_on_another() {
     let mut bytes = Bytes([0; 8]);
-    let (buffer, told) = buffer(&mut bytes);
+    let (buffer, receiver) = buffer(&mut bytes);
     let range = mapped(&buffer);
     drop(buffer);
     let guard = WithoutCallbacks::begin();
     drop(range);
-    let thread = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    let thread = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_ne!(thread, std::thread::current().id());
     drop(guard);
 }
@@ -66,15 +66,15 @@ fn buffer_whose_mapping_ends_on_a_thread_without_callbacks_is_let_go_of_on_anoth
 #[test]
 fn mapping_that_ends_there_leaves_the_buffer_to_its_program_and_elsewhere_all_is_as_it_was() {
     let mut bytes = Bytes([0; 8]);
-    let (buffer, told) = buffer(&mut bytes);
+    let (buffer, receiver) = buffer(&mut bytes);
     let range = mapped(&buffer);
     let guard = WithoutCallbacks::begin();
     drop(range);
     drop(guard);
-    assert!(told.try_recv().is_err(), "the program has it still");
+    assert!(receiver.try_recv().is_err(), "the program has it still");
     let range = mapped(&buffer);
     drop(buffer);
-    assert!(told.try_recv().is_err(), "it is mapped");
+    assert!(receiver.try_recv().is_err(), "it is mapped");
     drop(range);
-    assert_eq!(told.try_recv(), Ok(std::thread::current().id()));
+    assert_eq!(receiver.try_recv(), Ok(std::thread::current().id()));
 }

@@ -98,7 +98,7 @@ impl IreeTimeline {
     #[inline]
     #[expect(
         clippy::expect_used,
-        reason = "what is not ours has no registration, and the engine tells it by `deliver`"
+        reason = "a foreign semaphore has no registration; the engine uses `deliver` for it"
     )]
     fn registered(&self) -> &Semaphore {
         self.ours().expect("a timeline with a registration is one of this library's")

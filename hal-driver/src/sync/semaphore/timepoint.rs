@@ -21,11 +21,11 @@ pub(crate) struct ForeignSubscription {
 
 /// The receiver of one notification.
 pub(super) trait Listener: Send + Sync {
-    fn hear(&self, outcome: Result<u64>);
+    fn notify(&self, outcome: Result<u64>);
 }
 
 impl Listener for Subscriber {
-    fn hear(&self, outcome: Result<u64>) {
+    fn notify(&self, outcome: Result<u64>) {
         self.notify(outcome.and_then(|value| write_back::before_signal().map(|()| value)));
     }
 }
@@ -34,7 +34,7 @@ impl Listener for Subscriber {
 pub(super) struct KeptUntil<T>(pub(super) (T, IreeTimeline));
 
 impl<T: Send + Sync> Listener for KeptUntil<T> {
-    fn hear(&self, _outcome: Result<u64>) {}
+    fn notify(&self, _outcome: Result<u64>) {}
 }
 
 /// The entry in IREE's list.
@@ -71,7 +71,7 @@ impl<L: Listener> RegisteredTimepoint<L> {
         if let Err(failure) = registered {
             // SAFETY: nothing was registered, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
-            entry.listener.hear(Err(failure));
+            entry.listener.notify(Err(failure));
         }
         entry
     }
@@ -108,6 +108,6 @@ unsafe extern "C" fn reached<L: Listener>(
         let (entry, outcome) = unsafe {
             (Arc::from_raw(user_data.cast_const().cast::<RegisteredTimepoint<L>>()), check(status))
         };
-        entry.listener.hear(outcome.map(|()| entry.value));
+        entry.listener.notify(outcome.map(|()| entry.value));
     });
 }

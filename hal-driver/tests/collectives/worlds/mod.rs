@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Random worlds of devices, groups, splits and command buffers, submitted by several threads, judged by plain
-//! arithmetic and by IREE's rules alone.
+//! arithmetic and by IREE's rules.
 //!
-//! A *world* is drawn from a seed ([`plan`]): 2 to 5 devices of any drivers, groups of them and parts of those,
-//! buffers of their own and of each other, and *events*, in which some of the devices execute a command buffer
-//! each. What it comes to is worked out on lists of bytes ([`model`]). In half of the worlds something goes wrong
-//! once. Whatever does ([`play`]):
+//! A seed determines a *world* ([`plan`]): 2 to 5 devices of any drivers, groups of them and parts of those, their
+//! own and each other's buffers, and *events*, in which some of the devices execute a command buffer each. A model
+//! computes the result on lists of bytes ([`model`]). In half of the worlds something fails once. In every world
+//! ([`play`]):
 //!
-//! - All that was submitted ends, within a bound.
-//! - What has succeeded has the right bytes, on every rank.
-//! - Memory of what has failed is not written any more: the program writes there at once, and finds it so at the end.
-//! - A failure says its cause. Groups that have nothing to do with it go on.
-//! - All can be released in any order, also while work is under way, and nothing is left behind.
+//! - Everything that was submitted ends within a bound.
+//! - An operation that succeeded has the right bytes, on every rank.
+//! - Memory of a failed operation is not written any more: the program writes there at once, and finds its bytes at
+//!   the end.
+//! - A failure names its cause. Groups that are not concerned go on.
+//! - Everything can be released in any order, also while work is under way, and nothing leaks.
 
 mod model;
 mod plan;
@@ -69,7 +70,7 @@ fn one_world() {
 
 /// As many as there is time for: `HAL_WORLDS_SECONDS`, from the seed `HAL_SEED` on.
 #[test]
-#[ignore = "takes as long as it is told to"]
+#[ignore = "takes as long as its flag says"]
 fn many_random_worlds() {
     let half = Duration::from_secs(number("HAL_WORLDS_SECONDS", 60)) / 2;
     for (faulty, at_once) in [(false, 2), (true, 4)] {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a world comes to, by plain arithmetic on lists of bytes.
+//! The expected bytes of a world, by plain arithmetic.
 
-use super::plan::{Collective, Event, Item, Place, What, World};
+use super::plan::{Collective, Event, Item, NamedRange, What, World};
 use crate::rig::*;
 use hal_sys as sys;
 
-/// A type of whole numbers.
+/// An integer type.
 pub(super) struct Element {
     pub(super) size: usize,
     signed: bool,
@@ -17,7 +17,7 @@ const fn element(size: usize, signed: bool, code: u32) -> Element {
     Element { size, signed, code }
 }
 
-/// Neighbours differ in the sign alone.
+/// Neighbours differ only in the sign.
 pub(super) const ELEMENTS: [Element; 8] = [
     element(1, true, sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_SINT_8),
     element(1, false, sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_UINT_8),
@@ -44,7 +44,7 @@ fn number(element: &Element, bytes: &[u8]) -> i128 {
     i128::from_le_bytes(all)
 }
 
-/// Folds what all ranks have for one element.
+/// Folds all ranks' numbers for one element.
 fn fold(reduction: u32, numbers: &[i128]) -> i128 {
     let all = numbers.iter().copied();
     match reduction {
@@ -56,7 +56,7 @@ fn fold(reduction: u32, numbers: &[i128]) -> i128 {
     }
 }
 
-/// The reduction of some bytes of each rank.
+/// The reduction of a range of all ranks' bytes.
 fn reduced(one: &Collective, sent: &[Vec<u8>], from: usize, length: usize) -> Vec<u8> {
     let element = &ELEMENTS[one.element];
     let places = (from..from + length).step_by(element.size);
@@ -68,7 +68,7 @@ fn reduced(one: &Collective, sent: &[Vec<u8>], from: usize, length: usize) -> Ve
     results.flat_map(|result| result.to_le_bytes()[..element.size].to_vec()).collect()
 }
 
-/// What a rank gets of what all have sent.
+/// The bytes that a rank gets from all that was sent.
 fn got(one: &Collective, sent: &[Vec<u8>], rank: usize) -> Vec<u8> {
     let ranks = sent.len();
     let length = one.count * ELEMENTS[one.element].size;
@@ -86,11 +86,11 @@ fn got(one: &Collective, sent: &[Vec<u8>], rank: usize) -> Vec<u8> {
 /// The bytes of every buffer of every device.
 pub(super) type Bytes = Vec<Vec<Vec<u8>>>;
 
-fn read(buffers: &[Vec<u8>], place: &Place) -> Vec<u8> {
+fn read(buffers: &[Vec<u8>], place: &NamedRange) -> Vec<u8> {
     buffers[place.buffer][place.offset..][..place.length].to_vec()
 }
 
-fn write(buffers: &mut [Vec<u8>], place: &Place, bytes: &[u8]) {
+fn write(buffers: &mut [Vec<u8>], place: &NamedRange, bytes: &[u8]) {
     buffers[place.buffer][place.offset..][..place.length].copy_from_slice(bytes);
 }
 
@@ -109,12 +109,12 @@ fn apply_local(buffers: &mut [Vec<u8>], item: &Item) {
     }
 }
 
-/// What an event does once.
+/// Applies one round of an event.
 pub(super) fn apply(world: &World, event: &Event, bytes: &mut Bytes) {
     let mut at = vec![0; event.scripts.len()];
     let mut is_done: Vec<bool> = vec![false; event.collectives.len()];
     loop {
-        // Each device goes on up to a collective that not all have come to.
+        // Each device proceeds to a collective that not all ranks have reached.
         let mut moved = false;
         for (script, at) in event.scripts.iter().zip(&mut at) {
             while let Some(item) = script.items.get(*at) {
@@ -127,7 +127,7 @@ pub(super) fn apply(world: &World, event: &Event, bytes: &mut Bytes) {
                 moved = true;
             }
         }
-        // What no barrier orders against the place of a device may be done there already.
+        // A command that no barrier orders before the device's place may be done there already.
         let next = (0..event.collectives.len()).find(|&number| {
             let is_there = |(script, &at): (&super::plan::Script, &usize)| {
                 let Some(place) = place_of(script, number) else { return true };

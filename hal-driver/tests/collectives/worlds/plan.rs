@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What happens in a world, drawn from a seed.
+//! The events of a world, drawn from a seed.
 
 use super::model::ELEMENTS;
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::rig::*;
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ const DEVICES: [&str; 14] = [
     "tenstorrent://emulated?",
 ];
 
-/// The ranks, each a device, in their order.
+/// The ranks, each a device, in order.
 pub(super) struct Group {
     pub(super) members: Vec<usize>,
 }
@@ -41,28 +41,28 @@ impl Group {
     }
 }
 
-/// A split of a group: the color and key of each rank, and which group is the part of a color.
-pub(super) struct Split {
+/// A split of a group: the color and key of each rank, and the group of each color.
+pub(super) struct GroupSplit {
     pub(super) of: usize,
     pub(super) calls: Vec<(i32, i32)>,
     pub(super) parts: Vec<(i32, usize)>,
 }
 
-/// A buffer: whose memory it is, and whether the host can map it.
+/// A buffer: its owner, and whether the host can map it.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     pub(super) owner: usize,
     pub(super) visible: bool,
 }
 
-/// What the ranks of a group do together.
+/// A collective of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Collective {
     pub(super) group: usize,
     pub(super) kind: u32,
-    /// The root, or who sends.
+    /// The root, or the sender.
     pub(super) from: usize,
-    /// Who receives, of a transfer between two.
+    /// The receiver of a transfer between two ranks.
     pub(super) to: usize,
     pub(super) element: usize,
     pub(super) reduction: u32,
@@ -74,7 +74,7 @@ impl Collective {
         [SEND, SEND_RECV].contains(&self.kind)
     }
 
-    /// How many bytes a rank sends and receives, of so many.
+    /// The number of bytes that a rank sends and receives.
     pub(super) fn places(&self, rank: usize, ranks: usize) -> (usize, usize) {
         let one = self.count * ELEMENTS[self.element].size;
         match self.kind {
@@ -83,44 +83,44 @@ impl Collective {
             BROADCAST if rank == self.from => (one, 0),
             BROADCAST => (0, one),
             REDUCE => (one, if rank == self.from { one } else { 0 }),
-            // `from` sends and `to` receives; a ring is every rank's to the next one.
+            // `from` sends and `to` receives; in a ring each rank sends to the next.
             SEND => (if rank == self.from { one } else { 0 }, if rank == self.to { one } else { 0 }),
             _ => (one, one),
         }
     }
 }
 
-/// Bytes of a buffer that a command uses, and how it names them.
+/// A range of a buffer in a command, and how the command names it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct NamedRange {
     pub(super) buffer: usize,
     pub(super) offset: usize,
     pub(super) length: usize,
-    /// As many or more.
+    /// The named length, which may be larger.
     pub(super) named: usize,
-    /// Named by a slot, whose binding begins so far before.
+    /// The slot that names it, whose binding begins this much earlier.
     pub(super) slot: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
     Fill {
-        target: Place,
+        target: NamedRange,
         pattern: [u8; 4],
     },
     Copy {
-        source: Place,
-        target: Place,
+        source: NamedRange,
+        target: NamedRange,
     },
     Update {
-        target: Place,
+        target: NamedRange,
         byte: u8,
     },
-    /// One of the event's.
+    /// A collective of the event.
     Collective {
         number: usize,
-        send: Option<Place>,
-        recv: Option<Place>,
+        send: Option<NamedRange>,
+        recv: Option<NamedRange>,
     },
 }
 
@@ -140,7 +140,7 @@ impl What {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
-    /// A barrier comes before.
+    /// True if a barrier precedes it.
     pub(super) barrier: bool,
     pub(super) what: What,
 }
@@ -152,11 +152,11 @@ pub(super) struct Script {
     pub(super) items: Vec<Item>,
     pub(super) affinity: u64,
     pub(super) one_shot: bool,
-    /// Waits for a signal of the host's that comes so much later.
+    /// The delay of a signal from the host that it waits for.
     pub(super) gate: Option<u64>,
-    /// Everything is released as soon as it is submitted.
+    /// True if everything is released as soon as it is submitted.
     pub(super) release_at_once: bool,
-    /// Events whose execution on another device is waited for.
+    /// Events whose execution on another device it waits for.
     pub(super) after: Vec<(usize, usize)>,
 }
 
@@ -167,13 +167,13 @@ impl Script {
     }
 }
 
-/// Something that several devices do, each with a command buffer, so many times.
+/// Command buffers that several devices execute so many times.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) collectives: Vec<Collective>,
     pub(super) scripts: Vec<Script>,
     pub(super) times: usize,
-    /// Which of the threads of a device submits it.
+    /// The thread of a device that submits it.
     pub(super) thread: usize,
 }
 
@@ -182,7 +182,7 @@ impl Event {
         self.scripts.iter().find(|script| script.device == device)
     }
 
-    /// The groups of what a device does in it.
+    /// The groups of a device's part in it.
     pub(super) fn groups_of(&self, script: &Script) -> BTreeSet<usize> {
         let number = |item: &Item| match item.what {
             What::Collective { number, .. } => Some(self.collectives[number].group),
@@ -192,21 +192,21 @@ impl Event {
     }
 }
 
-/// What goes wrong in a world.
+/// The failure in a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum WorldFault {
     None,
-    /// What the host signals in an event, for a device, fails.
+    /// The host's signal for a device in an event fails.
     Gate {
         event: usize,
         device: usize,
     },
-    /// A device asks for another type.
+    /// A device enters a collective with another type.
     Misfit {
         event: usize,
         device: usize,
     },
-    /// The device has one of its own.
+    /// The device injects a fault of its own.
     Device {
         device: usize,
     },
@@ -215,7 +215,7 @@ pub(super) enum Fault {
         event: usize,
         device: usize,
     },
-    /// The program lets go of a device, and of all that is its, after so many submissions.
+    /// The program releases a device and everything of it, after so many submissions.
     Released {
         device: usize,
         after: usize,
@@ -227,24 +227,24 @@ pub(super) struct World {
     pub(super) uris: Vec<String>,
     pub(super) groups: Vec<Group>,
     pub(super) created: usize,
-    pub(super) splits: Vec<Split>,
+    pub(super) splits: Vec<GroupSplit>,
     pub(super) memory: Vec<Vec<Memory>>,
     pub(super) events: Vec<Event>,
-    pub(super) fault: Fault,
+    pub(super) fault: WorldFault,
 }
 
 impl World {
     pub(super) fn new(seed: u64, faulty: bool) -> Self {
-        let mut dice = Dice::new(seed.wrapping_mul(2) + u64::from(faulty));
-        let count = dice.between(2, 5);
-        let mut uris: Vec<String> = (0..count).map(|_| dice.pick(&DEVICES).to_owned()).collect();
-        let piece = dice.pick(&[64, 100, 777, 4096]);
-        let (groups, created, splits) = draw_groups(&mut dice, count);
+        let mut random = Random::new(seed.wrapping_mul(2) + u64::from(faulty));
+        let count = random.between(2, 5);
+        let mut uris: Vec<String> = (0..count).map(|_| random.pick(&DEVICES).to_owned()).collect();
+        let piece = random.pick(&[64, 100, 777, 4096]);
+        let (groups, created, splits) = draw_groups(&mut random, count);
         let memory: Vec<Vec<Memory>> = (0..count)
             .map(|device| {
                 let draw = |_| Memory {
-                    owner: if dice.one_in(5) { dice.below(count) } else { device },
-                    visible: dice.one_in(3),
+                    owner: if random.one_in(5) { random.below(count) } else { device },
+                    visible: random.one_in(3),
                 };
                 (0..BUFFERS).map(draw).collect()
             })
@@ -257,28 +257,28 @@ impl World {
             splits,
             memory,
             events: Vec::new(),
-            fault: Fault::None,
+            fault: WorldFault::None,
         };
-        for number in 0..dice.between(3, 9) {
-            let event = world.draw_event(&mut dice, number);
+        for number in 0..random.between(3, 9) {
+            let event = world.draw_event(&mut random, number);
             world.events.push(event);
         }
         world.assign_threads();
         let mut timeout = "60";
         if faulty {
-            world.fault = world.draw_fault(&mut dice, count);
+            world.fault = world.draw_fault(&mut random, count);
             match world.fault {
-                Fault::Device { device } => {
+                WorldFault::Device { device } => {
                     let (job, kind) = (
-                        dice.between(8, 40),
-                        dice.pick(&["lose", "lose", "fail:copy", "fail:fill", "panic"]),
+                        random.between(8, 40),
+                        random.pick(&["lose", "lose", "fail:copy", "fail:fill", "panic"]),
                     );
                     let room =
-                        dice.pick(&["", "&depth=1", "&depth=1&latency=300us", "&depth=1&fault=jitter"]);
-                    let (queues, heaps) = (dice.between(1, 3), dice.between(1, 2));
+                        random.pick(&["", "&depth=1", "&depth=1&latency=300us", "&depth=1&fault=jitter"]);
+                    let (queues, heaps) = (random.between(1, 3), random.between(1, 2));
                     uris[device] = format!("mock://?queues={queues}&heaps={heaps}{room}&fault={kind}:{job}");
                 }
-                Fault::Absent { .. } | Fault::Released { .. } => timeout = "0.5",
+                WorldFault::Absent { .. } | WorldFault::Released { .. } => timeout = "0.5",
                 _ => {}
             }
         }
@@ -291,40 +291,40 @@ impl World {
         world
     }
 
-    fn draw_event(&self, dice: &mut Dice, number: usize) -> Event {
-        let several = dice.below(4);
-        let collectives: Vec<Collective> = (0..several).map(|_| self.draw_collective(dice)).collect();
+    fn draw_event(&self, random: &mut Random, number: usize) -> Event {
+        let several = random.below(4);
+        let collectives: Vec<Collective> = (0..several).map(|_| self.draw_collective(random)).collect();
         let is_in = |device: usize| collectives.iter().any(|one| self.takes_part(one, device));
         let mut devices: Vec<usize> = (0..self.memory.len()).filter(|&device| is_in(device)).collect();
         if devices.is_empty() {
-            devices.push(dice.below(self.memory.len()));
+            devices.push(random.below(self.memory.len()));
         }
-        let times = if dice.one_in(3) { 2 } else { 1 };
+        let times = if random.one_in(3) { 2 } else { 1 };
         let scripts = devices.into_iter().map(|device| {
             let mut items = Vec::new();
-            draw_locals(dice, &mut items, collectives.is_empty());
+            draw_locals(random, &mut items, collectives.is_empty());
             for (place, one) in collectives.iter().enumerate() {
                 if self.takes_part(one, device) {
                     let group = &self.groups[one.group];
                     let rank = group.rank_of(device).unwrap();
-                    items.push(draw_places(dice, place, one, (rank, group.members.len())));
-                    draw_locals(dice, &mut items, false);
+                    items.push(draw_places(random, place, one, (rank, group.members.len())));
+                    draw_locals(random, &mut items, false);
                 }
             }
-            let mut items = put_barriers(dice, items);
-            shuffle(dice, &mut items, &collectives);
+            let mut items = put_barriers(random, items);
+            shuffle(random, &mut items, &collectives);
             let after = self.events.iter().enumerate().rev().take(3).filter_map(|(before, event)| {
-                let script = &event.scripts[dice.below(event.scripts.len())];
-                dice.one_in(3).then_some((before, script.device))
+                let script = &event.scripts[random.below(event.scripts.len())];
+                random.one_in(3).then_some((before, script.device))
             });
             let after = after.collect();
             Script {
                 device,
                 items,
-                affinity: if dice.one_in(2) { u64::MAX } else { 1 << dice.below(2) },
-                one_shot: times == 1 && dice.one_in(2),
-                gate: dice.one_in(3).then(|| dice.below(8) as u64),
-                release_at_once: dice.one_in(2),
+                affinity: if random.one_in(2) { u64::MAX } else { 1 << random.below(2) },
+                one_shot: times == 1 && random.one_in(2),
+                gate: random.one_in(3).then(|| random.below(8) as u64),
+                release_at_once: random.one_in(2),
                 after,
             }
         });
@@ -337,26 +337,25 @@ impl World {
         rank.is_some_and(|rank| one.kind != SEND || rank == one.from || rank == one.to)
     }
 
-    fn draw_collective(&self, dice: &mut Dice) -> Collective {
+    fn draw_collective(&self, random: &mut Random) -> Collective {
         const KINDS: [u32; 8] =
             [ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER, SEND, SEND_RECV];
-        let group = dice.below(self.groups.len());
+        let group = random.below(self.groups.len());
         let ranks = self.groups[group].members.len();
-        let (kind, element) = (dice.pick(&KINDS), dice.below(ELEMENTS.len()));
+        let (kind, element) = (random.pick(&KINDS), random.below(ELEMENTS.len()));
         let most = (LENGTH / 2) / ELEMENTS[element].size / ranks;
-        let mut count = if dice.one_in(12) { 0 } else { dice.between(1, most) };
+        let mut count = if random.one_in(12) { 0 } else { random.between(1, most) };
         if kind == ALL_TO_ALL {
             count *= ranks;
         }
-        let from = dice.below(ranks);
-        // A rank may send to itself, by one operation that does both.
-        let to = if ranks == 1 { from } else { (from + 1 + dice.below(ranks - 1)) % ranks };
+        let from = random.below(ranks);
+        // A rank may send to itself, with a single send-receive.
+        let to = if ranks == 1 { from } else { (from + 1 + random.below(ranks - 1)) % ranks };
         let kind = if kind == SEND && ranks == 1 { SEND_RECV } else { kind };
-        Collective { group, kind, from, to, element, reduction: dice.below(5) as u32, count }
+        Collective { group, kind, from, to, element, reduction: random.below(5) as u32, count }
     }
 
-    /// Events that have a group in common are submitted by the same thread of a device, so that all ranks submit
-    /// them in one order.
+    /// The same thread of a device submits events that share a group, so that all ranks submit them in one order.
     fn assign_threads(&mut self) {
         let mut thread_of: Vec<usize> = (0..self.groups.len()).collect();
         for event in &self.events {
@@ -371,51 +370,51 @@ impl World {
         }
     }
 
-    fn draw_fault(&self, dice: &mut Dice, count: usize) -> Fault {
-        let (event, device) = (dice.below(self.events.len()), dice.below(count));
-        let script = dice.below(self.events[event].scripts.len());
+    fn draw_fault(&self, random: &mut Random, count: usize) -> WorldFault {
+        let (event, device) = (random.below(self.events.len()), random.below(count));
+        let script = random.below(self.events[event].scripts.len());
         let of_event = self.events[event].scripts[script].device;
-        match dice.below(5) {
-            0 => Fault::Gate { event, device: of_event },
+        match random.below(5) {
+            0 => WorldFault::Gate { event, device: of_event },
             1 => {
                 let with_peers =
                     |(_, event): &(usize, &Event)| event.collectives.iter().any(|one| self.needs_all(one));
                 match self.events.iter().enumerate().find(with_peers) {
                     Some((event, found)) => {
                         let group = found.collectives.iter().find(|one| self.needs_all(one)).unwrap().group;
-                        Fault::Misfit { event, device: self.groups[group].members[0] }
+                        WorldFault::Misfit { event, device: self.groups[group].members[0] }
                     }
-                    None => Fault::None,
+                    None => WorldFault::None,
                 }
             }
-            2 => Fault::Device { device },
-            3 => Fault::Absent { event, device: of_event },
-            _ => Fault::Released { device, after: dice.below(self.events.len() + 1) },
+            2 => WorldFault::Device { device },
+            3 => WorldFault::Absent { event, device: of_event },
+            _ => WorldFault::Released { device, after: random.below(self.events.len() + 1) },
         }
     }
 
-    /// Whether every rank of several has to come.
+    /// True if every one of several ranks has to come.
     pub(super) fn needs_all(&self, one: &Collective) -> bool {
         !one.is_transfer() && self.groups[one.group].members.len() > 1
     }
 }
 
-fn draw_groups(dice: &mut Dice, count: usize) -> (Vec<Group>, usize, Vec<Split>) {
+fn draw_groups(random: &mut Random, count: usize) -> (Vec<Group>, usize, Vec<GroupSplit>) {
     let mut groups = Vec::new();
-    for _ in 0..dice.between(1, 3) {
+    for _ in 0..random.between(1, 3) {
         let mut members: Vec<usize> = (0..count).collect();
         for at in (1..count).rev() {
-            members.swap(at, dice.below(at + 1));
+            members.swap(at, random.below(at + 1));
         }
-        members.truncate(if dice.one_in(2) { count } else { dice.between(1, count) });
+        members.truncate(if random.one_in(2) { count } else { random.between(1, count) });
         groups.push(Group { members });
     }
     let (created, mut splits) = (groups.len(), Vec::new());
-    for _ in 0..dice.below(3) {
-        let of = dice.below(groups.len());
+    for _ in 0..random.below(3) {
+        let of = random.below(groups.len());
         let members = groups[of].members.clone();
         let calls: Vec<(i32, i32)> =
-            members.iter().map(|_| (dice.below(4) as i32 - 1, dice.below(3) as i32 - 1)).collect();
+            members.iter().map(|_| (random.below(4) as i32 - 1, random.below(3) as i32 - 1)).collect();
         let mut parts = Vec::new();
         for color in 0..3 {
             let mut of_color: Vec<(i32, usize)> = Vec::new();
@@ -430,73 +429,73 @@ fn draw_groups(dice: &mut Dice, count: usize) -> (Vec<Group>, usize, Vec<Split>)
                 groups.push(Group { members: of_color.iter().map(|&(_, rank)| members[rank]).collect() });
             }
         }
-        splits.push(Split { of, calls, parts });
+        splits.push(GroupSplit { of, calls, parts });
     }
     (groups, created, splits)
 }
 
-fn draw_place(dice: &mut Dice, buffer: usize, length: usize, aligned: bool) -> Place {
+fn draw_place(random: &mut Random, buffer: usize, length: usize, aligned: bool) -> NamedRange {
     let room = LENGTH - length;
-    let mut offset = dice.below(room + 1);
+    let mut offset = random.below(room + 1);
     if aligned {
         offset &= !3;
     }
-    named_place(dice, buffer, offset, length)
+    named_place(random, buffer, offset, length)
 }
 
-fn named_place(dice: &mut Dice, buffer: usize, offset: usize, length: usize) -> Place {
+fn named_place(random: &mut Random, buffer: usize, offset: usize, length: usize) -> NamedRange {
     let rest = LENGTH - offset - length;
-    let named = length + if dice.one_in(3) { dice.below(rest + 1) } else { 0 };
-    let slot = dice.one_in(3).then(|| dice.below(offset + 1) & !3);
-    Place { buffer, offset, length, named, slot }
+    let named = length + if random.one_in(3) { random.below(rest + 1) } else { 0 };
+    let slot = random.one_in(3).then(|| random.below(offset + 1) & !3);
+    NamedRange { buffer, offset, length, named, slot }
 }
 
-fn draw_locals(dice: &mut Dice, items: &mut Vec<What>, some: bool) {
-    for _ in 0..dice.below(3).max(usize::from(some)) {
-        let length = 4 * dice.between(1, LENGTH / 8);
-        let [first, second] = [dice.below(BUFFERS), dice.between(1, BUFFERS - 1)];
-        let place = |dice: &mut Dice, buffer| {
-            let place = draw_place(dice, buffer, length, true);
-            Place { named: length, ..place }
+fn draw_locals(random: &mut Random, items: &mut Vec<What>, some: bool) {
+    for _ in 0..random.below(3).max(usize::from(some)) {
+        let length = 4 * random.between(1, LENGTH / 8);
+        let [first, second] = [random.below(BUFFERS), random.between(1, BUFFERS - 1)];
+        let place = |random: &mut Random, buffer| {
+            let place = draw_place(random, buffer, length, true);
+            NamedRange { named: length, ..place }
         };
-        items.push(match dice.below(3) {
-            0 => What::Fill { target: place(dice, first), pattern: (dice.next() as u32).to_le_bytes() },
+        items.push(match random.below(3) {
+            0 => What::Fill { target: place(random, first), pattern: (random.next() as u32).to_le_bytes() },
             1 => {
-                let source = place(dice, first);
-                What::Copy { source, target: place(dice, (first + second) % BUFFERS) }
+                let source = place(random, first);
+                What::Copy { source, target: place(random, (first + second) % BUFFERS) }
             }
-            _ => What::Update { target: place(dice, first), byte: dice.next() as u8 },
+            _ => What::Update { target: place(random, first), byte: random.next() as u8 },
         });
     }
 }
 
-/// Where a rank sends from and receives, in place where the kind can be.
-fn draw_places(dice: &mut Dice, number: usize, one: &Collective, (rank, ranks): (usize, usize)) -> What {
+/// The ranges from which a rank sends and into which it receives, in place if the kind permits.
+fn draw_places(random: &mut Random, number: usize, one: &Collective, (rank, ranks): (usize, usize)) -> What {
     let (sends, receives) = one.places(rank, ranks);
-    let [first, second] = [dice.below(BUFFERS), dice.between(1, BUFFERS - 1)];
+    let [first, second] = [random.below(BUFFERS), random.between(1, BUFFERS - 1)];
     let second = (first + second) % BUFFERS;
     let own = rank * one.count * ELEMENTS[one.element].size;
-    let in_place = dice.one_in(3) && sends > 0 && receives > 0;
+    let in_place = random.one_in(3) && sends > 0 && receives > 0;
     let (send, recv) = match one.kind {
         ALL_REDUCE | REDUCE if in_place => {
-            let place = draw_place(dice, first, sends, false);
-            (place, named_place(dice, first, place.offset, receives))
+            let place = draw_place(random, first, sends, false);
+            (place, named_place(random, first, place.offset, receives))
         }
         ALL_GATHER if in_place => {
-            let recv = draw_place(dice, first, receives, false);
-            (named_place(dice, first, recv.offset + own, sends), recv)
+            let recv = draw_place(random, first, receives, false);
+            (named_place(random, first, recv.offset + own, sends), recv)
         }
         REDUCE_SCATTER if in_place => {
-            let send = draw_place(dice, first, sends, false);
-            (send, named_place(dice, first, send.offset + own, receives))
+            let send = draw_place(random, first, sends, false);
+            (send, named_place(random, first, send.offset + own, receives))
         }
-        _ => (draw_place(dice, first, sends, false), draw_place(dice, second, receives, false)),
+        _ => (draw_place(random, first, sends, false), draw_place(random, second, receives, false)),
     };
     What::Collective { number, send: (sends > 0).then_some(send), recv: (receives > 0).then_some(recv) }
 }
 
-/// A barrier where one command needs what another one has done, and at times where none is needed.
-fn put_barriers(dice: &mut Dice, whats: Vec<What>) -> Vec<Item> {
+/// Adds barriers where a command depends on another, and sometimes elsewhere.
+fn put_barriers(random: &mut Random, whats: Vec<What>) -> Vec<Item> {
     let mut since: Vec<(usize, bool)> = Vec::new();
     let mut items = Vec::new();
     for what in whats {
@@ -504,7 +503,7 @@ fn put_barriers(dice: &mut Dice, whats: Vec<What>) -> Vec<Item> {
         let meets = |(buffer, writes): &(usize, bool)| {
             since.iter().any(|(other, wrote)| other == buffer && (*writes || *wrote))
         };
-        let barrier = uses.iter().any(meets) || dice.one_in(4);
+        let barrier = uses.iter().any(meets) || random.one_in(4);
         if barrier {
             since.clear();
         }
@@ -514,15 +513,15 @@ fn put_barriers(dice: &mut Dice, whats: Vec<What>) -> Vec<Item> {
     items
 }
 
-/// Between two barriers each rank records in an order of its own, but for collectives of one group.
-fn shuffle(dice: &mut Dice, items: &mut [Item], collectives: &[Collective]) {
+/// Each rank records the items between two barriers in its own order, apart from collectives of one group.
+fn shuffle(random: &mut Random, items: &mut [Item], collectives: &[Collective]) {
     for second in 1..items.len() {
         let group = |item: &Item| match item.what {
             What::Collective { number, .. } => Some(collectives[number].group),
             _ => None,
         };
         let same = group(&items[second]).is_some() && group(&items[second]) == group(&items[second - 1]);
-        if !items[second].barrier && !same && dice.one_in(2) {
+        if !items[second].barrier && !same && random.one_in(2) {
             let barrier = items[second - 1].barrier;
             items.swap(second - 1, second);
             items[second - 1].barrier = barrier;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Has a world happen on devices, by several threads, and judges what comes of it.
+//! Runs a world on devices with several threads, and judges the outcome.
 
 use super::model::{self, Bytes, ELEMENTS, REDUCTIONS};
 use super::plan::*;
-use crate::common::dice::Dice;
+use crate::common::random::Random;
 use crate::common::scarce::Scarce;
 use crate::common::{Buffer, Commands, Device, Error, List, Result, Semaphore, barrier, check};
 use crate::rig::*;
@@ -16,28 +16,28 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long all of a world may take, and the release of a device, with a machine that is busy with other things.
+/// The longest time of a whole world, and of the release of a device, on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 const RELEASE: Duration = Duration::from_secs(8);
 
-/// What failures say of their causes.
+/// The causes in failures' messages.
 const ON_FIRE: &str = "bank 3 is on fire";
 const NEVER_CAME: &str = "the program has not come to this";
 
-/// A command buffer of one device that is executed once, or one of the times that it is.
+/// One execution of a device's command buffer.
 struct Execution {
     event: usize,
     device: usize,
     time: usize,
-    /// What it waits for, of those before it.
+    /// The earlier executions that it waits for.
     waits: Vec<usize>,
-    /// A later one waits for these too, since they use the same memory.
+    /// Its buffers, and whether it writes them: later executions wait for these.
     uses: Vec<(usize, bool)>,
 }
 
 fn executions(world: &World) -> Vec<Execution> {
     let mut all: Vec<Execution> = Vec::new();
-    // For each buffer who has written it last, and who has read it since.
+    // The last writer of each buffer, and its readers since.
     let mut writer: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     let mut readers: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
     let mut last: BTreeMap<(usize, usize), usize> = BTreeMap::new();
@@ -78,23 +78,23 @@ fn executions(world: &World) -> Vec<Execution> {
     all
 }
 
-/// Which executions may fail: those that the fault is in, those that wait for them, and all of every group of theirs.
+/// The executions that may fail: those with the fault, those that wait for them, and all of every group of theirs.
 fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
     let is_root = |one: &Execution| match world.fault {
-        Fault::None => false,
-        Fault::Gate { event, device } | Fault::Misfit { event, device } => {
+        WorldFault::None => false,
+        WorldFault::Gate { event, device } | WorldFault::Misfit { event, device } => {
             (one.event, one.device) == (event, device)
         }
-        Fault::Device { device } => {
-            // Also by its memory.
+        WorldFault::Device { device } => {
+            // Also through its memory.
             let owns = |(buffer, _): &(usize, bool)| world.memory[one.device][*buffer].owner == device;
             one.device == device || one.uses.iter().any(owns)
         }
-        Fault::Released { device, .. } => {
+        WorldFault::Released { device, .. } => {
             let owns = |(buffer, _): &(usize, bool)| world.memory[one.device][*buffer].owner == device;
             one.device == device || one.uses.iter().any(owns)
         }
-        Fault::Absent { event, device } => one.device == device && one.event >= event,
+        WorldFault::Absent { event, device } => one.device == device && one.event >= event,
     };
     let mut may: Vec<bool> = executions.iter().map(is_root).collect();
     let mut groups: BTreeSet<usize> = BTreeSet::new();
@@ -114,9 +114,11 @@ fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
     }
 }
 
-/// Which executions fail in any case: those that the fault stands in, and their peers there.
+/// True if an execution must fail: it has the fault, or is its peer.
 fn must_fail(world: &World, one: &Execution) -> bool {
-    let (Fault::Gate { event, device } | Fault::Misfit { event, device }) = world.fault else { return false };
+    let (WorldFault::Gate { event, device } | WorldFault::Misfit { event, device }) = world.fault else {
+        return false;
+    };
     let here = &world.events[event];
     let is_shared = |group: &usize| {
         let of_group = |one: &&Collective| one.group == *group && world.needs_all(one);
@@ -137,7 +139,7 @@ struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    fn reference(&mut self, place: &Place) -> sys::iree_hal_buffer_ref_t {
+    fn reference(&mut self, place: &NamedRange) -> sys::iree_hal_buffer_ref_t {
         let buffer = self.memory[place.buffer].0;
         let Some(begin) = place.slot else {
             let (offset, length) = (place.offset, place.named);
@@ -197,7 +199,7 @@ impl Recorder<'_> {
                 let reduction = if reduces { REDUCTIONS[one.reduction as usize] } else { 0 };
                 let element = &ELEMENTS[if misfit { one.element ^ 1 } else { one.element }];
                 let op = packed(kind, reduction, element.code);
-                let mut reference = |place: &Option<Place>| {
+                let mut reference = |place: &Option<NamedRange>| {
                     place.as_ref().map(|place| self.reference(place)).unwrap_or_default()
                 };
                 let (send, recv) = (reference(send), reference(recv));
@@ -213,23 +215,23 @@ impl Recorder<'_> {
     }
 }
 
-/// A world that happens.
-struct Play<'a> {
+/// A running world.
+struct RunningWorld<'a> {
     world: &'a World,
     executions: Vec<Execution>,
-    /// The program's references. One may be let go of before the end.
+    /// The program's references. One may be released before the end.
     devices: Vec<Mutex<Option<Device>>>,
     memory: Vec<Vec<Buffer>>,
     done: Vec<Semaphore>,
     gates: BTreeMap<(usize, usize), Semaphore>,
     submitted: AtomicUsize,
     is_gone: AtomicBool,
-    /// What was not submitted, as its rank is absent.
+    /// Executions that were not submitted, as their rank is absent.
     absent: Mutex<Vec<usize>>,
     begin: Instant,
 }
 
-impl Play<'_> {
+impl RunningWorld<'_> {
     fn record(
         &self,
         device: &Device,
@@ -239,7 +241,7 @@ impl Play<'_> {
     ) -> Result<(Commands, Bindings)> {
         let (world, of) = (self.world, &self.world.events[event]);
         let script = of.script_of(number).unwrap();
-        let misfit = world.fault == Fault::Misfit { event, device: number };
+        let misfit = world.fault == WorldFault::Misfit { event, device: number };
         let slots = script.items.iter().map(|item| match &item.what {
             What::Fill { target, .. } | What::Update { target, .. } => usize::from(target.slot.is_some()),
             What::Copy { source, target } => {
@@ -275,8 +277,8 @@ impl Play<'_> {
         }
     }
 
-    /// Submits what one thread of a device does, in its order.
-    #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+    /// Submits the executions of one thread of a device, in order.
+    #[expect(clippy::too_many_lines, reason = "one sequence of steps")]
     fn submit_all(&self, device: Device, number: usize, thread: usize, mut channels: Vec<Option<Channel>>) {
         let mut device = Some(device);
         let mut recorded: Option<(usize, Commands, Bindings)> = None;
@@ -285,7 +287,7 @@ impl Play<'_> {
             if (one.device, event.thread) != (number, thread) {
                 continue;
             }
-            if let Fault::Absent { event, device } = self.world.fault
+            if let WorldFault::Absent { event, device } = self.world.fault
                 && device == number
                 && one.event >= event
             {
@@ -342,9 +344,9 @@ impl Play<'_> {
         }
     }
 
-    /// Counts a submission, and lets go of the device whose time has come.
+    /// Counts a submission, and releases the device when its count is reached.
     fn release_in_time(&self, number: usize) {
-        let Fault::Released { device, after } = self.world.fault else { return };
+        let WorldFault::Released { device, after } = self.world.fault else { return };
         if device == number && self.submitted.fetch_add(1, Ordering::SeqCst) >= after {
             self.is_gone.store(true, Ordering::SeqCst);
             let gone = self.devices[device].lock().unwrap().take();
@@ -353,11 +355,11 @@ impl Play<'_> {
     }
 
     fn is_released(&self, number: usize) -> bool {
-        matches!(self.world.fault, Fault::Released { device, .. } if device == number)
+        matches!(self.world.fault, WorldFault::Released { device, .. } if device == number)
             && self.is_gone.load(Ordering::SeqCst)
     }
 
-    /// Signals what the host signals, each in its time.
+    /// Gives the host's signals, each after its delay.
     fn open_gates(&self) {
         let mut gates: Vec<_> = self.gates.iter().collect();
         let delay = |(event, device): &(usize, usize)| {
@@ -368,7 +370,7 @@ impl Play<'_> {
             let due = self.begin + Duration::from_millis(delay(place));
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let (event, device) = *place;
-            if self.world.fault == (Fault::Gate { event, device }) {
+            if self.world.fault == (WorldFault::Gate { event, device }) {
                 gate.fail(Code::DataLoss, ON_FIRE);
             } else {
                 gate.signal(1).unwrap();
@@ -376,8 +378,8 @@ impl Play<'_> {
         }
     }
 
-    /// Waits until everything has ended. What has failed is the program's again at once: it writes there, and tells
-    /// what.
+    /// Waits until everything has ended. The memory of a failed execution belongs to the program again at once: it
+    /// writes there, and returns the bytes.
     fn wait(&self) -> (Vec<Result>, BTreeMap<(usize, usize), u8>) {
         let mut outcomes: Vec<Option<Result>> = self.done.iter().map(|_| None).collect();
         let mut canaries = BTreeMap::new();
@@ -421,7 +423,7 @@ impl Play<'_> {
     ) {
         let device = self.executions[index].device;
         for (buffer, _) in self.executions[index].uses.iter().filter(|(_, writes)| *writes) {
-            // What it has waited for may still be going on, if something else that it waits for has failed.
+            // The executions that it waits for may still run, if another one that it waits for has failed.
             let uses =
                 |one: &Execution| one.device == device && one.uses.iter().any(|(other, _)| other == buffer);
             let before = self.executions[..index].iter().zip(outcomes);
@@ -436,7 +438,7 @@ impl Play<'_> {
         }
     }
 
-    /// The device that a buffer is memory of, if the program still has it.
+    /// The owner of a buffer's memory, if the program still has it.
     fn owner(&self, device: usize, buffer: usize) -> Option<Device> {
         self.devices[self.world.memory[device][buffer].owner].lock().unwrap().as_ref().map(Device::again)
     }
@@ -469,7 +471,7 @@ impl Play<'_> {
     }
 }
 
-/// How it went.
+/// Counts of outcomes.
 #[derive(Default, Debug)]
 pub(super) struct Tally {
     pub(super) worlds: usize,
@@ -480,7 +482,7 @@ pub(super) struct Tally {
     pub(super) unused: usize,
 }
 
-/// The channels of each device, by group. None of a group that it is no rank of.
+/// The channels of each device, by group; `None` for groups in which it is no rank.
 fn channels(world: &World, devices: &[Device]) -> Vec<Vec<Option<Channel>>> {
     let mut channels: Vec<Vec<Option<Channel>>> =
         devices.iter().map(|_| world.groups.iter().map(|_| None).collect()).collect();
@@ -512,17 +514,17 @@ fn channels(world: &World, devices: &[Device]) -> Vec<Vec<Option<Channel>>> {
     channels
 }
 
-/// Has a world happen. Nothing where its fault comes before it begins.
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+/// Runs a world; stops early if its fault strikes before it begins.
+#[expect(clippy::too_many_lines, reason = "one sequence of steps")]
 pub(super) fn play(world: &World, tally: &mut Tally) {
     let scarce = Scarce::new(usize::MAX, false);
     {
         let opened =
             world.uris.iter().map(|uri| Device::open_with(uri, scarce.raw()).map(|(device, _)| device));
         let devices: Vec<Device> = opened.collect::<Result<_>>().unwrap();
-        let mut dice = Dice::new(!world.seed);
+        let mut random = Random::new(!world.seed);
         let mut bytes: Bytes =
-            world.memory.iter().map(|all| all.iter().map(|_| dice.bytes(LENGTH)).collect()).collect();
+            world.memory.iter().map(|all| all.iter().map(|_| random.bytes(LENGTH)).collect()).collect();
         let memory = world.memory.iter().map(|all| {
             let make = |memory: &Memory| {
                 let owner = &devices[memory.owner];
@@ -536,12 +538,13 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
         let done: Vec<Semaphore> = executions.iter().map(|one| devices[one.device].semaphore(0)).collect();
         let gated = world.events.iter().enumerate().flat_map(|(number, event)| {
             let has_gate = move |script: &&Script| {
-                script.gate.is_some() || world.fault == (Fault::Gate { event: number, device: script.device })
+                script.gate.is_some()
+                    || world.fault == (WorldFault::Gate { event: number, device: script.device })
             };
             event.scripts.iter().filter(has_gate).map(move |script| (number, script.device))
         });
-        let gates = gated.map(|place| (place, devices[dice.below(devices.len())].semaphore(0))).collect();
-        let play = Play {
+        let gates = gated.map(|place| (place, devices[random.below(devices.len())].semaphore(0))).collect();
+        let play = RunningWorld {
             world,
             executions,
             devices: devices.into_iter().map(|device| Mutex::new(Some(device))).collect(),
@@ -569,7 +572,7 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
                 for thread in 0..2 {
                     let device = play.devices[number].lock().unwrap().as_ref().map(Device::again);
                     let channels = channels.clone();
-                    // It may be released already by the other thread.
+                    // The other thread may have released it already.
                     let Some(device) = device else {
                         fail_all(play, number, thread);
                         continue;
@@ -579,7 +582,7 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
             }
             scope.spawn(move || {
                 submitting.into_iter().for_each(|thread| thread.join().unwrap());
-                if matches!(play.world.fault, Fault::Absent { .. }) {
+                if matches!(play.world.fault, WorldFault::Absent { .. }) {
                     std::thread::sleep(Duration::from_millis(700));
                     for &index in &*play.absent.lock().unwrap() {
                         play.done[index].fail(Code::Aborted, NEVER_CAME);
@@ -589,13 +592,13 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
             play.wait()
         });
         judge(&play, &outcomes, &canaries, &mut bytes, tally);
-        tear_down(play, &mut dice);
+        tear_down(play, &mut random);
     }
     assert_eq!(scarce.left(), [0; 0], "seed {} leaves something behind", world.seed);
     tally.worlds += 1;
 }
 
-fn fail_all(play: &Play<'_>, number: usize, thread: usize) {
+fn fail_all(play: &RunningWorld<'_>, number: usize, thread: usize) {
     for (index, one) in play.executions.iter().enumerate() {
         if (one.device, play.world.events[one.event].thread) == (number, thread) {
             play.done[index].fail(Code::Aborted, NEVER_CAME);
@@ -604,7 +607,7 @@ fn fail_all(play: &Play<'_>, number: usize, thread: usize) {
 }
 
 fn judge(
-    play: &Play<'_>,
+    play: &RunningWorld<'_>,
     outcomes: &[Result],
     canaries: &BTreeMap<(usize, usize), u8>,
     bytes: &mut Bytes,
@@ -663,19 +666,19 @@ fn judge(
     }
 }
 
-/// A failure says what has caused it.
+/// Checks that a failure names its cause.
 fn explain(world: &World, error: &Error, at: &str) {
     let causes: &[&str] = match world.fault {
-        Fault::None => &[],
-        Fault::Gate { .. } => &[ON_FIRE],
-        Fault::Misfit { .. } => &["is not the same for all"],
-        Fault::Device { .. } => &["as fault=", "panic"],
-        Fault::Absent { .. } => &["(collective_timeout)", NEVER_CAME],
-        Fault::Released { .. } => &[
+        WorldFault::None => &[],
+        WorldFault::Gate { .. } => &[ON_FIRE],
+        WorldFault::Misfit { .. } => &["is not the same for all"],
+        WorldFault::Device { .. } => &["as fault=", "panic"],
+        WorldFault::Absent { .. } => &["(collective_timeout)", NEVER_CAME],
+        WorldFault::Released { .. } => &[
             "its device was released",
             "shut down",
             "device was released",
-            // Of what the device has not submitted.
+            // The failure of executions that the device has not submitted.
             NEVER_CAME,
             "(collective_timeout)",
         ],
@@ -683,9 +686,9 @@ fn explain(world: &World, error: &Error, at: &str) {
     assert!(causes.iter().any(|cause| error.text.contains(cause)), "{at}: {}", error.text);
 }
 
-/// Lets go of everything, in any order.
-fn tear_down(play: Play<'_>, dice: &mut Dice) {
-    let Play { devices, memory, done, gates, .. } = play;
+/// Releases everything, in any order.
+fn tear_down(play: RunningWorld<'_>, random: &mut Random) {
+    let RunningWorld { devices, memory, done, gates, .. } = play;
     let mut all: Vec<Box<dyn FnOnce()>> = Vec::new();
     for device in devices {
         all.push(Box::new(move || {
@@ -700,7 +703,7 @@ fn tear_down(play: Play<'_>, dice: &mut Dice) {
     all.push(Box::new(move || drop(done)));
     all.push(Box::new(move || drop(gates)));
     for at in (1..all.len()).rev() {
-        all.swap(at, dice.below(at + 1));
+        all.swap(at, random.below(at + 1));
     }
     all.into_iter().for_each(|release| release());
 }

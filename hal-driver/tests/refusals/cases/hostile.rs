@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Calls of programs that do what no header allows: nothing where something has to be, and things that are not for
-//! that.
+//! Calls of programs that do what no header permits: null where an object is required, and objects of the wrong
+//! kind.
 
 use super::{
     ANY, Case, LENGTH, RANGE, READ, SILENT, WHOLE, binding, case, filled, host_call, map, nothing, shared,
     slot,
 };
-use crate::bench::{Bench, Dispatch, answer, params, wait};
+use crate::bench::{Bench, BenchDispatch, answer, params, wait};
 use crate::common::{self, Buffer, Commands, Device, File, List, Result, check, reference, view};
 use hal_sys as sys;
 use std::ptr::{null, null_mut};
@@ -41,14 +41,14 @@ fn span(data: *const u8, length: usize) -> sys::iree_const_byte_span_t {
     sys::iree_const_byte_span_t { data, data_length: length }
 }
 
-/// A dispatch of which something is nowhere.
+/// A dispatch with a null part.
 fn dispatch_of(
     bench: &Bench,
     executable: *mut sys::iree_hal_executable_t,
     constants: sys::iree_const_byte_span_t,
     bindings: sys::iree_hal_buffer_ref_list_t,
 ) -> String {
-    let dispatch = Dispatch::of(bench);
+    let dispatch = BenchDispatch::of(bench);
     bench.queued(|device, waits, signals| unsafe {
         let function = sys::iree_hal_executable_function_from_index(0);
         let config = dispatch.config;
@@ -64,7 +64,7 @@ fn bindings(values: &[sys::iree_hal_buffer_ref_t]) -> sys::iree_hal_buffer_ref_l
 
 /// A recorded dispatch.
 fn dispatched(bench: &Bench, commands: *mut sys::iree_hal_command_buffer_t) -> sys::iree_status_t {
-    let (executable, dispatch, words) = (bench.executable(), Dispatch::of(bench), [1_u32; 2]);
+    let (executable, dispatch, words) = (bench.executable(), BenchDispatch::of(bench), [1_u32; 2]);
     unsafe {
         let function = sys::iree_hal_executable_function_from_index(0);
         let (config, list) = (dispatch.config, bindings(&dispatch.bindings));
@@ -268,7 +268,7 @@ pub(crate) const CASES: &[Case] = &[
         "the executable of a dispatch",
         "device.h, dispatch: there is one",
         |bench| {
-            let (dispatch, words) = (Dispatch::of(bench), [1_u32; 2]);
+            let (dispatch, words) = (BenchDispatch::of(bench), [1_u32; 2]);
             let constants = span(words.as_ptr().cast(), 8);
             dispatch_of(bench, null_mut(), constants, bindings(&dispatch.bindings))
         },
@@ -295,7 +295,7 @@ pub(crate) const CASES: &[Case] = &[
         }))
     }),
     case("Nothing where something has to be", "the constants of a dispatch", THERE, |bench| {
-        let (executable, dispatch) = (bench.executable(), Dispatch::of(bench));
+        let (executable, dispatch) = (bench.executable(), BenchDispatch::of(bench));
         dispatch_of(bench, executable.0, span(null(), 8), bindings(&dispatch.bindings))
     }),
     case("Nothing where something has to be", "the bindings of a dispatch", THERE, |bench| {
@@ -368,7 +368,7 @@ pub(crate) const CASES: &[Case] = &[
         "command_buffer.h: made with DISPATCH_STORAGE",
         |bench| {
             let kept = bench.buffer_of(sys::IREE_HAL_BUFFER_USAGE_TRANSFER, ANY);
-            let mut dispatch = Dispatch::of(bench);
+            let mut dispatch = BenchDispatch::of(bench);
             dispatch.bindings[1].buffer = kept.0;
             dispatch.run(bench)
         },
@@ -487,15 +487,15 @@ pub(crate) const CASES: &[Case] = &[
         bench.executed(0, &[], |commands| unsafe { sys::iree_hal_command_buffer_flush_buffer(commands, far) })
     }),
     case("Odd dispatches", "constants of 7 bytes", "executable.h: constants have 32 bits", |bench| {
-        Dispatch { constants: 7, ..Dispatch::of(bench) }.run(bench)
+        BenchDispatch { constants: 7, ..BenchDispatch::of(bench) }.run(bench)
     }),
     case("Odd dispatches", "three bindings for two", "executable.h: `binding_count` is expected", |bench| {
-        let mut dispatch = Dispatch::of(bench);
+        let mut dispatch = BenchDispatch::of(bench);
         dispatch.bindings.push(dispatch.bindings[0]);
         dispatch.run(bench)
     }),
     case("Odd dispatches", "a count in a slot", "device.h, dispatch: all bindings are direct", |bench| {
-        let mut dispatch = Dispatch::counted(bench, &bench.small, 0, 12);
+        let mut dispatch = BenchDispatch::counted(bench, &bench.small, 0, 12);
         dispatch.config.workgroup_count_ref = slot(0, 12);
         dispatch.run(bench)
     }),
@@ -504,14 +504,14 @@ pub(crate) const CASES: &[Case] = &[
         "a count that is for both times",
         "command_buffer.h: one of the two flags",
         |bench| {
-            let mut dispatch = Dispatch::counted(bench, &bench.small, 0, 12);
+            let mut dispatch = BenchDispatch::counted(bench, &bench.small, 0, 12);
             dispatch.flags |= u64::from(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS);
             dispatch.run(bench)
         },
     ),
     case("Odd dispatches", "arguments of its own making", "command_buffer.h: support is optional", |bench| {
         let flags = u64::from(sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS);
-        Dispatch { flags, ..Dispatch::of(bench) }.run(bench)
+        BenchDispatch { flags, ..BenchDispatch::of(bench) }.run(bench)
     }),
     case("What executables are asked", "no bytes at all", SILENT, |bench| {
         answer(bench.device.load(bench.format(), &[]))
@@ -629,7 +629,7 @@ pub(crate) const CASES: &[Case] = &[
                 _: *const u64,
                 _: *mut sys::iree_hal_host_call_context_t,
             ) -> sys::iree_status_t {
-                common::failure(hal_semaphore::Code::DataLoss, "told to")
+                common::failure(hal_semaphore::Code::DataLoss, "on purpose")
             }
             host_call(bench, Some(fails), u64::from(sys::IREE_HAL_HOST_CALL_FLAG_NON_BLOCKING))
         },

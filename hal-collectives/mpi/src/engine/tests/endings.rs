@@ -325,7 +325,7 @@ fn memory_that_panics(words: usize) -> HostRange {
 }
 
 #[test]
-fn owners_of_memory_that_panic_when_it_is_let_go_of_leave_all_told() {
+fn owners_that_panic_on_release_leave_all_ranks_notified() {
     for fails in [false, true] {
         let (ranks, groups) = pair();
         let (tell, told) = channel();

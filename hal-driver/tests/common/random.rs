@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Repeatable choices.
+//! Repeatable random numbers.
 #![allow(
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
@@ -10,9 +10,9 @@
 use hal_backend::splitmix64;
 
 /// SplitMix64, whose sequence is the same everywhere.
-pub(crate) struct Dice(u64);
+pub(crate) struct Random(u64);
 
-impl Dice {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -23,12 +23,12 @@ impl Dice {
         next
     }
 
-    /// A number below `end`, which is above zero.
+    /// A number below `end`, which is positive.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// A number from `least` to `most`, both included.
+    /// A number from `least` to `most`, inclusive.
     pub(crate) fn between(&mut self, least: usize, most: usize) -> usize {
         least + self.below(most - least + 1)
     }
@@ -38,7 +38,7 @@ impl Dice {
         self.below(n) == 0
     }
 
-    /// One of several, which are not none.
+    /// One of several values, at least one.
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
