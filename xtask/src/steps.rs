@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Step {
     /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What it shows.
+    /// What its success shows.
     pub(crate) about: &'static str,
     /// Says, when its turn comes, what it needs that is not here: then it is not run, and never counted as passed.
     pub(crate) missing: Option<fn() -> Option<String>>,
@@ -48,8 +48,8 @@ pub(crate) type Lane = Vec<Step>;
 /// How often the running steps are named while nothing else is printed.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Runs stages one after the other, and the lanes of each side by side. Stops at the first failure unless told to go on; a
-/// step that another lane has begun then comes to its end.
+/// Runs stages one after the other, and the lanes of each side by side. Stops at the first failure unless told
+/// to go on; a step that another lane has begun then comes to its end.
 ///
 /// The output of a step beside others goes to a file in `logs`, and is shown when the step has ended.
 pub(crate) fn run_stages(stages: Vec<Vec<Lane>>, keep_going: bool, logs: &Path) -> Result<Outcomes> {
@@ -118,7 +118,7 @@ fn run_beside(lanes: Vec<Lane>, keep_going: bool, logs: &Path) -> Result<Outcome
     Ok(board.0.into_inner().unwrap_or_else(PoisonError::into_inner).outcomes)
 }
 
-/// What lanes share. A lane prints while it has the lock: the outputs of two steps are not mixed.
+/// The state that lanes share. A lane prints while it has the lock: the outputs of two steps are not mixed.
 #[derive(Default)]
 struct Board(Mutex<Progress>);
 
@@ -224,7 +224,7 @@ pub(crate) fn summary(outcomes: &Outcomes) -> String {
     text
 }
 
-/// Whether nothing failed.
+/// True if nothing failed.
 pub(crate) fn green(outcomes: &Outcomes) -> bool {
     !outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Failed(_)))
 }
