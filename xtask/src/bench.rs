@@ -456,8 +456,9 @@ mod tests {
 
     #[test]
     fn line_of_the_benchmark_is_read() {
-        let line = r#"{"case":"held_1k","device":"mock","median":80.5,"least":70,"most":99,"allocations":0.002,"held_bytes":312}"#;
-        let (key, measured) = parse(line).unwrap();
+        let times = r#""case":"held_1k","device":"mock","median":80.5,"least":70,"most":99"#;
+        let line = format!("{{{times},\"rounds\":9,\"allocations\":0.002,\"held_bytes\":312}}");
+        let (key, measured) = parse(&line).unwrap();
         assert_eq!(key, ("held_1k".to_owned(), "mock".to_owned()));
         assert_eq!((measured.median, measured.most), (80.5, 99.0));
         assert_eq!((measured.allocations, measured.held_bytes), (Some(0.002), Some(312.0)));

@@ -16,8 +16,8 @@ pub(crate) struct Calls {
     /// How often the devices take turns
     #[arg(long, default_value_t = 5, value_name = "N", requires = "latency")]
     turns: u32,
-    /// --device=URI, several times; the rest as for iree-run-module: --module, --function, --input, --parameters; --calls,
-    /// --warm_up and --in_flight are numbers
+    /// --device=URI, several times; the rest as for iree-run-module: --module, --function, --input, --parameters;
+    /// --calls, --warm_up and --in_flight are numbers
     #[arg(last = true, requires = "latency", value_name = "FLAGS")]
     arguments: Vec<String>,
 }

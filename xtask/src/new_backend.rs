@@ -34,9 +34,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     create(&options.name, &place)?;
     let (name, dir) = (&options.name, place.dir.display());
     println!(
-        "{dir} has a driver: --device={name}\n  try it there:  cargo test\n  and here:      cargo xtask cts --plugin {dir} \
-         --driver \
-         {name}\n  what to do:    docs/backend.md, and src/lib.rs of the driver"
+        "{dir} has a driver: --device={name}\n  try it there:  cargo test\n  and here:      \
+         cargo xtask cts --plugin {dir} --driver {name}\n  what to do:    docs/backend.md, and src/lib.rs of the driver"
     );
     Ok(true)
 }

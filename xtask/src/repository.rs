@@ -189,6 +189,10 @@ fn product_crates_reach_no_emulator_without_the_feature_emulated() {
     assert!(ways.is_empty(), "these are shipped with an emulator:\n{}", ways.join("\n"));
 }
 
+fn dependency(name: &str, kind: Option<&str>, optional: bool) -> Value {
+    serde_json::json!({ "name": name, "kind": kind, "optional": optional })
+}
+
 #[test]
 fn way_to_an_emulator_is_found_unless_tests_or_the_feature_emulated_alone_take_it() {
     let package = |folder: &str, name: &str, dependencies: &[Value]| {
@@ -199,7 +203,6 @@ fn way_to_an_emulator_is_found_unless_tests_or_the_feature_emulated_alone_take_i
             "features": { "emulated": ["dep:emulator-core", "dep:emulator-both"], "other": ["dep:emulator-both"] },
         })
     };
-    let dependency = |name: &str, kind: Option<&str>, optional: bool| serde_json::json!({ "name": name, "kind": kind, "optional": optional });
     let ways = |of_card: &[Value]| {
         let packages = [
             package("emulators/core", "emulator-core", &[]),

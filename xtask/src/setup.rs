@@ -121,8 +121,8 @@ impl Python {
         if !installed.success() {
             bail!(
                 "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that \
-                 pip is set up for); later runs do not\n  if a hash differs, the index gave another file than was locked: do not \
-                 install it by hand",
+                 pip is set up for); later runs do not\n  if a hash differs, the index gave another file \
+                 than was locked: do not install it by hand",
                 requirements.display()
             );
         }
