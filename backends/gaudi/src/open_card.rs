@@ -114,7 +114,7 @@ mod tests {
     fn card_that_is_known_to_be_lost_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let lost = open(&emulator, Duration::ZERO).unwrap();
-        emulator.unplug(0);
+        emulator.pull_out(0);
         let heap = lost.host.allocate(4096).unwrap_err();
         assert!(heap.message().contains("gone"), "{heap}");
         assert!(lost.card.is_open(), "it is let go of too early");
@@ -137,7 +137,7 @@ mod tests {
                 let emulator = Emulator::new(Options::of(generation)).unwrap();
                 let shared = open(&emulator, Duration::ZERO).unwrap();
                 let dma = Dma::of(&shared);
-                emulator.unplug(0);
+                emulator.pull_out(0);
                 let failure = transfer(&dma).unwrap_err();
                 assert!(failure.message().contains("gone"), "{number}: {failure}");
                 assert!(!shared.card.is_open(), "{generation} {number}: it is kept open");
@@ -246,7 +246,7 @@ mod tests {
         let adopt = |file: &OwnedFd| OpenCard::adopt(emulator.clone(), file.as_fd(), "fd".to_owned());
         let lost = adopt(&file).unwrap();
         assert!(Arc::ptr_eq(&lost, &adopt(&file).unwrap()));
-        emulator.unplug(0);
+        emulator.pull_out(0);
         lost.host.allocate(4096).unwrap_err();
         assert!(lost.card.is_open(), "it is let go of too early");
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -278,7 +278,7 @@ mod tests {
         for (what, says_why, ask) in questions {
             let emulator = Emulator::new(Options::default()).unwrap();
             let lost = open(&emulator, Duration::ZERO).unwrap();
-            emulator.unplug(0);
+            emulator.pull_out(0);
             ask(&lost);
             assert_eq!(lost.card.ending().is_some(), says_why, "{what}");
             assert!(open(&emulator, Duration::from_millis(10)).is_err(), "{what}: a lost card was given out");
@@ -303,7 +303,7 @@ mod tests {
     fn card_whose_driver_tells_of_a_reset_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
-        emulator.fail(0);
+        emulator.report_error(0);
         assert!(matches!(shared.card.wait_for_end(&Bell::new().unwrap()), Some(Ending::Notified)));
         assert!(shared.card.is_open(), "it is let go of too early");
         assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
@@ -316,7 +316,7 @@ mod tests {
         options.execution.speed = 100;
         let emulator = Emulator::new(options).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
-        emulator.fail(0);
+        emulator.report_error(0);
         let end = Instant::now() + Duration::from_secs(20);
         let refused = loop {
             match shared.card.allocate(4096) {

@@ -374,7 +374,7 @@ mod tests {
         let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
         let adopt = |name: &str| Card::adopt(emulator.clone(), file.as_fd(), name.to_owned()).unwrap();
         let (told, other) = (adopt("one"), adopt("two"));
-        emulator.fail(0);
+        emulator.report_error(0);
         assert_ne!(told.take_events() & event::DEVICE_RESET, 0);
         let shared = OpenCard::of(other);
         let failure = Submitter::new(&shared, None, None).lost(Errno::BUSY);

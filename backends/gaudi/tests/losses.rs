@@ -82,7 +82,7 @@ fn card_that_is_pulled_out_is_told_of_whatever_is_asked_of_it_next() {
             let export = one.ipc().export(&memory, 0, LENGTH).unwrap();
             let import = two.ipc().import(export.handle(), export.buffer().unwrap()).unwrap();
             assert!(import.lost().is_none());
-            emulator(&uri).unplug(0);
+            emulator(&uri).pull_out(0);
             let failure =
                 request(&one, &two).err().unwrap_or_else(|| panic!("{what} of a card that is gone"));
             assert!(failure.message().contains("gone"), "{what}: {failure}");

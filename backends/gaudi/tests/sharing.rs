@@ -111,7 +111,7 @@ fn card_that_is_lost_is_let_go_of_by_all_who_share_its_memory() {
         let import = two.ipc().import(export.handle(), export.buffer().unwrap()).unwrap();
         let target = two.ipc().allocate(LENGTH).unwrap();
         import.read(0, target.address(), LENGTH).unwrap();
-        emulator.fail(0);
+        emulator.report_error(0);
         let end = Instant::now() + Duration::from_secs(20);
         while (one.card().is_open() || emulator.counts(0).hard_resets == 0) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
@@ -247,7 +247,7 @@ fn exporter_in_a_process_of_its_own() {
     BufReader::new(socket.lock()).read_line(&mut line).unwrap();
     if line.trim() == "fail" {
         let emulator = support::emulator(&uri);
-        emulator.fail(0);
+        emulator.report_error(0);
         let end = Instant::now() + Duration::from_secs(20);
         while emulator.counts(0).hard_resets == 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));

@@ -188,7 +188,7 @@ fn idle_card_with_an_error_is_let_go_of_in_time() {
         let emulator = support::emulator(&uri);
         let memory = device.ipc().allocate(4096).unwrap();
         device.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
-        emulator.fail(0);
+        emulator.report_error(0);
         let end = Instant::now() + Duration::from_secs(20);
         while (device.card().is_open() || emulator.counts(0).hard_resets == 0) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
@@ -220,7 +220,7 @@ fn devices_that_share_a_card_are_all_told_of_its_errors() {
             two.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
             continue;
         }
-        support::emulator(&uri).fail(0);
+        support::emulator(&uri).report_error(0);
         let end = Instant::now() + Duration::from_secs(20);
         let is_lost = |device: &hal_gaudi::GaudiDevice| device.dma().device_to_device(0, 4096, 4096).is_err();
         while !(is_lost(&one) && is_lost(&two)) && Instant::now() < end {

@@ -6,7 +6,7 @@
 //! request what the tests are about. The emulator is what shows the rules of the kernel.
 
 use crate::kmd::{Errno, System};
-use emulator_qaic::programs::{Call as Dispatched, OUTCOME, Outcome, Program};
+use emulator_qaic::programs::{Call as Dispatched, CallOutcome, OUTCOME, Program};
 use hal_backend::{HostCall, HostProgram, HostRange};
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, Command, DeactivateResponse, LoadConstantsResponse,
@@ -309,9 +309,9 @@ impl State {
             local_memory: call.local_memory,
         };
         let outcome = match self.programs[&program.program].run(&host, 0..host.total(), 0) {
-            Ok(()) => Outcome::Done,
+            Ok(()) => CallOutcome::Done,
             Err(failure) => {
-                Outcome::Failed { code: failure.code() as u32, message: failure.message().to_owned() }
+                CallOutcome::Failed { code: failure.code() as u32, message: failure.message().to_owned() }
             }
         };
         let bytes: [u8; OUTCOME] = outcome.write();

@@ -12,7 +12,7 @@ use crate::board::{Board, Model};
 use std::collections::BTreeMap;
 
 /// Where the controller's address space is, and its registers, for one kind of chip.
-struct Layout {
+struct ArcLayout {
     /// Where it begins on the network.
     base: u64,
     /// The parts that the host finds in the first region: where, how long, and where they are in the controller's own address space.
@@ -22,8 +22,8 @@ struct Layout {
     values: u64,
 }
 
-const BLACKHOLE: Layout = Layout { base: 0, host: &[], table: 0x8003_0434, values: 0x8003_0430 };
-const WORMHOLE: Layout = Layout {
+const BLACKHOLE: ArcLayout = ArcLayout { base: 0, host: &[], table: 0x8003_0434, values: 0x8003_0430 };
+const WORMHOLE: ArcLayout = ArcLayout {
     base: 0x8_0000_0000,
     host: &[(0x1fe8_0000, 0x8_0000, 0x1000_0000), (0x1ff0_0000, 0x10_0000, 0x8000_0000)],
     table: 0x8003_01d0,
@@ -96,7 +96,7 @@ const BEAT: u64 = 1 << 16;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Arc {
-    layout: &'static Layout,
+    layout: &'static ArcLayout,
     words: BTreeMap<u64, u32>,
     /// Which of them software may write.
     writable: &'static [u64],
@@ -105,7 +105,7 @@ pub(crate) struct Arc {
     heartbeat: u64,
 }
 
-impl std::fmt::Debug for Layout {
+impl std::fmt::Debug for ArcLayout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Layout({:#x})", self.base)
     }
@@ -166,7 +166,7 @@ impl Arc {
     }
 
     fn with(
-        layout: &'static Layout,
+        layout: &'static ArcLayout,
         mut entries: Vec<(u32, u32)>,
         started: &[(u64, u32)],
         writable: &'static [u64],

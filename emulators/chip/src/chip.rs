@@ -4,12 +4,12 @@
 
 use crate::arc::Arc;
 use crate::board::Board;
-use crate::counts::Counts;
+use crate::counts::ChipCounts;
 use crate::family::Family;
 use crate::grid::{Endpoint, Grid};
 use crate::memory::Sparse;
-use crate::noc::{Location, Tile, Transfer};
-use crate::tensix::{Core, Stop, Tensix};
+use crate::noc::{Location, NocTransfer, Tile};
+use crate::tensix::{Core, CoreStop, Tensix};
 use crate::violation::Violation;
 use crate::window::Windows;
 use parking_lot::{Mutex, RwLock};
@@ -39,7 +39,7 @@ pub struct Stopped {
     /// Which of the tile's.
     pub core: Core,
     /// Why.
-    pub stop: Stop,
+    pub stop: CoreStop,
 }
 
 /// A chip.
@@ -289,8 +289,8 @@ impl Chip {
     }
 
     /// What all tiles have done since the chip was switched on.
-    pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub fn counts(&self) -> ChipCounts {
+        let mut counts = ChipCounts::default();
         self.tensix.iter().for_each(|tensix| counts += tensix.lock().counts());
         counts
     }
@@ -340,7 +340,7 @@ impl Chip {
         self.arc.write().beat(steps);
     }
 
-    fn perform(&self, tile: &Mutex<Tensix>, transfer: &Transfer) {
+    fn perform(&self, tile: &Mutex<Tensix>, transfer: &NocTransfer) {
         let result = self.transfer(tile, transfer);
         let mut tensix = tile.lock();
         match result {
@@ -349,8 +349,8 @@ impl Chip {
         }
     }
 
-    fn transfer(&self, tile: &Mutex<Tensix>, transfer: &Transfer) -> Result<(), Violation> {
-        let Transfer { remote, remote_address, local_address, length, .. } = *transfer;
+    fn transfer(&self, tile: &Mutex<Tensix>, transfer: &NocTransfer) -> Result<(), Violation> {
+        let NocTransfer { remote, remote_address, local_address, length, .. } = *transfer;
         let from_dram = matches!(self.grid.at(remote.x, remote.y), Endpoint::Dram { .. });
         transfer.check_alignment(&self.family.noc, from_dram)?;
         let mut bytes = vec![0; length as usize];

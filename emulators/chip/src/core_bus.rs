@@ -3,7 +3,7 @@
 //! The address space of one core.
 
 use crate::noc::{Interface, Written};
-use crate::tensix::{Control, Core, INTERFACE, INTERFACE_BYTES};
+use crate::tensix::{Core, CoreControl, INTERFACE, INTERFACE_BYTES};
 use crate::violation::Violation;
 use emulator_riscv::{Bus, BusFault, Width};
 
@@ -20,7 +20,7 @@ pub(crate) struct CoreBus<'a> {
     pub(crate) core: Core,
     pub(crate) l1: &'a mut [u8],
     pub(crate) local: &'a mut [u8],
-    pub(crate) control: &'a mut Control,
+    pub(crate) control: &'a mut CoreControl,
     pub(crate) interface: &'a mut Interface,
     /// The rule that the network refused a transfer for.
     pub(crate) violation: Option<Violation>,

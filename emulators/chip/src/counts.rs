@@ -7,9 +7,9 @@ use std::ops::AddAssign;
 /// What the cores of a chip or of a tile executed, and what the network did for them: nothing of it depends on time. What the host did through
 /// windows is not in it.
 ///
-/// A transfer is one packet, of up to as many bytes as the [network](crate::Network) takes at once; the requests for reads are not packets of their own.
+/// A transfer is one packet, of up to as many bytes as the [network](crate::NocRegisters) takes at once; the requests for reads are not packets of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ChipCounts {
     /// Instructions, but for jumps to themselves, with which a core waits to be held.
     pub instructions: u64,
     /// Packets that were read.
@@ -22,7 +22,7 @@ pub struct Counts {
     pub bytes_written: u64,
 }
 
-impl AddAssign for Counts {
+impl AddAssign for ChipCounts {
     fn add_assign(&mut self, other: Self) {
         let Self { instructions, packets_read, bytes_read, packets_written, bytes_written } = other;
         self.instructions += instructions;

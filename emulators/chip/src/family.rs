@@ -47,7 +47,7 @@ pub struct Family {
     /// Where in the first region the bridge's own interface to the network is.
     pub(crate) bridge: u64,
     /// How cores use the network.
-    pub noc: Network,
+    pub noc: NocRegisters,
     /// Where cores start.
     pub starts: Starts,
 }
@@ -78,7 +78,7 @@ pub struct WindowKind {
 
 /// A tile's interface to the network, by offsets of its registers.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct NocRegisters {
     /// How far it is from one command buffer to the next.
     pub(crate) stride: u32,
     /// Where in a command buffer the register is that begins a transfer.
@@ -178,7 +178,7 @@ pub static BLACKHOLE: Family = Family {
     fused_off: (16, 2),
     mirror: None,
     bridge: 0x1fd0_4000,
-    noc: Network {
+    noc: NocRegisters {
         stride: 0x800,
         command: 0x40,
         apart: true,
@@ -223,7 +223,7 @@ pub static WORMHOLE: Family = Family {
     fused_off: (18, 27),
     mirror: Some(480 << 20),
     bridge: 0x1fd0_2000,
-    noc: Network {
+    noc: NocRegisters {
         stride: 0x400,
         command: 0x28,
         apart: false,

@@ -41,10 +41,10 @@ pub enum Endpoint {
 
 /// The network of one chip.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grid(Kind);
+pub struct Grid(FamilyGrid);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum FamilyGrid {
     Blackhole(Blackhole),
     Wormhole(Wormhole),
 }
@@ -53,24 +53,24 @@ impl Grid {
     /// The network of a board's chip.
     pub fn new(board: &Board) -> Self {
         Self(match board.model() {
-            Model::P100a | Model::P150 => Kind::Blackhole(Blackhole::new(board)),
-            Model::N150 => Kind::Wormhole(Wormhole::new(board)),
+            Model::P100a | Model::P150 => FamilyGrid::Blackhole(Blackhole::new(board)),
+            Model::N150 => FamilyGrid::Wormhole(Wormhole::new(board)),
         })
     }
 
     /// How many columns of tiles there are.
     pub fn columns(&self) -> u8 {
         match self.0 {
-            Kind::Blackhole(_) => blackhole::COLUMNS,
-            Kind::Wormhole(_) => wormhole::COLUMNS,
+            FamilyGrid::Blackhole(_) => blackhole::COLUMNS,
+            FamilyGrid::Wormhole(_) => wormhole::COLUMNS,
         }
     }
 
     /// How many rows of tiles there are.
     pub fn rows(&self) -> u8 {
         match &self.0 {
-            Kind::Blackhole(_) => blackhole::ROWS,
-            Kind::Wormhole(chip) => chip.rows,
+            FamilyGrid::Blackhole(_) => blackhole::ROWS,
+            FamilyGrid::Wormhole(chip) => chip.rows,
         }
     }
 
@@ -83,16 +83,16 @@ impl Grid {
     /// What is at translated coordinates, or at physical ones of what is not translated.
     pub fn at(&self, x: u8, y: u8) -> Endpoint {
         match &self.0 {
-            Kind::Blackhole(chip) => chip.at(x, y),
-            Kind::Wormhole(chip) => chip.at(x, y),
+            FamilyGrid::Blackhole(chip) => chip.at(x, y),
+            FamilyGrid::Wormhole(chip) => chip.at(x, y),
         }
     }
 
     /// Translated coordinates of a tile, by its logical column and row.
     pub fn tensix(&self, column: u8, row: u8) -> Option<(u8, u8)> {
         (column < self.columns() && row < self.rows()).then(|| match self.0 {
-            Kind::Blackhole(_) => Blackhole::tensix(column, row),
-            Kind::Wormhole(_) => Wormhole::tensix(column, row),
+            FamilyGrid::Blackhole(_) => Blackhole::tensix(column, row),
+            FamilyGrid::Wormhole(_) => Wormhole::tensix(column, row),
         })
     }
 
@@ -102,16 +102,16 @@ impl Grid {
             return None;
         }
         match &self.0 {
-            Kind::Blackhole(chip) => chip.dram(bank, port),
-            Kind::Wormhole(_) => Wormhole::dram(bank, port),
+            FamilyGrid::Blackhole(chip) => chip.dram(bank, port),
+            FamilyGrid::Wormhole(_) => Wormhole::dram(bank, port),
         }
     }
 
     /// Where this is as its own interface to the network says it: on Wormhole, that is where it is physically.
     pub(crate) fn named(&self, x: u8, y: u8) -> (u8, u8) {
         match &self.0 {
-            Kind::Blackhole(_) => (x, y),
-            Kind::Wormhole(chip) => chip.physical(x, y).unwrap_or((x, y)),
+            FamilyGrid::Blackhole(_) => (x, y),
+            FamilyGrid::Wormhole(chip) => chip.physical(x, y).unwrap_or((x, y)),
         }
     }
 }

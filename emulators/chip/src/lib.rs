@@ -32,9 +32,9 @@ mod window;
 
 pub use board::{Board, BoardError, Model};
 pub use chip::{BarAddress, Chip, Stopped};
-pub use counts::Counts;
-pub use family::{BLACKHOLE, Family, Lines, Network, Starts, WORMHOLE, WindowKind};
+pub use counts::ChipCounts;
+pub use family::{BLACKHOLE, Family, Lines, NocRegisters, Starts, WORMHOLE, WindowKind};
 pub use grid::{Endpoint, Grid};
 pub use noc::Tile;
-pub use tensix::{Core, SOFT_RESET, Stop};
+pub use tensix::{Core, CoreStop, SOFT_RESET};
 pub use violation::Violation;

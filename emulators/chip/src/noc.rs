@@ -6,8 +6,8 @@
 //! one (the return address), a write takes them from this one (the target) to another (the return address). Transfers are done
 //! in the order in which they were asked for, a little later.
 
-use crate::counts::Counts;
-use crate::family::Network;
+use crate::counts::ChipCounts;
+use crate::family::NocRegisters;
 use crate::tensix::Core;
 use crate::violation::Violation;
 use std::fmt;
@@ -54,7 +54,7 @@ pub(crate) struct Location {
 
 impl Location {
     /// The settings of an interface to the network that software reads.
-    pub(crate) fn register(self, network: &Network, offset: u32) -> Option<u32> {
+    pub(crate) fn register(self, network: &NocRegisters, offset: u32) -> Option<u32> {
         let bits = |tile: Tile| u32::from(tile.x) | u32::from(tile.y) << 6;
         let (columns, rows) = network.size;
         match offset {
@@ -78,7 +78,7 @@ pub(crate) enum Written {
 
 /// A transfer that a core asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Transfer {
+pub(crate) struct NocTransfer {
     /// Who asked for it.
     pub(crate) core: Core,
     pub(crate) write: bool,
@@ -95,19 +95,19 @@ pub(crate) struct Transfer {
 /// A tile's interface to the network.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
-    network: &'static Network,
+    network: &'static NocRegisters,
     location: Location,
     /// Target low, middle, high; return low, middle, high; tag; control; length.
     buffers: [[u32; 9]; BUFFERS],
     busy: [bool; BUFFERS],
-    pending: Vec<Transfer>,
+    pending: Vec<NocTransfer>,
     writes_acknowledged: u32,
     reads_answered: u32,
-    counts: Counts,
+    counts: ChipCounts,
 }
 
 impl Interface {
-    pub(crate) fn new(network: &'static Network, location: Location) -> Self {
+    pub(crate) fn new(network: &'static NocRegisters, location: Location) -> Self {
         Self {
             network,
             location,
@@ -116,7 +116,7 @@ impl Interface {
             pending: Vec::new(),
             writes_acknowledged: 0,
             reads_answered: 0,
-            counts: Counts::default(),
+            counts: ChipCounts::default(),
         }
     }
 
@@ -203,7 +203,7 @@ impl Interface {
         }
         let remote = Tile { x: (remote & 63) as u8, y: (remote >> 6 & 63) as u8 };
         let counted = !write || control & RESPONSE != 0;
-        self.pending.push(Transfer {
+        self.pending.push(NocTransfer {
             core,
             write,
             counted,
@@ -220,17 +220,17 @@ impl Interface {
     }
 
     /// What was done of them.
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> ChipCounts {
         self.counts
     }
 
     /// The transfers to be done, in order.
-    pub(crate) fn take(&mut self) -> Vec<Transfer> {
+    pub(crate) fn take(&mut self) -> Vec<NocTransfer> {
         std::mem::take(&mut self.pending)
     }
 
     /// Counts a transfer that was done. A core asks for one at a time, so nothing else is under way in its buffer.
-    pub(crate) fn done(&mut self, transfer: &Transfer) {
+    pub(crate) fn done(&mut self, transfer: &NocTransfer) {
         if let Some(busy) = self.busy.get_mut(transfer.buffer) {
             *busy = false;
         }
@@ -247,9 +247,9 @@ impl Interface {
     }
 }
 
-impl Transfer {
+impl NocTransfer {
     /// Checks that both addresses are as the network wants them: the same in their last bits, four of them, or more where DRAM is read.
-    pub(crate) fn check_alignment(&self, network: &Network, from_dram: bool) -> Result<(), Violation> {
+    pub(crate) fn check_alignment(&self, network: &NocRegisters, from_dram: bool) -> Result<(), Violation> {
         let (bits, rule) = if from_dram && !self.write {
             (network.dram_bits, network.dram_rule)
         } else {

@@ -3,11 +3,11 @@
 //! A Tensix tile: its memory, its five cores and the registers that control them.
 
 use crate::core_bus::CoreBus;
-use crate::counts::Counts;
+use crate::counts::ChipCounts;
 use crate::family::{Family, Starts};
 use crate::noc::{Interface, Location, Tile};
 use crate::violation::Violation;
-use emulator_riscv::{Hart, Outcome, Trap};
+use emulator_riscv::{Hart, RunOutcome, Trap};
 
 /// The register with a bit for each core that is held.
 pub const SOFT_RESET: u64 = 0xffb1_21b0;
@@ -58,7 +58,7 @@ const ALL_HELD: u32 = Core::B.reset_bit()
 
 /// Why a core does not go on until it is reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum CoreStop {
     /// An instruction that cannot be executed.
     Trap(Trap),
     /// An `ecall` or `ebreak` before this address. Hardware waits for a debugger.
@@ -69,7 +69,7 @@ pub enum Stop {
 
 /// What the cores' resets and starts are set to.
 #[derive(Clone, Debug)]
-pub(crate) struct Control {
+pub(crate) struct CoreControl {
     pub(crate) starts: &'static Starts,
     pub(crate) soft_reset: u32,
     t_start: [u32; 3],
@@ -78,7 +78,7 @@ pub(crate) struct Control {
     nc_start_enable: u32,
 }
 
-impl Control {
+impl CoreControl {
     fn new(starts: &'static Starts) -> Self {
         let soft_reset = ALL_HELD;
         Self { starts, soft_reset, t_start: [0; 3], t_start_enable: 0, nc_start: 0, nc_start_enable: 0 }
@@ -123,7 +123,7 @@ struct CoreState {
     /// While it is not held.
     hart: Option<Hart>,
     /// While it is not held and does not go on.
-    stop: Option<Stop>,
+    stop: Option<CoreStop>,
     /// Whether it jumps to itself, for ever: nothing interrupts these cores. Only a reset or a write to the tile's memory ends that.
     parked: bool,
     local: Vec<u8>,
@@ -141,7 +141,7 @@ pub(crate) struct Tensix {
     last: Option<Core>,
     /// How many instructions its cores have executed.
     instructions: u64,
-    pub(crate) control: Control,
+    pub(crate) control: CoreControl,
     /// Whether its cores' resets are out of order: what the network writes there is lost.
     pub(crate) stuck: bool,
     pub(crate) interface: Interface,
@@ -168,7 +168,7 @@ impl Tensix {
             cores: Core::ALL.map(core),
             last: None,
             instructions: 0,
-            control: Control::new(&family.starts),
+            control: CoreControl::new(&family.starts),
             interface: Interface::new(&family.noc, location),
             stuck: false,
         }
@@ -186,7 +186,7 @@ impl Tensix {
     }
 
     /// Why a core stopped, if it did.
-    pub(crate) fn stopped(&self, core: Core) -> Option<&Stop> {
+    pub(crate) fn stopped(&self, core: Core) -> Option<&CoreStop> {
         self.cores.get(core as usize)?.stop.as_ref()
     }
 
@@ -194,7 +194,7 @@ impl Tensix {
     pub(crate) fn stop(&mut self, core: Core, violation: Violation) {
         let state = self.core(core);
         let pc = state.hart.as_ref().map_or(0, Hart::pc);
-        state.stop.get_or_insert(Stop::Violation(pc, violation));
+        state.stop.get_or_insert(CoreStop::Violation(pc, violation));
     }
 
     /// Whether a core would execute anything.
@@ -203,8 +203,8 @@ impl Tensix {
     }
 
     /// What it has done.
-    pub(crate) fn counts(&self) -> Counts {
-        Counts { instructions: self.instructions, ..self.interface.counts() }
+    pub(crate) fn counts(&self) -> ChipCounts {
+        ChipCounts { instructions: self.instructions, ..self.interface.counts() }
     }
 
     /// How many cores are not held.
@@ -224,7 +224,7 @@ impl Tensix {
                 (false, Some(_)) => {}
                 (false, None) => {
                     state.hart = Some(Hart::new(isa, start.unwrap_or(0)));
-                    state.stop = start.is_none().then_some(Stop::Violation(0, Violation::NoStart(core)));
+                    state.stop = start.is_none().then_some(CoreStop::Violation(0, Violation::NoStart(core)));
                 }
             }
         }
@@ -261,12 +261,12 @@ impl Tensix {
         let violation = bus.violation;
         let done = hart.executed() - before;
         self.instructions += done;
-        state.parked = outcome == Outcome::Idle;
+        state.parked = outcome == RunOutcome::Idle;
         state.stop = match (outcome, violation) {
-            (Outcome::Budget | Outcome::Pause | Outcome::Idle, _) => None,
-            (Outcome::Call | Outcome::Break, _) => Some(Stop::Paused(hart.pc())),
-            (Outcome::Trap(trap), Some(violation)) => Some(Stop::Violation(trap.pc, violation)),
-            (Outcome::Trap(trap), None) => Some(Stop::Trap(trap)),
+            (RunOutcome::Budget | RunOutcome::Pause | RunOutcome::Idle, _) => None,
+            (RunOutcome::Call | RunOutcome::Break, _) => Some(CoreStop::Paused(hart.pc())),
+            (RunOutcome::Trap(trap), Some(violation)) => Some(CoreStop::Violation(trap.pc, violation)),
+            (RunOutcome::Trap(trap), None) => Some(CoreStop::Trap(trap)),
         };
         done
     }

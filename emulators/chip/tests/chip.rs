@@ -5,7 +5,8 @@
 mod support;
 
 use emulator_chip::{
-    BLACKHOLE, BarAddress, Board, Chip, Core, Counts, Model, SOFT_RESET, Stop, Stopped, Tile, Violation,
+    BLACKHOLE, BarAddress, Board, Chip, ChipCounts, Core, CoreStop, Model, SOFT_RESET, Stopped, Tile,
+    Violation,
 };
 use emulator_riscv::{Cause, Trap};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
@@ -151,7 +152,7 @@ fn core_without_a_start_does_not_run() {
     let chip = chip();
     release(&chip, TILE, Core::T1);
     chip.step(100);
-    let stop = Stop::Violation(0, Violation::NoStart(Core::T1));
+    let stop = CoreStop::Violation(0, Violation::NoStart(Core::T1));
     assert_eq!(chip.stopped(), [Stopped { tile: TILE, core: Core::T1, stop }]);
 }
 
@@ -161,14 +162,15 @@ fn core_that_is_held_forgets_why_it_stopped() {
     put(&chip, TILE, 0, 0x0010_0073);
     release(&chip, TILE, Core::B);
     chip.step(10);
-    assert_eq!(chip.stopped(), [Stopped { tile: TILE, core: Core::B, stop: Stop::Paused(4) }]);
+    assert_eq!(chip.stopped(), [Stopped { tile: TILE, core: Core::B, stop: CoreStop::Paused(4) }]);
     put(&chip, TILE, SOFT_RESET, u32::MAX);
     assert_eq!(chip.stopped(), []);
     put(&chip, TILE, 0, 0x1820_f053);
     release(&chip, TILE, Core::B);
     chip.step(10);
     let stopped = chip.stopped();
-    let [Stopped { stop: Stop::Trap(Trap { pc: 0, cause: Cause::Instruction { .. } }), .. }] = &stopped[..]
+    let [Stopped { stop: CoreStop::Trap(Trap { pc: 0, cause: Cause::Instruction { .. } }), .. }] =
+        &stopped[..]
     else {
         panic!("{stopped:?}")
     };
@@ -264,11 +266,11 @@ fn work_of_cores_and_the_network_is_counted_exactly() {
     let instructions = program().finish().len() as u64 + 2 * 49 - 1;
     assert_eq!(instructions, 169);
     let once =
-        Counts { instructions, packets_read: 2, bytes_read: 264, packets_written: 1, bytes_written: 100 };
+        ChipCounts { instructions, packets_read: 2, bytes_read: 264, packets_written: 1, bytes_written: 100 };
     // However many instructions are executed at a time.
     for steps in [1, 7, 10_000] {
         let chip = chip();
-        assert_eq!(chip.counts(), Counts::default());
+        assert_eq!(chip.counts(), ChipCounts::default());
         load(&chip, TILE, 0, program());
         release(&chip, TILE, Core::B);
         for _ in 0..10_000 / steps {
@@ -327,7 +329,7 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         release(&chip, TILE, Core::B);
         chip.step(1000);
         let stopped = chip.stopped();
-        let [Stopped { core: Core::B, stop: Stop::Violation(_, violation), .. }] = &stopped[..] else {
+        let [Stopped { core: Core::B, stop: CoreStop::Violation(_, violation), .. }] = &stopped[..] else {
             panic!("{part}: {stopped:?}")
         };
         assert!(violation.to_string().contains(part), "{violation}");
@@ -351,7 +353,7 @@ fn cores_reach_their_own_memory_and_nothing_else() {
         let stopped = chip.stopped();
         match (part, &stopped[..]) {
             (None, []) => {}
-            (Some(part), [Stopped { stop: Stop::Trap(trap), .. }]) => {
+            (Some(part), [Stopped { stop: CoreStop::Trap(trap), .. }]) => {
                 assert!(trap.to_string().contains(part), "{trap}");
             }
             _ => panic!("{address:#x}: {stopped:?}"),

@@ -4,7 +4,7 @@
 
 mod support;
 
-use emulator_chip::{BarAddress, Board, Chip, Core, Model, Stop, Stopped, Tile, Violation, WORMHOLE};
+use emulator_chip::{BarAddress, Board, Chip, Core, CoreStop, Model, Stopped, Tile, Violation, WORMHOLE};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 use support::{get, load, put, release, stay, store};
 
@@ -233,7 +233,7 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         release(&chip, TILE, Core::B);
         chip.step(1000);
         let stopped = chip.stopped();
-        let [Stopped { core: Core::B, stop: Stop::Violation(_, violation), .. }] = &stopped[..] else {
+        let [Stopped { core: Core::B, stop: CoreStop::Violation(_, violation), .. }] = &stopped[..] else {
             panic!("{part}: {stopped:?}")
         };
         assert!(violation.to_string().contains(part), "{violation}");
@@ -248,6 +248,6 @@ fn its_cores_have_no_floats() {
     release(&chip, TILE, Core::B);
     chip.step(10);
     let stopped = chip.stopped();
-    let [Stopped { stop: Stop::Trap(trap), .. }] = &stopped[..] else { panic!("{stopped:?}") };
+    let [Stopped { stop: CoreStop::Trap(trap), .. }] = &stopped[..] else { panic!("{stopped:?}") };
     assert!(trap.to_string().contains("no floats"), "{trap}");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Where the system lists accelerators and opens them.
+//! The paths at which the system lists accelerators and opens them.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,12 @@ pub fn path(number: usize) -> PathBuf {
     Path::new(NODES).join(format!("accel{number}"))
 }
 
-/// The number of the device that a node is of, and whether it is a control node.
+/// The number of the device that a node belongs to, and whether it is a control node.
 pub fn node(path: &Path) -> Option<(usize, bool)> {
     device(path.strip_prefix(NODES).ok()?.to_str()?)
 }
 
-/// The number of the device that has a name, and whether it is the name of its control device.
+/// The number of the device with a name, and whether it is the name of its control device.
 pub fn device(name: &str) -> Option<(usize, bool)> {
     let name = name.strip_prefix("accel")?;
     let (digits, control) = match name.strip_prefix("_controlD") {
@@ -30,13 +30,14 @@ pub fn device(name: &str) -> Option<(usize, bool)> {
     digits.parse().ok().map(|device| (device, control))
 }
 
-/// The number of the device that a file in the folder of attributes is of, and its path in the device's folder.
+/// The number of the device that a file in the folder of attributes belongs to, and its path in the device's
+/// folder.
 pub fn file(path: &Path) -> Option<(usize, &str)> {
     let (name, file) = path.strip_prefix(SYSFS).ok()?.to_str()?.split_once('/')?;
     Some((name.strip_prefix("accel")?.parse().ok()?, file))
 }
 
-/// The number of the device that an attribute of its place on the bus is of, and the attribute's name.
+/// The number of the device that a bus attribute belongs to, and the attribute's name.
 pub fn attribute(path: &Path) -> Option<(usize, &str)> {
     let (device, file) = file(path)?;
     Some((device, file.strip_prefix("device/")?))

@@ -2,17 +2,17 @@
 
 //! What memory of this process stands for: part of a file, or memory of another process.
 //!
-//! An emulator works on addresses of its own process. Others cannot: a program in another process that is called for a
-//! dispatch maps the file behind an address instead, and memory that another process has lent to a device has only
-//! a copy here. The owner of each such range [registers](register) it for as long as it lives, and a user of an address
-//! asks [`of`].
+//! An emulator works on addresses of its own process, which other processes cannot use. A program in another
+//! process that is called for a dispatch maps the file behind an address instead; memory that another process
+//! has lent to a device has only a copy here. The owner of each such range [registers](register) it for as long
+//! as it lives, and a user of an address asks [`of`].
 //!
 //! # Copies of another process's memory
 //!
-//! A kernel pins the pages of a program, so that a device reads and writes the very bytes that the program sees. An
-//! emulator outside of the program's process has a copy of them, and brings it up to date when a device would
-//! have looked: [`pull`] before it reads some of it, [`push`] behind a write. Where no process has lent memory, both cost
-//! one look at a counter.
+//! A kernel pins the pages of a program, so that a device reads and writes the very bytes that the program
+//! sees. An emulator outside of the program's process has a copy of them, and updates it when a device would
+//! access it: [`pull`] before a read, [`push`] after a write. Without lent memory, both cost one read of a
+//! counter.
 
 use hal_backend::{HostPart, HostRange};
 use parking_lot::RwLock;
@@ -21,19 +21,20 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Memory of another process, which that process has lent to a device.
+/// Memory that another process has lent to a device.
 pub trait Lent: Send + Sync {
-    /// Fills `copy` with what the process has `offset` bytes from the beginning. What is not there any more stays as it was.
+    /// Fills `copy` with the process's bytes from `offset` on. Bytes that are not mapped any more stay as they
+    /// were.
     fn pull(&self, copy: HostPart<'_>, offset: u64);
 
-    /// Writes `copy` to where the process has it, `offset` bytes from the beginning, as far as that is still there.
+    /// Writes `copy` to the process's memory from `offset` on, as far as it is still mapped.
     fn push(&self, copy: HostPart<'_>, offset: u64);
 
-    /// The process, and where it has the first byte.
+    /// The process, and its address of the first byte.
     fn place(&self) -> (u32, u64);
 }
 
-/// What memory is.
+/// The source of some memory.
 #[derive(Clone)]
 pub enum Backing {
     /// Part of a file, from this offset on.
@@ -51,18 +52,18 @@ impl std::fmt::Debug for Backing {
     }
 }
 
-struct Entry {
+struct BackedRange {
     length: u64,
     backing: Backing,
 }
 
-/// By the first address. Ranges never overlap, for each is a mapping of its own.
-static KNOWN: RwLock<BTreeMap<u64, Entry>> = RwLock::new(BTreeMap::new());
+/// By the first address. Ranges never overlap: each is a mapping of its own.
+static KNOWN: RwLock<BTreeMap<u64, BackedRange>> = RwLock::new(BTreeMap::new());
 
 /// How many ranges are copies of another process's memory.
 static LENT: AtomicUsize = AtomicUsize::new(0);
 
-/// A range that is known until this is dropped.
+/// Keeps a range registered until this is dropped.
 #[derive(Debug)]
 pub struct Registered(u64);
 
@@ -76,18 +77,18 @@ impl Drop for Registered {
     }
 }
 
-/// Makes known what a range is. The range outlives what is returned.
+/// Registers the source of a range. The range must outlive the returned guard.
 pub fn register(range: &HostRange, backing: Backing) -> Registered {
     let start = range.address() as u64;
     if matches!(backing, Backing::Lent(..)) {
         LENT.fetch_add(1, Ordering::AcqRel);
     }
-    let other = KNOWN.write().insert(start, Entry { length: range.length(), backing });
+    let other = KNOWN.write().insert(start, BackedRange { length: range.length(), backing });
     debug_assert!(other.is_none(), "two ranges begin at one address");
     Registered(start)
 }
 
-/// What some memory is; nothing, if that is not known of all of it.
+/// The source of some memory; nothing, unless it is known of all of it.
 pub fn of(part: HostPart<'_>) -> Option<Backing> {
     let (address, length) = (part.address() as u64, part.length() as u64);
     let known = KNOWN.read();
@@ -112,14 +113,14 @@ fn lent(part: HostPart<'_>) -> Option<(Arc<dyn Lent>, u64)> {
     }
 }
 
-/// Brings a copy up to date before it is read, if it is one.
+/// Updates a copy before it is read; does nothing for other memory.
 pub fn pull(part: HostPart<'_>) {
     if let Some((lent, offset)) = lent(part) {
         lent.pull(part, offset);
     }
 }
 
-/// Brings what a copy is of up to date, after the copy was written, if it is one.
+/// Writes a copy back after it was written; does nothing for other memory.
 pub fn push(part: HostPart<'_>) {
     if let Some((lent, offset)) = lent(part) {
         lent.push(part, offset);

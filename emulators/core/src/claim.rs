@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What processes see of each other's machines: locks on files that machines of one name share.
+//! Locks on files, by which machines of one name show each other which devices are in use.
 //!
-//! A device that only one process may have open is claimed by a lock on a file, which the system takes back however the
-//! process ends. The file says which process it is.
+//! A device that only one process may open is claimed by a lock on a file, which the system releases however
+//! the process ends. The file holds the process's number.
 
 use crate::process::Process;
 use hal_kernel::{Errno, printable};
@@ -12,10 +12,10 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The claims of a machine. One without a name sees no other process's.
+/// The claims of a machine. A machine without a name sees no other process's claims.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    /// Where the files are.
+    /// The folder of the lock files.
     folder: PathBuf,
     machine: Option<String>,
 }
@@ -26,12 +26,12 @@ pub struct Claim(OwnedFd);
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // A name that stays in the file of a device that is free is no harm: its lock is gone.
+        // A number that stays in the file of a free device does no harm: its lock is gone.
         let _ = rustix::fs::ftruncate(&self.0, 0);
     }
 }
 
-/// That something is of a kind, this user's, and writable for this user alone; else `EPERM`.
+/// Checks that a file has a type, belongs to this user, and is writable by this user alone; else `EPERM`.
 fn check(file: impl AsFd, kind: FileType) -> Result<(), Errno> {
     let status = fstat(file)?;
     let is_ours = status.st_uid == rustix::process::getuid().as_raw();
@@ -76,11 +76,11 @@ impl Claims {
         Ok(Some(Claim(file)))
     }
 
-    /// The process that has a device, for people; `here`, if that is this machine's own.
+    /// The process that has a device open, for people; `here`, if it is a process of this machine.
     pub fn holder(&self, here: Option<&dyn Process>, device: usize) -> Option<String> {
         let id: u32 = match here {
             Some(process) => process.id(),
-            // A process that gives a device back empties the file, and one that has died is gone.
+            // A process that releases a device empties the file, and one that has died is gone.
             None => {
                 let mut text = String::new();
                 std::fs::File::from(self.open(device).ok()??).read_to_string(&mut text).ok()?;
@@ -98,7 +98,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A folder of this test's own.
+    /// A folder for this test alone.
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("claims-{name}-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
@@ -113,7 +113,7 @@ mod tests {
         let mode = std::fs::metadata(&claims.folder).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         drop(file);
-        // What others can write to is refused, and so is what is no folder or no file, or leads elsewhere.
+        // A folder that others can write to, a wrong file type and a link are refused.
         std::fs::set_permissions(&claims.folder, Permissions::from_mode(0o770)).unwrap();
         assert_eq!(claims.open(3).err(), Some(Errno::PERM));
         let link = Claims { folder: parent.join("link"), ..claims.clone() };

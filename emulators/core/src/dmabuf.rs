@@ -2,12 +2,12 @@
 
 //! Dma-bufs: a device's memory as a descriptor that can go to another process.
 //!
-//! It is a description of the memory's file of its own, which carries what part of the memory it is of in its position,
-//! and a shared lock that tells the exporter that it is alive. Both go where the descriptor goes, and need
-//! neither the exporting process nor its emulator.
+//! A dma-buf is a file description of the memory's file. Its file position holds the range of the memory, and
+//! its shared lock shows the exporter that it is alive. Both travel with the descriptor, and need neither the
+//! exporting process nor its emulator.
 //!
-//! Two things differ from a real one: it could be mapped by a process, which a real one cannot, and dma-bufs of the
-//! same memory have the same inode number, which real ones do not.
+//! It differs from a real dma-buf in two ways: a process could map it, and dma-bufs of the same memory have the
+//! same inode number.
 
 use crate::file::reopen_held;
 use crate::process::PAGE;
@@ -15,7 +15,7 @@ use hal_kernel::Errno;
 use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstat};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// How many bits of the position say how many pages there are. Those above say where they begin.
+/// The lower bits of the position hold the number of pages, the upper ones the first page.
 const COUNT_BITS: u32 = 31;
 
 /// Makes a dma-buf of some pages of a memory file.
@@ -26,8 +26,8 @@ pub fn export(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<OwnedFd,
     Ok(buffer)
 }
 
-/// The offset and the length in the file behind it that a dma-buf is of; nothing, if it is none of a memory file of this
-/// name.
+/// The offset and the length of a dma-buf in its memory file; nothing, if it is not a dma-buf of a memory file
+/// with this name.
 pub fn extent(buffer: BorrowedFd<'_>, name: &str) -> Option<(u64, u64)> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", buffer.as_raw_fd())).ok()?;
     if !link.to_string_lossy().starts_with(&format!("/memfd:{name}")) {
@@ -38,7 +38,7 @@ pub fn extent(buffer: BorrowedFd<'_>, name: &str) -> Option<(u64, u64)> {
     (length > 0 && is_there(buffer, offset + length)).then_some((offset, length))
 }
 
-/// Whether a memory file reaches to its end, and cannot become shorter: any process can send one.
+/// Whether a memory file reaches to `end` and cannot shrink: any process can send one.
 fn is_there(file: BorrowedFd<'_>, end: u64) -> bool {
     let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     is_sealed && fstat(file).is_ok_and(|status| u64::try_from(status.st_size).is_ok_and(|size| end <= size))
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(extent(memory.as_fd(), "exported"), None, "the memory itself is no dma-buf");
     }
 
-    /// A process that maps what another one sent does not survive its becoming shorter.
+    /// A process that maps another process's memory file does not survive if the file shrinks.
     #[test]
     fn memory_that_could_shrink_or_is_too_short_is_no_dma_buf() {
         let memory = memory_file("exported", 64 * PAGE).unwrap();

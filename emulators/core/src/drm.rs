@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Requests of open files, by the rules of the kernel's DRM core, which every accelerator's driver stands behind.
+//! Requests of open files, by the rules of the kernel's DRM core, which calls every accelerator's driver.
 //!
-//! The core chooses the driver's function by the request's number alone. The size in the program's request says how much
-//! is copied, and a direction is copied only where the program's request and the driver's both have it; what the driver
-//! wants beyond that is zero. What the driver has written comes back also where it says that it failed.
+//! The core chooses the driver's function by the request's number alone. The size in the program's request says
+//! how much is copied. A direction is copied only if both the program's request and the driver's have it; the
+//! rest of the driver's argument is zero. The driver's output is copied back also when the driver fails.
 
 use crate::process::Process;
 use hal_kernel::Errno;
 pub use hal_kernel::drm::{VERSION, Version};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What a program hands in of a request's argument.
+/// The program passes the argument in.
 const IN: u32 = 1 << 30;
-/// What it gets back.
+/// The program gets the argument back.
 const OUT: u32 = 2 << 30;
 
 /// The type of every DRM request.
@@ -32,7 +32,7 @@ pub const fn number(request: u32) -> u32 {
     request & 0xFF
 }
 
-/// How many bytes a request says that its argument has.
+/// How many bytes a request's argument has, by its number.
 const fn size(request: u32) -> usize {
     ((request >> 16) & 0x3FFF) as usize
 }
@@ -42,8 +42,8 @@ pub fn take<T: FromBytes>(argument: &[u8]) -> Result<T, Errno> {
     T::read_from_prefix(argument).map(|(value, _)| value).map_err(|_| Errno::FAULT)
 }
 
-/// Replaces an argument by what the driver answers: what the answer does not fill is zero. The answer is no larger than the
-/// argument, as the answers of every request are.
+/// Replaces an argument by the driver's answer, and fills the rest with zeros. The answer of a request is never
+/// larger than its argument.
 #[expect(
     clippy::expect_used,
     reason = "a request whose answer is larger than its argument is a defect of its emulator"
@@ -53,7 +53,7 @@ pub fn give<T: IntoBytes + Immutable>(argument: &mut [u8], answer: &T) {
     answer.write_to_prefix(argument).expect("an answer fits into its argument");
 }
 
-/// Runs a driver's function on a copy of the argument, as large as the driver's own request says at least.
+/// Runs a driver's function on a copy of the argument that is at least as large as the driver's own request.
 pub fn call(
     request: u32,
     own: u32,
@@ -77,12 +77,12 @@ pub fn call(
 
 const _: () = assert!(size(VERSION) == size_of::<Version>());
 
-/// What a driver says of itself.
+/// The identification of a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
-    /// Its name, by which programs know it.
+    /// The name by which programs know it.
     pub name: &'static str,
-    /// Since when there is this driver.
+    /// The date of its first version.
     pub date: &'static str,
     /// For people.
     pub description: &'static str,
@@ -91,7 +91,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Answers [`VERSION`]: the texts go to where the program has room, and their lengths come back.
+    /// Answers [`VERSION`]: the texts are cut to the program's buffers, and their full lengths are returned.
     pub fn answer(&self, process: &dyn Process, argument: &mut [u8]) -> Result<(), Errno> {
         let mut version: Version = take(argument)?;
         [version.major, version.minor, version.patch] = self.version;

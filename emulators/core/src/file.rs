@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Open files, and memory files that stand for what a kernel has.
+//! Open files, and memory files that stand for a kernel's objects.
 //!
-//! An open file is a memory file that stands for it. The program's descriptor is one description of it, with a shared
-//! lock; the emulator keeps another, and knows that every descriptor of the program, every copy of one, and every
-//! mapping made through one is gone when it gets the lock for itself. So a file is released when a kernel would
-//! release it, also where a program has duplicated it, or has closed it behind the emulator's back.
+//! A memory file stands for each open file. The program's descriptor is one file description of it, with a
+//! shared lock. The emulator keeps another description. When the emulator gets the exclusive lock, every
+//! descriptor of the program, every copy of one and every mapping through one is gone. So a file is released
+//! when a kernel would release it, also if a program has duplicated it, or has closed it without the emulator.
 
 use crate::backing::{self, Backing};
 use crate::process::keeping;
@@ -19,13 +19,13 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// What a descriptor refers to: device and inode number.
+/// The device and inode number behind a descriptor.
 pub type Identity = (u64, u64);
 
-/// A memory file of some length, of which nothing is there until it is written. It never becomes shorter: a process that maps it
+/// A memory file of some length, which takes space when it is written. It never shrinks: a process that maps it
 /// would not survive that.
 pub fn memory_file(name: &str, length: u64) -> Result<OwnedFd, Errno> {
-    // The kernel ends a process by a signal that makes a file longer than it may.
+    // The kernel kills a process that makes a file longer than its limit.
     if getrlimit(Resource::Fsize).current.is_some_and(|most| length > most) {
         return Err(Errno::FBIG);
     }
@@ -51,7 +51,7 @@ pub fn reopen(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
 }
 
-/// Another description of a memory file, whose shared lock says that it is alive wherever it goes.
+/// Another description of a memory file. Its shared lock shows that it is alive, in whichever process.
 pub fn reopen_held(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let other = reopen(file)?;
     rustix::fs::flock(&other, FlockOperation::LockShared)?;
@@ -62,25 +62,25 @@ pub fn reopen_held(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 pub fn is_held(file: BorrowedFd<'_>) -> bool {
     let alone = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     if alone {
-        // Only to find out: the next description may lock it.
+        // Only a test: the next description may take the lock.
         let unlocked = rustix::fs::flock(file, FlockOperation::Unlock);
         debug_assert!(unlocked.is_ok(), "a lock that this description has is given back");
     }
     !alone
 }
 
-/// A file that was made to be open, and stands in no table yet.
+/// A new file that is in no table yet.
 #[derive(Debug)]
 pub struct Opened {
     /// The program's descriptor.
     pub file: OwnedFd,
-    /// What it refers to.
+    /// The file's identity.
     pub identity: Identity,
     watch: OwnedFd,
 }
 
 impl Opened {
-    /// Makes a file with a name that people see in `/proc`.
+    /// Makes a file with a name that `/proc` shows.
     pub fn new(name: &str) -> Result<Self, Errno> {
         let watch = memory_file(name, 0)?;
         let file = reopen_held(watch.as_fd())?;
@@ -89,7 +89,7 @@ impl Opened {
     }
 }
 
-/// The files of a machine that are open, and what the emulator keeps for each.
+/// The open files of a machine, and the emulator's data for each.
 #[derive(Debug)]
 pub struct OpenFiles<T> {
     files: HashMap<Identity, (Arc<OwnedFd>, T)>,
@@ -102,23 +102,23 @@ impl<T> Default for OpenFiles<T> {
 }
 
 impl<T> OpenFiles<T> {
-    /// Adds an open file, and gives the program's descriptor.
+    /// Adds an open file, and returns the program's descriptor.
     pub fn insert(&mut self, opened: Opened, what: T) -> OwnedFd {
         self.files.insert(opened.identity, (Arc::new(opened.watch), what));
         opened.file
     }
 
-    /// What is kept for an open file; `ENOTTY`, if it is none of this machine.
+    /// The data of an open file; `ENOTTY` if the file does not belong to this machine.
     pub fn get(&self, identity: Identity) -> Result<&T, Errno> {
         self.files.get(&identity).map(|(_, what)| what).ok_or(Errno::NOTTY)
     }
 
-    /// Whether none is open.
+    /// Whether no file is open.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// The file of which this is kept.
+    /// The file that the data belongs to.
     pub fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<Identity> {
         self.files.iter().find(|(_, (_, what))| wanted(what)).map(|(&identity, _)| identity)
     }
@@ -129,7 +129,7 @@ impl<T> OpenFiles<T> {
         view::memory(file, offset, length)
     }
 
-    /// Takes out every file that no descriptor and no mapping refers to any more.
+    /// Removes and returns every file without a descriptor and a mapping.
     pub fn take_closed(&mut self) -> Vec<(Identity, T)> {
         let closed = |(&identity, (watch, _)): (&Identity, &(Arc<OwnedFd>, T))| {
             (!is_held(watch.as_fd())).then_some(identity)
@@ -147,7 +147,7 @@ impl<T> OpenFiles<T> {
 mod tests {
     use super::*;
 
-    /// A length beyond what a process may write ends it by a signal, unless it is checked first.
+    /// A process that writes beyond its limit is killed by a signal, unless the length is checked first.
     #[test]
     fn limit_on_files_is_looked_at_before_the_kernel_does() {
         use rustix::process::{Rlimit, setrlimit};

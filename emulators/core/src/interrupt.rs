@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Signals that a process gets while a thread of an emulator sleeps on its behalf.
+//! Signals that interrupt a process while a thread of an emulator sleeps on its behalf.
 //!
-//! A kernel ends the sleep of a thread when a signal comes for it. An emulator in another process sleeps in its place:
-//! the supervisor that makes the request [lends](on_behalf) the sleeping thread a flag, raises it when the signal has come,
-//! and wakes the machine. Requests that a kernel would interrupt look at the flag whenever they wake.
+//! A kernel ends the sleep of a thread when a signal arrives for it. An emulator in another process sleeps in
+//! its place: the supervisor that makes the request [gives](on_behalf) the sleeping thread a flag, raises the
+//! flag when the signal has arrived, and wakes the machine. Requests that a kernel would interrupt check the
+//! flag whenever they wake.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ thread_local! {
     static FLAG: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Runs a request that ends early once the flag is up.
+/// Runs a request that ends early once the flag is raised.
 pub fn on_behalf<R>(flag: Arc<AtomicBool>, request: impl FnOnce() -> R) -> R {
     struct Restore(Option<Arc<AtomicBool>>);
     impl Drop for Restore {
@@ -26,7 +27,7 @@ pub fn on_behalf<R>(flag: Arc<AtomicBool>, request: impl FnOnce() -> R) -> R {
     request()
 }
 
-/// Whether the request that this thread is at shall end with `EINTR`.
+/// Whether the request of this thread must end with `EINTR`.
 pub fn is_pending() -> bool {
     FLAG.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Acquire)))
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What emulators of kernel drivers and their cards have in common.
+//! The parts that emulators of kernel drivers and their cards share.
 //!
-//! An emulator implements [`System`] with the bytes of a kernel driver: it validates what the kernel validates and shares no
-//! logic with the driver above. Its crate depends on the ABI crate of its device and on this one, and cannot name the driver.
+//! An emulator implements [`System`] with the bytes of a kernel driver: it validates as the kernel does, and
+//! shares no logic with the driver above. Its crate depends on the ABI crate of its device and on this one, and
+//! cannot name the driver.
 //!
 //! # What an emulator is made of
 //!
@@ -16,24 +17,26 @@
 //! | [`process`] | the process that asks: its memory and descriptors, reached as a kernel reaches them |
 //! | [`claim`] | what another process sees of a device that is in use |
 //! | [`dmabuf`] | memory that goes to other devices and processes |
-//! | [`backing`] | what memory of this process is of: a file, or another process's memory |
+//! | [`backing`] | whether memory of this process is part of a file or another process's memory |
 //! | [`remote`] | host executables that a device runs in another process |
+//! | [`emulator`] | the machine as a system, as a supervisor's machine, and injected into a driver |
 //! | [`supervised`], [`interrupt`] | answering for other processes, as a supervisor does |
 //! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
 //! | [`share`] | host executables: how workers share a dispatch |
 //! | [`threads`] | the threads of a machine |
-//! | [`options`], [`fault`] | what a URI asks for: how to execute, and what goes wrong |
+//! | [`options`], [`injection`] | the parameters of a URI: how to execute, and which faults to inject |
 //!
-//! What is left for the emulator itself is its device: states, requests, memory, queues, and the rules of its kernel
-//! driver. Each such rule cites the kernel's function; a rule that is not in the kernel's source is not in an emulator.
+//! The emulator itself adds its device: states, requests, memory, queues, and the rules of its kernel driver.
+//! Each such rule cites the kernel's function; an emulator has no rule that is not in the kernel's source.
 
 pub mod accel;
 pub mod backing;
 pub mod claim;
 pub mod dmabuf;
 pub mod drm;
-pub mod fault;
+pub mod emulator;
 pub mod file;
+pub mod injection;
 pub mod interrupt;
 pub mod machine;
 pub mod options;
@@ -44,5 +47,6 @@ pub mod supervised;
 pub mod threads;
 pub mod view;
 
+pub use emulator::{Emulated, EmulatedMachine, Emulator, SupervisedMachine};
 pub use hal_kernel::{DeviceRange, Errno, HostPrograms, Linux, System, borrow, clock, identity, map_shared};
 pub use process::{Own, PAGE, Process};

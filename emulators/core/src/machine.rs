@@ -4,57 +4,60 @@
 //!
 //! # Locks and sleeps
 //!
-//! There is one lock, [`Machine::lock`], and a worker that executes does not hold it. Threads sleep on conditions,
-//! and none of them polls: workers until a unit of work is [offered](Machine::offer), the clock until
-//! the next [alarm](Machine::wind), and requests of programs until a [place](Machine::sleep) is
-//! [woken](Machine::wake), of which an emulator has as many as it likes, such as one for each device.
+//! One lock, [`MachineCore::lock`], guards the machine. A worker releases it while it executes. Threads sleep on
+//! conditions, and no thread polls: a worker sleeps until a unit of work is [offered](MachineCore::offer), the
+//! clock until the next [alarm](MachineCore::wind), and a request until its [condition](MachineCore::sleep) is
+//! [woken](MachineCore::wake). An emulator has as many conditions as it likes, such as one for each device.
 //!
-//! The workers and the clock hold the emulator's machine, and the emulator has it [`Running`](crate::threads::Running): when its last
-//! reference goes, that [stops](Machine::stop) the machine and joins them.
+//! The workers and the clock share the emulator's machine, which the emulator holds as
+//! [`Running`](crate::threads::Running): when that is dropped, it [stops](MachineCore::stop) the machine and joins
+//! its threads.
 
 use crate::options::Execution;
-use crate::share::{Dispatch, Share};
+use crate::share::{Dispatch, SharedDispatch};
 use hal_backend::{Failure, HostProgram, splitmix64};
+use hal_kernel::HostPrograms;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the lock is around: the emulator's own state `S`, to which this dereferences, and what waits for workers.
-pub struct State<S, U> {
+/// The state behind the lock: the emulator's own state `S`, to which this dereferences, and the work that waits
+/// for workers.
+pub struct MachineState<S, U> {
     own: S,
-    /// What can begin. Each is in it at most once.
+    /// Units that can begin, each at most once.
     ready: VecDeque<U>,
-    /// Dispatches that want help.
-    shares: Vec<Arc<Share>>,
+    /// Dispatches that more workers can join.
+    shares: Vec<Arc<SharedDispatch>>,
     /// How many units were drawn.
     drawn: u64,
     programs: HashMap<u64, Arc<dyn HostProgram>>,
     next_program: u64,
-    /// What the clock sleeps to.
+    /// The time until which the clock sleeps.
     alarm: Option<Instant>,
     stopping: bool,
 }
 
-impl<S, U> State<S, U> {
-    /// Whether the machine stops, so that nothing that is waited for comes any more.
+impl<S, U> MachineState<S, U> {
+    /// Whether the machine is stopping, so that no wait will be satisfied any more.
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }
 
-    /// Takes back units that were offered.
+    /// Removes units that were offered.
     pub fn withdraw(&mut self, which: impl Fn(&U) -> bool) {
         self.ready.retain(|unit| !which(unit));
     }
 
-    /// The program of a number.
+    /// The program with a number.
     pub fn program(&self, number: u64) -> Option<Arc<dyn HostProgram>> {
         self.programs.get(&number).cloned()
     }
 }
 
-impl<S, U> Deref for State<S, U> {
+impl<S, U> Deref for MachineState<S, U> {
     type Target = S;
 
     fn deref(&self) -> &S {
@@ -62,33 +65,33 @@ impl<S, U> Deref for State<S, U> {
     }
 }
 
-impl<S, U> DerefMut for State<S, U> {
+impl<S, U> DerefMut for MachineState<S, U> {
     fn deref_mut(&mut self) -> &mut S {
         &mut self.own
     }
 }
 
-/// The lock, held.
-pub type Guard<'a, S, U> = MutexGuard<'a, State<S, U>>;
+/// The held lock.
+pub type MachineGuard<'a, S, U> = MutexGuard<'a, MachineState<S, U>>;
 
 /// A machine whose emulator has state `S` and gives its workers units `U`, such as the number of a queue.
-pub struct Machine<S, U> {
+pub struct MachineCore<S, U> {
     execution: Execution,
-    state: Mutex<State<S, U>>,
-    /// Where workers sleep.
+    state: Mutex<MachineState<S, U>>,
+    /// Workers sleep here.
     work: Condvar,
-    /// Where the clock sleeps.
+    /// The clock sleeps here.
     clock: Condvar,
-    /// Where requests sleep.
+    /// Requests sleep here.
     places: Vec<Condvar>,
 }
 
-impl<S, U: Copy + Ord> Machine<S, U> {
-    /// A machine with so many places to sleep at.
+impl<S, U: Copy + Ord> MachineCore<S, U> {
+    /// A machine with this many conditions for requests to sleep at.
     pub fn new(execution: Execution, places: usize, own: S) -> Self {
         Self {
             execution,
-            state: Mutex::new(State {
+            state: Mutex::new(MachineState {
                 own,
                 ready: VecDeque::new(),
                 shares: Vec::new(),
@@ -104,18 +107,13 @@ impl<S, U: Copy + Ord> Machine<S, U> {
         }
     }
 
-    /// How it executes.
-    pub fn execution(&self) -> &Execution {
-        &self.execution
-    }
-
     /// Takes the lock.
-    pub fn lock(&self) -> Guard<'_, S, U> {
+    pub fn lock(&self) -> MachineGuard<'_, S, U> {
         self.state.lock()
     }
 
-    /// Sleeps at a place until it is woken. False, if that took too long.
-    pub fn sleep(&self, state: &mut Guard<'_, S, U>, place: usize, until: Option<Instant>) -> bool {
+    /// Sleeps at a condition until it is woken. Returns false on a timeout.
+    pub fn sleep(&self, state: &mut MachineGuard<'_, S, U>, place: usize, until: Option<Instant>) -> bool {
         match until {
             Some(until) => !self.place(place).wait_until(state, until).timed_out(),
             None => {
@@ -125,28 +123,28 @@ impl<S, U: Copy + Ord> Machine<S, U> {
         }
     }
 
-    /// Wakes every thread that sleeps at a place.
+    /// Wakes every thread that sleeps at a condition.
     pub fn wake(&self, place: usize) {
         self.place(place).notify_all();
     }
 
-    /// One of the places that the machine was made with.
+    /// One of the conditions that the machine was made with.
     #[expect(clippy::indexing_slicing, reason = "a request that slept at no place would never be woken")]
     fn place(&self, place: usize) -> &Condvar {
         &self.places[place]
     }
 
-    /// Puts a unit where workers find it.
-    pub fn offer(&self, state: &mut State<S, U>, unit: U) {
+    /// Queues a unit for the workers.
+    pub fn offer(&self, state: &mut MachineState<S, U>, unit: U) {
         if !state.ready.contains(&unit) {
             state.ready.push_back(unit);
             self.work.notify_one();
         }
     }
 
-    /// Takes a unit that was offered, and sleeps until there is one, or helps with dispatches meanwhile. Nothing, when the
-    /// machine stops.
-    pub fn next(&self, state: &mut Guard<'_, S, U>, worker: usize) -> Option<U> {
+    /// Takes a unit that was offered. Sleeps until there is one, and helps with dispatches meanwhile. Returns
+    /// nothing when the machine stops.
+    pub fn next(&self, state: &mut MachineGuard<'_, S, U>, worker: usize) -> Option<U> {
         loop {
             if state.stopping {
                 return None;
@@ -166,8 +164,8 @@ impl<S, U: Copy + Ord> Machine<S, U> {
         }
     }
 
-    /// The unit that has waited longest, or the one that the seed draws.
-    fn draw(&self, state: &mut State<S, U>) -> Option<U> {
+    /// The unit that has waited longest, or the one that the seed selects.
+    fn draw(&self, state: &mut MachineState<S, U>) -> Option<U> {
         if state.ready.is_empty() {
             return None;
         }
@@ -183,10 +181,10 @@ impl<S, U: Copy + Ord> Machine<S, U> {
         state.ready.remove(position)
     }
 
-    /// Runs a dispatch on this worker's thread and on those of workers that have nothing to do. Not under the lock. Says
-    /// what was wrong with the program, if anything was.
+    /// Runs a dispatch on this worker's thread and on those of idle workers. The caller must not hold the lock.
+    /// Returns the program's failure, if it fails.
     pub fn run(&self, dispatch: Dispatch, worker: usize) -> Result<(), Failure> {
-        let share = Arc::new(Share::new(dispatch, self.execution.workers));
+        let share = Arc::new(SharedDispatch::new(dispatch, self.execution.workers));
         if !share.is_shared() {
             share.help(worker);
             return share.finish();
@@ -199,32 +197,26 @@ impl<S, U: Copy + Ord> Machine<S, U> {
         result
     }
 
-    /// Makes a program known, and says its number, which begins with 1.
-    pub fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        let mut state = self.lock();
-        let number = state.next_program;
-        state.next_program += 1;
-        state.programs.insert(number, program);
-        number
+    /// Wakes every request that sleeps. The lock ensures that a thread about to sleep either sees the new
+    /// state, or is woken.
+    pub fn wake_all(&self) {
+        let _state = self.lock();
+        self.places.iter().for_each(|place| {
+            place.notify_all();
+        });
     }
 
-    /// Forgets a program. What is under way with it goes on.
-    pub fn unload(&self, program: u64) {
-        let gone = self.lock().programs.remove(&program);
-        // Dropping a program runs foreign code: not under the lock.
-        drop(gone);
-    }
-
-    /// Sees to it that the clock ticks by then.
-    pub fn wind(&self, state: &mut State<S, U>, at: Instant) {
+    /// Makes the clock tick by then.
+    pub fn wind(&self, state: &mut MachineState<S, U>, at: Instant) {
         if state.alarm.is_none_or(|alarm| at < alarm) {
             state.alarm = Some(at);
             self.clock.notify_one();
         }
     }
 
-    /// The clock's thread: at each alarm has the emulator do what is due, and say when something is due next.
-    pub fn tick(&self, mut advance: impl FnMut(&mut Guard<'_, S, U>, Instant) -> Option<Instant>) {
+    /// The clock's thread: at each alarm, the emulator handles the events that are due and returns when the
+    /// next one is due.
+    pub fn tick(&self, mut advance: impl FnMut(&mut MachineGuard<'_, S, U>, Instant) -> Option<Instant>) {
         let mut state = self.lock();
         while !state.stopping {
             state.alarm = advance(&mut state, Instant::now());
@@ -248,7 +240,28 @@ impl<S, U: Copy + Ord> Machine<S, U> {
     }
 }
 
-/// What happens later, by itself.
+impl<S: Send, U: Copy + Ord + Send> HostPrograms for MachineCore<S, U> {
+    /// Numbers begin with 1.
+    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        let mut state = self.lock();
+        let number = state.next_program;
+        state.next_program += 1;
+        state.programs.insert(number, program);
+        number
+    }
+
+    fn unload(&self, program: u64) {
+        let gone = self.lock().programs.remove(&program);
+        // Dropping a program runs foreign code: not under the lock.
+        drop(gone);
+    }
+
+    fn workers(&self) -> usize {
+        self.execution.workers
+    }
+}
+
+/// Events that happen later, by themselves.
 #[derive(Debug)]
 pub struct Later<E> {
     events: Vec<(Instant, E)>,
@@ -261,14 +274,14 @@ impl<E> Default for Later<E> {
 }
 
 impl<E> Later<E> {
-    /// Adds an event, and says when it is due. The clock must be [wound](Machine::wind) to that.
+    /// Adds an event, and returns when it is due. The clock must be [wound](MachineCore::wind) to that time.
     pub fn add(&mut self, by: Duration, event: E) -> Instant {
         let at = Instant::now() + by;
         self.events.push((at, event));
         at
     }
 
-    /// Takes an event that is due.
+    /// Removes and returns an event that is due.
     pub fn due(&mut self, now: Instant) -> Option<E> {
         let position = self.events.iter().position(|&(at, _)| at <= now)?;
         Some(self.events.swap_remove(position).1)
@@ -284,8 +297,8 @@ impl<E> Later<E> {
 ///
 /// # Invariants
 ///
-/// All of them are there from when the machine is made until it goes, also one that was unplugged: a number that a file, a thread or
-/// a command has of a card names one. A number from outside is [looked up](CardList::find).
+/// All cards exist from the creation of the machine to its end, also those that were unplugged: a card number
+/// in a file, a thread or a command is valid. A number from outside is [looked up](CardList::find).
 #[derive(Debug)]
 pub struct CardList<C>(Box<[C]>);
 
@@ -296,23 +309,23 @@ impl<C> FromIterator<C> for CardList<C> {
 }
 
 impl<C> CardList<C> {
-    /// How many there are, which their numbers are below.
+    /// How many cards there are; their numbers are below this.
     #[expect(clippy::len_without_is_empty, reason = "none is an ordinary number of cards")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All of them, by number.
+    /// All cards, by number.
     pub fn iter(&self) -> std::slice::Iter<'_, C> {
         self.0.iter()
     }
 
-    /// The card of a number from outside.
+    /// The card with a number from outside.
     pub fn find(&self, number: usize) -> Option<&C> {
         self.0.get(number)
     }
 
-    /// The same, to change.
+    /// The card with a number from outside, to change.
     pub fn find_mut(&mut self, number: usize) -> Option<&mut C> {
         self.0.get_mut(number)
     }
@@ -341,14 +354,14 @@ mod tests {
     use std::ops::Range;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    fn machine(change: impl FnOnce(&mut Execution)) -> Machine<Vec<u32>, u32> {
+    fn machine(change: impl FnOnce(&mut Execution)) -> MachineCore<Vec<u32>, u32> {
         let mut execution = Execution { workers: 1, ..Execution::default() };
         change(&mut execution);
-        Machine::new(execution, 2, Vec::new())
+        MachineCore::new(execution, 2, Vec::new())
     }
 
-    /// What a worker takes of some units, in order.
-    fn taken(machine: &Machine<Vec<u32>, u32>, units: Range<u32>) -> Vec<u32> {
+    /// The units that a worker takes, in order.
+    fn taken(machine: &MachineCore<Vec<u32>, u32>, units: Range<u32>) -> Vec<u32> {
         let mut state = machine.lock();
         let count = units.len();
         for unit in units {
@@ -465,7 +478,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let helper = scope.spawn(|| {
                     let mut state = machine.lock();
-                    // A unit ends the help.
+                    // A unit ends this worker's help.
                     machine.next(&mut state, 1)
                 });
                 let result = machine.run(dispatch, 0);

@@ -2,11 +2,11 @@
 
 //! The process that makes requests: its memory and its descriptors, reached the way a kernel reaches them.
 //!
-//! Addresses in an argument come from another process and are not trusted: bytes go in and out through calls of
-//! the system that answer `EFAULT` for what is not there, and memory that the device shall use is pinned, which finds out
-//! that it is there and may be written.
+//! Addresses in an argument come from another process and are not trusted. Bytes are copied by system calls
+//! that return `EFAULT` for addresses that are not mapped. Memory that the device uses is pinned, which checks
+//! that it is mapped and writable.
 //!
-//! This and `linux.rs` are the places of this crate with unsafe code.
+//! This is the only module of the crate with unsafe code.
 
 use crate::file::Identity;
 use hal_backend::HostRange;
@@ -22,53 +22,54 @@ pub const PAGE: u64 = 4096;
 
 /// A process that has a device open.
 pub trait Process: Send + Sync {
-    /// Reads its memory; `EFAULT` if some of it is not there.
+    /// Reads its memory; `EFAULT` if some of it is not mapped.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno>;
 
-    /// Writes its memory; `EFAULT` if some of it is not there or may not be written.
+    /// Writes its memory; `EFAULT` if some of it is not mapped or not writable.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno>;
 
-    /// Makes its memory usable by the device: `EFAULT` if it is not there or may not be written, `ENOMEM` if that is so
-    /// behind the first page.
+    /// Makes its memory usable by the device: `EFAULT` if it is not mapped or not writable, `ENOMEM` if only
+    /// pages behind the first are not.
     fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno>;
 
-    /// Another reference to what one of its descriptors refers to.
+    /// Another reference to the file of one of its descriptors.
     fn descriptor(&self, number: i32) -> Result<OwnedFd, Errno>;
 
-    /// Gives it a descriptor.
+    /// Installs a descriptor in the process.
     fn install(&self, file: OwnedFd) -> Result<i32, Errno>;
 
-    /// Its number.
+    /// The process's number.
     fn id(&self) -> u32;
 
-    /// What signals reach the thread that calls by, and no other that gets its number. Nothing for the process that the
-    /// emulator is in, which is never killed.
+    /// A pidfd of the calling thread, which stays that thread's if its number is used again. Nothing for the
+    /// process that the emulator is in, which is never killed.
     fn task(&self) -> Result<Option<OwnedFd>, Errno> {
         Ok(None)
     }
 
-    /// The last offset of an open file that it can map. What it maps by itself is in a file, and no file has offsets with
-    /// the sign bit.
+    /// The last offset of an open file that the process can map. A process maps parts of a file by itself, and
+    /// no file has offsets with the sign bit.
     fn last_offset(&self) -> u64 {
         u64::MAX
     }
 
-    /// Whether it has a file mapped from this offset on, through the system rather than through an emulator.
+    /// Whether the process has mapped a file from this offset on, through the system rather than through an
+    /// emulator.
     fn has_mapped(&self, file: Identity, offset: u64) -> bool {
         let _ = (file, offset);
         false
     }
 }
 
-/// The process that this runs in.
+/// The process that the emulator runs in.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Own;
 
-/// What is checked by touching it; more is looked up in the list of mappings, and stays untouched.
+/// Up to this length, `pin` checks memory by touching it; beyond, it reads the list of mappings.
 const TOUCHED: u64 = 1 << 20;
 
 impl Own {
-    /// Copies between an address and our own bytes, through the system.
+    /// Copies between an address and this process's own bytes, through the system.
     fn transfer(address: u64, bytes: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
         if length == 0 {
             return Ok(());
@@ -77,8 +78,8 @@ impl Own {
         let local = libc::iovec { iov_base: bytes, iov_len: length };
         let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(there), iov_len: length };
         let me = i32::try_from(std::process::id()).map_err(|_| Errno::FAULT)?;
-        // SAFETY: both vectors live through the call; the local one is valid for its length, as the callers
-        // below say, and the system checks the remote one.
+        // SAFETY: both vectors live through the call; the local one is valid for its length, as `read` and
+        // `write` ensure, and the system checks the remote one.
         let done = unsafe {
             if write {
                 libc::process_vm_writev(me, &raw const local, 1, &raw const remote, 1, 0)
@@ -89,7 +90,7 @@ impl Own {
         if usize::try_from(done).is_ok_and(|done| done == length) { Ok(()) } else { Err(Errno::FAULT) }
     }
 
-    /// Whether whole pages are there and may be written.
+    /// Whether whole pages are mapped and writable.
     fn writable(start: u64, end: u64) -> bool {
         let (Ok(at), Ok(length)) = (usize::try_from(start), usize::try_from(end - start)) else {
             return false;
@@ -102,7 +103,8 @@ impl Own {
             };
             match touched {
                 Ok(()) => return true,
-                // Older kernels do not know the advice, and say the same of memory that may not be written.
+                // Older kernels do not know the advice, and return the same error for memory that is not
+                // writable.
                 Err(Errno::INVAL) => {}
                 Err(_) => return false,
             }
@@ -111,7 +113,7 @@ impl Own {
     }
 }
 
-/// Whether memory can be pinned, where it can be found out which pages are there and may be written.
+/// Checks that memory can be pinned; `writable` finds out which pages are mapped and writable.
 pub fn pinnable(address: u64, length: u64, writable: impl Fn(u64, u64) -> bool) -> Result<(), Errno> {
     let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
     let (start, end) = (address / PAGE * PAGE, end.ok_or(Errno::INVAL)?);
@@ -122,17 +124,18 @@ pub fn pinnable(address: u64, length: u64, writable: impl Fn(u64, u64) -> bool) 
     Ok(())
 }
 
-/// Whether our list of mappings has all of a range as readable and writable.
+/// Whether this process's list of mappings has all of a range as readable and writable.
 fn listed(start: u64, end: u64) -> Option<bool> {
     is_writable(&std::fs::read_to_string("/proc/self/maps").ok()?, start, end)
 }
 
-/// Whether the kernel pins a mapping for as long as a device has it, by what the list of mappings says of what is behind: memory, but no device
-/// and no file that is written back by itself (`vma_needs_dirty_tracking`, since 6.5).
+/// Whether the kernel pins a mapping for as long as a device has it, judged by the path in the list of
+/// mappings: memory is pinned; a device is not, nor a file that the kernel writes back
+/// (`vma_needs_dirty_tracking`, since 6.5).
 fn is_memory(path: &str, kept_by_system: impl Fn(&Path) -> bool) -> bool {
     let shared = ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/"];
     match path {
-        // Memory without a name; a stack or a heap has one in brackets.
+        // Memory without a name; stacks and heaps have one in brackets.
         "" => true,
         name if name.starts_with('[') => true,
         name if shared.iter().any(|begin| name.starts_with(begin)) => true,
@@ -141,22 +144,22 @@ fn is_memory(path: &str, kept_by_system: impl Fn(&Path) -> bool) -> bool {
     }
 }
 
-/// Whether the system writes the pages of a file back: all but those of file systems that have nowhere else to keep them do.
+/// Whether the system writes the pages of a file back, as all file systems do but those in memory.
 fn is_written_back(path: &Path) -> bool {
     const IN_MEMORY: [i64; 3] = [0x0102_1994, 0x9584_58F6, 0x8584_58F6];
-    // A file that has no name any more is taken for one of a disk.
+    // A file without a name counts as one on a disk.
     rustix::fs::statfs(path).map_or(true, |status| !IN_MEMORY.contains(&status.f_type))
 }
 
-/// Whether a process's list of mappings, as `/proc/…/maps` has it, has all of a range as readable and writable, and as something that can be
-/// pinned.
+/// Whether a process's list of mappings, in the format of `/proc/…/maps`, has all of a range as readable,
+/// writable and pinnable.
 pub fn is_writable(text: &str, start: u64, end: u64) -> Option<bool> {
     let mut reached = start;
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
         let (range, rights, path) = (words.next()?, words.next()?, words.nth(3).unwrap_or_default());
         let (first, last) = range.split_once('-')?;
-        // What the machine has above the half of the address space that is ours does not fit, and is no memory.
+        // A range that does not fit into 64 bits is no memory of the process.
         let (first, last) = (u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(last, 16).ok()?);
         if last <= reached {
             continue;
@@ -190,8 +193,8 @@ impl Process for Own {
         pinnable(address, length, Self::writable)?;
         let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
         let at = usize::try_from(address).map_err(|_| Errno::FAULT)?;
-        // SAFETY: it is there and writable, as was just found out. That it stays until it is unmapped from the device is
-        // the promise of the caller that maps memory for a device, as `System::ioctl` has it.
+        // SAFETY: it was just checked to be mapped and writable. The caller of `System::ioctl` promises to keep
+        // it until it is unmapped from the device.
         Ok(unsafe {
             HostRange::from_raw(std::ptr::with_exposed_provenance_mut(at), size, Some(Arc::new(())))
         })
@@ -210,9 +213,9 @@ impl Process for Own {
     }
 }
 
-/// Another descriptor for what a number refers to.
+/// Another descriptor for the file of a number.
 fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
-    // SAFETY: duplicating takes any number, and says so if nothing is behind it.
+    // SAFETY: duplicating takes any number, and fails if no file is behind it.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return Err(Errno::BADF);
@@ -221,8 +224,9 @@ fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Memory of this process at an address that it gave to a device itself; nothing, if there cannot be any. The process keeps it
-/// for as long as it is mapped for the device, as [`System::ioctl`](hal_kernel::System::ioctl) has it.
+/// Memory of this process at an address that it gave to a device itself; nothing, if there can be no memory
+/// there. The process keeps it for as long as it is mapped for the device, as
+/// [`System::ioctl`](hal_kernel::System::ioctl) requires.
 pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
     if length == 0 {
         return HostRange::allocate(0, 8).ok();
@@ -236,12 +240,12 @@ pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
     })
 }
 
-/// The same memory, which keeps something else alive as well.
+/// The same memory, which also keeps `other` alive.
 #[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
 pub fn keeping(range: HostRange, other: Box<dyn Any + Send + Sync>) -> HostRange {
     let (start, length) = (range.address(), range.length());
     let length = usize::try_from(length).expect("memory of this process");
-    // The other goes first, while the memory is still where it was.
+    // `other` is dropped first, while the memory is still mapped.
     let owner: Arc<dyn Any + Send + Sync> = Arc::new((other, range));
     // SAFETY: the range is valid for as long as it lives, and the owner has it.
     unsafe { HostRange::from_raw(start, length, Some(owner)) }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A dispatch of a host executable that every worker with nothing to do helps with.
+//! A dispatch of a host executable that every idle worker helps with.
 //!
-//! The worker whose item it is takes pieces like the others, and waits for those that others have taken. So the item
-//! has ended when all of its workgroups have, and no worker is at its memory any more.
+//! The worker that owns the item takes pieces like the others, and waits for the pieces that others have taken.
+//! So the item ends when all of its workgroups have ended, and no worker uses its memory any more.
 
 use hal_backend::{Code, Failure, HostCall, HostPart, HostProgram, HostRange};
 use parking_lot::{Condvar, Mutex};
@@ -11,14 +11,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many pieces there are for each worker, so that one that is late holds up the others only briefly.
+/// How many pieces there are for each worker, so that a late worker delays the others only briefly.
 const PIECES: u64 = 4;
 
-/// One call of a program, with everything that it needs.
+/// One call of a program, with all that it needs.
 pub struct Dispatch {
     /// The program.
     pub program: Arc<dyn HostProgram>,
-    /// Set by the emulator when what is left of the call need not be done any more.
+    /// Set by the emulator to skip the rest of the call.
     pub abort: Arc<AtomicBool>,
     /// The function's number.
     pub function: usize,
@@ -28,36 +28,36 @@ pub struct Dispatch {
     pub workgroups: [u32; 3],
     /// Constants.
     pub constants: Vec<u32>,
-    /// Memory, in binding order.
+    /// Memory of the bindings, in order.
     pub bindings: Vec<HostRange>,
-    /// Bytes of workgroup-local memory beyond what the function asks for itself.
+    /// Bytes of workgroup-local memory beyond the function's own.
     pub local_memory: u32,
 }
 
 /// A dispatch under way.
-pub(crate) struct Share {
+pub(crate) struct SharedDispatch {
     dispatch: Dispatch,
     concurrency: usize,
     total: u64,
     piece: u64,
     next: AtomicU64,
-    state: Mutex<Reached>,
+    state: Mutex<DispatchProgress>,
     over: Condvar,
 }
 
 #[derive(Default)]
-struct Reached {
+struct DispatchProgress {
     done: u64,
     trouble: Option<Failure>,
 }
 
-impl Share {
-    /// Nothing is done yet; so many workers may be at it.
+impl SharedDispatch {
+    /// A dispatch of which nothing is done yet, for up to `concurrency` workers.
     pub(crate) fn new(dispatch: Dispatch, concurrency: usize) -> Self {
         let count = |total: u64, &count: &u32| total.saturating_mul(u64::from(count));
         let total = dispatch.workgroups.iter().fold(1, count);
         let piece = (total / (concurrency as u64 * PIECES).max(1)).max(1);
-        let (next, state) = (AtomicU64::new(0), Mutex::new(Reached::default()));
+        let (next, state) = (AtomicU64::new(0), Mutex::new(DispatchProgress::default()));
         Self { dispatch, concurrency, total, piece, next, state, over: Condvar::new() }
     }
 
@@ -66,12 +66,12 @@ impl Share {
         self.next.load(Ordering::Relaxed) < self.total
     }
 
-    /// Whether it is worth another worker's while.
+    /// Whether more than one worker is useful.
     pub(crate) fn is_shared(&self) -> bool {
         self.concurrency > 1 && self.total > 1
     }
 
-    /// Takes pieces until there are none. Once something is wrong, or the call is aborted, they are only counted.
+    /// Takes pieces until there are none. After a failure or an abort, pieces are only counted.
     pub(crate) fn help(&self, worker: usize) {
         let dispatch = &self.dispatch;
         let parts: Vec<HostPart<'_>> = dispatch.bindings.iter().map(HostRange::whole).collect();
@@ -111,7 +111,7 @@ impl Share {
         }
     }
 
-    /// Waits for the pieces that others have taken, and says what was wrong, if anything was.
+    /// Waits for the pieces that others have taken. Returns the first failure.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         let mut reached = self.state.lock();
         while reached.done < self.total {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a supervisor needs of an emulator, to answer the system calls of other processes.
+//! The interface between a supervisor and an emulator that answers the system calls of other processes.
 //!
-//! A [`System`] is for the process that the emulator is in. Here the process is an argument, descriptors
-//! are the emulator's own duplicates of those that the process has, and mapping is left to the process: the memory
-//! behind every offset of an open file is in the file, so that the system maps it by itself.
+//! A [`System`] serves the process that the emulator is in. Here the process is an argument, descriptors are
+//! the emulator's own duplicates of the process's, and the process maps by itself: the memory behind every
+//! offset of an open file is in the file, so that the system maps it without the emulator.
 
 use crate::process::Process;
 use hal_kernel::HostPrograms;
@@ -26,7 +26,7 @@ pub trait Supervised: System + HostPrograms {
         argument: &mut [u8],
     ) -> Result<(), Errno>;
 
-    /// Whether a process may map so much from an offset of an open file.
+    /// Whether a process may map `length` bytes from an offset of an open file.
     fn may_map(
         &self,
         process: &dyn Process,
@@ -35,15 +35,16 @@ pub trait Supervised: System + HostPrograms {
         offset: u64,
     ) -> Result<(), Errno>;
 
-    /// The node that an open file is of; nothing, if it is none of this machine's.
+    /// The node that an open file was opened by; nothing, if the file does not belong to this machine.
     fn node(&self, file: BorrowedFd<'_>) -> Option<PathBuf>;
 
-    /// Releases what has no holder any more. To be called now and then while it says that something is open.
+    /// Releases closed files. Returns whether something is still open; the supervisor then calls it again from
+    /// time to time.
     fn reap(&self) -> bool;
 
-    /// Wakes every request that sleeps, so that it looks whether it is [interrupted](crate::interrupt).
+    /// Wakes every request that sleeps, so that it checks whether it is [interrupted](crate::interrupt).
     fn nudge(&self);
 
-    /// What became of the cards, a line for each, for people.
+    /// A line for each card with what it has done, for people.
     fn report(&self) -> String;
 }

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A machine with its workers and its clock. When this is dropped, the machine is told to stop and its threads are joined.
+/// A machine with its workers and its clock. Dropping it stops the machine and joins its threads.
 pub struct Running<M> {
     machine: Arc<M>,
     threads: Vec<JoinHandle<()>>,
@@ -16,7 +16,7 @@ pub struct Running<M> {
 }
 
 impl<M: Send + Sync + 'static> Running<M> {
-    /// Starts so many workers, each with its number, and the clock. `stop` has to end every one of them.
+    /// Starts `workers` workers, each with its number, and the clock. `stop` must end every one of them.
     pub fn start(
         name: &str,
         machine: M,
@@ -25,7 +25,7 @@ impl<M: Send + Sync + 'static> Running<M> {
         tick: fn(&M),
         stop: fn(&M),
     ) -> Result<Self, Failure> {
-        // On error it is dropped, and those that were started end.
+        // On an error this is dropped, and the threads that were started end.
         let mut running = Self { machine: Arc::new(machine), threads: Vec::with_capacity(workers + 1), stop };
         for number in 0..=workers {
             let machine = running.machine.clone();
@@ -58,9 +58,9 @@ impl<M> Drop for Running<M> {
         (self.stop)(&self.machine);
         let me = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            // The last reference may be dropped by a program that a worker of ours runs: that one ends by itself.
+            // A program that one of the workers runs may drop the last reference: that worker ends by itself.
             if thread.thread().id() != me {
-                // A thread that panicked has nothing left to say.
+                // A thread that panicked has no result.
                 let _ = thread.join();
             }
         }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory in open files: what an emulator keeps behind an offset, and a process maps by itself.
+//! Memory in open files, which an emulator keeps behind an offset and a process maps by itself.
 //!
-//! The memory is part of the file that stands for the open device, so that a process that has a descriptor maps it like any
-//! other file, without the emulator's help. The emulator is not told of the end of such a mapping. The memory is given back
-//! when the emulator is done with it *and* no process has it mapped any more: code that lets a process map it
-//! [says so](seen), and what cannot be given back yet is looked at again each time that something else is.
+//! The memory is part of the file that stands for the open device, so that a process with a descriptor maps it
+//! like any other file, without the emulator. The emulator does not notice the end of such a mapping. The
+//! memory is released when the emulator has dropped it *and* no process has it mapped any more. Code that lets
+//! a process map it [records](seen) that, and memory that cannot be released yet is checked again whenever
+//! other memory is dropped.
 
 use crate::backing::{self, Backing, Registered};
 use crate::file::Identity;
@@ -20,19 +21,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Part of a file that processes may have mapped.
-struct View {
+struct MappedView {
     file: Identity,
     offset: u64,
     length: u64,
     processes: Vec<u32>,
-    /// The file, once the emulator is done with this part.
+    /// The file, once the emulator has dropped this part.
     abandoned: Option<Arc<OwnedFd>>,
 }
 
-static VIEWS: Mutex<Vec<View>> = Mutex::new(Vec::new());
+static VIEWS: Mutex<Vec<MappedView>> = Mutex::new(Vec::new());
 
 /// Memory of an emulator at an offset of an open file.
-struct Part {
+struct FilePart {
     file: Arc<OwnedFd>,
     identity: Identity,
     offset: u64,
@@ -40,10 +41,10 @@ struct Part {
     _registered: Registered,
 }
 
-impl Drop for Part {
+impl Drop for FilePart {
     fn drop(&mut self) {
         let mut views = VIEWS.lock();
-        let here = |view: &&mut View| (view.file, view.offset) == (self.identity, self.offset);
+        let here = |view: &&mut MappedView| (view.file, view.offset) == (self.identity, self.offset);
         match views.iter_mut().find(here) {
             Some(view) => view.abandoned = Some(self.file.clone()),
             None => give_back(&self.file, self.offset, self.length),
@@ -54,12 +55,12 @@ impl Drop for Part {
 
 fn give_back(file: &OwnedFd, offset: u64, length: u64) {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    // What cannot be given back now goes with the file.
+    // A part that cannot be released now is released with the file.
     let _ = rustix::fs::fallocate(file, how, offset, length);
 }
 
-/// Gives back what the emulator is done with and no process has mapped.
-fn sweep(views: &mut Vec<View>) {
+/// Releases the parts that the emulator has dropped and no process has mapped.
+fn sweep(views: &mut Vec<MappedView>) {
     views.retain_mut(|view| {
         let Some(file) = &view.abandoned else { return true };
         let (identity, offset, length) = (view.file, view.offset, view.length);
@@ -72,11 +73,11 @@ fn sweep(views: &mut Vec<View>) {
     });
 }
 
-/// Memory at an offset of an open file, zeroed. It is given back when the last range of it is gone, and no process that was
-/// [said](seen) to map it does.
+/// Memory at an offset of an open file, zeroed. It is released when its last range is dropped, and no process
+/// that was [recorded](seen) has it mapped.
 pub fn memory(file: &Arc<OwnedFd>, offset: u64, length: u64) -> Result<HostRange, Errno> {
     let end = offset.checked_add(length).ok_or(Errno::NOMEM)?;
-    // Beyond the limit the system would not refuse, but kill this process.
+    // Beyond the limit the system does not refuse: it kills this process.
     if getrlimit(Resource::Fsize).current.is_some_and(|most| most < end) {
         return Err(Errno::FBIG);
     }
@@ -88,26 +89,26 @@ pub fn memory(file: &Arc<OwnedFd>, offset: u64, length: u64) -> Result<HostRange
     let range = map_shared(file.as_fd(), usize::try_from(length).map_err(|_| Errno::NOMEM)?, offset)?;
     let registered = backing::register(&range, Backing::File(file.clone(), offset));
     let identity = identity(file.as_fd())?;
-    let part = Part { file: file.clone(), identity, offset, length, _registered: registered };
+    let part = FilePart { file: file.clone(), identity, offset, length, _registered: registered };
     Ok(keeping(range, Box::new(part)))
 }
 
-/// A process is about to map part of an open file.
+/// Records that a process is about to map part of an open file.
 pub fn seen(process: u32, file: Identity, offset: u64, length: u64) {
     let mut views = VIEWS.lock();
     match views.iter_mut().find(|view| (view.file, view.offset) == (file, offset)) {
         Some(view) if view.processes.contains(&process) => {}
         Some(view) => view.processes.push(process),
-        None => views.push(View { file, offset, length, processes: vec![process], abandoned: None }),
+        None => views.push(MappedView { file, offset, length, processes: vec![process], abandoned: None }),
     }
 }
 
-/// Forgets what is known of a file that is neither open nor mapped.
+/// Forgets the views of a file that is neither open nor mapped.
 pub(crate) fn forget(file: Identity) {
     VIEWS.lock().retain(|view| view.file != file);
 }
 
-/// Whether a process has something of part of a file mapped.
+/// Whether a process has mapped part of a file.
 pub fn is_mapped(process: u32, file: Identity, offset: u64, length: u64) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/maps")) else { return false };
     let (device, inode) = file;
@@ -127,7 +128,7 @@ mod tests {
     use crate::file::memory_file;
     use rustix::fs::SeekFrom;
 
-    /// Where a handle of a command buffer would be.
+    /// The offset of a command buffer's handle.
     const FAR: u64 = 1 << 60;
 
     fn has_data(file: &OwnedFd, offset: u64) -> bool {

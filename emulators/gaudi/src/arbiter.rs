@@ -18,14 +18,14 @@ const ON: u32 = 1 << 8;
 
 /// A queue that wants the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct ArbiterRequest {
     /// The engine's first queue.
     pub(crate) engine: u32,
     pub(crate) queue: u32,
     pub(crate) priority: u32,
 }
 
-impl Turn {
+impl ArbiterRequest {
     /// Which of the engine's queues it is.
     fn stream(self) -> u32 {
         self.queue.saturating_sub(self.engine)
@@ -34,7 +34,7 @@ impl Turn {
 
 #[derive(Debug)]
 struct Asking {
-    turn: Turn,
+    turn: ArbiterRequest,
     /// Other queues that may yet ask.
     about_to: Vec<u32>,
 }
@@ -105,7 +105,7 @@ impl Arbiter {
     }
 
     /// A queue asks, while others have something to do.
-    pub(crate) fn ask(&mut self, turn: Turn, about_to: Vec<u32>) {
+    pub(crate) fn ask(&mut self, turn: ArbiterRequest, about_to: Vec<u32>) {
         let asked = self.asking.iter().any(|asking| asking.turn.queue == turn.queue);
         if self.is_on() && !asked {
             self.asking.push(Asking { turn, about_to });
@@ -124,12 +124,12 @@ impl Arbiter {
     }
 
     /// Whether a queue that has asked may go on.
-    pub(crate) fn is_open(&self, turn: Turn) -> bool {
+    pub(crate) fn is_open(&self, turn: ArbiterRequest) -> bool {
         !self.is_on() || self.next() == Some(turn.queue)
     }
 
     /// Gives the engine to a queue, if it is its turn.
-    pub(crate) fn take(&mut self, turn: Turn) -> bool {
+    pub(crate) fn take(&mut self, turn: ArbiterRequest) -> bool {
         if !self.is_on() {
             return true;
         }
@@ -177,15 +177,16 @@ mod tests {
         arbiter
     }
 
-    fn turn(queue: u32, priority: u32) -> Turn {
-        Turn { engine: 9, queue, priority }
+    fn turn(queue: u32, priority: u32) -> ArbiterRequest {
+        ArbiterRequest { engine: 9, queue, priority }
     }
 
     /// Who has the engine, one after the other, if each asks again at once.
-    fn order(arbiter: &mut Arbiter, turns: &[Turn], count: usize) -> Vec<u32> {
+    fn order(arbiter: &mut Arbiter, turns: &[ArbiterRequest], count: usize) -> Vec<u32> {
         turns.iter().for_each(|&turn| arbiter.ask(turn, Vec::new()));
         let mut next = || {
-            let found: Vec<Turn> = turns.iter().copied().filter(|&turn| arbiter.take(turn)).collect();
+            let found: Vec<ArbiterRequest> =
+                turns.iter().copied().filter(|&turn| arbiter.take(turn)).collect();
             let [turn] = found[..] else { panic!("{found:?}") };
             arbiter.give_back(turn.queue);
             arbiter.ask(turn, Vec::new());

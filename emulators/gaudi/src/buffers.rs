@@ -6,7 +6,7 @@
 
 use crate::blocks;
 use crate::card::{Buffer, BufferKind, Context, Status};
-use crate::file::File;
+use crate::file::OpenNode;
 use crate::hardware::Hardware;
 use crate::machine::{Cards, Machine};
 use crate::space::{Hint, Pool, What};
@@ -60,7 +60,7 @@ impl Context {
     /// The memory of a block of registers, which every process sees that asks for exactly its size. rule(map-block)
     pub(crate) fn block(
         &mut self,
-        (hardware, files, owner): (&Hardware, &OpenFiles<File>, Identity),
+        (hardware, files, owner): (&Hardware, &OpenFiles<OpenNode>, Identity),
         offset: u64,
         length: u64,
     ) -> Result<HostRange, Errno> {
@@ -91,7 +91,7 @@ impl Context {
 /// Memory of the kernel for a buffer: whole pages, which lie in the open file at the buffer's handle, so that another process maps
 /// them by itself. No file reaches as far as the handles of timestamps, so those have a file of their own.
 fn kernel_memory(
-    files: &OpenFiles<File>,
+    files: &OpenFiles<OpenNode>,
     owner: Identity,
     handle: u64,
     size: u64,
@@ -107,7 +107,7 @@ fn kernel_memory(
 /// Makes a command buffer, and says its handle.
 fn create_buffer(
     context: &mut Context,
-    files: &OpenFiles<File>,
+    files: &OpenFiles<OpenNode>,
     owner: Identity,
     request: &CbIn,
 ) -> Result<u64, Errno> {

@@ -20,14 +20,14 @@
 //!
 //! Everything here is behind the machine's one lock.
 
-use crate::arbiter::Turn;
+use crate::arbiter::ArbiterRequest;
 use crate::hardware::Hardware;
 use crate::opener::Opener;
 use crate::space::Space;
 use crate::sync::{Hold, Sync};
 use emulator_core::Errno;
 use emulator_core::claim::Claim;
-use emulator_core::fault::Faults;
+use emulator_core::injection::Injections;
 use hal_backend::HostRange;
 use hal_gaudi_abi::uapi::{PageFault, TimeoutEvent};
 use parking_lot::RwLock;
@@ -85,7 +85,7 @@ pub(crate) enum Status {
 
 /// What went wrong since the card was opened last: the first of each kind. rule(errors-captured)
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Errors {
+pub(crate) struct CapturedErrors {
     pub(crate) timeout: Option<TimeoutEvent>,
     pub(crate) page_fault: Option<PageFault>,
     /// What was mapped then: where and how much.
@@ -118,7 +118,7 @@ pub(crate) struct Card {
     /// When a reset looks next for holders of the file, and how often it has.
     pub(crate) looks: Option<Instant>,
     pub(crate) looked: u32,
-    pub(crate) faults: Faults,
+    pub(crate) injections: Injections,
     pub(crate) counts: Counts,
     /// How many whole resets have ended.
     pub(crate) resets: u32,
@@ -143,7 +143,7 @@ pub(crate) struct Card {
     /// Whether the program that has it open has switched its debugging on.
     pub(crate) debugging: bool,
     pub(crate) sync: Sync,
-    pub(crate) errors: Errors,
+    pub(crate) errors: CapturedErrors,
     pub(crate) drops: Drops,
     /// How often the firmware reported each of its events: since the last reset, and ever.
     pub(crate) events: BTreeMap<u16, [u32; 2]>,
@@ -152,14 +152,14 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    pub(crate) fn new(faults: Faults) -> Self {
+    pub(crate) fn new(injections: Injections) -> Self {
         Self {
             status: Status::Operational,
             until: None,
             watchdog: None,
             looks: None,
             looked: 0,
-            faults,
+            injections,
             counts: Counts::default(),
             resets: 0,
             owner: None,
@@ -175,7 +175,7 @@ impl Card {
             releasing: false,
             debugging: false,
             sync: Sync::default(),
-            errors: Errors::default(),
+            errors: CapturedErrors::default(),
             drops: Drops::default(),
             events: BTreeMap::new(),
             complaint: None,
@@ -306,7 +306,7 @@ impl CommandSubmission {
 
 /// What is remembered of a submission that is gone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct SubmissionOutcome {
     pub(crate) error: Option<Errno>,
     pub(crate) ended: u64,
 }
@@ -413,7 +413,7 @@ pub(crate) struct Context {
     pub(crate) allocated: u64,
     pub(crate) submissions: BTreeMap<u64, CommandSubmission>,
     /// What became of those that are told the time of, in the order in which they ended. rule(outcome-store)
-    pub(crate) outcomes: VecDeque<(u64, Outcome)>,
+    pub(crate) outcomes: VecDeque<(u64, SubmissionOutcome)>,
     pub(crate) reservations: BTreeMap<u32, Reservation>,
     /// How often each interrupt came.
     pub(crate) interrupts: BTreeMap<u16, u64>,
@@ -521,7 +521,7 @@ impl Context {
     }
 
     /// The other queues of an engine that have something to do, and do not wait for their turn themselves.
-    pub(crate) fn others_at_work(&self, turn: Turn, sync: &Sync) -> Vec<u32> {
+    pub(crate) fn others_at_work(&self, turn: ArbiterRequest, sync: &Sync) -> Vec<u32> {
         let others =
             self.queues.range(turn.engine..turn.engine + 4).filter(|&(&queue, _)| queue != turn.queue);
         let at_work = |queue: &Queue| {
@@ -554,7 +554,7 @@ impl Context {
         cs.ended = at;
         let queues = std::mem::take(&mut cs.queues);
         if cs.timestamp {
-            self.outcomes.push_back((sequence, Outcome { error: cs.error, ended: at }));
+            self.outcomes.push_back((sequence, SubmissionOutcome { error: cs.error, ended: at }));
             if self.outcomes.len() > KEPT {
                 self.outcomes.pop_front();
             }

@@ -3,7 +3,7 @@
 //! [Dma-bufs](emulator_core::dmabuf) of device memory: who exports what, and what another card makes of it.
 
 use crate::card::{Context, Export};
-use crate::fault;
+use crate::injection;
 use crate::machine::Machine;
 use crate::space::{Hint, Pool, What};
 use emulator_core::file::is_held;
@@ -95,10 +95,10 @@ impl Machine {
         let mut state = self.lock();
         let card = &mut state.cards[number];
         // The exporter finds out whether the other device can reach it, when that maps it. rule(export-peer)
-        if card.faults.has(fault::NO_P2P) {
+        if card.injections.has(injection::NO_P2P) {
             return Err(Errno::PERM);
         }
-        if card.faults.strikes(fault::MAP) {
+        if card.injections.strikes(injection::MAP) {
             return Err(Errno::NOMEM);
         }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;

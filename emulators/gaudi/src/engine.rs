@@ -6,13 +6,13 @@
 //! one worker and queues that are drawn, the same runs one item at a time.
 
 use crate::card::{CommandSubmission, Context, Item, Live, Position};
-use crate::fault;
+use crate::injection;
 use crate::machine::{Machine, State};
 use crate::packets;
-use crate::strides::Transfer;
+use crate::strides::StridedTransfer;
 use crate::sync::{Hold, Outside, engine_of};
 use emulator_core::clock;
-use emulator_core::fault::Faults;
+use emulator_core::injection::Injections;
 use hal_backend::splitmix64;
 use hal_gaudi_abi::uapi::{PageFault, event};
 use parking_lot::MutexGuard;
@@ -35,7 +35,7 @@ pub(crate) enum Trouble {
 
 /// How an item ended.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum ItemEnd {
     Done,
     /// The machine has forgotten it meanwhile.
     Aborted,
@@ -54,7 +54,7 @@ pub(crate) struct Ended {
     queue: u32,
     context: u64,
     item: Item,
-    end: End,
+    end: ItemEnd,
 }
 
 /// What a worker needs to execute an item.
@@ -73,15 +73,15 @@ impl Machine {
         while let Some((card, queue)) = self.core.next(&mut state, worker) {
             let Some((run, blow)) = begin(&mut state, card, queue) else { continue };
             let end = match blow {
-                Some(Blow::Hang) => End::Hang,
-                Some(Blow::Reset) => End::Reset,
-                Some(Blow::Malfunction) => End::Malfunction,
+                Some(Blow::Hang) => ItemEnd::Hang,
+                Some(Blow::Reset) => ItemEnd::Reset,
+                Some(Blow::Malfunction) => ItemEnd::Malfunction,
                 None => MutexGuard::unlocked(&mut state, || packets::execute(self, &run, worker)),
             };
             let Run { card, queue, context, item, .. } = run;
             let sequence = item.sequence;
             let ended = Ended { card, queue, context, item, end };
-            let jitter = state.cards[card].faults.has(fault::JITTER);
+            let jitter = state.cards[card].injections.has(injection::JITTER);
             if jitter {
                 let draw =
                     splitmix64(self.options.execution.seed ^ splitmix64(sequence << 16 ^ u64::from(queue)));
@@ -98,7 +98,7 @@ impl Machine {
         let card = &mut state.cards[card];
         card.counts.transfers += 1;
         card.counts.bytes_moved += bytes;
-        card.faults.strikes(fault::PARTIAL)
+        card.injections.strikes(injection::PARTIAL)
     }
 
     /// Counts a dispatch, and finds its program.
@@ -123,8 +123,8 @@ impl Machine {
         };
         if let Some(queue) = context.queues.get_mut(&queue_number) {
             queue.running = false;
-            queue.stuck = !matches!(end, End::Done | End::Aborted | End::Held(..));
-            if let End::Held(hold, from) = end {
+            queue.stuck = !matches!(end, ItemEnd::Done | ItemEnd::Aborted | ItemEnd::Held(..));
+            if let ItemEnd::Held(hold, from) = end {
                 queue.hold = Some(hold);
                 queue.items.push_front(Item { from, ..item });
                 self.offer(state, number, queue_number);
@@ -135,7 +135,7 @@ impl Machine {
         }
         self.came_to_rest(state, number, queue_number);
         match end {
-            End::Done | End::Aborted => {
+            ItemEnd::Done | ItemEnd::Aborted => {
                 if item.tells {
                     self.item_ended(state, number, item.sequence);
                 }
@@ -143,10 +143,10 @@ impl Machine {
                 self.release_queues(state, number);
                 self.watch(state, number);
             }
-            End::Hang | End::Held(..) => {}
-            End::Reset => self.reset(state, number),
-            End::Malfunction => self.break_down(state, number),
-            End::Trouble(trouble) => self.report(state, number, queue_number, trouble),
+            ItemEnd::Hang | ItemEnd::Held(..) => {}
+            ItemEnd::Reset => self.reset(state, number),
+            ItemEnd::Malfunction => self.break_down(state, number),
+            ItemEnd::Trouble(trouble) => self.report(state, number, queue_number, trouble),
         }
         self.ended(number);
     }
@@ -254,7 +254,7 @@ impl Machine {
         queue: u32,
         offset: u32,
         value: u32,
-    ) -> Option<Transfer> {
+    ) -> Option<StridedTransfer> {
         let mut state = self.lock();
         state.cards[number].sync.write_transfer(self.hardware, queue, offset, value)
     }
@@ -328,9 +328,12 @@ enum Blow {
 }
 
 /// What strikes a submission of this number, if anything does.
-fn blow(faults: &Faults, submission: u64) -> Option<Blow> {
-    let blows =
-        [(fault::HANG, Blow::Hang), (fault::RESET, Blow::Reset), (fault::MALFUNCTION, Blow::Malfunction)];
+fn blow(faults: &Injections, submission: u64) -> Option<Blow> {
+    let blows = [
+        (injection::HANG, Blow::Hang),
+        (injection::RESET, Blow::Reset),
+        (injection::MALFUNCTION, Blow::Malfunction),
+    ];
     blows.into_iter().find(|&(form, _)| faults.strikes_at(form, submission)).map(|(_, blow)| blow)
 }
 
@@ -351,7 +354,7 @@ fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Bl
         && !cs.started
     {
         cs.started = true;
-        struck = blow(&card.faults, cs.number);
+        struck = blow(&card.injections, cs.number);
     }
     let live = context.live.clone();
     Some((Run { card: number, queue, live, item, context: context.id }, struck))

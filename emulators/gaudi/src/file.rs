@@ -7,9 +7,9 @@
 //!
 //! Then it is released: what the program has left behind goes, and a card that is still at work for it is reset.
 
-use crate::card::{Context, Errors, Status};
+use crate::card::{CapturedErrors, Context, Status};
 use crate::dmabuf;
-use crate::fault;
+use crate::injection;
 use crate::machine::{Guard, Machine, State};
 use crate::opener::Opener;
 use crate::space::{Areas, Space, What};
@@ -23,7 +23,7 @@ use std::time::Instant;
 
 /// What is kept for an open file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct File {
+pub(crate) struct OpenNode {
     pub(crate) card: usize,
     /// Whether it is the control node, which answers questions alone.
     pub(crate) control: bool,
@@ -49,7 +49,7 @@ impl Machine {
             return Err(Errno::PERM);
         }
         if !control {
-            card.faults.fail(fault::OPEN)?;
+            card.injections.fail(injection::OPEN)?;
             match card.status {
                 Status::Operational => {}
                 Status::InReset | Status::Releasing => return Err(Errno::AGAIN),
@@ -74,12 +74,12 @@ impl Machine {
             card.claim = claim;
             card.opener = opener;
             (card.closed, card.debugging) = (false, false);
-            card.errors = Errors::default();
+            card.errors = CapturedErrors::default();
             card.sync.restore(self.hardware);
             card.counts.opens += 1;
             (card.opened, card.opened_at) = (Instant::now(), clock());
         }
-        Ok(state.files.insert(opened, File { card: number, control }))
+        Ok(state.files.insert(opened, OpenNode { card: number, control }))
     }
 
     /// A fresh context, with what has its address from the beginning.

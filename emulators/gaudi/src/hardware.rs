@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 
 /// What a hardware queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum QueueKind {
     /// Takes command buffers of the kernel, which are parsed and copied.
     External,
     /// Takes device addresses, but only beside something on an external queue.
@@ -165,15 +165,15 @@ pub(crate) fn of(generation: Generation) -> &'static Hardware {
 
 impl Hardware {
     /// What a queue is; nothing, if there is none of that number.
-    pub(crate) fn queue(&self, number: u32) -> Option<Kind> {
+    pub(crate) fn queue(&self, number: u32) -> Option<QueueKind> {
         if number >= self.queues {
             return None;
         }
         Some(match (self.dram_virtual, number) {
-            (false, 0..=7) => Kind::External,
-            (false, 8) | (true, 260) => Kind::Driver,
-            (false, _) => Kind::Internal,
-            (true, _) => Kind::Hardware,
+            (false, 0..=7) => QueueKind::External,
+            (false, 8) | (true, 260) => QueueKind::Driver,
+            (false, _) => QueueKind::Internal,
+            (true, _) => QueueKind::Hardware,
         })
     }
 
@@ -201,8 +201,8 @@ impl Hardware {
     /// Whether a queue can signal and wait.
     pub(crate) fn syncs(&self, number: u32) -> bool {
         match self.queue(number) {
-            Some(Kind::External) => true,
-            Some(Kind::Hardware) => !(156..=251).contains(&number),
+            Some(QueueKind::External) => true,
+            Some(QueueKind::Hardware) => !(156..=251).contains(&number),
             _ => false,
         }
     }
@@ -323,10 +323,13 @@ mod tests {
     #[test]
     fn queues_are_what_the_driver_says() {
         let (first, second) = (of(Generation::Gaudi1), of(Generation::Gaudi2));
-        assert_eq!(first.queue(7), Some(Kind::External));
-        assert_eq!((first.queue(8), first.queue(9)), (Some(Kind::Driver), Some(Kind::Internal)));
-        assert_eq!((first.queue(112), first.queue(113)), (Some(Kind::Internal), None));
-        assert_eq!((second.queue(0), second.queue(260)), (Some(Kind::Hardware), Some(Kind::Driver)));
+        assert_eq!(first.queue(7), Some(QueueKind::External));
+        assert_eq!((first.queue(8), first.queue(9)), (Some(QueueKind::Driver), Some(QueueKind::Internal)));
+        assert_eq!((first.queue(112), first.queue(113)), (Some(QueueKind::Internal), None));
+        assert_eq!(
+            (second.queue(0), second.queue(260)),
+            (Some(QueueKind::Hardware), Some(QueueKind::Driver))
+        );
         assert_eq!(second.queue(261), None);
         assert!(second.syncs(155) && !second.syncs(156) && second.syncs(252));
         assert!(second.stays_within(8) && second.stays_within(127) && !second.stays_within(20));

@@ -5,7 +5,7 @@
 //! What a card's firmware is asked is answered by the emulator's own: a card that is warm and at work for as much as it has to do.
 
 use crate::card::{Card, Context, Status};
-use crate::fault;
+use crate::injection;
 use crate::machine::{Guard, Machine};
 use emulator_core::Process;
 use emulator_core::drm::take;
@@ -147,7 +147,7 @@ impl Machine {
         Ok(match request.op {
             info::HW_IP_INFO => {
                 let mut answer = bytes(&self.hardware_info(number));
-                if card.faults.has(fault::SHORT_INFO) {
+                if card.injections.has(injection::SHORT_INFO) {
                     answer.truncate(SHORT_INFO);
                 }
                 answer

@@ -18,7 +18,7 @@ const DECODERS: u32 = 10;
 
 /// A wait as it is asked for.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct WaitRequest {
     interrupt: u16,
     /// The address of the counter in the program, or a buffer and a place in it.
     counter: u64,
@@ -109,7 +109,7 @@ impl Machine {
     }
 
     /// What is asked for, of an interrupt that there is.
-    fn wanted(&self, request: &WaitIn) -> Result<Wanted, Errno> {
+    fn wanted(&self, request: &WaitIn) -> Result<WaitRequest, Errno> {
         let interrupt = request.flags >> wait::INTERRUPT_SHIFT;
         let first = u32::from(self.hardware.first_interrupt);
         let known = interrupt < DECODERS
@@ -120,7 +120,7 @@ impl Machine {
         }
         // The time is where the number of submissions is elsewhere.
         let [b, c, d, e, f, g, h] = request.pad;
-        Ok(Wanted {
+        Ok(WaitRequest {
             interrupt: u16::try_from(interrupt).map_err(|_| Errno::INVAL)?,
             counter: request.seq,
             offset: request.cq_counters_offset,
@@ -137,7 +137,7 @@ impl Machine {
         process: &dyn Process,
         state: &mut Guard<'_>,
         number: usize,
-        wanted: Wanted,
+        wanted: WaitRequest,
     ) -> Result<WaitOut, Errno> {
         let reached = || {
             let mut bytes = [0; 8];
@@ -160,7 +160,7 @@ impl Machine {
         &self,
         state: &mut Guard<'_>,
         number: usize,
-        wanted: Wanted,
+        wanted: WaitRequest,
     ) -> Result<WaitOut, Errno> {
         let far = |context: &Context| {
             let word = context.word(wanted.counter, wanted.offset).ok_or(Errno::INVAL)?;
@@ -183,7 +183,7 @@ impl Machine {
         &self,
         state: &mut Guard<'_>,
         number: usize,
-        wanted: Wanted,
+        wanted: WaitRequest,
         so: impl Fn(&Context) -> Result<bool, Errno>,
     ) -> Result<Waited, Errno> {
         let until = self.deadline(wanted.microseconds);
@@ -229,7 +229,7 @@ fn context<'a>(state: &'a Guard<'_>, number: usize) -> Result<&'a Context, Errno
 }
 
 /// Has the time written when an interrupt finds a counter far enough; now, if it is. rule(timestamp-registration)
-fn register(state: &mut Guard<'_>, number: usize, wanted: Wanted) -> Result<(), Errno> {
+fn register(state: &mut Guard<'_>, number: usize, wanted: WaitRequest) -> Result<(), Errno> {
     let context = state.cards[number].context.as_mut().ok_or(Errno::NODEV)?;
     let counter = context.word(wanted.counter, wanted.offset).ok_or(Errno::INVAL)?;
     let times =

@@ -55,7 +55,7 @@
 //! | `machine.rs` | the cards of a machine: timeouts, watchdogs, resets |
 //! | `card.rs` | a card's states, its queues, and the context of the file that has it open |
 //! | `hardware.rs` | the numbers of each generation |
-//! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `injection.rs`, `options.rs` | what a URI asks for |
 //! | `file.rs` | open and close, and who has a card |
 //! | `request.rs` | which requests the driver has |
 //! | `info.rs`, `buffers.rs`, `submit.rs`, `signals.rs`, `wait.rs`, `interrupt.rs`, `memory.rs` | the requests |
@@ -66,8 +66,7 @@
 //! | `packets.rs`, `packets/transfers.rs`, `parser.rs` | what packets do, transfers among it, and what is refused before |
 //! | `sysfs.rs` | what the file system shows |
 //! | `programs.rs` | host programs, and the packet that calls one |
-//! | `emulated.rs` | what is injected into the driver |
-//! | `supervised.rs` | the same for other processes |
+//! | `supervised.rs` | the machine for other processes and for the driver |
 //!
 //! # Rules
 //!
@@ -90,12 +89,11 @@ mod blocks;
 mod buffers;
 mod card;
 mod dmabuf;
-mod emulated;
 mod engine;
-mod fault;
 mod file;
 mod hardware;
 mod info;
+mod injection;
 mod interrupt;
 mod machine;
 mod memory;
@@ -115,117 +113,113 @@ mod sysfs;
 mod wait;
 
 pub use card::Counts;
-pub use emulated::Emulated;
+pub use machine::Machine;
 pub use options::Options;
 
-use emulator_core::supervised::Supervised;
 use emulator_core::threads::Running;
-use emulator_core::{Errno, Own, System, accel};
+use emulator_core::{EmulatedMachine, Errno, Own, Process, accel};
 use hal_backend::{Failure, HostRange};
 use hal_gaudi_abi::uapi::event;
 use hal_kernel::registry::Registry;
-use machine::Machine;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A machine with emulated cards. Its threads end with it.
-#[derive(Debug)]
-pub struct Emulator {
-    machine: Running<Machine>,
-}
+/// A machine with emulated cards. Its threads end when the last reference is dropped.
+pub type Emulator = emulator_core::Emulator<Machine>;
+
+/// Emulated Gaudi cards, to be injected into the driver.
+pub type Emulated = emulator_core::Emulated<Machine>;
 
 /// Every machine of this process.
 static MACHINES: Registry<Options, Emulator> = Registry::new();
 
-impl Emulator {
-    /// The machine with these options: the one that there is, or a new one.
-    pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        // A machine that is ending is not given out: the next is made beside it.
-        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
-    }
-
-    /// A machine of the caller's own.
-    pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
-        Self::start(options).map(|machine| MACHINES.private(machine))
-    }
-
-    /// The machine that an open file is of.
-    pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
-        MACHINES.find(|machine| machine.machine.file(file).is_ok())
-    }
-
-    /// The number of the card that an open file is of.
-    pub(crate) fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
-        self.machine.file(file).ok().map(|file| file.card)
-    }
-
-    fn start(options: Options) -> Result<Self, Failure> {
-        let workers = options.execution.workers;
-        let machine = Machine::new(options);
-        Running::start("gaudi", machine, workers, Machine::work, Machine::tick, Machine::stop)
-            .map(|machine| Self { machine })
-    }
-
-    /// What it was made with.
-    pub fn options(&self) -> &Options {
-        &self.machine.options
-    }
-
-    /// What became of a card; zeros, if there is none of that number.
+impl Machine {
+    /// The counts of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
-        self.machine.lock().cards.find(card).map(card::Card::counted).unwrap_or_default()
+        self.lock().cards.find(card).map(card::Card::counted).unwrap_or_default()
     }
 
-    /// What was wrong with the commands that a card met last, for people.
+    /// The last error in a card's commands, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.machine.lock().cards.find(card)?.complaint.clone()
+        self.lock().cards.find(card)?.complaint.clone()
     }
 
-    /// A card's firmware reports an error of its own accord, one that only a reset mends; nothing, if there is none of that number.
-    pub fn fail(&self, card: usize) {
-        let mut state = self.machine.lock();
+    /// A card's firmware reports an error that only a reset mends; nothing, if there is none of that number.
+    pub fn report_error(&self, card: usize) {
+        let mut state = self.lock();
         if state.cards.find(card).is_some() {
-            self.machine.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+            self.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
         }
     }
 
-    /// A card is pulled out; nothing, if there is none of that number.
-    pub fn unplug(&self, card: usize) {
-        let mut state = self.machine.lock();
+    /// Pulls a card out; nothing, if there is none of that number.
+    pub fn pull_out(&self, card: usize) {
+        let mut state = self.lock();
         if state.cards.find(card).is_some() {
-            self.machine.unplug(&mut state, card);
+            self.unplug(&mut state, card);
         }
     }
 }
 
-impl System for Emulator {
-    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        self.open_for(&Own, path)
+impl EmulatedMachine for Machine {
+    type Options = Options;
+
+    fn machines() -> &'static Registry<Options, Emulator> {
+        &MACHINES
     }
 
-    fn close(&self, file: OwnedFd) {
-        self.machine.close(file);
+    fn start(options: Options) -> Result<Running<Self>, Failure> {
+        let workers = options.execution.workers;
+        Running::start("gaudi", Self::new(options), workers, Self::work, Self::tick, Self::stop)
     }
 
-    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        self.machine.request(&Own, file, request, argument)
+    fn options(&self) -> &Options {
+        &self.options
     }
 
-    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
-        self.machine.map(file, length, offset)
+    fn open_node(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        let (card, control) = accel::node(path).ok_or(Errno::NOENT)?;
+        self.open(process, card, control)
     }
 
-    fn read(&self, path: &Path) -> Result<String, Errno> {
-        self.machine.attribute(path)
+    fn close_file(&self, file: OwnedFd) {
+        self.close(file);
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
-        self.machine.folder(path)
+    fn answer(
+        self: &Arc<Self>,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        self.request(process, file, request, argument)
     }
 
-    fn holder(&self, path: &Path) -> Option<String> {
+    fn map_memory(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<HostRange, Errno> {
+        self.map(file, length, offset)
+    }
+
+    fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
+        self.attribute(path)
+    }
+
+    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.folder(path)
+    }
+
+    fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
+        self.file(file).ok().map(|file| file.card)
+    }
+
+    fn holder_of(&self, path: &Path) -> Option<String> {
         let (card, _) = accel::node(path)?;
-        self.machine.holder(&Own, card)
+        self.holder(&Own, card)
     }
 }

@@ -7,13 +7,13 @@
 
 use crate::card::{Card, Status};
 use crate::engine::Ended;
-use crate::file::File;
+use crate::file::OpenNode;
 use crate::hardware::{self, Hardware};
 use crate::options::Options;
 use crate::sync::Sync;
 use emulator_core::claim::Claims;
-use emulator_core::fault::Faults;
 use emulator_core::file::OpenFiles;
+use emulator_core::injection::Injections;
 use emulator_core::machine::Later;
 use emulator_core::{Errno, clock, machine};
 use hal_gaudi_abi::uapi::{TimeoutEvent, event};
@@ -35,7 +35,7 @@ const TRIALS: u32 = 61;
 /// What the lock is around.
 pub(crate) struct Cards {
     pub(crate) cards: machine::CardList<Card>,
-    pub(crate) files: OpenFiles<File>,
+    pub(crate) files: OpenFiles<OpenNode>,
     pub(crate) next_context: u64,
     /// Items that are executed, and end when their time has come.
     pub(crate) late: Later<Ended>,
@@ -45,22 +45,22 @@ pub(crate) struct Cards {
 pub(crate) type Unit = (usize, u32);
 
 /// What the lock is around, with what waits for workers.
-pub(crate) type State = machine::State<Cards, Unit>;
+pub(crate) type State = machine::MachineState<Cards, Unit>;
 
 /// The lock, held.
-pub(crate) type Guard<'a> = machine::Guard<'a, Cards, Unit>;
+pub(crate) type Guard<'a> = machine::MachineGuard<'a, Cards, Unit>;
 
-/// Cards in one lock.
-pub(crate) struct Machine {
+/// Cards behind one lock.
+pub struct Machine {
     pub(crate) options: Options,
     pub(crate) hardware: &'static Hardware,
     pub(crate) claims: Claims,
-    pub(crate) core: machine::Machine<Cards, Unit>,
+    pub(crate) core: machine::MachineCore<Cards, Unit>,
 }
 
 impl Machine {
     pub(crate) fn new(options: Options) -> Self {
-        let card = |_| Card::new(Faults::new(&options.faults));
+        let card = |_| Card::new(Injections::new(&options.injections));
         let cards = Cards {
             cards: (0..options.cards).map(card).collect(),
             files: OpenFiles::default(),
@@ -70,7 +70,7 @@ impl Machine {
         Self {
             hardware: hardware::of(options.generation),
             claims: Claims::new("gaudi", options.execution.machine.clone()),
-            core: machine::Machine::new(options.execution.clone(), options.cards, cards),
+            core: machine::MachineCore::new(options.execution.clone(), options.cards, cards),
             options,
         }
     }

@@ -4,8 +4,8 @@
 
 use crate::blocks;
 use crate::card::{Context, DeviceMemory};
-use crate::fault;
 use crate::file::device_memory;
+use crate::injection;
 use crate::machine::{Guard, Machine};
 use crate::space::{Hint, Pool, What};
 use emulator_core::Errno;
@@ -76,7 +76,7 @@ impl Machine {
         }
         let mut state = self.lock();
         let card = &mut state.cards[number];
-        if card.faults.strikes(fault::ALLOC) {
+        if card.injections.strikes(injection::ALLOC) {
             return Err(Errno::NOMEM);
         }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
@@ -89,7 +89,7 @@ impl Machine {
         let pages = request.mem_size.div_ceil(self.hardware.dram_page);
         let size = pages.checked_mul(self.hardware.dram_page).ok_or(Errno::NOMEM)?;
         let contiguous = request.flags & mem::CONTIGUOUS != 0 && pages > 1;
-        if contiguous && card.faults.has(fault::FRAGMENTED) {
+        if contiguous && card.injections.has(injection::FRAGMENTED) {
             return Err(Errno::NOMEM);
         }
         if context.allocated.checked_add(size).is_none_or(|total| total > self.options.dram) {
@@ -126,7 +126,7 @@ impl Machine {
         let card = &mut state.cards[number];
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let memory = context.memory.get_mut(&request.handle).ok_or(Errno::INVAL)?;
-        if card.faults.strikes(fault::MAP) {
+        if card.injections.strikes(injection::MAP) {
             return Err(Errno::NOMEM);
         }
         let force = request.flags & mem::FORCE_HINT != 0;
@@ -149,7 +149,7 @@ impl Machine {
         }
         {
             let mut state = self.lock();
-            if state.cards[number].faults.strikes(fault::MAP) {
+            if state.cards[number].injections.strikes(injection::MAP) {
                 return Err(Errno::NOMEM);
             }
         }

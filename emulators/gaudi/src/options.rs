@@ -2,8 +2,8 @@
 
 //! What a machine is made with, read from the parameters of a URI.
 
-use crate::{fault, hardware};
-use emulator_core::fault::Fault;
+use crate::{hardware, injection};
+use emulator_core::injection::Injection;
 use emulator_core::options::{Execution, MOST_CARDS};
 use hal_backend::{Failure, Parameters};
 use hal_gaudi_abi::generation::Generation;
@@ -30,7 +30,7 @@ pub struct Options {
     /// How the machine executes.
     pub execution: Execution,
     /// What goes wrong.
-    pub faults: Vec<Fault>,
+    pub injections: Vec<Injection>,
 }
 
 impl Default for Options {
@@ -50,7 +50,7 @@ impl Options {
             abi: Abi::Drm,
             hz: HZ,
             execution: Execution::default(),
-            faults: Vec::new(),
+            injections: Vec::new(),
         }
     }
 
@@ -72,7 +72,7 @@ impl Options {
             abi,
             hz: parameters.number("hz", HZ, 100, 1000)?,
             execution: Execution::read(parameters)?,
-            faults: Fault::read(parameters, fault::ALL)?,
+            injections: Injection::read(parameters, injection::ALL)?,
             ..defaults
         })
     }
@@ -95,7 +95,7 @@ fn dram(parameters: &mut Parameters<'_>, generation: Generation) -> Result<Optio
 mod tests {
     use super::*;
     use emulator_core::Errno;
-    use emulator_core::fault::Faults;
+    use emulator_core::injection::Injections;
 
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
         let mut parameters = Parameters::new("gaudi", pairs.iter().copied());
@@ -133,8 +133,8 @@ mod tests {
         assert_eq!((options.cards, options.dram), (8, 1536 << 20), "whole pages of 768 MiB");
         assert_eq!((options.register, options.abi, options.execution.workers), (true, Abi::Old, 3));
         assert_eq!(options.hz, 1000);
-        let mut faults = Faults::new(&options.faults);
-        assert!(faults.has(fault::JITTER) && faults.fail(fault::OPEN) == Err(Errno::BUSY));
+        let mut faults = Injections::new(&options.injections);
+        assert!(faults.has(injection::JITTER) && faults.fail(injection::OPEN) == Err(Errno::BUSY));
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! Commands are read when they are executed, a little ahead, from memory that is the program's: what is not there is a
 //! page fault, like any other access. Nothing is locked meanwhile but the list of mappings, for each look into it.
 
-use crate::arbiter::Turn;
+use crate::arbiter::ArbiterRequest;
 use crate::card::{Body, Live, Nested, Position};
-use crate::engine::{End, Run, Trouble};
+use crate::engine::{ItemEnd, Run, Trouble};
 use crate::machine::Machine;
 use crate::programs::{DISPATCH, dispatch};
 use crate::space::Piece;
@@ -182,36 +182,38 @@ impl Machine {
 }
 
 /// What ends the execution of an item early.
-enum Stop {
+enum ItemStop {
     Trouble(Trouble),
     Aborted,
     Reset,
     Held(Hold, Position),
 }
 
-impl From<Trouble> for Stop {
+impl From<Trouble> for ItemStop {
     fn from(trouble: Trouble) -> Self {
-        Stop::Trouble(trouble)
+        ItemStop::Trouble(trouble)
     }
 }
 
 /// Executes an item.
-pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> End {
+pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> ItemEnd {
     let engine = Engine { machine, run, worker };
     let done = match &run.item.body {
         Body::Copied(bytes) => engine.all(Source::Copied(bytes)),
-        &Body::Address { address, length } => {
-            Source::at(&run.live, address, length).map_err(Stop::from).and_then(|source| engine.all(source))
+        &Body::Address { address, length } => Source::at(&run.live, address, length)
+            .map_err(ItemStop::from)
+            .and_then(|source| engine.all(source)),
+        &Body::Signal { object } => {
+            machine.signal_object(run.card, &run.live, object).map_err(ItemStop::from)
         }
-        &Body::Signal { object } => machine.signal_object(run.card, &run.live, object).map_err(Stop::from),
         Body::Wait { .. } => Ok(()),
     };
     match done {
-        Ok(()) => End::Done,
-        Err(Stop::Aborted) => End::Aborted,
-        Err(Stop::Reset) => End::Reset,
-        Err(Stop::Trouble(trouble)) => End::Trouble(trouble),
-        Err(Stop::Held(hold, position)) => End::Held(hold, position),
+        Ok(()) => ItemEnd::Done,
+        Err(ItemStop::Aborted) => ItemEnd::Aborted,
+        Err(ItemStop::Reset) => ItemEnd::Reset,
+        Err(ItemStop::Trouble(trouble)) => ItemEnd::Trouble(trouble),
+        Err(ItemStop::Held(hold, position)) => ItemEnd::Held(hold, position),
     }
 }
 
@@ -245,7 +247,7 @@ enum Next {
 impl Engine<'_> {
     /// Executes commands, from where they were left. Each packet may have others executed first; those that end with such a packet
     /// are over before it is, so that lists that go on and on take no more room.
-    fn all(&self, source: Source<'_>) -> Result<(), Stop> {
+    fn all(&self, source: Source<'_>) -> Result<(), ItemStop> {
         if source.left() == 0 {
             return Err(Trouble::Undefined("the command buffer is empty".to_owned()).into());
         }
@@ -272,7 +274,7 @@ impl Engine<'_> {
             let length = length_of(operation, head).ok_or_else(unknown)?;
             match self.packet(operation, level.source.peek(length)?, level.upper)? {
                 Next::Packet => level.source.skip(length),
-                Next::Held(hold) => return Err(Stop::Held(hold, position(&levels))),
+                Next::Held(hold) => return Err(ItemStop::Held(hold, position(&levels))),
                 Next::Nested(nested) => {
                     level.source.skip(length);
                     if level.source.left() == 0 && levels.len() > 1 {
@@ -298,7 +300,7 @@ impl Engine<'_> {
     }
 
     /// Executes a packet, by the upper or the lower of a queue's two processors.
-    fn packet(&self, operation: u32, packet: &[u8], upper: bool) -> Result<Next, Stop> {
+    fn packet(&self, operation: u32, packet: &[u8], upper: bool) -> Result<Next, ItemStop> {
         let control = high(word(packet, 0));
         let (card, queue) = (self.run.card, self.run.queue);
         if is_predicated(operation) && !self.machine.predicate(card, queue, control & 0x1F) {
@@ -323,7 +325,7 @@ impl Engine<'_> {
                 let hardware = self.machine.hardware;
                 let most = if hardware.dram_virtual { 0xFF_FFFF } else { 0xFF };
                 let engine = sync::engine_of(hardware, queue);
-                return Ok(self.pass(Hold::Turn(Turn { engine, queue, priority: config & most })));
+                return Ok(self.pass(Hold::Turn(ArbiterRequest { engine, queue, priority: config & most })));
             }
             // The lower processor has no such packets.
             opcode::CP_DMA if upper => return Ok(Next::Nested(self.commands_elsewhere(packet))),
@@ -365,7 +367,7 @@ impl Engine<'_> {
     }
 
     /// A list of commands: a word in memory says which entry of a table is executed.
-    fn list(&self, packet: &[u8]) -> Result<Next, Stop> {
+    fn list(&self, packet: &[u8]) -> Result<Next, ItemStop> {
         const LARGE: u64 = 1 << 37;
         const ENTRY: usize = 16;
         if word(packet, 0) & LARGE != 0 {
@@ -387,7 +389,7 @@ impl Engine<'_> {
     }
 
     /// Loads predicates or scalars, and executes the packet that is in the scalars.
-    fn load_and_execute(&self, packet: &[u8], upper: bool) -> Result<Next, Stop> {
+    fn load_and_execute(&self, packet: &[u8], upper: bool) -> Result<Next, ItemStop> {
         /// What is loaded begins at a multiple of so much.
         const ALIGNMENT: u64 = 128;
         let (head, address) = (word(packet, 0), word(packet, 8));
@@ -429,8 +431,8 @@ impl Engine<'_> {
         }
     }
 
-    fn alive(&self) -> Result<(), Stop> {
-        if self.run.live.abort.load(Ordering::Relaxed) { Err(Stop::Aborted) } else { Ok(()) }
+    fn alive(&self) -> Result<(), ItemStop> {
+        if self.run.live.abort.load(Ordering::Relaxed) { Err(ItemStop::Aborted) } else { Ok(()) }
     }
 
     /// Memory that this engine can reach.
@@ -445,7 +447,7 @@ impl Engine<'_> {
     }
 
     /// Writes a word somewhere: to memory, or to a register.
-    fn message(&self, packet: &[u8]) -> Result<(), Stop> {
+    fn message(&self, packet: &[u8]) -> Result<(), ItemStop> {
         let (head, address) = (word(packet, 0), word(packet, 8));
         plain(high(head))?;
         let value = low(head);
@@ -453,7 +455,7 @@ impl Engine<'_> {
     }
 
     /// Writes a word to a register near one of four bases.
-    fn short_message(&self, packet: &[u8]) -> Result<(), Stop> {
+    fn short_message(&self, packet: &[u8]) -> Result<(), ItemStop> {
         let head = word(packet, 0);
         let (value, control) = (low(head), high(head));
         plain(control)?;
@@ -465,7 +467,7 @@ impl Engine<'_> {
     }
 
     /// Runs a program of the host. This is the packet that no hardware has.
-    fn dispatch(&self, packet: &[u8]) -> Result<(), Stop> {
+    fn dispatch(&self, packet: &[u8]) -> Result<(), ItemStop> {
         let half = |at: usize| low(word(packet, at / 8 * 8) >> (at % 8 * 8));
         let count = |at| half(at) as usize;
         let three = |at: usize| [half(at), half(at + 4), half(at + 8)];

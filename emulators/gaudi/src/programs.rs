@@ -3,7 +3,6 @@
 //! Host programs on an emulated card: the packet that calls one, which no hardware has.
 
 use emulator_core::HostPrograms;
-use emulator_core::remote::Remote;
 use hal_backend::{Code, Failure};
 use hal_gaudi_abi::programs::{CardPrograms, ProgramCall};
 use std::sync::Arc;
@@ -52,12 +51,6 @@ struct Programs(Arc<dyn HostPrograms>);
 /// What the driver asks of cards whose programs `keeper` keeps.
 pub(crate) fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
     Arc::new(Programs(keeper))
-}
-
-/// The same of the supervisor that emulates this system's cards, if there is one.
-pub(crate) fn of_supervisor() -> Result<Option<Arc<dyn CardPrograms>>, Failure> {
-    let remote = Remote::connect(&emulator_core::Linux)?;
-    Ok(remote.map(|remote| card_programs(remote)))
 }
 
 impl CardPrograms for Programs {

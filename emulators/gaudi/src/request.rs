@@ -3,8 +3,8 @@
 //! Requests of open files: which of them the driver has, on which node, in which state.
 
 use crate::card::Status;
-use crate::fault;
-use crate::file::File;
+use crate::file::OpenNode;
+use crate::injection;
 use crate::machine::Machine;
 use emulator_core::{Errno, PAGE, Process, drm, identity};
 use hal_backend::HostRange;
@@ -26,27 +26,27 @@ const DRIVER: drm::Driver = drm::Driver {
 };
 
 /// What a request asks for.
-enum Asked {
+enum RequestKind {
     Version,
     Driver(Call),
     Debug,
 }
 
-impl Asked {
+impl RequestKind {
     fn of(abi: Abi, control: bool, request: u32) -> Result<Self, Errno> {
         let (kind, number) = (drm::kind(request), drm::number(request));
         let (first, unknown) = match abi {
             Abi::Drm if control => (drm::DRIVER_BASE, Errno::NOTTY),
             Abi::Drm if kind != drm::KIND => return Err(Errno::NOTTY),
-            Abi::Drm if number == drm::number(drm::VERSION) => return Ok(Asked::Version),
+            Abi::Drm if number == drm::number(drm::VERSION) => return Ok(RequestKind::Version),
             Abi::Drm => (drm::DRIVER_BASE, Errno::INVAL),
             Abi::Old => (1, Errno::NOTTY),
         };
         let number = number.checked_sub(first).ok_or(unknown)?;
         let call = Call::ALL.into_iter().find(|&call| call as u32 == number);
         match call {
-            Some(call) if !control || call == Call::Info => Ok(Asked::Driver(call)),
-            None if number == DEBUG && !control => Ok(Asked::Debug),
+            Some(call) if !control || call == Call::Info => Ok(RequestKind::Driver(call)),
+            None if number == DEBUG && !control => Ok(RequestKind::Debug),
             _ => Err(unknown),
         }
     }
@@ -54,17 +54,17 @@ impl Asked {
     /// The request as the driver has it, whose size the driver believes the argument to have.
     fn own(&self) -> u32 {
         match self {
-            Asked::Version => drm::VERSION,
+            RequestKind::Version => drm::VERSION,
             // Both numbers of a call have the same size and directions.
-            Asked::Driver(call) => call.request(Abi::Drm),
-            Asked::Debug => DEBUG_REQUEST,
+            RequestKind::Driver(call) => call.request(Abi::Drm),
+            RequestKind::Debug => DEBUG_REQUEST,
         }
     }
 }
 
 impl Machine {
     /// What an open file is of.
-    pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
+    pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<OpenNode, Errno> {
         let identity = identity(file)?;
         self.lock().files.get(identity).copied()
     }
@@ -77,11 +77,11 @@ impl Machine {
         request: u32,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
-        let File { card: number, control } = self.file(file)?;
+        let OpenNode { card: number, control } = self.file(file)?;
         {
             let mut state = self.lock();
             let card = &mut state.cards[number];
-            if !control && card.faults.strikes(fault::UNPLUG) {
+            if !control && card.injections.strikes(injection::UNPLUG) {
                 self.unplug(&mut state, number);
             }
             let card = &state.cards[number];
@@ -89,15 +89,15 @@ impl Machine {
                 return Err(Errno::NODEV);
             }
         }
-        let asked = Asked::of(self.options.abi, control, request)?;
+        let asked = RequestKind::of(self.options.abi, control, request)?;
         drm::call(request, asked.own(), argument, |argument| match asked {
-            Asked::Version => DRIVER.answer(process, argument),
-            Asked::Debug => self.debug(number, argument),
-            Asked::Driver(Call::Info) => self.info(process, number, control, argument),
-            Asked::Driver(Call::CommandBuffer) => self.command_buffer(number, argument),
-            Asked::Driver(Call::Submit) => self.submit(process, number, argument),
-            Asked::Driver(Call::Wait) => self.wait(process, number, argument),
-            Asked::Driver(Call::Memory) => self.memory(process, number, argument),
+            RequestKind::Version => DRIVER.answer(process, argument),
+            RequestKind::Debug => self.debug(number, argument),
+            RequestKind::Driver(Call::Info) => self.info(process, number, control, argument),
+            RequestKind::Driver(Call::CommandBuffer) => self.command_buffer(number, argument),
+            RequestKind::Driver(Call::Submit) => self.submit(process, number, argument),
+            RequestKind::Driver(Call::Wait) => self.wait(process, number, argument),
+            RequestKind::Driver(Call::Memory) => self.memory(process, number, argument),
         })
     }
 
@@ -131,7 +131,7 @@ impl Machine {
         length: usize,
         offset: u64,
     ) -> Result<HostRange, Errno> {
-        let File { card: number, control } = self.file(file)?;
+        let OpenNode { card: number, control } = self.file(file)?;
         if control {
             return Err(Errno::NODEV);
         }

@@ -11,7 +11,7 @@
 
 use crate::card::{Body, Context, Reservation, Role, SyncValue};
 use crate::machine::{Guard, Machine};
-use crate::submit::{Refusal, Wanted, Why, nothing, submission};
+use crate::submit::{SubmissionRefusal, SubmissionRequest, Why, nothing, submission};
 use crate::sync::{self, Stream, TURN};
 use emulator_core::Errno;
 use emulator_core::Process;
@@ -19,7 +19,7 @@ use hal_gaudi_abi::uapi::{Chunk, CsOut, cs};
 
 /// The next signals of a queue.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct NextSignals {
     /// What the first of them makes of which object.
     which: usize,
     value: u32,
@@ -46,7 +46,7 @@ impl Machine {
         process: &dyn Process,
         number: usize,
         kind: u32,
-        wanted: Wanted,
+        wanted: SubmissionRequest,
     ) -> Result<CsOut, Errno> {
         let chunks = self.chunks(process, number, &wanted)?;
         let chunk = chunks.first().ok_or(Errno::INVAL)?;
@@ -79,7 +79,7 @@ impl Machine {
         state: &mut Guard<'_>,
         number: usize,
         queue: u32,
-        wanted: &Wanted,
+        wanted: &SubmissionRequest,
     ) -> Result<CsOut, Errno> {
         let sequence = self.number(state, number, wanted)?;
         let found = self.context_room(state, number, queue).and_then(|()| {
@@ -118,7 +118,7 @@ impl Machine {
         state: &mut Guard<'_>,
         number: usize,
         chunk: &Chunk,
-        wanted: &Wanted,
+        wanted: &SubmissionRequest,
     ) -> Result<CsOut, Errno> {
         let reserved = wanted.flags & cs::ENCAP_SIGNALS != 0;
         let sequence = if reserved { chunk.cb_handle } else { signal_named_by(process, chunk)? };
@@ -229,9 +229,9 @@ impl Machine {
         )
     }
 
-    fn context_room(&self, state: &Guard<'_>, number: usize, queue: u32) -> Result<(), Refusal> {
+    fn context_room(&self, state: &Guard<'_>, number: usize, queue: u32) -> Result<(), SubmissionRefusal> {
         let context = state.cards[number].context.as_ref();
-        self.room(context.ok_or(Refusal(Errno::NODEV, Why::Other))?, std::iter::once(queue))
+        self.room(context.ok_or(SubmissionRefusal(Errno::NODEV, Why::Other))?, std::iter::once(queue))
     }
 
     /// A submission has ended: what it needed, it needs no more.
@@ -266,7 +266,11 @@ fn release(context: &mut Context, id: u32) {
 
 /// Takes some signals of a queue: of the object whose turn it is, or of the other. Also the object that is not in use
 /// any more and whose last need goes now, if there is one.
-fn turn(stream: &mut Stream, count: u32, reserves: bool) -> Result<(Turn, Option<usize>), Refusal> {
+fn turn(
+    stream: &mut Stream,
+    count: u32,
+    reserves: bool,
+) -> Result<(NextSignals, Option<usize>), SubmissionRefusal> {
     let (which, value) = (stream.current, stream.next);
     let needed = |stream: &Stream, which: usize| stream.needed.get(which).copied().unwrap_or(0);
     let mut given = None;
@@ -278,7 +282,7 @@ fn turn(stream: &mut Stream, count: u32, reserves: bool) -> Result<(Turn, Option
     } else {
         let other = 1 - which;
         if needed(stream, other) != 1 {
-            return Err(Refusal(Errno::INVAL, Why::Other));
+            return Err(SubmissionRefusal(Errno::INVAL, Why::Other));
         }
         // The last signal takes the object's own need of itself along; reserved ones are not its.
         stream.next = if reserves { count + 1 } else { count };
@@ -295,5 +299,5 @@ fn turn(stream: &mut Stream, count: u32, reserves: bool) -> Result<(Turn, Option
             }
         }
     }
-    Ok((Turn { which, value, now: stream.current, next: stream.next }, given))
+    Ok((NextSignals { which, value, now: stream.current, next: stream.next }, given))
 }

@@ -30,7 +30,7 @@ const WORDS: usize = 0x88 / 4;
 
 /// One end of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct TransferEnd {
     pub(crate) address: u64,
     /// How many bytes lie side by side.
     pub(crate) bytes: u32,
@@ -38,7 +38,7 @@ pub(crate) struct End {
     steps: [(u32, u32); 4],
 }
 
-impl End {
+impl TransferEnd {
     /// How many bytes it is in all; nothing, if that is no number.
     pub(crate) fn total(&self) -> Option<u64> {
         let mut counts = self.steps.iter().map(|&(count, _)| u64::from(count));
@@ -61,15 +61,15 @@ impl End {
 
 /// A transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Transfer {
+pub(crate) struct StridedTransfer {
     pub(crate) control: u32,
-    pub(crate) source: End,
-    pub(crate) target: End,
+    pub(crate) source: TransferEnd,
+    pub(crate) target: TransferEnd,
 }
 
 /// The registers of one engine.
 #[derive(Clone, Debug)]
-pub(crate) struct Registers([u32; WORDS]);
+pub(crate) struct TransferRegisters([u32; WORDS]);
 
 /// The register of the second generation at an offset that has a part of where a transfer says that it has ended, and what: the first
 /// queue of its engine, and which of the registers here it is. rule(transfer-end)
@@ -86,7 +86,7 @@ pub(crate) fn ending_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> 
     (hardware.dram_virtual && hardware.transfers(engine)).then_some((engine, register))
 }
 
-impl Registers {
+impl TransferRegisters {
     /// What the driver leaves in those of the engine whose first queue this is: on the first generation a transfer adds one to a sync
     /// object of the last manager, on the second nothing is said.
     pub(crate) fn new(hardware: &Hardware, engine: u32) -> Self {
@@ -118,15 +118,15 @@ impl Registers {
     }
 
     /// Writes a register; a transfer, if that begins one.
-    pub(crate) fn write(&mut self, offset: u32, value: u32) -> Option<Transfer> {
+    pub(crate) fn write(&mut self, offset: u32, value: u32) -> Option<StridedTransfer> {
         self.set(offset, value);
-        let end = |address: u32, sizes: u32| End {
+        let end = |address: u32, sizes: u32| TransferEnd {
             address: self.address(address),
             // The first size comes last.
             bytes: self.get(sizes + 0x20),
             steps: [0, 8, 16, 24].map(|step| (self.get(sizes + step), self.get(sizes + step + 4))),
         };
-        (offset == COMMIT).then(|| Transfer {
+        (offset == COMMIT).then(|| StridedTransfer {
             control: value,
             source: end(SOURCE, SOURCE_SIZES),
             target: end(TARGET, TARGET_SIZES),
@@ -145,11 +145,11 @@ mod tests {
 
     #[test]
     fn bytes_are_where_the_steps_lead() {
-        let end = End { address: 1000, bytes: 4, steps: [(3, 16), (2, 100), (1, 7), (1, 7)] };
+        let end = TransferEnd { address: 1000, bytes: 4, steps: [(3, 16), (2, 100), (1, 7), (1, 7)] };
         assert_eq!(end.total(), Some(24));
         let found: Vec<_> = [0, 3, 4, 11, 12, 23].map(|byte| end.at(byte)).into();
         assert_eq!(found, [(1000, 4), (1003, 1), (1016, 4), (1035, 1), (1100, 4), (1135, 1)]);
-        let huge = End { address: 0, bytes: u32::MAX, steps: [(u32::MAX, 0); 4] };
-        assert_eq!((huge.total(), End { steps: [(0, 0); 4], ..huge }.total()), (None, Some(0)));
+        let huge = TransferEnd { address: 0, bytes: u32::MAX, steps: [(u32::MAX, 0); 4] };
+        assert_eq!((huge.total(), TransferEnd { steps: [(0, 0); 4], ..huge }.total()), (None, Some(0)));
     }
 }

@@ -9,8 +9,8 @@
 //! no sequence number. rule(cs-answer)
 
 use crate::card::{Body, Card, CommandSubmission, Context, Drops, Item, Position, Role, Stage};
-use crate::fault;
-use crate::hardware::Kind;
+use crate::hardware::QueueKind;
+use crate::injection;
 use crate::machine::{Guard, Machine};
 use crate::parser;
 use emulator_core::Errno;
@@ -38,7 +38,7 @@ const ENGINES: u32 = 79;
 
 /// A submission as it is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct SubmissionRequest {
     /// Where its chunks are, and how many.
     pub(crate) chunks: u64,
     pub(crate) count: u32,
@@ -62,9 +62,9 @@ pub(crate) enum Why {
 
 /// A refusal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refusal(pub(crate) Errno, pub(crate) Why);
+pub(crate) struct SubmissionRefusal(pub(crate) Errno, pub(crate) Why);
 
-impl Refusal {
+impl SubmissionRefusal {
     pub(crate) fn invalid() -> Self {
         Self(Errno::INVAL, Why::Validation)
     }
@@ -123,8 +123,8 @@ impl Machine {
             let mut state = self.lock();
             let card = &mut state.cards[number];
             card.ready()?;
-            card.faults.fail(fault::SUBMIT)?;
-            card.faults.has(fault::NO_SIGNALS)
+            card.injections.fail(injection::SUBMIT)?;
+            card.injections.has(injection::NO_SIGNALS)
         };
         let flags = request.cs_flags;
         // That it is the first or the last of several means nothing of one that is not one of several.
@@ -147,7 +147,8 @@ impl Machine {
         self.restore(process, number, request)?;
         let custom = flags & cs::CUSTOM_TIMEOUT != 0;
         let timeout = if custom { u64::from(request.timeout) } else { self.hardware.timeout };
-        let wanted = Wanted { chunks: request.chunks_execute, count, flags, timeout, first: request.seq };
+        let wanted =
+            SubmissionRequest { chunks: request.chunks_execute, count, flags, timeout, first: request.seq };
         match kind {
             0 => self.work_submission(process, number, wanted),
             cs::RESERVE_SIGNALS_ONLY => self.reserve(number, request.seq),
@@ -169,7 +170,7 @@ impl Machine {
         }
         let timeout = self.hardware.timeout;
         let (chunks, count) = (request.chunks_restore, request.num_chunks_restore);
-        let wanted = Wanted { chunks, count, flags: 0, timeout, first: 0 };
+        let wanted = SubmissionRequest { chunks, count, flags: 0, timeout, first: 0 };
         let sequence = self.work_submission(process, number, wanted)?.seq;
         let mut state = self.lock();
         loop {
@@ -187,7 +188,12 @@ impl Machine {
     }
 
     /// Work: chunks of commands for queues.
-    fn work_submission(&self, process: &dyn Process, number: usize, wanted: Wanted) -> Result<CsOut, Errno> {
+    fn work_submission(
+        &self,
+        process: &dyn Process,
+        number: usize,
+        wanted: SubmissionRequest,
+    ) -> Result<CsOut, Errno> {
         let chunks = self.chunks(process, number, &wanted)?;
         let mut state = self.lock();
         let sequence = self.number(&mut state, number, &wanted)?;
@@ -215,24 +221,25 @@ impl Machine {
         number: usize,
         sequence: u64,
         chunks: &[Chunk],
-        wanted: &Wanted,
+        wanted: &SubmissionRequest,
         stage: Option<Stage>,
-    ) -> Result<Vec<(u32, Body)>, Refusal> {
-        let no_card = Refusal(Errno::NODEV, Why::Other);
+    ) -> Result<Vec<(u32, Body)>, SubmissionRefusal> {
+        let no_card = SubmissionRefusal(Errno::NODEV, Why::Other);
         let card = &mut state.cards[number];
         let context = card.context.as_mut().ok_or(no_card)?;
         let bodies = chunks.iter().map(|chunk| self.check(context, chunk));
-        let bodies = bodies.collect::<Result<Vec<_>, Refusal>>()?;
-        let internal = |&(queue, _): &(u32, Body)| self.hardware.queue(queue) == Some(Kind::Internal);
+        let bodies = bodies.collect::<Result<Vec<_>, SubmissionRefusal>>()?;
+        let internal = |&(queue, _): &(u32, Body)| self.hardware.queue(queue) == Some(QueueKind::Internal);
         // Of those that end together, only the last has to tell of its end. rule(cs-internal)
         if bodies.iter().all(internal) && stage.is_none_or(|stage| stage.last) {
-            return Err(Refusal::invalid());
+            return Err(SubmissionRefusal::invalid());
         }
         self.room(context, bodies.iter().map(|&(queue, _)| queue))?;
         let first = stage.is_some_and(|stage| stage.first == sequence);
         if first && wanted.flags & cs::ENCAP_SIGNALS != 0 {
             let id = u32::try_from(wanted.first & 0xFFFF_FFFF).unwrap_or(0);
-            let reservation = context.reservations.get_mut(&id).ok_or(Refusal(Errno::INVAL, Why::Other))?;
+            let reservation =
+                context.reservations.get_mut(&id).ok_or(SubmissionRefusal(Errno::INVAL, Why::Other))?;
             reservation.sequence = Some(sequence);
             if let Some(cs) = context.submissions.get_mut(&sequence) {
                 cs.reservation = Some(id);
@@ -247,7 +254,7 @@ impl Machine {
                 .values()
                 .any(|cs| of_same(cs) && cs.stage.is_some_and(|stage| stage.last));
             if !begun || ended {
-                return Err(Refusal(Errno::INVAL, Why::Other));
+                return Err(SubmissionRefusal(Errno::INVAL, Why::Other));
             }
         }
         Ok(bodies)
@@ -255,7 +262,12 @@ impl Machine {
 
     /// Takes a number for a submission, if there is a place: as many as the driver remembers outcomes, and each is taken until
     /// its submission has ended. rule(cs-window)
-    pub(crate) fn number(&self, state: &mut Guard<'_>, number: usize, wanted: &Wanted) -> Result<u64, Errno> {
+    pub(crate) fn number(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        wanted: &SubmissionRequest,
+    ) -> Result<u64, Errno> {
         let card = &mut state.cards[number];
         card.ready()?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
@@ -264,7 +276,7 @@ impl Machine {
         let place = sequence.checked_sub(self.hardware.window);
         let other = place.and_then(|sequence| context.submissions.get(&sequence));
         if other.is_some_and(|cs| !cs.done && !cs.waits_failed) {
-            return Err(Refusal(Errno::AGAIN, Why::InFlight).counted(state, number));
+            return Err(SubmissionRefusal(Errno::AGAIN, Why::InFlight).counted(state, number));
         }
         context.next_sequence += 1;
         let submission = CommandSubmission {
@@ -289,7 +301,13 @@ impl Machine {
     }
 
     /// A submission that has its number is refused: it counts as ended, and its waiters are not told that it never ran.
-    pub(crate) fn refuse(&self, state: &mut Guard<'_>, number: usize, sequence: u64, why: Refusal) -> Errno {
+    pub(crate) fn refuse(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        sequence: u64,
+        why: SubmissionRefusal,
+    ) -> Errno {
         if let Some(context) = state.cards[number].context.as_mut() {
             context.end(sequence, 0);
         }
@@ -297,7 +315,11 @@ impl Machine {
     }
 
     /// Whether there is room for some chunks in their queues.
-    pub(crate) fn room(&self, context: &Context, queues: impl Iterator<Item = u32>) -> Result<(), Refusal> {
+    pub(crate) fn room(
+        &self,
+        context: &Context,
+        queues: impl Iterator<Item = u32>,
+    ) -> Result<(), SubmissionRefusal> {
         let mut wanted: BTreeMap<u32, usize> = BTreeMap::new();
         for queue in queues {
             *wanted.entry(queue).or_default() += 1;
@@ -305,38 +327,38 @@ impl Machine {
         for (number, count) in wanted {
             let depth = self.hardware.depth(number);
             let taken = context.queues.get(&number).map_or(0, |queue| queue.taken);
-            if count > depth && self.hardware.queue(number) == Some(Kind::Internal) {
-                return Err(Refusal(Errno::NOMEM, Why::Full));
+            if count > depth && self.hardware.queue(number) == Some(QueueKind::Internal) {
+                return Err(SubmissionRefusal(Errno::NOMEM, Why::Full));
             }
             if taken + count > depth {
-                return Err(Refusal(Errno::AGAIN, Why::Full));
+                return Err(SubmissionRefusal(Errno::AGAIN, Why::Full));
             }
         }
         Ok(())
     }
 
     /// Checks a chunk of work, and copies its commands where the driver does.
-    fn check(&self, context: &Context, chunk: &Chunk) -> Result<(u32, Body), Refusal> {
+    fn check(&self, context: &Context, chunk: &Chunk) -> Result<(u32, Body), SubmissionRefusal> {
         let queue = chunk.queue_index;
         let user = chunk.cs_chunk_flags & chunk::USER_ALLOC_CB != 0;
-        let parsing = |error| Refusal(error, Why::Parsing);
-        let body = match (self.hardware.queue(queue).ok_or(Refusal::invalid())?, user) {
+        let parsing = |error| SubmissionRefusal(error, Why::Parsing);
+        let body = match (self.hardware.queue(queue).ok_or(SubmissionRefusal::invalid())?, user) {
             // The flag means nothing of queues whose kind has no choice. rule(cs-user-buffer)
-            (Kind::External, _) => {
-                let buffer = context.buffer(chunk.cb_handle).ok_or(Refusal::invalid())?;
+            (QueueKind::External, _) => {
+                let buffer = context.buffer(chunk.cb_handle).ok_or(SubmissionRefusal::invalid())?;
                 // rule(cb-size)
                 if chunk.cb_size < 8 || u64::from(chunk.cb_size) > buffer.size {
-                    return Err(Refusal::invalid());
+                    return Err(SubmissionRefusal::invalid());
                 }
-                let length = usize::try_from(chunk.cb_size).map_err(|_| Refusal::invalid())?;
+                let length = usize::try_from(chunk.cb_size).map_err(|_| SubmissionRefusal::invalid())?;
                 let mut bytes = vec![0; length];
                 if !buffer.range.read(0, &mut bytes) {
-                    return Err(Refusal::invalid());
+                    return Err(SubmissionRefusal::invalid());
                 }
                 parser::check(&bytes).map_err(parsing)?;
                 Body::Copied(Arc::from(bytes))
             }
-            (Kind::Internal, _) | (Kind::Hardware, true) => {
+            (QueueKind::Internal, _) | (QueueKind::Hardware, true) => {
                 let (address, length) = (chunk.cb_handle, chunk.cb_size);
                 if !self.hardware.is_enabled(queue) {
                     return Err(parsing(Errno::INVAL));
@@ -346,7 +368,7 @@ impl Machine {
                 }
                 Body::Address { address, length }
             }
-            (Kind::Driver, _) | (Kind::Hardware, false) => return Err(Refusal::invalid()),
+            (QueueKind::Driver, _) | (QueueKind::Hardware, false) => return Err(SubmissionRefusal::invalid()),
         };
         Ok((queue, body))
     }
@@ -366,7 +388,7 @@ impl Machine {
         cs.queues = bodies.iter().map(|&(queue, _)| queue).collect();
         let completes = cs.stage.is_none_or(|stage| stage.last);
         // Internal queues do not report an end.
-        let tells = |queue| completes && self.hardware.queue(queue) != Some(Kind::Internal);
+        let tells = |queue| completes && self.hardware.queue(queue) != Some(QueueKind::Internal);
         cs.remaining = cs.queues.iter().filter(|&&queue| tells(queue)).count();
         let queues = cs.queues.clone();
         for (queue, body) in bodies {
@@ -421,7 +443,7 @@ impl Machine {
         &self,
         process: &dyn Process,
         number: usize,
-        wanted: &Wanted,
+        wanted: &SubmissionRequest,
     ) -> Result<Vec<Chunk>, Errno> {
         let read = || {
             if wanted.count > cs::MAX_CHUNKS {
@@ -433,7 +455,7 @@ impl Machine {
             let chunks = bytes.chunks_exact(size_of::<Chunk>());
             chunks.map(|bytes| Chunk::read_from_bytes(bytes).map_err(|_| Errno::FAULT)).collect()
         };
-        read().map_err(|error| Refusal(error, Why::Validation).counted(&mut self.lock(), number))
+        read().map_err(|error| SubmissionRefusal(error, Why::Validation).counted(&mut self.lock(), number))
     }
 }
 

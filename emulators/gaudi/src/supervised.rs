@@ -1,21 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The machine as a supervisor has it, which answers for other processes.
+//! The machine for other processes and for the driver.
 
 use crate::card::Status;
 use crate::machine::Cards;
-use crate::{Emulator, Machine};
-use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, HostPrograms, PAGE, Process, accel, identity, view};
-use hal_backend::HostProgram;
+use crate::{Machine, Options, programs};
+use emulator_core::{Errno, HostPrograms, PAGE, Process, SupervisedMachine, accel, identity, view};
+use hal_backend::{Failure, Parameters};
+use hal_gaudi_abi::programs::CardPrograms;
 use hal_gaudi_abi::uapi::handle;
 use std::fmt::Write;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-impl Machine {
-    /// Whether a process may map what a handle names: exactly as much as that has, and once (`hl_mem_mgr_mmap`).
+impl SupervisedMachine for Machine {
+    const DRIVER: &'static str = "gaudi";
+    const DEVICE: &'static str = "Gaudi 2";
+
+    type Programs = dyn CardPrograms;
+
+    fn read_options(parameters: &mut Parameters<'_>) -> Result<Options, Failure> {
+        Options::read(parameters)
+    }
+
+    fn cards(options: &Options) -> usize {
+        options.cards
+    }
+
+    fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
+        programs::card_programs(keeper)
+    }
+
+    fn programs(&self) -> &dyn HostPrograms {
+        &self.core
+    }
+
+    /// A process maps exactly as much as a handle names, and once (`hl_mem_mgr_mmap`).
     fn may_map(
         &self,
         process: &dyn Process,
@@ -49,72 +70,27 @@ impl Machine {
         view::seen(process.id(), identity, offset, length);
         Ok(())
     }
-}
 
-impl HostPrograms for Emulator {
-    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        self.machine.core.load(program)
-    }
-
-    fn unload(&self, program: u64) {
-        self.machine.core.unload(program);
-    }
-
-    fn workers(&self) -> usize {
-        self.options().execution.workers
-    }
-}
-
-impl Supervised for Emulator {
-    fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        let (card, control) = accel::node(path).ok_or(Errno::NOENT)?;
-        self.machine.open(process, card, control)
-    }
-
-    fn request_for(
-        &self,
-        process: &dyn Process,
-        file: BorrowedFd<'_>,
-        request: u32,
-        argument: &mut [u8],
-    ) -> Result<(), Errno> {
-        self.machine.request(process, file, request, argument)
-    }
-
-    fn may_map(
-        &self,
-        process: &dyn Process,
-        file: BorrowedFd<'_>,
-        length: u64,
-        offset: u64,
-    ) -> Result<(), Errno> {
-        self.machine.may_map(process, file, length, offset)
-    }
-
-    fn node(&self, file: BorrowedFd<'_>) -> Option<PathBuf> {
-        let file = self.machine.file(file).ok()?;
+    fn node_of(&self, file: BorrowedFd<'_>) -> Option<PathBuf> {
+        let file = self.file(file).ok()?;
         let name = if file.control { "accel_controlD" } else { "accel" };
         Some(Path::new(accel::NODES).join(format!("{name}{}", file.card)))
     }
 
-    fn reap(&self) -> bool {
-        let mut state = self.machine.lock();
-        self.machine.reap(&mut state);
+    fn release_closed_files(&self) -> bool {
+        let mut state = self.lock();
+        self.reap(&mut state);
         // A card whose file is closed is held by its dma-bufs.
         !state.files.is_empty() || state.cards.iter().any(|card| card.releasing)
     }
 
-    fn nudge(&self) {
-        // Under the lock, so that a thread that is about to sleep sees its flag, or is woken.
-        let state = self.machine.lock();
-        for card in 0..state.cards.len() {
-            self.machine.ended(card);
-        }
+    fn wake_requests(&self) {
+        self.core.wake_all();
     }
 
-    fn report(&self) -> String {
+    fn summary(&self) -> String {
         let mut text = String::new();
-        for card in 0..self.options().cards {
+        for card in 0..self.options.cards {
             let counts = self.counts(card);
             // Writing to a string cannot fail.
             let _ = writeln!(

@@ -10,9 +10,9 @@
 //! The driver signals and waits by the same means, with objects and monitors that it keeps for itself; so do packets of programs
 //! with theirs, and nothing here knows the difference. Engines write to all of it by addresses in the space of registers.
 
-use crate::arbiter::{Arbiter, Register, Turn};
+use crate::arbiter::{Arbiter, ArbiterRequest, Register};
 use crate::hardware::Hardware;
-use crate::strides::{self, Transfer};
+use crate::strides::{self, StridedTransfer};
 use std::collections::BTreeMap;
 
 /// How large a sync object can get: it has fifteen bits.
@@ -29,7 +29,7 @@ const HIGH_GROUP: u32 = 1 << 31;
 
 /// Where things of one sync manager are, from its first sync object on.
 #[derive(Debug)]
-struct Layout {
+struct SyncLayout {
     /// Where registers begin.
     registers: u64,
     /// Each manager's first sync object, from there.
@@ -44,7 +44,7 @@ struct Layout {
     config: Option<u64>,
 }
 
-static GAUDI1: Layout = Layout {
+static GAUDI1: SyncLayout = SyncLayout {
     registers: 0x7F_FC00_0000,
     // West and south, east and south, west and north, east and north. rule(sync-addresses)
     managers: [0x49_2000, 0x4B_2000, 0x4D_2000, 0x4F_2000],
@@ -57,7 +57,7 @@ static GAUDI1: Layout = Layout {
     config: None,
 };
 
-static GAUDI2: Layout = Layout {
+static GAUDI2: SyncLayout = SyncLayout {
     registers: 0x1000_007F_F800_0000,
     managers: [0x410_0000, 0x430_0000, 0x450_0000, 0x470_0000],
     objects: 8192,
@@ -69,7 +69,7 @@ static GAUDI2: Layout = Layout {
     config: Some(0x1_0000),
 };
 
-fn layout(hardware: &Hardware) -> &'static Layout {
+fn layout(hardware: &Hardware) -> &'static SyncLayout {
     if hardware.dram_virtual { &GAUDI2 } else { &GAUDI1 }
 }
 
@@ -113,7 +113,7 @@ impl Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     Fence(Fence),
-    Turn(Turn),
+    Turn(ArbiterRequest),
 }
 
 /// Tells the fences of an engine's lower processor from those of its first queue.
@@ -127,7 +127,7 @@ pub(crate) fn engine_of(hardware: &Hardware, queue: u32) -> u32 {
 
 /// What packets of a queue can be made to depend on.
 #[derive(Clone, Copy, Debug, Default)]
-struct Registers {
+struct PacketOperands {
     predicates: u32,
     scalars: [u32; 4],
 }
@@ -162,10 +162,10 @@ pub(crate) struct Sync {
     monitors: BTreeMap<(usize, u32), Monitor>,
     /// By queue and number.
     fences: BTreeMap<(u32, u32), u32>,
-    registers: BTreeMap<u32, Registers>,
+    registers: BTreeMap<u32, PacketOperands>,
     /// By the first queue of the engine.
     arbiters: BTreeMap<u32, Arbiter>,
-    transfers: BTreeMap<u32, strides::Registers>,
+    transfers: BTreeMap<u32, strides::TransferRegisters>,
     streams: BTreeMap<u32, Stream>,
 }
 
@@ -265,9 +265,9 @@ impl Sync {
         self.arbiters.get_mut(&engine)
     }
 
-    fn transfer_registers(&mut self, hardware: &Hardware, queue: u32) -> &mut strides::Registers {
+    fn transfer_registers(&mut self, hardware: &Hardware, queue: u32) -> &mut strides::TransferRegisters {
         let engine = engine_of(hardware, queue);
-        self.transfers.entry(engine).or_insert_with(|| strides::Registers::new(hardware, engine))
+        self.transfers.entry(engine).or_insert_with(|| strides::TransferRegisters::new(hardware, engine))
     }
 
     /// Writes a register of the transfers of a queue's engine; a transfer, if that begins one.
@@ -277,7 +277,7 @@ impl Sync {
         queue: u32,
         offset: u32,
         value: u32,
-    ) -> Option<Transfer> {
+    ) -> Option<StridedTransfer> {
         self.transfer_registers(hardware, queue).write(offset, value)
     }
 
@@ -573,7 +573,7 @@ mod tests {
             sorted.dedup();
             assert_eq!(sorted.len(), found.len(), "two registers for one fence");
             let queues = (0..hardware.queues).filter(|&queue| {
-                hardware.is_enabled(queue) && hardware.queue(queue) != Some(hardware::Kind::Driver)
+                hardware.is_enabled(queue) && hardware.queue(queue) != Some(hardware::QueueKind::Driver)
             });
             for queue in queues {
                 assert_eq!(

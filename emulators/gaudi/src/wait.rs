@@ -6,7 +6,7 @@
 //! microsecond may last a whole one. rule(wait-ticks)
 
 use crate::card::{Context, Status};
-use crate::fault;
+use crate::injection;
 use crate::machine::{Guard, Machine};
 use emulator_core::Errno;
 use emulator_core::Process;
@@ -98,7 +98,7 @@ impl Machine {
         if request.pad.iter().any(|&byte| byte != 0) {
             return Err(Errno::INVAL);
         }
-        let absent = state.cards[number].faults.has(fault::NO_MULTI);
+        let absent = state.cards[number].injections.has(injection::NO_MULTI);
         if !self.hardware.multi_wait || absent {
             return Err(Errno::PERM);
         }
@@ -169,7 +169,7 @@ impl Machine {
         }
         // However often it is woken for nothing, it is one wait.
         let first = !std::mem::replace(slept, true);
-        if first && state.cards[number].faults.strikes(fault::INTERRUPT) {
+        if first && state.cards[number].injections.strikes(injection::INTERRUPT) {
             return Err(Errno::INTR);
         }
         if interrupt::is_pending() {
@@ -185,7 +185,7 @@ impl Machine {
     /// What is known of a submission.
     fn know(&self, state: &mut Guard<'_>, number: usize, sequence: u64) -> Result<Known, Errno> {
         let card = &mut state.cards[number];
-        let remembered = card.faults.value(fault::GONE);
+        let remembered = card.injections.value(injection::GONE);
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         if sequence >= context.next_sequence {
             return Err(Errno::INVAL);

@@ -161,7 +161,7 @@ fn reset_kills_the_process_that_opened_the_card() {
     let machine = Emulator::new(options(SECOND)).unwrap();
     let mut opener = Command::new("sleep").arg("600").spawn().unwrap();
     let file = machine.open_for(&Other(opener.id()), Path::new("/dev/accel/accel0")).unwrap();
-    machine.fail(0);
+    machine.report_error(0);
     let status = opener.wait().unwrap();
     assert_eq!(status.signal(), Some(9));
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN));

@@ -17,12 +17,12 @@ const MOST: u64 = (1 << 32) - PAGE;
 
 /// Host memory by the addresses that the device has for it.
 #[derive(Debug)]
-pub(crate) struct Bus {
+pub(crate) struct DeviceBus {
     next: u64,
     mapped: BTreeMap<u64, HostRange>,
 }
 
-impl Default for Bus {
+impl Default for DeviceBus {
     fn default() -> Self {
         Self { next: FIRST, mapped: BTreeMap::new() }
     }
@@ -35,7 +35,7 @@ pub(crate) struct Segment {
     pub(crate) length: u64,
 }
 
-impl Bus {
+impl DeviceBus {
     /// Makes memory reachable, in one piece. An address is never given twice, so that one that is used too late is
     /// found out.
     pub(crate) fn map(&mut self, memory: HostRange) -> u64 {
@@ -82,7 +82,7 @@ impl Bus {
 
 /// The registers of a channel: places in its rings.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Registers {
+pub(crate) struct RingRegisters {
     /// The device's place among the requests.
     pub(crate) request_head: u32,
     /// The kernel's place among the requests.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn only_what_is_mapped_is_found_and_only_in_one_piece() {
-        let mut bus = Bus::default();
+        let mut bus = DeviceBus::default();
         let memory = HostRange::allocate(10_000, 4096).unwrap();
         let pieces = bus.map_pieces(&memory, Some(4096));
         assert_eq!(pieces.iter().map(|piece| piece.length).collect::<Vec<_>>(), [4096, 4096, 1808]);

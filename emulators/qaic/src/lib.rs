@@ -60,13 +60,13 @@
 //! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
 //! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts, events |
 //! | `device/` | the device: its control server, what users have loaded, its DMA bridge with semaphores, its networks, its cores and their crashes |
-//! | `fault.rs`, `options.rs` | what a URI asks for |
-//! | `supervised.rs` | the machine for other processes |
+//! | `injection.rs`, `options.rs` | what a URI asks for |
+//! | `supervised.rs` | the machine for other processes and for the driver |
 //!
 //! # What is not modelled
 //!
 //! Memory of other devices (PRIME), partitions, crash dumps, the way of events to programs (they are kept for
-//! [`Emulator::uevents`]), the boot of a device (MHI, Sahara), time
+//! [`Machine::uevents`]), the boot of a device (MHI, Sahara), time
 //! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
 //! resource groups, and anything that takes firmware.
 //!
@@ -75,117 +75,106 @@
 
 mod bus;
 mod device;
-mod emulated;
-mod fault;
+mod injection;
 mod kernel;
 mod machine;
 mod options;
 pub mod programs;
 mod supervised;
 
-pub use emulated::Emulated;
-pub use machine::Counts;
-pub use options::{Counter, Module, Options};
+pub use machine::{Counts, Machine};
+pub use options::{MemoryCounter, Module, Options};
 
 use emulator_core::threads::Running;
-use emulator_core::{Errno, Own, System, accel};
+use emulator_core::{EmulatedMachine, Errno, Process, accel};
 use hal_backend::{Failure, HostRange};
 use hal_kernel::registry::Registry;
-use machine::Machine;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A machine with emulated cards. Its threads end with it.
-#[derive(Debug)]
-pub struct Emulator {
-    machine: Running<Machine>,
-}
+/// A machine with emulated cards. Its threads end when the last reference is dropped.
+pub type Emulator = emulator_core::Emulator<Machine>;
+
+/// Emulated Cloud AI 100 cards, to be injected into the driver.
+pub type Emulated = emulator_core::Emulated<Machine>;
 
 /// Every machine of this process.
 static MACHINES: Registry<Options, Emulator> = Registry::new();
 
-impl Emulator {
-    /// The machine with these options: the one that there is, or a new one.
-    pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        // A machine that is ending is not given out: the next is made beside it.
-        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
-    }
-
-    /// A machine of the caller's own.
-    pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
-        Self::start(options).map(|machine| MACHINES.private(machine))
-    }
-
-    /// The machine that an open file is of.
-    pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
-        MACHINES.find(|machine| machine.machine.file(file).is_ok())
-    }
-
-    /// The number of the card that an open file is of.
-    pub(crate) fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
-        self.machine.file(file).ok().map(|file| file.card)
-    }
-
-    fn start(options: Options) -> Result<Self, Failure> {
-        let workers = options.execution.workers;
-        let machine = Machine::new(options);
-        Running::start("qaic", machine, workers, Machine::work, Machine::tick, Machine::stop)
-            .map(|machine| Self { machine })
-    }
-
-    /// What it was made with.
-    pub fn options(&self) -> &Options {
-        &self.machine.options
-    }
-
-    /// What became of a card; zeros, if there is none of that number.
+impl Machine {
+    /// The counts of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
-        self.machine.lock().cards.find(card).map(machine::Card::counted).unwrap_or_default()
+        self.lock().cards.find(card).map(machine::Card::counted).unwrap_or_default()
     }
 
     /// The last events that the kernel has sent about a card, oldest first: `offline`, `online`, or `change` with a channel
     /// and its state.
     pub fn uevents(&self, card: usize) -> Vec<String> {
-        self.machine.lock().cards.find(card).map(|card| card.uevents.sent()).unwrap_or_default()
+        self.lock().cards.find(card).map(|card| card.uevents.sent()).unwrap_or_default()
     }
 
-    /// What was wrong with what a card met last, for people.
+    /// The last error of a card's user, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.machine.lock().cards.find(card)?.complaint.clone()
+        self.lock().cards.find(card)?.complaint.clone()
     }
 }
 
-impl System for Emulator {
-    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+impl EmulatedMachine for Machine {
+    type Options = Options;
+
+    fn machines() -> &'static Registry<Options, Emulator> {
+        &MACHINES
+    }
+
+    fn start(options: Options) -> Result<Running<Self>, Failure> {
+        let workers = options.execution.workers;
+        Running::start("qaic", Self::new(options), workers, Self::work, Self::tick, Self::stop)
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn open_node(&self, _: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
         match accel::node(path) {
-            Some((card, false)) => self.machine.open(card),
+            Some((card, false)) => self.open(card),
             _ => Err(Errno::NOENT),
         }
     }
 
-    fn close(&self, file: OwnedFd) {
-        self.machine.close(file);
+    fn close_file(&self, file: OwnedFd) {
+        self.close(file);
     }
 
-    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        self.machine.request(&Own, file, request, argument)
+    fn answer(
+        self: &Arc<Self>,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        self.request(process, file, request, argument)
     }
 
-    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
-        self.machine.map(file, length, offset)
+    fn map_memory(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<HostRange, Errno> {
+        self.map(file, length, offset)
     }
 
-    fn read(&self, path: &Path) -> Result<String, Errno> {
-        self.machine.attribute(path)
+    fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
+        self.attribute(path)
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
-        self.machine.folder(path)
+    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.folder(path)
     }
 
-    /// No program has a card for itself.
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
+    fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
+        self.file(file).ok().map(|file| file.card)
     }
 }

@@ -6,17 +6,17 @@
 //! users, buffer objects and channels; of the device, its control server, its DMA bridge and its cores. Requests of
 //! programs run the kernel's half; workers run the device's.
 
-use crate::bus::{Bus, Registers};
+use crate::bus::{DeviceBus, RingRegisters};
 use crate::device::bridge::Bridge;
 use crate::device::control::Server;
 use crate::kernel::channel::Channel;
-use crate::kernel::control::Control;
+use crate::kernel::control::PendingReplies;
 use crate::kernel::object::Objects;
 use crate::kernel::uevent::Uevents;
-use crate::kernel::user::{File, User};
+use crate::kernel::user::{User, UserFile};
 use crate::options::Options;
-use emulator_core::fault::Faults;
 use emulator_core::file::OpenFiles;
+use emulator_core::injection::Injections;
 use emulator_core::machine::Later;
 use emulator_core::{Errno, machine};
 use hal_qaic_abi::sysfs::ChannelState;
@@ -128,17 +128,17 @@ impl<T> IndexMut<u32> for ChannelList<T> {
 /// One card, with what the kernel keeps for it.
 pub(crate) struct Card {
     pub(crate) status: Status,
-    pub(crate) faults: Faults,
+    pub(crate) injections: Injections,
     pub(crate) counts: Counts,
     /// What was wrong last, for people.
     pub(crate) complaint: Option<String>,
-    pub(crate) bus: Bus,
-    pub(crate) registers: ChannelList<Registers>,
+    pub(crate) bus: DeviceBus,
+    pub(crate) registers: ChannelList<RingRegisters>,
     // The kernel's half.
     pub(crate) users: BTreeMap<u32, User>,
     pub(crate) objects: Objects,
     pub(crate) channels: ChannelList<Channel>,
-    pub(crate) control: Control,
+    pub(crate) control: PendingReplies,
     /// The channel whose sub-system restarts (`ssr_dbc`).
     pub(crate) restarting: Option<u32>,
     pub(crate) uevents: Uevents,
@@ -153,15 +153,15 @@ impl Card {
     fn new(options: &Options) -> Self {
         Self {
             status: Status::Online,
-            faults: Faults::new(&options.faults),
+            injections: Injections::new(&options.injections),
             counts: Counts::default(),
             complaint: None,
-            bus: Bus::default(),
+            bus: DeviceBus::default(),
             registers: ChannelList::default(),
             users: BTreeMap::new(),
             objects: Objects::default(),
             channels: ChannelList::default(),
-            control: Control::default(),
+            control: PendingReplies::default(),
             restarting: None,
             uevents: Uevents::default(),
             has_states: options.restarts,
@@ -194,13 +194,13 @@ impl Card {
 /// What the lock is around.
 pub(crate) struct Cards {
     pub(crate) cards: machine::CardList<Card>,
-    pub(crate) files: OpenFiles<File>,
-    pub(crate) later: Later<Event>,
+    pub(crate) files: OpenFiles<UserFile>,
+    pub(crate) later: Later<ClockEvent>,
 }
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(crate) enum ClockEvent {
     /// The kernel looks at a channel's responses again.
     Poll { card: usize, channel: u32 },
     /// A reset is over.
@@ -221,15 +221,15 @@ pub(crate) enum Unit {
 }
 
 /// What the lock is around, with what waits for workers.
-pub(crate) type State = machine::State<Cards, Unit>;
+pub(crate) type State = machine::MachineState<Cards, Unit>;
 
 /// The lock, held.
-pub(crate) type Guard<'a> = machine::Guard<'a, Cards, Unit>;
+pub(crate) type Guard<'a> = machine::MachineGuard<'a, Cards, Unit>;
 
-/// Cards in one lock.
-pub(crate) struct Machine {
+/// Cards behind one lock.
+pub struct Machine {
     pub(crate) options: Options,
-    pub(crate) core: machine::Machine<Cards, Unit>,
+    pub(crate) core: machine::MachineCore<Cards, Unit>,
 }
 
 impl Machine {
@@ -239,7 +239,7 @@ impl Machine {
             files: OpenFiles::default(),
             later: Later::default(),
         };
-        Self { core: machine::Machine::new(options.execution.clone(), options.cards, cards), options }
+        Self { core: machine::MachineCore::new(options.execution.clone(), options.cards, cards), options }
     }
 
     /// Takes the lock.
@@ -258,7 +258,7 @@ impl Machine {
     }
 
     /// Has something happen later.
-    pub(crate) fn after(&self, state: &mut State, by: Duration, event: Event) {
+    pub(crate) fn after(&self, state: &mut State, by: Duration, event: ClockEvent) {
         let at = state.later.add(by, event);
         self.core.wind(state, at);
     }
@@ -280,9 +280,9 @@ impl Machine {
         self.core.tick(|state, now| {
             while let Some(event) = state.later.due(now) {
                 match event {
-                    Event::Poll { card, channel } => self.poll(state, card, channel),
-                    Event::Booted { card } => self.boot(state, card),
-                    Event::Restart { card, channel, step } => self.restart(state, card, channel, step),
+                    ClockEvent::Poll { card, channel } => self.poll(state, card, channel),
+                    ClockEvent::Booted { card } => self.boot(state, card),
+                    ClockEvent::Restart { card, channel, step } => self.restart(state, card, channel, step),
                 }
             }
             state.later.next()
@@ -309,7 +309,7 @@ impl Machine {
         // `qaic_notify_reset`.
         card.uevents.send("offline".to_owned());
         self.tear_down(state, number);
-        self.after(state, self.real(RESET), Event::Booted { card: number });
+        self.after(state, self.real(RESET), ClockEvent::Booted { card: number });
     }
 
     /// A reset is over (`qaic_pci_reset_done`, `qaic_mhi_probe`).

@@ -2,8 +2,8 @@
 
 //! What a machine is made with, read from the parameters of a URI.
 
-use crate::fault;
-use emulator_core::fault::Fault;
+use crate::injection;
+use emulator_core::injection::Injection;
 use emulator_core::options::{Execution, MOST_CARDS};
 use hal_backend::{Failure, Parameters};
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl Module {
 
 /// How the driver counts the memory of an object while it looks for a piece of it (`clone_range_of_sgt_for_slice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
+pub enum MemoryCounter {
     /// In `int`: kernels before 6.14, or before 6.13.9, 6.12.21 and 6.6.85 of those lines.
     Int,
     /// In `size_t`, and offsets within a segment in `unsigned int`.
@@ -101,7 +101,7 @@ pub struct Options {
     /// The longest piece of host memory that a device sees in one, if memory is not contiguous to it.
     pub segment: Option<u64>,
     /// How the kernel counts an object's memory.
-    pub counter: Counter,
+    pub counter: MemoryCounter,
     /// Whether the device wants checksums on its control channel.
     pub crc: bool,
     /// Whether the kernel restarts a sub-system that crashes: Linux 6.19 and later. Before that the whole card goes with it.
@@ -114,7 +114,7 @@ pub struct Options {
     /// How the machine executes.
     pub execution: Execution,
     /// What goes wrong.
-    pub faults: Vec<Fault>,
+    pub injections: Vec<Injection>,
 }
 
 impl Default for Options {
@@ -124,13 +124,13 @@ impl Default for Options {
             cores: 16,
             dram: 32 << 30,
             segment: None,
-            counter: Counter::Size,
+            counter: MemoryCounter::Size,
             crc: true,
             restarts: true,
             mitigation: true,
             module: Module::default(),
             execution: Execution::default(),
-            faults: Vec::new(),
+            injections: Vec::new(),
         }
     }
 }
@@ -145,7 +145,7 @@ impl Options {
             dram: size(parameters, "dram", 1 << 20, 1 << 40)?.unwrap_or(default.dram),
             segment: size(parameters, "segment", 4096, u32::MAX.into())?,
             counter: match parameters.choice("counter", &["int", "size_t"])? {
-                Some("int") => Counter::Int,
+                Some("int") => MemoryCounter::Int,
                 _ => default.counter,
             },
             crc: parameters.choice("crc", &["on", "off"])? != Some("off"),
@@ -153,7 +153,7 @@ impl Options {
             mitigation: parameters.choice("mitigation", &["on", "off"])? != Some("off"),
             module: Module::read(parameters)?,
             execution: Execution::read(parameters)?,
-            faults: Fault::read(parameters, fault::ALL)?,
+            injections: Injection::read(parameters, injection::ALL)?,
         })
     }
 }
@@ -177,7 +177,7 @@ fn size(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use emulator_core::fault::Faults;
+    use emulator_core::injection::Injections;
 
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
         let mut parameters = Parameters::new("qaic", pairs.iter().copied());
@@ -223,7 +223,7 @@ mod tests {
         let timeouts =
             (module.datapath_poll_interval_us, module.mhi_timeout_ms, module.control_resp_timeout_s);
         assert_eq!((timeouts, module.wait_exec_default_timeout_ms), ((50, 1, 2), 3));
-        assert!(Faults::new(&options.faults).strikes(fault::ALLOC));
+        assert!(Injections::new(&options.injections).strikes(injection::ALLOC));
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! | 0 | in | the call: a [`Call`] |
 //! | 1 to n | in | the bindings |
 //! | n + 1 to 2n | out | the bindings |
-//! | 2n + 1 | out | how it went: an [`Outcome`] |
+//! | 2n + 1 | out | how it went: an [`CallOutcome`] |
 //!
 //! Each buffer in adds one to semaphore [`ARRIVED`] when it is there; the last one rings the doorbell. A core waits until
 //! all n + 1 are there, takes them off, runs the call on the network's memory, writes the outcome, and adds n + 1 to
@@ -34,7 +34,6 @@
 //! behind all of them by a fence, and gives the unit back.
 
 use emulator_core::HostPrograms;
-use emulator_core::remote::Remote;
 use hal_backend::container::ParseError;
 use hal_backend::{Code, Failure};
 use hal_qaic_abi::container::metadata::{Direction, Doorbell, Request, Space};
@@ -87,7 +86,7 @@ pub struct Program {
 
 /// Where things are in a network's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ProgramLayout {
     /// The call.
     pub call: u64,
     /// The outcome.
@@ -144,7 +143,7 @@ fn request(
 
 impl Program {
     /// Where things are in the memory of this network; nothing if it is too large.
-    pub fn layout(&self) -> Option<Layout> {
+    pub fn layout(&self) -> Option<ProgramLayout> {
         let call = Call::length(usize::from(self.constants), self.capacities.len()) as u64;
         let outcome = call.next_multiple_of(ALIGNMENT);
         let mut end = outcome + OUTCOME as u64;
@@ -155,7 +154,7 @@ impl Program {
         });
         let bindings: Option<Vec<u64>> = bindings.collect();
         let length = end.checked_next_multiple_of(ALIGNMENT)?;
-        Some(Layout { call: 0, outcome, bindings: bindings?, length })
+        Some(ProgramLayout { call: 0, outcome, bindings: bindings?, length })
     }
 
     /// The number of the buffer that brings a binding in.
@@ -352,10 +351,10 @@ impl Call {
     }
 }
 
-/// How a call went. A host writes [zeros](Outcome::UNKNOWN) before it queues the buffer, so that it can tell a device that
+/// How a call went. A host writes [zeros](CallOutcome::UNKNOWN) before it queues the buffer, so that it can tell a device that
 /// did not get so far from one that did: the kernel does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It was not written.
     Unknown,
     /// Well.
@@ -369,7 +368,7 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl CallOutcome {
     /// What a host writes before the call.
     pub const UNKNOWN: [u8; OUTCOME] = [0; OUTCOME];
 
@@ -377,9 +376,9 @@ impl Outcome {
     pub fn write(&self) -> [u8; OUTCOME] {
         let mut bytes = Self::UNKNOWN;
         let (state, code, message) = match self {
-            Outcome::Unknown => (0_u32, 0, ""),
-            Outcome::Done => (1, 0, ""),
-            Outcome::Failed { code, message } => (2, *code, message.as_str()),
+            CallOutcome::Unknown => (0_u32, 0, ""),
+            CallOutcome::Done => (1, 0, ""),
+            CallOutcome::Failed { code, message } => (2, *code, message.as_str()),
         };
         let (head, text) = bytes.split_at_mut(12);
         let length = message.len().min(text.len());
@@ -397,12 +396,12 @@ impl Outcome {
     pub fn read(bytes: &[u8]) -> Result<Self, ParseError> {
         let what = "the outcome";
         match u32_at(bytes, 0, what)? {
-            0 => Ok(Outcome::Unknown),
-            1 => Ok(Outcome::Done),
+            0 => Ok(CallOutcome::Unknown),
+            1 => Ok(CallOutcome::Done),
             2 => {
                 let message = piece(bytes, 12, u32_at(bytes, 8, what)? as usize, what)?;
                 let message = String::from_utf8_lossy(message).into_owned();
-                Ok(Outcome::Failed { code: u32_at(bytes, 4, what)?, message })
+                Ok(CallOutcome::Failed { code: u32_at(bytes, 4, what)?, message })
             }
             state => Err(ParseError::invalid(format!("the outcome is {state}; there are 0, 1 and 2"))),
         }
@@ -415,12 +414,6 @@ struct Programs(Arc<dyn HostPrograms>);
 /// What the driver asks of cards whose programs `keeper` keeps.
 pub fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
     Arc::new(Programs(keeper))
-}
-
-/// The same of the supervisor that emulates this system's cards, if there is one.
-pub(crate) fn of_supervisor() -> Result<Option<Arc<dyn CardPrograms>>, Failure> {
-    let remote = Remote::connect(&emulator_core::Linux)?;
-    Ok(remote.map(|remote| card_programs(remote)))
 }
 
 impl CardPrograms for Programs {
@@ -462,10 +455,10 @@ impl CardPrograms for Programs {
     }
 
     fn outcome(&self, bytes: &[u8]) -> Result<(), Failure> {
-        match Outcome::read(bytes) {
-            Ok(Outcome::Done) => Ok(()),
-            Ok(Outcome::Failed { code, message }) => Err(Failure::new(Code::from_number(code), message)),
-            Ok(Outcome::Unknown) => Err(Failure::new(
+        match CallOutcome::read(bytes) {
+            Ok(CallOutcome::Done) => Ok(()),
+            Ok(CallOutcome::Failed { code, message }) => Err(Failure::new(Code::from_number(code), message)),
+            Ok(CallOutcome::Unknown) => Err(Failure::new(
                 Code::DataLoss,
                 "the kernel says that all transfers have ended, and the network has not said that it has run: a \
                  transfer failed, see the kernel's log",
@@ -556,12 +549,12 @@ mod tests {
         }
         let programs = card_programs(Arc::new(None));
         let read = |bytes: &[u8]| programs.outcome(bytes).unwrap_err();
-        assert_eq!(read(&Outcome::UNKNOWN).code(), Code::DataLoss);
-        let failed = Outcome::Failed { code: Code::OutOfRange as u32, message: "too far".to_owned() };
+        assert_eq!(read(&CallOutcome::UNKNOWN).code(), Code::DataLoss);
+        let failed = CallOutcome::Failed { code: Code::OutOfRange as u32, message: "too far".to_owned() };
         let failure = read(&failed.write());
         assert_eq!((failure.code(), failure.message()), (Code::OutOfRange, "too far"));
-        assert!(programs.outcome(&Outcome::Done.write()).is_ok());
-        let mut nonsense = Outcome::UNKNOWN;
+        assert!(programs.outcome(&CallOutcome::Done.write()).is_ok());
+        let mut nonsense = CallOutcome::UNKNOWN;
         nonsense[0] = 9;
         assert_eq!(read(&nonsense).code(), Code::DataLoss);
         let roles = programs.network(5, 2, 3, &[64, 128]).unwrap().roles;
@@ -597,15 +590,17 @@ mod tests {
             bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();
         assert_eq!(words, [3, 2, 1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 10, 0, 0, 256, 12, 0]);
         assert_eq!(Call::read(&bytes).unwrap(), call);
-        let failed = Outcome::Failed { code: 3, message: "no".to_owned() };
-        for outcome in [Outcome::Unknown, Outcome::Done, failed] {
-            assert_eq!(Outcome::read(&outcome.write()).unwrap(), outcome);
+        let failed = CallOutcome::Failed { code: 3, message: "no".to_owned() };
+        for outcome in [CallOutcome::Unknown, CallOutcome::Done, failed] {
+            assert_eq!(CallOutcome::read(&outcome.write()).unwrap(), outcome);
         }
-        let long = Outcome::Failed { code: 3, message: "x".repeat(1000) };
-        let Outcome::Failed { message, .. } = Outcome::read(&long.write()).unwrap() else { panic!("failed") };
+        let long = CallOutcome::Failed { code: 3, message: "x".repeat(1000) };
+        let CallOutcome::Failed { message, .. } = CallOutcome::read(&long.write()).unwrap() else {
+            panic!("failed")
+        };
         assert_eq!(message.len(), OUTCOME - 12);
-        assert_eq!(Outcome::read(&Outcome::UNKNOWN).unwrap(), Outcome::Unknown);
-        assert!(Outcome::read(&[3, 0, 0, 0]).is_err());
+        assert_eq!(CallOutcome::read(&CallOutcome::UNKNOWN).unwrap(), CallOutcome::Unknown);
+        assert!(CallOutcome::read(&[3, 0, 0, 0]).is_err());
     }
 
     proptest! {
@@ -634,7 +629,7 @@ mod tests {
         #[test]
         fn fuzz_no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Call::read(&bytes);
-            let _ = Outcome::read(&bytes);
+            let _ = CallOutcome::read(&bytes);
         }
     }
 }

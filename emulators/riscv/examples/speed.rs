@@ -2,7 +2,7 @@
 
 //! How many instructions a second the interpreter executes, and how much longer it takes than the host's own code for the same work.
 
-use emulator_riscv::{Bus, Hart, Isa, Outcome, Ram, Width};
+use emulator_riscv::{Bus, Hart, Isa, Ram, RunOutcome, Width};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ fn interpreted(name: &str, words: &[u32], each: u64, value: u32) -> f64 {
     hart.set_x(10, 256);
     let start = Instant::now();
     while start.elapsed() < TIME {
-        assert_eq!(hart.run(&mut ram, 1_000_000), Outcome::Budget);
+        assert_eq!(hart.run(&mut ram, 1_000_000), RunOutcome::Budget);
     }
     let speed = per_second(hart.executed(), start);
     print!("{name:10} {:8.1} million instructions a second", speed / 1e6);

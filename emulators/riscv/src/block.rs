@@ -26,7 +26,7 @@ const MOST: usize = 1 << 14;
 const LENGTH: usize = 64;
 /// An instruction of a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct BlockEntry {
     pub(crate) instruction: Instruction,
     /// Where it is.
     pub(crate) pc: u32,
@@ -87,7 +87,7 @@ impl Lookup {
     }
 
     /// The one that some instructions begin with.
-    fn starting(entries: &[Entry]) -> Option<Self> {
+    fn starting(entries: &[BlockEntry]) -> Option<Self> {
         let (jump, next) = (entries.first()?.instruction, entries.get(1)?.instruction);
         let adds = next.op == Op::Addi;
         let first = Self::first(adds);
@@ -105,7 +105,7 @@ impl Lookup {
             && entry != 0
             && address != entry
             && base != entry;
-        let end = entries.get(first + 5..).and_then(<[Entry]>::first_chunk::<2>);
+        let end = entries.get(first + 5..).and_then(<[BlockEntry]>::first_chunk::<2>);
         let loads = end.is_some_and(|end| {
             let [access, back] = end.map(|entry| entry.instruction);
             matches!(access.op, Op::Lb | Op::Lh | Op::Lw | Op::Lbu | Op::Lhu | Op::Flw)
@@ -118,7 +118,7 @@ impl Lookup {
 
     /// What it is done with, if all of it is among these instructions.
     #[inline(always)]
-    pub(crate) fn parts(self, entries: &[Entry]) -> Option<Parts> {
+    pub(crate) fn parts(self, entries: &[BlockEntry]) -> Option<Parts> {
         let first = Self::first(self.adds);
         let instruction = |at: usize| entries.get(at).map(|entry| entry.instruction);
         let end = if self.loads { first + 6 } else { first + 4 };
@@ -144,7 +144,7 @@ impl Lookup {
 /// Some instructions.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
-    pub(crate) entries: Box<[Entry]>,
+    pub(crate) entries: Box<[BlockEntry]>,
     /// Where it goes on behind the last of them, if that does not jump.
     pub(crate) end: u32,
     /// How often it was left behind each of them.
@@ -328,7 +328,7 @@ impl Blocks {
 
     /// Decodes a block. What cannot be executed is an error where it comes first, and else the end.
     fn decode<B: Bus>(&self, start: u32, bus: &mut B) -> Result<Block, Box<Cause>> {
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<BlockEntry> = Vec::new();
         let mut pc = start;
         while entries.len() < LENGTH {
             let entry = match self.entry(pc, bus) {
@@ -359,12 +359,12 @@ impl Blocks {
         Ok(Block { entries: entries.into_boxed_slice(), end: pc, left, checked: self.now })
     }
 
-    fn entry<B: Bus>(&self, pc: u32, bus: &mut B) -> Result<Entry, Box<Cause>> {
+    fn entry<B: Bus>(&self, pc: u32, bus: &mut B) -> Result<BlockEntry, Box<Cause>> {
         let word = bus.fetch(pc).map_err(|fault| Box::new(Cause::Fetch(fault)))?;
         let instruction = decode(word, self.isa);
         let instruction = instruction.map_err(|refusal| Box::new(Cause::Instruction { word, refusal }))?;
         let stays = (instruction.op, instruction.rd, instruction.imm) == (Op::Jal, 0, 0);
-        Ok(Entry { instruction, pc, word, jump: if stays { Jump::Itself } else { Jump::Plain } })
+        Ok(BlockEntry { instruction, pc, word, jump: if stays { Jump::Itself } else { Jump::Plain } })
     }
 }
 

@@ -35,9 +35,9 @@ pub enum BusFault {
     /// Something is mapped, but not for this kind of access.
     #[error("{0}")]
     Forbidden(&'static str),
-    /// Of a store alone: it is done, and what it set going comes before the core's next instruction. See [`Outcome::Pause`].
+    /// Of a store alone: it is done, and what it set going comes before the core's next instruction. See [`RunOutcome::Pause`].
     ///
-    /// [`Outcome::Pause`]: crate::Outcome::Pause
+    /// [`RunOutcome::Pause`]: crate::RunOutcome::Pause
     #[error("what a store set going comes first")]
     Pause,
 }

@@ -6,7 +6,7 @@
 //! are refused rather than read as zero: among them `fcsr` (whether the exception flags are raised is not documented) and
 //! everything of the vector extension.
 
-use crate::hart::Registers;
+use crate::hart::HartRegisters;
 
 /// Registers that hold what was written to them and do nothing else that could be seen here.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl Scratch {
     }
 }
 
-impl Registers {
+impl HartRegisters {
     /// What a control register holds.
     pub(crate) fn read_control(&mut self, number: u16) -> Option<u32> {
         let count = self.executed;

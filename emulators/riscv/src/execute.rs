@@ -4,15 +4,15 @@
 //!
 //! An instruction changes nothing before everything that can be wrong with it has been ruled out.
 
-use crate::block::{Entry, Jump, Lookup, Map};
+use crate::block::{BlockEntry, Jump, Lookup, Map};
 use crate::bus::{Bus, Width};
 use crate::decode::{Instruction, Op};
 use crate::float;
-use crate::hart::Registers;
+use crate::hart::HartRegisters;
 use crate::trap::Cause;
 
 /// What a step gives. A cause is large and rare: it is put aside, so that what is common fits in registers.
-pub(crate) type Step<T> = Result<T, Box<Cause>>;
+pub(crate) type StepResult<T> = Result<T, Box<Cause>>;
 
 /// How it goes on after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum Flow {
 
 /// Whether an address is a multiple of the access.
 #[inline(always)]
-fn aligned(address: u32, width: Width) -> Step<u32> {
+fn aligned(address: u32, width: Width) -> StepResult<u32> {
     if address & (width.bytes() - 1) == 0 {
         Ok(address)
     } else {
@@ -50,11 +50,16 @@ macro_rules! by_operation {
     };
 }
 
-impl Registers {
+impl HartRegisters {
     /// Executes an instruction. Where it goes on is said only of one that leaves its block.
     #[inline(always)]
     #[expect(clippy::too_many_lines, reason = "an arm for each group of instructions")]
-    pub(crate) fn execute<B: Bus>(&mut self, entry: &Entry, bus: &mut B, code: &Map) -> Step<Flow> {
+    pub(crate) fn execute<B: Bus>(
+        &mut self,
+        entry: &BlockEntry,
+        bus: &mut B,
+        code: &Map,
+    ) -> StepResult<Flow> {
         let instruction = entry.instruction;
         let Instruction { op, rd, rs1, rs2, imm } = instruction;
         let (a, b, immediate) = (self.x(rs1), self.x(rs2), imm.cast_unsigned());
@@ -131,7 +136,7 @@ impl Registers {
     /// Does what a look-up comes to, with the load that it is for, and says how many instructions that was: none, where not all of it is among
     /// these, where the page is not there, or where something is wrong, and then nothing has happened.
     #[inline(always)]
-    pub(crate) fn look_up<B: Bus>(&mut self, lookup: Lookup, entries: &[Entry], bus: &mut B) -> usize {
+    pub(crate) fn look_up<B: Bus>(&mut self, lookup: Lookup, entries: &[BlockEntry], bus: &mut B) -> usize {
         let Some(parts) = lookup.parts(entries) else { return 0 };
         let sum = self.x(parts.base).wrapping_add(parts.offset);
         let place = (sum >> 12 << 3).wrapping_add(parts.which);
@@ -158,7 +163,7 @@ impl Registers {
     }
 
     /// Reads a control register, writes it if the instruction does, and gives what it held.
-    fn control(&mut self, instruction: Instruction, operand: u32) -> Step<()> {
+    fn control(&mut self, instruction: Instruction, operand: u32) -> StepResult<()> {
         let Instruction { op, rd, rs1, imm, .. } = instruction;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "twelve bits")]
         let number = imm as u16;
@@ -179,7 +184,7 @@ impl Registers {
 }
 
 #[inline(always)]
-fn check_target(target: u32) -> Step<()> {
+fn check_target(target: u32) -> StepResult<()> {
     if target.is_multiple_of(4) { Ok(()) } else { Err(Box::new(Cause::UnalignedTarget(target))) }
 }
 
@@ -190,7 +195,7 @@ fn changed(code: &Map, address: u32) -> Flow {
 }
 
 #[inline(always)]
-fn store<B: Bus>(bus: &mut B, code: &Map, address: u32, width: Width, value: u32) -> Step<Flow> {
+fn store<B: Bus>(bus: &mut B, code: &Map, address: u32, width: Width, value: u32) -> StepResult<Flow> {
     let address = aligned(address, width)?;
     let stored = bus.store(address, width, value);
     stored.map_err(|fault| Box::new(Cause::Store { address, width, fault }))?;
@@ -252,7 +257,7 @@ fn of_two_floats(op: Op, a: u32, b: u32) -> u32 {
 }
 
 #[inline(always)]
-fn read<B: Bus>(bus: &mut B, address: u32, width: Width) -> Step<u32> {
+fn read<B: Bus>(bus: &mut B, address: u32, width: Width) -> StepResult<u32> {
     let address = aligned(address, width)?;
     bus.load(address, width).map_err(|fault| Box::new(Cause::Load { address, width, fault }))
 }

@@ -34,7 +34,7 @@ impl Counts {
 
 /// Why [`Hart::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// As many instructions were executed as were allowed.
     Budget,
     /// A jump to itself, not executed and not counted: the program counter is at it. Nothing interrupts a core, so that goes on until something
@@ -56,7 +56,7 @@ pub enum Outcome {
 /// # Invariants
 /// Register 0 is zero between instructions.
 #[derive(Clone, Debug)]
-pub(crate) struct Registers {
+pub(crate) struct HartRegisters {
     x: [u32; 32],
     f: [u32; 32],
     pub(crate) scratch: Scratch,
@@ -69,12 +69,12 @@ pub(crate) struct Registers {
 pub struct Hart {
     isa: Isa,
     pc: u32,
-    registers: Registers,
+    registers: HartRegisters,
     blocks: Blocks,
     code: Map,
 }
 
-impl Registers {
+impl HartRegisters {
     /// An integer register; numbers wrap at 32.
     #[inline(always)]
     pub(crate) fn x(&self, register: u8) -> u32 {
@@ -112,7 +112,7 @@ impl Registers {
 impl Hart {
     /// A core after a reset, about to execute what is at `pc`. Registers, which hardware leaves as they are, are zeros.
     pub fn new(isa: Isa, pc: u32) -> Self {
-        let registers = Registers { x: [0; 32], f: [0; 32], scratch: Scratch::default(), executed: 0 };
+        let registers = HartRegisters { x: [0; 32], f: [0; 32], scratch: Scratch::default(), executed: 0 };
         Self { isa, pc, registers, blocks: Blocks::new(isa), code: Map::default() }
     }
 
@@ -162,7 +162,7 @@ impl Hart {
     }
 
     /// Executes at most `budget` instructions. Memory may have changed since it did before.
-    pub fn run<B: Bus>(&mut self, bus: &mut B, budget: u64) -> Outcome {
+    pub fn run<B: Bus>(&mut self, bus: &mut B, budget: u64) -> RunOutcome {
         self.blocks.doubt();
         self.resume(bus, budget)
     }
@@ -175,23 +175,23 @@ impl Hart {
     }
 
     /// Executes at most `budget` instructions, where other agents changed no memory since it did before but as it was [told](Hart::changed).
-    pub fn resume<B: Bus>(&mut self, bus: &mut B, budget: u64) -> Outcome {
+    pub fn resume<B: Bus>(&mut self, bus: &mut B, budget: u64) -> RunOutcome {
         let end = self.executed().saturating_add(budget);
         while self.executed() < end {
             if let Err(outcome) = self.run_block(bus, end - self.executed()) {
                 return outcome;
             }
         }
-        Outcome::Budget
+        RunOutcome::Budget
     }
 
     /// Executes at most so many instructions of the block that comes next. An error is why the core does not go on.
     #[inline(always)]
-    fn run_block<B: Bus>(&mut self, bus: &mut B, most: u64) -> Result<(), Outcome> {
+    fn run_block<B: Bus>(&mut self, bus: &mut B, most: u64) -> Result<(), RunOutcome> {
         let Self { registers, blocks, code, pc, .. } = self;
         let block = match blocks.at(*pc, code, bus) {
             Ok(block) => block,
-            Err(cause) => return Err(Outcome::Trap(Trap { pc: *pc, cause: *cause })),
+            Err(cause) => return Err(RunOutcome::Trap(Trap { pc: *pc, cause: *cause })),
         };
         let entries = match usize::try_from(most) {
             Ok(most) => block.entries.get(..most).unwrap_or(&block.entries),
@@ -217,9 +217,9 @@ impl Hart {
             Ok(Flow::Jump(target)) => (count + 1, target, Ok(())),
             Err(cause) => not_executed(*cause, block.pc_behind(count), count),
             Ok(Flow::Changed) => (count + 1, block.pc_behind(count + 1), Ok(())),
-            Ok(Flow::Stay) => (count, block.pc_behind(count), Err(Outcome::Idle)),
-            Ok(Flow::Call) => (count + 1, block.pc_behind(count + 1), Err(Outcome::Call)),
-            Ok(Flow::Break) => (count + 1, block.pc_behind(count + 1), Err(Outcome::Break)),
+            Ok(Flow::Stay) => (count, block.pc_behind(count), Err(RunOutcome::Idle)),
+            Ok(Flow::Call) => (count + 1, block.pc_behind(count + 1), Err(RunOutcome::Call)),
+            Ok(Flow::Break) => (count + 1, block.pc_behind(count + 1), Err(RunOutcome::Break)),
         };
         block.count(done);
         registers.executed += done as u64;
@@ -233,9 +233,11 @@ impl Hart {
 
 /// What an instruction comes to that was not executed, or not only: how many were, where the core is, and why it does not go on.
 #[cold]
-fn not_executed(cause: Cause, pc: u32, count: usize) -> (usize, u32, Result<(), Outcome>) {
+fn not_executed(cause: Cause, pc: u32, count: usize) -> (usize, u32, Result<(), RunOutcome>) {
     match cause {
-        Cause::Store { fault: BusFault::Pause, .. } => (count + 1, pc.wrapping_add(4), Err(Outcome::Pause)),
-        cause => (count, pc, Err(Outcome::Trap(Trap { pc, cause }))),
+        Cause::Store { fault: BusFault::Pause, .. } => {
+            (count + 1, pc.wrapping_add(4), Err(RunOutcome::Pause))
+        }
+        cause => (count, pc, Err(RunOutcome::Trap(Trap { pc, cause }))),
     }
 }

@@ -30,5 +30,5 @@ mod trap;
 
 pub use bus::{Bus, BusFault, Ram, Width};
 pub use decode::{Class, Instruction, Isa, Op, Refusal, decode};
-pub use hart::{Counts, Hart, Outcome};
+pub use hart::{Counts, Hart, RunOutcome};
 pub use trap::{Cause, Trap};

@@ -8,7 +8,7 @@
 #[expect(dead_code, reason = "the other tests use the rest")]
 mod support;
 
-use emulator_riscv::{Class, Hart, Isa, Outcome, Ram};
+use emulator_riscv::{Class, Hart, Isa, Ram, RunOutcome};
 use support::{DATA, DATA_LENGTH, DONE, hash, program};
 
 fn run(seed: u64, isa: Isa) -> (u64, Hart) {
@@ -20,7 +20,7 @@ fn run(seed: u64, isa: Isa) -> (u64, Hart) {
     let mut hart = Hart::new(isa, 0);
     // It ends with a jump to itself.
     let outcome = hart.run(&mut ram, words.len() as u64);
-    assert_eq!(outcome, Outcome::Idle, "program {seed}");
+    assert_eq!(outcome, RunOutcome::Idle, "program {seed}");
     assert_eq!(ram.get(DONE, 4), Some(&[1, 0, 0, 0][..]), "program {seed} did not come to its end");
     (hash(ram.get(DATA, DATA_LENGTH).expect("inside")), hart)
 }
@@ -80,12 +80,12 @@ fn program_in_pieces_ends_as_in_one() {
                 place.copy_from_slice(&word.to_le_bytes());
             }
             let mut hart = Hart::new(Isa::Blackhole, 0);
-            let mut outcome = Outcome::Budget;
-            while outcome == Outcome::Budget && hart.executed() < 300 {
+            let mut outcome = RunOutcome::Budget;
+            while outcome == RunOutcome::Budget && hart.executed() < 300 {
                 let left = 300 - hart.executed();
                 outcome = hart.run(&mut ram, budget.min(left));
             }
-            assert!(matches!(outcome, Outcome::Budget | Outcome::Idle), "{outcome:?}");
+            assert!(matches!(outcome, RunOutcome::Budget | RunOutcome::Idle), "{outcome:?}");
             ends.push((hart.pc(), hart.counts(), ram.bytes().to_vec()));
         }
         assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "program {seed}");

@@ -9,14 +9,14 @@
 )]
 
 use emulator_riscv::{
-    Bus, BusFault, Cause, Class, Hart, Isa, Op, Outcome, Ram, Refusal, Trap, Width, decode,
+    Bus, BusFault, Cause, Class, Hart, Isa, Op, Ram, Refusal, RunOutcome, Trap, Width, decode,
 };
 use proptest::prelude::*;
 
 const CODE: u32 = 0x100;
 
 /// Executes some words at [`CODE`], with addresses and values in registers 1 to 3.
-fn run(isa: Isa, words: &[u32], registers: [u32; 3]) -> (Hart, Outcome, Ram) {
+fn run(isa: Isa, words: &[u32], registers: [u32; 3]) -> (Hart, RunOutcome, Ram) {
     let mut ram = Ram::new(0, 0x1000);
     for (index, word) in words.iter().enumerate() {
         let address = CODE + 4 * u32::try_from(index).unwrap();
@@ -33,7 +33,7 @@ fn run(isa: Isa, words: &[u32], registers: [u32; 3]) -> (Hart, Outcome, Ram) {
 fn cause(isa: Isa, word: u32, registers: [u32; 3]) -> Cause {
     // One instruction that can be executed before the one that cannot.
     let (hart, outcome, ram) = run(isa, &[0x0000_0013, word], registers);
-    let Outcome::Trap(Trap { pc, cause }) = outcome else { panic!("{word:#010x}: {outcome:?}") };
+    let RunOutcome::Trap(Trap { pc, cause }) = outcome else { panic!("{word:#010x}: {outcome:?}") };
     assert_eq!((pc, hart.pc()), (CODE + 4, CODE + 4));
     assert_eq!(hart.counts().total(), 1);
     assert_eq!([hart.x(1), hart.x(2), hart.x(3)], registers, "{word:#010x}");
@@ -179,7 +179,7 @@ fn jumps_go_to_instructions() {
     assert_eq!(cause(Isa::Wormhole, 0x0020_02ef, [0; 3]), Cause::UnalignedTarget(CODE + 6));
     assert_eq!(cause(Isa::Wormhole, 0x0000_0163, [0; 3]), Cause::UnalignedTarget(CODE + 6));
     let (hart, outcome, _) = run(Isa::Wormhole, &[0x0000_8067], [0x2000, 0, 0]);
-    assert_eq!(outcome, Outcome::Trap(Trap { pc: 0x2000, cause: Cause::Fetch(BusFault::Unmapped) }));
+    assert_eq!(outcome, RunOutcome::Trap(Trap { pc: 0x2000, cause: Cause::Fetch(BusFault::Unmapped) }));
     assert_eq!(hart.counts().of(Class::Jump), 1);
 }
 
@@ -214,7 +214,7 @@ fn control_registers_hold_and_count() {
         0x0010_0073, // ebreak
     ];
     let (hart, outcome, _) = run(Isa::Blackhole, &words, [0x55, 0, 0]);
-    assert_eq!(outcome, Outcome::Break);
+    assert_eq!(outcome, RunOutcome::Break);
     let held: Vec<_> = (1..=8).map(|register| hart.x(register)).collect();
     assert_eq!(held, [0, 0, 0x55, 0x57, 0x56, 4, 16 << 13, 0x4020_1123]);
     assert_eq!(hart.counts().of(Class::System), 8);
@@ -223,9 +223,9 @@ fn control_registers_hold_and_count() {
 #[test]
 fn calls_and_breaks_return_behind_themselves() {
     let (hart, outcome, _) = run(Isa::Wormhole, &[0x0000_0073], [0; 3]);
-    assert_eq!((outcome, hart.pc()), (Outcome::Call, CODE + 4));
+    assert_eq!((outcome, hart.pc()), (RunOutcome::Call, CODE + 4));
     let (hart, outcome, _) = run(Isa::Wormhole, &[0x0ff0_000f, 0x0010_0073], [0; 3]);
-    assert_eq!((outcome, hart.pc()), (Outcome::Break, CODE + 8));
+    assert_eq!((outcome, hart.pc()), (RunOutcome::Break, CODE + 8));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn code_that_changes_itself_is_seen_at_once() {
         fresh
     };
     let outcome = hart.run(&mut ram, 12);
-    assert_eq!(outcome, Outcome::Budget);
+    assert_eq!(outcome, RunOutcome::Budget);
     assert_eq!(hart.x(2), 1 + 2 + 2);
 }
 
@@ -259,16 +259,16 @@ fn code_that_is_changed_from_outside_is_seen_when_that_is_said() {
     let (mut hart, _, mut ram) = run(Isa::Wormhole, &words, [0; 3]);
     assert_eq!(hart.x(2), 50);
     ram.store(CODE, Width::Word, 0x0021_0113).unwrap();
-    assert_eq!(hart.resume(&mut ram, 2), Outcome::Budget);
+    assert_eq!(hart.resume(&mut ram, 2), RunOutcome::Budget);
     assert_eq!(hart.x(2), 51, "the change was not reported");
     hart.changed(0x800, 4);
-    assert_eq!(hart.resume(&mut ram, 2), Outcome::Budget);
+    assert_eq!(hart.resume(&mut ram, 2), RunOutcome::Budget);
     assert_eq!(hart.x(2), 52, "that is elsewhere");
     hart.changed(0, CODE + 1);
-    assert_eq!(hart.resume(&mut ram, 2), Outcome::Budget);
+    assert_eq!(hart.resume(&mut ram, 2), RunOutcome::Budget);
     assert_eq!(hart.x(2), 54);
     ram.store(CODE, Width::Word, 0x0011_0113).unwrap();
-    assert_eq!(hart.run(&mut ram, 2), Outcome::Budget);
+    assert_eq!(hart.run(&mut ram, 2), RunOutcome::Budget);
     assert_eq!(hart.x(2), 55, "it may always be before a run");
 }
 
@@ -340,7 +340,7 @@ fn access_by_a_table(access: u32, adds: bool, entry: u32) {
         hart.set_x(7, 0x1234);
         let outcome = loop {
             match hart.run(&mut ram, budget) {
-                Outcome::Budget => {}
+                RunOutcome::Budget => {}
                 outcome => break outcome,
             }
         };
@@ -359,7 +359,7 @@ fn access_by_a_table(access: u32, adds: bool, entry: u32) {
             return;
         }
     };
-    assert_eq!((*outcome, *pc), (Outcome::Break, CODE + 8), "{what}");
+    assert_eq!((*outcome, *pc), (RunOutcome::Break, CODE + 8), "{what}");
     let stored = 0x2008_usize.wrapping_add_signed(entry.cast_signed() as isize);
     match access {
         0x0001_a303 => assert_eq!(registers[12], found, "{what}"),
@@ -384,7 +384,7 @@ fn zero_register_stays_zero() {
         0x0010_0073,
     ];
     let (hart, outcome, _) = run(Isa::Wormhole, &words, [CODE, 0, 0]);
-    assert_eq!((outcome, hart.x(0), hart.x(1)), (Outcome::Break, 0, 0));
+    assert_eq!((outcome, hart.x(0), hart.x(1)), (RunOutcome::Break, 0, 0));
 }
 
 #[test]
@@ -396,11 +396,11 @@ fn jump_to_itself_is_not_counted_and_ends_when_memory_changes() {
     }
     let mut hart = Hart::new(Isa::Blackhole, 0);
     for _ in 0..2 {
-        assert_eq!(hart.run(&mut ram, 1000), Outcome::Idle);
+        assert_eq!(hart.run(&mut ram, 1000), RunOutcome::Idle);
         assert_eq!((hart.pc(), hart.executed(), hart.x(5)), (4, 1, 1));
     }
     ram.store(4, Width::Word, 0x0012_8293).unwrap();
-    assert_eq!(hart.run(&mut ram, 1000), Outcome::Break);
+    assert_eq!(hart.run(&mut ram, 1000), RunOutcome::Break);
     assert_eq!((hart.executed(), hart.x(5)), (3, 2));
 }
 
@@ -425,11 +425,11 @@ proptest! {
                 let executed = hart.counts().total();
                 prop_assert!(executed <= 100);
                 match outcome {
-                    Outcome::Budget => prop_assert_eq!(executed, 100),
-                    Outcome::Trap(trap) => prop_assert_eq!(trap.pc, hart.pc()),
-                    Outcome::Idle => prop_assert_eq!(ram.fetch(hart.pc()), Ok(0x6f)),
-                    Outcome::Pause => prop_assert!(false, "plain memory sets nothing going"),
-                    Outcome::Call | Outcome::Break => prop_assert!(hart.counts().of(Class::System) > 0),
+                    RunOutcome::Budget => prop_assert_eq!(executed, 100),
+                    RunOutcome::Trap(trap) => prop_assert_eq!(trap.pc, hart.pc()),
+                    RunOutcome::Idle => prop_assert_eq!(ram.fetch(hart.pc()), Ok(0x6f)),
+                    RunOutcome::Pause => prop_assert!(false, "plain memory sets nothing going"),
+                    RunOutcome::Call | RunOutcome::Break => prop_assert!(hart.counts().of(Class::System) > 0),
                 }
                 prop_assert_eq!(hart.x(0), 0);
             }

@@ -34,13 +34,13 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// A program that runs.
-pub(crate) struct Running {
+pub(crate) struct LaunchedProgram {
     pub(crate) process: Pid,
     pub(crate) listener: Listener,
 }
 
 /// Starts a program.
-pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Running, Refused> {
+pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<LaunchedProgram, Refused> {
     let internal = |what: &str, errno: Errno| Refused { status: OURS, message: format!("{what}: {errno}") };
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (ours, theirs) =
@@ -69,7 +69,7 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Runni
     let (stage, listener) = hear(ours.as_fd());
     match (started, listener) {
         (Ok(child), Some(listener)) => {
-            Ok(Running { process: Pid::from_child(&child), listener: Listener::new(listener) })
+            Ok(LaunchedProgram { process: Pid::from_child(&child), listener: Listener::new(listener) })
         }
         (Ok(_), None) => Err(internal("the program started without a supervisor", Errno::PROTO)),
         (Err(error), _) => Err(refused(stage, program, &error)),

@@ -11,14 +11,14 @@ use hal_gaudi_abi::uapi::Abi;
 use std::sync::Arc;
 
 /// A machine, the name of its kernel driver, and how that numbers nodes.
-pub(crate) struct Machine {
+pub(crate) struct SupervisedCards {
     pub(crate) cards: Arc<dyn Supervised>,
     pub(crate) driver: &'static str,
     pub(crate) numbers: Numbers,
 }
 
 /// The machine of a URI such as `gaudi://emulated?cards=2`.
-pub(crate) fn open(uri: &str) -> Result<Machine, Failure> {
+pub(crate) fn open(uri: &str) -> Result<SupervisedCards, Failure> {
     let unknown = || {
         let message = format!(
             "{uri} names no emulated machine; there are gaudi://emulated and qaic://emulated, with parameters such as ?cards=2"
@@ -40,12 +40,16 @@ pub(crate) fn open(uri: &str) -> Result<Machine, Failure> {
                 Abi::Drm => Numbers::Accelerators,
                 Abi::Old => Numbers::Own,
             };
-            Machine { cards: gaudi::Emulator::new(options)?, driver: "habanalabs", numbers }
+            SupervisedCards { cards: gaudi::Emulator::new(options)?, driver: "habanalabs", numbers }
         }
         "qaic" => {
             let options = qaic::Options::read(&mut parameters)?;
             parameters.finish()?;
-            Machine { cards: qaic::Emulator::new(options)?, driver: "qaic", numbers: Numbers::Accelerators }
+            SupervisedCards {
+                cards: qaic::Emulator::new(options)?,
+                driver: "qaic",
+                numbers: Numbers::Accelerators,
+            }
         }
         _ => return Err(unknown()),
     };

@@ -54,40 +54,42 @@ The status is the program's own; 125 if this program failed, 126 or 127 if the p
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum CommandLine {
     Run { uri: String, report: bool, program: OsString, arguments: Vec<OsString> },
     Cost { uri: String },
     Probe,
     Help,
 }
 
-fn read(arguments: impl Iterator<Item = OsString>) -> Option<Asked> {
+fn read(arguments: impl Iterator<Item = OsString>) -> Option<CommandLine> {
     let (mut uri, mut report, mut cost) = (None, false, false);
     let mut rest = arguments;
     for argument in rest.by_ref() {
         match argument.to_str() {
             Some("--report") => report = true,
             Some("--cost") => cost = true,
-            Some("--help" | "-h") => return Some(Asked::Help),
-            Some(cost::PROBE) => return Some(Asked::Probe),
+            Some("--help" | "-h") => return Some(CommandLine::Help),
+            Some(cost::PROBE) => return Some(CommandLine::Probe),
             Some("--") => break,
             Some(text) if uri.is_none() && !text.starts_with('-') => uri = Some(text.to_owned()),
             _ => return None,
         }
     }
     match (uri?, rest.next()) {
-        (uri, None) if cost && !report => Some(Asked::Cost { uri }),
-        (uri, Some(program)) if !cost => Some(Asked::Run { uri, report, program, arguments: rest.collect() }),
+        (uri, None) if cost && !report => Some(CommandLine::Cost { uri }),
+        (uri, Some(program)) if !cost => {
+            Some(CommandLine::Run { uri, report, program, arguments: rest.collect() })
+        }
         _ => None,
     }
 }
 
 fn main() -> ExitCode {
     let result = match read(std::env::args_os().skip(1)) {
-        Some(Asked::Run { uri, report, program, arguments }) => run(&uri, report, &program, &arguments),
-        Some(Asked::Cost { uri }) => cost::measure(&uri),
-        Some(Asked::Probe) => return cost::probe(),
-        Some(Asked::Help) => {
+        Some(CommandLine::Run { uri, report, program, arguments }) => run(&uri, report, &program, &arguments),
+        Some(CommandLine::Cost { uri }) => cost::measure(&uri),
+        Some(CommandLine::Probe) => return cost::probe(),
+        Some(CommandLine::Help) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
@@ -143,13 +145,13 @@ fn raise_limit() {
 mod tests {
     use super::*;
 
-    fn asked(words: &[&str]) -> Option<Asked> {
+    fn asked(words: &[&str]) -> Option<CommandLine> {
         read(words.iter().map(OsString::from))
     }
 
     #[test]
     fn command_line_is_read_up_to_the_program() {
-        let run = |report, arguments: &[&str]| Asked::Run {
+        let run = |report, arguments: &[&str]| CommandLine::Run {
             uri: "gaudi://emulated".to_owned(),
             report,
             program: "ls".into(),
@@ -158,8 +160,8 @@ mod tests {
         assert_eq!(asked(&["gaudi://emulated", "--", "ls"]), Some(run(false, &[])));
         let words = ["--report", "gaudi://emulated", "--", "ls", "--report", "--", "x"];
         assert_eq!(asked(&words), Some(run(true, &["--report", "--", "x"])));
-        assert_eq!(asked(&["--cost", "a://b"]), Some(Asked::Cost { uri: "a://b".to_owned() }));
-        assert_eq!(asked(&["--help"]), Some(Asked::Help));
+        assert_eq!(asked(&["--cost", "a://b"]), Some(CommandLine::Cost { uri: "a://b".to_owned() }));
+        assert_eq!(asked(&["--help"]), Some(CommandLine::Help));
         for wrong in
             [&[][..], &["a://b"], &["--", "ls"], &["a://b", "ls"], &["--colour", "a://b", "--", "ls"]]
         {

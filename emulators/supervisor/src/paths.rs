@@ -4,8 +4,8 @@
 
 use crate::seccomp::Notice;
 use crate::serve::{Answer, Supervisor, half};
-use crate::target::{Plain, Target};
-use crate::tree::Entry;
+use crate::target::{Plain, TargetProcess};
+use crate::tree::TreeEntry;
 use emulator_core::{Errno, Process};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use std::ffi::OsStr;
@@ -39,7 +39,7 @@ enum Question {
 /// A call with a path: from which folder on, the path's address, and what it asks. A call without one is of the
 /// descriptor itself.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PathRequest {
     folder: i32,
     path: Option<u64>,
     /// Whether an empty path means the descriptor.
@@ -47,10 +47,16 @@ struct Asked {
     question: Question,
 }
 
-fn asked(target: &Target<'_>, notice: &Notice) -> Result<Asked, Errno> {
+fn asked(target: &TargetProcess<'_>, notice: &Notice) -> Result<PathRequest, Errno> {
     let [a, b, c, d, e, _] = notice.arguments;
-    let at = |question| Asked { folder: half(a).cast_signed(), path: Some(b), may_be_empty: false, question };
-    let here = |question| Asked { folder: libc::AT_FDCWD, path: Some(a), may_be_empty: false, question };
+    let at = |question| PathRequest {
+        folder: half(a).cast_signed(),
+        path: Some(b),
+        may_be_empty: false,
+        question,
+    };
+    let here =
+        |question| PathRequest { folder: libc::AT_FDCWD, path: Some(a), may_be_empty: false, question };
     #[cfg(target_arch = "x86_64")]
     {
         match notice.call {
@@ -69,11 +75,15 @@ fn asked(target: &Target<'_>, notice: &Notice) -> Result<Asked, Errno> {
             target.read(c, &mut flags)?;
             at(Question::Open { flags: u64::from_ne_bytes(flags) })
         }
-        libc::SYS_fstat => Asked { path: None, ..at(Question::Status { buffer: b }) },
-        libc::SYS_newfstatat => Asked { may_be_empty: empty(d), ..at(Question::Status { buffer: c }) },
-        libc::SYS_statx => Asked { may_be_empty: empty(c), ..at(Question::ExtendedStatus { buffer: e }) },
+        libc::SYS_fstat => PathRequest { path: None, ..at(Question::Status { buffer: b }) },
+        libc::SYS_newfstatat => PathRequest { may_be_empty: empty(d), ..at(Question::Status { buffer: c }) },
+        libc::SYS_statx => {
+            PathRequest { may_be_empty: empty(c), ..at(Question::ExtendedStatus { buffer: e }) }
+        }
         libc::SYS_faccessat | libc::SYS_faccessat2 => at(Question::Access { mode: c }),
-        libc::SYS_readlinkat => Asked { may_be_empty: true, ..at(Question::Link { buffer: c, room: d }) },
+        libc::SYS_readlinkat => {
+            PathRequest { may_be_empty: true, ..at(Question::Link { buffer: c, room: d }) }
+        }
         libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_listxattr | libc::SYS_llistxattr => {
             here(Question::More)
         }
@@ -83,7 +93,7 @@ fn asked(target: &Target<'_>, notice: &Notice) -> Result<Asked, Errno> {
 
 impl Supervisor {
     /// Answers a call that takes a path.
-    pub(crate) fn path(&self, target: &Target<'_>, notice: &Notice) -> Result<Answer, Errno> {
+    pub(crate) fn path(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
         // The system says better what is wrong with flags that cannot be read.
         let Ok(asked) = asked(target, notice) else { return Ok(Answer::Pass) };
         let path = match asked.path {
@@ -123,8 +133,8 @@ impl Supervisor {
             }
             Question::Access { mode } => {
                 let wanted = |bit: i32| mode & u64::from(bit.cast_unsigned()) != 0;
-                let folder = entry == Entry::Folder;
-                let written = folder || matches!(entry, Entry::File(_));
+                let folder = entry == TreeEntry::Folder;
+                let written = folder || matches!(entry, TreeEntry::File(_));
                 let refused = (wanted(libc::W_OK) && written) || (wanted(libc::X_OK) && !folder);
                 if refused { Err(Errno::ACCESS) } else { Ok(Answer::Value(0)) }
             }
@@ -135,7 +145,7 @@ impl Supervisor {
     }
 
     /// A path that begins where the process says.
-    fn whole(&self, target: &Target<'_>, folder: i32, path: &Path) -> Option<PathBuf> {
+    fn whole(&self, target: &TargetProcess<'_>, folder: i32, path: &Path) -> Option<PathBuf> {
         if path.is_absolute() {
             return Some(path.to_owned());
         }
@@ -144,7 +154,7 @@ impl Supervisor {
     }
 
     /// Answers what is asked of a descriptor itself: only a device's is anything special.
-    fn descriptor(&self, target: &Target<'_>, asked: Asked) -> Result<Answer, Errno> {
+    fn descriptor(&self, target: &TargetProcess<'_>, asked: PathRequest) -> Result<Answer, Errno> {
         let link = target.link(&format!("fd/{}", asked.folder));
         if !link.is_ok_and(|link| link.as_os_str().as_bytes().starts_with(b"/memfd:")) {
             return Ok(Answer::Pass);
@@ -154,7 +164,7 @@ impl Supervisor {
         let Some(path) = self.machine.node(file.as_fd()) else { return Ok(Answer::Pass) };
         drop(file);
         // A card that was pulled out has no node any more, but a process that has it open still sees what it was of.
-        let entry = self.tree.find(&path).unwrap_or(Entry::Node { major: 0, minor: 0 });
+        let entry = self.tree.find(&path).unwrap_or(TreeEntry::Node { major: 0, minor: 0 });
         let status = self.status(&path, &entry)?;
         match asked.question {
             Question::Status { buffer } => target.write(buffer, status.bytes())?,
@@ -165,7 +175,7 @@ impl Supervisor {
     }
 
     /// The node that a descriptor is of, where a path is the link that the system shows for one.
-    fn node_of_link(&self, target: &Target<'_>, path: &Path) -> Option<PathBuf> {
+    fn node_of_link(&self, target: &TargetProcess<'_>, path: &Path) -> Option<PathBuf> {
         let rest = path.strip_prefix("/proc").ok()?;
         let mut parts = rest.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
         let (process, fd, number) = (parts.next()?, parts.next()?, parts.next()?);
@@ -185,46 +195,52 @@ impl Supervisor {
         self.machine.node(file.as_fd())
     }
 
-    fn open(&self, target: &Target<'_>, path: &Path, entry: &Entry, flags: u64) -> Result<Answer, Errno> {
+    fn open(
+        &self,
+        target: &TargetProcess<'_>,
+        path: &Path,
+        entry: &TreeEntry,
+        flags: u64,
+    ) -> Result<Answer, Errno> {
         let flags = OFlags::from_bits_retain(half(flags));
         let cloexec = flags.contains(OFlags::CLOEXEC);
         if flags.contains(OFlags::CREATE | OFlags::EXCL) {
             return Err(Errno::EXIST);
         }
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
-        if flags.contains(OFlags::PATH) && *entry != Entry::Folder {
+        if flags.contains(OFlags::PATH) && *entry != TreeEntry::Folder {
             // A file of ours with the same name names the same. What is no folder has a name, and is in one.
             let (folder, name) = path.parent().zip(path.file_name()).ok_or(Errno::ISDIR)?;
             let name = self.tree.folder(folder)?.join(name);
             let file = rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
             return Ok(Answer::File { file, cloexec });
         }
-        if flags.contains(OFlags::DIRECTORY) && *entry != Entry::Folder {
+        if flags.contains(OFlags::DIRECTORY) && *entry != TreeEntry::Folder {
             return Err(Errno::NOTDIR);
         }
         let file = match entry {
-            Entry::Folder if writes => return Err(Errno::ISDIR),
-            Entry::Folder => self.tree.open(path, flags & OFlags::PATH)?,
-            Entry::File(_) if writes => return Err(Errno::ACCESS),
-            Entry::File(text) => text_file(text)?,
-            Entry::Programs => self.programs.connect(target.id())?,
-            Entry::Node { .. } => self.open_node(target, path)?,
+            TreeEntry::Folder if writes => return Err(Errno::ISDIR),
+            TreeEntry::Folder => self.tree.open(path, flags & OFlags::PATH)?,
+            TreeEntry::File(_) if writes => return Err(Errno::ACCESS),
+            TreeEntry::File(text) => text_file(text)?,
+            TreeEntry::Programs => self.programs.connect(target.id())?,
+            TreeEntry::Node { .. } => self.open_node(target, path)?,
         };
         Ok(Answer::File { file, cloexec })
     }
 
-    fn status(&self, path: &Path, entry: &Entry) -> Result<libc::stat, Errno> {
+    fn status(&self, path: &Path, entry: &TreeEntry) -> Result<libc::stat, Errno> {
         let mut status = libc::stat::zeroed();
         let (kind, rights, size) = match entry {
-            Entry::Folder => {
+            TreeEntry::Folder => {
                 // A folder of ours has all that a folder has.
                 let ours = rustix::fs::stat(self.tree.folder(path)?)?;
                 status.st_ino = ours.st_ino;
                 (libc::S_IFDIR, 0o755, 0)
             }
-            Entry::File(_) => (libc::S_IFREG, 0o444, 4096),
-            Entry::Programs => (libc::S_IFSOCK, 0o666, 0),
-            Entry::Node { major, minor } => {
+            TreeEntry::File(_) => (libc::S_IFREG, 0o444, 4096),
+            TreeEntry::Programs => (libc::S_IFSOCK, 0o666, 0),
+            TreeEntry::Node { major, minor } => {
                 status.st_rdev = libc::makedev(*major, *minor);
                 status.st_ino = u64::from(*major) << 20 | u64::from(*minor);
                 (libc::S_IFCHR, 0o666, 0)
@@ -270,7 +286,7 @@ fn text_file(text: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Answers what a link says, as far as there is room.
-fn write_link(target: &Target<'_>, link: &Path, buffer: u64, room: u64) -> Result<Answer, Errno> {
+fn write_link(target: &TargetProcess<'_>, link: &Path, buffer: u64, room: u64) -> Result<Answer, Errno> {
     let bytes = link.as_os_str().as_bytes();
     let (bytes, _) = bytes.split_at(usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len()));
     if bytes.is_empty() {

@@ -17,7 +17,7 @@
 
 use crate::filter::PATHS;
 use crate::seccomp::{Listener, Notice};
-use crate::target::Target;
+use crate::target::TargetProcess;
 use crate::tree::Tree;
 use emulator_core::remote::Service;
 use emulator_core::supervised::Supervised;
@@ -145,7 +145,7 @@ impl Supervisor {
     }
 
     fn answer(&self, notice: &Notice) {
-        let target = Target::new(&self.listener, notice);
+        let target = TargetProcess::new(&self.listener, notice);
         let answer = match notice.call {
             libc::SYS_ioctl => self.request(&target, notice),
             libc::SYS_mmap => self.map(&target, notice),
@@ -164,7 +164,7 @@ impl Supervisor {
     }
 
     /// Answers a request of a descriptor, if that is a device's.
-    fn request(&self, target: &Target<'_>, notice: &Notice) -> Result<Answer, Errno> {
+    fn request(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
         let [number, request, address, ..] = notice.arguments;
         let request = half(request);
         let file = match target.descriptor(half(number).cast_signed()) {
@@ -196,7 +196,7 @@ impl Supervisor {
     }
 
     /// Answers a mapping: if a device lets the process map that, the system does it.
-    fn map(&self, target: &Target<'_>, notice: &Notice) -> Result<Answer, Errno> {
+    fn map(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
         let [_, length, _, flags, number, offset] = notice.arguments;
         if flags & u64::from(libc::MAP_ANONYMOUS.cast_unsigned()) != 0 {
             return Ok(Answer::Pass);
@@ -210,7 +210,7 @@ impl Supervisor {
     }
 
     /// Opens a node for a process.
-    pub(crate) fn open_node(&self, target: &Target<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    pub(crate) fn open_node(&self, target: &TargetProcess<'_>, path: &Path) -> Result<OwnedFd, Errno> {
         let file = self.machine.open_for(target, path)?;
         let mut open = self.open.lock();
         *open = true;
@@ -237,7 +237,7 @@ impl Supervisor {
             MutexGuard::unlocked(&mut requests, || std::thread::sleep(LOOK));
             let mut interrupted = false;
             for request in requests.pending.iter().filter(|request| request.since.elapsed() >= LOOK) {
-                if Target::new(&self.listener, &request.notice).is_interrupted() {
+                if TargetProcess::new(&self.listener, &request.notice).is_interrupted() {
                     request.flag.store(true, Ordering::Release);
                     interrupted = true;
                 }

@@ -28,12 +28,12 @@ const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
 
 /// A thread that waits for the answer to its call, and its process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
+pub(crate) struct TargetProcess<'a> {
     listener: &'a Listener,
     notice: &'a Notice,
 }
 
-impl<'a> Target<'a> {
+impl<'a> TargetProcess<'a> {
     pub(crate) fn new(listener: &'a Listener, notice: &'a Notice) -> Self {
         Self { listener, notice }
     }
@@ -130,7 +130,7 @@ impl<'a> Target<'a> {
     }
 }
 
-impl Process for Target<'_> {
+impl Process for TargetProcess<'_> {
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         let result = self.transfer(address, bytes.as_mut_ptr().cast(), bytes.len(), false);
         self.still().and(result)

@@ -80,7 +80,7 @@ const ATTRIBUTES: [&str; 24] = [
 
 /// What a path means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum TreeEntry {
     /// A node, with its number.
     Node { major: u32, minor: u32 },
     /// What runs executables of programs for emulated cards.
@@ -163,21 +163,21 @@ impl Tree {
     }
 
     /// What a path of this tree means.
-    pub(crate) fn find(&self, path: &Path) -> Result<Entry, Errno> {
+    pub(crate) fn find(&self, path: &Path) -> Result<TreeEntry, Errno> {
         if path == Path::new(remote::NODE) {
-            return Ok(Entry::Programs);
+            return Ok(TreeEntry::Programs);
         }
         if path == Path::new(accel::NODES) || path == Path::new("/") || self.names(path).is_ok() {
-            return Ok(Entry::Folder);
+            return Ok(TreeEntry::Folder);
         }
         if let Some((number, control)) = accel::node(path) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let there = self.machine.list(Path::new(accel::NODES))?.contains(&name);
             let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
             let (major, minor) = self.numbers.of(card, control);
-            return if there { Ok(Entry::Node { major, minor }) } else { Err(Errno::NOENT) };
+            return if there { Ok(TreeEntry::Node { major, minor }) } else { Err(Errno::NOENT) };
         }
-        self.text(path).map(Entry::File)
+        self.text(path).map(TreeEntry::File)
     }
 
     /// The text of an attribute.
@@ -328,9 +328,13 @@ mod tests {
         let tree = Tree { numbers: Numbers::Own, ..tree };
         let find = |path: &str| tree.find(Path::new(path));
         for (name, minor) in [("accel0", 0), ("accel_controlD0", 1), ("accel1", 2), ("accel_controlD1", 3)] {
-            assert_eq!(find(&format!("/dev/accel/{name}")), Ok(Entry::Node { major: 234, minor }), "{name}");
+            assert_eq!(
+                find(&format!("/dev/accel/{name}")),
+                Ok(TreeEntry::Node { major: 234, minor }),
+                "{name}"
+            );
         }
-        assert_eq!(find("/sys/class/accel/accel1/dev"), Ok(Entry::File("234:2\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel1/dev"), Ok(TreeEntry::File("234:2\n".to_owned())));
         let meant = |path: &str| tree.meant(Path::new(path)).map(|path| path.display().to_string());
         assert_eq!(
             meant("/sys/dev/char/234:2/pci_addr").as_deref(),
@@ -338,7 +342,7 @@ mod tests {
         );
         assert_eq!(meant("/sys/dev/char/234:3/dev").as_deref(), Some("/sys/class/accel/accel_controlD1/dev"));
         // From the control device's number a program gets to the card's attributes by the number before.
-        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(Entry::File("234:3\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(TreeEntry::File("234:3\n".to_owned())));
         assert_eq!(find("/sys/class/accel/accel_controlD1/pci_addr"), Err(Errno::NOENT));
         for other in ["/sys/dev/char/261:1/pci_addr", "/sys/dev/char/x/dev"] {
             assert_eq!(meant(other), None, "{other}");
@@ -349,18 +353,18 @@ mod tests {
     fn machine_shows_nodes_attributes_and_folders() {
         let (tree, _folder) = tree("with-cards-files");
         let find = |path: &str| tree.find(Path::new(path));
-        assert_eq!(find("/dev/accel/accel1"), Ok(Entry::Node { major: 261, minor: 1 }));
-        assert_eq!(find("/dev/accel/accel_controlD1"), Ok(Entry::Node { major: 234, minor: 1 }));
+        assert_eq!(find("/dev/accel/accel1"), Ok(TreeEntry::Node { major: 261, minor: 1 }));
+        assert_eq!(find("/dev/accel/accel_controlD1"), Ok(TreeEntry::Node { major: 234, minor: 1 }));
         assert_eq!(find("/dev/accel/accel2"), Err(Errno::NOENT));
-        assert_eq!(find("/dev/accel/emulator"), Ok(Entry::Programs));
+        assert_eq!(find("/dev/accel/emulator"), Ok(TreeEntry::Programs));
         for folder in
             ["/dev/accel", "/sys/class/accel", "/sys/class/accel/accel0", "/sys/class/accel/accel0/device"]
         {
-            assert_eq!(find(folder), Ok(Entry::Folder), "{folder}");
+            assert_eq!(find(folder), Ok(TreeEntry::Folder), "{folder}");
         }
         assert_eq!(find("/sys/class/accel/accel2"), Err(Errno::NOENT));
-        assert_eq!(find("/sys/class/accel/accel0/dev"), Ok(Entry::File("261:0\n".to_owned())));
-        assert_eq!(find("/sys/class/accel/accel0/device/vendor"), Ok(Entry::File("0x1da3\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel0/dev"), Ok(TreeEntry::File("261:0\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel0/device/vendor"), Ok(TreeEntry::File("0x1da3\n".to_owned())));
         assert_eq!(find("/sys/class/accel/accel0/device/nothing"), Err(Errno::NOENT));
         let names = |path: &str| {
             let folder = tree.folder(Path::new(path)).unwrap();
@@ -371,11 +375,11 @@ mod tests {
             names.sort();
             names
         };
-        assert_eq!(find("/sys/class/accel/accel_controlD1"), Ok(Entry::Folder));
-        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(Entry::File("234:1\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel_controlD1"), Ok(TreeEntry::Folder));
+        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(TreeEntry::File("234:1\n".to_owned())));
         assert_eq!(
             find("/sys/class/accel/accel_controlD1/uevent"),
-            Ok(Entry::File("MAJOR=234\nMINOR=1\nDEVNAME=accel/accel_controlD1\n".to_owned()))
+            Ok(TreeEntry::File("MAJOR=234\nMINOR=1\nDEVNAME=accel/accel_controlD1\n".to_owned()))
         );
         for none in [
             "accel_controlD1/device",

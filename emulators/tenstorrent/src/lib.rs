@@ -44,7 +44,7 @@
 //! | `window.rs` | windows, mapped |
 //! | `silicon.rs` | what is behind the driver: a chip in this process, or |
 //! | `library.rs`, `protocol.rs` | one in a simulator's library, which another process has loaded |
-//! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `injection.rs`, `options.rs` | what a URI asks for |
 //!
 //! # What is not modelled
 //!
@@ -53,7 +53,7 @@
 //! `EAGAIN` at once), power and what takes time to come up.
 
 mod emulated;
-mod fault;
+mod injection;
 mod library;
 mod machine;
 mod options;
@@ -65,145 +65,107 @@ mod window;
 
 pub use emulated::Emulated;
 pub use library::{SERVER, SERVER_VARIABLE};
-pub use machine::Counts;
+pub use machine::{Counts, Machine};
 pub use options::{Library, Options};
 pub use server::serve;
 
 use emulator_core::threads::Running;
-use emulator_core::{DeviceRange, Errno, System};
+use emulator_core::{DeviceRange, EmulatedMachine, Errno, Process};
 use hal_backend::{Failure, HostRange};
 use hal_kernel::registry::Registry;
 use hal_tenstorrent_abi::paths;
-use machine::Machine;
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A machine with emulated cards. Its threads end with it.
-#[derive(Debug)]
-pub struct Emulator {
-    machine: Running<Machine>,
-}
+/// A machine with emulated cards. Its threads end when the last reference is dropped.
+pub type Emulator = emulator_core::Emulator<Machine>;
 
 /// Every machine of this process.
 static MACHINES: Registry<Options, Emulator> = Registry::new();
 
-impl Emulator {
-    /// The machine with these options: the one that there is, or a new one.
-    pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        // A machine that is ending is not given out: the next is made beside it.
-        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
+impl EmulatedMachine for Machine {
+    type Options = Options;
+
+    fn machines() -> &'static Registry<Options, Emulator> {
+        &MACHINES
     }
 
-    /// A machine of the caller's own.
-    pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
-        Self::start(options).map(|machine| MACHINES.private(machine))
-    }
-
-    fn start(options: Options) -> Result<Self, Failure> {
+    fn start(options: Options) -> Result<Running<Self>, Failure> {
         let workers = options.execution.workers;
-        let machine = Machine::new(options)?;
-        Running::start("tenstorrent", machine, workers, Machine::work, Machine::tick, Machine::stop)
-            .map(|machine| Self { machine })
+        Running::start("tenstorrent", Self::new(options)?, workers, Self::work, Self::tick, Self::end)
     }
 
-    /// What it was made with.
-    pub fn options(&self) -> &Options {
-        &self.machine.options
+    fn options(&self) -> &Options {
+        &self.options
     }
 
-    /// What became of a card; zeros, if there is none of that number.
-    pub fn counts(&self, card: usize) -> Counts {
-        self.machine.counts(card)
+    /// Fails with `EAGAIN` where the kernel would wait for a program that has the card for itself.
+    fn open_node(&self, _: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open(paths::node(path).ok_or(Errno::NOENT)?, false)
     }
 
-    /// What became of the cards, a line for each, for people.
-    pub fn report(&self) -> String {
-        self.machine.report()
+    fn open_node_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open(paths::node(path).ok_or(Errno::NOENT)?, true)
     }
 
-    /// A core that does not go on until it is reset, and why.
-    pub fn stopped_core(&self, card: usize) -> Option<String> {
-        self.machine.stopped(card)
-    }
-
-    /// The rule that was broken first, by software on the host, for people.
-    pub fn complaint(&self, card: usize) -> Option<String> {
-        self.machine.complaint(card)
-    }
-}
-
-impl System for Emulator {
-    /// Says `EAGAIN` where the kernel would wait for a program that has the card for itself.
-    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        self.machine.open(paths::node(path).ok_or(Errno::NOENT)?, false)
-    }
-
-    fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        self.machine.open(paths::node(path).ok_or(Errno::NOENT)?, true)
-    }
-
-    fn close(&self, file: OwnedFd) {
+    fn close_file(&self, file: OwnedFd) {
         drop(file);
-        self.machine.release_closed();
+        self.release_closed();
     }
 
-    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        self.machine.request(file, request, argument)
+    fn answer(
+        self: &Arc<Self>,
+        _: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        self.request(file, request, argument)
     }
 
     /// Nothing of this driver is plain memory.
-    fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
+    fn map_memory(self: &Arc<Self>, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
         Err(Errno::INVAL)
     }
 
-    fn map_device(
-        &self,
+    fn map_window(
+        self: &Arc<Self>,
         file: BorrowedFd<'_>,
         length: usize,
         offset: u64,
     ) -> Result<Arc<dyn DeviceRange>, Errno> {
-        window::map(&self.machine, file, length, offset)
+        window::map(self, file, length, offset)
     }
 
-    fn read(&self, path: &Path) -> Result<String, Errno> {
+    fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
         let (card, file) = paths::file(path).ok_or(Errno::NOENT)?;
-        self.machine.attribute(card, file)
+        self.attribute(card, file)
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
         let prefix = match path.to_str() {
             Some(paths::CLASS) => paths::PREFIX,
             Some(paths::NODES) => "",
             _ => return Err(Errno::NOENT),
         };
-        Ok(self.machine.present().iter().map(|number| format!("{prefix}{number}")).collect())
+        Ok(self.present().iter().map(|number| format!("{prefix}{number}")).collect())
     }
 
-    fn cause(&self) -> Option<String> {
-        self.machine.ended()
+    /// A card is opened for one program alone, by its path: descriptors of it are not adopted.
+    fn card_of(&self, _: BorrowedFd<'_>) -> Option<usize> {
+        None
     }
 
-    fn stopped(&self, node: &Path) -> Option<String> {
-        self.machine.stopped(paths::node(node)?)
+    fn holder_of(&self, path: &Path) -> Option<String> {
+        self.is_open(paths::node(path)?).then(|| format!("process {}", std::process::id()))
     }
 
-    fn holder(&self, path: &Path) -> Option<String> {
-        self.machine.is_open(paths::node(path)?).then(|| format!("process {}", std::process::id()))
+    fn failure_cause(&self) -> Option<String> {
+        self.ended()
     }
-}
 
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        let Some(path) = &self.options().report else { return };
-        // Nothing is counted any more.
-        self.machine.stop();
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        let written = file.and_then(|mut file| file.write_all(self.report().as_bytes()));
-        if let Err(error) = written {
-            eprintln!("tenstorrent://emulated: report={}: {error}", path.display());
-        }
+    fn stop_cause(&self, node: &Path) -> Option<String> {
+        self.stopped_core(paths::node(node)?)
     }
 }

@@ -35,15 +35,15 @@ const KEPT: usize = 4096;
 
 /// A process with a library.
 #[derive(Debug)]
-pub(crate) struct Simulator {
+pub(crate) struct SimulatorProcess {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<SimulatorState>,
     /// Why it ended.
     ended: OnceLock<String>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SimulatorState {
     stream: UnixStream,
     process: Child,
     /// Joined at the end, when it has read everything.
@@ -75,7 +75,7 @@ fn server() -> PathBuf {
     named.or_else(beside).unwrap_or_else(|| PathBuf::from(SERVER))
 }
 
-impl Simulator {
+impl SimulatorProcess {
     pub(crate) fn start(library: &Library, family: &Family) -> Result<Self, Failure> {
         let path = library.path.clone();
         let server = server();
@@ -101,7 +101,7 @@ impl Simulator {
         drop(command);
         let said = Some(std::thread::spawn(move || listen(reader)));
         let regions = Regions::default();
-        let state = State { stream, process, said, regions, watched: None, clocks: CLOCKS.0 };
+        let state = SimulatorState { stream, process, said, regions, watched: None, clocks: CLOCKS.0 };
         let simulator = Self { path, state: Mutex::new(state), ended: OnceLock::new() };
         let answered = simulator.ask(|state| {
             state.regions = Regions::receive(&mut state.stream)?;
@@ -121,7 +121,7 @@ impl Simulator {
     }
 
     /// Asks something; why the process ended, if it has.
-    fn ask<T>(&self, ask: impl FnOnce(&mut State) -> std::io::Result<T>) -> Result<T, String> {
+    fn ask<T>(&self, ask: impl FnOnce(&mut SimulatorState) -> std::io::Result<T>) -> Result<T, String> {
         let mut state = self.state.lock();
         if let Some(why) = self.ended.get() {
             return Err(why.clone());
@@ -178,7 +178,7 @@ fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }
 
-impl State {
+impl SimulatorState {
     /// Where something is on the bus.
     fn bus(&self, place: BarAddress) -> u64 {
         let [first, second, third] = self.regions.starts;
@@ -227,7 +227,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for SimulatorState {
     fn drop(&mut self) {
         // Whatever it is at: nothing of it is needed any more.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);

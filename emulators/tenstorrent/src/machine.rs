@@ -6,17 +6,19 @@
 //! one only where a tile begins to execute. Each tile that does is a unit of work, a [turn](Silicon::turn) at a time, so that tiles run on
 //! as many threads as there are workers.
 
-use crate::fault;
+use crate::injection;
 use crate::options::Options;
 use crate::silicon::Silicon;
 use emulator_chip::Tile;
-use emulator_core::fault::Faults;
 use emulator_core::file::{Identity, OpenFiles, Opened};
+use emulator_core::injection::Injections;
 use emulator_core::{Errno, machine};
 use hal_backend::Failure;
 use hal_tenstorrent_abi::paths;
 use hal_tenstorrent_abi::uapi::{SetNocCleanup, VENDOR};
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +38,7 @@ pub struct Counts {
     /// Turns that tiles had.
     pub turns: u64,
     /// What its tiles did, over all resets.
-    pub chip: emulator_chip::Counts,
+    pub chip: emulator_chip::ChipCounts,
     /// Bytes that were read through windows.
     pub bytes_read: u64,
     /// Bytes that were written through windows.
@@ -53,7 +55,7 @@ pub struct Counts {
 
 /// What an access through a mapping needs of its card: shared by all mappings that were made since the last reset.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct CardHardware {
     pub(crate) chip: Silicon,
     /// Set when the card is reset or pulled out: then no mapping shows anything.
     pub(crate) gone: AtomicBool,
@@ -63,7 +65,7 @@ pub(crate) struct Board {
 
 /// A window that a file has.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedWindow {
     pub(crate) file: Identity,
     /// How many mappings of it there are.
     pub(crate) mappings: u64,
@@ -71,10 +73,10 @@ pub(crate) struct Owned {
 
 /// One card, with what the kernel keeps for it.
 pub(crate) struct Card {
-    pub(crate) board: Arc<Board>,
-    pub(crate) windows: BTreeMap<u32, Owned>,
+    pub(crate) board: Arc<CardHardware>,
+    pub(crate) windows: BTreeMap<u32, OwnedWindow>,
     pub(crate) locks: BTreeMap<u8, Identity>,
-    pub(crate) faults: Faults,
+    pub(crate) injections: Injections,
     counts: Counts,
     complaint: Option<String>,
     /// How often it was reset (`reset_gen`); files of before are dead.
@@ -85,7 +87,7 @@ pub(crate) struct Card {
 
 /// An open file of a card.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct File {
+pub(crate) struct OpenFile {
     pub(crate) card: usize,
     /// [`Card::resets`] when it was opened, or when it reset the card itself (`open_reset_gen`).
     pub(crate) resets: u64,
@@ -98,7 +100,7 @@ pub(crate) struct Cards {
     pub(crate) cards: machine::CardList<Card>,
     pub(crate) files: OpenFiles<()>,
     /// What is kept for each file that is open.
-    pub(crate) open: BTreeMap<Identity, File>,
+    pub(crate) open: BTreeMap<Identity, OpenFile>,
 }
 
 /// A tile of a card that executes.
@@ -109,15 +111,15 @@ pub(crate) struct Unit {
 }
 
 /// The lock, held.
-pub(crate) type Guard<'a> = machine::Guard<'a, Cards, Unit>;
+pub(crate) type Guard<'a> = machine::MachineGuard<'a, Cards, Unit>;
 
-/// Cards in one lock.
-pub(crate) struct Machine {
+/// Cards behind one lock.
+pub struct Machine {
     pub(crate) options: Options,
-    core: machine::Machine<Cards, Unit>,
+    core: machine::MachineCore<Cards, Unit>,
 }
 
-impl Board {
+impl CardHardware {
     fn new(options: &Options) -> Result<Arc<Self>, Failure> {
         Ok(Arc::new(Self {
             chip: Silicon::new(options)?,
@@ -131,10 +133,10 @@ impl Board {
 impl Card {
     fn new(options: &Options) -> Result<Self, Failure> {
         Ok(Self {
-            board: Board::new(options)?,
+            board: CardHardware::new(options)?,
             windows: BTreeMap::new(),
             locks: BTreeMap::new(),
-            faults: Faults::new(&options.faults),
+            injections: Injections::new(&options.injections),
             counts: Counts::default(),
             complaint: None,
             resets: 0,
@@ -164,7 +166,7 @@ impl Machine {
             files: OpenFiles::default(),
             open: BTreeMap::new(),
         };
-        Ok(Self { core: machine::Machine::new(options.execution.clone(), 0, cards), options })
+        Ok(Self { core: machine::MachineCore::new(options.execution.clone(), 0, cards), options })
     }
 
     /// Takes the lock.
@@ -204,7 +206,8 @@ impl Machine {
             return Err(Errno::AGAIN);
         }
         card.counts.opens += 1;
-        let file = File { card: number, resets: card.resets, exclusive, cleanup: SetNocCleanup::default() };
+        let file =
+            OpenFile { card: number, resets: card.resets, exclusive, cleanup: SetNocCleanup::default() };
         state.open.insert(opened.identity, file);
         Ok(state.files.insert(opened, ()))
     }
@@ -237,24 +240,24 @@ impl Machine {
     }
 
     /// Gives every tile that begins to execute to the workers.
-    fn launch_all(&self, state: &mut machine::State<Cards, Unit>) {
+    fn launch_all(&self, state: &mut machine::MachineState<Cards, Unit>) {
         for number in 0..state.cards.len() {
             self.launch(state, number);
         }
     }
 
     /// Gives the tiles of a card that begin to execute to the workers.
-    pub(crate) fn launch(&self, state: &mut machine::State<Cards, Unit>, number: usize) {
+    pub(crate) fn launch(&self, state: &mut machine::MachineState<Cards, Unit>, number: usize) {
         let card = &mut state.cards[number];
         let board = card.board.clone();
         for tile in board.chip.take_started() {
             let card = &mut state.cards[number];
             card.counts.launches += 1;
-            let hangs = card.faults.strikes(fault::HANG);
-            if card.faults.strikes(fault::STUCK) {
+            let hangs = card.injections.strikes(injection::HANG);
+            if card.injections.strikes(injection::STUCK) {
                 board.chip.stick(tile);
             }
-            if card.faults.strikes(fault::RESET) {
+            if card.injections.strikes(injection::RESET) {
                 self.reset(card);
                 return;
             }
@@ -268,7 +271,7 @@ impl Machine {
     /// are dead now are free.
     pub(crate) fn reset(&self, card: &mut Card) {
         card.end_board();
-        match Board::new(&self.options) {
+        match CardHardware::new(&self.options) {
             Ok(board) => card.board = board,
             // A simulator that was started before is not any more: then the card does not come back.
             Err(failure) => {
@@ -315,12 +318,19 @@ impl Machine {
         self.core.tick(|_, _| None);
     }
 
-    /// Ends every thread.
-    pub(crate) fn stop(&self) {
+    /// Ends every thread, and appends the report to the file that the options name.
+    pub(crate) fn end(&self) {
         self.core.stop();
+        let Some(path) = &self.options.report else { return };
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let written = file.and_then(|mut file| file.write_all(self.report().as_bytes()));
+        if let Err(error) = written {
+            eprintln!("tenstorrent://emulated: report={}: {error}", path.display());
+        }
     }
 
-    pub(crate) fn counts(&self, number: usize) -> Counts {
+    /// The counts of a card; zeros, if there is none of that number.
+    pub fn counts(&self, number: usize) -> Counts {
         let mut state = self.lock();
         let files = state.open.values().filter(|file| file.card == number).count() as u64;
         let Some(card) = state.cards.find_mut(number) else { return Counts::default() };
@@ -340,8 +350,8 @@ impl Machine {
         }
     }
 
-    /// What became of the cards, a line for each.
-    pub(crate) fn report(&self) -> String {
+    /// A line for each card with what it has done, for people.
+    pub fn report(&self) -> String {
         let line = |card| {
             let counts = self.counts(card);
             let chip = counts.chip;
@@ -369,11 +379,13 @@ impl Machine {
         state.cards.iter().find_map(|card| card.board.chip.ended().map(str::to_owned))
     }
 
-    pub(crate) fn complaint(&self, number: usize) -> Option<String> {
+    /// The first rule that software on the host broke, for people.
+    pub fn complaint(&self, number: usize) -> Option<String> {
         self.lock().cards.find(number)?.complaint.clone()
     }
 
-    pub(crate) fn stopped(&self, number: usize) -> Option<String> {
+    /// A core that has stopped until it is reset, and why.
+    pub fn stopped_core(&self, number: usize) -> Option<String> {
         let board = self.lock().cards.find(number)?.board.clone();
         board.chip.stopped()
     }

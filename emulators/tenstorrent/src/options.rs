@@ -2,9 +2,9 @@
 
 //! What a machine is made with, read from the parameters of a URI.
 
-use crate::fault;
+use crate::injection;
 use emulator_chip::{Board, Model};
-use emulator_core::fault::Fault;
+use emulator_core::injection::Injection;
 use emulator_core::options::{Execution, MOST_CARDS};
 use hal_backend::{Failure, Parameters};
 use hal_tenstorrent_abi::Version;
@@ -35,7 +35,7 @@ pub struct Options {
     /// The file that is told what was done, when the machine ends.
     pub report: Option<PathBuf>,
     /// What goes wrong.
-    pub faults: Vec<Fault>,
+    pub injections: Vec<Injection>,
 }
 
 /// The newest module that is emulated.
@@ -50,7 +50,7 @@ impl Default for Options {
             module: NEWEST,
             execution: Execution::default(),
             report: None,
-            faults: Vec::new(),
+            injections: Vec::new(),
         }
     }
 }
@@ -66,7 +66,7 @@ impl Options {
             module: module(parameters)?,
             execution: Execution::read(parameters)?,
             report: parameters.take("report")?.map(PathBuf::from),
-            faults: Fault::read(parameters, fault::ALL)?,
+            injections: Injection::read(parameters, injection::ALL)?,
         })
     }
 
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(options.board, Board::with_masks(Model::P100a, 0x3ffc, 0xdf).unwrap());
         assert_eq!((options.cards, options.module), (2, Version::new(2, 2, 0)));
         assert_eq!(options.report.as_deref(), Some(Path::new("/tmp/report")));
-        assert_eq!(options.faults.len(), 1);
+        assert_eq!(options.injections.len(), 1);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //!
 //! Request numbers have no sizes in them: the driver takes what its structures have, and `EFAULT` is what a program gets that has less.
 
-use crate::fault;
-use crate::machine::{Card, File, Machine, Owned};
+use crate::injection;
+use crate::machine::{Card, Machine, OpenFile, OwnedWindow};
 use emulator_chip::{BarAddress, Family};
 use emulator_core::file::Identity;
 use emulator_core::{Errno, identity};
@@ -20,10 +20,10 @@ const MOST_WINDOWS: u32 = 256;
 const MOST_COORDINATE: u8 = 64;
 
 /// A request of a file, with what was found behind it.
-struct Call<'a> {
+struct RequestContext<'a> {
     machine: &'a Machine,
     card: &'a mut Card,
-    file: &'a mut File,
+    file: &'a mut OpenFile,
     identity: Identity,
 }
 
@@ -71,13 +71,13 @@ impl Machine {
         state.files.get(identity)?;
         let mut open = *state.open.get(&identity).ok_or(Errno::NOTTY)?;
         let card = &mut state.cards[open.card];
-        if card.faults.strikes(fault::UNPLUG) {
+        if card.injections.strikes(injection::UNPLUG) {
             Self::unplug(card);
         }
         if card.detached || card.resets != open.resets {
             return Err(Errno::NODEV);
         }
-        let mut call = Call { machine: self, card, file: &mut open, identity };
+        let mut call = RequestContext { machine: self, card, file: &mut open, identity };
         let result = call.answer(request, argument);
         let number = open.card;
         state.open.insert(identity, open);
@@ -86,7 +86,7 @@ impl Machine {
     }
 }
 
-impl Call<'_> {
+impl RequestContext<'_> {
     fn family(&self) -> &'static Family {
         self.machine.options.board.family()
     }
@@ -214,11 +214,11 @@ impl Call<'_> {
         let (kind, ids) = kinds.find(|(kind, _)| kind.size == asked.size).ok_or(Errno::INVAL)?;
         // The smallest come first.
         let is_small = ids.start == 0;
-        if kind.bar == 4 && self.card.faults.has(fault::NO_LARGE_WINDOWS) {
+        if kind.bar == 4 && self.card.injections.has(injection::NO_LARGE_WINDOWS) {
             return Err(Errno::INVAL);
         }
-        let left = self.card.faults.value(fault::WINDOWS).filter(|_| is_small).unwrap_or(u64::MAX);
-        let left = if !is_small && self.card.faults.has(fault::NO_LARGE_WINDOWS) { 0 } else { left };
+        let left = self.card.injections.value(injection::WINDOWS).filter(|_| is_small).unwrap_or(u64::MAX);
+        let left = if !is_small && self.card.injections.has(injection::NO_LARGE_WINDOWS) { 0 } else { left };
         let taken = self.card.windows.keys().filter(|id| ids.contains(id)).count() as u64;
         let kernel = kernel_window(family);
         let free = |id: &u32| *id != kernel && !self.card.windows.contains_key(id);
@@ -234,12 +234,12 @@ impl Call<'_> {
             ..asked
         };
         give(argument, &window)?;
-        self.card.windows.insert(id, Owned { file: self.identity, mappings: 0 });
+        self.card.windows.insert(id, OwnedWindow { file: self.identity, mappings: 0 });
         Ok(())
     }
 
     /// A window of this file's: `EPERM` if it is not.
-    fn window(&self, id: u32) -> Result<Owned, Errno> {
+    fn window(&self, id: u32) -> Result<OwnedWindow, Errno> {
         if id >= MOST_WINDOWS {
             return Err(Errno::INVAL);
         }
@@ -267,7 +267,7 @@ impl Call<'_> {
             return Err(Errno::INVAL);
         }
         let (mut x, mut y) = (config.x_end, config.y_end);
-        if self.card.faults.strikes(fault::HARVESTED) {
+        if self.card.injections.strikes(injection::HARVESTED) {
             (x, y) = family.fused_off;
         }
         let field = |value: u128, bits: u32| value & ((1 << bits) - 1);

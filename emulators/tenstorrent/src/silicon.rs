@@ -2,9 +2,9 @@
 
 //! What is behind the kernel's driver: a chip that is simulated here, or one in a simulator's library.
 
-use crate::library::Simulator;
+use crate::library::SimulatorProcess;
 use crate::options::Options;
-use emulator_chip::{BarAddress, Chip, Counts, Stop, Stopped, Tile};
+use emulator_chip::{BarAddress, Chip, ChipCounts, CoreStop, Stopped, Tile};
 use hal_backend::Failure;
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(crate) enum Silicon {
     /// Simulated in this process, on the machine's workers.
     InProcess(Box<Chip>),
     /// Simulated by a library in a process of its own, which has no part in the machine's workers.
-    OutOfProcess(Simulator),
+    OutOfProcess(SimulatorProcess),
 }
 
 impl Silicon {
@@ -22,7 +22,9 @@ impl Silicon {
     pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
         match &options.library {
             None => Ok(Silicon::InProcess(Box::new(Chip::new(options.board)))),
-            Some(library) => Simulator::start(library, options.board.family()).map(Silicon::OutOfProcess),
+            Some(library) => {
+                SimulatorProcess::start(library, options.board.family()).map(Silicon::OutOfProcess)
+            }
         }
     }
 
@@ -94,7 +96,7 @@ impl Silicon {
     }
 
     /// What was done by one that is here; not counted, else.
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> ChipCounts {
         self.in_process().map(Chip::counts).unwrap_or_default()
     }
 
@@ -109,9 +111,9 @@ impl Silicon {
         let stopped = chip.stopped();
         let Stopped { tile, core, stop } = stopped.first()?;
         Some(match stop {
-            Stop::Trap(trap) => format!("core {core:?} of tile {tile} at {:#x}: {}", trap.pc, trap.cause),
-            Stop::Paused(pc) => format!("core {core:?} of tile {tile} called a debugger before {pc:#x}"),
-            Stop::Violation(pc, violation) => {
+            CoreStop::Trap(trap) => format!("core {core:?} of tile {tile} at {:#x}: {}", trap.pc, trap.cause),
+            CoreStop::Paused(pc) => format!("core {core:?} of tile {tile} called a debugger before {pc:#x}"),
+            CoreStop::Violation(pc, violation) => {
                 format!("core {core:?} of tile {tile} near {pc:#x}: {violation}")
             }
         })

@@ -5,8 +5,8 @@
 //! An access that breaks a rule of the chip is answered as the bus does it: a read gives ones, and a write does nothing. The rule is
 //! remembered, for people.
 
-use crate::fault;
-use crate::machine::{Board, Machine};
+use crate::injection;
+use crate::machine::{CardHardware, Machine};
 use emulator_chip::BarAddress;
 use emulator_core::file::Identity;
 use emulator_core::{DeviceRange, Errno, identity};
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 /// A mapping of a window.
 struct WindowRange {
     machine: Arc<Machine>,
-    board: Arc<Board>,
+    board: Arc<CardHardware>,
     card: usize,
     owner: Identity,
     window: u32,
@@ -71,7 +71,7 @@ pub(crate) fn map(
         window,
         start: BarAddress { bar, offset: at },
         length,
-        flips: card.faults.has(fault::FLIP),
+        flips: card.injections.has(injection::FLIP),
         file: Some(file.try_clone_to_owned().map_err(|_| Errno::MFILE)?),
     }))
 }
@@ -96,7 +96,7 @@ impl WindowRange {
 
     /// Whether this read is one that goes wrong.
     fn is_flipped(&self, length: usize) -> bool {
-        self.flips && length > 4 && self.machine.lock().cards[self.card].faults.strikes(fault::FLIP)
+        self.flips && length > 4 && self.machine.lock().cards[self.card].injections.strikes(injection::FLIP)
     }
 }
 

@@ -9,7 +9,7 @@
 
 mod support;
 
-use emulator_chip::{Grid, Network, Tile, WORMHOLE};
+use emulator_chip::{Grid, NocRegisters, Tile, WORMHOLE};
 use emulator_ttsim::parse_board;
 use hal_tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 use std::fmt::Write;
@@ -23,7 +23,7 @@ const OUTPUT: u32 = 0x2_0040;
 const LENGTH: u32 = 64;
 
 /// A program for a core: brings bytes from a bank, adds one to each word, and brings them to another bank.
-fn program(own: Tile, from: Tile, to: Tile, network: &Network) -> Vec<u32> {
+fn program(own: Tile, from: Tile, to: Tile, network: &NocRegisters) -> Vec<u32> {
     const T0: Reg = Reg::T[0];
     const T1: Reg = Reg::T[1];
     const T2: Reg = Reg::T[2];

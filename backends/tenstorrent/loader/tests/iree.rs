@@ -17,7 +17,7 @@ mod compiler;
 mod memory;
 
 use compiler::{FLOATS, INTEGERS, ONE_WORKGROUP, PLAIN_FLOATS, compile};
-use emulator_riscv::{Bus, Class, Hart, Isa, Outcome, Width};
+use emulator_riscv::{Bus, Class, Hart, Isa, RunOutcome, Width};
 use hal_tenstorrent_loader::library::{
     Dispatch, ENVIRONMENT_LENGTH, Function, VERSION, WORKGROUP_STATE_LENGTH, Workgroup, functions,
 };
@@ -66,7 +66,7 @@ impl Machine {
         for (register, argument) in (10..).zip(arguments) {
             hart.set_x(register, argument);
         }
-        assert_eq!(hart.run(&mut self.ram, 50_000_000), Outcome::Break);
+        assert_eq!(hart.run(&mut self.ram, 50_000_000), RunOutcome::Break);
         assert_eq!((hart.pc(), hart.x(2)), (RETURN + 4, STACK_END));
         self.counts += hart.counts().total();
         assert!(hart.counts().of(Class::Jump) > 0);

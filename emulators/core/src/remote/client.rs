@@ -3,7 +3,10 @@
 //! The program's side: executables that an emulator in another process calls.
 
 use super::NODE;
-use super::wire::{self, Ask, Binding, CONTROL, Call, Done, Hello, LOAD, Number, OWN, Role, UNLOAD, VERSION};
+use super::wire::{
+    self, Binding, CONTROL, CallMessage, CallResult, ConnectionRole, ControlRequest, Hello, LOAD,
+    NumberMessage, OWN, UNLOAD, VERSION,
+};
 use crate::process::{PAGE, lent};
 use hal_backend::{Code, Failure, HostCall, HostPart, HostProgram, HostRange};
 use hal_kernel::HostPrograms;
@@ -22,16 +25,16 @@ type Table = Arc<Mutex<HashMap<u64, Arc<dyn HostProgram>>>>;
 
 /// An emulator in another process, which keeps programs of this one.
 pub struct Remote {
-    control: Mutex<Control>,
+    control: Mutex<ControlConnection>,
     programs: Table,
     sockets: Vec<Arc<OwnedFd>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Control {
+struct ControlConnection {
     socket: OwnedFd,
     next: u64,
-    /// The names that we gave to what has a number there.
+    /// The program's keys by the emulator's numbers.
     keys: HashMap<u64, u64>,
 }
 
@@ -48,36 +51,36 @@ fn trouble(errno: Errno) -> Failure {
     Failure::new(Code::Unavailable, message)
 }
 
-/// Opens a connection, and says what it is for: what it was told first.
-fn open(kernel: &dyn System, role: impl FnOnce(&Hello) -> Role) -> Result<(OwnedFd, Hello), Errno> {
+/// Opens a connection and sends its role. Returns the greeting with it.
+fn open(kernel: &dyn System, role: impl FnOnce(&Hello) -> ConnectionRole) -> Result<(OwnedFd, Hello), Errno> {
     let socket = kernel.open(Path::new(NODE))?;
     let hello = wire::expect::<Hello>(socket.as_fd())?.filter(|hello| hello.version == VERSION);
     let hello = hello.ok_or(Errno::PROTO)?;
     wire::send(socket.as_fd(), role(&hello).as_bytes(), &[])?;
-    wire::expect::<Number>(socket.as_fd())?.ok_or(Errno::PROTO)?;
+    wire::expect::<NumberMessage>(socket.as_fd())?.ok_or(Errno::PROTO)?;
     Ok((socket, hello))
 }
 
 impl Remote {
-    /// The emulator that emulates the cards which this process sees; nothing, if no other process does.
+    /// The emulator of the cards that this process sees; nothing, if no other process emulates them.
     pub fn connect(kernel: &dyn System) -> Result<Option<Arc<Self>>, Failure> {
-        let control = open(kernel, |hello| Role { session: hello.session, worker: CONTROL });
+        let control = open(kernel, |hello| ConnectionRole { session: hello.session, worker: CONTROL });
         let (socket, Hello { session, workers, .. }) = match control {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(trouble(errno)),
         };
-        let control = Mutex::new(Control { socket, next: 1, keys: HashMap::new() });
-        // Made before its threads, so that those that were started end when another one cannot be.
+        let control = Mutex::new(ControlConnection { socket, next: 1, keys: HashMap::new() });
+        // Made before its threads, so that threads that were started end if another one cannot start.
         let mut made = Self { control, programs: Table::default(), sockets: Vec::new(), threads: Vec::new() };
         for worker in 0..workers {
-            let (socket, _) = open(kernel, |_| Role { session, worker }).map_err(trouble)?;
+            let (socket, _) = open(kernel, |_| ConnectionRole { session, worker }).map_err(trouble)?;
             let (socket, programs) = (Arc::new(socket), made.programs.clone());
             made.sockets.push(socket.clone());
             let number = usize::try_from(worker).unwrap_or(usize::MAX);
             let thread = std::thread::Builder::new().name(format!("emulated-{worker}"));
             let started = thread.spawn(move || {
-                // When the connection breaks, the emulator finds out: no thread here waits for it.
+                // When the connection breaks, the emulator notices: no thread here waits for it.
                 let _ = serve(socket.as_fd(), &programs, number);
             });
             made.threads.push(started.map_err(|error| {
@@ -90,25 +93,25 @@ impl Remote {
 }
 
 impl HostPrograms for Remote {
-    /// Should the emulator be gone, the number is none of its programs, and using it is an error.
+    /// If the emulator is gone, the returned number names no program, and its use is an error.
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut control = self.control.lock();
         let key = control.next;
         control.next += 1;
         self.programs.lock().insert(key, program);
-        let ask = Ask { what: LOAD, number: key };
+        let ask = ControlRequest { what: LOAD, number: key };
         let answer = wire::send(control.socket.as_fd(), ask.as_bytes(), &[])
-            .and_then(|()| wire::expect::<Number>(control.socket.as_fd()));
-        let Ok(Some(Number { number })) = answer else { return 0 };
+            .and_then(|()| wire::expect::<NumberMessage>(control.socket.as_fd()));
+        let Ok(Some(NumberMessage { number })) = answer else { return 0 };
         control.keys.insert(number, key);
         number
     }
 
     fn unload(&self, number: u64) {
         let mut control = self.control.lock();
-        // The number of a program that the emulator did not take is none.
+        // The emulator may not have taken the program.
         let Some(key) = control.keys.remove(&number) else { return };
-        let ask = Ask { what: UNLOAD, number };
+        let ask = ControlRequest { what: UNLOAD, number };
         // An emulator that is gone has forgotten it.
         let _ = wire::send(control.socket.as_fd(), ask.as_bytes(), &[]);
         drop(control);
@@ -125,7 +128,7 @@ impl HostPrograms for Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         for socket in &self.sockets {
-            // One that has ended already is as good.
+            // One that has ended already needs no shutdown.
             let _ = shutdown(&**socket, Shutdown::Both);
         }
         let me = std::thread::current().id();
@@ -136,7 +139,7 @@ impl Drop for Remote {
     }
 }
 
-/// A worker's thread: does what it is called for until the connection ends.
+/// A worker's thread: serves calls until the connection ends.
 fn serve(socket: BorrowedFd<'_>, programs: &Table, worker: usize) -> Result<(), Errno> {
     let mut message = vec![0; wire::LONGEST];
     loop {
@@ -145,9 +148,9 @@ fn serve(socket: BorrowedFd<'_>, programs: &Table, worker: usize) -> Result<(), 
             return Ok(());
         }
         let message = message.get(..length).ok_or(Errno::PROTO)?;
-        let (call, rest) = Call::read_from_prefix(message).map_err(|_| Errno::PROTO)?;
+        let (call, rest) = CallMessage::read_from_prefix(message).map_err(|_| Errno::PROTO)?;
         let result = run(&call, rest, &files, programs, worker);
-        let mut answer = Done { key: call.key }.as_bytes().to_vec();
+        let mut answer = CallResult { key: call.key }.as_bytes().to_vec();
         if let Err(why) = result {
             let why = if why.is_empty() { "it failed without a reason".to_owned() } else { why };
             answer.extend(why.bytes().take(wire::LONGEST / 2));
@@ -168,7 +171,7 @@ fn take<T: FromBytes>(bytes: &mut &[u8], count: usize) -> Option<Vec<T>> {
 }
 
 fn run(
-    call: &Call,
+    call: &CallMessage,
     mut rest: &[u8],
     files: &[OwnedFd],
     programs: &Table,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Host executables of a process whose cards are emulated in another one.
+//! Host executables of a process whose cards another process emulates.
 //!
-//! An emulated card computes with IREE's host executables, which are code in the program's own process: a
-//! [supervisor](crate::supervised), which emulates the card from outside, cannot run them. It calls the program's process instead, which
-//! lends it threads. The two speak through sockets, which the program gets by opening [`NODE`]; no system has such a
-//! node but under a supervisor.
+//! An emulated card computes with IREE's host executables, which are code in the program's own process. A
+//! [supervisor](crate::supervised) emulates the card in another process and cannot run them: it calls the
+//! program's process, which lends it threads. Both communicate through sockets, which the program gets by
+//! opening [`NODE`]; this node exists only under a supervisor.
 //!
 //! ```text
 //! program                                   supervisor
@@ -16,11 +16,12 @@
 //!            Done ──▶
 //! ```
 //!
-//! A call has the work of one worker at one time, so there is one worker's socket for each, and no message waits for
-//! another. Bindings arrive as parts of files, which are the device's memory, or as addresses in the program's own memory,
-//! where the program has lent some of it to the device: the executable works on the very bytes, and nothing is copied.
+//! One worker makes one call at a time, so each worker has its own socket, and no message waits for another.
+//! Bindings arrive as parts of files, which are the device's memory, or as addresses in the program's own
+//! memory, if the program has lent it to the device. The executable works on these bytes in place, and nothing
+//! is copied.
 //!
-//! When the program is gone, its sockets are: what its executables were at fails, and the machine forgets them.
+//! When the program ends, its sockets close: calls of its executables fail, and the machine forgets them.
 
 mod client;
 mod server;
@@ -33,10 +34,10 @@ pub use server::Service;
 
 use std::path::Path;
 
-/// What a program opens to have its executables run.
+/// The node that a program opens to have its executables run.
 pub const NODE: &str = "/dev/accel/emulator";
 
-/// Whether the cards that this process sees are emulated by another one.
+/// Whether another process emulates the cards that this process sees.
 pub fn is_supervised() -> bool {
     rustix::fs::stat(Path::new(NODE)).is_ok()
 }

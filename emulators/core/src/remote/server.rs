@@ -2,7 +2,10 @@
 
 //! The emulator's side: executables of other processes as programs of a machine.
 
-use super::wire::{self, Ask, Binding, CONTROL, Call, Done, Hello, LOAD, Number, OWN, Role, UNLOAD, VERSION};
+use super::wire::{
+    self, Binding, CONTROL, CallMessage, CallResult, ConnectionRole, ControlRequest, Hello, LOAD,
+    NumberMessage, OWN, UNLOAD, VERSION,
+};
 use crate::backing::{self, Backing};
 use hal_backend::{Code, Failure, Function, HostCall, HostProgram};
 use hal_kernel::Errno;
@@ -43,20 +46,20 @@ struct RemoteProgram {
 }
 
 impl Service {
-    /// A service of a machine.
+    /// Serves a machine.
     pub fn new(machine: Arc<dyn HostPrograms>) -> Arc<Self> {
         Arc::new(Self { machine, sessions: Mutex::default(), next: AtomicU64::new(1) })
     }
 
-    /// A connection for a process: what it gets when it opens the [node](super::NODE).
+    /// A connection for a process, which the process gets when it opens the [node](super::NODE).
     pub fn connect(self: &Arc<Self>, process: u32) -> Result<OwnedFd, Errno> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let service = self.clone();
         let thread = std::thread::Builder::new().name("programs".to_owned());
-        // It ends with the connection, whose other end the process has.
+        // The thread ends with the connection, whose other end the process has.
         let started = thread.spawn(move || {
-            // A client that breaks the protocol has its connection ended, and sees that.
+            // A client that breaks the protocol notices that its connection ends.
             let _ = service.serve(ours, process);
         });
         started.map_err(|_| Errno::AGAIN)?;
@@ -68,8 +71,8 @@ impl Service {
         let workers = self.machine.workers();
         let hello = Hello { version: VERSION, session: number, workers: workers as u64 };
         wire::send(socket.as_fd(), hello.as_bytes(), &[])?;
-        let Some(role) = wire::expect::<Role>(socket.as_fd())? else { return Ok(()) };
-        let ready = Number { number };
+        let Some(role) = wire::expect::<ConnectionRole>(socket.as_fd())? else { return Ok(()) };
+        let ready = NumberMessage { number };
         if role.worker != CONTROL {
             let session = self.sessions.lock().get(&role.session).cloned().ok_or(Errno::PROTO)?;
             let worker = usize::try_from(role.worker).ok().and_then(|worker| session.workers.get(worker));
@@ -93,13 +96,13 @@ impl Service {
 
     /// Answers a session's control connection until it ends.
     fn control(&self, socket: &OwnedFd, session: &Arc<Session>, loaded: &mut Vec<u64>) -> Result<(), Errno> {
-        while let Some(ask) = wire::expect::<Ask>(socket.as_fd())? {
+        while let Some(ask) = wire::expect::<ControlRequest>(socket.as_fd())? {
             match ask.what {
                 LOAD => {
                     let program = RemoteProgram { session: session.clone(), key: ask.number };
                     let number = self.machine.load(Arc::new(program));
                     loaded.push(number);
-                    wire::send(socket.as_fd(), Number { number }.as_bytes(), &[])?;
+                    wire::send(socket.as_fd(), NumberMessage { number }.as_bytes(), &[])?;
                 }
                 UNLOAD if loaded.contains(&ask.number) => {
                     loaded.retain(|&number| number != ask.number);
@@ -112,7 +115,7 @@ impl Service {
     }
 }
 
-/// The bindings of a call as a message has them, and the files that they are in.
+/// The bindings of a call in the format of a message, and their files.
 fn bindings(call: &HostCall<'_>, process: u32) -> Result<(Vec<Binding>, Vec<Arc<OwnedFd>>), String> {
     let mut files: Vec<Arc<OwnedFd>> = Vec::new();
     let mut places = Vec::with_capacity(call.bindings.len());
@@ -147,7 +150,7 @@ fn bindings(call: &HostCall<'_>, process: u32) -> Result<(Vec<Binding>, Vec<Arc<
 impl RemoteProgram {
     fn call(&self, call: &HostCall<'_>, groups: &Range<u64>, worker: usize) -> Result<(), String> {
         let (bindings, files) = bindings(call, self.session.process)?;
-        let head = Call {
+        let head = CallMessage {
             key: self.key,
             function: call.function as u64,
             first: groups.start,
@@ -172,7 +175,7 @@ impl RemoteProgram {
         let mut answer = vec![0; wire::LONGEST];
         let (length, _) = wire::receive(socket.as_fd(), &mut answer).map_err(gone)?;
         let answer = answer.get(..length).unwrap_or_default();
-        match Done::read_from_prefix(answer) {
+        match CallResult::read_from_prefix(answer) {
             Ok((done, [])) if done.key == self.key => Ok(()),
             Ok((done, why)) if done.key == self.key => Err(String::from_utf8_lossy(why).into_owned()),
             _ => Err(gone(Errno::PIPE)),
@@ -181,7 +184,7 @@ impl RemoteProgram {
 }
 
 impl HostProgram for RemoteProgram {
-    /// The process knows them; the machine does not ask.
+    /// The machine does not ask; the process knows its functions.
     fn functions(&self) -> &[Function] {
         &[]
     }

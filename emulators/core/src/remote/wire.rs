@@ -12,13 +12,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What both sides must agree on.
+/// The protocol version, which both sides must have.
 pub(super) const VERSION: u64 = 0x4841_4c52_0000_0001;
 
-/// The longest message: what sockets take without being asked for more.
+/// The longest message that sockets take by default.
 pub(super) const LONGEST: usize = 128 << 10;
 
-/// How many files one message may have.
+/// How many files one message may carry.
 pub(super) const FILES: usize = 253;
 
 /// The first message of each connection, to the program.
@@ -31,26 +31,26 @@ pub(super) struct Hello {
     pub(super) workers: u64,
 }
 
-/// The answer to it: what the connection is for. It is answered by a [`Number`].
+/// The answer to it: the role of the connection. A [`NumberMessage`] answers it.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Role {
+pub(super) struct ConnectionRole {
     /// The session.
     pub(super) session: u64,
     /// The worker's number, or [`CONTROL`].
     pub(super) worker: u64,
 }
 
-/// Instead of a worker's number.
+/// In place of a worker's number.
 pub(super) const CONTROL: u64 = u64::MAX;
 
-/// What is asked of a control connection.
+/// A request on a control connection.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Ask {
+pub(super) struct ControlRequest {
     /// [`LOAD`] or [`UNLOAD`].
     pub(super) what: u64,
-    /// The program's own name for an executable, or the number that it was given.
+    /// The program's key for an executable, or the emulator's number for it.
     pub(super) number: u64,
 }
 
@@ -60,18 +60,18 @@ pub(super) const UNLOAD: u64 = 2;
 /// An answer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Number {
+pub(super) struct NumberMessage {
     pub(super) number: u64,
 }
 
-/// Work for an executable. Its constants are behind it, then its bindings.
+/// A call of an executable. Its constants follow, then its bindings.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Call {
-    /// The program's own name for the executable.
+pub(super) struct CallMessage {
+    /// The program's key for the executable.
     pub(super) key: u64,
     pub(super) function: u64,
-    /// Which workgroups.
+    /// The range of workgroups.
     pub(super) first: u64,
     pub(super) end: u64,
     pub(super) concurrency: u64,
@@ -82,24 +82,24 @@ pub(super) struct Call {
     pub(super) bindings: u64,
 }
 
-/// Where a binding is.
+/// The memory of a binding.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Binding {
     /// The number of a file of this message, or [`OWN`].
     pub(super) file: u64,
-    /// An offset in the file, or an address of the program's.
+    /// An offset in the file, or an address in the program.
     pub(super) place: u64,
     pub(super) length: u64,
 }
 
-/// Instead of a file's number: memory of the program itself.
+/// In place of a file's number: memory of the program itself.
 pub(super) const OWN: u64 = u64::MAX;
 
-/// How a call ended: well without a message behind it, else not.
+/// The outcome of a call: a success has no message behind it.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Done {
+pub(super) struct CallResult {
     pub(super) key: u64,
 }
 
@@ -123,7 +123,8 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>
     }
 }
 
-/// Receives a message into `bytes`: how long it is, and its files. Nothing comes from a connection that has ended.
+/// Receives a message into `bytes`, and returns its length and its files. Returns nothing if the connection has
+/// ended.
 pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];

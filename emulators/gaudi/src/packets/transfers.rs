@@ -4,10 +4,10 @@
 //!
 //! Bytes are moved in pieces, so that a reset is noticed after each. What is a hole of the source becomes one of the target.
 
-use super::{Engine, Stop, high, word};
+use super::{Engine, ItemStop, high, word};
 use crate::engine::Trouble;
 use crate::space::Piece;
-use crate::strides::{self, Transfer};
+use crate::strides::{self, StridedTransfer};
 use emulator_core::backing;
 use hal_backend::HostPart;
 
@@ -25,7 +25,7 @@ const MODES: u32 = 0xFFFF;
 
 impl Engine<'_> {
     /// Copies, or repeats eight bytes.
-    pub(super) fn transfer(&self, packet: &[u8]) -> Result<(), Stop> {
+    pub(super) fn transfer(&self, packet: &[u8]) -> Result<(), ItemStop> {
         let (head, source, mut target) = (word(packet, 0), word(packet, 8), word(packet, 16));
         let length = head & 0xFFFF_FFFF;
         let control = high(head);
@@ -61,7 +61,7 @@ impl Engine<'_> {
         length: u64,
         memset: bool,
         swapped: usize,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ItemStop> {
         let targets = self.reach(target, length)?;
         let sources = if memset { Vec::new() } else { self.reach(source, length)? };
         let partial = self.machine.count_transfer(self.run.card, length);
@@ -73,12 +73,12 @@ impl Engine<'_> {
         } else {
             self.copy(&sources, &targets, moved)?;
         }
-        if partial { Err(Stop::Reset) } else { Ok(()) }
+        if partial { Err(ItemStop::Reset) } else { Ok(()) }
     }
 
     /// Makes a transfer that registers say. rule(transfer-registers)
-    pub(super) fn committed(&self, transfer: &Transfer) -> Result<(), Stop> {
-        let &Transfer { control, source, target } = transfer;
+    pub(super) fn committed(&self, transfer: &StridedTransfer) -> Result<(), ItemStop> {
+        let &StridedTransfer { control, source, target } = transfer;
         let memset = control & strides::MEMSET != 0;
         if control & strides::CONVERTS != 0 {
             let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
@@ -96,7 +96,7 @@ impl Engine<'_> {
     }
 
     /// Copies what lies in steps to where others lead.
-    fn in_steps(&self, &Transfer { source, target, .. }: &Transfer) -> Result<(), Stop> {
+    fn in_steps(&self, &StridedTransfer { source, target, .. }: &StridedTransfer) -> Result<(), ItemStop> {
         let total = match (source.total(), target.total()) {
             (Some(from), Some(to)) if from == to && from > 0 => from,
             (from, to) => {
@@ -115,11 +115,11 @@ impl Engine<'_> {
             self.copy(&self.reach(from, now)?, &self.reach(to, now)?, now)?;
             done += now;
         }
-        if partial { Err(Stop::Reset) } else { Ok(()) }
+        if partial { Err(ItemStop::Reset) } else { Ok(()) }
     }
 
     /// A transfer has ended, and says so as its engine's registers have it. rule(transfer-end)
-    fn complete(&self) -> Result<(), Stop> {
+    fn complete(&self) -> Result<(), ItemStop> {
         let (card, queue) = (self.run.card, self.run.queue);
         if !self.machine.hardware.transfers(queue) {
             return Ok(());
@@ -135,7 +135,7 @@ impl Engine<'_> {
     }
 
     #[expect(clippy::expect_used, reason = "what has no piece would silently not be copied")]
-    fn copy(&self, sources: &[Piece], targets: &[Piece], length: u64) -> Result<(), Stop> {
+    fn copy(&self, sources: &[Piece], targets: &[Piece], length: u64) -> Result<(), ItemStop> {
         let (mut sources, mut targets) = (sources.iter(), targets.iter());
         let (mut from, mut to) = (sources.next(), targets.next());
         let (mut read, mut written, mut rest) = (0, 0, length);
@@ -161,7 +161,7 @@ impl Engine<'_> {
     }
 
     /// Copies words with their bytes in the other order.
-    fn swap(&self, sources: &[Piece], targets: &[Piece], length: u64, word: usize) -> Result<(), Stop> {
+    fn swap(&self, sources: &[Piece], targets: &[Piece], length: u64, word: usize) -> Result<(), ItemStop> {
         if !length.is_multiple_of(word as u64) {
             let why = format!("a transfer of {length} bytes swaps words of {word}");
             return Err(Trouble::Engine(why).into());
@@ -186,7 +186,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    fn repeat(&self, pattern: u64, targets: &[Piece], length: u64) -> Result<(), Stop> {
+    fn repeat(&self, pattern: u64, targets: &[Piece], length: u64) -> Result<(), ItemStop> {
         let mut done = 0;
         for target in targets {
             let mut written = 0;

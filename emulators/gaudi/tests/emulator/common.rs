@@ -41,8 +41,8 @@ pub fn executing(generation: Generation, change: impl FnOnce(&mut Execution)) ->
 pub fn faulty(generation: Generation, faults: &[&str]) -> Options {
     let pairs = faults.iter().map(|&fault| ("fault", fault));
     let mut parameters = hal_backend::Parameters::new("gaudi", pairs);
-    let faults = Options::read(&mut parameters).unwrap().faults;
-    Options { faults, ..options(generation) }
+    let injections = Options::read(&mut parameters).unwrap().injections;
+    Options { injections, ..options(generation) }
 }
 
 /// An open card.

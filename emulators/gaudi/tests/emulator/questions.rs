@@ -250,7 +250,7 @@ fn card_that_does_nothing_takes_little() {
 #[test]
 fn some_questions_are_answered_in_a_reset() {
     let card = card(executing(SECOND, |execution| execution.speed = 1));
-    card.machine().fail(0);
+    card.machine().report_error(0);
     assert_eq!(card.status(), status::IN_RESET);
     for op in [info::HW_EVENTS, info::CS_COUNTERS, info::DRAM_USAGE, info::OPEN_STATS, info::USER_MAPPINGS] {
         assert!(ask(&card, op, 0, 8).is_ok(), "{op}");
@@ -345,7 +345,7 @@ fn reset_waits_for_the_last_dma_buf() {
     let card = card(options(SECOND));
     let machine = card.machine().clone();
     let buffer = card.export(card.dram(1), 4096, 0, 0o2_000_002).unwrap();
-    machine.fail(0);
+    machine.report_error(0);
     card.close();
     let limit = std::time::Instant::now() + Duration::from_secs(10);
     while machine.counts(0).kills == 0 && std::time::Instant::now() < limit {
@@ -364,7 +364,7 @@ fn reset_waits_for_the_last_dma_buf() {
 fn reset_is_given_up_when_the_file_is_kept() {
     let card = card(executing(SECOND, |execution| execution.speed = 5000));
     let machine = card.machine().clone();
-    machine.fail(0);
+    machine.report_error(0);
     let limit = std::time::Instant::now() + Duration::from_secs(20);
     while card.info::<DeviceStatus>(info::DEVICE_STATUS).unwrap().status != status::MALFUNCTION {
         assert!(std::time::Instant::now() < limit, "it goes on for ever");

@@ -40,8 +40,8 @@ fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
 #[test]
 fn number_that_names_no_card_is_looked_up_and_not_taken_for_one() {
     let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
-    machine.fail(99);
-    machine.unplug(99);
+    machine.report_error(99);
+    machine.pull_out(99);
     assert_eq!(machine.counts(99), Default::default());
     assert_eq!(machine.complaint(99), None);
 }
@@ -195,7 +195,7 @@ fn one_second() -> CsIn {
 fn submission_that_takes_too_long_is_reset_and_all_are_told() {
     for generation in BOTH {
         let card = card(Options {
-            faults: faulty(generation, &["hang:2"]).faults,
+            injections: faulty(generation, &["hang:2"]).injections,
             ..executing(generation, |execution| execution.speed = 4)
         });
         let machine = card.machine().clone();
@@ -266,7 +266,7 @@ fn register(card: &Card, file: &impl AsRawFd) -> Result<(), Errno> {
 #[test]
 fn listener_to_notices_has_time_to_close() {
     let card = card(Options {
-        faults: faulty(Generation::Gaudi2, &["hang:2"]).faults,
+        injections: faulty(Generation::Gaudi2, &["hang:2"]).injections,
         ..executing(Generation::Gaudi2, |execution| execution.speed = 200)
     });
     let machine = card.machine().clone();
@@ -310,7 +310,7 @@ fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
             let sleeper = scope.spawn(|| card.wait_for(hung, Duration::from_secs(20)));
             until("the sleeper sleeps", || card.counts().waits > waits);
             std::thread::sleep(Duration::from_millis(20));
-            card.machine().fail(0);
+            card.machine().report_error(0);
             let (result, answer) = sleeper.join().unwrap();
             assert_eq!((result, answer.status), (Err(Errno::IO), wait::ABORTED), "{generation}");
         });
@@ -330,7 +330,7 @@ fn error_without_a_listener_kills_holders_of_the_file() {
         let options = executing(Generation::Gaudi2, |execution| execution.speed = 20);
         let card = card(options);
         let machine = card.machine().clone();
-        machine.fail(0);
+        machine.report_error(0);
         assert_eq!(card.counts().hard_resets, 1);
         if closes {
             drop(card);

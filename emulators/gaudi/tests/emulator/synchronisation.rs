@@ -364,7 +364,7 @@ fn reset_ends_waits_for_interrupts() {
             })
         });
         std::thread::sleep(Duration::from_millis(50));
-        card.machine().fail(0);
+        card.machine().report_error(0);
         let (result, answer) = own.join().unwrap();
         assert_eq!((result, answer.status), (Ok(()), wait::ABORTED));
         assert_eq!(kernels.join().unwrap().0, Err(Errno::IO));

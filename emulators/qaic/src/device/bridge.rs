@@ -12,9 +12,9 @@
 
 use super::network::Shared;
 use super::semaphore::Semaphores;
-use crate::fault;
+use crate::injection;
 use crate::machine::{Card, Guard, Machine, State, Unit};
-use emulator_core::machine::Guard as Lock;
+use emulator_core::machine::MachineGuard as Lock;
 use hal_backend::HostRange;
 use hal_qaic_abi::dbc::{Request, Response, decode, doorbell, request};
 use hal_qaic_abi::uapi::{Semaphore, sem};
@@ -27,7 +27,7 @@ const FAILED: u16 = 1;
 
 /// Where a channel's rings are, for the device.
 #[derive(Clone, Debug)]
-pub(crate) struct Rings {
+pub(crate) struct BridgeRings {
     pub(crate) requests: HostRange,
     pub(crate) responses: HostRange,
     pub(crate) elements: u32,
@@ -36,25 +36,25 @@ pub(crate) struct Rings {
 /// A channel of the bridge.
 #[derive(Default)]
 pub(crate) struct Bridge {
-    pub(crate) network: Option<(Arc<Shared>, Rings)>,
+    pub(crate) network: Option<(Arc<Shared>, BridgeRings)>,
     pub(crate) semaphores: Semaphores,
     /// Requests that were taken from the ring, from the oldest that is not done.
     window: VecDeque<Element>,
     /// Whether a worker is at it.
     running: bool,
-    pub(crate) core: super::core::Core,
+    pub(crate) core: super::core::NetworkCores,
 }
 
 /// A request, and how far it is.
 #[derive(Debug)]
 struct Element {
     request: Request,
-    step: Step,
+    step: RequestStep,
     status: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum RequestStep {
     /// It waits for a fence and for the semaphore before its transfer.
     Begin,
     Transfer,
@@ -67,7 +67,7 @@ enum Step {
 
 impl Element {
     fn new(request: Request) -> Self {
-        Self { request, step: Step::Begin, status: 0 }
+        Self { request, step: RequestStep::Begin, status: 0 }
     }
 
     fn commands(&self) -> [Semaphore; 4] {
@@ -92,7 +92,7 @@ impl Element {
 }
 
 /// What a worker does with a request, not under the lock.
-struct Transfer {
+struct BridgeTransfer {
     place: usize,
     source: Option<HostRange>,
     target: Option<HostRange>,
@@ -100,13 +100,13 @@ struct Transfer {
 
 impl Bridge {
     /// Gives a channel to a network.
-    pub(crate) fn start(&mut self, network: Arc<Shared>, rings: Rings) {
+    pub(crate) fn start(&mut self, network: Arc<Shared>, rings: BridgeRings) {
         self.semaphores = Semaphores::new(&network.semaphores);
         self.network = Some((network, rings));
         self.window.clear();
         // A worker that a reset has left at the network before finds out that this is another one.
         self.running = false;
-        self.core = super::core::Core::default();
+        self.core = super::core::NetworkCores::default();
     }
 
     /// Takes a channel from its network. A worker may still be at it.
@@ -134,9 +134,9 @@ impl Bridge {
         let both = [request::INBOUND, request::OUTBOUND];
         let fences = both.map(|direction| element.has_fence(direction).then_some(direction));
         self.window.iter().take(place).all(|earlier| {
-            let open = earlier.step <= Step::Transfer;
+            let open = earlier.step <= RequestStep::Transfer;
             let fenced = open && fences.contains(&Some(earlier.direction()));
-            let waits = earlier.step == Step::Begin
+            let waits = earlier.step == RequestStep::Begin
                 && presync.is_some()
                 && earlier.presync().map(|command| command.index) == presync;
             !fenced && !waits
@@ -149,19 +149,23 @@ impl Bridge {
         let begins = self.may_begin(place);
         let element = &mut self.window[place];
         let next = match element.step {
-            Step::Begin => {
+            RequestStep::Begin => {
                 let free =
                     begins && element.presync().is_none_or(|command| self.semaphores.perform(&command));
-                free.then_some(if element.direction() == 0 { Step::After(0) } else { Step::Transfer })
+                free.then_some(if element.direction() == 0 {
+                    RequestStep::After(0)
+                } else {
+                    RequestStep::Transfer
+                })
             }
-            Step::After(number) => match element.commands().get(number) {
+            RequestStep::After(number) => match element.commands().get(number) {
                 Some(command) if command.presync == 0 => {
-                    self.semaphores.perform(command).then_some(Step::After(number + 1))
+                    self.semaphores.perform(command).then_some(RequestStep::After(number + 1))
                 }
-                Some(_) => Some(Step::After(number + 1)),
-                None => Some(Step::Doorbell),
+                Some(_) => Some(RequestStep::After(number + 1)),
+                None => Some(RequestStep::Doorbell),
             },
-            Step::Transfer | Step::Doorbell | Step::Respond | Step::Done => None,
+            RequestStep::Transfer | RequestStep::Doorbell | RequestStep::Respond | RequestStep::Done => None,
         };
         if let Some(next) = next {
             element.step = next;
@@ -193,7 +197,7 @@ impl Card {
     fn give_back(&mut self, channel: u32) {
         let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
         let Some((_, rings)) = &bridge.network else { return };
-        while bridge.window.front().is_some_and(|element| element.step == Step::Done) {
+        while bridge.window.front().is_some_and(|element| element.step == RequestStep::Done) {
             bridge.window.pop_front();
             registers.request_head = (registers.request_head + 1) % rings.elements;
         }
@@ -205,7 +209,7 @@ impl Card {
         let bridge = &mut self.bridges[channel];
         let Some((network, _)) = &bridge.network else { return };
         let element = &mut bridge.window[place];
-        element.step = Step::Respond;
+        element.step = RequestStep::Respond;
         if element.request.db_len & doorbell::ENABLED == 0 {
             return;
         }
@@ -229,7 +233,7 @@ impl Card {
 
     /// Finds the memory of a transfer.
     #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
-    fn prepare(&mut self, channel: u32, place: usize) -> Option<Transfer> {
+    fn prepare(&mut self, channel: u32, place: usize) -> Option<BridgeTransfer> {
         let bridge = &self.bridges[channel];
         let (network, _) = bridge.network.as_ref()?;
         let Request { cmd, src_addr, dest_addr, len, .. } = bridge.window[place].request;
@@ -241,7 +245,7 @@ impl Card {
         };
         // A list of pieces is another kind of transfer, which the kernel never asks for.
         let bulk = cmd & request::BULK != 0;
-        Some(Transfer { place, source: source.filter(|_| bulk), target: target.filter(|_| bulk) })
+        Some(BridgeTransfer { place, source: source.filter(|_| bulk), target: target.filter(|_| bulk) })
     }
 
     /// Puts a response into the ring. False, if it is full. Says also whether the kernel is to be interrupted.
@@ -251,14 +255,14 @@ impl Card {
         let (_, rings) = bridge.network.as_ref()?;
         let element = &mut bridge.window[place];
         if element.request.cmd & request::COMPLETION == 0 {
-            element.step = Step::Done;
+            element.step = RequestStep::Done;
             return Some(false);
         }
         let tail = (registers.response_tail + 1) % rings.elements;
         if tail == registers.response_head {
             return None;
         }
-        if self.faults.strikes(fault::STATUS) {
+        if self.injections.strikes(injection::STATUS) {
             element.status = FAILED;
         }
         let response = Response { req_id: element.request.req_id, status: element.status };
@@ -268,7 +272,7 @@ impl Card {
         let empty = registers.response_head == registers.response_tail;
         registers.response_tail = tail;
         let forced = element.request.cmd & request::FORCE_INTERRUPT != 0;
-        element.step = Step::Done;
+        element.step = RequestStep::Done;
         Some(empty || forced)
     }
 }
@@ -309,22 +313,22 @@ impl Machine {
             let card = &mut state.cards[number];
             let bridge = &mut card.bridges[channel];
             match bridge.window[place].step {
-                Step::Begin | Step::After(_) => {
+                RequestStep::Begin | RequestStep::After(_) => {
                     if bridge.step(place) {
                         return true;
                     }
                 }
-                Step::Transfer => {
+                RequestStep::Transfer => {
                     if let Some(transfer) = card.prepare(channel, place) {
                         self.move_bytes(state, number, channel, &transfer, network);
                         return true;
                     }
                 }
-                Step::Doorbell => {
+                RequestStep::Doorbell => {
                     card.write_doorbell(channel, place);
                     return true;
                 }
-                Step::Respond => {
+                RequestStep::Respond => {
                     if let Some(interrupts) = card.respond(channel, place) {
                         card.give_back(channel);
                         if interrupts {
@@ -333,7 +337,7 @@ impl Machine {
                         return true;
                     }
                 }
-                Step::Done => {}
+                RequestStep::Done => {}
             }
         }
         false
@@ -349,7 +353,7 @@ impl Machine {
         state: &mut Guard<'_>,
         number: usize,
         channel: u32,
-        transfer: &Transfer,
+        transfer: &BridgeTransfer,
         network: &Arc<Shared>,
     ) {
         let ends = transfer.source.as_ref().zip(transfer.target.as_ref());
@@ -363,7 +367,7 @@ impl Machine {
             return;
         }
         let element = &mut bridge.window[transfer.place];
-        element.step = Step::After(0);
+        element.step = RequestStep::After(0);
         if moved {
             card.counts.bytes_moved += u64::from(element.request.len);
         } else {
@@ -379,7 +383,7 @@ impl Machine {
     pub(crate) fn send_interrupt(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
         card.counts.interrupts += 1;
-        if !card.faults.strikes(fault::LOST_MSI) {
+        if !card.injections.strikes(injection::LOST_MSI) {
             self.interrupt(state, number, channel);
         }
     }

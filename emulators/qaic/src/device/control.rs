@@ -5,11 +5,11 @@
 //! Messages are answered in the order in which they come. Everything that is loaded or active belongs to a user of the
 //! kernel, whose number is in the header of each message, and goes when the kernel says that the user is gone.
 
-use super::bridge::Rings;
+use super::bridge::BridgeRings;
 use super::crash::Restart;
-use super::loaded::{Constants, Network, own, unload};
+use super::loaded::{Constants, LoadedNetwork, own, unload};
 use super::network::{Active, Image};
-use crate::fault;
+use crate::injection;
 use crate::machine::{Card, Guard, Machine, State, Unit};
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, Command, DeactivateRequest, DeactivateResponse, Information,
@@ -38,7 +38,7 @@ pub(crate) struct Server {
     cores: u16,
     dram: u64,
     next: u32,
-    pub(super) networks: BTreeMap<u32, Network>,
+    pub(super) networks: BTreeMap<u32, LoadedNetwork>,
     pub(super) constants: BTreeMap<u32, Constants>,
     active: BTreeMap<u32, Active>,
     /// What restarts after a crash.
@@ -55,13 +55,13 @@ struct Chunked {
 }
 
 /// What is known while a message is answered.
-pub(super) struct Context {
+pub(super) struct MessageContext {
     card: usize,
     pub(super) user: u32,
     /// Bytes that came with the message, by tag.
     pub(super) transfers: BTreeMap<u32, Vec<u8>>,
     /// Rings that came with the message.
-    rings: Option<Rings>,
+    rings: Option<BridgeRings>,
 }
 
 impl Server {
@@ -170,7 +170,7 @@ struct Brought {
     transfers: BTreeMap<u32, Vec<u8>>,
     /// A part of a transfer that needs several messages: which, its tag, and the bytes.
     chunk: Option<(u32, u32, Vec<u8>)>,
-    rings: Option<Rings>,
+    rings: Option<BridgeRings>,
 }
 
 impl Card {
@@ -207,7 +207,7 @@ impl Card {
                     let requests = self.bus.find(requests, u64::from(request_count) * 64);
                     let responses = self.bus.find(responses, u64::from(response_count) * 4);
                     let both = requests.zip(responses).filter(|_| request_count == response_count);
-                    rings = both.map(|(requests, responses)| Rings {
+                    rings = both.map(|(requests, responses)| BridgeRings {
                         requests,
                         responses,
                         elements: request_count,
@@ -220,7 +220,7 @@ impl Card {
     }
 
     /// Starts a network. Its number, if that went well.
-    fn activate(&mut self, context: &mut Context, request: &ActivateRequest) -> Result<u32, Status> {
+    fn activate(&mut self, context: &mut MessageContext, request: &ActivateRequest) -> Result<u32, Status> {
         let (network, constants) = (request.elf_id.get(), request.constants_id.get());
         own(self.server.networks.get(&network), context.user)?;
         if constants != 0 {
@@ -250,7 +250,7 @@ impl Card {
         let number = self.server.number();
         let shared = Arc::new(image.activate(number).ok_or(Status::MEMORY)?);
         if let Some((channel, rings)) = channel.zip(rings) {
-            self.registers[channel] = crate::bus::Registers::default();
+            self.registers[channel] = crate::bus::RingRegisters::default();
             self.bridges[channel].start(shared.clone(), rings);
         }
         let active = Active { owner: context.user, network, constants, channel, cores, shared };
@@ -281,7 +281,7 @@ impl Machine {
             let Ok(message) = Message::<ToDevice>::read(&bytes, self.options.crc) else { continue };
             let header = message.header;
             let mut transactions = self.answer(state, number, header.handle, message.transactions);
-            if state.cards[number].faults.strikes(fault::CONTROL_WRONG) {
+            if state.cards[number].injections.strikes(injection::CONTROL_WRONG) {
                 transactions = vec![FromDevice::Terminated { status: 0 }];
             }
             let Ok(reply) = (Message { header, transactions }).write(self.options.crc) else { continue };
@@ -293,10 +293,10 @@ impl Machine {
     fn reply(&self, state: &mut State, number: usize, sequence: u32, mut reply: Vec<u8>) {
         let card = &mut state.cards[number];
         card.counts.messages += 1;
-        if card.faults.strikes(fault::CONTROL_LOST) {
+        if card.injections.strikes(injection::CONTROL_LOST) {
             return;
         }
-        if card.faults.strikes(fault::CONTROL_CRC)
+        if card.injections.strikes(injection::CONTROL_CRC)
             && let Some(byte) = reply.first_mut()
         {
             *byte ^= 1;
@@ -337,7 +337,7 @@ impl Machine {
             transactions = whole.transactions;
             transfers.insert(whole.tag, whole.bytes);
         }
-        let mut context = Context { card: number, user, transfers, rings };
+        let mut context = MessageContext { card: number, user, transfers, rings };
         let mut answers = Vec::new();
         for transaction in transactions {
             match transaction {
@@ -365,7 +365,7 @@ impl Machine {
     fn command(
         &self,
         state: &mut Guard<'_>,
-        context: &mut Context,
+        context: &mut MessageContext,
         bytes: &[u8],
         answers: &mut Vec<FromDevice>,
     ) {
@@ -380,7 +380,7 @@ impl Machine {
     fn activate(
         &self,
         state: &mut Guard<'_>,
-        context: &mut Context,
+        context: &mut MessageContext,
         bytes: &[u8],
         answers: &mut Vec<FromDevice>,
     ) {
@@ -402,7 +402,7 @@ impl Machine {
         if request.wants_channel.get() != 0 {
             let refused = if result.is_ok() { 0 } else { REFUSED };
             let given = channel.unwrap_or(0);
-            let bad = result.is_ok() && card.faults.strikes(fault::BAD_CHANNEL);
+            let bad = result.is_ok() && card.injections.strikes(injection::BAD_CHANNEL);
             let channel = if bad { 255 } else { given };
             answers.push(FromDevice::Activated { status: refused, channel, options: 0 });
         }
@@ -411,7 +411,7 @@ impl Machine {
     fn deactivate(
         &self,
         state: &mut Guard<'_>,
-        context: &Context,
+        context: &MessageContext,
         bytes: &[u8],
         answers: &mut Vec<FromDevice>,
     ) {
@@ -419,7 +419,7 @@ impl Machine {
         let card = &mut state.cards[context.card];
         let number = request.activation_id.get();
         let mut result = own(card.server.active.get(&number), context.user);
-        if card.faults.strikes(fault::DEACTIVATE) {
+        if card.injections.strikes(injection::DEACTIVATE) {
             result = Err(Status::ERROR);
         }
         // A channel is named to its user alone: the kernel gives that of a refusal to the user that asked.
@@ -478,7 +478,7 @@ fn wants(transaction: &ToDevice, tag: u32) -> u64 {
 
 impl Card {
     /// The answer to a command that only the server is concerned with.
-    fn simple(&mut self, context: &Context, what: u32, bytes: &[u8]) -> Option<FromDevice> {
+    fn simple(&mut self, context: &MessageContext, what: u32, bytes: &[u8]) -> Option<FromDevice> {
         let user = context.user;
         Some(match what {
             kind::LOAD_ELF_REQUEST => {

@@ -6,17 +6,17 @@
 //! at a time, on the network's memory.
 
 use super::network::Shared;
-use crate::fault;
+use crate::injection;
 use crate::machine::{Guard, Machine, State, Unit};
-use crate::programs::{ARRIVED, Call, DONE, Outcome};
-use emulator_core::machine::Guard as Lock;
+use crate::programs::{ARRIVED, Call, CallOutcome, DONE};
+use emulator_core::machine::MachineGuard as Lock;
 use emulator_core::share::Dispatch;
 use hal_backend::{Code, HostProgram, HostRange};
 use std::sync::Arc;
 
 /// Whether the cores of a channel are awake and at something.
 #[derive(Debug, Default)]
-pub(crate) struct Core {
+pub(crate) struct NetworkCores {
     /// A doorbell was written since they last ran out of work.
     pub(crate) rung: bool,
     pub(crate) running: bool,
@@ -53,7 +53,8 @@ impl Machine {
             return;
         }
         card.counts.calls += 1;
-        let (reset, crash) = (card.faults.strikes(fault::RESET), card.faults.strikes(fault::CRASH));
+        let (reset, crash) =
+            (card.injections.strikes(injection::RESET), card.injections.strikes(injection::CRASH));
         if reset || (crash && !self.options.restarts) {
             self.reset(state, number);
             return;
@@ -62,8 +63,8 @@ impl Machine {
             self.crash(state, number, channel);
             return;
         }
-        let hung = card.faults.strikes(fault::HANG);
-        let deadlocked = card.faults.strikes(fault::DEADLOCK);
+        let hung = card.injections.strikes(injection::HANG);
+        let deadlocked = card.injections.strikes(injection::DEADLOCK);
         let bridge = &mut card.bridges[channel];
         bridge.semaphores.take(ARRIVED, inputs);
         bridge.core.rung = bridge.semaphores.value(ARRIVED) > 0;
@@ -94,7 +95,7 @@ impl Machine {
     }
 
     /// Runs the call that is in a network's memory.
-    fn call(&self, network: &Shared, program: Arc<dyn HostProgram>, worker: usize) -> Outcome {
+    fn call(&self, network: &Shared, program: Arc<dyn HostProgram>, worker: usize) -> CallOutcome {
         let capacities = &network.program.capacities;
         let length = Call::length(usize::from(network.program.constants), capacities.len());
         let mut bytes = vec![0; length];
@@ -130,13 +131,13 @@ impl Machine {
         };
         match self.core.run(dispatch, worker) {
             Ok(()) if network.is_aborted() => failed(Code::Aborted, "the network was stopped".to_owned()),
-            Ok(()) => Outcome::Done,
+            Ok(()) => CallOutcome::Done,
             Err(failure) => failed(failure.code(), failure.message().to_owned()),
         }
     }
 }
 
 /// An outcome with one of IREE's codes.
-fn failed(code: Code, message: String) -> Outcome {
-    Outcome::Failed { code: code as u32, message }
+fn failed(code: Code, message: String) -> CallOutcome {
+    CallOutcome::Failed { code: code as u32, message }
 }

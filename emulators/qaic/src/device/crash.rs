@@ -5,7 +5,7 @@
 //! The network is stopped and no longer active; what is loaded stays. While its cores restart, they and the channel have no user,
 //! and the user that they were active for is told so when it activates a network.
 
-use crate::machine::{Event, Machine, State};
+use crate::machine::{ClockEvent, Machine, State};
 use hal_qaic_abi::sysfs::ChannelState;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Machine {
             return;
         }
         if !self.restarts(state, number, channel, step) {
-            self.after(state, AGAIN, Event::Restart { card: number, channel, step });
+            self.after(state, AGAIN, ClockEvent::Restart { card: number, channel, step });
             return;
         }
         let next = match step {
@@ -54,7 +54,7 @@ impl Machine {
                 return;
             }
         };
-        self.after(state, self.real(STEP), Event::Restart { card: number, channel, step: next });
+        self.after(state, self.real(STEP), ClockEvent::Restart { card: number, channel, step: next });
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
     fn next(state: &mut State) -> Option<ChannelState> {
         let at = state.later.next()?;
         match state.later.due(at.max(Instant::now()))? {
-            Event::Restart { step, .. } => Some(step),
+            ClockEvent::Restart { step, .. } => Some(step),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 //! What users have loaded onto a device: networks and constants, each its user's own.
 
-use super::control::Context;
+use super::control::MessageContext;
 use super::network::Active;
 use crate::machine::Card;
 use hal_qaic_abi::container::elf;
@@ -11,7 +11,7 @@ use hal_qaic_abi::nnc::crc::crc32;
 use std::collections::BTreeMap;
 
 /// A network that is loaded.
-pub(super) struct Network {
+pub(super) struct LoadedNetwork {
     pub(super) owner: u32,
     pub(super) image: Vec<u8>,
 }
@@ -23,29 +23,29 @@ pub(super) struct Constants {
 }
 
 /// What belongs to a user.
-pub(super) trait Owned {
+pub(super) trait UserOwned {
     fn owner(&self) -> u32;
 }
 
-impl Owned for Network {
+impl UserOwned for LoadedNetwork {
     fn owner(&self) -> u32 {
         self.owner
     }
 }
 
-impl Owned for Constants {
+impl UserOwned for Constants {
     fn owner(&self) -> u32 {
         self.owner
     }
 }
 
-impl Owned for Active {
+impl UserOwned for Active {
     fn owner(&self) -> u32 {
         self.owner
     }
 }
 
-impl Context {
+impl MessageContext {
     /// So many bytes of the transfer with this tag.
     fn transfer(&self, tag: u32, length: u64) -> Result<&[u8], Status> {
         let bytes = self.transfers.get(&tag).ok_or(Status::PARAMETER)?;
@@ -54,7 +54,7 @@ impl Context {
 }
 
 /// Something of a user's own, or why not.
-pub(super) fn own(found: Option<&impl Owned>, user: u32) -> Result<(), Status> {
+pub(super) fn own(found: Option<&impl UserOwned>, user: u32) -> Result<(), Status> {
     match found {
         None => Err(Status::NOT_FOUND),
         Some(found) if found.owner() != user => Err(Status::NOT_PERMITTED),
@@ -66,7 +66,7 @@ impl Card {
     /// The bytes of a message's transfer that a command is for, if their checksums are right and the device has room for them.
     fn load<'a>(
         &self,
-        context: &'a Context,
+        context: &'a MessageContext,
         tag: u32,
         length: u64,
         checks: &[(Option<&str>, u32)],
@@ -89,7 +89,7 @@ impl Card {
 
     pub(super) fn load_network(
         &mut self,
-        context: &Context,
+        context: &MessageContext,
         request: &LoadElfRequest,
     ) -> Result<u32, Status> {
         let checks = [
@@ -98,13 +98,13 @@ impl Card {
         ];
         let image = self.load(context, request.tag.get(), request.length.get(), &checks)?.to_vec();
         let number = self.server.number();
-        self.server.networks.insert(number, Network { owner: context.user, image });
+        self.server.networks.insert(number, LoadedNetwork { owner: context.user, image });
         Ok(number)
     }
 
     pub(super) fn load_constants(
         &mut self,
-        context: &Context,
+        context: &MessageContext,
         request: &LoadConstantsRequest,
     ) -> Result<u32, Status> {
         let checks = [(None, request.crc.get())];
@@ -116,7 +116,7 @@ impl Card {
 
     pub(super) fn load_payload(
         &mut self,
-        context: &Context,
+        context: &MessageContext,
         request: &LoadConstantsPayloadRequest,
     ) -> Result<u32, Status> {
         let number = request.constants_id.get();
@@ -134,7 +134,7 @@ impl Card {
 }
 
 /// Unloads something that is not in use.
-pub(super) fn unload<T: Owned>(
+pub(super) fn unload<T: UserOwned>(
     loaded: &mut BTreeMap<u32, T>,
     number: u32,
     user: u32,

@@ -2,7 +2,7 @@
 
 //! Networks that are active, and the memory that they have.
 
-use crate::programs::{Layout, Program};
+use crate::programs::{Program, ProgramLayout};
 use emulator_core::file::mapped_file;
 use hal_backend::HostRange;
 use hal_qaic_abi::container::Network;
@@ -30,7 +30,7 @@ pub(crate) struct Active {
 /// What a channel and its cores share.
 pub(crate) struct Shared {
     pub(crate) program: Program,
-    pub(crate) layout: Layout,
+    pub(crate) layout: ProgramLayout,
     pub(crate) ddr: Region,
     pub(crate) multicast: Region,
     /// What the semaphores begin with.
@@ -66,7 +66,7 @@ impl Shared {
 pub(crate) struct Image {
     network: Network,
     program: Program,
-    layout: Layout,
+    layout: ProgramLayout,
 }
 
 impl Image {

@@ -17,7 +17,7 @@ pub(crate) struct Channel {
     /// The user that may use it (`usr`), and whose end releases it. None from when its deactivation is on its way to the device
     /// until that has answered: the user that began it may be gone before.
     pub(crate) user: Option<u32>,
-    pub(crate) rings: Option<Rings>,
+    pub(crate) rings: Option<ChannelRings>,
     /// The number of the next execution of an object.
     pub(crate) next_request_id: u16,
     /// Objects on their way (`xfer_list`).
@@ -49,7 +49,7 @@ impl Default for Channel {
 
 /// The memory of a channel's rings.
 #[derive(Debug)]
-pub(crate) struct Rings {
+pub(crate) struct ChannelRings {
     pub(crate) memory: HostRange,
     pub(crate) segment: Segment,
     /// How many elements each ring has. One of them is always free.

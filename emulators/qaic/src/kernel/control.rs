@@ -2,7 +2,7 @@
 
 //! The control channel as the kernel has it: messages that wait for an answer (`msg_xfer`, `resp_worker`).
 
-use crate::fault;
+use crate::injection;
 use crate::machine::{Guard, Machine, Status};
 use emulator_core::{Errno, interrupt};
 use hal_qaic_abi::nnc::wire::{Header, Message, NO_PARTITION, ToDevice};
@@ -14,12 +14,12 @@ const ROOM: Duration = Duration::from_secs(2);
 
 /// Messages that wait for an answer.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct PendingReplies {
     next_sequence: u32,
     pending: BTreeMap<u32, Reply>,
 }
 
-impl Default for Control {
+impl Default for PendingReplies {
     fn default() -> Self {
         // The first message was sent when the device booted: it asked whether there are checksums (`get_cntl_version`).
         Self { next_sequence: 1, pending: BTreeMap::new() }
@@ -35,7 +35,7 @@ enum Reply {
     Abandoned,
 }
 
-impl Control {
+impl PendingReplies {
     /// `wake_all_cntl`.
     pub(crate) fn abandon(&mut self) {
         for reply in self.pending.values_mut() {
@@ -67,7 +67,7 @@ impl Machine {
         if card.status != Status::Online {
             return Err(Errno::NODEV);
         }
-        if card.faults.strikes(fault::CONTROL_FULL) {
+        if card.injections.strikes(injection::CONTROL_FULL) {
             // A signal ends this also where it does not end the wait for an answer, and nothing was sent.
             let until = Instant::now() + self.real(ROOM);
             let goes_on = |state: &Guard<'_>| !state.is_stopping() && !interrupt::is_pending();
@@ -103,7 +103,8 @@ impl Machine {
                 Some(Reply::Abandoned) | None => return Err(Errno::IO),
             }
             let first = !std::mem::replace(&mut slept, true);
-            if interruptible && ((first && card.faults.strikes(fault::INTERRUPT)) || interrupt::is_pending())
+            if interruptible
+                && ((first && card.injections.strikes(injection::INTERRUPT)) || interrupt::is_pending())
             {
                 return Err(Errno::INTR);
             }

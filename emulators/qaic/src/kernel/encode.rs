@@ -27,9 +27,9 @@ const RESERVED: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
     /// Rings for a channel that the device may give.
-    pub(crate) rings: Option<super::channel::Rings>,
+    pub(crate) rings: Option<super::channel::ChannelRings>,
     /// A transfer that takes several messages.
-    pub(crate) transfer: Option<Transfer>,
+    pub(crate) transfer: Option<MessageTransfer>,
     /// How many bytes the transfers of the message have had so far (`xferred_dma_size`).
     transferred: u64,
     /// Memory that the device reads.
@@ -38,7 +38,7 @@ pub(crate) struct Resources {
 
 /// A transfer that takes several messages.
 #[derive(Clone, Debug)]
-pub(crate) struct Transfer {
+pub(crate) struct MessageTransfer {
     pub(crate) tag: u32,
     pub(crate) chunk: u32,
     /// What was not sent yet.
@@ -47,7 +47,7 @@ pub(crate) struct Transfer {
     pub(crate) sent: u64,
 }
 
-impl Transfer {
+impl MessageTransfer {
     /// The next chunk, of as many pieces as a message of so many bytes has room for (`encode_addr_size_pairs`).
     fn next(&mut self, length: usize) -> Vec<Piece> {
         let room = TO_DEVICE_MAX.saturating_sub(length + TRANSFER + RESERVED) / 16;
@@ -136,7 +136,7 @@ impl Encoder<'_, '_> {
         self.resources.segments.extend(&segments);
         // Transfers of one message share the number of their chunks.
         let chunk = self.resources.transfer.as_ref().map_or(0, |earlier| earlier.chunk);
-        let mut transfer = Transfer { tag: ask.tag, chunk, rest: segments, sent: before };
+        let mut transfer = MessageTransfer { tag: ask.tag, chunk, rest: segments, sent: before };
         let pieces = transfer.next(self.length);
         self.resources.transferred = transfer.sent;
         if chunk == 0 && !transfer.rest.is_empty() {
@@ -168,7 +168,7 @@ impl Encoder<'_, '_> {
         let card = &mut self.state.cards[self.card];
         let address = card.bus.map(memory.clone());
         let segment = Segment { address, length: length.into() };
-        let rings = super::channel::Rings { memory, segment, elements, responses };
+        let rings = super::channel::ChannelRings { memory, segment, elements, responses };
         // A message with two of them keeps the second.
         if let Some(earlier) = self.resources.rings.replace(rings) {
             card.bus.unmap(&[earlier.segment]);

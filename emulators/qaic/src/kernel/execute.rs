@@ -2,7 +2,7 @@
 
 //! Executions: objects go into a channel's ring, all that are asked for or none (`__qaic_execute_bo_ioctl`).
 
-use super::channel::Rings;
+use super::channel::ChannelRings;
 use super::slice::{Slice, read_all};
 use crate::machine::{Card, Machine};
 use emulator_core::drm::take;
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 /// An object to execute.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct ExecutedObject {
     handle: u32,
     /// How many of its bytes, if not all.
     resize: Option<u64>,
@@ -29,7 +29,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(rings: &Rings, head: u32, tail: u32) -> Self {
+    fn new(rings: &ChannelRings, head: u32, tail: u32) -> Self {
         Self { memory: rings.memory.clone(), elements: rings.elements, head, tail }
     }
 
@@ -101,7 +101,13 @@ fn elements(slice: &Slice, resize: Option<u64>) -> Vec<Request> {
 
 impl Card {
     /// Queues one object. What is refused has written nothing that the device is going to see.
-    fn queue(&mut self, user: u32, channel: u32, entry: Entry, writer: &mut Writer) -> Result<u64, Errno> {
+    fn queue(
+        &mut self,
+        user: u32,
+        channel: u32,
+        entry: ExecutedObject,
+        writer: &mut Writer,
+    ) -> Result<u64, Errno> {
         let number = self.user(user)?.object(entry.handle).ok_or(Errno::NOENT)?;
         let object = self.objects.get(number).ok_or(Errno::NOENT)?;
         let slicing = object.slicing.as_ref().ok_or(Errno::INVAL)?;
@@ -149,12 +155,15 @@ impl Machine {
         if hdr.count == 0 {
             return Err(Errno::INVAL);
         }
-        let entries: Vec<Entry> = if partial {
+        let entries: Vec<ExecutedObject> = if partial {
             let entries: Vec<PartialExecuteEntry> = read_all(process, data, hdr.count, Errno::NOMEM)?;
-            entries.iter().map(|entry| Entry { handle: entry.handle, resize: Some(entry.resize) }).collect()
+            entries
+                .iter()
+                .map(|entry| ExecutedObject { handle: entry.handle, resize: Some(entry.resize) })
+                .collect()
         } else {
             let entries: Vec<ExecuteEntry> = read_all(process, data, hdr.count, Errno::NOMEM)?;
-            entries.iter().map(|entry| Entry { handle: entry.handle, resize: None }).collect()
+            entries.iter().map(|entry| ExecutedObject { handle: entry.handle, resize: None }).collect()
         };
         let mut state = self.lock();
         let card = &mut state.cards[number];

@@ -8,7 +8,7 @@
 //! something is on its way.
 
 use super::channel::Interrupt;
-use crate::machine::{Event, Machine, State};
+use crate::machine::{ClockEvent, Machine, State};
 use emulator_core::clock;
 use hal_qaic_abi::dbc::Response;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Machine {
         let card = &mut state.cards[number];
         let found = &mut card.channels[channel];
         found.interrupt = Interrupt::Draining { polls: POLLS };
-        self.after(state, DELAY, Event::Poll { card: number, channel });
+        self.after(state, DELAY, ClockEvent::Poll { card: number, channel });
     }
 
     /// The kernel looks at a channel's responses again.
@@ -76,7 +76,7 @@ impl Machine {
             Interrupt::Draining { .. } | Interrupt::Polling if waiting => self.drain(state, number, channel),
             Interrupt::Draining { polls } if polls > 1 => {
                 found.interrupt = Interrupt::Draining { polls: polls - 1 };
-                self.after(state, DELAY, Event::Poll { card: number, channel });
+                self.after(state, DELAY, ClockEvent::Poll { card: number, channel });
             }
             // `normal_out`: a polled channel is polled again, every other one waits for an interrupt.
             Interrupt::Draining { .. } => {
@@ -89,7 +89,7 @@ impl Machine {
             Interrupt::Polling if found.queued.is_empty() => found.interrupt = Interrupt::Enabled,
             Interrupt::Polling => {
                 let interval = self.options.module.poll_interval();
-                self.after(state, interval, Event::Poll { card: number, channel });
+                self.after(state, interval, ClockEvent::Poll { card: number, channel });
             }
         }
     }
@@ -101,7 +101,7 @@ impl Machine {
         if found.interrupt == Interrupt::Enabled && !found.queued.is_empty() {
             found.interrupt = Interrupt::Polling;
             let interval = self.options.module.poll_interval();
-            self.after(state, interval, Event::Poll { card: number, channel });
+            self.after(state, interval, ClockEvent::Poll { card: number, channel });
         }
     }
 
@@ -168,7 +168,7 @@ impl crate::machine::Card {
 mod tests {
     use super::*;
     use crate::bus::Segment;
-    use crate::kernel::channel::Rings;
+    use crate::kernel::channel::ChannelRings;
     use crate::options::{Module, Options};
     use hal_backend::HostRange;
 
@@ -187,7 +187,7 @@ mod tests {
         let segment = Segment { address: 0, length: 4096 };
         let mut state = machine.lock();
         let channel = &mut state.cards[0].channels[0];
-        channel.rings = Some(Rings { memory, segment, elements: ELEMENTS, responses: 0 });
+        channel.rings = Some(ChannelRings { memory, segment, elements: ELEMENTS, responses: 0 });
         (channel.in_use, channel.user) = (true, Some(0));
         drop(state);
         machine

@@ -2,7 +2,7 @@
 
 //! Messages to the device and their answers (`qaic_manage_ioctl`, `qaic_manage`).
 
-use super::encode::{Resources, Transfer};
+use super::encode::{MessageTransfer, Resources};
 use crate::machine::{Guard, Machine};
 use emulator_core::drm::{give, take};
 use emulator_core::{Errno, Process};
@@ -77,7 +77,7 @@ impl Machine {
             Ok(transactions) => transactions,
             // `qaic_manage_msg_xfer`: once a transfer has a number of its chunks, it is given up with the device, whose answer
             // to that is the program's.
-            Err(error) => resources.transfer.as_ref().map(Transfer::abort).ok_or(error)?,
+            Err(error) => resources.transfer.as_ref().map(MessageTransfer::abort).ok_or(error)?,
         };
         loop {
             let bytes = self.send(state, number, user, transactions, true)?;
@@ -91,7 +91,7 @@ impl Machine {
             match (reply.transactions.as_slice(), &mut resources.transfer) {
                 (&[FromDevice::DmaContinue { chunk, transferred }], transfer) => {
                     // Another number or another place is not what was sent.
-                    let expected = |transfer: &&mut super::encode::Transfer| {
+                    let expected = |transfer: &&mut super::encode::MessageTransfer| {
                         (transfer.chunk, transfer.sent) == (chunk, transferred)
                     };
                     let transfer = transfer.as_mut().filter(expected).ok_or(Errno::INVAL)?;

@@ -4,7 +4,7 @@
 
 use super::slice::Slice;
 use crate::bus::Segment;
-use crate::fault;
+use crate::injection;
 use crate::machine::{Card, Cards, Machine};
 use emulator_core::drm::{give, take};
 use emulator_core::process::keeping;
@@ -161,7 +161,7 @@ impl Machine {
         let Cards { cards, files, .. } = &mut **state;
         let card = &mut cards[number];
         card.online()?;
-        if card.faults.strikes(fault::ALLOC) {
+        if card.injections.strikes(injection::ALLOC) {
             return Err(Errno::NOMEM);
         }
         let file = files.find(|file| (file.card, file.user) == (number, user)).ok_or(Errno::NODEV)?;

@@ -2,8 +2,8 @@
 
 //! Requests of open files: which of them the driver has (`qaic_drm_ioctls`).
 
-use super::user::File;
-use crate::fault;
+use super::user::UserFile;
+use crate::injection;
 use crate::machine::{Machine, Status};
 use emulator_core::{Errno, PAGE, Process, drm, identity};
 use hal_backend::HostRange;
@@ -21,13 +21,13 @@ const DRIVER: drm::Driver = drm::Driver {
 
 impl Machine {
     /// What an open file is of.
-    pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
+    pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<UserFile, Errno> {
         let identity = identity(file)?;
         self.lock().files.get(identity).copied()
     }
 
     /// A file of a card that is there (`drm_dev_is_unplugged`).
-    pub(crate) fn plugged(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
+    pub(crate) fn plugged(&self, file: BorrowedFd<'_>) -> Result<UserFile, Errno> {
         let file = self.file(file)?;
         let state = self.lock();
         let card = &state.cards[file.card];
@@ -42,15 +42,15 @@ impl Machine {
         request: u32,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
-        let File { card, .. } = self.file(file)?;
+        let UserFile { card, .. } = self.file(file)?;
         {
             let mut state = self.lock();
             let found = &mut state.cards[card];
-            if found.faults.strikes(fault::UNPLUG) {
+            if found.injections.strikes(injection::UNPLUG) {
                 self.unplug(&mut state, card);
             }
         }
-        let File { card, user } = self.plugged(file)?;
+        let UserFile { card, user } = self.plugged(file)?;
         if drm::kind(request) != drm::KIND {
             return Err(Errno::NOTTY);
         }
@@ -80,7 +80,7 @@ impl Machine {
         length: usize,
         offset: u64,
     ) -> Result<HostRange, Errno> {
-        let File { card, user } = self.plugged(file)?;
+        let UserFile { card, user } = self.plugged(file)?;
         if length == 0 || !offset.is_multiple_of(PAGE) {
             return Err(Errno::INVAL);
         }

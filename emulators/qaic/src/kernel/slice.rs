@@ -5,7 +5,7 @@
 use super::object::Slicing;
 use crate::bus::Segment;
 use crate::machine::{Card, Machine};
-use crate::options::{Counter, Options};
+use crate::options::{MemoryCounter, Options};
 use emulator_core::drm::take;
 use emulator_core::{Errno, PAGE, Process};
 use hal_qaic_abi::dbc::{self, Request, doorbell, request};
@@ -33,7 +33,7 @@ fn is_valid(semaphore: &Semaphore) -> bool {
         && semaphore.cmd <= sem::WAIT_GT_0
 }
 
-impl Counter {
+impl MemoryCounter {
     /// A number of bytes, as it is compared with 64 bits.
     fn total(self, bytes: u64) -> u64 {
         if self == Self::Int { self.within(bytes) } else { bytes }
@@ -50,11 +50,11 @@ impl Counter {
 const HALF: u64 = u32::MAX as u64;
 
 /// `qaic_validate_req`: what is wrong with an entry by itself. Where pieces are counted in `int`, the end of one may overflow.
-fn validate(entry: &SliceEntry, total: u64, counter: Counter) -> Result<(), Errno> {
+fn validate(entry: &SliceEntry, total: u64, counter: MemoryCounter) -> Result<(), Errno> {
     let semaphores = [&entry.sem0, &entry.sem1, &entry.sem2, &entry.sem3];
     let valid = matches!(entry.db_len, 0 | 8 | 16 | 32) && semaphores.into_iter().all(is_valid);
     let (end, overflows) = entry.offset.overflowing_add(entry.size);
-    let inside = end <= total && (!overflows || counter == Counter::Int);
+    let inside = end <= total && (!overflows || counter == MemoryCounter::Int);
     if valid && inside { Ok(()) } else { Err(Errno::INVAL) }
 }
 
@@ -63,7 +63,7 @@ fn validate(entry: &SliceEntry, total: u64, counter: Counter) -> Result<(), Errn
 /// The segment where the slice begins and the one where it ends are those whose first and last byte, as they are counted, are
 /// around it. Where they are counted in `int` a segment that reaches beyond 2 GiB has no end, and one behind it is found for
 /// nothing: the slice is then of memory that is not the object's.
-fn cut(segments: &[Segment], entry: &SliceEntry, counter: Counter) -> Result<Vec<Segment>, Errno> {
+fn cut(segments: &[Segment], entry: &SliceEntry, counter: MemoryCounter) -> Result<Vec<Segment>, Errno> {
     let begin = entry.offset;
     let end = begin.wrapping_add(if entry.size == 0 { PAGE } else { entry.size });
     let (mut total, mut begun, mut first, mut last) = (0, None, None, None);
@@ -307,8 +307,8 @@ mod tests {
     fn slice_is_cut_where_the_memory_is() {
         let entry = |offset, size| SliceEntry { offset, size, ..SliceEntry::default() };
         let cut = |offset, size| {
-            let [narrow, wide] =
-                [Counter::Int, Counter::Size].map(|counter| cut(&SEGMENTS, &entry(offset, size), counter));
+            let [narrow, wide] = [MemoryCounter::Int, MemoryCounter::Size]
+                .map(|counter| cut(&SEGMENTS, &entry(offset, size), counter));
             assert_eq!(narrow, wide);
             wide.map(|pieces| pieces.iter().map(|piece| (piece.address, piece.length)).collect::<Vec<_>>())
         };
@@ -321,7 +321,12 @@ mod tests {
     }
 
     /// How `begin..end` of memory in segments of these lengths is cut.
-    fn cut_at(counter: Counter, lengths: &[u64], begin: u64, end: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    fn cut_at(
+        counter: MemoryCounter,
+        lengths: &[u64],
+        begin: u64,
+        end: u64,
+    ) -> Result<Vec<(u64, u64)>, Errno> {
         let place = |(number, &length): (usize, &u64)| Segment { address: (number as u64 + 1) << 40, length };
         let segments: Vec<Segment> = lengths.iter().enumerate().map(place).collect();
         let entry = SliceEntry { offset: begin, size: end - begin, ..SliceEntry::default() };
@@ -336,7 +341,8 @@ mod tests {
     #[test]
     fn slice_beyond_two_gibibytes_is_of_other_memory_where_they_are_counted_in_int() {
         let cuts = |lengths: &[u64], begin, end| {
-            [Counter::Size, Counter::Int].map(|counter| cut_at(counter, lengths, begin, end).unwrap())
+            [MemoryCounter::Size, MemoryCounter::Int]
+                .map(|counter| cut_at(counter, lengths, begin, end).unwrap())
         };
         // The segment that reaches there has no end, so that it is taken for all that follows.
         let [right, wrong] = cuts(&[GIB; 3], 2 * GIB + 64, 2 * GIB + 128);
@@ -349,11 +355,11 @@ mod tests {
         assert_eq!((right, wrong), (vec![(AT[0] + 2 * GIB + 64, 64)], vec![(AT[0] + 64 - 2 * GIB, 64)]));
         // More than 4 GiB are few again, and what lies below them is not found.
         let four = [GIB, 3 * GIB + 4096];
-        assert_eq!(cut_at(Counter::Size, &four, GIB, GIB + 32), Ok(vec![(AT[1], 32)]));
-        assert_eq!(cut_at(Counter::Int, &four, GIB, GIB + 32), Err(Errno::INVAL));
+        assert_eq!(cut_at(MemoryCounter::Size, &four, GIB, GIB + 32), Ok(vec![(AT[1], 32)]));
+        assert_eq!(cut_at(MemoryCounter::Int, &four, GIB, GIB + 32), Err(Errno::INVAL));
         // Or found twice, for which the kernel has no memory.
         let twice = [GIB, 7 * GIB / 2, GIB];
-        assert_eq!(cut_at(Counter::Int, &twice, 3 * GIB / 4, 5 * GIB / 4), Err(Errno::FAULT));
+        assert_eq!(cut_at(MemoryCounter::Int, &twice, 3 * GIB / 4, 5 * GIB / 4), Err(Errno::FAULT));
     }
 
     proptest::proptest! {
@@ -368,7 +374,7 @@ mod tests {
             proptest::prop_assume!(total < 1 << 32);
             let end = (begin + length).min(total).min(1 << 31);
             proptest::prop_assume!(begin < end);
-            let cuts = [Counter::Size, Counter::Int].map(|counter| cut_at(counter, &lengths, begin, end));
+            let cuts = [MemoryCounter::Size, MemoryCounter::Int].map(|counter| cut_at(counter, &lengths, begin, end));
             proptest::prop_assert_eq!(&cuts[0], &cuts[1]);
             let bytes: u64 = cuts[0].as_ref().unwrap().iter().map(|(_, length)| length).sum();
             proptest::prop_assert_eq!(bytes, end - begin);

@@ -2,7 +2,7 @@
 
 //! Users: open files, each with buffer objects and channels of its own (`qaic_open`, `qaic_postclose`).
 
-use crate::fault;
+use crate::injection;
 use crate::machine::{Card, Guard, Machine, Status};
 use emulator_core::Errno;
 use emulator_core::file::Opened;
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 /// What is kept for an open file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct File {
+pub(crate) struct UserFile {
     pub(crate) card: usize,
     pub(crate) user: u32,
 }
@@ -58,14 +58,14 @@ impl Machine {
         if card.status == Status::Gone {
             return Err(Errno::NOENT);
         }
-        if card.faults.strikes(fault::BOOT) {
+        if card.injections.strikes(injection::BOOT) {
             return Err(Errno::NODEV);
         }
         card.online()?;
         let opened = Opened::new("qaic")?;
         card.users.insert(user, User::default());
         card.counts.opens += 1;
-        Ok(state.files.insert(opened, File { card: number, user }))
+        Ok(state.files.insert(opened, UserFile { card: number, user }))
     }
 
     /// Closes a descriptor.
@@ -84,8 +84,8 @@ impl Machine {
 
     /// A file has no holder any more (`drm_file_free`): its handles go, then the device is told, and every channel of the user is
     /// released (`qaic_postclose`). What is sliced or on its way goes with its channel.
-    fn end_user(&self, state: &mut Guard<'_>, file: File) {
-        let File { card: number, user } = file;
+    fn end_user(&self, state: &mut Guard<'_>, file: UserFile) {
+        let UserFile { card: number, user } = file;
         let card = &mut state.cards[number];
         let handles = card.user(user).map(|user| std::mem::take(&mut user.handles)).unwrap_or_default();
         for object in handles.into_values() {

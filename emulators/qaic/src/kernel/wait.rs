@@ -4,7 +4,7 @@
 
 use super::object::Stats;
 use super::slice::read_all;
-use crate::fault;
+use crate::injection;
 use crate::machine::{Guard, Machine};
 use emulator_core::drm::take;
 use emulator_core::interrupt;
@@ -73,7 +73,7 @@ impl Machine {
                 return Err(Errno::TIMEDOUT);
             }
             // However often it is woken for nothing, it is one wait.
-            if !std::mem::replace(&mut slept, true) && card.faults.strikes(fault::INTERRUPT) {
+            if !std::mem::replace(&mut slept, true) && card.injections.strikes(injection::INTERRUPT) {
                 return Err(Errno::INTR);
             }
             if interrupt::is_pending() {

@@ -34,7 +34,7 @@ pub(crate) fn options() -> Options {
 pub(crate) fn faulty(faults: &[&str]) -> Options {
     let pairs = faults.iter().map(|&fault| ("fault", fault));
     let mut parameters = hal_backend::Parameters::new("qaic", pairs);
-    Options { faults: Options::read(&mut parameters).unwrap().faults, ..options() }
+    Options { injections: Options::read(&mut parameters).unwrap().injections, ..options() }
 }
 
 /// A program made of a closure, which has every workgroup in one call.

@@ -4,7 +4,7 @@
 
 use crate::common::{Buffers, Card, Program, bytes, card, image, open, options};
 use emulator_core::options::Execution;
-use emulator_qaic::programs::{ARRIVED, Call, Outcome};
+use emulator_qaic::programs::{ARRIVED, Call, CallOutcome};
 use emulator_qaic::{Counts, Options};
 use hal_backend::HostCall;
 use hal_kernel::HostPrograms;
@@ -25,7 +25,7 @@ fn adder(card: &Card) -> u64 {
 }
 
 /// Runs a call of the adder on some numbers.
-fn infer(card: &Card, buffers: &Buffers, numbers: &[u32], constant: u32) -> (Outcome, Vec<u32>) {
+fn infer(card: &Card, buffers: &Buffers, numbers: &[u32], constant: u32) -> (CallOutcome, Vec<u32>) {
     let length = numbers.len() as u64 * 4;
     let call = Call {
         workgroups: [numbers.len() as u32, 1, 1],
@@ -38,14 +38,14 @@ fn infer(card: &Card, buffers: &Buffers, numbers: &[u32], constant: u32) -> (Out
     let input: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     assert!(buffers.memory[1].write(0, &input));
     let (last, memory) = (*buffers.handles.last().unwrap(), buffers.memory.last().unwrap());
-    assert!(memory.write(0, &Outcome::UNKNOWN));
+    assert!(memory.write(0, &CallOutcome::UNKNOWN));
     card.execute(buffers.active.channel, &buffers.handles).unwrap();
     assert_eq!(card.wait(buffers.active.channel, last, 10_000), Ok(()), "{:?}", card.emulator.complaint(0));
     // Objects of one execution complete in no order.
     for &handle in &buffers.handles {
         assert_eq!(card.wait(buffers.active.channel, handle, 10_000), Ok(()));
     }
-    let outcome = Outcome::read(&bytes(memory, 256)).unwrap();
+    let outcome = CallOutcome::read(&bytes(memory, 256)).unwrap();
     let output = bytes(&buffers.memory[4], input.len());
     let numbers = output.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().unwrap()));
     (outcome, numbers.collect())
@@ -61,7 +61,7 @@ fn network_adds_numbers_round_after_round() {
         for round in 0..5 {
             let numbers: Vec<u32> = (0..1000).map(|number| number * round).collect();
             let (outcome, sums) = infer(&card, &buffers, &numbers, 17);
-            assert_eq!(outcome, Outcome::Done);
+            assert_eq!(outcome, CallOutcome::Done);
             assert!(sums.iter().zip(&numbers).all(|(sum, number)| *sum == number + 17), "{workers}, {round}");
         }
         assert_eq!(card.counts().calls, 5);
@@ -79,7 +79,7 @@ fn network_computes_where_the_hosts_memory_is_in_pieces() {
     for round in 0..3 {
         let numbers: Vec<u32> = (0..capacity as u32 / 4).map(|number| number + round).collect();
         let (outcome, sums) = infer(&card, &buffers, &numbers, 3);
-        assert_eq!(outcome, Outcome::Done);
+        assert_eq!(outcome, CallOutcome::Done);
         assert!(sums.iter().zip(&numbers).all(|(sum, number)| *sum == number + 3), "{round}");
     }
 }
@@ -114,7 +114,7 @@ fn calls_that_are_queued_behind_each_other_do_not_meet_in_the_networks_memory() 
             let last = *buffers.handles.last().unwrap();
             assert_eq!(card.wait(active.channel, last, 10_000), Ok(()), "{:?}", card.emulator.complaint(0));
             assert_eq!(bytes(&buffers.memory[4], 16), number.to_le_bytes().repeat(4), "call {number}");
-            assert_eq!(Outcome::read(&bytes(&buffers.memory[5], 256)), Ok(Outcome::Done));
+            assert_eq!(CallOutcome::read(&bytes(&buffers.memory[5], 256)), Ok(CallOutcome::Done));
         }
         assert_eq!(card.counts().calls, 6);
     }
@@ -152,12 +152,12 @@ fn failure_of_a_call_is_in_its_outcome() {
     let image = image(number, 1, &[4096, 4096]);
     let buffers = Buffers::new(&card, card.activate(&image, 64), &image);
     let (outcome, _) = infer(&card, &buffers, &[1], 0);
-    assert_eq!(outcome, Outcome::Failed { code: 13, message: "a program panicked".to_owned() });
+    assert_eq!(outcome, CallOutcome::Failed { code: 13, message: "a program panicked".to_owned() });
     card.emulator.unload(number);
     let (outcome, _) = infer(&card, &buffers, &[1], 0);
-    assert!(matches!(outcome, Outcome::Failed { code: 5, .. }), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Failed { code: 5, .. }), "{outcome:?}");
     let (outcome, _) = infer(&card, &buffers, &[1; 1024], 0);
-    assert!(matches!(outcome, Outcome::Failed { code: 5, .. }), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Failed { code: 5, .. }), "{outcome:?}");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn networks_of_several_users_run_beside_each_other() {
                 let buffers = Buffers::new(&card, card.activate(image, 64), image);
                 for round in 0..10 {
                     let (outcome, sums) = infer(&card, &buffers, &[user, round], user * 100);
-                    assert_eq!((outcome, sums), (Outcome::Done, vec![user * 101, user * 100 + round]));
+                    assert_eq!((outcome, sums), (CallOutcome::Done, vec![user * 101, user * 100 + round]));
                 }
             });
         }

@@ -4,7 +4,7 @@
 
 use crate::common::{Card, bytes, card, options};
 use emulator_core::Errno;
-use emulator_qaic::{Counter, Options};
+use emulator_qaic::{MemoryCounter, Options};
 use hal_qaic_abi::uapi::{
     AttachSlice, AttachSliceHeader, Call, DetachSlice, FROM_DEVICE, Semaphore, SliceEntry, TO_DEVICE, sem,
 };
@@ -122,7 +122,7 @@ fn slice_beyond_two_gibibytes_is_not_found_where_the_kernel_counts_in_int() {
     const FAR: u64 = 2 << 30;
     // `clone_range_of_sgt_for_slice`, in one segment and in several.
     for segment in [None, Some(1 << 30)] {
-        for (counter, arrives) in [(Counter::Size, 7), (Counter::Int, 0)] {
+        for (counter, arrives) in [(MemoryCounter::Size, 7), (MemoryCounter::Int, 0)] {
             let card = card(Options { segment, counter, ..options() });
             let active = card.channel(8);
             let far = card.object(&active, FAR + 4096, TO_DEVICE, |entry| {
@@ -136,7 +136,7 @@ fn slice_beyond_two_gibibytes_is_not_found_where_the_kernel_counts_in_int() {
                 assert_eq!(card.wait(active.channel, object, 10_000), Ok(()), "the end is not reported");
             }
             assert_eq!(bytes(&target, 4096), [arrives; 4096], "{segment:?} {counter:?}");
-            assert_eq!(card.emulator.complaint(0).is_none(), counter == Counter::Size);
+            assert_eq!(card.emulator.complaint(0).is_none(), counter == MemoryCounter::Size);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::Parts;
 use super::memory::Memory;
-use emulator_riscv::{Bus, Hart, Isa, Outcome, Width};
+use emulator_riscv::{Bus, Hart, Isa, RunOutcome, Width};
 use hal_tenstorrent_loader::veneer::OWN_MEMORY;
 use hal_tenstorrent_loader::{Cores, Target, load};
 use std::cell::RefCell;
@@ -75,7 +75,7 @@ impl Machine {
         memory.store(PLACE, Width::Word, word).unwrap();
         hart.set_pc(self.query);
         let before = hart.executed();
-        assert_eq!(hart.run(memory, 2000), Outcome::Break);
+        assert_eq!(hart.run(memory, 2000), RunOutcome::Break);
         assert_eq!(hart.pc(), self.query + 8);
         assert!(memory.get(STACK - 256, 512).unwrap().iter().all(|&byte| byte == 0xa5));
         let float = |hart: &Hart, memory: &mut Memory, register: u8| match self.cores {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What goes wrong on request: faults with names, which `fault=NAME:…` in a URI asks for.
+//! Faults to inject on request, which `fault=NAME:…` in a URI asks for.
 //!
-//! An emulator lists the [forms](Form) that it knows. Each device has [`Faults`] of its own, which count what happens to
-//! the device from 1, for as long as its machine lives: what has happened does not happen again after a reset or
-//! another open.
+//! An emulator lists the [forms](InjectionForm) that it knows. Each device has its own [`Injections`], which
+//! count the device's events from 1 for as long as the machine lives: a reset or another open does not repeat
+//! an injection.
 
 use hal_backend::{Failure, Parameters};
 use hal_kernel::Errno;
 use std::fmt;
 
-/// When a fault strikes, which is also how it is written.
+/// When an injection strikes, and how it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// `name`: always.
@@ -23,35 +23,35 @@ pub enum When {
     First,
     /// `name:N` or `name:N:K`: at the N-th event, or at K events from there.
     From,
-    /// `name:N`: not at events; the emulator [asks](Faults::value) for the number.
+    /// `name:N`: no event; the emulator [reads](Injections::value) the number.
     Value,
 }
 
-/// Errors that a program can choose from, as it writes them.
-pub type Errors = &'static [(&'static str, Errno)];
+/// Errors that a program can choose from, with their names.
+pub type NamedErrors = &'static [(&'static str, Errno)];
 
-/// A fault that an emulator knows.
+/// A kind of injection that an emulator knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct InjectionForm {
     name: &'static str,
     when: When,
-    /// If there are any, one is written between the name and the numbers.
-    errors: Errors,
+    /// If there are any, the name of one stands between the injection's name and the numbers.
+    errors: NamedErrors,
 }
 
-impl Form {
-    /// A fault whose outcome is always the same.
+impl InjectionForm {
+    /// An injection whose outcome is always the same.
     pub const fn new(name: &'static str, when: When) -> Self {
         Self { name, when, errors: &[] }
     }
 
-    /// A fault with an error of the program's choice.
-    pub const fn with_error(name: &'static str, when: When, errors: Errors) -> Self {
+    /// An injection with an error that the program chooses.
+    pub const fn with_error(name: &'static str, when: When, errors: NamedErrors) -> Self {
         Self { name, when, errors }
     }
 
-    /// Reads what was written behind `fault=`.
-    fn parse(&self, text: &str) -> Option<Fault> {
+    /// Parses the text behind `fault=`.
+    fn parse(&self, text: &str) -> Option<Injection> {
         let mut parts = text.split(':');
         if parts.next()? != self.name {
             return None;
@@ -72,11 +72,11 @@ impl Form {
                 (first, count?)
             }
         };
-        parts.next().is_none().then_some(Fault { form: *self, error, first, count })
+        parts.next().is_none().then_some(Injection { form: *self, error, first, count })
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for InjectionForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head = format!("{}{}", self.name, if self.errors.is_empty() { "" } else { ":ERRNO" });
         match self.when {
@@ -94,24 +94,24 @@ impl fmt::Display for Form {
     }
 }
 
-/// One thing that goes wrong.
+/// One fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    form: Form,
+pub struct Injection {
+    form: InjectionForm,
     error: Option<Errno>,
     first: u64,
     count: u64,
 }
 
-impl Fault {
-    /// Takes every fault from the parameters of a URI.
-    pub fn read(parameters: &mut Parameters<'_>, forms: &[Form]) -> Result<Vec<Self>, Failure> {
-        let mut faults = Vec::new();
+impl Injection {
+    /// Takes every `fault` from the parameters of a URI.
+    pub fn read(parameters: &mut Parameters<'_>, forms: &[InjectionForm]) -> Result<Vec<Self>, Failure> {
+        let mut injections = Vec::new();
         for text in parameters.take_all("fault") {
             match forms.iter().find_map(|form| form.parse(text)) {
-                Some(fault) => faults.push(fault),
+                Some(injection) => injections.push(injection),
                 None => {
-                    let forms: Vec<_> = forms.iter().map(Form::to_string).collect();
+                    let forms: Vec<_> = forms.iter().map(InjectionForm::to_string).collect();
                     let list =
                         forms.split_last().map(|(last, rest)| format!("{} or {last}", rest.join(", ")));
                     let why = format!("is {text:?}; it takes {}", list.unwrap_or_default());
@@ -119,7 +119,7 @@ impl Fault {
                 }
             }
         }
-        Ok(faults)
+        Ok(injections)
     }
 
     /// Whether it strikes at this event.
@@ -132,47 +132,48 @@ impl Fault {
     }
 }
 
-/// The faults of a device, and how many events there were of each kind.
+/// The injections of a device, and how many events of each kind there were.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
-    faults: Vec<Fault>,
+pub struct Injections {
+    injections: Vec<Injection>,
     events: Vec<(&'static str, u64)>,
 }
 
-impl Faults {
-    /// Nothing has happened yet.
-    pub fn new(faults: &[Fault]) -> Self {
-        Self { faults: faults.to_vec(), events: Vec::new() }
+impl Injections {
+    /// The injections of a device that has had no event yet.
+    pub fn new(injections: &[Injection]) -> Self {
+        Self { injections: injections.to_vec(), events: Vec::new() }
     }
 
-    fn of(&self, form: Form) -> impl Iterator<Item = &Fault> {
-        self.faults.iter().filter(move |fault| fault.form.name == form.name)
+    fn of(&self, form: InjectionForm) -> impl Iterator<Item = &Injection> {
+        self.injections.iter().filter(move |fault| fault.form.name == form.name)
     }
 
-    /// Whether a fault is asked for at all.
-    pub fn has(&self, form: Form) -> bool {
+    /// Whether the URI asks for an injection.
+    pub fn has(&self, form: InjectionForm) -> bool {
         self.of(form).next().is_some()
     }
 
-    /// The number that was given with a fault, if it is asked for.
-    pub fn value(&self, form: Form) -> Option<u64> {
+    /// The number of an injection, if the URI asks for it.
+    pub fn value(&self, form: InjectionForm) -> Option<u64> {
         self.of(form).next().map(|fault| fault.first)
     }
 
-    /// Whether a fault strikes at an event that its device numbers itself.
-    pub fn strikes_at(&self, form: Form, event: u64) -> bool {
+    /// Whether an injection strikes at an event that the device numbers itself.
+    pub fn strikes_at(&self, form: InjectionForm, event: u64) -> bool {
         self.of(form).any(|fault| fault.strikes(event))
     }
 
-    /// Counts an event. Returns whether the fault strikes.
-    pub fn strikes(&mut self, form: Form) -> bool {
+    /// Counts an event. Returns whether the injection strikes.
+    pub fn strikes(&mut self, form: InjectionForm) -> bool {
         let event = self.count(form);
         self.strikes_at(form, event)
     }
 
-    /// Counts an event. If the fault strikes, gives the error that was asked for: the form is one [with an error](Form::with_error).
+    /// Counts an event. Returns the chosen error if the injection strikes. The form must be one [with an
+    /// error](InjectionForm::with_error).
     #[expect(clippy::expect_used, reason = "what was read of a form with errors has one of them")]
-    pub fn fail(&mut self, form: Form) -> Result<(), Errno> {
+    pub fn fail(&mut self, form: InjectionForm) -> Result<(), Errno> {
         let event = self.count(form);
         match self.of(form).find(|fault| fault.strikes(event)) {
             Some(fault) => Err(fault.error.expect("a fault with an error")),
@@ -180,7 +181,7 @@ impl Faults {
         }
     }
 
-    fn count(&mut self, form: Form) -> u64 {
+    fn count(&mut self, form: InjectionForm) -> u64 {
         match self.events.iter_mut().find(|(name, _)| *name == form.name) {
             Some((_, events)) => {
                 *events += 1;
@@ -198,18 +199,18 @@ impl Faults {
 mod tests {
     use super::*;
 
-    const BUSY: Errors = &[("EBUSY", Errno::BUSY), ("EAGAIN", Errno::AGAIN)];
-    const OPEN: Form = Form::with_error("open", When::First, BUSY);
-    const SUBMIT: Form = Form::with_error("submit", When::From, BUSY);
-    const ALLOC: Form = Form::new("alloc", When::Nth);
-    const EACH: Form = Form::new("each", When::Each);
-    const FEW: Form = Form::new("few", When::Value);
-    const LATE: Form = Form::new("late", When::Always);
-    const ALL: &[Form] = &[OPEN, SUBMIT, ALLOC, EACH, FEW, LATE];
+    const BUSY: NamedErrors = &[("EBUSY", Errno::BUSY), ("EAGAIN", Errno::AGAIN)];
+    const OPEN: InjectionForm = InjectionForm::with_error("open", When::First, BUSY);
+    const SUBMIT: InjectionForm = InjectionForm::with_error("submit", When::From, BUSY);
+    const ALLOC: InjectionForm = InjectionForm::new("alloc", When::Nth);
+    const EACH: InjectionForm = InjectionForm::new("each", When::Each);
+    const FEW: InjectionForm = InjectionForm::new("few", When::Value);
+    const LATE: InjectionForm = InjectionForm::new("late", When::Always);
+    const ALL: &[InjectionForm] = &[OPEN, SUBMIT, ALLOC, EACH, FEW, LATE];
 
-    fn faults(texts: &[&str]) -> Result<Faults, Failure> {
+    fn faults(texts: &[&str]) -> Result<Injections, Failure> {
         let mut parameters = Parameters::new("device", texts.iter().map(|&text| ("fault", text)));
-        Ok(Faults::new(&Fault::read(&mut parameters, ALL)?))
+        Ok(Injections::new(&Injection::read(&mut parameters, ALL)?))
     }
 
     #[test]

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! An emulator: a machine of cards as the system of this process, of other processes, and of a driver.
+//!
+//! A card's crate implements [`EmulatedMachine`], and [`SupervisedMachine`] if the machine can answer for other processes and runs host
+//! programs. [`Emulator`] and [`Emulated`] then give the machine to everything outside.
+
+use crate::options::check_card;
+use crate::process::{Own, Process};
+use crate::remote::{self, Remote};
+use crate::supervised::Supervised;
+use crate::threads::Running;
+use crate::{DeviceRange, Errno, HostPrograms, Linux, System, accel};
+use hal_backend::{DeviceInfo, Failure, HostProgram, HostRange, Parameters};
+use hal_kernel::registry::Registry;
+use hal_kernel::{EmulatedCard, Emulation, MappedRange};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Cards and the kernel driver in front of them. The process that makes a request is an argument.
+pub trait EmulatedMachine: Send + Sync + Sized + 'static {
+    /// Everything that makes one machine differ from another.
+    type Options: Clone + PartialEq + Send + 'static;
+
+    /// Every machine of this process.
+    fn machines() -> &'static Registry<Self::Options, Emulator<Self>>;
+
+    /// Makes a machine and starts its threads.
+    fn start(options: Self::Options) -> Result<Running<Self>, Failure>;
+
+    /// The options that the machine was made with.
+    fn options(&self) -> &Self::Options;
+
+    /// Opens a node.
+    fn open_node(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno>;
+
+    /// Opens a node for one file alone, where the driver knows `O_EXCL`.
+    fn open_node_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let _ = path;
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Closes a descriptor, and releases what the last one kept.
+    fn close_file(&self, file: OwnedFd);
+
+    /// Answers a request.
+    fn answer(
+        self: &Arc<Self>,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno>;
+
+    /// Maps memory at an offset of a file into this process.
+    fn map_memory(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<HostRange, Errno>;
+
+    /// Maps registers or a window at an offset of a file into this process.
+    fn map_window(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<Arc<dyn DeviceRange>, Errno> {
+        Ok(Arc::new(MappedRange::new(self.map_memory(file, length, offset)?)))
+    }
+
+    /// The text of an attribute in the file system.
+    fn attribute_text(&self, path: &Path) -> Result<String, Errno>;
+
+    /// The names in a folder of the file system.
+    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno>;
+
+    /// The number of the card that an open file belongs to.
+    fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize>;
+
+    /// The process that has a node for itself, for people.
+    fn holder_of(&self, path: &Path) -> Option<String> {
+        let _ = path;
+        None
+    }
+
+    /// Why no card answers any more, for people.
+    fn failure_cause(&self) -> Option<String> {
+        None
+    }
+
+    /// Why the card of a node has stopped, for people.
+    fn stop_cause(&self, node: &Path) -> Option<String> {
+        let _ = node;
+        None
+    }
+}
+
+/// A machine that also answers for other processes, and runs host programs.
+pub trait SupervisedMachine: EmulatedMachine {
+    /// The driver that the machine is for, as URIs name it.
+    const DRIVER: &'static str;
+
+    /// The name that a list of devices shows.
+    const DEVICE: &'static str;
+
+    /// The driver's view of host programs.
+    type Programs: Send + Sync + ?Sized;
+
+    /// Takes the machine's options from the parameters of a URI.
+    fn read_options(parameters: &mut Parameters<'_>) -> Result<Self::Options, Failure>;
+
+    /// How many cards a machine has.
+    fn cards(options: &Self::Options) -> usize;
+
+    /// The driver's view of the programs that `keeper` keeps.
+    fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<Self::Programs>;
+
+    /// The host programs of this machine.
+    fn programs(&self) -> &dyn HostPrograms;
+
+    /// Whether a process may map `length` bytes at an offset of an open file.
+    fn may_map(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        length: u64,
+        offset: u64,
+    ) -> Result<(), Errno>;
+
+    /// The node that an open file was opened by; nothing, if the file does not belong to this machine.
+    fn node_of(&self, file: BorrowedFd<'_>) -> Option<PathBuf>;
+
+    /// Releases closed files. Returns whether something is still open.
+    fn release_closed_files(&self) -> bool;
+
+    /// Wakes every request that sleeps.
+    fn wake_requests(&self);
+
+    /// A line for each card with what it has done, for people.
+    fn summary(&self) -> String;
+}
+
+/// A machine with emulated cards. Its threads end when the last reference is dropped.
+pub struct Emulator<M> {
+    machine: Running<M>,
+}
+
+impl<M: EmulatedMachine> Emulator<M> {
+    /// Returns the machine with these options, and starts it if there is none.
+    pub fn get(options: &M::Options) -> Result<Arc<Self>, Failure> {
+        // A machine that is ending is not returned: the next one starts beside it.
+        M::machines().open(options.clone(), None, |_| Self::start(options.clone()))
+    }
+
+    /// Starts a machine for the caller alone.
+    pub fn new(options: M::Options) -> Result<Arc<Self>, Failure> {
+        Self::start(options).map(|emulator| M::machines().private(emulator))
+    }
+
+    /// The machine that an open file belongs to.
+    pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
+        M::machines().find(|emulator| emulator.machine.card_of(file).is_some())
+    }
+
+    /// The options that the machine was made with.
+    pub fn options(&self) -> &M::Options {
+        self.machine.options()
+    }
+
+    fn start(options: M::Options) -> Result<Self, Failure> {
+        Ok(Self { machine: M::start(options)? })
+    }
+}
+
+impl<M> Deref for Emulator<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        &self.machine
+    }
+}
+
+impl<M> fmt::Debug for Emulator<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emulator").field("machine", &self.machine).finish()
+    }
+}
+
+impl<M: EmulatedMachine> System for Emulator<M> {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.machine.open_node(&Own, path)
+    }
+
+    fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.machine.open_node_exclusive(path)
+    }
+
+    fn close(&self, file: OwnedFd) {
+        self.machine.close_file(file);
+    }
+
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.machine.answer(&Own, file, request, argument)
+    }
+
+    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
+        self.machine.map_memory(file, length, offset)
+    }
+
+    fn map_device(
+        &self,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<Arc<dyn DeviceRange>, Errno> {
+        self.machine.map_window(file, length, offset)
+    }
+
+    fn read(&self, path: &Path) -> Result<String, Errno> {
+        self.machine.attribute_text(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.machine.folder_names(path)
+    }
+
+    fn cause(&self) -> Option<String> {
+        self.machine.failure_cause()
+    }
+
+    fn stopped(&self, node: &Path) -> Option<String> {
+        self.machine.stop_cause(node)
+    }
+
+    fn holder(&self, path: &Path) -> Option<String> {
+        self.machine.holder_of(path)
+    }
+}
+
+impl<M: SupervisedMachine> HostPrograms for Emulator<M> {
+    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        self.machine.programs().load(program)
+    }
+
+    fn unload(&self, program: u64) {
+        self.machine.programs().unload(program);
+    }
+
+    fn workers(&self) -> usize {
+        self.machine.programs().workers()
+    }
+}
+
+impl<M: SupervisedMachine> Supervised for Emulator<M> {
+    fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        self.machine.open_node(process, path)
+    }
+
+    fn request_for(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        self.machine.answer(process, file, request, argument)
+    }
+
+    fn may_map(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        length: u64,
+        offset: u64,
+    ) -> Result<(), Errno> {
+        self.machine.may_map(process, file, length, offset)
+    }
+
+    fn node(&self, file: BorrowedFd<'_>) -> Option<PathBuf> {
+        self.machine.node_of(file)
+    }
+
+    fn reap(&self) -> bool {
+        self.machine.release_closed_files()
+    }
+
+    fn nudge(&self) {
+        self.machine.wake_requests();
+    }
+
+    fn report(&self) -> String {
+        self.machine.summary()
+    }
+}
+
+/// Injects the machines `M` into a driver: cards under `emulated`, and cards that a supervisor emulates.
+pub struct Emulated<M>(PhantomData<fn() -> M>);
+
+impl<M: SupervisedMachine> Emulated<M> {
+    fn card(emulator: Arc<Emulator<M>>, number: usize) -> EmulatedCard<M::Programs> {
+        EmulatedCard {
+            node: accel::path(number),
+            programs: Some(M::card_programs(emulator.clone())),
+            workers: emulator.workers(),
+            system: emulator,
+        }
+    }
+}
+
+impl<M: SupervisedMachine> Emulation<M::Programs> for Emulated<M> {
+    fn devices() -> Vec<DeviceInfo> {
+        let name =
+            format!("emulated {}: software behind the kernel driver's interface, no hardware", M::DEVICE);
+        vec![DeviceInfo { path: "emulated".to_owned(), name }]
+    }
+
+    fn find(
+        _: &str,
+        number: usize,
+        parameters: &mut Parameters<'_>,
+    ) -> Result<EmulatedCard<M::Programs>, Failure> {
+        let options = M::read_options(parameters)?;
+        check_card(M::DRIVER, number, M::cards(&options))?;
+        Ok(Self::card(Emulator::get(&options)?, number))
+    }
+
+    fn of_file(file: BorrowedFd<'_>) -> Option<EmulatedCard<M::Programs>> {
+        let emulator = Emulator::<M>::of(file)?;
+        let number = emulator.card_of(file)?;
+        Some(Self::card(emulator, number))
+    }
+
+    fn is_supervised() -> bool {
+        remote::is_supervised()
+    }
+
+    fn supervisor() -> Result<Option<Arc<M::Programs>>, Failure> {
+        let remote = Remote::connect(&Linux)?;
+        Ok(remote.map(|remote| M::card_programs(remote)))
+    }
+}
