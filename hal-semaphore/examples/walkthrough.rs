@@ -20,17 +20,17 @@ use std::time::Duration;
 struct Story {
     operations: HashMap<Ticket, &'static str>,
     timelines: HashMap<TimelineKey, &'static str>,
-    told: HashMap<(Ticket, Option<TimelineKey>), WaitClass>,
+    classes: HashMap<(Ticket, Option<TimelineKey>), WaitClass>,
 }
 
 impl Story {
-    fn tell(&mut self, engine: &Engine<SoftBackend>) {
+    fn print(&mut self, engine: &Engine<SoftBackend>) {
         for transition in engine.backend().take_transitions() {
             match transition {
                 Transition::Wait { ticket, timeline, value, class } => {
                     // The engine classifies at submission and again when the operation goes to its device; the
                     // second class is news only if it differs.
-                    if self.told.insert((ticket, timeline), class) != Some(class) {
+                    if self.classes.insert((ticket, timeline), class) != Some(class) {
                         let timeline = timeline.and_then(|key| self.timelines.get(&key)).unwrap_or(&"?");
                         println!("    {} waits for {timeline} >= {value}: {}", self.name(ticket), why(class));
                     }
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
      -> Result<(), Box<dyn Error>> {
         let placed = engine.submit(0, Affinity::queue(queue), waits, signals, Action::Queue(job))?;
         story.operations.insert(placed.ticket, name);
-        story.tell(&engine);
+        story.print(&engine);
         Ok(())
     };
 
@@ -101,11 +101,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     println!("2. The host signals input. Everything goes to the device at once, though nothing has run.");
     input.signal(1)?;
-    story.tell(&engine);
+    story.print(&engine);
 
     println!("3. The device runs them and reports.");
     engine.backend().run_until_idle();
-    story.tell(&engine);
+    story.print(&engine);
     engine.wait(WaitMode::All, &[(output.clone(), 1)], &SystemClock::new(), Some(Duration::from_secs(1)))?;
     println!("    output is at {}", output.query()?);
 
@@ -115,14 +115,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     submit(&mut story, "store", 1, &[(middle.clone(), 3)], &[(output.clone(), 2)], Job::new(5))?;
     submit(&mut story, "other", 0, &[], &[(other.clone(), 1)], Job::new(6))?;
     engine.backend().run_until_idle();
-    story.tell(&engine);
+    story.print(&engine);
     let failure = output.query().err().ok_or("the failure should have arrived")?;
     println!("    output failed: {failure}; other is at {}", other.query()?);
 
     println!("5. Shutting down ends what will never be signalled.");
     submit(&mut story, "orphan", 0, &[(never.clone(), 1)], &[], Job::new(7))?;
     engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO)?;
-    story.tell(&engine);
+    story.print(&engine);
     println!("    counts: {:?}", engine.stats());
     Ok(())
 }

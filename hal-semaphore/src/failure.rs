@@ -68,7 +68,7 @@ impl Code {
     }
 }
 
-/// Where a failure began.
+/// The origin of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// An operation's own work failed on its device or in its host call.

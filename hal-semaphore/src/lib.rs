@@ -10,7 +10,7 @@
 //!
 //! It decides nothing by an operating system clock, knows no device and no C ABI, and contains no unsafe code.
 //!
-//! # Where to look
+//! # Overview
 //!
 //! - [`Engine`] and its `submit`, `wait`, `cancel`, `shut_down`: the user's side. `cargo run --example walkthrough`
 //!   prints the steps of some operations and the class of each wait.

@@ -53,7 +53,7 @@ impl<E> EventPool<E> {
     {
         let index = self.idle.pop()?;
         let event = self.events.get_mut(index.position())?;
-        debug_assert_eq!(event.references, 0, "an idle event is held");
+        debug_assert_eq!(event.references, 0, "an idle event is retained");
         event.references = 1;
         Some((index, event.event.clone()))
     }
@@ -64,14 +64,14 @@ impl<E> EventPool<E> {
 
     pub(crate) fn retain(&mut self, index: EventIndex) {
         if let Some(event) = self.events.get_mut(index.position()) {
-            debug_assert!(event.references > 0, "an idle event is not for sharing");
+            debug_assert!(event.references > 0, "an idle event is not shared");
             event.references += 1;
         }
     }
 
     pub(crate) fn release(&mut self, index: EventIndex) {
         if let Some(event) = self.events.get_mut(index.position()) {
-            debug_assert!(event.references > 0, "an event is released more often than it was held");
+            debug_assert!(event.references > 0, "an event is released more often than it was retained");
             event.references -= 1;
             if event.references == 0 {
                 self.idle.push(index);

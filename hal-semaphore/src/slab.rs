@@ -311,7 +311,7 @@ mod tests {
         for n in 0..2 * LENGTH - 1 {
             assert!(slab.insert(n).index < 2 * CHUNK, "{n}: a place is forgotten");
         }
-        assert_eq!(slab.chunks.len(), 2, "there is room for all of them");
+        assert_eq!(slab.chunks.len(), 2, "all of them fit");
         slab.trim();
         let all: Vec<Key> = (0..).map_while(|number| slab.keys_of_chunk(number)).flatten().collect();
         for key in all {

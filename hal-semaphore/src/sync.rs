@@ -153,17 +153,17 @@ mod imp {
         #[test]
         fn handover_is_due_by_the_thread_that_sleeps_longest() {
             let mutex = FairMutex::new(());
-            let look = || (mutex.sleepers.load(Ordering::SeqCst), mutex.since.load(Ordering::SeqCst));
+            let state = || (mutex.sleepers.load(Ordering::SeqCst), mutex.since.load(Ordering::SeqCst));
             let sleeps = |count| {
                 let begin = Instant::now();
-                while look().0 != count || look().1 == 0 {
-                    assert!(begin.elapsed() < Duration::from_secs(5), "{count} sleep: {:?}", look());
+                while state().0 != count || state().1 == 0 {
+                    assert!(begin.elapsed() < Duration::from_secs(5), "{count} sleep: {:?}", state());
                     yield_now();
                 }
             };
             let take = || {
                 let guard = mutex.lock();
-                let seen = look();
+                let seen = state();
                 mutex.unlock(guard);
                 seen
             };
@@ -172,12 +172,12 @@ mod imp {
             scope(|scope| {
                 let first = scope.spawn(take);
                 sleeps(1);
-                let since = look().1;
+                let since = state().1;
                 assert!(since >= begin);
                 let second = scope.spawn(take);
                 sleeps(2);
                 sleep(Duration::from_millis(1));
-                assert_eq!(look(), (2, since));
+                assert_eq!(state(), (2, since));
                 assert!(!mutex.has_overdue_sleeper(|| since + HAND_OVER_AFTER));
                 assert!(mutex.has_overdue_sleeper(|| since + HAND_OVER_AFTER + 1));
                 mutex.unlock(guard);
@@ -234,7 +234,7 @@ mod imp {
             self.0.lock()
         }
 
-        #[expect(clippy::unused_self, reason = "the other one looks who sleeps")]
+        #[expect(clippy::unused_self, reason = "the other one checks for sleepers")]
         pub(crate) fn unlock(&self, guard: Guard<'_, T>) {
             drop(guard);
         }

@@ -591,7 +591,7 @@ fn job_that_stays_in_a_full_queue_listens_for_failures_once() {
     rig.job(0, &[(&x, 1)], &[], 3);
     let ask = || {
         rig.completer().unblock(0).unwrap();
-        assert_eq!(rig.batches(0).len(), 1, "the queue is asked");
+        assert_eq!(rig.batches(0).len(), 1, "the queue tries again");
         rig.forget();
     };
     rig.forget();

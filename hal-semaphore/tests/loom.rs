@@ -155,7 +155,7 @@ fn complete_against_cancel() {
     let answer = engine.cancel(ticket);
     device.join().unwrap();
     let reclaimed = engine.backend().reclaimed();
-    assert_eq!(reclaimed.len(), 1, "the work comes back once");
+    assert_eq!(reclaimed.len(), 1, "the work is reclaimed once");
     match answer {
         Cancel::Cancelled => {
             assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
@@ -573,8 +573,8 @@ fn full_against_report() {
     };
     submit(&engine, 0, &[], &[(y.clone(), 1)], 2);
     device.join().unwrap();
-    assert_eq!(y.query().unwrap(), 0, "what the device had room for was refused");
-    assert_eq!(engine.backend().queued(q0), 1, "there is room, and the queue was not told");
+    assert_eq!(y.query().unwrap(), 0, "the device refused work although it had capacity");
+    assert_eq!(engine.backend().queued(q0), 1, "there is capacity, and the queue was not woken");
 }
 
 #[test]
@@ -603,7 +603,7 @@ fn full_against_unblock() {
     };
     submit(&engine, 0, &[], &[], 2);
     device.join().unwrap();
-    assert_eq!(engine.backend().queued(q0), 1, "there is room, and the queue was not told");
+    assert_eq!(engine.backend().queued(q0), 1, "there is capacity, and the queue was not woken");
 }
 
 #[test]
@@ -631,7 +631,7 @@ fn full_against_end() {
     };
     submit(&engine, 0, &[], &[(y.clone(), 1)], 2);
     device.join().unwrap();
-    let failure = y.query().expect_err("the operation waits for room that nothing will give");
+    let failure = y.query().expect_err("the operation waits for capacity that nothing will free");
     assert_eq!(failure.code(), Code::ResourceExhausted);
 }
 
@@ -769,7 +769,7 @@ fn loss_against_submit() {
     }
     let mut back: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
     back.sort_unstable();
-    assert_eq!(back, [1, 2], "work did not come back");
+    assert_eq!(back, [1, 2], "work is not reclaimed");
     let occupancy = engine.occupancy();
     assert_eq!((occupancy.operations, occupancy.in_flight), (0, 0));
     assert_eq!(occupancy.events, occupancy.idle_events);

@@ -85,8 +85,11 @@ fn blocked_operations_are_small_and_draining_them_allocates_nothing() {
     // The semaphore itself is at 0: the chain begins with a wait for 1.
     let ((), held) = counted(|| chain(&engine, &x, 1, n, 1, Action::Queue));
     let each = held.peak / i64::try_from(n).unwrap();
-    println!("{each} bytes for each held operation at most, {} kept", held.kept / i64::try_from(n).unwrap());
-    assert!(each <= 512, "{each} bytes for each held operation");
+    println!(
+        "{each} bytes for each blocked operation at most, {} kept",
+        held.kept / i64::try_from(n).unwrap()
+    );
+    assert!(each <= 512, "{each} bytes for each blocked operation");
     x.signal(1).unwrap();
     assert_eq!(x.query().unwrap(), n + 1);
 

@@ -96,6 +96,7 @@ fn tests(tree: &Tree, data: &Path) -> Result<Command> {
     command
         .args([
             "test",
+            "--tests",
             "--locked",
             "--no-fail-fast",
             "--package",

@@ -61,9 +61,9 @@ fn first_publication(report: &mut Report, plan: &Plan, n: u64) {
     // A round in which a thread was off its processor says nothing about the engine.
     let quiet: Vec<f64> = times.iter().filter(|&&(_, off)| off < 0.02).map(|&(time, _)| time).collect();
     let times: Vec<f64> = times.iter().map(|&(time, _)| time).collect();
-    report.row(&format!("first publication, {n} held, least"), n, quantile(&times, 0.0), "ms");
-    report.row(&format!("first publication, {n} held, median"), n, median(&times), "ms");
-    let case = format!("first publication, {n} held, median of undisturbed rounds");
+    report.row(&format!("first publication, {n} blocked, least"), n, quantile(&times, 0.0), "ms");
+    report.row(&format!("first publication, {n} blocked, median"), n, median(&times), "ms");
+    let case = format!("first publication, {n} blocked, median of undisturbed rounds");
     report.judged(&case, n, median(&quiet), "ms", 0.2);
 }
 

@@ -146,13 +146,13 @@ fn held(report: &mut Report, plan: &Plan) {
         }
         let drain = median(&drained);
         drains.push(drain);
-        report.row("held chain, submit", n, median(&submits), "ns/op");
-        report.judged("held chain, bytes for each held operation", n, bytes, "bytes", 512.0);
-        report.judged("held chain, drain", n, drain, "ns/op", 1000.0);
+        report.row("blocked chain, submit", n, median(&submits), "ns/op");
+        report.judged("blocked chain, bytes for each blocked operation", n, bytes, "bytes", 512.0);
+        report.judged("blocked chain, drain", n, drain, "ns/op", 1000.0);
     }
     let (least, most) =
         drains.iter().fold((f64::MAX, 0.0f64), |(least, most), &drain| (least.min(drain), most.max(drain)));
-    report.judged("held chain, worst drain to best", plan.most(), most / least, "x", 1.5);
+    report.judged("blocked chain, worst drain to best", plan.most(), most / least, "x", 1.5);
 }
 
 /// Two threads, each waiting on the host for the other's signal.

@@ -56,7 +56,7 @@ fn together(report: &mut Report, plan: &Plan, name: &str, own_device: bool, thre
     report.row(&format!("{threads} threads, {name}: an engine each"), total, median(&apart), "ns/op");
     let case = format!("{threads} threads, {name}: one engine to an engine each");
     report.judged(&case, total, median(&ratios), "x", 1.3);
-    // Where others use the processors too, threads that do not run at the same time do not contend.
+    // If others use the processors too, threads that do not run at the same time do not contend.
     let least = quantile(&shared, 0.0) / quantile(&apart, 0.0);
     report.row(&format!("{threads} threads, {name}: the same, quietest rounds"), total, least, "x");
 }

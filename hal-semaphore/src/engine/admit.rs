@@ -119,7 +119,7 @@ impl<B: Backend> Shared<B> {
         affinity: Affinity,
         waits: &W,
     ) -> u32 {
-        let Some(spec) = self.devices.get(device) else { return 0 };
+        let spec = self.known_device(device);
         let allowed = |queue: u32| {
             queue
                 .checked_sub(spec.first_queue)
@@ -691,7 +691,8 @@ impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn finish_early(&mut self, EarlyRun { op: key, work, done }: EarlyRun<B>) {
         let index = self.index;
         let (closing, lost) = (self.state.closing, self.state.lost.clone());
-        let Some(op) = self.op(key) else { return };
+        // Nothing else ends an operation that runs on the host.
+        let op = self.live(key);
         op.work = Some(work);
         let done = match (done, lost) {
             (Ok(done), None) => done,
@@ -705,8 +706,8 @@ impl<B: Backend> QueueGuard<'_, B> {
                 break;
             }
             let mut state = record.timeline.lock();
-            let looks = !is_mutated(Mutation::EarlyDoesNotCheck);
-            if looks && record.timeline.value() >= record.value {
+            let checks = !is_mutated(Mutation::EarlyDoesNotCheck);
+            if checks && record.timeline.value() >= record.value {
                 continue;
             }
             if let Some(cause) = state.failure() {
@@ -794,7 +795,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     ) {
         let state = &mut *self.state;
         if let Some(op) = state.ops.get_mut(key)
-            && let Some(record) = op.waits.get_mut(number as usize)
+            && let record = op.wait_mut(number)
             && matches!(record.state, WaitState::InQueueList(_))
         {
             record.state = WaitState::Dependency(dependency);
@@ -820,7 +821,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn reach(&mut self, key: Key, number: u32) {
         let state = &mut *self.state;
         let Some(op) = state.ops.get_mut(key) else { return };
-        let Some(record) = op.waits.get_mut(number as usize) else { return };
+        let record = op.wait_mut(number);
         if matches!(record.state, WaitState::InQueueList(_) | WaitState::InHostList(_)) {
             record.state = WaitState::Reached;
             if op.count_down() {

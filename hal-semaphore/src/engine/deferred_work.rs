@@ -171,8 +171,8 @@ local! {
 }
 
 /// `None` on a thread that is exiting, which has no calls around this one.
-fn with<R>(look: impl FnOnce(&ThreadState) -> R) -> Option<R> {
-    THREAD.try_with(look).ok()
+fn with<R>(use_state: impl FnOnce(&ThreadState) -> R) -> Option<R> {
+    THREAD.try_with(use_state).ok()
 }
 
 /// Whether this thread is inside a call that must not call the program. A thread that is exiting may be.

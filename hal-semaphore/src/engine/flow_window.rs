@@ -122,7 +122,7 @@ mod tests {
     fn few_operations_are_handed_over_in_vain() {
         for depth in [1, 2, 3, 7, 64, 65, 1024] {
             let wasted = churn(depth, 100_000);
-            assert!(wasted <= 100_000 + MAX_BATCH, "{wasted} with room for {depth}");
+            assert!(wasted <= 100_000 + MAX_BATCH, "{wasted} with capacity for {depth}");
         }
         assert!(churn(1024, 100_000) < 100_000 / 60);
         assert_eq!(churn(1_000_000, 100_000), 0);
@@ -154,7 +154,7 @@ mod tests {
         window.take(1);
         window.refused();
         assert!(!window.resume(false) && window.is_full());
-        assert!(window.resume(true), "the device says that it has room");
+        assert!(window.resume(true), "the device calls unblock");
         assert_eq!(window.batch(), 1);
     }
 }

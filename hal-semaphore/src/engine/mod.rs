@@ -27,7 +27,7 @@
 //! The guarantees of one lock for everything hold all the same:
 //!
 //! - *Cause before effect.* Operation A signals x; operation B waits for x and signals y. A thread that sees y
-//!   also sees x: A raises x before it releases B, and B ends after its release. Where queue order or the
+//!   also sees x: A raises x before it releases B, and B ends after its release. If queue order or the
 //!   device satisfied B's wait, B's queue checks that x is raised before it retires B ([`retire`]).
 //! - *No wake-up is lost.* A thread registers a wait under the timeline's lock, under which the timeline also
 //!   moves. A promise is matched with waits across a pair of fences ([`timeline_state`]).
@@ -92,7 +92,7 @@ const POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// How many timeline states are kept for the next timelines.
 const SPARE_TIMELINES: usize = 4096;
 
-/// What an operation does once its waits are reached, or satisfied by order.
+/// The action of an operation, done once its waits are reached, or satisfied by order.
 ///
 /// In HAL terms, launches and transfers are [`Queue`](Action::Queue) actions and host calls are
 /// [`Host`](Action::Host) actions. Stream-ordered allocations and deallocations are `Queue` actions if the
@@ -758,8 +758,12 @@ impl<B: Backend> Shared<B> {
     }
 
     fn device(&self, queue: &Queue<B>) -> &Device {
-        let device = queue.id.device();
-        #[expect(clippy::indexing_slicing, reason = "a queue's device exists")]
+        self.known_device(queue.id.device())
+    }
+
+    /// A device of a request that was validated, or of a queue.
+    fn known_device(&self, device: usize) -> &Device {
+        #[expect(clippy::indexing_slicing, reason = "requests name a device that exists, and devices stay")]
         &self.devices[device]
     }
 

@@ -7,8 +7,8 @@
 //! thread. Each timeline has its own lane, so that none waits for another one's driver.
 //!
 //! A timeline of another engine of this crate moves at once, but the effects of that, callbacks included, run
-//! when no thread is delivering to it: a callback may wait for its next delivery. What another driver does
-//! inside [`deliver`](Timeline::deliver) is its own affair.
+//! when no thread is delivering to it: a callback may wait for its next delivery. Inside
+//! [`deliver`](Timeline::deliver) another driver does as it likes.
 //!
 //! The order is the order in which operations end: a delivery is posted under the lock of the operation's
 //! queue, and before a timeline of this engine moves through which another queue could see that end.

@@ -182,6 +182,13 @@ impl<B: Backend> Op<B> {
         self.waits.len() as u32
     }
 
+    /// A wait, by its number.
+    #[inline]
+    pub(super) fn wait_mut(&mut self, number: u32) -> &mut WaitRecord {
+        #[expect(clippy::indexing_slicing, reason = "an operation keeps its waits until it ends")]
+        &mut self.waits[number as usize]
+    }
+
     /// Adds a wait that is not reached.
     #[inline(always)]
     pub(super) fn wait_for(&mut self, timeline_state: Arc<TimelineState>, value: u64, state: WaitState) {

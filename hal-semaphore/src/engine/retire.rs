@@ -143,7 +143,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Retires the oldest operation in flight; if a dependency has not ended, the queue is gated. Returns
     /// whether one retired.
     fn retire_first(&mut self) -> bool {
-        let Some(entry) = self.state.in_flight.front() else { return false };
+        let Some(entry) = self.state.in_flight.front() else { unreachable!("`is_due` has just seen it") };
         let (key, epoch) = (entry.op, entry.epoch);
         let mut failure = entry.failure.clone();
         let state = &mut *self.state;

@@ -126,8 +126,7 @@ impl<B: Backend> Shared<B> {
 
     /// The device is lost: its operations fail with this failure, and so do later ones.
     pub(super) fn spread_loss(&self, device: usize, failure: Failure, deferred: &mut super::DeferredWork) {
-        #[expect(clippy::indexing_slicing, reason = "only the loss of a device that exists is taken down")]
-        let spec = &self.devices[device];
+        let spec = self.known_device(device);
         // The first cause counts.
         let failure = spec.record_loss(failure);
         for index in spec.first_queue..spec.first_queue + spec.queues {

@@ -55,7 +55,7 @@ fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
 }
 
 /// The first guess of a promise's native epoch: work of the device is waited for by its own epoch, once the
-/// device has accepted it. Where that takes an event, or the operation may be coalesced, submission finds out.
+/// device has accepted it. If that takes an event, or the operation may be coalesced, submission finds out.
 pub(super) fn expected_native_epoch<B: Backend>(
     queue: &Queue<B>,
     device: &Device,
@@ -310,7 +310,7 @@ impl<B: Backend> QueueGuard<'_, B> {
                 WaitStatus::Open => {
                     all_reached = false;
                     let Some(dependency) = record.dependency() else {
-                        debug_assert!(false, "an ordered operation has a wait that nothing covers");
+                        debug_assert!(false, "a queued operation has a blocked wait");
                         continue;
                     };
                     let producer = self.shared.queue(dependency.queue).point(dependency.epoch);
@@ -532,7 +532,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             let failure = Failure::with_origin(
                 Code::ResourceExhausted,
                 Origin::Operation,
-                format!("{id} has no room for the operation although nothing is in flight on its device"),
+                format!("{id} cannot take the operation although nothing is in flight on its device"),
             );
             if self.dequeue(key) {
                 self.end(key, Some(failure), None);

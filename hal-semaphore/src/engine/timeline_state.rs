@@ -129,7 +129,10 @@ pub(crate) struct TimelineState {
 
 impl fmt::Debug for TimelineState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").field("key", &self.key).field("look", &self.snapshot()).finish_non_exhaustive()
+        f.debug_struct("TimelineState")
+            .field("key", &self.key)
+            .field("state", &self.snapshot())
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Most timelines have one or two lists, and a linear search is cheapest. A timeline with many lists has an
 //! index: a map from owner to list, and a tree in which each node has the smallest value below it, so that a
-//! signal finds what it releases without a look at any other list (rule S7).
+//! signal finds what it releases without reading any other list (rule S7).
 
 use super::timeline_state::{OrderedWait, Target};
 use crate::wait_list::WaitList;
@@ -553,7 +553,7 @@ mod tests {
             assert_eq!(lists.queue_waits(), 1);
             assert_eq!(take(&mut lists), [Some(order)]);
             assert_eq!((lists.queue_waits(), lists.len()), (0, 1), "round {round}");
-            assert!(take(&mut lists).is_empty(), "it is covered once");
+            assert!(take(&mut lists).is_empty(), "it is taken once");
             assert!(lists.releases(1) && lists.remove(ListOwner::HOST, 1, order).is_some());
         }
         lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: false });

@@ -803,6 +803,6 @@ mod tests {
             shared.apply_promise(update, &mut deferred);
             assert_eq!((deferred.released.len(), deferred.promises_due.len()), (ordered, left));
         }
-        assert!(!timeline_state.has_listeners(), "no wait is left to be covered");
+        assert!(!timeline_state.has_listeners(), "no wait is left to satisfy");
     }
 }

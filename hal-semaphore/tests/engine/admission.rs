@@ -66,7 +66,7 @@ fn refused_action_is_returned_with_its_kind_and_work() {
         | Action::Marker(job)
         | Action::Cleanup(job)) = refused.action
         else {
-            panic!("job {id} does not come back");
+            panic!("job {id} is not reclaimed");
         };
         assert_eq!(job.id, id);
     }

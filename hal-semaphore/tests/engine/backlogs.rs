@@ -103,7 +103,7 @@ fn consumer_behind_a_refused_producer_and_a_backlog_fails_with_it() {
                 devices.step(0);
                 devices.completer().complete(queue, REFUSED + 1).unwrap();
             });
-            assert!(times <= 1, "the report finds no waiter that still has to be told");
+            assert!(times <= 1, "the report finds no waiter to notify");
             assert!(backlog.x.query().unwrap_err().same_root(&cause), "{native_waits:?}");
             let consumer = backlog.y.query();
             assert!(
@@ -160,7 +160,7 @@ fn thread_inside_reclaim_is_left_no_work() {
         let queued = rig.queued(0);
         drop(release);
         reports.join().unwrap();
-        assert_eq!(queued, 120, "the rest waits for the work that comes back");
+        assert_eq!(queued, 120, "the rest waits for the reclaim");
     });
 }
 

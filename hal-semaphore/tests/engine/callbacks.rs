@@ -161,7 +161,7 @@ fn slow_callback_delays_no_unrelated_operation() {
         rig.barrier(0, &[(&x, 1)], &[(&y, 1)]);
         eventually("unrelated signals are out", || y.query().unwrap() == 1);
         rig.engine.wait(WaitMode::All, &[(x, 1)], &SystemClock::new(), Some(LIMIT)).unwrap();
-        eventually("unrelated work has come back", || rig.reclaimed() == [1]);
+        eventually("unrelated work is reclaimed", || rig.reclaimed() == [1]);
         drop(release);
     });
 }
@@ -825,7 +825,7 @@ fn slow_reclaims_delay_no_job_that_waits_for_capacity() {
     is_full.store(true, Ordering::SeqCst);
     submit(None);
     is_full.store(false, Ordering::SeqCst);
-    assert_eq!(taken.load(Ordering::SeqCst), 2, "there is no room for the third job");
+    assert_eq!(taken.load(Ordering::SeqCst), 2, "the third job does not fit");
     engine.backend().complete(engine.queue(0, 0).unwrap(), 2);
     assert_eq!(*seen.lock().unwrap(), [3, 3], "jobs that the device had when the program was called back");
 }

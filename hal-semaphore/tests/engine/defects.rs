@@ -182,7 +182,7 @@ impl Timeline for Noted {
 
     fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
         if let Ok(value) = state {
-            assert!(self.value() >= value, "what waiters are told is shown already");
+            assert!(self.value() >= value, "the step is shown before it is recorded");
             self.0.recorded.lock().unwrap().push((value, by));
         }
         true

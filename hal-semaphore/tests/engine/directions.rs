@@ -140,7 +140,7 @@ fn promised_value_is_the_largest_queued_signal() {
         engine.submit(0, Affinity::queue(queue), waits, &[(x.clone(), value)], action).unwrap();
     };
     submit(0, &[(go.clone(), 1)], 1);
-    assert_eq!(x.promised(), None, "it is held, and may be for ever");
+    assert_eq!(x.promised(), None, "it is blocked, possibly forever");
     go.signal(1).unwrap();
     assert_eq!(x.promised(), Some(1));
     submit(1, &[(x.clone(), 1)], 5);

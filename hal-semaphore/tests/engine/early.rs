@@ -91,7 +91,7 @@ fn operations_that_wait_for_the_host_are_not_tried_early() {
     rig.link(0, 2, Action::Early(Job::early(2, true)));
     assert!(rig.engine.backend().done_early().is_empty(), "the 1 is not promised");
     rig.x.signal(1).unwrap();
-    assert!(rig.engine.backend().done_early().is_empty(), "there is nothing to be ahead of");
+    assert!(rig.engine.backend().done_early().is_empty(), "nothing is queued before it");
     rig.engine.backend().run_until_idle_with_host();
     assert_eq!(rig.x.value(), 2);
 }
@@ -120,7 +120,7 @@ fn waits_may_fail_after_an_early_operation() {
     rig.link(0, 3, Action::Marker(Job::new(3)));
     rig.engine.backend().run_until_idle();
     assert!(rig.x.query().unwrap_err().same_root(&failure));
-    assert_eq!(rig.reclaimed(), [1, 2, 3], "each comes back, whatever became of it");
+    assert_eq!(rig.reclaimed(), [1, 2, 3], "each is reclaimed, whatever its end");
     assert_eq!(rig.engine.stats().failed, 3);
 }
 
@@ -228,6 +228,6 @@ fn panic_of_an_early_action_fails_the_operation() {
     let failure = y.query().unwrap_err();
     assert!(failure.message().contains("not that"), "{failure}");
     assert_eq!(engine.stats().panics, 1);
-    assert_eq!(engine.backend().reclaimed(), 1, "the work comes back");
+    assert_eq!(engine.backend().reclaimed(), 1, "the work is reclaimed");
     assert!(x.query().is_ok());
 }

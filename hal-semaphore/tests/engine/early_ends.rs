@@ -261,7 +261,7 @@ fn host_operation_of_a_lost_device_ends_once() {
         rig.job(0, &[(&x, 1)], &[(&y, 1)], 2);
         let (task, job) = rig.take_host().pop().unwrap();
         rig.lose(0, &gone());
-        assert!(y.query().is_err(), "held work does not wait for the host");
+        assert!(y.query().is_err(), "blocked work does not wait for the host");
         task.finish(result);
         drop(job);
         eventually("the host operation has ended", || rig.engine.occupancy().operations == 0);
@@ -277,7 +277,7 @@ fn refused_when_full_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static)
     rig.job(0, &[(&never, 1)], &[(&held, 1)], 3);
     rig.once(Moment::SubmitBegins(0), move |_| {
         meanwhile();
-        eventually("what is held has been cancelled", || held.query().is_err());
+        eventually("blocked operations have been cancelled", || held.query().is_err());
     });
     rig.job(0, &[], &[(&x, 1)], 2);
     x
@@ -343,7 +343,7 @@ impl BlockedCallback {
         self.begins.recv().unwrap();
     }
 
-    /// Lets it return. What is returned is dropped when the test is done with it.
+    /// Lets it return. The test drops the result.
     fn release(self) -> Subscription {
         let Self { release, subscription, .. } = self;
         drop(release);
@@ -594,7 +594,7 @@ fn shutdown_that_times_out_keeps_the_wake_up_of_another_one() {
         let impatient = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
         assert_eq!(impatient, Err(Unfinished { in_flight: 1, host: 0 }));
         rig.run_until_idle();
-        assert!(pending.is_raised(), "the first is not told that all has ended");
+        assert!(pending.is_raised(), "the first is not woken");
     });
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));
 }

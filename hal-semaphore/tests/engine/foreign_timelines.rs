@@ -242,7 +242,7 @@ fn steps_of_a_released_chain_are_published_together() {
         (LINKS + 1, LINKS + 1)
     );
     let told = at.recorded.lock().unwrap().len();
-    assert!(told <= 16, "{LINKS} steps were told {told} times");
+    assert!(told <= 16, "{LINKS} steps were published {told} times");
     assert!(matches!(at.notified.lock().unwrap().last(), Some(Ok(last)) if *last == LINKS + 1));
 }
 
@@ -270,7 +270,7 @@ fn wait_for_a_timeline_without_subscription_fails() {
     let (y, _) = setup.mirrored();
     setup.submit(&[(bad, 1)], &[(y.clone(), 1)], Action::Queue(1));
     eventually("the operation has failed", || y.failure().is_some());
-    eventually("its work has come back", || setup.engine.backend().reclaimed() == 1);
+    eventually("its work is reclaimed", || setup.engine.backend().reclaimed() == 1);
     assert_eq!((setup.engine.occupancy().operations, setup.engine.stats().panics), (0, 1));
     assert!(setup.engine.lost(0).is_none(), "the device has nothing to do with it");
 }
@@ -336,7 +336,7 @@ fn waiters_of_a_mirrored_timeline_are_notified_of_the_point() {
     setup.submit(&[], &[(x.clone(), 1)], Action::Queue(1));
     assert!(mirror.notified.lock().unwrap().is_empty());
     setup.complete(1);
-    eventually("the waiters are told", || !mirror.notified.lock().unwrap().is_empty());
+    eventually("the waiters are notified", || !mirror.notified.lock().unwrap().is_empty());
     let queue = setup.engine.queue(0, 0).unwrap();
     let recorded = mirror.recorded.lock().unwrap().clone();
     assert!(
@@ -359,7 +359,7 @@ fn waiters_of_a_mirrored_timeline_are_notified_once_of_values_in_a_row() {
     }
     let queue = setup.engine.queue(0, 0).unwrap();
     setup.engine.backend().completer().fail(queue, 7, broken("parity")).unwrap();
-    eventually("the failure is told", || at_x.notified.lock().unwrap().iter().any(Result::is_err));
+    eventually("the failure is notified", || at_x.notified.lock().unwrap().iter().any(Result::is_err));
     let recorded = |at: &Mirrored| -> Vec<_> {
         let recorded = at.recorded.lock().unwrap();
         recorded.iter().map(|(state, by)| (state.clone().ok(), by.map(|point| point.epoch))).collect()

@@ -22,7 +22,7 @@ fn report_during_a_full_answer_is_not_forgotten() {
     });
     rig.job(0, &[], &[(&c, 1)], 3);
     assert_eq!(a.query().unwrap(), 1);
-    assert_eq!(rig.queued(0), 1, "there is room, and the queue is not asked again");
+    assert_eq!(rig.queued(0), 1, "there is capacity, and the queue does not try again");
     rig.run_until_idle();
     assert_eq!(c.query().unwrap(), 1);
 }
@@ -38,7 +38,7 @@ fn unblock_during_a_full_answer_is_not_forgotten() {
         rig.once(Moment::SubmitBegins(0), |devices| devices.completer().unblock(0).unwrap());
         rig.answer_next(0, Submitted::full(0));
         rig.job(0, &[], &[(&c, round)], 1 + round);
-        assert_eq!(rig.queued(0), 1, "round {round}: the device has said that it has room");
+        assert_eq!(rig.queued(0), 1, "round {round}: the device has called unblock");
         assert!(rig.step(0) && rig.report(0));
     }
 }
@@ -67,10 +67,10 @@ fn report_of_a_gated_job_frees_capacity() {
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
     rig.job(2, &[], &[(&z, 1)], 3);
-    assert_eq!(rig.queued(2), 0, "the two others have all the room");
+    assert_eq!(rig.queued(2), 0, "the two others have all the capacity");
     assert!(rig.step(0) && rig.step(1) && rig.report(1));
     assert_eq!(y.query().unwrap(), 0, "its producer has not been reported");
-    assert_eq!(rig.queued(2), 1, "there is room, and the queue is not asked again");
+    assert_eq!(rig.queued(2), 1, "there is capacity, and the queue does not try again");
 }
 
 /// A queue has only a barrier on its device, which waits for another queue's report, and the shared capacity is
@@ -180,7 +180,7 @@ fn report_during_a_full_answer_counts_for_a_queue_with_work_on_the_device() {
             assert!(devices.step(1) && devices.report(1));
         });
         rig.job(0, &[], &[], 10 * round + 2);
-        assert_eq!(rig.queued(0), 2, "round {round}: there is room, and the queue is not asked again");
+        assert_eq!(rig.queued(0), 2, "round {round}: there is capacity, and the queue does not try again");
         rig.run_until_idle();
     }
 }
@@ -228,7 +228,7 @@ fn queues_that_share_little_capacity_all_finish() {
                 rig.job(2, &[(&y, value)], &[(&z, value)], 200 + value);
             }
             rig.run_until_idle();
-            assert_eq!(z.query().unwrap(), 20, "with room for {capacity}");
+            assert_eq!(z.query().unwrap(), 20, "with capacity for {capacity}");
             rig.assert_idle();
         });
     }

@@ -334,7 +334,7 @@ fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
             }
         });
         assert!(desk.step(0));
-        assert!(seen.load(Ordering::SeqCst), "the other engine was told after the callback");
+        assert!(seen.load(Ordering::SeqCst), "the delivery was made after the callback");
     });
 }
 
@@ -491,7 +491,7 @@ fn queue_kept_full_by_another_resumes_when_that_has_ended() {
     let (cause, effect) = (desk.card().begin(0).unwrap(), desk.card().begin(1).unwrap());
     desk.report(1, effect);
     desk.report(0, cause);
-    assert!(desk.step(1), "the device is empty, and a piece of work is left");
+    assert!(desk.step(1), "the device is idle, and a job is left");
     assert_eq!(desk.0.occupancy().operations, 0);
 }
 

@@ -48,7 +48,7 @@ impl Batch {
         self.rig.assert_idle();
         let mut reclaimed = self.rig.reclaimed();
         reclaimed.sort_unstable();
-        assert_eq!(reclaimed, [1, 2, 3, 4], "{case}: each job comes back once");
+        assert_eq!(reclaimed, [1, 2, 3, 4], "{case}: each job is reclaimed once");
     }
 
     /// Each signal: `Ok`, or the failure's message.
@@ -60,7 +60,7 @@ impl Batch {
 fn each_case(check: impl Fn(NativeWaits, usize, &str) + Copy + Send + 'static) {
     for native_waits in ALL_NATIVE_WAITS {
         for position in 0..3 {
-            let case = format!("{native_waits:?}, after piece {} of 3", position + 1);
+            let case = format!("{native_waits:?}, after item {} of 3", position + 1);
             within(LIMIT, move || check(native_waits, position, &case));
         }
     }
@@ -138,7 +138,7 @@ fn loss_after_completion_inside_submit_spares_what_was_reported() {
         batch.finish(case);
         for (index, outcome) in batch.outcomes().into_iter().enumerate() {
             let expected = if index <= position { Ok(1) } else { Err("bus error".to_owned()) };
-            assert_eq!(outcome, expected, "{case}: piece {}", index + 1);
+            assert_eq!(outcome, expected, "{case}: item {}", index + 1);
         }
         assert_eq!(batch.consumer.query().unwrap_err().message(), "bus error", "{case}");
     });
@@ -177,8 +177,8 @@ fn full_answer_after_completion_inside_submit_loses_nothing() {
                 rig.always(Moment::SubmitEnds(0), |devices| while devices.step(0) && devices.report(0) {});
                 gate.signal(1).unwrap();
                 rig.run_until_idle();
-                assert_eq!((x.query().unwrap(), y.query().unwrap()), (9, 1), "room for {capacity}");
-                assert_eq!(rig.ran(), (1..=10).collect::<Vec<_>>(), "room for {capacity}");
+                assert_eq!((x.query().unwrap(), y.query().unwrap()), (9, 1), "capacity for {capacity}");
+                assert_eq!(rig.ran(), (1..=10).collect::<Vec<_>>(), "capacity for {capacity}");
                 rig.assert_idle();
             });
         }
@@ -295,7 +295,7 @@ fn lost_answer_after_completion_inside_submit_spares_what_was_reported() {
         batch.finish(case);
         for (index, outcome) in batch.outcomes().into_iter().enumerate() {
             let expected = if index <= position { Ok(1) } else { Err("bus error".to_owned()) };
-            assert_eq!(outcome, expected, "{case}: piece {}", index + 1);
+            assert_eq!(outcome, expected, "{case}: item {}", index + 1);
         }
     });
 }

@@ -297,7 +297,7 @@ fn peer_without_events_is_waited_for_on_the_host() {
     assert_eq!((rig.ran(), y.query().unwrap()), (vec![1, 2], 1));
 }
 
-/// Job 3 of queue 2 waits for job 2, which waited for job 1. What follows it on queue 2 comes after job 1 anyhow, and
+/// Job 3 of queue 2 waits for job 2, which waited for job 1. Later work of queue 2 comes after job 1 anyhow, and
 /// a second native wait for that is paid in vain: domination is transitive (S6).
 #[test]
 fn transitively_implied_wait_costs_nothing() {

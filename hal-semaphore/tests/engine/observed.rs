@@ -82,7 +82,7 @@ impl Observed {
                     WaitClass::Dominated { producer } => format!("dominated {}", place(producer)),
                     WaitClass::Native { producer } => format!("native {}", place(producer)),
                     WaitClass::Peer { producer } => format!("peer {}", place(producer)),
-                    WaitClass::Blocked => "held".to_owned(),
+                    WaitClass::Blocked => "blocked".to_owned(),
                 };
                 let known = self.timelines.iter().position(|known| known.key() == timeline);
                 let timeline = known.map_or("foreign".to_owned(), |known| known.to_string());
@@ -143,7 +143,7 @@ fn blocked_and_pending_operations_are_observed() {
     it.submit((0, 0), &[(0, 2)], &[], JOB);
     it.submit((0, 0), &[(1, 1)], &[], JOB);
     it.submit((0, 0), &[(0, 2)], &[], Action::Host(()));
-    assert_eq!(it.told(), ["0 waits 0=2 held", "1 waits 1=1 held", "2 waits 0=2 held"]);
+    assert_eq!(it.told(), ["0 waits 0=2 blocked", "1 waits 1=1 blocked", "2 waits 0=2 blocked"]);
     it.timelines[0].signal(2).unwrap();
     let told = it.told();
     assert_eq!(told, ["0 ordered 0.0@1", "0 waits 0=2 reached", "0 issued 0.0@1"]);
@@ -211,7 +211,7 @@ fn waits_for_foreign_timelines_have_no_name() {
     it.timelines.clear();
     assert_eq!(
         it.told(),
-        ["0 waits foreign=1 held", "0 ordered 0.0@1", "0 waits foreign=1 reached", "0 issued 0.0@1"]
+        ["0 waits foreign=1 blocked", "0 ordered 0.0@1", "0 waits foreign=1 reached", "0 issued 0.0@1"]
     );
 }
 
@@ -228,5 +228,5 @@ fn new_timeline_inherits_nothing_from_a_dropped_one() {
     assert_eq!(it.timelines[0].query().unwrap(), 3);
     assert_ne!(it.timelines[0].key(), key);
     it.submit((0, 0), &[(0, 5)], &[], JOB);
-    assert_eq!(it.told(), ["0 waits 0=5 held"]);
+    assert_eq!(it.told(), ["0 waits 0=5 blocked"]);
 }

@@ -93,7 +93,7 @@ impl Case {
         for output in &self.outputs {
             assert_eq!(output.query().unwrap(), 0, "{:?}: signalled too early", self.kind);
         }
-        assert!(!self.rig.reclaimed().contains(&OWN), "{:?}: came back too early", self.kind);
+        assert!(!self.rig.reclaimed().contains(&OWN), "{:?}: is reclaimed too early", self.kind);
     }
 
     /// The operation has ended like this, everywhere; its work was reclaimed once, after its signals.
@@ -119,9 +119,9 @@ impl Case {
             .map(|(_, outcome)| outcome)
             .collect();
         let items = usize::from(self.kind != Barrier);
-        assert_eq!(returned.len(), items, "{:?}: comes back once if there is work", self.kind);
+        assert_eq!(returned.len(), items, "{:?}: is reclaimed once if there is work", self.kind);
         for outcome in returned {
-            assert!(as_expected(&outcome.clone().map(|()| 1)), "{:?} came back as {outcome:?}", self.kind);
+            assert!(as_expected(&outcome.clone().map(|()| 1)), "{:?} is reclaimed as {outcome:?}", self.kind);
         }
         let seen = self.at_reclaim.lock().unwrap();
         assert_eq!(seen.len(), 2 * items);

@@ -218,7 +218,7 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
                 setup.assert_over();
                 let mut returned = setup.state().returned.clone();
                 returned.sort_unstable();
-                assert_eq!(returned, [2, 3, 4], "{end}, held: {held}");
+                assert_eq!(returned, [2, 3, 4], "{end}, blocked: {held}");
             });
         }
     }
@@ -280,9 +280,9 @@ fn end_with_a_delivery_is_not_merged_with_others() {
             setup.job(0, &[], if id == 2 { &also } else { &[] });
         }
         setup.end(0, 5, None);
-        eventually("the other driver is told", || elsewhere.query().unwrap() == 3);
+        eventually("the delivery is made", || elsewhere.query().unwrap() == 3);
         setup.assert_over();
-        eventually("both are told", || setup.state().ends.len() == 2);
+        eventually("both ends are reported", || setup.state().ends.len() == 2);
         let mut ends = setup.state().ends.clone();
         ends.sort_unstable();
         assert_eq!(ends, [(0, 3, true), (0, 5, true)]);
@@ -345,9 +345,10 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
                 let ends =
                     || setup.state().ends.iter().filter(|ends| ends.0 == queue).map(|ends| ends.1).max();
                 // Another thread may report the end of a job with a delivery.
-                eventually(&format!("seed {seed}: queue {queue} is told of {:?}", last()), || {
-                    ends() >= last()
-                });
+                eventually(
+                    &format!("seed {seed}: queue {queue} has the end of {:?} reported", last()),
+                    || ends() >= last(),
+                );
             }
             let state = setup.state();
             assert_eq!((state.empty_handed, state.too_early), (0, 0), "seed {seed}");

@@ -163,7 +163,7 @@ impl PanicSetup {
         let into = reclaimed.clone();
         let engine = Fake::new(vec![device(1, NativeWaits::None)])
             .calls_back(|work: &PanickingWork| {
-                assert!(!work.asked, "the backend panics when it is asked about work");
+                assert!(!work.asked, "the backend panics in calls_back");
                 false
             })
             .on_reclaim(move |_, ended| {
@@ -256,13 +256,13 @@ fn timeline_that_panics_while_a_job_ends_delays_nothing() {
             assert_eq!((behind.value(), next.value()), (1, 1), "{spot:?}: what did not panic is fulfilled");
             assert_eq!(bad.value(), u64::from(spot != Spot::Show), "{spot:?}");
             if spot == Spot::Show {
-                assert_eq!(*bad.0.recorded.lock().unwrap(), [false], "it is told that it has failed");
+                assert_eq!(*bad.0.recorded.lock().unwrap(), [false], "it records that it has failed");
             }
             if spot == Spot::RecordStep {
                 // Whether it has waiters is unknown: they are notified, in case.
-                eventually("its waiters are told", || bad.0.notified_by.lock().unwrap().len() == 1);
+                eventually("its waiters are notified", || bad.0.notified_by.lock().unwrap().len() == 1);
             }
-            eventually("both have come back", || setup.reclaimed() == [1, 2]);
+            eventually("both are reclaimed", || setup.reclaimed() == [1, 2]);
             assert_eq!(setup.0.stats().panics, 1, "{spot:?}");
             setup.finish(&format!("{spot:?}"));
         });
@@ -283,7 +283,7 @@ fn handle_that_panics_beside_a_later_value_delays_nothing() {
         arm(&bad, &[Spot::Drop]);
         let told = catch_unwind(AssertUnwindSafe(|| setup.report(4)));
         assert!(told.is_ok(), "the device has nothing to do with it");
-        eventually("all have come back", || setup.reclaimed() == [1, 2, 3, 4]);
+        eventually("all are reclaimed", || setup.reclaimed() == [1, 2, 3, 4]);
         assert_eq!((bad.value(), behind.value(), setup.0.stats().panics), (3, 1, 1));
         assert_eq!(*bad.0.recorded.lock().unwrap(), [true]);
         setup.finish("a handle");
@@ -294,10 +294,10 @@ fn handle_that_panics_beside_a_later_value_delays_nothing() {
 #[test]
 fn device_that_panics_in_poll_is_lost() {
     let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
-    let engine = Fake::new(vec![polled]).on_poll(|_, _| panic!("the driver panics when it is asked")).start();
+    let engine = Fake::new(vec![polled]).on_poll(|_, _| panic!("the driver panics in poll")).start();
     let x = Semaphore::new(&engine, 0).unwrap();
     engine.poll();
-    assert!(engine.lost(0).is_none(), "a device that has nothing is not asked");
+    assert!(engine.lost(0).is_none(), "an idle device is not polled");
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
     engine.poll();
     let cause = engine.lost(0).unwrap();
@@ -362,8 +362,10 @@ fn other_driver_that_panics_delays_nothing() {
             setup.report(1);
             setup.report(2);
             eventually(&format!("{spot:?}: the signals are out"), || next.value() == 1);
-            eventually("the good one is told", || good.0.delivered.lock().unwrap().as_slice() == [true]);
-            eventually("both have come back", || setup.reclaimed() == [1, 2]);
+            eventually("the good one gets its delivery", || {
+                good.0.delivered.lock().unwrap().as_slice() == [true]
+            });
+            eventually("both are reclaimed", || setup.reclaimed() == [1, 2]);
             eventually(&format!("{spot:?} has panicked twice"), || setup.0.stats().panics == 2);
             setup.finish(&format!("{spot:?}"));
         });
@@ -544,7 +546,7 @@ fn work_that_panics_delays_nothing() {
             for timeline in [&x, &y] {
                 eventually("it has failed", || timeline.failure().is_some());
             }
-            eventually("both have come back", || setup.reclaimed() == [1, 2]);
+            eventually("both are reclaimed", || setup.reclaimed() == [1, 2]);
             setup.finish("work");
         });
     }

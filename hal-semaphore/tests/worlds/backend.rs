@@ -36,7 +36,8 @@ impl Job {
         let times = book.operations[self.op].work_back;
         drop(book);
         if times > 1 {
-            self.ledger.alarm("reclaimed-twice", || format!("operation {} came back {times} times", self.op));
+            self.ledger
+                .alarm("reclaimed-twice", || format!("operation {} is reclaimed {times} times", self.op));
         }
         self.op
     }
@@ -309,8 +310,7 @@ impl Backend for Gpu {
         self.meddle(CallSite::CreateEvent);
         let mut state = self.hardware();
         if !self.waits_by_event(device) {
-            self.ledger
-                .alarm("event-unasked", || format!("device {device} is asked for an event and has none"));
+            self.ledger.alarm("event-unasked", || format!("device {device} makes an event and has none"));
         }
         let made = state.events.iter().filter(|event| event.device == device).count();
         if made >= self.machine.events {
@@ -386,9 +386,9 @@ impl Backend for Gpu {
             operation.early_done = Some(stamp);
         }
         drop(book);
-        self.ledger.note(|| format!("operation {op} is asked ahead"));
+        self.ledger.note(|| format!("operation {op} is tried early"));
         if wrong {
-            self.ledger.alarm("wrong-kind", || format!("operation {op} is asked ahead"));
+            self.ledger.alarm("wrong-kind", || format!("operation {op} is tried early"));
         }
         work.refused.clone().map_or(Ok(work.ahead), Err)
     }

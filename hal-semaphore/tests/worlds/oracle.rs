@@ -2,7 +2,7 @@
 
 //! The judge of a world that has ended: each operation's outcome has its reason, and each reason its outcome.
 //!
-//! Rules by their numbers in ARCHITECTURE.md. Where several threads ran, only what the stamps prove counts.
+//! Rules by their numbers in ARCHITECTURE.md. With several threads, only the order that the stamps prove counts.
 
 use crate::ledger::{Book, Mark, OperationFacts, OperationKind, Signaller};
 use crate::world::World;
@@ -145,7 +145,7 @@ impl Judge<'_> {
         if operation.work_back != expected {
             self.alarm("reclaim-count", || {
                 format!(
-                    "the work of operation {op} ({:?}) came back {} times",
+                    "the work of operation {op} ({:?}) is reclaimed {} times",
                     operation.kind, operation.work_back
                 )
             });

@@ -45,7 +45,7 @@ fn signal_of_a_value_with_many_waits_releases_one_batch_at_a_time() {
     assert_eq!(
         (deferred.released.len(), deferred.drains.len()),
         (2 * RELEASE_BATCH, 0),
-        "nothing is left to come back for"
+        "nothing is left to release"
     );
 }
 
@@ -67,7 +67,7 @@ fn timelines_with_more_to_release_continue_in_order() {
         timeline.signal(2, || (), &mut deferred).unwrap();
     }
     let (promises_due, drains) = (&deferred.promises_due, &deferred.drains);
-    assert!(timelines.iter().eq(promises_due.iter().map(|update| &update.timeline_state)), "covers");
+    assert!(timelines.iter().eq(promises_due.iter().map(|update| &update.timeline_state)), "promises");
     assert!(timelines.iter().eq(drains), "drains");
 }
 
@@ -83,13 +83,13 @@ fn only_waits_of_queues_count_as_listeners_and_only_while_they_are_listed() {
     park(&timeline, ListOwner::HOST, 1, 1);
     assert!(!timeline.has_listeners());
     timeline.listen(&timeline.lock());
-    assert!(timeline.has_listeners(), "one is about to look");
+    assert!(timeline.has_listeners(), "one is about to search");
     timeline.count_listeners(&timeline.lock());
     assert!(!timeline.has_listeners());
     park(&timeline, ListOwner::queue(QUEUE), 2, 1);
     assert!(timeline.has_listeners());
     promise(&timeline, 2, 1, &mut deferred);
-    assert!(!timeline.has_listeners(), "covered");
+    assert!(!timeline.has_listeners(), "satisfied by order");
     park(&timeline, ListOwner::queue(QUEUE + 1), 2, 1);
     assert!(timeline.has_listeners());
     timeline.signal(2, || (), &mut deferred).unwrap();
@@ -156,7 +156,7 @@ fn reset_state_has_nothing_of_the_previous_timeline() {
     timeline.reset(key, 3);
     assert_eq!((timeline.key(), timeline.snapshot(), timeline.query().ok()), (key, (3, false), Some(3)));
     assert!(timeline.lock().failure().is_none());
-    assert!(!timeline.may_be_promised(4), "nothing is promised yet, and nobody has to look for it");
+    assert!(!timeline.may_be_promised(4), "nothing is promised yet");
 }
 
 /// Promises of any values, queues and epochs, in any order, while the timeline moves: they stay sorted, each
