@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""What functions take and give: numbers, arrays of each type, several results, lists in lists."""
+"""Arguments and results of functions: numbers, arrays of each type, several results, nested lists."""
 
 import iree.runtime as rt
 import iree_hal
@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from conftest import HERE, LOCAL, VMVX
 
-TYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
-         "complex64", "complex128"]
+TYPES = [
+    "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8",
+    "uint16", "uint32", "uint64", "bool", "complex64", "complex128",
+]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,7 @@ def test_list_in_a_list_comes_back(module):
 
 
 def test_element_that_is_nothing_comes_back_as_none(module):
-    # The function takes no array from a list that has another thing in its place.
+    # The function takes no array from a list with another object in its place.
     for first in (None, [7]):
         assert module.swap([first, 7]) == [7, [None, 7]]
 
@@ -173,7 +175,7 @@ def test_view_of_a_device_is_read_only(device):
 
 @pytest.mark.parametrize("name", ["mock", "gaudi://emulated"])
 def test_array_of_a_type_without_a_letter_in_the_buffer_protocol_becomes_numpys_by_asarray(name):
-    # numpy itself goes on without a word where that protocol fails, and would make one object of the whole array.
+    # numpy itself does not fail if that protocol fails, and would make one object of the whole array.
     given = np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3)
     array = iree_hal.Device(name).array(given)
     for taken in (np.asarray(array), np.array(array)):
@@ -224,6 +226,6 @@ def test_list_that_is_in_itself_is_refused(module, device):
         module.swap(deep)
     with pytest.raises(ValueError, match="in itself"):
         iree_hal.Module(b"", cycle)
-    # It would have to go as deep itself.
+    # The test would have to recurse as deeply.
     while deep:
         deep = deep.pop()
