@@ -233,9 +233,15 @@ const THROUGH_IREE: [Entry; 15] = [
 ];
 
 /// The sources, the tests of each crate, and what is published: steps that build in cargo's usual folder.
-const BY_CARGO: [Entry; 16] = [
+const BY_CARGO: [Entry; 17] = [
     cargo("clippy", "no warning anywhere", "clippy --workspace --all-targets --all-features -- -Dwarnings")
         .needs(|| component("clippy", "clippy")),
+    cargo(
+        "silicon",
+        "a build for real cards, without emulators, has no warning",
+        "clippy -p hal-driver --no-default-features --features gaudi,qaic,tenstorrent -- -Dwarnings",
+    )
+    .needs(|| component("clippy", "clippy")),
     cargo(
         "unit",
         "unit, property and regression tests, random programs, examples in the documentation",
