@@ -255,7 +255,8 @@ mod tests {
     /// A step that fails unless another one that runs at the same time makes a file of this name.
     fn meets(name: &'static str, makes: &Path, awaits: &Path) -> Step {
         let mut step = step(name, "sh");
-        let script = "touch $1; for i in $(seq 500); do [ -e $2 ] && exit 0; sleep 0.02; done; exit 1";
+        let script =
+            "touch $1; for i in $(seq 500); do [ -e $2 ] && exit ${FAILS:-0}; sleep 0.02; done; exit 1";
         step.command.args(["-c", script, "-"]).args([makes, awaits]);
         step
     }
@@ -279,16 +280,22 @@ mod tests {
     #[test]
     fn failure_in_a_lane_lets_nothing_else_begin() {
         let logs = std::env::temp_dir().join(format!("hal-steps-failing-{}", std::process::id()));
+        std::fs::create_dir_all(&logs).unwrap();
+        let begun = logs.join("begun");
         let stages = || {
+            // It fails once the other lane's first step has begun.
+            let mut bad = meets("bad", &logs.join("bad-begun"), &begun);
+            bad.command.env("FAILS", "1");
             let mut slow = step("slow", "sh");
-            slow.command.args(["-c", "sleep 0.5"]);
+            slow.command.args(["-c", "touch $1; sleep 0.5", "-"]).arg(&begun);
             vec![
-                vec![vec![step("bad", "false"), step("never", "true")], vec![slow, step("late", "true")]],
+                vec![vec![bad, step("never", "true")], vec![slow, step("late", "true")]],
                 vec![vec![step("last", "true")]],
             ]
         };
         let names = |keep_going| {
             let outcomes = run_stages(stages(), keep_going, &logs).unwrap();
+            std::fs::remove_file(&begun).unwrap();
             assert!(!green(&outcomes));
             sorted(&outcomes)
         };
