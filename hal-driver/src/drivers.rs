@@ -5,8 +5,6 @@
 //! `cards!` gives each driver of cards its emulated ones: those of the feature `emulated`, or none. `drivers!` exports a
 //! registration function for each driver.
 
-use crate::{export_driver, sys};
-
 macro_rules! cards {
     ($($feature:literal: $driver:ident, $backend:ident, $emulator:ident;)*) => {
         $(
@@ -29,7 +27,7 @@ macro_rules! drivers {
     ($($feature:literal: $function:ident, $driver:ty;)*) => {
         $(
             #[cfg(feature = $feature)]
-            export_driver!($function, $driver);
+            crate::export_driver!($function, $driver);
         )*
 
         /// Adds every driver of this library to a registry, as selected by its features. Cheap, and touches no
@@ -42,8 +40,8 @@ macro_rules! drivers {
         #[cfg(any($(feature = $feature),*))]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn hal_drivers_register_all(
-            registry: *mut sys::iree_hal_driver_registry_t,
-        ) -> sys::iree_status_t {
+            registry: *mut crate::sys::iree_hal_driver_registry_t,
+        ) -> crate::sys::iree_status_t {
             $(
                 #[cfg(feature = $feature)]
                 {
