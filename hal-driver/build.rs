@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How the crate's own programs are linked. Each has the engine, every backend and IREE's runtime, and more than
-//! half of it would be lines for backtraces: those are compressed. Crates that depend on this one are linked as
-//! they like.
+//! The link options of the crate's own programs. Each contains the engine, every backend and IREE's runtime, and
+//! more than half of it would be line tables for backtraces: these are compressed. Dependent crates choose their
+//! own options.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -118,8 +118,8 @@ fn target_folders(out: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// The types of HAL objects in IREE's virtual machine.
-const MODULE_TYPES: &str = "allocator|buffer|buffer_view|channel|command_buffer|device|event|executable|executable_cache|\
-                            fence|file|semaphore";
+const MODULE_TYPES: &str = "allocator|buffer|buffer_view|channel|command_buffer|device|event|executable|\
+                            executable_cache|fence|file|semaphore";
 
 /// The defines of the linked libraries that affect layouts.
 const DEFINES: [&str; 4] =
@@ -168,8 +168,8 @@ fn packaged_source() -> Result<PathBuf, String> {
         .find(|path| path.contains("eerie-sys-"))
         .and_then(|path| Some(Path::new(path).parent()?.join("iree")))
         .ok_or_else(|| {
-            "IREE's sources, which come with the crate eerie-sys, are not where cargo keeps crates: run `cargo fetch`, or set \
-             IREE_SOURCE_DIR"
+            "IREE's sources, which come with the crate eerie-sys, are not in cargo's registry: run `cargo fetch`, or \
+             set IREE_SOURCE_DIR"
                 .to_owned()
         })
 }

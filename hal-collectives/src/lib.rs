@@ -12,13 +12,12 @@
 //! match the others', a rank that gives up, or a rank that does not come in time. Each rank counts its operations
 //! by itself, so nothing could go on afterwards; a failed group stays failed.
 //!
-//! | what | where |
-//! |---|---|
-//! | element types and reductions, to the bit, and the order in which ranks are folded | [`Element`], [`Reduction`], [`Tree`], [`Folding`] |
-//! | the nine kinds, what each rank sends and receives | [`Operation`] |
-//! | what a driver sees of a group | [`Communicator`], [`Entry`] |
-//! | what a large operation is divided into | [`Pieces`], [`PieceEntry`] |
-//! | groups within this process | [`local`] |
+//! - [`Element`], [`Reduction`]: the element types and reductions, to the bit; [`Tree`], [`Folding`]: the order in
+//!   which ranks are folded.
+//! - [`Operation`]: the nine kinds, and what each rank sends and receives.
+//! - [`Communicator`], [`Entry`]: the interface of a group to a driver.
+//! - [`Pieces`], [`PieceEntry`]: the division of a large operation.
+//! - [`local`]: groups within this process.
 
 #![forbid(unsafe_code)]
 

@@ -115,8 +115,12 @@ macro_rules! floats {
         fold!(Product for $type as $step: $widen, |a, b| a * b, |r, _| {
             let n: fn($step) -> $type = $narrow; n(r)
         });
-        fold!(Minimum for $type as $step: $widen, |a, b| $step::least(a, b), |r, _| { let n: fn($step) -> $type = $narrow; n(r) });
-        fold!(Maximum for $type as $step: $widen, |a, b| $step::greatest(a, b), |r, _| { let n: fn($step) -> $type = $narrow; n(r) });
+        fold!(Minimum for $type as $step: $widen, |a, b| $step::least(a, b), |r, _| {
+            let n: fn($step) -> $type = $narrow; n(r)
+        });
+        fold!(Maximum for $type as $step: $widen, |a, b| $step::greatest(a, b), |r, _| {
+            let n: fn($step) -> $type = $narrow; n(r)
+        });
         fold!(Average for $type as $step: $widen, |a, b| a + b, |r, ranks| {
             let n: fn($step) -> $type = $narrow; let count: fn(u32) -> $step = $ranks; n(r / count(ranks))
         });

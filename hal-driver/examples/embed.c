@@ -49,7 +49,7 @@ static iree_status_t begin(iree_runtime_session_t* session, const char* name, ir
   return iree_runtime_call_invoke(&out->call, /*flags=*/0);
 }
 
-// Waits for a call and reads what it made.
+// Waits for a call and reads its result.
 static iree_status_t finish(iree_runtime_session_t* session, pending_t* pending, float* values) {
   IREE_RETURN_IF_ERROR(
       iree_hal_semaphore_wait(pending->done, 1, iree_make_timeout_ms(10000), IREE_ASYNC_WAIT_FLAG_NONE));

@@ -3,8 +3,8 @@
 //! A Rust program that embeds the IREE runtime and runs a module on a device of this repository.
 //!
 //! `cargo run -p hal-driver --example embed -- MODULE.vmfb [DEVICE]` calls the module's `square` function (see
-//! `two_functions.mlir`) with 1,024 numbers and checks what comes back. IREE's runtime is C; each object of it that is
-//! used here has an owner that releases it.
+//! `two_functions.mlir`) with 1,024 numbers and checks the results. IREE's runtime is C; an owner releases each of
+//! its objects that is used here.
 
 use hal_driver::sys;
 use std::ffi::CString;
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 
 const COUNT: usize = 1024;
 
-/// What went wrong, in IREE's words.
+/// An error with IREE's message.
 type Result<T = ()> = std::result::Result<T, String>;
 
 /// Consumes a status.
@@ -39,7 +39,7 @@ fn view(text: &str) -> sys::iree_string_view_t {
 struct Owned<T>(*mut T, unsafe extern "C" fn(*mut T));
 
 impl<T> Owned<T> {
-    /// An object that C makes.
+    /// An object from a C constructor.
     fn make(
         release: unsafe extern "C" fn(*mut T),
         make: impl FnOnce(*mut *mut T) -> sys::iree_status_t,

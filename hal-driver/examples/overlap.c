@@ -4,9 +4,9 @@
 //
 //   overlap [URI]
 //
-// A transport asks for a transfer and goes on. Its progress function, which the library calls whenever it has time, polls
-// what is pending and notifies its waiters. This program does that with transfers from a card's memory to the host in
-// pieces: while they are on their way, it computes a checksum of the pieces that have arrived.
+// A transport submits a transfer and goes on. The library calls the transport's progress function whenever it has time,
+// and the function polls the pending transfers and notifies their waiters. This program does that with transfers from a
+// card's memory to the host in pieces: it computes a checksum of the pieces that have arrived while others are moving.
 
 #include <errno.h>
 #include <stdbool.h>
@@ -30,7 +30,7 @@ static int fail(const char* what) {
   return EXIT_FAILURE;
 }
 
-// Polls what is pending, and notes what has arrived. How many have, or an error.
+// Polls the pending transfers and records those that have ended. Returns their number, or an error.
 static int progress(int card, pending_t* pending) {
   int arrived = 0;
   for (int i = 0; i < kPieces; ++i) {
@@ -70,7 +70,7 @@ static int run(int card) {
     source[i] = (uint8_t)((i * 2654435761u) >> 13);
   }
 
-  // Something to read: sent in one transfer, and waited for in the simplest way.
+  // Data to read: sent in one transfer, and waited for in the simplest way.
   int status = EXIT_SUCCESS;
   hlthunk_dma_request_t* sent = NULL;
   if (hlthunk_dma_host_to_device_async(card, memory, source,
@@ -95,7 +95,7 @@ static int run(int card) {
     }
   }
 
-  // The loop: what has arrived is worked on while the rest is on its way.
+  // The loop: works on the pieces that have arrived while the others are moving.
   int done = 0, polls = 0, overlapped = 0;
   uint64_t sum = 0;
   while (status == EXIT_SUCCESS && done < kPieces) {
@@ -129,7 +129,7 @@ static int run(int card) {
              done, overlapped, polls);
     }
   }
-  // Whatever is still on its way writes to memory that is about to go.
+  // Pending transfers write to memory that is about to be freed.
   hlthunk_dma_release(card);
   for (int i = 0; i < kPieces; ++i) hlthunk_dma_request_free(pending[i].request);
   free(source);
@@ -137,7 +137,7 @@ static int run(int card) {
   return status;
 }
 
-// What a caller may get wrong is refused with an error number and a sentence, and nothing happens.
+// Wrong arguments are refused with an error number and a sentence, and nothing happens.
 static int refusals(int card) {
   hlthunk_dma_request_t* request = NULL;
   uint8_t byte = 0;

@@ -24,7 +24,7 @@
 
 enum { MAX_RANKS = 16, MAX_INPUTS = 16, MAX_ELEMENTS = 65536 };
 
-// What one rank runs, and what came of it.
+// The call of one rank, and its outcome.
 typedef struct {
   int number;
   const char* module;

@@ -4,8 +4,8 @@
 //
 //   smoke [DEVICE] [abandon]
 //
-// It submits work whose wait is signalled last, across all queues, and checks every byte. With `abandon` it never signals,
-// and releases everything with the work still waiting. REGISTER names the function that adds the driver, so that the
+// It submits work whose wait is signalled last, across all queues, and checks every byte. With `abandon` it never
+// signals, and releases everything while the work still waits. REGISTER names the function that adds the driver, so the
 // same program serves a driver of your own.
 
 #include <stdio.h>
@@ -53,10 +53,10 @@ static iree_status_t chain(iree_hal_device_t* device, iree_hal_buffer_t* source,
     uint32_t pattern = 0x01010101u * (uint32_t)step;
     iree_hal_semaphore_list_t waits = {1, &timeline, &wait}, fills = {1, &timeline, &filled},
                               copies = {1, &timeline, &copied};
-    IREE_RETURN_IF_ERROR(iree_hal_device_queue_fill(device, IREE_HAL_QUEUE_AFFINITY_ANY, waits, fills, source, 0, LENGTH,
-                                                    &pattern, sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
-    IREE_RETURN_IF_ERROR(iree_hal_device_queue_copy(device, IREE_HAL_QUEUE_AFFINITY_ANY, fills, copies, source, 0, target,
-                                                    0, LENGTH, IREE_HAL_COPY_FLAG_NONE));
+    IREE_RETURN_IF_ERROR(iree_hal_device_queue_fill(device, IREE_HAL_QUEUE_AFFINITY_ANY, waits, fills, source, 0,
+                                                    LENGTH, &pattern, sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
+    IREE_RETURN_IF_ERROR(iree_hal_device_queue_copy(device, IREE_HAL_QUEUE_AFFINITY_ANY, fills, copies, source, 0,
+                                                    target, 0, LENGTH, IREE_HAL_COPY_FLAG_NONE));
   }
   return iree_ok_status();
 }

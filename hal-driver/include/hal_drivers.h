@@ -14,8 +14,7 @@
 extern "C" {
 #endif  // __cplusplus
 
-// Every driver of this library. Where an application chooses by URI, this is the one to call. Stops at the first that cannot
-// be added.
+// Every driver of this library, for applications that choose by URI. Stops at the first driver that cannot be added.
 iree_status_t hal_drivers_register_all(iree_hal_driver_registry_t* registry);
 
 // gaudi://  Intel Gaudi and Gaudi 2, and gaudi://emulated; see docs/gaudi.md.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Asynchronous transfers for programs in C: the names, the signatures and the results that hl-thunk was proposed to have.
+//! Asynchronous transfers for programs in C, with the names, signatures and results that were proposed for
+//! hl-thunk.
 //!
-//! The header is `hal-driver/include/hal_gaudi_dma.h`, which says what each function does. Everything here turns numbers and
-//! pointers into what [`Dma`] takes, and failures into negative error numbers; what a failure says is kept for
-//! `hal_gaudi_last_error`.
+//! The header is `hal-driver/include/hal_gaudi_dma.h`, which documents each function. This module converts numbers
+//! and pointers to [`Dma`]'s arguments, and failures to negative error numbers; it keeps the message of the last
+//! failure for `hal_gaudi_last_error`.
 //!
-//! A descriptor is looked up in a table, by its number and by what it is of: a number that was closed and given out again is
-//! another card. The first transfer of a card puts it there.
+//! A card is found in a table by its descriptor's number and identity: a number that was closed and reused is
+//! another card. The first transfer of a card enters it.
 
 use crate::drivers::Gaudi;
 use hal_backend::{Code, Failure, HostRange};
@@ -22,30 +23,30 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
-/// A card that transfers were asked of.
+/// A card in use.
 struct Open {
-    /// What the descriptor is of.
+    /// The identity of the descriptor's file.
     identity: (u64, u64),
     transfers: CardTransfers,
     memory: HashMap<u64, Memory>,
 }
 
-/// What this process uses, by descriptor.
+/// The cards that this process uses, by descriptor.
 #[derive(Default)]
 struct Table {
     cards: HashMap<c_int, Open>,
-    /// The systems that cards were opened on here, which close them.
+    /// The systems of cards that were opened here, which close them.
     systems: HashMap<c_int, Arc<dyn System>>,
 }
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// What the last failure on this thread says.
+    /// The message of the last failure on this thread.
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What a failure is called in C.
+/// The error number of a failure.
 fn number(failure: &Failure) -> c_int {
     let text = failure.message().replace('\0', " ");
     LAST.with_borrow_mut(|last| *last = CString::new(text).unwrap_or_default());
@@ -61,7 +62,7 @@ fn number(failure: &Failure) -> c_int {
     }
 }
 
-/// Runs what C asked for. A panic is a failure, and goes no further.
+/// Runs the body of a C function. A panic becomes a failure.
 fn guard(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(result)) => result,
@@ -80,7 +81,7 @@ fn identity(fd: c_int) -> Result<(u64, u64), Failure> {
 }
 
 impl Table {
-    /// What is behind a descriptor.
+    /// The card of a descriptor.
     fn card(&mut self, fd: c_int) -> Result<&mut Open, Failure> {
         let identity = identity(fd)?;
         if self.cards.get(&fd).is_some_and(|open| open.identity != identity) {
@@ -131,7 +132,8 @@ unsafe fn begin(out: *mut *mut Request, request: impl FnOnce() -> Result<Request
 ///
 /// # Safety
 ///
-/// `host_addr` is valid for writing `size` bytes until the transfer has ended; `request_p` is valid for a pointer, or null.
+/// `host_addr` is valid for writing `size` bytes until the transfer has ended; `request_p` is valid for a pointer,
+/// or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hlthunk_dma_device_to_host_async(
     fd: c_int,
@@ -148,7 +150,8 @@ pub unsafe extern "C" fn hlthunk_dma_device_to_host_async(
 ///
 /// # Safety
 ///
-/// `host_addr` is valid for reading `size` bytes until the transfer has ended; `request_p` is valid for a pointer, or null.
+/// `host_addr` is valid for reading `size` bytes until the transfer has ended; `request_p` is valid for a pointer,
+/// or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hlthunk_dma_host_to_device_async(
     fd: c_int,
@@ -178,7 +181,7 @@ pub unsafe extern "C" fn hlthunk_dma_device_to_device_async(
     unsafe { begin(request_p, || dma(fd)?.device_to_device(source_addr, target_addr, size)) }
 }
 
-/// Repeats a word over device memory.
+/// Fills device memory with a word.
 ///
 /// # Safety
 ///
@@ -195,7 +198,7 @@ pub unsafe extern "C" fn hlthunk_dma_memset_async(
     unsafe { begin(request_p, || dma(fd)?.fill(pattern.to_le_bytes(), device_addr, size)) }
 }
 
-/// Whether a transfer has ended.
+/// Polls a transfer.
 ///
 /// # Safety
 ///
@@ -212,7 +215,7 @@ pub unsafe extern "C" fn hlthunk_dma_poll(_fd: c_int, request: *const Request) -
     })
 }
 
-/// Lets go of a request.
+/// Frees a request.
 ///
 /// # Safety
 ///
@@ -228,18 +231,18 @@ pub unsafe extern "C" fn hlthunk_dma_request_free(request: *mut Request) {
     });
 }
 
-/// Waits for the transfers of a card, and lets go of it.
+/// Waits for the transfers of a card, and releases it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hlthunk_dma_release(fd: c_int) -> c_int {
     guard(|| {
         let open = TABLE.lock().cards.remove(&fd);
-        // Behind the lock: this may wait.
+        // Outside the lock: this may wait.
         drop(open);
         Ok(0)
     })
 }
 
-/// Opens a card by its URI: a descriptor.
+/// Opens a card by its URI, and returns a descriptor.
 ///
 /// # Safety
 ///
@@ -259,7 +262,7 @@ pub unsafe extern "C" fn hal_gaudi_open(uri: *const c_char) -> c_int {
     })
 }
 
-/// Closes what `hal_gaudi_open` opened.
+/// Closes a descriptor of `hal_gaudi_open`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hal_gaudi_close(fd: c_int) -> c_int {
     guard(|| {
@@ -269,7 +272,7 @@ pub extern "C" fn hal_gaudi_close(fd: c_int) -> c_int {
             (table.cards.remove(&fd), table.systems.remove(&fd))
         };
         drop(open);
-        // SAFETY: it was opened here and is closed once, as this function's callers are asked: the descriptor has no other owner.
+        // SAFETY: it was opened here and is closed once, as the callers promise: the descriptor has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         match system {
             Some(system) => system.close(file),
@@ -279,7 +282,7 @@ pub extern "C" fn hal_gaudi_close(fd: c_int) -> c_int {
     })
 }
 
-/// Takes device memory of a card: its address.
+/// Allocates device memory of a card.
 ///
 /// # Safety
 ///
@@ -295,13 +298,13 @@ pub unsafe extern "C" fn hal_gaudi_memory_alloc(fd: c_int, size: u64, out_addres
         let memory = open.transfers.allocate(size)?;
         let address = memory.address();
         open.memory.insert(address, memory);
-        // SAFETY: not null, and so valid for what is written, as the caller promises.
+        // SAFETY: not null, and so valid for a write, as the caller promises.
         unsafe { out_address.write(address) };
         Ok(0)
     })
 }
 
-/// Gives device memory back.
+/// Frees device memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hal_gaudi_memory_free(fd: c_int, address: u64) -> c_int {
     guard(|| {
@@ -310,7 +313,7 @@ pub extern "C" fn hal_gaudi_memory_free(fd: c_int, address: u64) -> c_int {
     })
 }
 
-/// What the last failure on this thread says. Valid until the next one.
+/// The message of the last failure on this thread, valid until the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn hal_gaudi_last_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ptr())

@@ -16,8 +16,8 @@ pub fn find(named: Option<(&str, &Path)>, candidates: &[PathBuf]) -> Result<Path
             )
         }),
         None => candidates.iter().find_map(|path| folder_of(path)).ok_or_else(|| {
-            "libclang is needed to read IREE's headers, and is not here: run `cargo xtask setup`, or set LIBCLANG_PATH to its \
-             folder"
+            "libclang, which reads IREE's headers, was not found: run `cargo xtask setup`, or set LIBCLANG_PATH to \
+             its folder"
                 .to_owned()
         }),
     }

@@ -23,8 +23,8 @@ pub fn find(named: Option<&Path>, targets: &[PathBuf]) -> Result<Option<PathBuf>
         }),
         None => targets.iter().map(|target| target.join("iree/lib")).find(has_it).map(Some).ok_or_else(|| {
             format!(
-                "IREE's runtime is not built: run `cargo xtask setup` (or set IREE_LIB_DIR: to a folder with {ARCHIVE}, or to \
-                 {BROUGHT} for a static library that is linked into a C build with a runtime of its own)"
+                "IREE's runtime is not built: run `cargo xtask setup` (or set IREE_LIB_DIR: to a folder with \
+                 {ARCHIVE}, or to {BROUGHT} for a static library that is linked into a C build with its own runtime)"
             )
         }),
     }

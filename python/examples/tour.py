@@ -12,7 +12,7 @@ import numpy as np
 
 path, uri = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "mock"
 
-# What there is.
+# The devices that every driver lists.
 for info in iree_hal.devices():
     print(f"{info.uri:<24} {info.name}")
 
@@ -21,7 +21,7 @@ device = iree_hal.Device(uri)
 module = iree_hal.Module(path, device)
 print(module, module.square.declaration)
 
-# Arrays of numpy's go in, arrays of the device come out.
+# Numpy arrays go in, arrays of the device come out.
 x = np.arange(1024, dtype=np.float32)
 squares = module.square(x)
 print(squares, squares.numpy()[:4])
@@ -38,7 +38,7 @@ taken = np.from_dlpack(squares)
 given = device.from_dlpack(np.ones(1024, np.float32))
 assert (module.twice(given).numpy() == 2).all() and (taken == x * x).all()
 
-# What goes wrong says what to do.
+# Errors say what to do.
 try:
     iree_hal.Device("mock://0?colour=red")
 except iree_hal.Error as error:

@@ -7,9 +7,9 @@
     module = iree_hal.Module("model.vmfb", "mock")
     result = module.main(numpy.ones((4, 8), numpy.float32)).numpy()
 
-`devices()` lists what there is; a `Device` is opened by its URI; a `Module` is loaded for devices, and its functions take and give
-numpy arrays, numbers, and whatever speaks DLPack. `submit` begins a call and gives a `Future`. What goes wrong is an `Error` with
-the runtime's text and code.
+`devices()` lists the devices; a `Device` is opened by its URI; a `Module` is loaded for devices. Its functions take
+numpy arrays, numbers, and any object with DLPack, and return arrays. `submit` begins a call and returns a `Future`.
+Failures are an `Error` with the runtime's text and code.
 """
 
 try:

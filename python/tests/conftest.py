@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""What the tests share: models compiled once, and the runtime of IREE's own that judges ours.
+"""Shared by the tests: models that are compiled once, and IREE's own runtime as the judge.
 
-`iree.runtime` is IREE's package on PyPI, built by IREE's people from the same release. On its local-task driver the same module
-gives the same bits, since the same code runs on the same processor.
+`iree.runtime` is IREE's package on PyPI, built from the same release. On its local-task driver a module gives the same
+bits, since the same code runs on the same processor.
 """
 
 import os
@@ -24,11 +24,11 @@ HERE = pathlib.Path(__file__).parent
 
 LOCAL = ["--iree-hal-target-device=local"]
 LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
-# For the cores of a Tenstorrent card, which run no code of the host's (docs/tenstorrent.md).
+# For the cores of a Tenstorrent card, which cannot run host code (docs/tenstorrent.md).
 RISCV32 = (ROOT / "demo/riscv32.flags").read_text().split()
 VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 
-# Our devices, and IREE's own through our package.
+# This project's devices, and IREE's own through this package.
 DEVICES = [
     "mock",
     "mock://0?heaps=2&waits=events&queues=3",
@@ -48,7 +48,8 @@ def compile(tmp_path_factory):
         key = (source, flags)
         if key not in made:
             target = folder / f"{source.stem}-{len(made)}.vmfb"
-            done = subprocess.run([COMPILER, *(flags or LOCAL + LLVM_CPU), source, "-o", target], capture_output=True, text=True)
+            command = [COMPILER, *(flags or LOCAL + LLVM_CPU), source, "-o", target]
+            done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             made[key] = target
         return made[key]
@@ -70,7 +71,7 @@ def two(compile):
 
 @pytest.fixture(scope="session")
 def judge():
-    """What IREE's own package makes of a module's function on local-task."""
+    """The result of a module's function with IREE's own package on local-task."""
 
     def called(module, name, inputs, parameters=None):
         config = rt.Config("local-task")

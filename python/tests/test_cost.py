@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""What a small call costs, beside IREE's own package: the same module, driver and arrays.
+"""The cost of a small call, compared with IREE's own package: the same module, driver and arrays.
 
-The number of rounds is fixed before anything is measured, and one measurement decides. In each round each side has its turn, in an
-order that turns with the rounds, so that what else the machine does meets all of them; what is judged is the median of the rounds'
-ratios, which a burst of other work in one turn does not move.
+The number of rounds is fixed, and one measurement decides. Each round measures every side once, in an order that
+rotates, so that other work on the machine affects all of them. The median of the rounds' ratios is judged, which a
+burst of other work in one measurement does not change.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from conftest import LLVM_CPU, LOCAL, MODELS
 
 ROUNDS, CALLS = 201, 50
 
-# A call with ours is to cost at most this much of one with theirs.
+# The highest allowed ratio of a call's cost to one with IREE's package.
 MOST = 0.8
 
 THEIRS, OURS, MOCK = "iree.runtime, local-sync", "iree_hal, local-sync", "iree_hal, mock"
@@ -53,7 +53,7 @@ def test_small_call_costs_less_than_with_irees_package(compile, capsys):
     )
     ratio = statistics.median(ours / theirs for ours, theirs in zip(costs[OURS], costs[THEIRS]))
     with capsys.disabled():
-        print(f"\na call of a one-operation module with numpy arrays, and its result as one; medians of {ROUNDS} rounds:")
+        print(f"\na call of a one-operation module, numpy arrays in and out; medians of {ROUNDS} rounds:")
         for name, cost in costs.items():
             print(f"  {name:<28}{statistics.median(cost):8.1f} µs")
         print(f"  ours to theirs, in the same round: {ratio:.2f}")

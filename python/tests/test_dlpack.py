@@ -111,7 +111,7 @@ def test_what_dlpack_cannot_say_is_refused():
 
 
 class Maker:
-    """An array whose maker fills DLPack's structure as it likes; its elements are `float32`."""
+    """An array with the given fields in DLPack's structure; its elements are `float32`."""
 
     def __init__(self, rank, shape, strides):
         numbers = lambda list: None if list is None else (ctypes.c_int64 * len(list))(*list)

@@ -81,7 +81,7 @@ def test_module_of_three_devices_runs_on_them(compile):
     np.testing.assert_allclose(program.main(x, y).numpy(), 2 * (x + y) ** 2 - x, rtol=1e-5, atol=1e-5)
 
 
-# Networks of other people's, as `cargo xtask demo` compiles them.
+# Published networks, as `cargo xtask demo` compiles them.
 NETWORKS = {
     "file-types": np.random.default_rng(3).integers(0, 257, (1, 2048), dtype=np.int32),
     "text-orientation": np.random.default_rng(3).random((1, 3, 48, 192), dtype=np.float32),
@@ -92,7 +92,7 @@ NETWORKS = {
 
 @pytest.fixture(scope="module")
 def networks():
-    """The folder with the compiled networks, which the demo's own code compiles where that has not been done."""
+    """The folder with the compiled networks, which the demo's code compiles if they are missing."""
     folder = TARGET / "iree/demo"
     folder.mkdir(parents=True, exist_ok=True)
     command = "import networks\nfor network in networks.NETWORKS: network.compile()"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""What functions take and give: numbers, arrays of each type, several results, lists in lists."""
+"""Arguments and results of functions: numbers, arrays of each type, several results, nested lists."""
 
 import iree.runtime as rt
 import iree_hal
@@ -9,8 +9,22 @@ import numpy as np
 import pytest
 from conftest import HERE, LOCAL, VMVX
 
-TYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
-         "complex64", "complex128"]
+TYPES = [
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+    "complex64",
+    "complex128",
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +55,16 @@ def test_none_in_place_of_an_array_names_the_argument(module, call):
         getattr(module.scale, call)(None, 0.5)
 
 
-@pytest.mark.parametrize(("kind", "arguments", "words"), [
-    (ValueError, ("text", 0.5), "argument %input0 of scale: .*text"),
-    (TypeError, ([1.0], "half"), "argument %input1 of scale: "),
-    (TypeError, ([1.0], None), "argument %input1 of scale: "),
-    (ValueError, ([[1.0], [1.0, 2.0]], 0.5), "argument %input0 of scale: "),
-], ids=["text", "no number", "none", "ragged"])
+@pytest.mark.parametrize(
+    ("kind", "arguments", "words"),
+    [
+        (ValueError, ("text", 0.5), "argument %input0 of scale: .*text"),
+        (TypeError, ([1.0], "half"), "argument %input1 of scale: "),
+        (TypeError, ([1.0], None), "argument %input1 of scale: "),
+        (ValueError, ([[1.0], [1.0, 2.0]], 0.5), "argument %input0 of scale: "),
+    ],
+    ids=["text", "no number", "none", "ragged"],
+)
 def test_argument_that_cannot_be_taken_is_named(module, kind, arguments, words):
     with pytest.raises(kind, match=words) as caught:
         module.scale(*arguments)
@@ -93,7 +111,7 @@ def test_list_in_a_list_comes_back(module):
 
 
 def test_element_that_is_nothing_comes_back_as_none(module):
-    # The function takes no array from a list that has another thing in its place.
+    # The function takes no array from a list with another object in its place.
     for first in (None, [7]):
         assert module.swap([first, 7]) == [7, [None, 7]]
 
@@ -147,13 +165,17 @@ def test_what_is_no_array_is_refused(device):
         device.array(object())
 
 
-@pytest.mark.parametrize("given", [
-    np.ones(3, ">f4"),
-    np.array(["a", "b"]),
-    np.array([None, 1]),
-    np.zeros(2, [("x", "f4"), ("y", "i4")]),
-    np.zeros(2, "M8[s]"),
-], ids=["big-endian", "text", "objects", "structures", "times"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.ones(3, ">f4"),
+        np.array(["a", "b"]),
+        np.array([None, 1]),
+        np.zeros(2, [("x", "f4"), ("y", "i4")]),
+        np.zeros(2, "M8[s]"),
+    ],
+    ids=["big-endian", "text", "objects", "structures", "times"],
+)
 def test_array_of_a_type_that_devices_do_not_have_names_it_and_those_that_there_are(device, given):
     with pytest.raises(TypeError) as caught:
         device.array(given)
@@ -173,7 +195,7 @@ def test_view_of_a_device_is_read_only(device):
 
 @pytest.mark.parametrize("name", ["mock", "gaudi://emulated"])
 def test_array_of_a_type_without_a_letter_in_the_buffer_protocol_becomes_numpys_by_asarray(name):
-    # numpy itself goes on without a word where that protocol fails, and would make one object of the whole array.
+    # numpy itself does not fail if that protocol fails, and would make one object of the whole array.
     given = np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3)
     array = iree_hal.Device(name).array(given)
     for taken in (np.asarray(array), np.array(array)):
@@ -224,6 +246,6 @@ def test_list_that_is_in_itself_is_refused(module, device):
         module.swap(deep)
     with pytest.raises(ValueError, match="in itself"):
         iree_hal.Module(b"", cycle)
-    # It would have to go as deep itself.
+    # The test would have to recurse as deeply.
     while deep:
         deep = deep.pop()

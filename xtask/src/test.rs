@@ -22,7 +22,8 @@ pub(crate) struct Options {
     /// Go on after a failure
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// One step at a time, each with its output as it comes; otherwise two run side by side where there are two processors
+    /// One step at a time, each with its output as it comes; otherwise two run side by side where there are two
+    /// processors
     #[arg(long)]
     in_turn: bool,
 }
@@ -144,9 +145,9 @@ impl Entry {
     }
 }
 
-/// Every step. Steps that need cargo alone run beside those that need IREE's tools, since most keep one processor busy; steps
-/// that build in one folder take turns there by themselves. Steps that measure times or look for leaks come at the end and
-/// have the machine to themselves.
+/// Every step. Steps that build in cargo's usual folder run beside the others, since most keep one processor
+/// busy; steps that build in one folder take turns there by themselves. Steps that measure times or look for
+/// leaks come at the end and have the machine to themselves.
 fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
     let lane = |entries: &[Entry]| entries.iter().map(|entry| entry.step(root, target)).collect();
     vec![vec![lane(&FIRST)], vec![lane(&THROUGH_IREE), lane(&BY_CARGO)], vec![lane(&ALONE)]]
@@ -168,8 +169,8 @@ const FIRST: [Entry; 2] = [
     xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
 ];
 
-/// IREE's suite, models and other people's programs.
-const THROUGH_IREE: [Entry; 13] = [
+/// IREE's suite, models and other people's programs; and the model checkers, which build in folders of their own.
+const THROUGH_IREE: [Entry; 15] = [
     xtask("cts", "IREE's conformance suite on every backend", "cts"),
     xtask(
         "nodes",
@@ -188,6 +189,19 @@ const THROUGH_IREE: [Entry; 13] = [
         "the steps for a person with a Gaudi card, on an emulated one through nodes; nothing is measured",
         "with gaudi://emulated?generation=gaudi1 -- {me} hw gaudi --quick",
     ),
+    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
+    cargo(
+        "loom",
+        "every interleaving of each race, and the broken twins that must fail",
+        "test -p hal-semaphore --test loom --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
+    cargo(
+        "shuttle",
+        "random schedules of many threads, and the broken twins that must fail",
+        "test -p hal-semaphore --test shuttle --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
     xtask("embedders", "programs in C, C++ and Rust outside the repository build and run", "step embedders")
         .long(),
     xtask("replay", "models recorded on one device and replayed on the others", "demo --replay").long(),
@@ -218,33 +232,27 @@ const THROUGH_IREE: [Entry; 13] = [
     .long(),
 ];
 
-/// The sources, the tests of each crate, the engine by itself, and what is published.
-const BY_CARGO: [Entry; 18] = [
+/// The sources, the tests of each crate, and what is published: steps that build in cargo's usual folder.
+const BY_CARGO: [Entry; 17] = [
     cargo("clippy", "no warning anywhere", "clippy --workspace --all-targets --all-features -- -Dwarnings")
         .needs(|| component("clippy", "clippy")),
+    cargo(
+        "silicon",
+        "a build for real cards, without emulators, has no warning",
+        "clippy -p hal-driver --no-default-features --features gaudi,qaic,tenstorrent -- -Dwarnings",
+    )
+    .needs(|| component("clippy", "clippy")),
     cargo(
         "unit",
         "unit, property and regression tests, random programs, examples in the documentation",
         "test --workspace --all-features",
     ),
     cargo("example", "the walkthrough runs", "run -p hal-semaphore --example walkthrough"),
-    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
-    cargo(
-        "loom",
-        "every interleaving of each race, and the broken twins that must fail",
-        "test -p hal-semaphore --test loom --release",
-    )
-    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
-    cargo(
-        "shuttle",
-        "random schedules of many threads, and the broken twins that must fail",
-        "test -p hal-semaphore --test shuttle --release",
-    )
-    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
     cargo(
         "instructions",
         "no operation costs more instructions than its budget",
-        "bench -p hal-driver -p hal-collectives-mpi --features hal-collectives-mpi/loopback --bench instructions",
+        "bench -p hal-driver -p hal-collectives-mpi -p hal-python --features hal-collectives-mpi/loopback \
+         --bench instructions",
     ),
     cargo(
         "docs",
@@ -323,8 +331,8 @@ const BY_CARGO: [Entry; 18] = [
     .long(),
 ];
 
-/// The leak checker takes memory for leaked that a thread has whose number another one had before, and Linux begins with the
-/// numbers anew the sooner the more else is started.
+/// The leak checker takes memory for leaked that a thread has whose number another one had before, and Linux
+/// begins with the numbers anew the sooner the more else is started.
 const ALONE: [Entry; 4] = [
     xtask("asan", "the driver's tests with AddressSanitizer and its leak checker", "step asan"),
     xtask("asan-iree", "the same with IREE's side, C programs and the conformance suite", "step asan-iree")
@@ -385,8 +393,8 @@ fn deny_missing() -> Option<String> {
     (!answers("deny")).then(|| "cargo-deny is not installed: cargo install --locked cargo-deny".into())
 }
 
-/// Why advisories cannot be looked up: cargo-deny is not here, or its database cannot be fetched. An older copy of the
-/// database does not count: it lacks the news.
+/// Why advisories cannot be looked up: cargo-deny is not here, or its database cannot be fetched. An older copy
+/// of the database does not count: it lacks the news.
 fn advisories_missing() -> Option<String> {
     deny_missing().or_else(|| {
         let mut fetch = workspace::cargo();

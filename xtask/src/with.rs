@@ -43,9 +43,20 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// Builds the program that does it, and says where it is.
 pub(crate) fn supervisor() -> Result<PathBuf> {
-    // Optimised: it moves the bytes that the cards move.
+    // Optimised: it moves the bytes that the cards move. The package of Python is named for the features of what both depend
+    // on, so that nothing is built twice.
     let status = workspace::cargo_with_bar()
-        .args(["build", "--quiet", "--locked", "--release", "--package", "emulator-supervisor"])
+        .args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--release",
+            "--package",
+            "emulator-supervisor",
+            "--package",
+            "hal-python",
+        ])
+        .args(["--bin", "with-cards"])
         .current_dir(workspace::root()?)
         .status()
         .context("starting cargo")?;
@@ -55,7 +66,8 @@ pub(crate) fn supervisor() -> Result<PathBuf> {
     Ok(workspace::target()?.join("release/with-cards"))
 }
 
-/// One of IREE's tools, built and with our drivers linked in, if it is named without a folder; else the program as it is.
+/// One of IREE's tools, built and with our drivers linked in, if it is named without a folder; else the program
+/// as it is.
 fn resolve(program: &OsString) -> Result<OsString> {
     let tool = iree::TOOLS.into_iter().find(|tool| Path::new(program) == Path::new(tool));
     let Some(tool) = tool else { return Ok(program.clone()) };

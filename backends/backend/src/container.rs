@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Reading containers of executables: FlatBuffers that may be any bytes, and errors that say where they are wrong.
+//! Reading containers of executables: FlatBuffers of untrusted bytes, and errors with the place of the fault.
 //!
-//! A device's container is a schema (`executable.fbs`) and code that reads and writes it field by field, so that no compiler of
-//! schemas is needed. [`read`] walks one from its root, with a [`Table`] for each table on the way. A [`ParseError`] collects
-//! where it happened while it travels outwards. For writing, the library's own builder and [`slot`] are enough.
+//! A device's container has a schema (`executable.fbs`) and code that reads and writes it field by field, so no
+//! schema compiler is needed. [`read`] walks a container from its root, with a [`Table`] for each table on the way.
+//! A [`ParseError`] collects its place on the way out. For writing, the library's builder and [`slot`] suffice.
 
 mod flat;
 mod parse_error;

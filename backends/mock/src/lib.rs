@@ -7,20 +7,8 @@
 //! so real models compute real results. There is no hardware: nothing here shows how fast or how reliable a real
 //! device is.
 //!
-//! [`Mock::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/without-a-card.md` has
-//! their table.
-//!
-//! # Faults
-//!
-//! | fault | what happens |
-//! |---|---|
-//! | `fail:KIND:N` or `fail:KIND:N:STATUS` | the N-th `fill`, `copy`, `update`, `dispatch` or `job` fails, with `DATA_LOSS` or the given status; the queue goes on |
-//! | `late:N` | the N-th job completes 50 ms late |
-//! | `jitter` | each job completes up to 500 µs late, so that queues overtake each other |
-//! | `lose:N` | the device is lost when it comes to the N-th job |
-//! | `panic:N` | a worker panics when the device comes to the N-th job, which loses the device |
-//! | `oom:N` | the N-th allocation finds no memory |
-//! | `hangup:N` | the descriptor hangs up when the device comes to the N-th job, with `completion=descriptor` |
+//! [`Mock::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters. `docs/without-a-card.md` has their
+//! table, and that of the faults, which `fault.rs` injects.
 
 mod command;
 mod device;
@@ -83,8 +71,8 @@ impl Driver for Mock {
         let workers = processors();
         format!(
             "# {}\n- evidence: none of any hardware; this device is software\n- queues: 2, in order, waiting for each \
-             other without the host\n- workers: {workers}\n- memory: host memory, 64 GiB at most\n- executables: IREE's \
-             host executables (embedded ELF, VMVX)",
+             other without the host\n- workers: {workers}\n- memory: host memory, 64 GiB at most\n- executables: \
+             IREE's host executables (embedded ELF, VMVX)",
             info.name
         )
     }

@@ -180,8 +180,8 @@ impl Recorded {
         let made_by = unsafe { &(*recorded.buffer.get().cast::<CommandBuffer>()).device };
         let is_bound = recorded.recording().dispatches || recorded.has_collectives();
         if is_bound && !is_same_device(made_by, device) {
-            let message = "the command buffer has dispatches or collectives and was recorded for another device; record \
-                 it for this one";
+            let message = "the command buffer has dispatches or collectives and was recorded for another device; \
+                           record it for this one";
             return Err(invalid(message));
         }
         if recorded.recording().state != RecordingState::Closed {

@@ -160,7 +160,7 @@ impl Profiler {
     ///
     /// # Safety
     ///
-    /// What the options name is alive for the call.
+    /// The objects that the options name are alive for the call.
     pub(crate) unsafe fn begin(
         &self,
         options: &sys::iree_hal_device_profiling_options_t,
@@ -203,7 +203,7 @@ impl Profiler {
     ///
     /// # Safety
     ///
-    /// What the options name is alive for the call.
+    /// The objects that the options name are alive for the call.
     unsafe fn create_recorder(
         &self,
         options: &sys::iree_hal_device_profiling_options_t,

@@ -18,7 +18,7 @@ struct Sink {
     begun: AtomicUsize,
     written: AtomicUsize,
     ended: AtomicUsize,
-    /// What else it does when it is called.
+    /// Other actions of a call.
     works: Option<Box<dyn Fn() + Send + Sync>>,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Bench {
     pub(crate) device: Device,
 }
 
-/// What an answer is called.
+/// The name of an answer.
 fn name(code: Code) -> &'static str {
     match code {
         Code::Cancelled => "CANCELLED",

@@ -172,7 +172,8 @@ const RANGE: &str =
     "buffer.h, `iree_hal_buffer_validate_range`: what is not inside the buffer is out of range";
 const PATTERN: &str =
     "command_buffer.h, fill: a pattern has 1, 2 or 4 bytes; more is [promised here](programs.md)";
-const GROWS: &str = "async/semaphore.h, signal: strictly above the value that there is; hal/semaphore.h would ignore the call";
+const GROWS: &str = "async/semaphore.h, signal: strictly above the value that there is; hal/semaphore.h would ignore \
+                     the call";
 const HASHED: &str = "device.h, execute: an affinity is hashed into the queues that there are";
 const SILENT: &str = "no header says";
 

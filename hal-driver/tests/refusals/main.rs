@@ -125,14 +125,16 @@ fn theirs() -> [Vec<String>; 2] {
 fn table([sync, task]: &[Vec<String>; 2], ours: &[String]) -> String {
     let mut text = String::from(
         "# Refusals\n\n\
-         *For authors of programs whose call was refused, and for authors of drivers. At the end you know what each bad call\n\
-         answers here and on IREE's own drivers, and what decides.* ([all pages](README.md))\n\n\
-         These tables list bad and borderline calls, what IREE's own drivers and the devices here answer (all of them\n\
-         software), and which text in IREE's headers decides who is right. The test `hal-driver/tests/refusals` makes the\n\
-         tables, and fails if an answer changes; `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals` writes them anew.\n\n\
-         A code alone means that the call itself answered so. With \"later\" the call was accepted and its semaphores failed with\n\
-         the code; with \"recorded\" the call that records into a command buffer answered so; \"crashes\" means that the program's\n\
-         process ended. If devices here answer differently, each answer is listed.\n",
+         *For authors of programs whose call was refused, and for authors of drivers. At the end you know what each\n\
+         bad call answers here and on IREE's own drivers, and what decides.* ([all pages](README.md))\n\n\
+         These tables list bad and borderline calls, the answers of IREE's own drivers and of the devices here (all\n\
+         of them software), and the text in IREE's headers that decides who is right. The test\n\
+         `hal-driver/tests/refusals` makes the tables, and fails if an answer changes; `REFUSALS_WRITE=1 cargo test\n\
+         -p hal-driver --test refusals` writes them anew.\n\n\
+         A code alone is the answer of the call itself. With \"later\" the call was accepted and its semaphores\n\
+         failed with the code; with \"recorded\" the call that records into a command buffer answered so;\n\
+         \"crashes\" means that the program's process ended. If devices here answer differently, each answer is\n\
+         listed.\n",
     );
     let mut group = "";
     for ((case, ours), (sync, task)) in cases().zip(ours).zip(sync.iter().zip(task)) {

@@ -47,7 +47,8 @@ macro_rules! counted {
 }
 
 counted! {
-    sys::iree_async_frontier_tracker_t: sys::iree_async_frontier_tracker_retain, sys::iree_async_frontier_tracker_release;
+    sys::iree_async_frontier_tracker_t:
+        sys::iree_async_frontier_tracker_retain, sys::iree_async_frontier_tracker_release;
     sys::iree_async_proactor_pool_t: sys::iree_async_proactor_pool_retain, sys::iree_async_proactor_pool_release;
     sys::iree_hal_buffer_t: sys::iree_hal_buffer_retain, sys::iree_hal_buffer_release;
     sys::iree_hal_buffer_view_t: sys::iree_hal_buffer_view_retain, sys::iree_hal_buffer_view_release;

@@ -75,7 +75,8 @@ fn with_devices(mut error: Error, devices: &[Device]) -> Error {
     if error.code == "INCOMPATIBLE" && error.message.contains("#hal.device.target<") {
         let names: Vec<_> = devices.iter().map(Device::identifier).collect();
         error.message += &format!(
-            "; the module was compiled for another kind of device or processor, which this message names last: compile it for {}",
+            "; the module was compiled for another kind of device or processor, which this message names last: \
+             compile it for {}",
             names.join(" and ")
         );
     }

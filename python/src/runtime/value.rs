@@ -115,7 +115,7 @@ fn value(list: &List, at: usize) -> Result<Value> {
 
 /// # Safety
 ///
-/// What the reference refers to is alive.
+/// The object of the reference is alive.
 unsafe fn object(reference: sys::iree_vm_ref_t) -> Result<Value> {
     if reference.ptr.is_null() {
         return Ok(Value::None);

@@ -2,10 +2,9 @@
 
 //! FlatBuffers, table by table.
 //!
-//! Reading and verifying are one thing here. The library's verifier walks from table to table and says where a field
-//! is, after it has made sure that all of the field is inside the buffer; then the field is read, with a checked slice
-//! that cannot miss. So nothing is followed that was not verified, and the accessors that must trust their
-//! callers are not used at all.
+//! Reading verifies: the library's verifier walks from table to table and locates a field after checking that all
+//! of it is inside the buffer; then a checked slice reads the field. So nothing unverified is followed, and the
+//! accessors that trust their callers are not used.
 
 use super::ParseError;
 use flatbuffers::{
@@ -14,19 +13,19 @@ use flatbuffers::{
 };
 use std::fmt;
 
-/// How much larger a file may be when nothing in it is shared. A small table counts as up to eight times its size,
-/// because the verifier counts what it reads of the table's description as well.
+/// The largest ratio of a file's size without sharing to its size. A small table counts as up to eight times its
+/// size, because the verifier also counts its reads of the table's description.
 const SHARING: usize = 16;
 
-/// Where the place of a field is kept in a table's description, by the field's number: its place in the schema.
+/// The offset of a field's slot in a table's description, by the field's number in the schema.
 pub fn slot(field: u16) -> u16 {
     field_index_to_field_offset(field)
 }
 
-/// Reads a buffer from its root table on; with an identifier, only if that is the buffer's.
+/// Reads a buffer from its root table, after checking its identifier if one is given.
 ///
-/// The bytes may be anything. Vectors and strings may be shared within a file, but not so often that it is more than sixteen times as large
-/// without sharing.
+/// The bytes are untrusted. Vectors and strings may be shared within a file, as long as the file is at most sixteen
+/// times as large without sharing.
 pub fn read<'b, R>(
     bytes: &'b [u8],
     identifier: Option<&str>,
@@ -50,7 +49,7 @@ pub fn read<'b, R>(
 }
 
 fn broken(error: &InvalidFlatbuffer) -> ParseError {
-    // The rest of the text is a trace by byte positions; where it is in the schema's words is put around it here.
+    // The rest of the text is a trace by byte positions; the place in the schema's words is added here.
     let text = error.to_string();
     ParseError::invalid(format!("damaged: {}", text.lines().next().unwrap_or_default()))
 }
@@ -68,8 +67,7 @@ fn table<'b, R>(
     Ok(result)
 }
 
-/// A table that is being read. Fields have the numbers of their places in the schema; one that is left out has the default that the schema
-/// gives it.
+/// A table that is being read. Fields have their numbers in the schema; an absent field has its default.
 pub struct Table<'v, 'o, 'b> {
     bytes: &'b [u8],
     fields: TableVerifier<'v, 'o, 'b>,
@@ -82,7 +80,7 @@ impl fmt::Debug for Table<'_, '_, '_> {
 }
 
 impl<'b> Table<'_, '_, 'b> {
-    /// Where a field is, after making sure that it has all of a `T`.
+    /// The offset of a field, after checking that it contains a whole `T`.
     fn verified<T: Verifiable>(&mut self, field: u16) -> Result<Option<usize>, ParseError> {
         let at = self.fields.deref(slot(field)).map_err(|error| broken(&error))?;
         if let Some(at) = at {
@@ -100,14 +98,14 @@ impl<'b> Table<'_, '_, 'b> {
         Ok(self.verified::<T>(field)?.map_or(default, |at| decode(self.chunk(at))))
     }
 
-    /// Bytes that were verified to be there.
+    /// Bytes that were verified.
     #[expect(clippy::expect_used, reason = "the verifier has refused each file in which they are not")]
     fn part(&self, at: usize, length: usize) -> &'b [u8] {
         let bytes = self.bytes.get(at..).and_then(|bytes| bytes.get(..length));
         bytes.expect("bytes that were verified")
     }
 
-    /// The same, of a length that is known.
+    /// The same with a constant length.
     #[expect(clippy::expect_used, reason = "a part is as long as was asked for")]
     fn chunk<const N: usize>(&self, at: usize) -> [u8; N] {
         *self.part(at, N).first_chunk().expect("a part of this length")
@@ -133,12 +131,12 @@ impl<'b> Table<'_, '_, 'b> {
         self.scalar(field, u64::from_le_bytes, default)
     }
 
-    /// A word that was verified to be there.
+    /// A word that was verified.
     fn word(&self, at: usize) -> usize {
         u32::from_le_bytes(self.chunk(at)) as usize
     }
 
-    /// The elements of a vector or string of elements of this size, verified as a `T`.
+    /// The elements of a vector or string with elements of this size, verified as a `T`.
     fn elements<T: Verifiable>(
         &mut self,
         field: u16,
@@ -152,30 +150,30 @@ impl<'b> Table<'_, '_, 'b> {
         Ok(Some(self.part(vector.saturating_add(4), length)))
     }
 
-    /// The bytes of a vector, which is called this in messages; nothing, if it is left out.
+    /// The bytes of a vector, which messages call `name`; `None` if it is absent.
     pub fn bytes(&mut self, field: u16, name: &str) -> Result<Option<&'b [u8]>, ParseError> {
         self.elements::<Vector<'_, u8>>(field, 1, name)
     }
 
-    /// The words of a vector; nothing, if it is left out.
+    /// The words of a vector; `None` if it is absent.
     pub fn words(&mut self, field: u16, name: &str) -> Result<Option<Vec<u32>>, ParseError> {
         let bytes = self.elements::<Vector<'_, u32>>(field, 4, name)?;
         let words = bytes.map(|bytes| bytes.chunks_exact(4).filter_map(|word| word.first_chunk()));
         Ok(words.map(|words| words.map(|word| u32::from_le_bytes(*word)).collect()))
     }
 
-    /// A string; nothing, if it is left out.
+    /// A string; `None` if it is absent.
     pub fn text(&mut self, field: u16, name: &str) -> Result<Option<&'b str>, ParseError> {
         let bytes = self.elements::<&str>(field, 1, name)?;
         let text = bytes.map(std::str::from_utf8).transpose();
         text.map_err(|error| ParseError::invalid(error.to_string()).within(name))
     }
 
-    /// The strings of a vector; nothing, if it is left out.
+    /// The strings of a vector; `None` if it is absent.
     pub fn texts(&mut self, field: u16, name: &str) -> Result<Option<Vec<String>>, ParseError> {
         type Texts<'a> = Vector<'a, ForwardsUOffset<&'a str>>;
         let Some(places) = self.elements::<Texts<'_>>(field, 4, name)? else { return Ok(None) };
-        // All of them were verified, each where its place says.
+        // All of them were verified, each at its own offset.
         let begin = places.as_ptr().addr() - self.bytes.as_ptr().addr();
         let text = |number: usize| {
             let element = begin.saturating_add(number * 4);
@@ -186,14 +184,14 @@ impl<'b> Table<'_, '_, 'b> {
         Ok(Some((0..places.len() / 4).map(text).collect()))
     }
 
-    /// Reads each table of a vector; nothing, if that is left out.
+    /// Reads each table of a vector; `None` if it is absent.
     pub fn tables<R>(
         &mut self,
         field: u16,
         name: &str,
         mut read: impl FnMut(&mut Table<'_, '_, 'b>) -> Result<R, ParseError>,
     ) -> Result<Option<Vec<R>>, ParseError> {
-        // As a vector of words, which the places of tables are; each is followed, and verified, as it is read.
+        // As a vector of words, the offsets of the tables; each table is verified as it is read.
         let at =
             self.verified::<ForwardsUOffset<Vector<'_, u32>>>(field).map_err(|error| error.within(name))?;
         let Some(at) = at else { return Ok(None) };
@@ -209,7 +207,7 @@ impl<'b> Table<'_, '_, 'b> {
     }
 }
 
-/// What is required, and called this.
+/// A required field, which messages call `name`.
 pub fn required<T>(found: Option<T>, name: &str) -> Result<T, ParseError> {
     found.ok_or_else(|| {
         ParseError::invalid(format!(

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Why a container is refused, and where in it.
+//! Errors of containers, with the place of the fault.
 
 use hal_semaphore::{Code, Failure};
 use std::fmt;
 use thiserror::Error;
 
-/// How a container is wrong.
+/// The kind of a container's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseErrorKind {
-    /// Another kind of file, a version that is not understood, or for another device.
+    /// Another kind of file, an unknown version, or a container for another device.
     Incompatible,
-    /// Damaged, or contradicting itself.
+    /// A damaged or contradictory container.
     Invalid,
-    /// Correct, and more than can be done here.
+    /// A correct container that needs more than is supported.
     Unsupported,
-    /// What a device or its kernel forbids.
+    /// A container that a device or its kernel forbids.
     Forbidden,
 }
 
-/// Why a container is refused.
+/// The refusal of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text}")]
 pub struct ParseError {
@@ -33,34 +33,34 @@ impl ParseError {
         Self { kind, text: text.into() }
     }
 
-    /// Of another kind of file, version or device.
+    /// The error of another kind of file, version or device.
     pub fn incompatible(text: impl Into<String>) -> Self {
         Self::new(ParseErrorKind::Incompatible, text)
     }
 
-    /// Of what is damaged, or contradicts itself.
+    /// The error of a damaged or contradictory container.
     pub fn invalid(text: impl Into<String>) -> Self {
         Self::new(ParseErrorKind::Invalid, text)
     }
 
-    /// Of what is correct, and more than can be done here.
+    /// The error of a correct container that needs more than is supported.
     pub fn unsupported(text: impl Into<String>) -> Self {
         Self::new(ParseErrorKind::Unsupported, text)
     }
 
-    /// Adds the place that the error is in.
+    /// Adds the place of the fault.
     #[must_use]
     pub fn within(mut self, place: impl fmt::Display) -> Self {
         self.text = format!("{place}: {}", self.text);
         self
     }
 
-    /// How it is wrong.
+    /// The kind of the fault.
     pub fn kind(&self) -> ParseErrorKind {
         self.kind
     }
 
-    /// The failure of loading an executable of this format, once all of the place is known.
+    /// The failure of loading an executable of this format, with the whole place.
     pub fn failure(&self, format: &str) -> Failure {
         let code = match self.kind {
             ParseErrorKind::Incompatible => Code::Incompatible,
@@ -72,7 +72,7 @@ impl ParseError {
     }
 }
 
-/// A name in a message: quoted, and cut where it is long, because it is the file's own.
+/// A name from the file in a message: quoted, and shortened if it is long.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a>(pub &'a str);
 

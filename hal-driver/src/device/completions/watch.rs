@@ -34,8 +34,8 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
 /// # Invariants
 ///
 /// From its submission until its callback begins the operation is IREE's, which holds a reference to this watch;
-/// the owner is [`OperationOwner::Proactor`] then. At any other time the callback may read it, and [`arm`](Self::arm) writes
-/// it under the lock.
+/// the owner is [`OperationOwner::Proactor`] then. At any other time the callback may read it, and
+/// [`arm`](Self::arm) writes it under the lock.
 pub(super) struct DescriptorWatch<D: Device> {
     device_poller: Arc<DevicePoller<D>>,
     proactor: Arc<Proactor>,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Each kind of field, read from what the library wrote; and bytes of any kind.
+//! Each kind of field, read from the library's output; and arbitrary bytes.
 
 use super::*;
 use crate::container::ParseErrorKind;
 use flatbuffers::FlatBufferBuilder;
 use proptest::prelude::*;
 
-/// A buffer with a field of each kind: numbers of 1, 2, 4 and 8 bytes, bytes, words, a text, texts, and tables with a number each.
+/// A buffer with a field of each kind: numbers of 1, 2, 4 and 8 bytes, bytes, words, a text, texts, and tables with
+/// a number each.
 fn buffer(tables: usize) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
     let bytes = builder.create_vector(&[1_u8, 2, 3]);
