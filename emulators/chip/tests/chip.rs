@@ -97,7 +97,7 @@ fn access_to_a_fused_off_tile_loses_the_device() {
 }
 
 #[test]
-fn telemetry_tells_what_is_fused_off() {
+fn telemetry_reports_fused_off_parts() {
     const ARC: Tile = Tile { x: 8, y: 0 };
     let board = Board::with_masks(Model::P100a, 0x3e7f, 0xdf).unwrap();
     let chip = Chip::new(board);

@@ -98,7 +98,7 @@ fn controller_is_asked_what_is_fused_off() {
 }
 
 #[test]
-fn telemetry_tells_which_board_it_is() {
+fn telemetry_reports_the_board() {
     let chip = chip();
     let table = 0x8_0000_0000 + u64::from(get(&chip, ARC, 0x8_8003_01d0));
     let values = 0x8_0000_0000 + u64::from(get(&chip, ARC, 0x8_8003_01d4));

@@ -54,19 +54,19 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launc
     let interrupts = seccomp::ignore_interrupts();
     let start = move || {
         interrupts.restore();
-        tell(theirs.as_fd(), PROMISE, &[])?;
+        report(theirs.as_fd(), PROMISE, &[])?;
         seccomp::give_up_new_rights()?;
         seccomp::end_with_parent()?;
-        tell(theirs.as_fd(), FILTER, &[])?;
+        report(theirs.as_fd(), FILTER, &[])?;
         let listener = seccomp::install(&filter)?;
-        tell(theirs.as_fd(), READY, &[listener.as_fd()])
+        report(theirs.as_fd(), READY, &[listener.as_fd()])
     };
     // SAFETY: between fork and exec this makes system calls on prepared values, and allocates nothing.
     unsafe { command.pre_exec(start) };
     let started = command.spawn();
     // Its closure has the other end of the socket.
     drop(command);
-    let (stage, listener) = hear(ours.as_fd());
+    let (stage, listener) = receive(ours.as_fd());
     match (started, listener) {
         (Ok(child), Some(listener)) => {
             Ok(LaunchedProgram { process: Pid::from_child(&child), listener: Listener::new(listener) })
@@ -76,7 +76,7 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launc
     }
 }
 
-fn tell(socket: BorrowedFd<'_>, stage: u8, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn report(socket: BorrowedFd<'_>, stage: u8, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() {
@@ -87,7 +87,7 @@ fn tell(socket: BorrowedFd<'_>, stage: u8, files: &[BorrowedFd<'_>]) -> io::Resu
 }
 
 /// The child's last report, and the descriptor of its filter.
-fn hear(socket: BorrowedFd<'_>) -> (u8, Option<OwnedFd>) {
+fn receive(socket: BorrowedFd<'_>) -> (u8, Option<OwnedFd>) {
     let (mut last, mut listener) = (0, None);
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_says_what_to_do() {
+    fn each_refusal_has_its_remedy() {
         for (errno, advice) in [
             (libc::EBUSY, "do not nest"),
             (libc::EPERM, "--security-opt seccomp=unconfined"),

@@ -176,7 +176,7 @@ fn steps(offset: u32, steps: [(u32, u32); 4]) -> Vec<u8> {
 }
 
 #[test]
-fn transfer_goes_in_steps_and_says_when_it_has_ended() {
+fn transfer_with_strides_signals_its_end() {
     for queue in [0, 5, 9, 30] {
         let card = card(options(FIRST));
         let memory = host(0x2000);
@@ -219,7 +219,7 @@ fn transfer_goes_in_steps_and_says_when_it_has_ended() {
 
 /// A transfer's packet ends as the registers say, which begin with a sync object of the engine's own.
 #[test]
-fn transfer_that_says_nothing_else_adds_one_to_an_object_of_its_engine() {
+fn transfer_by_default_adds_one_to_an_object_of_its_engine() {
     for (queue, channel) in [(0, 0), (4, 1), (12, 2), (29, 7)] {
         let card = card(options(FIRST));
         let memory = host(0x1000);
@@ -251,7 +251,7 @@ fn endings(core: u64) -> [u64; 3] {
 
 /// rule(transfer-end)
 #[test]
-fn transfer_of_the_second_generation_tells_a_sync_object_that_it_has_ended() {
+fn transfer_of_the_second_generation_signals_a_sync_object_at_its_end() {
     const REGISTERS: u64 = 0x1000_007F_F800_0000;
     const SRAM: u64 = 0x1000_FFFF_FD00_0000;
     let engines = [

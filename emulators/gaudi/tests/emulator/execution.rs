@@ -193,7 +193,7 @@ fn copies_and_fills_go_on_in_the_next_mapping() {
 }
 
 #[test]
-fn transfer_is_as_long_as_its_word_says() {
+fn transfer_has_the_length_of_its_word() {
     // Device memory is sparse, so that this costs what it writes: 4 GiB less one byte, in two packets.
     let card = card(options(Generation::Gaudi2));
     let device = card.dram(6 << 30);
@@ -207,7 +207,7 @@ fn transfer_is_as_long_as_its_word_says() {
 }
 
 #[test]
-fn time_of_an_end_is_told_where_it_was_asked_for() {
+fn time_of_an_end_is_reported_on_request() {
     let card = card(options(Generation::Gaudi2));
     let commands = card.commands(&Card::nop());
     let request = CsIn { cs_flags: cs::TIMESTAMP, ..CsIn::default() };

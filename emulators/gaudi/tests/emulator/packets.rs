@@ -95,7 +95,7 @@ const COMMANDS: u64 = 0x2000;
 
 /// Each entry's commands count, say which entry is next, and end with the list again.
 #[test]
-fn list_executes_what_its_index_says_time_and_again() {
+fn list_executes_the_entry_of_its_index_repeatedly() {
     const ENTRIES: u64 = 300;
     const COMMANDS: u64 = TABLE + ENTRIES * 16;
     let card = patient(SECOND);

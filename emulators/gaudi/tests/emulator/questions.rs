@@ -134,7 +134,7 @@ fn refused_memory_call_leaves_zeros_or_its_argument() {
 
 /// rule(sync-manager), rule(pll-index)
 #[test]
-fn parameters_of_questions_are_looked_at() {
+fn parameters_of_questions_are_checked() {
     for generation in BOTH {
         let card = card(options(generation));
         let manager = |number| {
@@ -377,7 +377,7 @@ fn reset_is_given_up_when_the_file_is_kept() {
 /// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program that asked to be told has time, and is
 /// told what it was.
 #[test]
-fn error_is_told_once_and_the_card_can_still_be_asked() {
+fn error_is_notified_once_and_the_card_still_answers() {
     let card = card(options(SECOND));
     let told = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
     let number = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&told)).unwrap();

@@ -38,7 +38,7 @@ fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
 
 /// What a program asks of a card that the machine does not have is nothing, or that of no card.
 #[test]
-fn number_that_names_no_card_is_looked_up_and_not_taken_for_one() {
+fn unknown_card_number_is_refused() {
     let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
     machine.report_error(99);
     machine.pull_out(99);
@@ -192,7 +192,7 @@ fn one_second() -> CsIn {
 }
 
 #[test]
-fn submission_that_takes_too_long_is_reset_and_all_are_told() {
+fn timeout_of_a_submission_resets_the_card_and_wakes_all() {
     for generation in BOTH {
         let card = card(Options {
             injections: faulty(generation, &["hang:2"]).injections,
@@ -225,7 +225,7 @@ fn submission_that_takes_too_long_is_reset_and_all_are_told() {
 }
 
 #[test]
-fn submission_that_takes_too_long_is_told_to_its_waiter() {
+fn timeout_of_a_submission_is_reported_to_its_waiter() {
     let card = card(faulty(Generation::Gaudi2, &["hang:2"]));
     let hung = hang(&card, &one_second());
     let (result, answer) = card.wait_for(hung, Duration::from_secs(10));
@@ -299,7 +299,7 @@ fn listener_to_notices_has_time_to_close() {
 /// A program that asks to be told and sleeps learns of an error; one that comes after it, that the card is busy
 /// (`hl_device_cond_reset`, `hl_abort_waiting_for_cs_completions`, `hl_wait_ioctl`).
 #[test]
-fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
+fn notified_error_ends_waits_with_an_error_and_refuses_new_ones() {
     for generation in BOTH {
         let card = card(faulty(generation, &["hang:2"]));
         let told = eventfd();
@@ -410,7 +410,7 @@ fn trouble(generation: Generation, queue: u32, packets: impl Fn(&Card) -> Vec<u8
 }
 
 #[test]
-fn hardware_finds_what_the_driver_does_not_look_for() {
+fn hardware_finds_errors_that_the_driver_does_not_check() {
     let second = Generation::Gaudi2;
     let card =
         trouble(second, 0, |card| card.copy(0xFFF0_1234_0000_0000, card.dram(1), 64), event::PAGE_FAULT);

@@ -68,7 +68,7 @@ fn refused_submission_uses_its_number_and_has_ended() {
 
 /// rule(cs-checks), rule(cs-flush)
 #[test]
-fn flags_that_mean_nothing_are_not_looked_at() {
+fn flags_without_a_meaning_are_not_checked() {
     for generation in BOTH {
         let card = card(options(generation));
         let commands = card.commands(&Card::nop());
@@ -196,7 +196,7 @@ fn queue_is_full_of_chunks_of_submissions_that_have_not_ended() {
 
 /// rule(cb-size), rule(cb-address)
 #[test]
-fn chunk_is_no_longer_than_the_buffer_that_was_asked_for() {
+fn chunk_is_no_longer_than_the_requested_buffer() {
     let first = card(options(FIRST));
     let nops: Vec<u8> = Card::nop().repeat(1024);
     for (asked, most) in [(100, 4096), (5000, 5000)] {
@@ -247,7 +247,7 @@ fn buffers_are_mapped_on_the_second_generation_alone() {
 
 /// rule(cb-destroyed), rule(handle-number)
 #[test]
-fn handle_that_was_given_back_is_valid_while_the_buffer_is_seen() {
+fn released_handle_is_valid_while_the_buffer_is_mapped() {
     let card = card(options(FIRST));
     let handle = card.create(4096).unwrap();
     let view = card.see(handle, 4096).unwrap();

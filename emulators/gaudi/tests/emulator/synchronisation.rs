@@ -217,7 +217,7 @@ fn reserved_signals_are_made_by_packets_and_waited_for_one_by_one() {
 
 /// rule(signal-reserve)
 #[test]
-fn reservation_is_given_back_while_it_is_the_last() {
+fn reservation_is_released_while_it_is_the_last() {
     for generation in BOTH {
         let card = card(options(generation));
         let handle = reserve(&card, 0, 10).unwrap().seq & 0xFFFF_FFFF;

@@ -275,7 +275,7 @@ const EXECUTIONS: &[Row] = &[
 ];
 
 #[test]
-fn driver_says_what_the_table_has() {
+fn driver_answers_as_in_the_table() {
     let site = Site::open();
     let name = |result: &Result<(), Errno>| match result {
         Ok(()) => "ok".to_owned(),
