@@ -11,7 +11,7 @@ use emulator_chip::{
 use emulator_riscv::{Cause, Trap};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 use proptest::prelude::*;
-use support::{get, load, put, release, stay, store};
+use support::{assert_violation, get, load, put, release, stay, store};
 
 const T0: Reg = Reg::T[0];
 const T1: Reg = Reg::T[1];
@@ -328,11 +328,7 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         load(&chip, TILE, 0, program);
         release(&chip, TILE, Core::B);
         chip.step(1000);
-        let stopped = chip.stopped();
-        let [Stopped { core: Core::B, stop: CoreStop::Violation(_, violation), .. }] = &stopped[..] else {
-            panic!("{part}: {stopped:?}")
-        };
-        assert!(violation.to_string().contains(part), "{violation}");
+        assert_violation(&chip, part);
     }
 }
 

@@ -237,6 +237,21 @@ pub fn assert_refused<T>(open: impl Fn(&str) -> Result<T, Failure>, cases: &[(&s
     }
 }
 
+/// How often the threads of this process were switched whose names have this prefix.
+pub fn context_switches(prefix: &str) -> u64 {
+    let mut switches = 0;
+    for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |name| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        if read("comm").starts_with(prefix) {
+            let status = read("status");
+            let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
+            switches +=
+                counts.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok()).sum::<u64>();
+        }
+    }
+    switches
+}
+
 /// How many cases a property test runs: `PROPTEST_CASES`, or `usual` if it is not set, as in proptest for a
 /// test without a number.
 pub fn cases(usual: u32) -> u32 {

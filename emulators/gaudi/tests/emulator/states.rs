@@ -3,7 +3,7 @@
 //! The states of cards and files: who may open, what a close does, and what a reset does to everybody.
 
 use crate::common::{
-    BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, open, options, try_open,
+    BOTH, Card, Program, bytes, card, dispatch, executing, faulty, gated, host, open, options, try_open,
 };
 use emulator_core::{Errno, System};
 use emulator_gaudi::{Emulator, Options};
@@ -23,17 +23,6 @@ fn until(what: &str, so: impl Fn() -> bool) {
         assert!(Instant::now() < limit, "{what} does not happen");
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// A program that stands at a gate, and commands for it.
-fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
-    let gate = Arc::new(Gate::default());
-    let inner = gate.clone();
-    let program = card.machine().load(Arc::new(Program(move |_: &HostCall<'_>, _: std::ops::Range<u64>| {
-        inner.pass();
-        Ok(())
-    })));
-    (gate, dispatch(program, 0, [1; 3], &[], &[]))
 }
 
 /// What a program asks of a card that the machine does not have is nothing, or that of no card.

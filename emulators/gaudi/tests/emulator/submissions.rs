@@ -2,29 +2,15 @@
 
 //! Submissions and their buffers: what is counted, what is refused, and what a refusal leaves behind.
 
-use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, options};
+use crate::common::{BOTH, Card, bytes, card, executing, faulty, gated, host, options};
 use emulator_core::Errno;
-use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
 use hal_gaudi_abi::uapi::{Call, CbIn, CbOut, Chunk, CsIn, CsOut, cb, chunk, cs, info, wait};
-use hal_kernel::HostPrograms;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const FIRST: Generation = Generation::Gaudi1;
 const SECOND: Generation = Generation::Gaudi2;
-
-/// Commands that stand at a gate.
-fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
-    let gate = Arc::new(Gate::default());
-    let inner = gate.clone();
-    let program = card.machine().load(Arc::new(Program(move |_: &HostCall<'_>, _: std::ops::Range<u64>| {
-        inner.pass();
-        Ok(())
-    })));
-    (gate, dispatch(program, 0, [1; 3], &[], &[]))
-}
 
 fn flags(cs_flags: u32) -> CsIn {
     CsIn { cs_flags, ..CsIn::default() }
