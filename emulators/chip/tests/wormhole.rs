@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a Wormhole has otherwise than a Blackhole.
+//! The differences between a Wormhole and a Blackhole.
 
 mod support;
 
@@ -209,7 +209,7 @@ fn core_brings_memory_from_a_bank_and_back() {
     chip.tile_read(BANK, 0x8010, &mut output).unwrap();
     assert_eq!(output, input[..]);
     assert_eq!((get(&chip, TILE, 0x780), get(&chip, TILE, 0x784)), (1, 1));
-    // Where it is: physically, and as it is called.
+    // Its physical and its translated coordinates.
     assert_eq!(get(&chip, TILE, 0x788) & 0xfff, 1 | 1 << 6);
     assert_eq!(get(&chip, TILE, 0x78c), 18 | 18 << 6);
 }

@@ -300,8 +300,8 @@ impl Machine {
         Ok(sequence)
     }
 
-    /// A submission that has its number is refused: it counts as ended, and its waiters are not told that it
-    /// never ran.
+    /// Refuses a submission that has its number: it counts as ended, and its waiters do not learn that it never
+    /// ran.
     pub(crate) fn refuse(
         &self,
         state: &mut Guard<'_>,

@@ -2,7 +2,7 @@
 
 //! The emulator among processes: descriptors that travel, cards that others have, and a machine that is left alone.
 //!
-//! The other process is this test again, told by a variable what to do. These tests have a program of their own, and
+//! The other process is this test again, with a role in its environment. These tests have a program of their own, and
 //! run one at a time: between its fork and its exec a child has a copy of every descriptor, so that a card is busy for
 //! a moment longer than its close, as with any kernel.
 #![allow(

@@ -128,11 +128,12 @@ fn no_filter(error: &io::Error) -> String {
         }
         Some(libc::EPERM | libc::EACCES) => {
             "something forbids the system call seccomp to this process, often the profile of a container: allow \
-             seccomp with the flag SECCOMP_FILTER_FLAG_NEW_LISTENER, for docker and podman by --security-opt seccomp=unconfined"
+             seccomp with the flag SECCOMP_FILTER_FLAG_NEW_LISTENER, for docker and podman by \
+             --security-opt seccomp=unconfined"
         }
         Some(libc::ENOSYS | libc::EINVAL) => {
-            "the system has no user notifications of seccomp: it takes Linux 5.14 or newer with CONFIG_SECCOMP_FILTER, and no \
-             sandbox such as gVisor in between"
+            "the system has no user notifications of seccomp: it takes Linux 5.14 or newer with \
+             CONFIG_SECCOMP_FILTER, and no sandbox such as gVisor in between"
         }
         Some(libc::ENOMEM) => {
             "there is no memory for a filter, or there are too many on this process already"

@@ -18,7 +18,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What runs programs with cards.
+/// The command that runs programs with cards.
 const SUPERVISOR: &str = env!("CARGO_BIN_EXE_with-cards");
 
 /// Both generations.
@@ -105,7 +105,7 @@ fn file_system_shows_cards_and_everything_that_it_had() {
     }
 }
 
-/// What the vendor's open library and tests ask for that no other program here does.
+/// Requests of the vendor's open library and tests that no other program here makes.
 #[test]
 fn programs_like_the_vendors_tests_find_their_devices() {
     python("gaudi://emulated?abi=old", "numbers");
@@ -254,7 +254,7 @@ fn status_is_the_programs_own() {
         |script: &str| run("gaudi://emulated?cards=1", Path::new("sh"), &["-c", script]).status.code();
     assert_eq!(shell("exit 7"), Some(7));
     assert_eq!(shell("kill -TERM $$"), Some(128 + 15));
-    // What the program has started goes on, and is served, after its own end.
+    // The program's children continue, and are served, after its own end.
     assert_eq!(shell("(sleep 0.2; test -c /dev/accel/accel0 || kill -KILL $PPID) & exit 3"), Some(3));
     let missing = run("gaudi://emulated", Path::new("/no/such/program"), &[]);
     assert_eq!(missing.status.code(), Some(127));

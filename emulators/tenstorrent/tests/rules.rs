@@ -60,7 +60,7 @@ fn errno<T>(result: Result<T, CallError>) -> Option<Errno> {
     }
 }
 
-/// What is asked of a card that the machine does not have is that of no card.
+/// Questions about a card that the machine does not have get the answer of no card.
 #[test]
 fn unknown_card_number_is_refused() {
     let machine = machine(&[]);

@@ -367,7 +367,7 @@ impl Card {
         self.call(Call::Wait, &WaitIn { seq, timeout_us, ..WaitIn::default() })
     }
 
-    /// Waits for a submission that a reset ends. A wait after the reset is told that there is nothing to wait for.
+    /// Waits for a submission that a reset ends. A wait after the reset finds no submission.
     pub fn lost(&self, seq: u64) {
         let (result, answer) = self.wait_for(seq, Duration::from_secs(20));
         match result {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an engine's queues share: whose turn it is, and the registers of its transfers.
+//! The parts that an engine's queues share: the arbiter, and the registers of its transfers.
 
 use crate::common::{BOTH, Card, bytes, card, executing, host, open, options};
 use hal_gaudi_abi::generation::Generation;
@@ -101,7 +101,7 @@ fn engine_is_one_queues_until_it_gives_it_back_or_the_card_is_closed() {
         BOTH.into_iter().flat_map(|generation| [(generation, false), (generation, true)])
     {
         let card = card(executing(generation, |execution| execution.speed = 1));
-        // While it is off, everybody has it.
+        // While it is off, every queue has the engine.
         card.execute(0, &ask(1));
         card.execute(1, &ask(1));
         switch_on(&card, generation, in_turn);
@@ -150,7 +150,7 @@ fn execute(card: &Card, queue: u32, packets: &[u8]) {
     card.unmap(address).unwrap();
 }
 
-/// Where the first generation's registers of a transfer are. rule(transfer-registers)
+/// The first generation's registers of a transfer. rule(transfer-registers)
 const SOURCE: u32 = 0x14;
 const TARGET: u32 = 0x1C;
 const SOURCE_STEPS: u32 = 0x2C;
@@ -316,7 +316,7 @@ fn transfer_of_the_second_generation_signals_a_sync_object_at_its_end() {
     }
 }
 
-/// What a card says about commands that end badly.
+/// The error of commands that fail.
 fn complaint(generation: Generation, queue: u32, packets: &[u8]) -> String {
     let card = card(options(generation));
     let commands = card.commands(packets);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Questions about a card, memory and its addresses, and what is told of errors.
+//! Questions about a card, memory and its addresses, and reports of errors.
 
 use crate::common::{BOTH, Card, card, executing, faulty, host, open, options, try_open};
 use emulator_core::{Errno, System};
@@ -359,7 +359,7 @@ fn reset_waits_for_the_last_dma_buf() {
     assert_eq!(again.close().hard_resets, 1);
 }
 
-/// rule(reset-waits): a reset that no process lets go on is given up, and the card is of no use any more.
+/// rule(reset-waits): a reset that a process blocks is given up, and the card is broken.
 #[test]
 fn reset_is_given_up_when_the_file_is_kept() {
     let card = card(executing(SECOND, |execution| execution.speed = 5000));
@@ -374,8 +374,8 @@ fn reset_is_given_up_when_the_file_is_kept() {
     assert_eq!((try_open(&machine, 0).err(), machine.counts(0).kills), (Some(Errno::PERM), 1));
 }
 
-/// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program that asked to be told has time, and is
-/// told what it was.
+/// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program with an eventfd has time, and is notified
+/// of the error's kind.
 #[test]
 fn error_is_notified_once_and_the_card_still_answers() {
     let card = card(options(SECOND));

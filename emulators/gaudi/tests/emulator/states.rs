@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The states of cards and files: who may open, what a close does, and what a reset does to everybody.
+//! The states of cards and files: opening, closing, and the effects of a reset.
 
 use crate::common::{
     BOTH, Card, Program, bytes, card, dispatch, executing, faulty, gated, host, open, options, try_open,
@@ -25,7 +25,7 @@ fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// What a program asks of a card that the machine does not have is nothing, or that of no card.
+/// Questions about a card that the machine does not have get no answer, or that of no card.
 #[test]
 fn unknown_card_number_is_refused() {
     let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
@@ -132,7 +132,7 @@ fn close_with_buffers_is_clean_and_with_work_is_a_reset() {
         });
         std::thread::sleep(Duration::from_millis(20));
         assert!(!closer.is_finished(), "a close waits until no worker is at the memory");
-        // rule(open-release): an open meanwhile is told to try again.
+        // rule(open-release): an open meanwhile fails with `EAGAIN`.
         assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN), "{generation}");
         gate.open();
         assert_eq!(closer.join().unwrap().hard_resets, 1, "{generation}");
@@ -227,7 +227,7 @@ fn timeout_need_not_reset() {
     let request = one_second();
     let flags = request.cs_flags | cs::SKIP_RESET_ON_TIMEOUT;
     let hung = hang(&card, &CsIn { cs_flags: flags, ..request });
-    // rule(cs-timeout): that it took too long is told once, and it is still in flight.
+    // rule(cs-timeout): the timeout is reported once, and it is still in flight.
     until("the event", || card.events() == event::CS_TIMEOUT);
     let state: uapi::TimeoutEvent = card.info(info::CS_TIMEOUT_EVENT).unwrap();
     assert_eq!(state.seq, hung);
@@ -285,7 +285,7 @@ fn listener_to_notices_has_time_to_close() {
     assert_eq!(card.close().hard_resets, 2);
 }
 
-/// A program that asks to be told and sleeps learns of an error; one that comes after it, that the card is busy
+/// A sleeping program with an eventfd gets the error; a later request finds the card busy
 /// (`hl_device_cond_reset`, `hl_abort_waiting_for_cs_completions`, `hl_wait_ioctl`).
 #[test]
 fn notified_error_ends_waits_with_an_error_and_refuses_new_ones() {
@@ -312,7 +312,8 @@ fn notified_error_ends_waits_with_an_error_and_refuses_new_ones() {
     }
 }
 
-/// A program that does not ask to be told is reset at once, and killed if the file stays open for a second
+/// The card of a program without an eventfd is reset at once, and the program is killed if the file stays open
+/// for a second
 /// (`device_kill_open_processes`).
 #[test]
 fn error_without_a_listener_kills_holders_of_the_file() {
@@ -385,7 +386,7 @@ fn reset_wakes_every_waiter_whatever_it_waits_for() {
     }
 }
 
-/// What a card does with packets that hardware does not take.
+/// The reaction of a card to packets that hardware does not take.
 fn trouble(generation: Generation, queue: u32, packets: impl Fn(&Card) -> Vec<u8>, events: u64) -> Card {
     let card = card(options(generation));
     let packets = packets(&card);

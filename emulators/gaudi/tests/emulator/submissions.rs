@@ -46,7 +46,7 @@ fn refused_submission_uses_its_number_and_has_ended() {
         let refused = card.finish(1);
         assert_eq!((refused.flags, refused.status), (0, wait::COMPLETED));
         assert_eq!(drops(&card), [1, u64::from(generation == FIRST), 0, 0]);
-        // What is refused before it has a number uses none.
+        // A refusal before a number is taken uses none.
         assert_eq!(card.submit_with(&flags(cs::SIGNAL | cs::WAIT), &[]).0, Err(Errno::INVAL));
         assert_eq!(card.run(&commands, 0, 8), Ok(number + 1));
     }
@@ -144,7 +144,7 @@ fn streams_and_networks_that_are_not_enabled_take_no_commands() {
     for queue in [0, 1, 4, 8, 16, 20, 44, 155, 252, 259] {
         second.finish(second.run(&commands, queue, 8).unwrap());
     }
-    // Signals do not come by where that is looked at.
+    // Signal submissions do not reach this check.
     second.finish(second.signal(7).unwrap().seq);
     let first = card(options(FIRST));
     let commands = first.commands(&Card::nop());
@@ -249,7 +249,7 @@ fn released_handle_is_valid_while_the_buffer_is_mapped() {
     assert_eq!(card.see(handle, 4096).err(), Some(Errno::INVAL), "once at a time");
     drop(view);
     assert_eq!(about(&card, handle, 0), Err(Errno::INVAL));
-    // What it is of decides how it is mapped.
+    // Its kind decides how it is mapped.
     let other = card.create(4096).unwrap();
     assert_eq!(card.see(other & !(0x1f << 59), 4096).err(), Some(Errno::INVAL));
 }

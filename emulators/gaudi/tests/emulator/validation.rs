@@ -15,7 +15,7 @@ use hal_kernel::HostPrograms;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// What is asked.
+/// The request.
 type Ask = fn(&Card) -> Result<(), Errno>;
 
 /// One rule.

@@ -57,7 +57,7 @@ fn signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user(
     let mut options = faulty(&["control-full:1", "control-lost:2"]);
     (options.execution.speed, options.module.control_resp_timeout_s) = (1, 3600);
     let slow = card(options);
-    // Where there is no room, the message was not sent, and that is what it says.
+    // Without room, the message was not sent, and the error says so.
     let begin = Instant::now();
     assert_eq!(interrupt::on_behalf(flag.clone(), || slow.manage(&[Ask::Status]).0), Err(Errno::AGAIN));
     assert!(begin.elapsed() < Duration::from_secs(2), "it goes on waiting");
@@ -301,7 +301,7 @@ fn crash_takes_one_workload_and_no_other() {
     assert_eq!(result, Err(Errno::CANCELED));
     let response: ActivateResponse = passthrough(&bytes);
     assert_eq!(response.status.get(), Status::RESTARTING.0);
-    // What was loaded still is, and runs when the cores are back.
+    // Loaded images stay, and run when the cores are back.
     let limit = Instant::now() + Duration::from_secs(10);
     let mut seen = Vec::new();
     while channel_state(&card, lost) != "0\n" {
@@ -315,7 +315,7 @@ fn crash_takes_one_workload_and_no_other() {
     );
     assert_eq!(card.try_activate(elf, 8).0, Ok(()));
     assert_eq!((channel_state(&card, lost), card.counts().resets), ("1\n".to_owned(), 0));
-    // Listeners have been told of every state of this channel, and of nothing about the other one but its beginning.
+    // Listeners were notified of every state of this channel, and only of the other one's first state.
     let told = |channel: u32| {
         let of = format!("change DBC_ID={channel} DBC_STATE=");
         let events = card.emulator.uevents(0);

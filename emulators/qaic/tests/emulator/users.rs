@@ -55,7 +55,7 @@ fn close_gives_everything_back() {
 
 #[test]
 fn close_releases_handles_then_notifies_the_device_then_releases_channels() {
-    // The device does not answer when it is told of the end, so that this takes a while.
+    // The device does not answer the notification of the end, so that this takes a while.
     let mut options = faulty(&["control-lost:3"]);
     (options.execution.speed, options.module.control_resp_timeout_s) = (1, 1);
     let card = card(options);
