@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""Compiled modules with collectives, each on devices of one process and in a process for each rank; and what the documentation has
-people type.
+"""Compiled modules with collectives, each on devices of one process and in a process for each rank; and what the
+documentation has people type.
 
-The cases are those of IREE's own test of collectives, written anew in StableHLO: what is a mesh there is groups of ranks here.
+The cases are those of IREE's own test of collectives, written anew in StableHLO: what is a mesh there is groups of
+ranks here.
 """
 
 import os
@@ -36,8 +37,10 @@ def tensor(shape):
 
 def attributes(groups):
     rows = "x".join(map(str, np.shape(groups)))
-    return (f"channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, "
-            f"replica_groups = dense<{groups}> : tensor<{rows}xi64>")
+    return (
+        f"channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, "
+        f"replica_groups = dense<{groups}> : tensor<{rows}xi64>"
+    )
 
 
 def all_reduce(shape, groups):
@@ -111,15 +114,37 @@ CASES = [
     ("one rank, all-reduce", all_reduce((4,), [[0]]), TWO[:1], TWO[:1]),
     ("one rank, all-to-all", all_to_all((2, 2), (2, 2), [[0]]), [SQUARE], [SQUARE]),
     ("two ranks, all-reduce", all_reduce((4,), [[0, 1]]), TWO, [[6, 8, 10, 12]] * 2),
-    ("four ranks, all-reduce of neighbours", all_reduce((2,), [[0, 1], [2, 3]]), FOUR,
-     [[4, 6], [4, 6], [12, 14], [12, 14]]),
+    (
+        "four ranks, all-reduce of neighbours",
+        all_reduce((2,), [[0, 1], [2, 3]]),
+        FOUR,
+        [[4, 6], [4, 6], [12, 14], [12, 14]],
+    ),
     ("four ranks, all-reduce across", all_reduce((2,), [[0, 2], [1, 3]]), FOUR, [[6, 8], [10, 12], [6, 8], [10, 12]]),
-    ("four ranks, all-to-all across", all_to_all((2, 1), (1, 2), [[0, 2], [1, 3]]), HALVES,
-     [[[1, 5]], [[3, 7]], [[2, 6]], [[4, 8]]]),
-    ("two ranks, all-gather of columns", all_gather((2, 2), 1, [[0, 1]]), [SQUARE, NEXT], [[[1, 2, 5, 6], [3, 4, 7, 8]]] * 2),
-    ("four ranks, all-gather across, the last first", all_gather((1, 2), 0, [[2, 0], [3, 1]]), [[row] for row in FOUR],
-     [[FOUR[2], FOUR[0]], [FOUR[3], FOUR[1]]] * 2),
-    ("two ranks, reduce-scatter of columns", reduce_scatter((2, 2), 1, [[0, 1]]), [SQUARE, NEXT], [[[6], [10]], [[8], [12]]]),
+    (
+        "four ranks, all-to-all across",
+        all_to_all((2, 1), (1, 2), [[0, 2], [1, 3]]),
+        HALVES,
+        [[[1, 5]], [[3, 7]], [[2, 6]], [[4, 8]]],
+    ),
+    (
+        "two ranks, all-gather of columns",
+        all_gather((2, 2), 1, [[0, 1]]),
+        [SQUARE, NEXT],
+        [[[1, 2, 5, 6], [3, 4, 7, 8]]] * 2,
+    ),
+    (
+        "four ranks, all-gather across, the last first",
+        all_gather((1, 2), 0, [[2, 0], [3, 1]]),
+        [[row] for row in FOUR],
+        [[FOUR[2], FOUR[0]], [FOUR[3], FOUR[1]]] * 2,
+    ),
+    (
+        "two ranks, reduce-scatter of columns",
+        reduce_scatter((2, 2), 1, [[0, 1]]),
+        [SQUARE, NEXT],
+        [[[6], [10]], [[8], [12]]],
+    ),
     ("four ranks, in a circle", permute((2,), [[0, 1], [1, 2], [2, 3], [3, 0]]), FOUR, [FOUR[3], *FOUR[:3]]),
     ("four ranks, some to others", permute((2,), [[0, 3], [2, 2]]), FOUR, [[0, 0], [0, 0], FOUR[2], FOUR[0]]),
 ]
@@ -128,7 +153,7 @@ CASES = [
 def printed(output, shape):
     """What a program printed of results of a shape."""
     name = "x".join(map(str, shape)) + "xf32="
-    lines = [line[len(name):] for line in output.splitlines() if line.startswith(name)]
+    lines = [line[len(name) :] for line in output.splitlines() if line.startswith(name)]
     return [np.array(re.findall(r"[-+0-9.eE]+", line), dtype=np.float64).reshape(shape) for line in lines]
 
 
@@ -146,7 +171,9 @@ def case(number, name, source, given, expected):
     def together():
         module = compile_model(file, f"collective{number}", flags)
         devices = ",".join(["mock", "gaudi://emulated/0", "mock://1", "gaudi://emulated/1"][:ranks])
-        output, took = text([TOOLS / "ranks", module, "module.main", devices, f"@{OUT}/collective{number}-{{rank}}.npy"])
+        output, took = text(
+            [TOOLS / "ranks", module, "module.main", devices, f"@{OUT}/collective{number}-{{rank}}.npy"]
+        )
         found = printed(output, expected.shape[1:])
         if len(found) != ranks:
             raise Failed(output)
@@ -155,8 +182,10 @@ def case(number, name, source, given, expected):
     def apart():
         module = compile_model(file, f"collective{number}", flags)
         names = f"{OUT}/collective{number}-$OMPI_COMM_WORLD_RANK"
-        one = (f"iree-run-module --device=mock --module={shlex.quote(str(module))} --function=main "
-               f"--input=@{names}.npy --output=@{names}-result.npy")
+        one = (
+            f"iree-run-module --device=mock --module={shlex.quote(str(module))} --function=main "
+            f"--input=@{names}.npy --output=@{names}-result.npy"
+        )
         took = job(f"mpirun -n {ranks} sh -c {shlex.quote(one)}")[1]
         found = [np.load(OUT / f"collective{number}-{rank}-result.npy") for rank in range(ranks)]
         check(model, "mock by mpirun", np.stack(found), took, expected)
@@ -174,17 +203,21 @@ def attempt_job(model, device, body):
 def job(command, folder=None, timeout=120):
     """Runs a line as a person types it; what it printed, and how long it took."""
     begin = time.perf_counter()
-    done = subprocess.run(["sh", "-ec", command], capture_output=True, text=True, timeout=timeout, cwd=folder,
-                          env=environment())
+    done = subprocess.run(
+        ["sh", "-ec", command], capture_output=True, text=True, timeout=timeout, cwd=folder, env=environment()
+    )
     if done.returncode != 0:
         raise Failed(f"{command}\n{done.stdout}{done.stderr}")
     return done.stdout, time.perf_counter() - begin
 
 
 def documentation():
-    """What the documentation has people type, one block after the other in an empty folder: each prints what it says it prints.
-    What needs other machines stands in blocks of `bash`, not of `sh`."""
-    blocks = re.findall(r"```sh\n(.*?)```(?:\n+(?:It|Each rank) prints[^\n]*\n+```\n(.*?)```)?", DOCUMENTATION.read_text(), re.DOTALL)
+    """What the documentation has people type, one block after the other in an empty folder: each prints what it says
+    it prints. What needs other machines stands in blocks of `bash`, not of `sh`.
+    """
+    blocks = re.findall(
+        r"```sh\n(.*?)```(?:\n+(?:It|Each rank) prints[^\n]*\n+```\n(.*?)```)?", DOCUMENTATION.read_text(), re.DOTALL
+    )
     if not any(prints for _, prints in blocks):
         raise Failed(f"{DOCUMENTATION} has no commands whose results it names")
     took = 0.0

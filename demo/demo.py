@@ -15,8 +15,28 @@ import networks
 import numpy as np
 import sharded
 import training
-from rig import CARDS, DEVICES, EXAMPLES, FLAGS, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, RISCV32, RISCV32_PLAIN, SLOW_TILES, SUPERVISOR, TARGET, TILES, TOOLS, VMVX
+from rig import (
+    CARDS,
+    DEVICES,
+    EXAMPLES,
+    FLAGS,
+    GIVEN,
+    LLVM_CPU,
+    LOCAL,
+    MODELS,
+    OURS,
+    OUT,
+    RISCV32,
+    RISCV32_PLAIN,
+    SLOW_TILES,
+    SUPERVISOR,
+    TARGET,
+    TILES,
+    TOOLS,
+    VMVX,
+)
 from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
+
 
 def random(*shapes, scale=1.0):
     """Values that are the same in every run."""
@@ -78,6 +98,7 @@ def simple(name, cases, expected, flags, label=None, extra=()):
         modules |= dict.fromkeys(SLOW_TILES, compile_model(source, f"{file}-riscv32-plain", LOCAL + RISCV32_PLAIN))
     for device, module in modules.items():
         for inputs in cases:
+
             def body(device=device, module=module, inputs=inputs):
                 result, took = invoke(module, [device], inputs, ["--function=main", *extra])
                 check(label, device, result, took, expected(*inputs))
@@ -112,6 +133,7 @@ def main():
     if TILES:
         two |= dict.fromkeys(TILES, compile_model(source, "two_functions-riscv32", LOCAL + RISCV32 + external))
     for device, module in two.items():
+
         def both(device=device, module=module):
             # The program compares its results itself, in C, and fails if one is wrong.
             took = run([TOOLS / "embed", module, device])
@@ -120,6 +142,7 @@ def main():
         attempt("two in flight", device, both)
 
     for device in CARDS:
+
         def overlap(device=device):
             took = run([TOOLS / "overlap", device])
             note("overlapped transfers", device, "0.0e+00", took, True)
@@ -143,6 +166,7 @@ def main():
         ["mock://0?heaps=2", "gaudi://emulated/0", "local-task"],
     ]
     for devices in sets:
+
         def across(devices=devices):
             x, y = random((1024,), (1024,))
             result, took = invoke(several, devices, [x, y])

@@ -2,10 +2,10 @@
 
 """Networks that other people made, from packages on PyPI, as judges of every device.
 
-Each is compiled for any processor and for the one it runs on, whose vectors ask more of the memory that they are given, and
-runs from a module that was read and from one that was mapped. A device's result is that of IREE's local-sync, bit for
-bit; but for devices with cores of their own, for which those networks that an emulator has time for are compiled: their floats
-are not the host's, and results are compared with a tolerance.
+Each is compiled for any processor and for the one it runs on, whose vectors ask more of the memory that they are
+given, and runs from a module that was read and from one that was mapped. A device's result is that of IREE's
+local-sync, bit for bit; but for devices with cores of their own, for which those networks that an emulator has time
+for are compiled: their floats are not the host's, and results are compared with a tolerance.
 """
 
 import importlib.metadata
@@ -27,8 +27,8 @@ PROCESSORS = {
 }
 MODES = ("preload", "mmap")
 
-# How far a result may be from that of the host where floats are not the host's: what layer upon layer leaves of the last bits. A
-# classifier's numbers are mostly small, and are compared as numbers of their size.
+# How far a result may be from that of the host where floats are not the host's: what layer upon layer leaves of the
+# last bits. A classifier's numbers are mostly small, and are compared as numbers of their size.
 TOLERANCE = {"tolerance": 1e-3, "least": 1e-6}
 
 
@@ -36,12 +36,16 @@ def folder(package):
     """Where a package is; it is not imported, since it would want packages that are not needed here."""
     found = importlib.util.find_spec(package)
     if found is None:
-        raise Failed(f"the package {package} is missing; remove the Python environment in the target folder and try again")
+        raise Failed(
+            f"the package {package} is missing; remove the Python environment in the target folder and try again"
+        )
     return pathlib.Path(found.submodule_search_locations[0])
 
 
 def with_weights(model):
-    """Puts weights where onnx's own test data has one number for all of them, as whatever mixes two up would go unseen."""
+    """Puts weights where onnx's own test data has one number for all of them, as whatever mixes two up would go
+    unseen.
+    """
     generator = np.random.default_rng(7)
     shapes = {value.name: numpy_helper.to_array(value) for value in model.graph.initializer}
     uses = {}
@@ -165,6 +169,7 @@ NETWORKS = [
 def run_all():
     """Every network on every device."""
     for network in NETWORKS:
+
         def compared(network=network):
             modules = network.compile()
             for processor in PROCESSORS:
@@ -175,6 +180,7 @@ def run_all():
                     raise Failed(f"{label}: the result of local-sync says nothing")
                 for device in DEVICES:
                     for mode in MODES:
+
                         def once(device=device, mode=mode, module=module, expected=expected):
                             result, took = network.invoke(module, device, mode)
                             same = result.dtype == expected.dtype and result.tobytes() == expected.tobytes()
@@ -183,6 +189,7 @@ def run_all():
                         attempt(label, f"{device}, {mode}", once)
 
             for device in network.tiles:
+
                 def on_tiles(device=device):
                     result, took = network.invoke(modules["riscv32"], device, "preload", timeout=900)
                     check(f"{network.name} for riscv32", device, result, took, expected, **TOLERANCE)

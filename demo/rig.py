@@ -37,19 +37,24 @@ VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 LOCAL = ["--iree-hal-target-device=local"]
 # For the small cores of a Tensix tile, as docs/tenstorrent.md says.
 RISCV32 = (pathlib.Path(__file__).parent / "riscv32.flags").read_text().split()
-# The same for a Wormhole's, which have neither floats nor bit operations: the driver replaces floats, and nothing else.
+# The same for a Wormhole's, which have neither floats nor bit operations: the driver replaces floats, and nothing
+# else.
 RISCV32_PLAIN = [flag.replace("+m,+f,+zba,+zbb", "+m,+f") for flag in RISCV32]
 
 # Where each model runs. The local driver of IREE's own is here so that a reader sees the same model beside it.
 GIVEN = FLAGS.device
-DEVICES = [*GIVEN, "local-task"] if GIVEN else [
-    "mock",
-    "mock://0?queues=4&workers=2&latency=20us",
-    "gaudi://emulated?generation=gaudi1",
-    "gaudi://emulated?generation=gaudi2",
-    "qaic://emulated",
-    "local-task",
-]
+DEVICES = (
+    [*GIVEN, "local-task"]
+    if GIVEN
+    else [
+        "mock",
+        "mock://0?queues=4&workers=2&latency=20us",
+        "gaudi://emulated?generation=gaudi1",
+        "gaudi://emulated?generation=gaudi2",
+        "qaic://emulated",
+        "local-task",
+    ]
+)
 
 SUPERVISOR = FLAGS.supervisor
 EMULATED = re.compile(r"(gaudi|qaic)://emulated(?:/(\d+))?(\?\S*)?")

@@ -4,8 +4,8 @@
 
     timeline.py PROFILE.jsonl OUT.svg OUT.json TITLE
 
-The input is what `iree-profile export --format=ireeperf-jsonl` writes. The picture is for a page; the trace is in Chrome's format,
-which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+The input is what `iree-profile export --format=ireeperf-jsonl` writes. The picture is for a page; the trace is in
+Chrome's format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 """
 
 import collections
@@ -19,8 +19,10 @@ import sys
 WIDTH, LEFT, LANE, GAP, TOP = 1100, 130, 34, 34, 84
 INK = "#222"
 # The picture follows the reader's colour scheme.
-STYLE = ("<style>.ground{fill:#fff}@media(prefers-color-scheme:dark)"
-         f'{{[fill="{INK}"]{{fill:#e6edf3}}.ground{{fill:#0d1117}}}}</style>')
+STYLE = (
+    "<style>.ground{fill:#fff}@media(prefers-color-scheme:dark)"
+    f'{{[fill="{INK}"]{{fill:#e6edf3}}.ground{{fill:#0d1117}}}}</style>'
+)
 
 
 def read(path):
@@ -39,8 +41,8 @@ def read(path):
             submitted.append((record["host_time_ns"], record["ready_host_time_ns"], record["op"], lane))
     if not lanes:
         raise SystemExit(
-            "the profile has no spans: take it with --device_profiling_mode=queue-events,dispatch-events,device-queue-events, of a "
-            "device that has a clock (Device::clock of its backend)"
+            "the profile has no spans: take it with "
+            "--device_profiling_mode=queue-events,dispatch-events,device-queue-events, of a device that has a clock (Device::clock of its backend)"
         )
     return lanes, sorted(submitted)
 
@@ -50,14 +52,13 @@ def natural(name):
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-# Twelve that are told apart at a glance: no two are nearer than 36 in CIELAB, where neighbours of a rainbow of twelve are at 18.
-PALETTE = (
-    "#4e79a7 #f28e2b #8cd17d #911eb4 #bcbd22 #ff9da7 #86bcb6 #800000 #4363d8 #1b5e20 #c2185b #8c564b".split()
-)
+# Twelve that are told apart at a glance: no two are nearer than 36 in CIELAB, where neighbours of a rainbow of
+# twelve are at 18.
+PALETTE = "#4e79a7 #f28e2b #8cd17d #911eb4 #bcbd22 #ff9da7 #86bcb6 #800000 #4363d8 #1b5e20 #c2185b #8c564b".split()
 
 
 def colours(names):
-    """A colour for each name, none twice: of the palette while that lasts, then as far from the one before as can be."""
+    """A colour for each name, none twice: of the palette first, then as far from the one before as can be."""
     found = dict(zip(names, PALETTE))
     for number, name in enumerate(names[len(PALETTE) :]):
         shade = (0.62, 0.48, 0.74)[number // 8 % 3]
@@ -115,8 +116,9 @@ def marker(place, y, title, label, side):
 
 
 def markers(lane, submitted, x, y, start, end):
-    """A triangle where an operation was submitted, with its name where there is room. All that was submitted before the picture
-    begins is one triangle at its left edge, and what came after its end one at the right."""
+    """A triangle where an operation was submitted, with its name where there is room. All that was submitted before
+    the picture begins is one triangle at its left edge, and what came after its end one at the right.
+    """
     own = [event for event in submitted if event[3] == lane]
     before = [event for event in own if event[0] < start]
     after = [event for event in own if event[0] > end]
@@ -147,7 +149,8 @@ def axis_rows(start, end, x, axis):
     step *= max(1, round((end - start) / 8 / step))
     for tick in range(0, int(end - start) + 1, step):
         yield f'<path d="M{x(start + tick):.1f} {TOP - 4} V{axis}" stroke="#bbb" stroke-width="0.5"/>'
-        yield f'<text x="{x(start + tick):.1f}" y="{axis + 14}" fill="{INK}" text-anchor="middle">{tick / 1000:g} µs</text>'
+        place = f'x="{x(start + tick):.1f}" y="{axis + 14}"'
+        yield f'<text {place} fill="{INK}" text-anchor="middle">{tick / 1000:g} µs</text>'
 
 
 def legend_rows(names, colour, row):
@@ -158,7 +161,9 @@ def legend_rows(names, colour, row):
 
 
 def draw(lanes, submitted, title):
-    """The picture, from a little before the device begins to its end: what was submitted before or after that is at its edges."""
+    """The picture, from a little before the device begins to its end: what was submitted before or after that is at
+    its edges.
+    """
     first, end = span_of(lanes)
     start = max(min([first, *(event[0] for event in submitted)]), first - (end - first) // 12)
     scale = (WIDTH - LEFT - 20) / max(1, end - start)
@@ -178,9 +183,11 @@ def draw(lanes, submitted, title):
     out += legend_rows(names, colour, row)
     height = row + (len(names) + 1) // 2 * 18 + 10
     note = "grey: an operation on its queue; coloured: its dispatches; triangle: when it was submitted; hover for times"
-    head = f'<text x="8" y="22" fill="{INK}" font-size="15">{html.escape(title)}</text><text x="8" y="42" fill="{INK}">{note}</text>'
+    head = f'<text x="8" y="22" fill="{INK}" font-size="15">{html.escape(title)}</text>'
+    head += f'<text x="8" y="42" fill="{INK}">{note}</text>'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        f'font-family="sans-serif" font-size="11">'
         f'{STYLE}<rect class="ground" width="100%" height="100%"/>{head}{"".join(out)}</svg>\n'
     )
 
@@ -188,8 +195,8 @@ def draw(lanes, submitted, title):
 def rows(spans):
     """The spans of a queue in rows: in one row none overlaps another, but a dispatch that is inside of its operation.
 
-    Operations overlap where a device begins the next one before the last has ended. Perfetto drops what is not inside of the span that it
-    begins in.
+    Operations overlap where a device begins the next one before the last has ended. Perfetto drops what is not inside
+    of the span that it begins in.
     """
     order = {"operation": 0, "dispatch": 1}
     spans = sorted((begin, order[kind], end, kind, name) for kind, some in spans.items() for begin, end, name in some)
@@ -209,7 +216,8 @@ def rows(spans):
         yield place, begin, end, kind, name
 
 
-# As many queues as a device can have: what does not fit beside a queue's other spans has a thread of that many further on.
+# As many queues as a device can have: what does not fit beside a queue's other spans has a thread of that many
+# further on.
 QUEUES = 64
 
 
@@ -225,10 +233,12 @@ def names_of(places, title):
 
 
 def trace(lanes, submitted, title):
-    """The same in Chrome's trace format: a process for each device, a thread for each queue, microseconds since the first event.
+    """The same in Chrome's trace format: a process for each device, a thread for each queue, microseconds since the
+    first event.
 
-    Readers keep times in floats, in which a time of day in microseconds is good for a quarter of one at best. Perfetto takes
-    process 0 and thread 0 for the system's idle thread, so both are numbered from 1; their names count as everywhere else.
+    Readers keep times in floats, in which a time of day in microseconds is good for a quarter of one at best.
+    Perfetto takes process 0 and thread 0 for the system's idle thread, so both are numbered from 1; their names count
+    as everywhere else.
     """
     origin = min([span_of(lanes)[0], *(event[0] for event in submitted)])
     events, places = [], {(*lane, 0) for lane in lanes} | {(*event[3], 0) for event in submitted}

@@ -2,8 +2,8 @@
 
 """A step of training, divided by its data: each rank has the same weights and its share of the batch.
 
-The gradients of all ranks are added up, and each rank takes the same step. All of them have to come to the weights and the loss of
-the undivided batch, which numpy works out.
+The gradients of all ranks are added up, and each rank takes the same step. All of them have to come to the weights
+and the loss of the undivided batch, which numpy works out.
 """
 
 import numpy as np
@@ -24,34 +24,50 @@ def step(ranks):
     lines = [f"func.func @main(%x: {x}, %y: {y}, %w1: {w1}, %w2: {w2}) -> {result} {{"]
 
     def dot(name, left, right, kinds, contracting):
-        lines.append(f"  %{name} = stablehlo.dot_general %{left}, %{right}, contracting_dims = {contracting} : "
-                     f"({kinds[0]}, {kinds[1]}) -> {kinds[2]}")
+        lines.append(
+            f"  %{name} = stablehlo.dot_general %{left}, %{right}, contracting_dims = {contracting} : "
+            f"({kinds[0]}, {kinds[1]}) -> {kinds[2]}"
+        )
 
     dot("h0", "x", "w1", (x, w1, h), "[1] x [0]")
     lines.append(f"  %h = stablehlo.tanh %h0 : {h}")
     dot("p", "h", "w2", (h, w2, y), "[1] x [0]")
-    lines += [f"  %d = stablehlo.subtract %p, %y : {y}",
-              f"  %dd = stablehlo.multiply %d, %d : {y}",
-              "  %zero = stablehlo.constant dense<0.0> : tensor<f32>",
-              f"  %l = stablehlo.reduce(%dd init: %zero) applies stablehlo.add across dimensions = [0, 1] : "
-              f"({y}, tensor<f32>) -> tensor<f32>",
-              f"  %l1 = stablehlo.reshape %l : (tensor<f32>) -> {one}"]
+    lines += [
+        f"  %d = stablehlo.subtract %p, %y : {y}",
+        f"  %dd = stablehlo.multiply %d, %d : {y}",
+        "  %zero = stablehlo.constant dense<0.0> : tensor<f32>",
+        f"  %l = stablehlo.reduce(%dd init: %zero) applies stablehlo.add across dimensions = [0, 1] : "
+        f"({y}, tensor<f32>) -> tensor<f32>",
+        f"  %l1 = stablehlo.reshape %l : (tensor<f32>) -> {one}",
+    ]
     # Back from the error: to the second weights, through tanh, and to the first.
     dot("g2", "h", "d", (h, y, w2), "[0] x [0]")
     dot("b", "d", "w2", (y, w2, h), "[1] x [1]")
-    lines += [f"  %hh = stablehlo.multiply %h, %h : {h}",
-              f"  %ones = stablehlo.constant dense<1.0> : {h}",
-              f"  %s = stablehlo.subtract %ones, %hh : {h}",
-              f"  %bs = stablehlo.multiply %b, %s : {h}"]
+    lines += [
+        f"  %hh = stablehlo.multiply %h, %h : {h}",
+        f"  %ones = stablehlo.constant dense<1.0> : {h}",
+        f"  %s = stablehlo.subtract %ones, %hh : {h}",
+        f"  %bs = stablehlo.multiply %b, %s : {h}",
+    ]
     dot("g1", "x", "bs", (x, h, w1), "[0] x [0]")
-    lines += [all_reduce("sum1", "g1", ranks, w1), all_reduce("sum2", "g2", ranks, w2), all_reduce("loss", "l1", ranks, one)]
+    lines += [
+        all_reduce("sum1", "g1", ranks, w1),
+        all_reduce("sum2", "g2", ranks, w2),
+        all_reduce("loss", "l1", ranks, one),
+    ]
     for name, kind in (("1", w1), ("2", w2)):
-        lines += [f"  %rate{name} = stablehlo.constant dense<{2 * RATE / BATCH}> : {kind}",
-                  f"  %c{name} = stablehlo.multiply %sum{name}, %rate{name} : {kind}",
-                  f"  %n{name} = stablehlo.subtract %w{name}, %c{name} : {kind}"]
-    lines += [f"  %f1 = stablehlo.reshape %n1 : ({w1}) -> {flat1}", f"  %f2 = stablehlo.reshape %n2 : ({w2}) -> {flat2}",
-              f"  %r = stablehlo.concatenate %loss, %f1, %f2, dim = 0 : ({one}, {flat1}, {flat2}) -> {result}",
-              f"  return %r : {result}", "}"]
+        lines += [
+            f"  %rate{name} = stablehlo.constant dense<{2 * RATE / BATCH}> : {kind}",
+            f"  %c{name} = stablehlo.multiply %sum{name}, %rate{name} : {kind}",
+            f"  %n{name} = stablehlo.subtract %w{name}, %c{name} : {kind}",
+        ]
+    lines += [
+        f"  %f1 = stablehlo.reshape %n1 : ({w1}) -> {flat1}",
+        f"  %f2 = stablehlo.reshape %n2 : ({w2}) -> {flat2}",
+        f"  %r = stablehlo.concatenate %loss, %f1, %f2, dim = 0 : ({one}, {flat1}, {flat2}) -> {result}",
+        f"  return %r : {result}",
+        "}",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""The pictures and traces that timeline.py makes of profiles. `cargo xtask wheel --test` runs these tests, and so does pytest."""
+"""The pictures and traces that timeline.py makes of profiles. `cargo xtask wheel --test` runs these tests, and so
+does pytest.
+"""
 
 import json
 import math

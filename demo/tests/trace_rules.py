@@ -2,14 +2,25 @@
 
 """The rules of a trace in Chrome's format, which viewers take no other traces for.
 
-The rules are those of "Trace Event Format" (Google), and what Perfetto drops: spans of a thread that overlap without one
-being inside of the other, spans that end before they begin, ends without beginnings, flows that are bound to nothing.
+The rules are those of "Trace Event Format" (Google), and what Perfetto drops: spans of a thread that overlap without
+one being inside of the other, spans that end before they begin, ends without beginnings, flows that are bound to
+nothing.
 """
 
 import collections
 
-NAMES = {"process_name": "name", "thread_name": "name", "process_sort_index": "sort_index", "thread_sort_index": "sort_index"}
-FIELDS = {"M": ("name", "pid", "args"), "X": ("name", "ts", "dur", "pid", "tid"), "B": ("name", "ts", "pid", "tid"), "E": ("ts", "pid", "tid")}
+NAMES = {
+    "process_name": "name",
+    "thread_name": "name",
+    "process_sort_index": "sort_index",
+    "thread_sort_index": "sort_index",
+}
+FIELDS = {
+    "M": ("name", "pid", "args"),
+    "X": ("name", "ts", "dur", "pid", "tid"),
+    "B": ("name", "ts", "pid", "tid"),
+    "E": ("ts", "pid", "tid"),
+}
 FIELDS |= {"i": ("name", "ts", "pid", "tid"), "s": ("name", "cat", "id", "ts", "pid", "tid")}
 FIELDS |= {"f": FIELDS["s"]}
 
@@ -25,7 +36,9 @@ def shape(event):
     if kind not in FIELDS:
         return [f"no kind of event that is looked at here: {event}"]
     wrong = [f"{field} is missing in {event}" for field in FIELDS[kind] if field not in event]
-    wrong += [f"{field} is no time in {event}" for field in ("ts", "dur") if not isinstance(event.get(field, 0), int | float)]
+    wrong += [
+        f"{field} is no time in {event}" for field in ("ts", "dur") if not isinstance(event.get(field, 0), int | float)
+    ]
     if kind == "M" and NAMES.get(event.get("name"), "") not in event.get("args", {}):
         wrong.append(f"a name without what it names in {event}")
     if kind == "i" and event.get("s", "t") not in ("t", "p", "g"):
@@ -35,7 +48,9 @@ def shape(event):
 
 
 def nesting(events):
-    """What a thread's spans do that they may not, in the order in which a reader has them: by time, then as they stand."""
+    """What a thread's spans do that they may not, in the order in which a reader has them: by time, then as they
+    stand.
+    """
     wrong, begun, ends = [], [], []
     for event in sorted(events, key=lambda event: event["ts"]):
         now = nanoseconds(event["ts"])
@@ -74,7 +89,11 @@ def unnamed(events):
     """Threads and processes that have events and no names."""
     named = {(event["name"], event["pid"], event.get("tid")) for event in events if event["ph"] == "M"}
     used = {(event["pid"], event["tid"]) for event in events if event["ph"] != "M"}
-    wrong = [f"process {pid} has no name" for pid in sorted({pid for pid, _ in used}) if ("process_name", pid, None) not in named]
+    wrong = [
+        f"process {pid} has no name"
+        for pid in sorted({pid for pid, _ in used})
+        if ("process_name", pid, None) not in named
+    ]
     return wrong + [f"thread {place} has no name" for place in sorted(used) if ("thread_name", *place) not in named]
 
 

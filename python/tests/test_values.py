@@ -10,8 +10,20 @@ import pytest
 from conftest import HERE, LOCAL, VMVX
 
 TYPES = [
-    "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8",
-    "uint16", "uint32", "uint64", "bool", "complex64", "complex128",
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+    "complex64",
+    "complex128",
 ]
 
 
@@ -43,12 +55,16 @@ def test_none_in_place_of_an_array_names_the_argument(module, call):
         getattr(module.scale, call)(None, 0.5)
 
 
-@pytest.mark.parametrize(("kind", "arguments", "words"), [
-    (ValueError, ("text", 0.5), "argument %input0 of scale: .*text"),
-    (TypeError, ([1.0], "half"), "argument %input1 of scale: "),
-    (TypeError, ([1.0], None), "argument %input1 of scale: "),
-    (ValueError, ([[1.0], [1.0, 2.0]], 0.5), "argument %input0 of scale: "),
-], ids=["text", "no number", "none", "ragged"])
+@pytest.mark.parametrize(
+    ("kind", "arguments", "words"),
+    [
+        (ValueError, ("text", 0.5), "argument %input0 of scale: .*text"),
+        (TypeError, ([1.0], "half"), "argument %input1 of scale: "),
+        (TypeError, ([1.0], None), "argument %input1 of scale: "),
+        (ValueError, ([[1.0], [1.0, 2.0]], 0.5), "argument %input0 of scale: "),
+    ],
+    ids=["text", "no number", "none", "ragged"],
+)
 def test_argument_that_cannot_be_taken_is_named(module, kind, arguments, words):
     with pytest.raises(kind, match=words) as caught:
         module.scale(*arguments)
@@ -149,13 +165,17 @@ def test_what_is_no_array_is_refused(device):
         device.array(object())
 
 
-@pytest.mark.parametrize("given", [
-    np.ones(3, ">f4"),
-    np.array(["a", "b"]),
-    np.array([None, 1]),
-    np.zeros(2, [("x", "f4"), ("y", "i4")]),
-    np.zeros(2, "M8[s]"),
-], ids=["big-endian", "text", "objects", "structures", "times"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.ones(3, ">f4"),
+        np.array(["a", "b"]),
+        np.array([None, 1]),
+        np.zeros(2, [("x", "f4"), ("y", "i4")]),
+        np.zeros(2, "M8[s]"),
+    ],
+    ids=["big-endian", "text", "objects", "structures", "times"],
+)
 def test_array_of_a_type_that_devices_do_not_have_names_it_and_those_that_there_are(device, given):
     with pytest.raises(TypeError) as caught:
         device.array(given)

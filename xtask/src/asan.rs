@@ -2,10 +2,10 @@
 
 //! The steps `asan` and `asan-iree` of `cargo xtask test`: AddressSanitizer and its leak checker.
 //!
-//! `asan` runs the driver's tests against IREE's libraries as they are built for everything else: those share the checked
-//! allocator, but their own loads and stores are not checked. `asan-iree` instruments both sides. Rust's standard library comes
-//! compiled and is not instrumented; its memory is from the checked allocator all the same. The compiler is the stable one,
-//! which brings the sanitizer and is told to allow it.
+//! `asan` runs the driver's tests against IREE's libraries as they are built for everything else: those share
+//! the checked allocator, but their own loads and stores are not checked. `asan-iree` instruments both sides.
+//! Rust's standard library comes compiled and is not instrumented; its memory is from the checked allocator all
+//! the same. The compiler is the stable one, which brings the sanitizer and is told to allow it.
 
 use crate::cts;
 use crate::iree::{ASAN_CFLAGS, ASAN_RUSTFLAGS, Flavour, Tree};
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What the sanitizer is asked for. Tests ask for more memory than there is: that is answered as everywhere, not an error.
+/// The options of the sanitizer. A test that asks for more memory than there is gets the usual answer, not an error.
 const OPTIONS: &str = "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0:\
                        allocator_may_return_null=1";
 
@@ -90,7 +90,7 @@ fn check(what: &str, mut command: Command, fails: bool) -> Result<bool> {
     Ok(clean)
 }
 
-/// The driver's own tests, which do what programs should not, and those of collectives, which move bytes of any size.
+/// The driver's own tests, with their bad calls, and those of collectives, which move bytes of any size.
 fn tests(tree: &Tree, data: &Path) -> Result<Command> {
     let mut command = workspace::cargo();
     command
@@ -124,7 +124,7 @@ fn tests(tree: &Tree, data: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Whether the sanitizer had something to say.
+/// True if the sanitizer reported anything.
 fn reported(output: &Output) -> bool {
     let text = String::from_utf8_lossy(&output.stderr);
     ["ERROR: AddressSanitizer", "ERROR: LeakSanitizer"].iter().any(|sentence| text.contains(sentence))

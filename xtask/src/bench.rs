@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with `--engine`,
-//! what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers.
+//! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with
+//! `--engine`, what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers.
 
 use crate::iree::{Flavour, Plugin, Tree};
 use crate::workspace;
@@ -14,12 +14,13 @@ use std::process::Command;
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Fewer rounds of less work: less than a minute once everything is built, where nothing else runs, in place of a minute and a half
+    /// Fewer rounds of less work: less than a minute once everything is built, where nothing else runs, in
+    /// place of a minute and a half
     #[arg(long)]
     quick: bool,
-    /// Only cases with this in their name. With `--engine`, one part of the table: operations, threads, bursts, holds, queues or polled.
-    /// With `--collectives`, one or more words, as in "tcp all_reduce 2ranks": process, shared or tcp; all_reduce or all_gather; 2ranks
-    /// and other numbers; numbers of bytes
+    /// Only cases with this in their name. With `--engine`, one part of the table: operations, threads, bursts,
+    /// holds, queues or polled. With `--collectives`, one or more words, as in "tcp all_reduce 2ranks":
+    /// process, shared or tcp; all_reduce or all_gather; 2ranks and other numbers; numbers of bytes
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// The engine alone: costs of an operation, threads beside each other, latencies, holds, memory. Also written to
@@ -32,13 +33,13 @@ pub(crate) struct Options {
     /// Collectives within a process and between processes, beside plain MPI; with `--quick`, on two ranks
     #[arg(long)]
     collectives: bool,
-    /// Latencies of a module's calls on devices that take turns, as the flags behind `--` say; without any, of a small model on
-    /// mock and on IREE's local-task
+    /// Latencies of a module's calls on devices that take turns, as the flags behind `--` say; without any, of
+    /// a small model on mock and on IREE's local-task
     #[arg(long, conflicts_with_all = ["engine", "gaudi", "collectives", "only", "quick", "device"])]
     latency: bool,
     #[command(flatten)]
     calls: latency::Calls,
-    /// What to measure beside local-sync and local-task: mock, or a plugin's driver, unless one is named
+    /// The device to measure beside local-sync and local-task [default: mock, or a plugin's driver]
     #[arg(long, value_name = "URI")]
     device: Option<String>,
     #[command(flatten)]
@@ -109,7 +110,7 @@ fn cargo_bench(package: &str, bench: &str, arguments: &[&str]) -> Result<bool> {
     Ok(command.current_dir(workspace::root()?).status().context("starting cargo")?.success())
 }
 
-/// What hal_bench measures without any device, beside the cases.
+/// The measurements of hal_bench that need no device.
 const FLOORS: [&str; 4] = ["wake", "handover", "ownership", "pool"];
 
 /// The models of the `invoke` cases: where they are and what they are called.
@@ -130,8 +131,8 @@ fn devices(options: &Options) -> Result<bool> {
     for company in std::iter::once(None).chain(COMPANIES.iter().map(Some)) {
         let lines = folder.join("results.jsonl");
         let rounds = if options.quick { "3" } else { "9" };
-        // In company everything takes longer, and what matters is how often the scheduler intervenes, not how many operations
-        // are between two clock readings.
+        // In company everything takes longer, and what matters is how often the scheduler intervenes, not how
+        // many operations are between two clock readings.
         let scale = match (options.quick, company) {
             (true, None) => "0.2",
             (true, Some(_)) => "0.1",
@@ -184,11 +185,11 @@ pub(crate) fn compile(tree: &Tree, model: &Path, module: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Who else wants the processors while the small cases are measured again.
+/// Other programs that want the processors while the small cases are measured again.
 struct Company {
-    /// What follows the case's name behind an `@`.
+    /// Follows the case's name behind an `@`.
     name: &'static str,
-    /// What the table calls it.
+    /// Its name in the table.
     title: &'static str,
     /// The number of processors that the benchmark is pinned to; none where it may use all.
     pinned: Option<usize>,
@@ -257,7 +258,7 @@ fn machine() -> String {
 const SYNC: &str = "local-sync";
 const TASK: &str = "local-task";
 
-/// What a case is to reach.
+/// The goal of a case.
 enum Goal {
     /// So many times what local-task takes, or less.
     Task(f64),
@@ -307,7 +308,7 @@ const CASES: [(&str, &[Goal]); 28] = [
     ("semaphores_10k", &[]),
 ];
 
-/// What was measured of a case on a device.
+/// The measurements of a case on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Measured {
     median: f64,
@@ -339,7 +340,7 @@ fn parse(line: &str) -> Option<((String, String), Measured)> {
 }
 
 impl Goal {
-    /// What the goal is, and how the case stands; nothing where what it is compared with was not measured.
+    /// The goal, and whether the case meets it; `None` if the other side of the comparison was not measured.
     fn judge(&self, case: &str, device: &str, results: &Results) -> Option<(String, bool)> {
         let of = |case: &str, device: &str| {
             results.get(&(case.to_owned(), device.to_owned())).map(|measured| measured.median)
@@ -404,7 +405,8 @@ fn table(results: &Results, device: &str) -> String {
     text
 }
 
-/// The line of a case, the number of its goals that are met, and the number of its goals; nothing if it was not measured.
+/// The line of a case, the number of its goals that are met, and the number of its goals; nothing if it was not
+/// measured.
 fn row(
     results: &Results,
     device: &str,
@@ -454,8 +456,9 @@ mod tests {
 
     #[test]
     fn line_of_the_benchmark_is_read() {
-        let line = r#"{"case":"held_1k","device":"mock","median":80.500,"least":70.000,"most":99.000,"rounds":9,"allocations":0.0020,"held_bytes":312.0}"#;
-        let (key, measured) = parse(line).unwrap();
+        let times = r#""case":"held_1k","device":"mock","median":80.5,"least":70,"most":99"#;
+        let line = format!("{{{times},\"rounds\":9,\"allocations\":0.002,\"held_bytes\":312}}");
+        let (key, measured) = parse(&line).unwrap();
         assert_eq!(key, ("held_1k".to_owned(), "mock".to_owned()));
         assert_eq!((measured.median, measured.most), (80.5, 99.0));
         assert_eq!((measured.allocations, measured.held_bytes), (Some(0.002), Some(312.0)));

@@ -10,11 +10,11 @@ use std::process::Command;
 /// Something that the project's commands use.
 struct Item {
     name: &'static str,
-    /// What was found; nothing if it is not here.
+    /// Its version or place; `None` if it is missing.
     found: Option<String>,
     needed: &'static str,
     advice: String,
-    /// What cannot be done without it; nothing can, if this is empty.
+    /// The commands that need it; all of them, if this is empty.
     purpose: &'static str,
 }
 
@@ -23,7 +23,7 @@ impl Item {
         self.purpose.is_empty()
     }
 
-    /// A line of the table, and one more for what cannot be done without it.
+    /// A line of the table, and one more for the commands that need a missing item.
     fn lines(&self) -> String {
         let Self { name, found, needed, advice, purpose } = self;
         match found {
@@ -81,7 +81,7 @@ fn compilers() -> Vec<Item> {
     ]
 }
 
-/// What `setup` and other people's packages bring, and where it goes.
+/// What `setup` installs, and the room for it.
 fn brought(writable: bool, unmoved: bool, space: Option<u64>) -> Vec<Item> {
     let is_installed = setup::installed();
     let tools = (is_installed && unmoved).then(|| "in the target folder".into());
@@ -130,7 +130,7 @@ fn oldest_rust() -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-/// What `cargo xtask test` leaves in the target folder, in gigabytes, and some room.
+/// The gigabytes that `cargo xtask test` leaves in the target folder, and some room.
 const DISK: u64 = 8;
 
 /// How much can be written to the file system that a folder is on.
@@ -139,7 +139,7 @@ fn free_gigabytes(folder: &Path) -> Option<u64> {
     available(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// What `df -Pk` says is available: the fourth column of its second line, in kilobytes.
+/// The space that `df -Pk` calls available: the fourth column of its second line, in kilobytes.
 fn available(text: &str) -> Option<u64> {
     let kilobytes: u64 = text.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()?;
     Some(kilobytes / 1_000_000)
@@ -154,7 +154,7 @@ fn version(command: &str) -> Option<String> {
     Some(text.chars().take(42).collect())
 }
 
-/// Whether the first thing that looks like a version in `text` is at least this one.
+/// True if the first version in `text` is at least this one.
 fn at_least(text: &str, (major, minor): (u32, u32)) -> bool {
     let found = text.split_whitespace().find_map(|word| {
         let mut numbers = word.split('.').map(str::parse::<u32>);
@@ -167,7 +167,7 @@ fn at_least(text: &str, (major, minor): (u32, u32)) -> bool {
 mod tests {
     use super::*;
 
-    /// What setup brings, and what only some commands need, is not called optional: who lacks it is told what for.
+    /// Nothing is called optional: a missing item comes with the commands that need it.
     #[test]
     fn what_is_missing_says_what_cannot_be_done_without_it() {
         let gone = |purpose| Item { purpose, ..required("googletest", None, "any", "install it") };
@@ -193,7 +193,8 @@ mod tests {
 
     #[test]
     fn free_space_is_what_df_says() {
-        let text = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 264000000 24000000 72000000 26% /\n";
+        let text = "Filesystem 1024-blocks Used Available Capacity Mounted on\n\
+                    /dev/vda 264000000 24000000 72000000 26% /\n";
         assert_eq!(available(text), Some(72));
         assert_eq!(available("df: no such folder"), None);
         assert!(free_gigabytes(&std::env::temp_dir()).is_some());

@@ -21,7 +21,7 @@ pub(crate) struct Options {
     /// The plugin's device to test, if not its driver's default one
     #[arg(long, value_name = "URI", requires = "plugin")]
     device: Option<String>,
-    /// What the plugin's device cannot do: tests that are left out, and why
+    /// Leave these tests out, which the plugin's device cannot pass, and say why
     #[arg(long, value_name = "PATTERN=REASON", requires = "plugin")]
     unsupported: Vec<String>,
     /// Show every test as it runs
@@ -55,16 +55,16 @@ struct Variant<'a> {
     /// The backend, and the variant where it has several.
     name: &'a str,
     uri: &'a str,
-    /// What the device says it cannot do, as tests and why.
+    /// Tests that the device cannot pass, and why.
     unsupported: &'a str,
     /// How many instances that leaves out; nothing where they were not counted.
     skips: Option<usize>,
-    /// What it runs, as the suite is told: formats by the names of the folders with what was compiled. Empty for the host's.
+    /// The formats of its executables, by the names of the folders with the compiled ones. Empty for the host's.
     formats: &'static str,
 }
 
 impl Variant<'_> {
-    /// Whether this is the variant of that name, or one of the backend's.
+    /// True for the variant of that name, and for every variant of a backend of that name.
     fn is_called(&self, name: &str) -> bool {
         self.name == name || self.name.split('/').next() == Some(name)
     }
@@ -75,9 +75,9 @@ const fn variant(name: &'static str, uri: &'static str, formats: &'static str) -
     Variant { name, uri, unsupported: "", skips: Some(0), formats }
 }
 
-/// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
-/// others report in the other two ways; one of them has everything besides that a card has: memory that the host cannot map,
-/// native events, and little room.
+/// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work
+/// instead. The others report in the other two ways; one of them has everything besides that a card has: memory
+/// that the host cannot map, native events, and little room.
 const VARIANTS: [Variant<'static>; 11] = [
     variant("mock", "mock", ""),
     variant("mock/held", "mock://0?waits=none&queues=3", ""),
@@ -92,7 +92,7 @@ const VARIANTS: [Variant<'static>; 11] = [
     variant("tenstorrent/n150", "tenstorrent://emulated?board=n150", PLAIN_RISC_V),
 ];
 
-/// What the cores of a Tensix tile run, compiled for as much as they can and for as little as they must.
+/// Executables for the cores of a Tensix tile: with all extensions, and with the fewest.
 const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
 
 /// The same for cores without floats and bit operations: floats, which are replaced as they are loaded, and integers.
@@ -108,7 +108,7 @@ pub(crate) const INSTANCES: usize = 303;
 /// How the device of a variant is named that has nodes under a supervisor.
 const EMULATED: &str = "emulated";
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Score {
     passed: usize,
@@ -182,7 +182,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(green)
 }
 
-/// What a variant is called: another one, where it is on nodes.
+/// The name of a variant in the table.
 fn name(variant: &Variant<'_>, options: &Options) -> String {
     if options.nodes { format!("{}/nodes", variant.name) } else { variant.name.to_owned() }
 }
@@ -237,7 +237,7 @@ fn suite(
     Ok((total, ended))
 }
 
-/// What the suite's own report says.
+/// Reads the suite's own report.
 fn read(report: &str) -> Score {
     let mut score = Score::default();
     for case in report.split("<testcase ").skip(1) {
@@ -254,9 +254,9 @@ fn read(report: &str) -> Score {
     score
 }
 
-/// What the suite is told.
+/// Sets the variables that the suite reads.
 pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &Path) {
-    // What a test means that opens a device without a path.
+    // The device of a test that opens one without a path.
     command.env("HAL_GAUDI_DEFAULT", "emulated");
     command.env("HAL_QAIC_DEFAULT", "emulated");
     command.env("HAL_TENSTORRENT_DEFAULT", "emulated");

@@ -89,12 +89,12 @@ fn script(tree: &Tree, name: &str) -> Result<Command> {
 pub(crate) struct ProfileOptions {
     #[command(flatten)]
     plugin: Plugin,
-    /// What iree-run-module is given; the demo's transformer block, if nothing is. On mock, or what --driver says, where no device is named
+    /// Arguments of iree-run-module [default: the demo's transformer block]; without --device, on mock or on --driver
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// What a timeline is drawn from.
+/// The families of events that a timeline is drawn from.
 const FAMILIES: &str = "queue-events,dispatch-events,device-queue-events";
 
 /// `cargo xtask profile`: runs a model with profiling and draws what its queues did.
@@ -158,7 +158,7 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
     Ok(true)
 }
 
-/// What a run is given, on this device where none is named: IREE's own, which is taken then, has no clock of its queues.
+/// The arguments of a run, with this device if they name none: IREE's default device has no clock of its queues.
 fn on_device(given: &[String], device: &str) -> Vec<String> {
     let is_named = given.iter().any(|argument| argument == "--device" || argument.starts_with("--device="));
     let more = (!is_named).then(|| format!("--device={device}"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The step `embedders` of `cargo xtask test`: programs in C, C++ and Rust, built and run in a folder outside the repository as
-//! `docs/embedding.md` says.
+//! The step `embedders` of `cargo xtask test`: programs in C, C++ and Rust, built and run in a folder outside
+//! the repository as `docs/embedding.md` says.
 
 use crate::iree::{self, Flavour, Tree};
 use crate::{setup, workspace};
@@ -78,7 +78,8 @@ fn c(tree: &Tree, sources: &Path, build: &Path) -> Result<()> {
             define("CMAKE_MAKE_PROGRAM", python.program("ninja")),
             define("IREE_SOURCE_DIR", setup::iree_source()?),
             define("HAL_DIR", workspace::root()?.join("hal-driver")),
-            // The library that cargo has built for the tools, with the same drivers and features, is the one that it would build here.
+            // The library that cargo has built for the tools, with the same drivers and features, is the one
+            // that it would build here.
             define("HAL_DRIVER_TARGET_DIR", tree.folder().join("build/hal-driver")),
             define("IREE_EXTERNAL_HAL_DRIVERS", iree::DRIVERS.into()),
             define("HAL_DRIVER_FEATURES", iree::FEATURES.into()),

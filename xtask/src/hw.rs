@@ -2,9 +2,9 @@
 
 //! `cargo xtask hw`: what a person with a device runs, to prove on silicon what the emulators say.
 //!
-//! The same tests run here as everywhere, but on the device that is named; those that ask for faults, which only an
-//! emulator has on request, stay out. `--device NAME://emulated` rehearses it without a device, and proves nothing; so does
-//! `cargo xtask with NAME://emulated -- cargo xtask hw NAME`, through nodes.
+//! The same tests run here as everywhere, but on the device that is named; those that ask for faults, which
+//! only an emulator has on request, stay out. `--device NAME://emulated` rehearses it without a device, and
+//! proves nothing; so does `cargo xtask with NAME://emulated -- cargo xtask hw NAME`, through nodes.
 
 use crate::cts;
 use crate::iree::{Flavour, Tree};
@@ -29,14 +29,14 @@ pub(crate) struct Options {
     quick: bool,
 }
 
-/// What hardware exists for.
+/// A backend that hardware exists for.
 struct Backend {
     name: &'static str,
-    /// What comes before the number of a card's node.
+    /// The path of a card's node up to its number.
     nodes: &'static str,
     /// The kernel driver.
     driver: &'static str,
-    /// What IREE's build has to give.
+    /// The targets of IREE's build that its steps run.
     targets: &'static [&'static str],
     steps: fn(&Bench) -> Result<Vec<Step>>,
 }
@@ -99,7 +99,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 /// The step that proves nothing and takes longest.
 const MEASURES: &str = "bench";
 
-/// What steps are made of.
+/// The values that steps are made of.
 struct Bench {
     backend: &'static str,
     tree: Tree,
@@ -140,7 +140,7 @@ impl Bench {
         command
     }
 
-    /// What the suite is run with, and the device that it takes for the backend's default one.
+    /// The whole suite, with this device as the backend's default one.
     fn whole_suite(&self) -> Result<Command> {
         let mut suite = Command::new(self.tree.tool("hal_cts"));
         cts::environment(&mut suite, self.backend, &self.device, &cts::testdata(&self.tree)?);
@@ -148,7 +148,7 @@ impl Bench {
         Ok(suite)
     }
 
-    /// What the driver is told of the device.
+    /// The path of the device, as the driver is given it.
     fn path(&self) -> &str {
         self.device.split_once("://").map_or("", |(_, path)| path)
     }
@@ -173,7 +173,7 @@ const TRANSFERS: [&str; 6] = [
     "senseless_transfers_are_refused_before_anything_happens",
     "five_gibibytes_are_split_and_arrive",
 ];
-/// What every queue of the backend stands on.
+/// The signals that every queue of the backend relies on.
 const GAUDI_SIGNALS: [&str; 2] =
     ["signal_of_one_hardware_queue_orders_another", "signals_behind_each_other_come_each_in_turn"];
 const GAUDI_QUEUES: [&str; 4] = [
@@ -260,11 +260,11 @@ fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
     let mut transfers = bench.tests("hal-tenstorrent", "transfers", &[LARGE_TRANSFERS]);
     transfers.env("HAL_TENSTORRENT_CARD", bench.path());
     let mut dispatches = bench.cargo(&["test", "-p", "hal-tenstorrent", "--test", "dispatches", "--"]);
-    // What a simulator gives says nothing of a card.
+    // The result of a simulator says nothing about a card.
     dispatches.args(["--test-threads=1", "--skip", "gives_the_same"]);
     dispatches.env("HAL_TENSTORRENT_CARD", bench.path());
     let mut suite = bench.whole_suite()?;
-    // What the cores of every card run, whichever this is.
+    // The formats that the cores of every card run.
     suite.env("HAL_CTS_FORMATS", cts::PLAIN_RISC_V);
     Ok(vec![
         Step::new(

@@ -21,13 +21,14 @@ pub(crate) enum Flavour {
 /// The drivers of this repository, as CMake is told.
 pub(crate) const DRIVERS: &str = "gaudi;mock;qaic;template;tenstorrent";
 
-/// The features of hal-driver beside its drivers, for tools and tests, which run on emulated cards. A build for silicon has none.
+/// The features of hal-driver beside its drivers, for tools and tests, which run on emulated cards. A build for
+/// silicon has none.
 pub(crate) const FEATURES: &str = "emulated";
 
-/// What instruments the Rust side. One runtime serves both sides: the one that the C compiler links.
+/// Flags that instrument Rust. One runtime serves both sides: the one that the C compiler links.
 pub(crate) const ASAN_RUSTFLAGS: &str = "-Zsanitizer=address -Zexternal-clangrt";
 
-/// What instruments C.
+/// Flags that instrument C.
 pub(crate) const ASAN_CFLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer";
 
 /// Drivers from outside the repository, linked into whatever is built beside ours.
@@ -42,7 +43,7 @@ pub(crate) struct Plugin {
 }
 
 impl Plugin {
-    /// What CMake is told.
+    /// The arguments for CMake.
     fn arguments(&self) -> Result<Vec<String>> {
         let Some(plugin) = &self.plugin else { return Ok(vec!["-UHAL_PLUGIN_*".into()]) };
         let folder =
@@ -74,11 +75,12 @@ pub(crate) struct BuildOptions {
     plugin: Plugin,
 }
 
-/// A build tree that is configured. Commands that run at the same time take turns at it, and each builds what it has configured.
+/// A build tree that is configured. Commands that run at the same time take turns at it, and each builds what
+/// it has configured.
 pub(crate) struct Tree {
     folder: PathBuf,
     python: Python,
-    /// What CMake is told.
+    /// The arguments for CMake.
     arguments: Vec<String>,
 }
 
@@ -218,7 +220,7 @@ impl Tree {
         &self.python
     }
 
-    /// Where files of this build go.
+    /// The folder of this build.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -270,7 +272,7 @@ pub(crate) fn build(options: &BuildOptions) -> Result<bool> {
 pub(crate) struct RunOptions {
     #[command(flatten)]
     plugin: Plugin,
-    /// What iree-run-module is given
+    /// Arguments of iree-run-module
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<std::ffi::OsString>,
 }
@@ -292,7 +294,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<bool> {
     Ok(status.success())
 }
 
-/// What to do about devices of drivers that are not in IREE's list: its own message does not say what there is.
+/// Advice about devices of drivers that are not in IREE's list: its own message does not name the drivers.
 fn unknown_drivers(arguments: &[std::ffi::OsString], list: &str) -> Vec<String> {
     let rows = list.lines().filter(|line| !line.starts_with('#'));
     let known: Vec<&str> = rows.filter_map(|row| Some(row.split_once(": ")?.0.trim())).collect();
@@ -305,7 +307,8 @@ fn unknown_drivers(arguments: &[std::ffi::OsString], list: &str) -> Vec<String> 
                 format!("parameters of a device stand behind ://, as in --device='{name}://?{rest}'")
             }
             _ => format!(
-                "no driver is called {name:?}; there are {}, and `cargo xtask run -- --list_devices` names their devices",
+                "no driver is called {name:?}; there are {}, and \
+                 `cargo xtask run -- --list_devices` names their devices",
                 known.join(", ")
             ),
         })
@@ -329,7 +332,8 @@ mod tests {
 
     #[test]
     fn device_of_no_driver_is_answered_with_those_that_there_are() {
-        let list = "# ====\n# Use --list_devices={driver name}: …\n\n  local-task: Local execution\n        mock: Mock device (software; no: hardware)\n";
+        let list = "# ====\n# Use --list_devices={driver name}: …\n\n\
+                    \x20 local-task: Local execution\n        mock: Mock device (software; no: hardware)\n";
         let hints = |devices: &[&str]| {
             let arguments: Vec<_> =
                 devices.iter().map(|device| format!("--device={device}").into()).collect();

@@ -16,13 +16,13 @@ pub(crate) struct Calls {
     /// How often the devices take turns
     #[arg(long, default_value_t = 5, value_name = "N", requires = "latency")]
     turns: u32,
-    /// --device=URI, several times; the rest as for iree-run-module: --module, --function, --input, --parameters; --calls, --warm_up
-    /// and --in_flight say how many
+    /// --device=URI, several times; the rest as for iree-run-module: --module, --function, --input, --parameters;
+    /// --calls, --warm_up and --in_flight are numbers
     #[arg(last = true, requires = "latency", value_name = "FLAGS")]
     arguments: Vec<String>,
 }
 
-/// What a device came to.
+/// The times of a device.
 #[derive(Debug, Default, PartialEq)]
 struct Timing {
     /// Nanoseconds of each call, one after the other.
@@ -42,7 +42,8 @@ pub(crate) fn run(options: &Calls, plugin: &Plugin) -> Result<bool> {
     let (devices, rest) = split(&arguments);
     if devices.is_empty() {
         bail!(
-            "no device: name some, as in cargo xtask bench --latency -- --device=mock --device=local-task --module=FILE --function=NAME"
+            "no device: name some, as in cargo xtask bench --latency -- --device=mock --device=local-task \
+             --module=FILE --function=NAME"
         );
     }
     let mut timings: Vec<Timing> = devices.iter().map(|_| Timing::default()).collect();

@@ -119,7 +119,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// What is shown is what one types.
+    /// The usage lines begin as one types them.
     #[test]
     fn usage_lines_begin_with_cargo_xtask() {
         let usage = |arguments: &[&str]| Arguments::try_parse_from(arguments).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 //! `cargo xtask new-backend NAME DIR`: a driver of one's own, outside the repository, that runs at once.
 //!
-//! What is written is the template under another name with everything that stands around it: a plugin for IREE's build, the
+//! It writes the template under another name, with everything around it: a plugin for IREE's build, the
 //! link line of a program in C, and tests.
 
 use crate::{setup, workspace};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// What comes before :// in a device's URI; also the name of the crate
+    /// The scheme of a device's URI, before ://; also the name of the crate
     name: String,
     /// The folder to make
     dir: PathBuf,
 }
 
-/// What is written: where, and what of.
+/// The files that are written, and their texts.
 const FILES: [(&str, &str); 5] = [
     ("Cargo.toml", include_str!("../new-backend/Cargo.toml.in")),
     ("iree_runtime_plugin.cmake", include_str!("../new-backend/iree_runtime_plugin.cmake.in")),
@@ -34,13 +34,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     create(&options.name, &place)?;
     let (name, dir) = (&options.name, place.dir.display());
     println!(
-        "{dir} has a driver: --device={name}\n  try it there:  cargo test\n  and here:      cargo xtask cts --plugin {dir} --driver \
-         {name}\n  what to do:    docs/backend.md, and src/lib.rs of the driver"
+        "{dir} has a driver: --device={name}\n  try it there:  cargo test\n  and here:      \
+         cargo xtask cts --plugin {dir} --driver {name}\n  what to do:    docs/backend.md, and src/lib.rs of the driver"
     );
     Ok(true)
 }
 
-/// Where everything is that a driver names.
+/// The folders that a driver names.
 pub(crate) struct Place {
     dir: PathBuf,
     root: PathBuf,
@@ -73,7 +73,7 @@ impl Place {
 pub(crate) fn create(name: &str, place: &Place) -> Result<()> {
     check_name(name)?;
     let dir = &place.dir;
-    // What cargo has built there before is no one's work.
+    // An earlier build of cargo's may stand there.
     let is_work =
         |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != "target");
     if std::fs::read_dir(dir).is_ok_and(|mut entries| entries.any(is_work)) {

@@ -12,14 +12,14 @@ pub(crate) struct Package {
     pub(crate) name: &'static str,
     /// The packages of Debian and Ubuntu that bring it.
     debian: &'static [&'static str],
-    /// What else brings it.
+    /// How to have it on other systems.
     elsewhere: &'static str,
     pub(crate) is_here: fn() -> bool,
-    /// What cannot be done without it.
+    /// The commands that need it.
     pub(crate) purpose: &'static str,
 }
 
-/// Where Debian puts googletest's sources.
+/// Debian's folder with googletest's sources.
 pub(crate) const GOOGLETEST_FOLDER: &str = "/usr/src/googletest";
 
 /// The conformance suite is written with it.
@@ -34,8 +34,9 @@ pub(crate) const GOOGLETEST: Package = Package {
     purpose: "cargo xtask cts, hw and test",
 };
 
-/// Launchers of jobs of several processes, and the MPI that IREE's tools load by the name that it has where its headers are
-/// installed too. MPICH is the other MPI of clusters, for its own tests; `mpirun` stays what it was.
+/// Launchers of jobs of several processes, and the MPI that IREE's tools load by the name that it has where its
+/// headers are installed too. MPICH is the other MPI of clusters, for its own tests; `mpirun` stays what it
+/// was.
 pub(crate) const MPI: Package = Package {
     name: "MPI",
     debian: &["openmpi-bin", "libopenmpi-dev", "mpich"],
@@ -55,7 +56,7 @@ pub(crate) const VALGRIND: Package = Package {
 
 pub(crate) const PACKAGES: [Package; 3] = [GOOGLETEST, MPI, VALGRIND];
 
-/// Whether packages of the system's may be installed: `--yes`.
+/// `--yes`: packages of the system may be installed.
 static YES: AtomicBool = AtomicBool::new(false);
 
 /// From now on packages of the system's may be installed.
@@ -63,7 +64,7 @@ pub(crate) fn allow() {
     YES.store(true, Ordering::Relaxed);
 }
 
-/// Whether they may.
+/// True if packages of the system may be installed.
 pub(crate) fn is_allowed() -> bool {
     YES.load(Ordering::Relaxed)
 }
@@ -96,8 +97,8 @@ fn advice(debian: &[&str]) -> String {
     )
 }
 
-/// Which of the packages are missing, what each is for, and one command for all of them; empty if all are here. Those that
-/// may be installed are installed first.
+/// Which of the packages are missing, what each is for, and one command for all of them; empty if all are here.
+/// Those that may be installed are installed first.
 pub(crate) fn missing(packages: &[Package]) -> String {
     let is_gone =
         |package: &&Package| if is_allowed() { package.ensure().is_err() } else { !(package.is_here)() };
@@ -128,14 +129,14 @@ fn install(packages: &[&str]) -> bool {
     install() || (apt(&["update", "--quiet"]) && install())
 }
 
-/// Whether a program is here and says its version.
+/// True if a program is here and prints its version.
 fn runs(name: &str) -> bool {
     let mut command = Command::new(name);
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Whether IREE's tools find an MPI.
+/// True if IREE's tools find an MPI.
 fn has_libmpi() -> bool {
     let known = Command::new("ldconfig").arg("-p").output();
     known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))

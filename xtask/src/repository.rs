@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tests of the repository as a whole: licences, the oldest compiler, which crates depend on which, and that pages name only
-//! files, tests and commands that exist.
+//! Tests of the repository as a whole: licences, the oldest compiler, which crates depend on which, and that
+//! pages name only files, tests and commands that exist.
 
 use crate::workspace::{cargo, root};
 use clap::CommandFactory;
@@ -32,7 +32,8 @@ fn read(path: &Path) -> String {
 
 const LICENCE: &str = "SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception";
 
-/// The files that name the licence in one of their first lines, by the ends of their names, and how a comment begins there.
+/// The files that name the licence in one of their first lines, by the ends of their names, and how a comment
+/// begins there.
 const SOURCES: [(&str, &str); 11] = [
     (".rs", "//"),
     (".c", "//"),
@@ -104,7 +105,7 @@ fn oldest_compiler_is_one_version_wherever_it_is_named() {
 // Crates
 // ------------------------------------------------------------------------------------------------------------------
 
-/// What cargo says of the workspace's packages.
+/// The workspace's packages, as cargo describes them.
 fn metadata() -> Value {
     let output = cargo()
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -132,7 +133,7 @@ fn folder<'a>(metadata: &'a Value, package: &'a Value) -> &'a str {
 /// The feature that brings emulators into a build.
 const EMULATED: &str = "emulated";
 
-/// Whether a package's dependency is part of what is shipped: it is no dependency of tests, nor one that only the feature
+/// True if a package ships with a dependency: it is no dependency of tests, nor one that only the feature
 /// `emulated` switches on.
 fn is_shipped(package: &Value, dependency: &Value) -> bool {
     let enabled_by = |feature: &Value| {
@@ -188,6 +189,10 @@ fn product_crates_reach_no_emulator_without_the_feature_emulated() {
     assert!(ways.is_empty(), "these are shipped with an emulator:\n{}", ways.join("\n"));
 }
 
+fn dependency(name: &str, kind: Option<&str>, optional: bool) -> Value {
+    serde_json::json!({ "name": name, "kind": kind, "optional": optional })
+}
+
 #[test]
 fn way_to_an_emulator_is_found_unless_tests_or_the_feature_emulated_alone_take_it() {
     let package = |folder: &str, name: &str, dependencies: &[Value]| {
@@ -198,7 +203,6 @@ fn way_to_an_emulator_is_found_unless_tests_or_the_feature_emulated_alone_take_i
             "features": { "emulated": ["dep:emulator-core", "dep:emulator-both"], "other": ["dep:emulator-both"] },
         })
     };
-    let dependency = |name: &str, kind: Option<&str>, optional: bool| serde_json::json!({ "name": name, "kind": kind, "optional": optional, "rename": null });
     let ways = |of_card: &[Value]| {
         let packages = [
             package("emulators/core", "emulator-core", &[]),

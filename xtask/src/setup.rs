@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! `cargo xtask setup`: what the build needs that cargo does not bring: Python environments of our own, IREE's sources.
+//! `cargo xtask setup`: what the build needs that cargo does not bring: Python environments of our own, IREE's
+//! sources.
 
 use crate::iree::{self, Flavour, Tree};
 use crate::{check, packages, workspace};
@@ -8,16 +9,18 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The Python packages: every one that is installed, with the hashes of what may be. Made from the file `.in` beside it.
+/// The Python packages: every one that is installed, with the hashes of what may be. Made from the file `.in`
+/// beside it.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
 /// The packages with networks of other people's, likewise.
 const NETWORKS: &str = include_str!("../requirements-networks.txt");
 
-/// What builds and judges the Python package, likewise.
+/// The packages that build and judge the Python package, likewise.
 const PACKAGE: &str = include_str!("../requirements-package.txt");
 
-/// An environment of Python's under the target folder: for the project's own commands, with cmake, ninja, libclang, IREE's compiler and numpy.
+/// An environment of Python's under the target folder: for the project's own commands, with cmake, ninja,
+/// libclang, IREE's compiler and numpy.
 pub(crate) struct Python {
     root: PathBuf,
 }
@@ -28,7 +31,7 @@ impl Python {
         Self { root }
     }
 
-    /// Where it is.
+    /// Its folder.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -47,7 +50,7 @@ impl Python {
             .find(|folder| folder.is_dir())
     }
 
-    /// Whether what a file asks for is installed.
+    /// True if the packages of a requirements file are installed.
     fn has(&self, file: &str, wanted: &str) -> bool {
         std::fs::read_to_string(self.root.join(file)).is_ok_and(|installed| installed == wanted)
     }
@@ -62,8 +65,8 @@ impl Python {
         Ok((!self.has(file, wanted)).then_some(turn))
     }
 
-    /// Says what to remove if the environment was made elsewhere: its programs begin with the path of its interpreter. In a copy of
-    /// a checkout that is still there they would work, on the other's packages.
+    /// Says what to remove if the environment was made elsewhere: its programs begin with the path of its
+    /// interpreter. In a copy of a checkout that is still there they would work, on the other's packages.
     fn ensure_unmoved(&self) -> Result<()> {
         let pip = std::fs::read(self.program("pip")).unwrap_or_default();
         let first = pip.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -80,7 +83,8 @@ impl Python {
         let is_ours = interpreter.parent().and_then(folder) == folder(&self.root.join("bin"));
         if is_python && !is_ours {
             bail!(
-                "this checkout was moved or copied: what is installed in {} names {}, another folder's interpreter\n  remove {} and {}, \
+                "this checkout was moved or copied: what is installed in {} names {}, another folder's \
+                 interpreter\n  remove {} and {}, \
                  and run `cargo xtask setup`",
                 self.root.display(),
                 interpreter.display(),
@@ -96,7 +100,8 @@ impl Python {
         let made = Command::new("python3").args(["-m", "venv"]).arg(&self.root).status();
         if !made.is_ok_and(|status| status.success()) {
             bail!(
-                "python3 with its venv module is needed: install Python 3.10 or later (Debian: apt-get install python3-venv)"
+                "python3 with its venv module is needed: install Python 3.10 or later \
+                 (Debian: apt-get install python3-venv)"
             );
         }
         Ok(())
@@ -115,9 +120,9 @@ impl Python {
             .context("starting pip")?;
         if !installed.success() {
             bail!(
-                "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that pip \
-                 is set up for); later runs do not\n  if a hash differs, what the index gave is not what was locked: do not \
-                 install it by hand",
+                "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that \
+                 pip is set up for); later runs do not\n  if a hash differs, the index gave another file \
+                 than was locked: do not install it by hand",
                 requirements.display()
             );
         }
@@ -141,7 +146,8 @@ pub(crate) fn python() -> Result<Python> {
     python.ensure_unmoved()?;
     let Some(_turn) = python.turn_to_install("requirements.txt", REQUIREMENTS)? else { return Ok(python) };
     println!(
-        "installing cmake, ninja, libclang, IREE's compiler and numpy into {}\n  about 250 MB to fetch and 800 MB on disk; \
+        "installing cmake, ninja, libclang, IREE's compiler and numpy into {}\n  about 250 MB to fetch and \
+         800 MB on disk; \
          once, unless what is asked for changes",
         python.root.display()
     );
@@ -150,8 +156,8 @@ pub(crate) fn python() -> Result<Python> {
     Ok(python)
 }
 
-/// The environment that the Python package is built and tested in. Not the one of the commands: that has a compiler whose
-/// folders IREE's runtime package would share.
+/// The environment that the Python package is built and tested in. Not the one of the commands: that has a
+/// compiler whose folders IREE's runtime package would share.
 pub(crate) fn package() -> Result<Python> {
     const FILE: &str = "requirements-package.txt";
     let python = Python { root: workspace::target()?.join("python-package") };
@@ -211,13 +217,14 @@ fn check_version(source: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the Python environment is complete.
+/// True if the Python environment is complete.
 pub(crate) fn installed() -> bool {
     workspace::target()
         .is_ok_and(|target| Python { root: target.join("python") }.has("requirements.txt", REQUIREMENTS))
 }
 
-/// Says what to remove if a target folder's environment or build of IREE was made elsewhere: the commands that use them refuse to.
+/// Says what to remove if a target folder's environment or build of IREE was made elsewhere: the commands that
+/// use them refuse to.
 pub(crate) fn ensure_unmoved(target: &Path) -> Result<()> {
     Python { root: target.join("python") }.ensure_unmoved()?;
     crate::iree::ensure_unmoved(&target.join("iree/build"))
@@ -230,12 +237,13 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// `cargo xtask setup`: everything, so that nothing is fetched later and `cargo build` and `cargo test` find what they link.
+/// `cargo xtask setup`: everything, so that nothing is fetched later and `cargo build` and `cargo test` find
+/// what they link.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.check {
         return check::run();
     }
-    // What only a person can install is told before minutes are spent on what we can, and once more at the end.
+    // Packages that only a person can install are named before minutes are spent, and once more at the end.
     let missing = packages::missing(&packages::PACKAGES);
     print!("{missing}");
     let python = python()?;
@@ -254,7 +262,7 @@ mod tests {
     use super::{NETWORKS, PACKAGE, Python, REQUIREMENTS, check_version};
     use std::path::Path;
 
-    /// What a lock has of a name: the version.
+    /// Names and versions in a lock.
     fn locked(lock: &str) -> Vec<(String, String)> {
         let pins = lock.lines().filter_map(|line| line.split_once("=="));
         let pins = pins.filter(|(name, _)| name.chars().next().is_some_and(char::is_alphanumeric));

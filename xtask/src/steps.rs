@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Step {
     /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What it shows.
+    /// What its success shows.
     pub(crate) about: &'static str,
     /// Says, when its turn comes, what it needs that is not here: then it is not run, and never counted as passed.
     pub(crate) missing: Option<fn() -> Option<String>>,
@@ -48,8 +48,8 @@ pub(crate) type Lane = Vec<Step>;
 /// How often the running steps are named while nothing else is printed.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Runs stages one after the other, and the lanes of each side by side. Stops at the first failure unless told to go on; a
-/// step that another lane has begun then comes to its end.
+/// Runs stages one after the other, and the lanes of each side by side. Stops at the first failure unless told
+/// to go on; a step that another lane has begun then comes to its end.
 ///
 /// The output of a step beside others goes to a file in `logs`, and is shown when the step has ended.
 pub(crate) fn run_stages(stages: Vec<Vec<Lane>>, keep_going: bool, logs: &Path) -> Result<Outcomes> {
@@ -118,7 +118,7 @@ fn run_beside(lanes: Vec<Lane>, keep_going: bool, logs: &Path) -> Result<Outcome
     Ok(board.0.into_inner().unwrap_or_else(PoisonError::into_inner).outcomes)
 }
 
-/// What lanes share. A lane prints while it has the lock: the outputs of two steps are not mixed.
+/// The state that lanes share. A lane prints while it has the lock: the outputs of two steps are not mixed.
 #[derive(Default)]
 struct Board(Mutex<Progress>);
 
@@ -224,7 +224,7 @@ pub(crate) fn summary(outcomes: &Outcomes) -> String {
     text
 }
 
-/// Whether nothing failed.
+/// True if nothing failed.
 pub(crate) fn green(outcomes: &Outcomes) -> bool {
     !outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Failed(_)))
 }
@@ -255,7 +255,8 @@ mod tests {
     /// A step that fails unless another one that runs at the same time makes a file of this name.
     fn meets(name: &'static str, makes: &Path, awaits: &Path) -> Step {
         let mut step = step(name, "sh");
-        let script = "touch $1; for i in $(seq 500); do [ -e $2 ] && exit 0; sleep 0.02; done; exit 1";
+        let script =
+            "touch $1; for i in $(seq 500); do [ -e $2 ] && exit ${FAILS:-0}; sleep 0.02; done; exit 1";
         step.command.args(["-c", script, "-"]).args([makes, awaits]);
         step
     }
@@ -279,16 +280,22 @@ mod tests {
     #[test]
     fn failure_in_a_lane_lets_nothing_else_begin() {
         let logs = std::env::temp_dir().join(format!("hal-steps-failing-{}", std::process::id()));
+        std::fs::create_dir_all(&logs).unwrap();
+        let begun = logs.join("begun");
         let stages = || {
+            // It fails once the other lane's first step has begun.
+            let mut bad = meets("bad", &logs.join("bad-begun"), &begun);
+            bad.command.env("FAILS", "1");
             let mut slow = step("slow", "sh");
-            slow.command.args(["-c", "sleep 0.5"]);
+            slow.command.args(["-c", "touch $1; sleep 0.5", "-"]).arg(&begun);
             vec![
-                vec![vec![step("bad", "false"), step("never", "true")], vec![slow, step("late", "true")]],
+                vec![vec![bad, step("never", "true")], vec![slow, step("late", "true")]],
                 vec![vec![step("last", "true")]],
             ]
         };
         let names = |keep_going| {
             let outcomes = run_stages(stages(), keep_going, &logs).unwrap();
+            std::fs::remove_file(&begun).unwrap();
             assert!(!green(&outcomes));
             sorted(&outcomes)
         };

@@ -22,7 +22,8 @@ pub(crate) struct Options {
     /// Go on after a failure
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// One step at a time, each with its output as it comes; otherwise two run side by side where there are two processors
+    /// One step at a time, each with its output as it comes; otherwise two run side by side where there are two
+    /// processors
     #[arg(long)]
     in_turn: bool,
 }
@@ -144,9 +145,9 @@ impl Entry {
     }
 }
 
-/// Every step. Steps that build in cargo's usual folder run beside the others, since most keep one processor busy; steps that
-/// build in one folder take turns there by themselves. Steps that measure times or look for leaks come at the end and have
-/// the machine to themselves.
+/// Every step. Steps that build in cargo's usual folder run beside the others, since most keep one processor
+/// busy; steps that build in one folder take turns there by themselves. Steps that measure times or look for
+/// leaks come at the end and have the machine to themselves.
 fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
     let lane = |entries: &[Entry]| entries.iter().map(|entry| entry.step(root, target)).collect();
     vec![vec![lane(&FIRST)], vec![lane(&THROUGH_IREE), lane(&BY_CARGO)], vec![lane(&ALONE)]]
@@ -232,9 +233,15 @@ const THROUGH_IREE: [Entry; 15] = [
 ];
 
 /// The sources, the tests of each crate, and what is published: steps that build in cargo's usual folder.
-const BY_CARGO: [Entry; 16] = [
+const BY_CARGO: [Entry; 17] = [
     cargo("clippy", "no warning anywhere", "clippy --workspace --all-targets --all-features -- -Dwarnings")
         .needs(|| component("clippy", "clippy")),
+    cargo(
+        "silicon",
+        "a build for real cards, without emulators, has no warning",
+        "clippy -p hal-driver --no-default-features --features gaudi,qaic,tenstorrent -- -Dwarnings",
+    )
+    .needs(|| component("clippy", "clippy")),
     cargo(
         "unit",
         "unit, property and regression tests, random programs, examples in the documentation",
@@ -323,8 +330,8 @@ const BY_CARGO: [Entry; 16] = [
     .long(),
 ];
 
-/// The leak checker takes memory for leaked that a thread has whose number another one had before, and Linux begins with the
-/// numbers anew the sooner the more else is started.
+/// The leak checker takes memory for leaked that a thread has whose number another one had before, and Linux
+/// begins with the numbers anew the sooner the more else is started.
 const ALONE: [Entry; 4] = [
     xtask("asan", "the driver's tests with AddressSanitizer and its leak checker", "step asan"),
     xtask("asan-iree", "the same with IREE's side, C programs and the conformance suite", "step asan-iree")
@@ -385,8 +392,8 @@ fn deny_missing() -> Option<String> {
     (!answers("deny")).then(|| "cargo-deny is not installed: cargo install --locked cargo-deny".into())
 }
 
-/// Why advisories cannot be looked up: cargo-deny is not here, or its database cannot be fetched. An older copy of the
-/// database does not count: it lacks the news.
+/// Why advisories cannot be looked up: cargo-deny is not here, or its database cannot be fetched. An older copy
+/// of the database does not count: it lacks the news.
 fn advisories_missing() -> Option<String> {
     deny_missing().or_else(|| {
         let mut fetch = workspace::cargo();

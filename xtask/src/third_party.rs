@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The step `third-party` of `cargo xtask test`: a crate outside the workspace, made, tested, linked into a C program, run through IREE's
-//! conformance suite, and measured.
+//! The step `third-party` of `cargo xtask test`: a crate outside the workspace, made, tested, linked into a C
+//! program, run through IREE's conformance suite, and measured.
 //!
-//! It is what a reader of `docs/backend.md` does, with the commands that stand there. First the crate as it is made; then, in its
-//! place and with everything that was made around it, a card with what newcomers choose: two heaps, three queues with events and
-//! little room, a descriptor, executables of its own.
+//! It is what a reader of `docs/backend.md` does, with the commands that stand there. First the crate as it is
+//! made; then, in its place and with everything that was made around it, a card with what newcomers choose: two
+//! heaps, three queues with events and little room, a descriptor, executables of its own.
 
 use crate::iree::Plugin;
 use crate::new_backend::{self, Place};
@@ -15,10 +15,10 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// What the driver is called.
+/// The name of the driver.
 const NAME: &str = "acme";
 
-/// What is measured of it, to see that it can be: the card runs none of the models that other cases take.
+/// The case that is measured: the card runs none of the models that other cases take.
 const MEASURED: &str = "copy_4k_chain";
 
 /// The sources of the card.
@@ -42,7 +42,7 @@ pub(crate) fn run() -> Result<bool> {
     share_release(&folder, &target)?;
     let test = |wrong| {
         let mut command = workspace::cargo_with_bar();
-        // Where the crates that this workspace has from elsewhere are built already.
+        // The workspace's target folder has most of its dependencies built.
         step(&folder, command.args(["test", "--quiet", "--offline", "--target-dir"]).arg(&target), wrong)
     };
     test("does not pass the tests that it is made with")?;
@@ -68,8 +68,8 @@ fn share_release(folder: &Path, target: &Path) -> Result<()> {
     std::os::unix::fs::symlink(&there, &here).with_context(|| format!("linking {}", here.display()))
 }
 
-/// Has the Makefile build what the plugin has built just before: nothing, or each would undo what the other has done, and with it
-/// bindgen, the bindings and all that stands on them.
+/// Has the Makefile build what the plugin has built just before: nothing, or each would undo what the other has
+/// done, and with it bindgen, the bindings and all that stands on them.
 fn is_built_once(folder: &Path, library: &Path) -> Result<()> {
     let built = || {
         let time = library.metadata().and_then(|library| library.modified());
@@ -79,7 +79,8 @@ fn is_built_once(folder: &Path, library: &Path) -> Result<()> {
     step(folder, Command::new("make").args(["--silent", "library"]), "is not built by its Makefile")?;
     if built()? != by_the_plugin {
         bail!(
-            "what the plugin has built the Makefile builds again: a variable of the environment, or a flag, is another there than \
+            "the Makefile builds again what the plugin has built: a variable of the environment, or a flag, is another \
+             there than \
              in hal-driver/cmake/static_library.cmake"
         );
     }

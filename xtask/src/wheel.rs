@@ -10,7 +10,8 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Also install it into an environment of its own and test it there beside IREE's package, and test the demo's scripts
+    /// Also install it into an environment of its own and test it there beside IREE's package, and test the
+    /// demo's scripts
     #[arg(long)]
     test: bool,
 }

@@ -55,7 +55,8 @@ pub(crate) fn supervisor() -> Result<PathBuf> {
     Ok(workspace::target()?.join("release/with-cards"))
 }
 
-/// One of IREE's tools, built and with our drivers linked in, if it is named without a folder; else the program as it is.
+/// One of IREE's tools, built and with our drivers linked in, if it is named without a folder; else the program
+/// as it is.
 fn resolve(program: &OsString) -> Result<OsString> {
     let tool = iree::TOOLS.into_iter().find(|tool| Path::new(program) == Path::new(tool));
     let Some(tool) = tool else { return Ok(program.clone()) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Where things are, and whether anything can be built there.
+//! The folders of the repository, and cargo.
 
 use anyhow::{Context, Result, bail};
 use std::fs::{File, TryLockError};
@@ -12,15 +12,16 @@ pub(crate) fn root() -> Result<PathBuf> {
     root_of(std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from))
 }
 
-/// The root by the folder of the package that cargo says it runs. Not by the one that this was built in: in a copy of a checkout with its
-/// target folder cargo takes what was built in the original as it is, and each command would do its work there.
+/// The root by the folder of the package that cargo says it runs. Not by the one that this was built in: in a
+/// copy of a checkout with its target folder cargo takes what was built in the original as it is, and each
+/// command would do its work there.
 fn root_of(runs: Option<PathBuf>) -> Result<PathBuf> {
     let is_this = |folder: &PathBuf| folder.ends_with("xtask") && folder.join("Cargo.toml").is_file();
     let folder = runs.filter(is_this).unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     folder.parent().map(Path::to_owned).context("xtask should lie in a folder of the repository")
 }
 
-/// Where builds go.
+/// The target folder.
 pub(crate) fn target() -> Result<PathBuf> {
     Ok(std::env::var_os("CARGO_TARGET_DIR").map_or(root()?.join("target"), PathBuf::from))
 }
@@ -30,8 +31,8 @@ pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// The cargo that runs this, for what is done with `--quiet`: it shows a bar while it builds, and nothing where nothing is to be
-/// built.
+/// The cargo that runs this, for what is done with `--quiet`: it shows a bar while it builds, and nothing where
+/// nothing is to be built.
 pub(crate) fn cargo_with_bar() -> Command {
     let mut cargo = cargo();
     cargo.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "80");
@@ -62,7 +63,8 @@ pub(crate) fn ensure_writable() -> Result<()> {
     std::fs::remove_file(&probe).with_context(|| format!("removing {}", probe.display()))
 }
 
-/// This process's turn at a folder that one command at a time may change; it ends when this is dropped, or with the process.
+/// This process's turn at a folder that one command at a time may change; it ends when this is dropped, or with
+/// the process.
 #[must_use]
 pub(crate) struct Turn(#[expect(dead_code, reason = "closing it is what ends the turn")] File);
 

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The controller, as far as software reads it: that it has started, and its table of telemetry.
+//! The controller, as software reads it: its boot status, and its telemetry table.
 //!
-//! A few registers say where the table is: a version, how many entries there are, and for each a tag and which of the values
-//! is its own. Only what is modelled has an entry, so there are no temperatures.
+//! A few registers hold the table's address: a version, the number of entries, and for each a tag and the index
+//! of its value. Only modelled values have an entry, so there are no temperatures.
 //!
-//! A Blackhole says by telemetry what is fused off. Its queue of messages has no room. A Wormhole is asked by a message: its number and argument in
-//! two registers, and a bit in a third one. It answers in the same registers.
+//! A Blackhole reports fused-off parts by telemetry, and its message queue is always full. A Wormhole answers a
+//! message: its number and argument are in two registers, and a bit in a third one triggers it. The answer is
+//! in the same registers.
 
 use crate::board::{Board, Model};
 use std::collections::BTreeMap;
 
-/// Where the controller's address space is, and its registers, for one kind of chip.
+/// The addresses of the controller and its registers, for one kind of chip.
 struct ArcLayout {
-    /// Where it begins on the network.
+    /// The first address on the network.
     base: u64,
-    /// The parts that the host finds in the first region: where, how long, and where they are in the controller's own address space.
+    /// The parts that the host finds in the first region: the offset, the length, and the address in the
+    /// controller's own space.
     host: &'static [(u64, u64, u64)],
-    /// Where it is said where the table and the values are.
+    /// The registers with the addresses of the table and of the values.
     table: u64,
     values: u64,
 }
@@ -32,29 +34,30 @@ const WORMHOLE: ArcLayout = ArcLayout {
 
 const TABLE: u32 = 0x1000_0100;
 const VALUES: u32 = 0x1000_0200;
-/// Of Blackhole: how far it has started, and its messages.
+/// Of Blackhole: the boot status, and the messages.
 const POST_CODE: u64 = 0x8003_0060;
 const BOOT_STATUS: u64 = 0x8003_0408;
 const QUEUE_POINTER: u64 = 0x8003_042c;
 const QUEUE_CONTROL: u32 = 0x1000_0300;
 const QUEUES: u32 = 0x1000_0400;
-/// Of Wormhole: what a message says and answers, its number, and what has it looked at.
+/// Of Wormhole: the message's argument and answer, its number, and its trigger.
 const ARGUMENT: u64 = 0x8003_006c;
 const MESSAGE: u64 = 0x8003_0074;
 const CONTROL: u64 = 0x8003_0100;
 const LOOK: u32 = 1 << 16;
-/// What is written before the number of a message, and what is there when one is not known.
+/// The tag above a message's number, and the answer to an unknown message.
 const ASKED: u32 = 0xaa;
 const UNKNOWN: u32 = u32::MAX;
-/// Of Wormhole: that coordinates are translated; that no transfer is asked for; and the version of the firmware where old software asks for it.
+/// Of Wormhole: coordinates are translated; no transfer is requested; and the firmware version for old
+/// software.
 const INTERFACE: u64 = 0x8005_0100;
 const TRANSLATED: u32 = 1 << 14;
 const TRANSFER: u64 = 0x1007_84d4;
 const OLD_TELEMETRY: u64 = 0x1007_8d60;
-/// The same, from where the memory begins that it is in.
+/// The same, as an offset in the memory that holds it.
 const OLD_TELEMETRY_OFFSET: u32 = 0x7_8d60;
 const OLD_FIRMWARE: u64 = OLD_TELEMETRY + 49 * 4;
-/// Of Wormhole: where its own interface to the network says that it is, physically and as it is called.
+/// Of Wormhole: the physical and the translated coordinates of its own interface to the network.
 const NODE_ID: u64 = 0x8005_002c;
 const TRANSLATED_ID: u64 = 0x8005_0138;
 const PLACE: u32 = 10 << 6;
@@ -67,7 +70,7 @@ mod message {
     pub(super) const HARVESTED: u32 = 0x57;
 }
 
-/// The physical rows of tiles in the order in which a Wormhole's answer has them, counted from the first.
+/// The physical rows of tiles in the order of a Wormhole's answer, counted from the first.
 const ANSWERED_ROWS: [u32; 10] = [9, 0, 8, 1, 7, 2, 6, 3, 5, 4];
 
 /// Tags of telemetry.
@@ -86,21 +89,21 @@ mod tag {
     pub(super) const CHIP_LOW: u32 = 62;
 }
 
-/// Firmware 18.5.0, which the vendor's simulator says it has too.
+/// Firmware 18.5.0, as the vendor's simulator reports.
 const FIRMWARE: u32 = 18 << 24 | 5 << 16;
-/// The clocks that chips say they have, in MHz. Nothing here takes time.
+/// The clocks that chips report, in MHz. Nothing here takes time.
 const CLOCK: u32 = 1350;
 const WORMHOLE_CLOCK: u32 = 1000;
-/// Steps between two beats of the heart.
+/// Steps between two heartbeats.
 const BEAT: u64 = 1 << 16;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Arc {
     layout: &'static ArcLayout,
     words: BTreeMap<u64, u32>,
-    /// Which of them software may write.
+    /// The registers that software may write.
     writable: &'static [u64],
-    /// What the answer to a question for what is fused off is.
+    /// The answer to a question for fused-off parts.
     harvested: u32,
     heartbeat: u64,
 }
@@ -129,13 +132,13 @@ impl Arc {
                 let own = [
                     (tag::CLOCK, CLOCK),
                     (tag::TENSIX_COLUMNS, board.lines().into()),
-                    // No tile for Ethernet is there.
+                    // No Ethernet tile is present.
                     (tag::ETHERNET, 0),
                     (tag::BANKS, board.banks().into()),
-                    // Two bits each: the first is what the host sees, the second is fused off.
+                    // Two bits each: the first one as the host sees it, the second one is fused off.
                     (tag::BRIDGES, 1),
                 ];
-                // Started, and ready for messages.
+                // Booted, and ready for messages.
                 let started = [
                     (POST_CODE, 0),
                     (BOOT_STATUS, 5),
@@ -194,12 +197,12 @@ impl Arc {
         Self { layout, words, writable, harvested, heartbeat }
     }
 
-    /// Reads whole words over the network; `None` if one of them is not there.
+    /// Reads whole words over the network; `None` if one of them does not exist.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Option<()> {
         self.read_words(address.checked_sub(self.layout.base)?, bytes)
     }
 
-    /// Writes a word over the network; `None` if that cannot be written.
+    /// Writes a word over the network; `None` if it is not writable.
     pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Option<()> {
         self.write_word(address.checked_sub(self.layout.base)?, bytes)
     }
@@ -214,7 +217,7 @@ impl Arc {
         self.write_word(self.shown(offset)?, bytes)
     }
 
-    /// What an offset of the first region shows of the controller's address space.
+    /// The controller's address at an offset of the first region.
     fn shown(&self, offset: u64) -> Option<u64> {
         self.layout.host.iter().find_map(|&(start, length, shows)| {
             let within = offset.checked_sub(start).filter(|&within| within < length)?;
@@ -244,7 +247,7 @@ impl Arc {
         Some(())
     }
 
-    /// Answers the message that is there, if it is one.
+    /// Answers the pending message, if it is one.
     fn answer(&mut self) {
         #[expect(clippy::indexing_slicing, reason = "a controller that can be asked has the word for it")]
         let asked = self.words[&MESSAGE];
@@ -263,7 +266,7 @@ impl Arc {
         self.words.insert(ARGUMENT, answer.unwrap_or(0));
     }
 
-    /// Sets the heart after so many steps of the chip.
+    /// Sets the heartbeat after this many steps of the chip.
     pub(crate) fn beat(&mut self, steps: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "the count wraps")]
         let beats = (1 + steps / BEAT) as u32;

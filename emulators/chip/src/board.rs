@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Which board, and what of its chip is fused off.
+//! Boards, and the parts of their chips that are fused off.
 
 use crate::family::{BLACKHOLE, Family, WORMHOLE};
 use thiserror::Error;
 
-/// What a board is sold as.
+/// The product name of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Model {
     /// A Blackhole with twelve columns and seven banks.
@@ -34,7 +34,7 @@ impl Model {
         }
     }
 
-    /// What its chip is.
+    /// The chip's family.
     pub const fn family(self) -> &'static Family {
         match self {
             Model::P100a | Model::P150 => &BLACKHOLE,
@@ -64,7 +64,8 @@ impl Model {
 /// A board and its chip.
 ///
 /// # Invariants
-/// Of the columns or rows, and of the banks, as many are left as the model has.
+///
+/// As many columns or rows, and as many banks, are left as the model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Board {
     model: Model,
@@ -72,21 +73,21 @@ pub struct Board {
     banks: u8,
 }
 
-/// A chip that is on no such board.
+/// A chip that no such board has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a {model:?} has {expected} of {all} {what}, and the mask {mask:#x} leaves {found}")]
 pub struct BoardError {
     /// The board.
     pub model: Model,
-    /// Of what there is another number.
+    /// The parts of which there is a wrong number.
     pub what: &'static str,
-    /// The mask of what is there.
+    /// The mask of the parts that are present.
     pub mask: u16,
-    /// How many there must be.
+    /// How many must be present.
     pub expected: u32,
-    /// Of how many.
+    /// How many a whole chip has.
     pub all: u32,
-    /// How many there are.
+    /// How many are present.
     pub found: u32,
 }
 
@@ -97,7 +98,8 @@ impl Board {
         Self { model, lines: (1 << lines) - 1, banks: 0xff >> (8 - banks) }
     }
 
-    /// A board whose chip has these physical columns or rows, in the order in which they are on the chip, and these banks, a bit each.
+    /// A board whose chip has these physical columns or rows, in the order on the chip, and these banks, a bit
+    /// each.
     pub fn with_masks(model: Model, lines: u16, banks: u8) -> Result<Self, BoardError> {
         let check = |what, mask: u16, expected, all| {
             let found = mask.count_ones();
@@ -113,22 +115,22 @@ impl Board {
         Ok(Self { model, lines, banks })
     }
 
-    /// What it is sold as.
+    /// The product name.
     pub fn model(&self) -> Model {
         self.model
     }
 
-    /// What its chip is.
+    /// The chip's family.
     pub fn family(&self) -> &'static Family {
         self.model.family()
     }
 
-    /// Which physical columns or rows of Tensix tiles there are.
+    /// The physical columns or rows of Tensix tiles that are present.
     pub fn lines(&self) -> u16 {
         self.lines
     }
 
-    /// Which DRAM banks there are.
+    /// The DRAM banks that are present.
     pub fn banks(&self) -> u8 {
         self.banks
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! All of a chip together.
+//! A whole chip.
 
 use crate::arc::Arc;
 use crate::board::Board;
@@ -17,57 +17,58 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many instructions a core executes before the next has its turn.
+/// How many instructions a core executes before the next one runs.
 const TURN: u64 = 32;
-/// How long the bridge's own interface to the network is.
+/// The length of the bridge's own interface to the network.
 const BRIDGE_BYTES: u64 = 0x1000;
 
-/// A place in one of the regions that the host maps.
+/// An address in one of the regions that the host maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarAddress {
-    /// Which: 0, 2 or 4.
+    /// The region: 0, 2 or 4.
     pub bar: u8,
-    /// Where in it.
+    /// The offset in it.
     pub offset: u64,
 }
 
-/// A core that does not go on.
+/// A core that has stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopped {
     /// Its tile.
     pub tile: Tile,
-    /// Which of the tile's.
+    /// Its name within the tile.
     pub core: Core,
-    /// Why.
+    /// The reason.
     pub stop: CoreStop,
 }
 
 /// A chip.
 ///
-/// It may be used by several threads. Each tile, each bank and everything else has a lock of its own, of which no thread holds two at a
-/// time: what goes from one to another is copied in between, as the network does it.
+/// Several threads may use it. Each tile, each bank and all the rest have locks of their own, of which no
+/// thread holds two at a time: bytes that go from one to another are copied in between, as by the network.
 #[derive(Debug)]
 pub struct Chip {
     family: &'static Family,
     grid: Grid,
-    /// Where the bridge is.
+    /// The bridge's coordinates.
     bridge_at: Location,
     /// By row, then column.
     tensix: Vec<Mutex<Tensix>>,
-    /// Which of them began to execute and have not come to rest in [`Chip::step`], or were not given out by [`Chip::take_started`].
+    /// The tiles that have started and are not idle in [`Chip::step`], or were not returned by
+    /// [`Chip::take_started`].
     started: Mutex<BTreeSet<usize>>,
     /// By physical number; those that are fused off are never reached.
     banks: Vec<RwLock<Sparse>>,
     arc: RwLock<Arc>,
     windows: RwLock<Windows>,
-    /// Registers of the bridge, which hold what was written: nothing of the bridge's own is modelled.
+    /// Registers of the bridge, which hold the written value without an effect.
     bridge: RwLock<Sparse>,
     lost: OnceLock<Tile>,
     steps: AtomicU64,
 }
 
 impl Chip {
-    /// A chip after it was switched on.
+    /// A chip after power-on.
     pub fn new(board: Board) -> Self {
         let (family, grid) = (board.family(), Grid::new(&board));
         let location = |(x, y)| {
@@ -99,7 +100,7 @@ impl Chip {
         }
     }
 
-    /// Where everything is.
+    /// The coordinates of the chip's parts.
     pub fn grid(&self) -> &Grid {
         &self.grid
     }
@@ -109,7 +110,7 @@ impl Chip {
         self.family
     }
 
-    /// The same place in the first region, if that is what the third shows.
+    /// The same address in the first region, if the third shows it.
     fn mirrored(&self, place: BarAddress) -> BarAddress {
         match self.family.mirror.filter(|_| place.bar == 4 && place.offset < self.family.regions[2]) {
             Some(start) => BarAddress { bar: 0, offset: start + place.offset },
@@ -179,18 +180,18 @@ impl Chip {
         self.lost.get().map_or(Ok(()), |&tile| Err(Violation::Lost(tile)))
     }
 
-    /// Loses the device if something that is fused off is touched; else what is there.
+    /// Loses the device if the coordinates are fused off; else returns what is there.
     fn touch(&self, tile: Tile, address: u64) -> Result<Endpoint, Violation> {
         let endpoint = self.grid.at(tile.x, tile.y);
         if endpoint == Endpoint::Harvested {
-            // Lost already is lost as well, and the first tile is the one to tell.
+            // A device that is lost stays lost, and the error names the first tile.
             let _ = self.lost.set(tile);
             return Err(Violation::Harvested { tile, address });
         }
         Ok(endpoint)
     }
 
-    /// Where a tile is among all.
+    /// The index of a tile.
     fn index(&self, column: u8, row: u8) -> usize {
         usize::from(row) * usize::from(self.grid.columns()) + usize::from(column)
     }
@@ -254,12 +255,13 @@ impl Chip {
         }
     }
 
-    /// Lets every core that is not held execute so many instructions, a few of each at a time, always in the same order.
+    /// Lets every core that is not in reset execute this many instructions, a few of each at a time, always in
+    /// the same order.
     pub fn step(&self, steps: u64) {
         let mut left = steps;
         while left > 0 && self.lost.get().is_none() && !self.started.lock().is_empty() {
             let turn = left.min(TURN);
-            // A tile that another one lets go has its first turn in the same round if it comes later.
+            // A tile that another one starts has its first turn in the same round if its number is higher.
             let mut from = 0;
             while let Some(index) = self.next_running(from) {
                 if !self.turn(index, turn) {
@@ -272,47 +274,48 @@ impl Chip {
         self.pass(steps);
     }
 
-    /// The first tile from a number on that has its turns in [`Chip::step`].
+    /// The first tile from a number on that takes part in [`Chip::step`].
     fn next_running(&self, from: usize) -> Option<usize> {
         self.started.lock().range(from..).next().copied()
     }
 
-    /// The tiles that began to execute since this was asked before, for callers that give them their [turns](Chip::turn) rather than
-    /// [stepping](Chip::step) the whole chip.
+    /// The tiles that have started since the last call, for callers that [run](Chip::turn) single tiles rather
+    /// than [step](Chip::step) the whole chip.
     pub fn take_started(&self) -> BTreeSet<usize> {
         std::mem::take(&mut *self.started.lock())
     }
 
-    /// Whether [`Chip::take_started`] would give any.
+    /// Whether [`Chip::take_started`] would return any.
     pub fn has_started(&self) -> bool {
         !self.started.lock().is_empty()
     }
 
-    /// What all tiles have done since the chip was switched on.
+    /// The counts of all tiles since power-on.
     pub fn counts(&self) -> ChipCounts {
         let mut counts = ChipCounts::default();
         self.tensix.iter().for_each(|tensix| counts += tensix.lock().counts());
         counts
     }
 
-    /// How many cores are not held.
+    /// How many cores are not in reset.
     pub fn released(&self) -> usize {
         self.tensix.iter().map(|tensix| tensix.lock().released()).sum()
     }
 
-    /// From now on the cores of this tile stay as they are: what the network writes to their resets is lost.
+    /// Keeps the cores of this tile as they are: writes of the network to their reset registers are lost.
     pub fn stick(&self, index: usize) {
         if let Some(tile) = self.tensix.get(index) {
             tile.lock().stuck = true;
         }
     }
 
-    /// Lets the cores of one tile execute so many instructions each, and does what they ask of the network as they ask it. Whether any
-    /// would go on.
+    /// Lets the cores of one tile execute this many instructions each, with their network transfers. Returns
+    /// whether any core would continue.
     ///
-    /// Different threads may give different tiles their turns at the same time; then they are as little ordered as on silicon.
+    /// Different threads may run different tiles at the same time; their order is then as undefined as on
+    /// silicon.
     pub fn turn(&self, index: usize, budget: u64) -> bool {
-        // No core of a chip that is lost goes on, and no tile has a number that the chip has not given it.
+        // On a lost chip no core continues, and a caller has only tile numbers that the chip returned.
         let Some(tile) = self.tensix.get(index).filter(|_| self.lost.get().is_none()) else { return false };
         for core in Core::ALL {
             let mut left = budget;
@@ -334,7 +337,7 @@ impl Chip {
         tile.lock().is_running()
     }
 
-    /// Lets time pass for what is not a tile.
+    /// Lets time pass for the controller.
     pub fn pass(&self, steps: u64) {
         let steps = self.steps.fetch_add(steps, Ordering::Relaxed).saturating_add(steps);
         self.arc.write().beat(steps);
@@ -363,7 +366,7 @@ impl Chip {
         }
     }
 
-    /// The cores that do not go on until they are reset.
+    /// The cores that have stopped until they are reset.
     pub fn stopped(&self) -> Vec<Stopped> {
         let mut stopped = Vec::new();
         for (column, row) in self.grid.tiles() {

@@ -7,7 +7,7 @@ use crate::tensix::{Core, CoreControl, INTERFACE, INTERFACE_BYTES};
 use crate::violation::Violation;
 use emulator_riscv::{Bus, BusFault, Width};
 
-/// Where a core's own memory is.
+/// The base address of a core's own memory.
 const LOCAL: u32 = 0xffb0_0000;
 
 const NOT_CODE: BusFault = BusFault::Forbidden("instructions are executed from the tile's memory alone");
@@ -15,14 +15,14 @@ const NOT_ATOMIC: BusFault = BusFault::Forbidden("atomic operations work on the 
 const NOT_A_WORD: BusFault = BusFault::Forbidden("registers are read and written as words");
 const REFUSED: BusFault = BusFault::Forbidden("the network refuses the transfer");
 
-/// What a core reaches, for as long as it executes.
+/// The memory that a core reaches, while it executes.
 pub(crate) struct CoreBus<'a> {
     pub(crate) core: Core,
     pub(crate) l1: &'a mut [u8],
     pub(crate) local: &'a mut [u8],
     pub(crate) control: &'a mut CoreControl,
     pub(crate) interface: &'a mut Interface,
-    /// The rule that the network refused a transfer for.
+    /// The rule by which the network refused a transfer.
     pub(crate) violation: Option<Violation>,
 }
 
@@ -51,7 +51,8 @@ fn put(place: &mut [u8], value: u32) {
 }
 
 impl CoreBus<'_> {
-    /// Loads what is not in the tile's memory. Apart from the common case, whose result stays in a register so.
+    /// Loads from outside the tile's memory. A separate function, so that the result of the common case stays
+    /// in a register.
     #[cold]
     #[inline(never)]
     fn load_elsewhere(&mut self, address: u32, width: Width) -> Result<u32, BusFault> {
@@ -61,7 +62,7 @@ impl CoreBus<'_> {
         if width == Width::Word { self.register(address) } else { Err(NOT_A_WORD) }
     }
 
-    /// Stores to what is not in the tile's memory.
+    /// Stores outside the tile's memory.
     #[cold]
     #[inline(never)]
     fn store_elsewhere(&mut self, address: u32, width: Width, value: u32) -> Result<(), BusFault> {
@@ -91,7 +92,7 @@ impl CoreBus<'_> {
             let written = self.interface.write(self.core, offset, value).ok_or(BusFault::Unmapped)?;
             return match written {
                 Ok(Written::Register) => Ok(()),
-                // The network does it while the core waits: no turn is wasted on waiting for it.
+                // The network transfers while the core waits: no turn is lost.
                 Ok(Written::Transfer) => Err(BusFault::Pause),
                 Err(violation) => {
                     self.violation = Some(violation);
@@ -101,7 +102,7 @@ impl CoreBus<'_> {
         }
         let register = self.control.register(address.into(), Some(self.core));
         *register.ok_or(BusFault::Unmapped)? = value;
-        // It may hold this very core, or let go another.
+        // The write may reset this very core, or start another one.
         Err(BusFault::Pause)
     }
 }

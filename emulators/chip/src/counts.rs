@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a chip has done, counted.
+//! Counts of a chip's work.
 
 use std::ops::AddAssign;
 
-/// What the cores of a chip or of a tile executed, and what the network did for them: nothing of it depends on time. What the host did through
-/// windows is not in it.
+/// The instructions of the cores of a chip or of a tile, and their network transfers, independent of time.
+/// Accesses of the host through windows are not counted.
 ///
-/// A transfer is one packet, of up to as many bytes as the [network](crate::NocRegisters) takes at once; the requests for reads are not packets of their own.
+/// A transfer is one packet, of up to as many bytes as the [network](crate::NocRegisters) takes at once; the
+/// requests for reads are not counted as packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChipCounts {
-    /// Instructions, but for jumps to themselves, with which a core waits to be held.
+    /// Instructions, but for jumps to themselves, with which a core waits for its reset.
     pub instructions: u64,
     /// Packets that were read.
     pub packets_read: u64,

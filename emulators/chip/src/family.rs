@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What all chips of a kind have in common: sizes, addresses and registers.
+//! The sizes, addresses and registers that all chips of a kind share.
 //!
-//! Everything here that software of the host or of a core sees is from the vendor's descriptions (`tt-isa-documentation`) and its drivers' sources.
+//! All values that software of the host or of a core sees are from the vendor's descriptions
+//! (`tt-isa-documentation`) and its drivers' sources.
 
 use crate::tensix::Core;
 use emulator_riscv::Isa;
@@ -10,31 +11,31 @@ use emulator_riscv::Isa;
 /// A kind of chip.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Its number on the host's bus.
+    /// Its device number on the host's bus.
     pub device: u16,
-    /// What its cores execute.
+    /// The instruction set of its cores.
     pub isa: Isa,
-    /// How much memory a tile has.
+    /// The memory size of a tile.
     pub l1_bytes: u32,
-    /// How much memory of its own a core has: B and NC, and the other three.
+    /// The size of a core's own memory: B and NC, and the other three.
     pub(crate) own_bytes: (usize, usize),
-    /// How Tensix tiles are fused off.
+    /// The columns or rows in which Tensix tiles are fused off.
     pub lines: Lines,
     /// How many DRAM banks a whole chip has.
     pub banks: u8,
-    /// How many bytes a bank has.
+    /// The size of a bank.
     pub bank_bytes: u64,
-    /// How long the three regions are that the host maps: 0, 2 and 4.
+    /// The lengths of the three regions that the host maps: 0, 2 and 4.
     pub regions: [u64; 3],
     /// The windows, in the order of their numbers.
     pub windows: &'static [WindowKind],
-    /// Where in the first region the settings of the windows are, one behind the other.
+    /// The offset of the windows' settings in the first region, one behind the other.
     pub configuration: u64,
-    /// How many words each has.
+    /// The words of each window's settings.
     pub setting_words: usize,
-    /// How many bits an address of the network has that a window shows, and its number of a plane.
+    /// The bits of a network address that a window shows, and of a plane's number.
     pub address_bits: u32,
     /// See [`Family::address_bits`].
     pub plane_bits: u32,
@@ -42,13 +43,13 @@ pub struct Family {
     pub static_channels: bool,
     /// A tile that is fused off on every board.
     pub fused_off: (u16, u16),
-    /// Where in the first region the third begins, if it shows the same.
+    /// The offset in the first region at which the third begins, if it shows the same.
     pub(crate) mirror: Option<u64>,
-    /// Where in the first region the bridge's own interface to the network is.
+    /// The offset of the bridge's own interface to the network in the first region.
     pub(crate) bridge: u64,
-    /// How cores use the network.
+    /// The cores' interface to the network.
     pub noc: NocRegisters,
-    /// Where cores start.
+    /// The start addresses of cores.
     pub starts: Starts,
 }
 
@@ -66,51 +67,52 @@ pub struct Lines {
 /// Windows of one size.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WindowKind {
-    /// Which region they are in.
+    /// Their region.
     pub bar: u8,
-    /// Where in it the first is.
+    /// The offset of the first one.
     pub offset: u64,
-    /// How long each is.
+    /// The length of each.
     pub size: u64,
-    /// How many there are.
+    /// The number of them.
     pub count: u32,
 }
 
 /// A tile's interface to the network, by offsets of its registers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NocRegisters {
-    /// How far it is from one command buffer to the next.
+    /// The distance of two command buffers.
     pub(crate) stride: u32,
-    /// Where in a command buffer the register is that begins a transfer.
+    /// The register of a command buffer that starts a transfer.
     pub command: u32,
     /// Whether coordinates have a register of their own, or are the highest bits of an address.
     pub(crate) apart: bool,
-    /// Where the register is that says where on the network this is.
+    /// The register with the tile's own coordinates.
     pub node_id: u32,
-    /// The network's size, as that says it.
+    /// The network's size, as that register holds it.
     pub(crate) size: (u32, u32),
     /// The longest transfer, and the rule.
     pub max_burst: u32,
     pub(crate) burst_rule: &'static str,
-    /// The bits that both addresses have in common where DRAM is read, and the rule.
+    /// The bits that both addresses must share when DRAM is read, and the rule.
     pub(crate) dram_bits: u64,
     pub(crate) dram_rule: &'static str,
 }
 
-/// The registers that say where T0, T1, T2 and NC start, and what counts: a bit for each of the three, and one for the last.
+/// The registers with the start addresses of T0, T1, T2 and NC, and those that enable them: a bit for each of
+/// the three, and one for the last.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Starts {
     /// Of the first three.
     pub t: [u64; 3],
-    /// Which of these count.
+    /// Which of these are enabled.
     pub t_enable: u64,
     /// Of NC.
     pub nc: u64,
-    /// Whether that counts.
+    /// Whether that is enabled.
     pub nc_enable: u64,
-    /// Where they start otherwise, if that is known.
+    /// The start addresses without them, if they are known.
     pub(crate) otherwise: Option<[u32; 4]>,
-    /// Whether they are reached over the network, or by cores of the tile alone, of which NC is none.
+    /// Whether they are reached over the network, or only by cores of the tile other than NC.
     pub(crate) over_network: bool,
 }
 
@@ -122,7 +124,7 @@ impl Starts {
 }
 
 impl Family {
-    /// A window by its number: its kind, and which of that kind it is.
+    /// A window by its number: its kind, and its index within the kind.
     pub fn window(&self, number: u32) -> Option<(&'static WindowKind, u32)> {
         let mut first = 0;
         self.windows.iter().find_map(|kind| {
@@ -132,7 +134,7 @@ impl Family {
         })
     }
 
-    /// The number of the window that an offset of a region is in, and its kind.
+    /// The number of the window at an offset of a region, and its kind.
     pub fn window_at(&self, bar: u8, offset: u64) -> Option<(u32, &'static WindowKind)> {
         let mut first = 0;
         self.windows.iter().find_map(|kind| {
@@ -149,7 +151,7 @@ impl Family {
         self.windows.iter().map(|kind| kind.count).sum()
     }
 
-    /// How many bytes the settings of all windows have.
+    /// The length of the settings of all windows.
     pub(crate) fn configuration_bytes(&self) -> u64 {
         u64::from(self.window_count()) * 4 * self.setting_words as u64
     }
@@ -260,7 +262,7 @@ mod tests {
             }
             assert_eq!(family.window(family.window_count()), None);
         }
-        // The last window of 16 MiB ends where registers begin.
+        // The last window of 16 MiB ends at the registers.
         assert_eq!(WORMHOLE.window_at(0, 496 << 20), None);
         assert_eq!(WORMHOLE.window_at(0, (496 << 20) - 1).map(|(number, _)| number), Some(185));
         assert_eq!(WORMHOLE.window_at(4, 0), None);

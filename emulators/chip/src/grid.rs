@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is at which coordinates of the chip's network.
+//! The coordinates of a chip's network, and the parts at them.
 //!
-//! Software uses translated coordinates, of which those of what is left have no holes. Everything here follows from the two masks of a [`Board`].
+//! Software uses translated coordinates, in which the parts that are left have no gaps. All of it follows from
+//! the two masks of a [`Board`].
 
 mod blackhole;
 mod wormhole;
@@ -14,7 +15,7 @@ use wormhole::Wormhole;
 /// How many ports a bank has.
 const PORTS: u8 = 3;
 
-/// What is at some coordinates.
+/// The part at some coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// A Tensix tile, by its logical column and row.
@@ -33,9 +34,9 @@ pub enum Endpoint {
     Arc,
     /// The bridge to the host's bus.
     Pcie,
-    /// Something that is fused off.
+    /// A part that is fused off.
     Harvested,
-    /// Something that is not modelled, or nothing.
+    /// A part that is not modelled, or none.
     Unknown,
 }
 
@@ -80,7 +81,7 @@ impl Grid {
         (0..self.rows()).flat_map(move |row| (0..columns).map(move |column| (column, row)))
     }
 
-    /// What is at translated coordinates, or at physical ones of what is not translated.
+    /// The part at translated coordinates, or at physical ones of parts that are not translated.
     pub fn at(&self, x: u8, y: u8) -> Endpoint {
         match &self.0 {
             FamilyGrid::Blackhole(chip) => chip.at(x, y),
@@ -107,7 +108,7 @@ impl Grid {
         }
     }
 
-    /// Where this is as its own interface to the network says it: on Wormhole, that is where it is physically.
+    /// The coordinates that a part's own interface to the network reports: on Wormhole, the physical ones.
     pub(crate) fn named(&self, x: u8, y: u8) -> (u8, u8) {
         match &self.0 {
             FamilyGrid::Blackhole(_) => (x, y),
@@ -233,7 +234,7 @@ mod tests {
         }
         assert_eq!(places.len(), 72 + 18);
         assert_eq!((grid.dram(6, 0), grid.dram(0, 3)), (None, None));
-        // The controller, the bridge; Ethernet; a place with nothing.
+        // The controller, the bridge; Ethernet; an unused coordinate.
         assert_eq!((grid.at(0, 10), grid.at(0, 3)), (Endpoint::Arc, Endpoint::Pcie));
         assert_eq!(
             (grid.at(1, 0), grid.at(0, 2), grid.at(18, 17)),

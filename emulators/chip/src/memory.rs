@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory that takes no more than was written to.
+//! Memory that takes space when it is written.
 
 use std::collections::HashMap;
 
 const PAGE: usize = 1 << 16;
 
-/// Bytes that are zero until they are written, of a fixed number.
+/// A fixed number of bytes that are zero until they are written.
 #[derive(Clone, Debug)]
 pub(crate) struct Sparse {
     length: u64,
     pages: HashMap<u64, Box<[u8]>>,
 }
 
-/// Which page an address is in, and where in it.
+/// The page of an address, and the offset in it.
 fn place(address: u64) -> (u64, usize) {
     #[expect(clippy::cast_possible_truncation, reason = "less than a page")]
     let offset = (address % PAGE as u64) as usize;
@@ -64,7 +64,7 @@ impl Sparse {
         }
     }
 
-    /// How many bytes of the host's memory it takes.
+    /// The size of the host's memory that it takes.
     #[cfg(test)]
     fn held(&self) -> usize {
         PAGE * self.pages.len()

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Transfers of the network that a core asks for.
+//! The network transfers that a core requests.
 //!
-//! A core has four command buffers, each a few registers, which are not at the same places on all chips. A read brings bytes from another tile (the target) into this
-//! one (the return address), a write takes them from this one (the target) to another (the return address). Transfers are done
-//! in the order in which they were asked for, a little later.
+//! A core has four command buffers, each a few registers, whose layout differs between chips. A read brings
+//! bytes from another tile (the target) into this one (the return address), a write takes them from this one
+//! (the target) to another (the return address). Transfers are done in the order of their requests, a little
+//! later.
 
 use crate::counts::ChipCounts;
 use crate::family::NocRegisters;
@@ -27,7 +28,7 @@ impl fmt::Display for Tile {
     }
 }
 
-/// The register that says that coordinates are translated, in bit 14, and the one with what they are translated to.
+/// The register whose bit 14 enables translation, and the one with the translated coordinates.
 const CONFIGURATION: u32 = 0x100;
 const TRANSLATED: u32 = 1 << 14;
 const TRANSLATED_ID: u32 = 0x138;
@@ -42,10 +43,10 @@ const LENGTH: usize = 8;
 /// Bits of the control register.
 const WRITE: u32 = 1 << 1;
 const RESPONSE: u32 = 1 << 4;
-/// The static virtual channel, which does not matter here: that there is one, and which.
+/// The static virtual channel, which has no effect here: the enable bit, and the number.
 const CHANNEL: u32 = 1 << 7 | 7 << 13;
 
-/// Where an interface is: as software says it, and as it says it itself.
+/// The coordinates of an interface: those that software uses, and those that it reports itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) tile: Tile,
@@ -58,7 +59,7 @@ impl Location {
         let bits = |tile: Tile| u32::from(tile.x) | u32::from(tile.y) << 6;
         let (columns, rows) = network.size;
         match offset {
-            // The highest bits are as the vendor's simulator has them.
+            // The highest bits as in the vendor's simulator.
             _ if offset == network.node_id => Some(bits(self.named) | columns << 12 | rows << 19 | 1 << 28),
             CONFIGURATION => Some(TRANSLATED),
             TRANSLATED_ID if !network.apart => Some(bits(self.tile)),
@@ -67,19 +68,19 @@ impl Location {
     }
 }
 
-/// What a write to a register of the interface did.
+/// The effect of a write to a register of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It changed the register.
+    /// The register changed.
     Register,
-    /// It asked for a transfer.
+    /// A transfer was requested.
     Transfer,
 }
 
-/// A transfer that a core asked for.
+/// A transfer that a core has requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NocTransfer {
-    /// Who asked for it.
+    /// The core.
     pub(crate) core: Core,
     pub(crate) write: bool,
     /// Whether its end is counted.
@@ -88,7 +89,7 @@ pub(crate) struct NocTransfer {
     pub(crate) remote_address: u64,
     pub(crate) local_address: u64,
     pub(crate) length: u32,
-    /// Which buffer is busy with it.
+    /// The command buffer that is busy with it.
     buffer: usize,
 }
 
@@ -140,13 +141,13 @@ impl Interface {
         }
     }
 
-    /// Which command buffer an offset is in, and where.
+    /// The command buffer of an offset, and the offset in it.
     fn place(&self, offset: u32) -> (usize, u32) {
         let stride = self.network.stride;
         ((offset / stride) as usize, offset % stride)
     }
 
-    /// Which of a buffer's registers is at an offset.
+    /// The register of a command buffer at an offset.
     fn slot(&self, offset: u32) -> Option<usize> {
         match offset {
             // Coordinates of their own.
@@ -189,7 +190,8 @@ impl Interface {
         let wrong = |rule| Err(Violation::Transfer { from: target, to: back, length, rule });
         if control & !(WRITE | RESPONSE | CHANNEL) != 0 {
             return wrong(
-                "only plain reads and writes to one tile are modelled: neither multicast, nor atomics, nor inline writes",
+                "only plain reads and writes to one tile are modelled: neither multicast, nor atomics, \
+                     nor inline writes",
             );
         }
         let write = control & WRITE != 0;
@@ -219,17 +221,17 @@ impl Interface {
         Ok(())
     }
 
-    /// What was done of them.
+    /// The transfers that were done.
     pub(crate) fn counts(&self) -> ChipCounts {
         self.counts
     }
 
-    /// The transfers to be done, in order.
+    /// Removes and returns the transfers to be done, in order.
     pub(crate) fn take(&mut self) -> Vec<NocTransfer> {
         std::mem::take(&mut self.pending)
     }
 
-    /// Counts a transfer that was done. A core asks for one at a time, so nothing else is under way in its buffer.
+    /// Counts a transfer that was done. A core requests one at a time, so its buffer is free again.
     pub(crate) fn done(&mut self, transfer: &NocTransfer) {
         if let Some(busy) = self.busy.get_mut(transfer.buffer) {
             *busy = false;
@@ -248,7 +250,8 @@ impl Interface {
 }
 
 impl NocTransfer {
-    /// Checks that both addresses are as the network wants them: the same in their last bits, four of them, or more where DRAM is read.
+    /// Checks the alignment of both addresses: their last bits must be equal, four of them, or more when DRAM
+    /// is read.
     pub(crate) fn check_alignment(&self, network: &NocRegisters, from_dram: bool) -> Result<(), Violation> {
         let (bits, rule) = if from_dram && !self.write {
             (network.dram_bits, network.dram_rule)

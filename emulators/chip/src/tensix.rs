@@ -9,12 +9,12 @@ use crate::noc::{Interface, Location, Tile};
 use crate::violation::Violation;
 use emulator_riscv::{Hart, RunOutcome, Trap};
 
-/// The register with a bit for each core that is held.
+/// The register with a bit for each core in reset.
 pub const SOFT_RESET: u64 = 0xffb1_21b0;
 
-/// Where a tile's own interface to the network is.
+/// The base address of a tile's own interface to the network.
 pub(crate) const INTERFACE: u64 = 0xffb2_0000;
-/// How long it is.
+/// Its length.
 pub(crate) const INTERFACE_BYTES: u64 = 0x1_0000;
 
 /// A core of a tile.
@@ -49,14 +49,14 @@ impl Core {
     }
 }
 
-/// All cores held.
+/// All cores in reset.
 const ALL_HELD: u32 = Core::B.reset_bit()
     | Core::T0.reset_bit()
     | Core::T1.reset_bit()
     | Core::T2.reset_bit()
     | Core::Nc.reset_bit();
 
-/// Why a core does not go on until it is reset.
+/// The reason why a core has stopped until it is reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreStop {
     /// An instruction that cannot be executed.
@@ -67,7 +67,7 @@ pub enum CoreStop {
     Violation(u32, Violation),
 }
 
-/// What the cores' resets and starts are set to.
+/// The reset and start registers of the cores.
 #[derive(Clone, Debug)]
 pub(crate) struct CoreControl {
     pub(crate) starts: &'static Starts,
@@ -103,7 +103,7 @@ impl CoreControl {
         }
     }
 
-    /// Where a core starts, if that was said, or is known.
+    /// The start address of a core, if it was set, or is known.
     fn start(&self, core: Core) -> Option<u32> {
         let [t0, t1, t2] = self.t_start;
         let (told, start, index) = match core {
@@ -117,14 +117,15 @@ impl CoreControl {
     }
 }
 
-/// A core, held or not.
+/// A core, in reset or not.
 #[derive(Clone, Debug)]
 struct CoreState {
-    /// While it is not held.
+    /// While it is not in reset.
     hart: Option<Hart>,
-    /// While it is not held and does not go on.
+    /// While it is not in reset and has stopped.
     stop: Option<CoreStop>,
-    /// Whether it jumps to itself, for ever: nothing interrupts these cores. Only a reset or a write to the tile's memory ends that.
+    /// Whether it jumps to itself forever: nothing interrupts these cores. Only a reset or a write to the
+    /// tile's memory ends that.
     parked: bool,
     local: Vec<u8>,
 }
@@ -137,12 +138,12 @@ pub(crate) struct Tensix {
     /// Empty until it is written or executed.
     l1: Vec<u8>,
     cores: [CoreState; 5],
-    /// Which core executed last.
+    /// The core that executed last.
     last: Option<Core>,
     /// How many instructions its cores have executed.
     instructions: u64,
     pub(crate) control: CoreControl,
-    /// Whether its cores' resets are out of order: what the network writes there is lost.
+    /// Whether its reset register is broken: writes of the network to it are lost.
     pub(crate) stuck: bool,
     pub(crate) interface: Interface,
 }
@@ -185,7 +186,7 @@ impl Tensix {
         }
     }
 
-    /// Why a core stopped, if it did.
+    /// The reason why a core stopped, if it did.
     pub(crate) fn stopped(&self, core: Core) -> Option<&CoreStop> {
         self.cores.get(core as usize)?.stop.as_ref()
     }
@@ -202,17 +203,17 @@ impl Tensix {
         self.cores.iter().any(|core| core.hart.is_some() && core.stop.is_none() && !core.parked)
     }
 
-    /// What it has done.
+    /// Its counts.
     pub(crate) fn counts(&self) -> ChipCounts {
         ChipCounts { instructions: self.instructions, ..self.interface.counts() }
     }
 
-    /// How many cores are not held.
+    /// How many cores are not in reset.
     pub(crate) fn released(&self) -> usize {
         self.cores.iter().filter(|core| core.hart.is_some()).count()
     }
 
-    /// Holds and lets go the cores as the register says.
+    /// Resets and starts the cores as the register says.
     pub(crate) fn apply_resets(&mut self) {
         let isa = self.family.isa;
         for core in Core::ALL {
@@ -230,8 +231,8 @@ impl Tensix {
         }
     }
 
-    /// Lets a core execute at most so many instructions: fewer, where it has something done by the network or by the registers that
-    /// control cores. How many it did.
+    /// Lets a core execute at most this many instructions: fewer, if it requests a transfer or writes a
+    /// register that controls cores. Returns how many it executed.
     pub(crate) fn run(&mut self, core: Core, budget: u64) -> u64 {
         let [b, t0, t1, t2, nc] = &mut self.cores;
         let state = match core {
@@ -254,7 +255,7 @@ impl Tensix {
             violation: None,
         };
         let before = hart.executed();
-        // What the network wrote it was told; what other cores did it was not.
+        // It was notified of writes by the network, but not of writes by other cores.
         let alone = self.last == Some(core);
         let outcome = if alone { hart.resume(&mut bus, budget) } else { hart.run(&mut bus, budget) };
         self.last = Some(core);
@@ -271,7 +272,7 @@ impl Tensix {
         done
     }
 
-    /// Where it is.
+    /// The network coordinates.
     pub(crate) fn place(&self) -> Tile {
         self.tile
     }
@@ -283,7 +284,7 @@ impl Tensix {
             let start = offset(address);
             match self.l1.get(start..).and_then(|rest| rest.get(..bytes.len())) {
                 Some(found) => bytes.copy_from_slice(found),
-                // It has no memory before something is written there.
+                // It has no memory before the first write.
                 None => bytes.fill(0),
             }
             return Ok(());

@@ -10,10 +10,10 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// The device is lost: something that is fused off was touched before.
+    /// The device is lost: a fused-off part was accessed before.
     #[error("the device is lost since tile {0}, which is fused off, was touched")]
     Lost(Tile),
-    /// Something that is fused off was touched now.
+    /// A fused-off part was accessed now.
     #[error(
         "tile {tile} is fused off: touching it at {address:#x} hangs the network, and the device is lost"
     )]
@@ -23,17 +23,17 @@ pub enum Violation {
         /// The address in it.
         address: u64,
     },
-    /// Something that is not modelled.
+    /// A part that is not modelled.
     #[error("{what} at {address:#x} of tile {tile} is not modelled")]
     NotModelled {
-        /// What it is.
+        /// Its name.
         what: &'static str,
         /// The tile.
         tile: Tile,
         /// The address in it.
         address: u64,
     },
-    /// Nothing is there, or not so much.
+    /// No memory or register, or a smaller one.
     #[error("{length} bytes at {address:#x} of tile {tile} are not memory and not a register")]
     Unmapped {
         /// The tile.
@@ -43,7 +43,7 @@ pub enum Violation {
         /// How many bytes.
         length: usize,
     },
-    /// Something that can only be read.
+    /// A read-only register.
     #[error("{address:#x} of tile {tile} cannot be written")]
     ReadOnly {
         /// The tile.
@@ -51,12 +51,12 @@ pub enum Violation {
         /// The address in it.
         address: u64,
     },
-    /// A place in one of the regions that is nothing.
+    /// An offset in a region without a function.
     #[error("{length} bytes at {offset:#x} of BAR{bar} are nothing, or more than one thing")]
     Bar {
-        /// Which region.
+        /// The region.
         bar: u8,
-        /// Where in it.
+        /// The offset.
         offset: u64,
         /// How many bytes.
         length: usize,
@@ -69,15 +69,15 @@ pub enum Violation {
         /// How many bytes.
         length: usize,
     },
-    /// A window whose settings are not possible.
+    /// A window with impossible settings.
     #[error("window {window} is set up with {what}")]
     Window {
-        /// Which.
+        /// The window.
         window: usize,
-        /// What is wrong with it.
+        /// The error.
         what: &'static str,
     },
-    /// A transfer of the network that it does not do right.
+    /// A transfer that the network would corrupt.
     #[error("a transfer of {length} bytes from {from:#x} to {to:#x}: {rule}")]
     Transfer {
         /// The address that it reads.
@@ -89,7 +89,7 @@ pub enum Violation {
         /// The rule that it breaks.
         rule: &'static str,
     },
-    /// A core let go without an address to start at.
+    /// A core that starts without a start address.
     #[error("core {0:?} was let go and has no address to start at: write it, and say that it counts, before")]
     NoStart(Core),
 }

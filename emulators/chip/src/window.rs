@@ -19,12 +19,12 @@ impl Windows {
         Self { family, words: vec![0; words] }
     }
 
-    /// Whether there is one of the settings at an offset of the first region.
+    /// Whether the settings have a word at an offset of the first region.
     pub(crate) fn has_setting(family: &Family, offset: u64) -> bool {
         offset.checked_sub(family.configuration).is_some_and(|at| at < family.configuration_bytes())
     }
 
-    /// The word of the settings that is at an offset of the first region, if one is.
+    /// The word of the settings at an offset of the first region.
     pub(crate) fn setting(&mut self, offset: u64) -> Option<&mut u32> {
         let at = offset.checked_sub(self.family.configuration)?;
         if !at.is_multiple_of(4) {
@@ -33,7 +33,7 @@ impl Windows {
         self.words.get_mut(usize::try_from(at / 4).ok()?)
     }
 
-    /// Writes words of the settings, as many as one has at most; `None` if they are not words of one.
+    /// Writes words of the settings, at most those of one window; `None` if they are not words of one.
     pub(crate) fn set(&mut self, offset: u64, bytes: &[u8]) -> Option<()> {
         let words = bytes.chunks_exact(4);
         let many = words.len() as u64;
@@ -47,7 +47,7 @@ impl Windows {
         Some(())
     }
 
-    /// Where an access through a window goes. It must not cross the window's end.
+    /// The target of an access through a window. It must not cross the window's end.
     pub(crate) fn target(&self, bar: u8, offset: u64, length: usize) -> Result<(Tile, u64), Violation> {
         let nothing = Violation::Bar { bar, offset, length };
         let Some((number, kind)) = self.family.window_at(bar, offset) else { return Err(nothing) };
@@ -130,7 +130,7 @@ mod tests {
                 let refused = windows.target(0, 0, 4);
                 assert!(matches!(refused, Err(Violation::Window { window: 0, .. })), "bit {bit}");
             }
-            // Orderings are all the same here.
+            // All orderings have the same effect here.
             set(&mut windows, 0, 3 << (from + 25 + planes));
             assert!(windows.target(0, 0, 4).is_ok());
         }

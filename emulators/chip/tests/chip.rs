@@ -406,7 +406,11 @@ proptest! {
 
     /// Whatever the host does, it is done or refused; once the device is lost, nothing is done.
     #[test]
-    fn every_access_is_done_or_refused(accesses in proptest::collection::vec(access(), 1..40), fill: u8, wormhole: bool) {
+    fn every_access_is_done_or_refused(
+        accesses in proptest::collection::vec(access(), 1..40),
+        fill: u8,
+        wormhole: bool,
+    ) {
         let chip = if wormhole { Chip::new(Board::new(Model::N150)) } else { chip() };
         let mut lost = false;
         for access in accesses {
@@ -417,7 +421,11 @@ proptest! {
                 }
                 Access::Network { tile: (x, y), address, length, write } => {
                     let (tile, mut bytes) = (Tile { x, y }, vec![fill; length]);
-                    if write { chip.tile_write(tile, address, &bytes) } else { chip.tile_read(tile, address, &mut bytes) }
+                    if write {
+                        chip.tile_write(tile, address, &bytes)
+                    } else {
+                        chip.tile_read(tile, address, &mut bytes)
+                    }
                 }
                 Access::Step(steps) => {
                     chip.step(steps.into());

@@ -2,8 +2,8 @@
 
 //! An emulator: a machine of cards as the system of this process, of other processes, and of a driver.
 //!
-//! A card's crate implements [`EmulatedMachine`], and [`SupervisedMachine`] if the machine can answer for other processes and runs host
-//! programs. [`Emulator`] and [`Emulated`] then give the machine to everything outside.
+//! A card's crate implements [`EmulatedMachine`], and [`SupervisedMachine`] if the machine can answer for other
+//! processes and runs host programs. [`Emulator`] and [`Emulated`] then give the machine to everything outside.
 
 use crate::options::check_card;
 use crate::process::{Own, Process};

@@ -233,8 +233,8 @@ pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
     }
     let (start, length) = (usize::try_from(address).ok()?, usize::try_from(length).ok()?);
     start.checked_add(length).filter(|_| start != 0)?;
-    // SAFETY: the process has mapped it for the device, writable, and promised to keep it until that mapping ends, which it
-    // does not before everything that was submitted to the device has.
+    // SAFETY: the process has mapped it for the device, writable, and promised to keep it until that mapping
+    // ends, which it does not before everything that was submitted to the device has.
     Some(unsafe {
         HostRange::from_raw(std::ptr::with_exposed_provenance_mut(start), length, Some(Arc::new(())))
     })

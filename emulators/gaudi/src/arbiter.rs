@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Which of an engine's queues goes on, where programs have them take turns.
+//! Arbitration between an engine's queues, if a program switches it on.
 //!
-//! An engine has an *arbiter*, which is off until a program writes to its registers. While it is on, a packet asks for the engine, and
-//! is over when the queue has it; the same packet, with a bit, gives it back. Who is next is the one with the highest priority, or
-//! each in turn as often as its weight says. rule(arbiter)
+//! An engine has an *arbiter*, which is off until a program writes to its registers. While it is on, a packet
+//! requests the engine, and ends when its queue is granted it; the same packet, with a bit, releases the
+//! engine. The queue with the highest priority is next, or each in turn as often as its weight says.
+//! rule(arbiter)
 //!
-//! Hardware lets a while go by between two turns, so that all who are about to ask have asked. Here that lasts until each of the other
-//! queues, as far as it had something to do when one asked, has come to the end of it, or waits.
+//! Hardware waits between two grants, so that all queues that are about to request have done so. Here the wait
+//! lasts until each other queue that had work at a request has reached its end, or waits.
 
 use crate::hardware::Hardware;
 use crate::sync::engine_at;
 
-/// Bits of the first register: each in turn, and not by priority; and that it is on.
+/// Bits of the first register: round robin instead of priority, and enable.
 const IN_TURN: u32 = 1;
 const ON: u32 = 1 << 8;
 
-/// A queue that wants the engine.
+/// A request of a queue for the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ArbiterRequest {
     /// The engine's first queue.
@@ -26,7 +27,7 @@ pub(crate) struct ArbiterRequest {
 }
 
 impl ArbiterRequest {
-    /// Which of the engine's queues it is.
+    /// The queue's number within its engine.
     fn stream(self) -> u32 {
         self.queue.saturating_sub(self.engine)
     }
@@ -35,7 +36,7 @@ impl ArbiterRequest {
 #[derive(Debug)]
 struct Asking {
     turn: ArbiterRequest,
-    /// Other queues that may yet ask.
+    /// Queues that may still request.
     about_to: Vec<u32>,
 }
 
@@ -45,9 +46,9 @@ pub(crate) struct Arbiter {
     config: u32,
     weights: [u32; 4],
     holder: Option<u32>,
-    /// In the order in which they asked.
+    /// In the order of requests.
     asking: Vec<Asking>,
-    /// Which of the four queues was last, and how often in a row.
+    /// The queue that had the engine last, and how often in a row.
     last: u32,
     row: u32,
 }
@@ -62,7 +63,7 @@ pub(crate) enum Register {
 }
 
 impl Register {
-    /// The register at an offset, and the first queue of the engine that it is of.
+    /// The register at an offset, and the first queue of its engine.
     pub(crate) fn at(hardware: &Hardware, offset: u64) -> Option<(u32, Self)> {
         let (config, weights, quiet) =
             if hardware.dram_virtual { (0x4A4, 0x4AC, 0x718) } else { (0xA00, 0xA08, 0xB34) };
@@ -104,7 +105,7 @@ impl Arbiter {
         self.config & ON != 0
     }
 
-    /// A queue asks, while others have something to do.
+    /// Records a request, while other queues have work.
     pub(crate) fn ask(&mut self, turn: ArbiterRequest, about_to: Vec<u32>) {
         let asked = self.asking.iter().any(|asking| asking.turn.queue == turn.queue);
         if self.is_on() && !asked {
@@ -112,7 +113,7 @@ impl Arbiter {
         }
     }
 
-    /// A queue has come to the end of something, or waits. Whether that makes a difference.
+    /// Records that a queue has reached its end, or waits. Returns whether that changes the arbitration.
     pub(crate) fn came_to_rest(&mut self, queue: u32) -> bool {
         let mut changed = false;
         for asking in &mut self.asking {
@@ -123,12 +124,12 @@ impl Arbiter {
         changed
     }
 
-    /// Whether a queue that has asked may go on.
+    /// Whether a queue that has requested the engine may continue.
     pub(crate) fn is_open(&self, turn: ArbiterRequest) -> bool {
         !self.is_on() || self.next() == Some(turn.queue)
     }
 
-    /// Gives the engine to a queue, if it is its turn.
+    /// Grants the engine to a queue, if it is next.
     pub(crate) fn take(&mut self, turn: ArbiterRequest) -> bool {
         if !self.is_on() {
             return true;
@@ -143,19 +144,19 @@ impl Arbiter {
         true
     }
 
-    /// A queue gives the engine back, if it has it.
+    /// Releases the engine, if the queue has it.
     pub(crate) fn give_back(&mut self, queue: u32) {
         self.holder = self.holder.filter(|&holder| holder != queue);
     }
 
-    /// Whose turn it is.
+    /// The request that is granted next.
     fn next(&self) -> Option<u32> {
         if self.holder.is_some() || self.asking.iter().any(|asking| !asking.about_to.is_empty()) {
             return None;
         }
         let turns = self.asking.iter().map(|asking| asking.turn);
         let next = if self.config & IN_TURN == 0 {
-            // Of those with the same priority, the one that asked first.
+            // Of equal priorities, the first request.
             turns.rev().max_by_key(|turn| turn.priority)
         } else {
             let weight = usize::try_from(self.last).ok().and_then(|last| self.weights.get(last));
@@ -181,7 +182,7 @@ mod tests {
         ArbiterRequest { engine: 9, queue, priority }
     }
 
-    /// Who has the engine, one after the other, if each asks again at once.
+    /// The queues that are granted the engine in turn, if each requests again at once.
     fn order(arbiter: &mut Arbiter, turns: &[ArbiterRequest], count: usize) -> Vec<u32> {
         turns.iter().for_each(|&turn| arbiter.ask(turn, Vec::new()));
         let mut next = || {

@@ -2,22 +2,22 @@
 
 //! Blocks of registers that the second generation's driver lets programs see. rule(map-block)
 //!
-//! What is behind them is memory: that of the card's small processors really is, and registers keep what is written to them here,
-//! and do nothing.
+//! They are memory here: the card's small processors do have memory, and registers keep the written value
+//! without an effect.
 
 use crate::hardware::Hardware;
 
-/// Where registers begin.
+/// The base address of the registers.
 const REGISTERS: u64 = 0x1000_007F_F800_0000;
 
-/// Memory of a processor, and what most blocks have.
+/// The size of a processor's memory, and of most blocks.
 const MEMORY: u64 = 0x8000;
 const BLOCK: u64 = 0x1000;
 
-/// Some blocks side by side: where the first is, how far apart they are, how many there are, how large each is.
+/// A row of blocks: the first address, the distance, the count, and the size of each.
 type Row = (u64, u64, u64, u64);
 
-/// The memories of processors, and how others are told of work. In the order of their numbers.
+/// The memories of processors, and their doorbells. In the order of their numbers.
 const FIRST: [Row; 14] = [
     (0x4E9_0000, 0x2_0000, 4, 2 * MEMORY),
     (0x42C_0000, 0x40_0000, 2, MEMORY),
@@ -35,7 +35,7 @@ const FIRST: [Row; 14] = [
     (0x4E0_0000, 0x1_0000, 2, MEMORY),
 ];
 
-/// Networks: how many pairs, how far the pairs are apart and those of a pair.
+/// Networks: the number of pairs, the distance of the pairs and of the two in a pair.
 const PAIRS: u64 = 12;
 const PAIR: u64 = 0x8_0000;
 const OTHER: u64 = 0x2_0000;

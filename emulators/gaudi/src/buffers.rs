@@ -2,7 +2,8 @@
 
 //! Buffers of the kernel: command buffers, timestamps, blocks of registers, and how a process gets to see them.
 //!
-//! All that count of a handle is its number; what kind it says that it is of decides only how it is mapped. rule(handle-number)
+//! Only the number in a handle counts; the kind that it names decides only how it is mapped.
+//! rule(handle-number)
 
 use crate::blocks;
 use crate::card::{Buffer, BufferKind, Context, Status};
@@ -21,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What a process has while it sees a buffer: the file stays open that long, as for any mapping.
+/// Kept while a process maps a buffer: the file stays open, as for any mapping.
 struct Seen {
     seen: Arc<AtomicBool>,
     file: Option<OwnedFd>,
@@ -51,7 +52,7 @@ impl Context {
 
     /// Keeps a buffer under the next handle's number.
     fn keep(&mut self, buffer: Buffer) {
-        // Far enough apart that what is behind one handle does not reach the next one, read as an offset.
+        // The distance keeps the offsets of one handle from reaching the next handle.
         let id = self.next_handle;
         self.next_handle += buffer.range.length().max(u64::from(cb::MAX_SIZE) + 32) / PAGE;
         self.buffers.insert(id, buffer);
@@ -72,7 +73,7 @@ impl Context {
         }
     }
 
-    /// Forgets buffers that were given back and that are mapped no more. rule(cb-destroyed)
+    /// Removes buffers whose handle was released and that are mapped no more. rule(cb-destroyed)
     pub(crate) fn sweep(&mut self) {
         let alarms = &self.alarms;
         let used = |id: u64| alarms.iter().any(|alarm| alarm.times.0 == id || alarm.counter.0 == id);
@@ -88,8 +89,9 @@ impl Context {
     }
 }
 
-/// Memory of the kernel for a buffer: whole pages, which lie in the open file at the buffer's handle, so that another process maps
-/// them by itself. No file reaches as far as the handles of timestamps, so those have a file of their own.
+/// Memory of the kernel for a buffer: whole pages in the open file, at the offset of the buffer's handle, so
+/// that another process maps them by itself. No file reaches as far as the handles of timestamps, so these have
+/// a file of their own.
 fn kernel_memory(
     files: &OpenFiles<OpenNode>,
     owner: Identity,
@@ -104,7 +106,7 @@ fn kernel_memory(
     map_shared(memory_file("habanalabs-ts", size)?.as_fd(), length, 0)
 }
 
-/// Makes a command buffer, and says its handle.
+/// Makes a command buffer, and returns its handle.
 fn create_buffer(
     context: &mut Context,
     files: &OpenFiles<OpenNode>,
@@ -120,7 +122,7 @@ fn create_buffer(
     let range = kernel_memory(files, owner, handle, size)?;
     let mut address = None;
     if request.flags & cb::FLAG_MAP != 0 {
-        // That the generation cannot do it comes out as a lack of memory. rule(cb-map)
+        // A generation that cannot map it reports a lack of memory. rule(cb-map)
         let mut space = context.live.space.write();
         let mapped = space.map(Pool::Buffers, range.clone(), 0, Hint::default(), What::Buffer);
         address = Some(mapped.ok_or(Errno::NOMEM)?);
@@ -161,8 +163,8 @@ impl Machine {
                         address
                     }
                     _ if request.flags & cb::FLAG_GET_DEVICE_VA != 0 => return Err(Errno::INVAL),
-                    // How many submissions use it: the driver has copied what it needs when a submission is made, and the
-                    // second generation takes no such buffers. rule(cb-usage)
+                    // How many submissions use it: always zero, because the driver copies the commands at
+                    // submission, and the second generation takes no such buffers. rule(cb-usage)
                     _ => 0,
                 }
             }
@@ -172,7 +174,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Makes a buffer for so many times, and says its handle. rule(timestamp-buffers)
+    /// Makes a buffer for timestamps, and returns its handle. rule(timestamp-buffers)
     pub(crate) fn create_times(
         &self,
         process: &dyn Process,
@@ -183,7 +185,7 @@ impl Machine {
         if count > MOST {
             return Err(Errno::INVAL);
         }
-        // There is no memory of no bytes.
+        // A length of zero gets no memory.
         if count == 0 {
             return Err(Errno::NOMEM);
         }
@@ -193,7 +195,8 @@ impl Machine {
         let card = &mut cards[number];
         let owner = card.owner.ok_or(Errno::NODEV)?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
-        // Buffers of both kinds are found by the number alone, and mapped in the same way. rule(handle-number)
+        // The number alone finds buffers of both kinds, and they are mapped in the same way.
+        // rule(handle-number)
         let reachable = handle::TIMESTAMPS <= process.last_offset();
         let handle = context.next(if reachable { handle::TIMESTAMPS } else { handle::COMMAND_BUFFER });
         let (range, seen) = (kernel_memory(files, owner, handle, size)?, Arc::new(AtomicBool::new(false)));
@@ -201,7 +204,7 @@ impl Machine {
         Ok(handle)
     }
 
-    /// Maps what a handle names into the process: all of it, and once at a time.
+    /// Maps all of a buffer into the process, once at a time.
     pub(crate) fn see(
         self: &Arc<Self>,
         number: usize,

@@ -13,10 +13,10 @@
 //!      └──(pulled out)──▶ Gone, for ever
 //! ```
 //!
-//! A reset ends every submission with an error and wakes every waiter at once. It goes on when no process has the file any
-//! more, descriptors, mappings and dma-bufs included: a process that still has it after a second is killed, and a card whose
-//! file is held for ten minutes more, by a process that was not killed, stays useless. It is over when the hardware has
-//! had its time, and no worker is still at something of before. rule(reset-waits)
+//! A reset ends every submission with an error and wakes every waiter at once. It continues when no process has
+//! the file any more, descriptors, mappings and dma-bufs included. A process that still has it after a second
+//! is killed. A card whose file is held for ten more minutes, by a process that was not killed, stays unusable.
+//! The reset ends when the hardware has had its time and no worker uses the old context. rule(reset-waits)
 //!
 //! Everything here is behind the machine's one lock.
 
@@ -37,10 +37,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// What became of a card since its machine was made.
+/// The counts of a card since its machine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Whole resets: after errors, and after a close with work in flight. A program that is done right causes none.
+    /// Whole resets: after errors, and after a close with work in flight. A correct program causes none.
     pub hard_resets: u64,
     /// Resets of the compute engines after a close.
     pub releases: u64,
@@ -68,12 +68,12 @@ pub struct Counts {
     pub leaked_at_close: u64,
     /// Handles and mappings that the last close found live.
     pub leaked_at_last_close: u64,
-    /// Programs that the kernel kills: they still had the card open a second after a reset began. Another process than the
-    /// emulator's own is killed indeed. A program that is done right causes none.
+    /// Programs that the kernel kills: they still had the card open a second after a reset began. The emulator
+    /// kills another process than its own. A correct program causes none.
     pub kills: u64,
 }
 
-/// What state a card is in. The module has the picture.
+/// The state of a card, as in the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Operational,
@@ -83,16 +83,16 @@ pub(crate) enum Status {
     Gone,
 }
 
-/// What went wrong since the card was opened last: the first of each kind. rule(errors-captured)
+/// Errors since the card was opened last: the first of each kind. rule(errors-captured)
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CapturedErrors {
     pub(crate) timeout: Option<TimeoutEvent>,
     pub(crate) page_fault: Option<PageFault>,
-    /// What was mapped then: where and how much.
+    /// The mappings at that time: address and length.
     pub(crate) mappings: Vec<(u64, u64)>,
-    /// When an operation that does not exist was met, and on which queue.
+    /// The time of an unknown operation, and its queue.
     pub(crate) undefined: Option<(u64, u32)>,
-    /// When an engine reported an error, and which.
+    /// The time of an engine's error, and the engine.
     pub(crate) engine: Option<(u64, u16)>,
 }
 
@@ -111,11 +111,11 @@ pub(crate) struct Drops {
 #[derive(Debug)]
 pub(crate) struct Card {
     pub(crate) status: Status,
-    /// When the reset or release that is going on is over.
+    /// The end of the current reset or release.
     pub(crate) until: Option<Instant>,
-    /// When the card is reset if the file is not closed by then.
+    /// The time at which the card is reset unless the file is closed before.
     pub(crate) watchdog: Option<Instant>,
-    /// When a reset looks next for holders of the file, and how often it has.
+    /// The next time at which a reset checks for holders of the file, and how often it has.
     pub(crate) looks: Option<Instant>,
     pub(crate) looked: u32,
     pub(crate) injections: Injections,
@@ -128,17 +128,17 @@ pub(crate) struct Card {
     pub(crate) context: Option<Context>,
     /// The lock that other processes see, while it is open.
     pub(crate) claim: Option<Claim>,
-    /// What workers are at now.
+    /// How many workers use the context.
     pub(crate) running: usize,
     pub(crate) opened: Instant,
-    /// When it was opened last, on the clock of events.
+    /// The time of the last open, on the clock of events.
     pub(crate) opened_at: u64,
     pub(crate) last_period: u64,
     /// How many waits for the first of several are going on.
     pub(crate) multi_waits: usize,
-    /// Whether there is no descriptor and no mapping any more; dma-bufs may still hold the file.
+    /// Whether no descriptor and no mapping is left; dma-bufs may still hold the file.
     pub(crate) closed: bool,
-    /// Whether the file is released, and workers are still at something of its.
+    /// Whether the file is being released while workers still use its context.
     pub(crate) releasing: bool,
     /// Whether the program that has it open has switched its debugging on.
     pub(crate) debugging: bool,
@@ -147,7 +147,7 @@ pub(crate) struct Card {
     pub(crate) drops: Drops,
     /// How often the firmware reported each of its events: since the last reset, and ever.
     pub(crate) events: BTreeMap<u16, [u32; 2]>,
-    /// What was wrong last, for people.
+    /// The last error, for people.
     pub(crate) complaint: Option<String>,
 }
 
@@ -182,7 +182,7 @@ impl Card {
         }
     }
 
-    /// What a request for work or memory says in this state.
+    /// Checks whether the card's state allows work and memory requests.
     pub(crate) fn ready(&self) -> Result<(), Errno> {
         match self.status {
             Status::Operational => Ok(()),
@@ -204,11 +204,11 @@ impl Card {
     }
 }
 
-/// What a worker needs of a context, also when the context is gone.
+/// The part of a context that a worker needs, also after the context is gone.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) space: RwLock<Space>,
-    /// Set when what is under way shall end.
+    /// Set to abort the work in flight.
     pub(crate) abort: Arc<AtomicBool>,
 }
 
@@ -224,31 +224,31 @@ pub(crate) struct DeviceMemory {
 /// A buffer of the kernel that a program maps.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    /// As long as it was made, and at least a page.
+    /// The length as requested, and at least a page.
     pub(crate) size: u64,
     /// Whole pages.
     pub(crate) range: HostRange,
     pub(crate) kind: BufferKind,
-    /// Whether the process sees it.
+    /// Whether the process has it mapped.
     pub(crate) seen: Arc<AtomicBool>,
-    /// Whether the program has given its handle back. It stays valid for as long as the process sees the buffer.
+    /// Whether the program has released its handle. The buffer stays valid while the process has it mapped.
     pub(crate) destroyed: bool,
 }
 
-/// What a buffer of the kernel is for.
+/// The use of a kernel buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BufferKind {
-    /// Commands; and where the device sees them, if it does.
+    /// Commands, and their device address if they are mapped.
     Commands(Option<u64>),
     /// Times, eight bytes each.
     Times,
 }
 
-/// What a submission is, beside work.
+/// The part of a submission beside its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Work,
-    /// A signal makes this of one of the two objects of a queue.
+    /// A signal sets one of the two objects of a queue to this value.
     Signal(SyncValue),
     Wait,
 }
@@ -261,7 +261,7 @@ pub(crate) struct SyncValue {
     pub(crate) value: u32,
 }
 
-/// A place among submissions that end together.
+/// The position among submissions that end together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stage {
     /// The number of the first one.
@@ -272,83 +272,83 @@ pub(crate) struct Stage {
 /// A submission.
 #[derive(Debug)]
 pub(crate) struct CommandSubmission {
-    /// How many of its chunks that tell of their end have not ended.
+    /// How many of its reporting chunks have not ended.
     pub(crate) remaining: usize,
-    /// The queues of its chunks, one for each.
+    /// The queue of each chunk.
     pub(crate) queues: Vec<u32>,
     pub(crate) done: bool,
-    /// Whether waits for it were ended by an error of the card, though it has not ended.
+    /// Whether an error of the card ended the waits for it, though it has not ended.
     pub(crate) waits_failed: bool,
     pub(crate) error: Option<Errno>,
     pub(crate) role: Role,
-    /// The sync objects that it needs until it has ended.
+    /// The sync objects that it uses until it has ended.
     pub(crate) needs: Vec<(u32, usize)>,
-    /// The reservation of signals that it makes or waits for.
+    /// The signal reservation that it fulfils or waits for.
     pub(crate) reservation: Option<u32>,
     pub(crate) stage: Option<Stage>,
-    /// Whether the time of its end is told.
+    /// Whether the time of its end is reported.
     pub(crate) timestamp: bool,
     pub(crate) ended: u64,
-    /// Seconds that it may take.
+    /// Its timeout in seconds.
     pub(crate) timeout: u64,
     pub(crate) skip_reset: bool,
-    /// Its number among all of the card, and whether it has begun.
+    /// Its number among all submissions of the card, and whether it has begun.
     pub(crate) number: u64,
     pub(crate) started: bool,
 }
 
 impl CommandSubmission {
-    /// Whether the time that it may take is watched: of submissions that end together, the first one's is.
+    /// Whether its timeout is watched: of submissions that end together, the first one's is.
     pub(crate) fn is_watched(&self, sequence: u64) -> bool {
         self.stage.is_none_or(|stage| stage.first == sequence)
     }
 }
 
-/// What is remembered of a submission that is gone.
+/// The outcome of a submission that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubmissionOutcome {
     pub(crate) error: Option<Errno>,
     pub(crate) ended: u64,
 }
 
-/// Signals that packets of a program will make.
+/// Signals that a program's packets will make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     pub(crate) queue: u32,
     pub(crate) which: usize,
-    /// What the object is before them.
+    /// The object's value before them.
     pub(crate) before: u32,
     pub(crate) count: u32,
-    /// The submission that makes them, once there is one.
+    /// The submission that makes them, if there is one.
     pub(crate) sequence: Option<u64>,
-    /// How many submissions need it, and its handle.
+    /// How many submissions use it, and its handle.
     pub(crate) needed: u32,
 }
 
-/// What a chunk has a queue do.
+/// A command of a chunk to its queue.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// Commands that were copied.
     Copied(Arc<[u8]>),
     /// Commands at a device address.
     Address { address: u64, length: u32 },
-    /// One more on a sync object of the driver's.
+    /// Adds one to a sync object of the driver's.
     Signal { object: u32 },
-    /// Nothing, once a sync object of the driver's has got so far.
+    /// Waits until a sync object of the driver's reaches a value.
     Wait { object: u32, value: u32 },
 }
 
-/// Commands at a device address that others have executed, and how far they have been.
+/// Commands at a device address that other commands execute, and the position in those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nested {
     pub(crate) address: u64,
     pub(crate) length: u32,
-    /// Which of the queue's two processors executes them.
+    /// The processor of the queue that executes them.
     pub(crate) upper: bool,
     pub(crate) at: u64,
 }
 
-/// How far the commands of an item have been executed: to a byte of them, and of those that they had executed elsewhere.
+/// The position in the commands of an item, and in those that they execute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) at: u64,
@@ -360,9 +360,9 @@ pub(crate) struct Position {
 pub(crate) struct Item {
     pub(crate) sequence: u64,
     pub(crate) body: Body,
-    /// Where it goes on.
+    /// The position at which it continues.
     pub(crate) from: Position,
-    /// Whether its submission has not ended before it has.
+    /// Whether its submission ends only after it.
     pub(crate) tells: bool,
 }
 
@@ -370,13 +370,13 @@ pub(crate) struct Item {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) items: VecDeque<Item>,
-    /// Whether the first item is under way, and has left `items`.
+    /// Whether the first item is being executed, and has left `items`.
     pub(crate) running: bool,
-    /// Whether the first item will never end.
+    /// Whether the first item never ends.
     pub(crate) stuck: bool,
-    /// What the first item waits for.
+    /// The condition of the first item.
     pub(crate) hold: Option<Hold>,
-    /// How many places of it submissions that have not ended take.
+    /// How many places of the queue belong to submissions that have not ended.
     pub(crate) taken: usize,
 }
 
@@ -384,56 +384,56 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 pub(crate) struct Export {
     pub(crate) file: Arc<OwnedFd>,
-    /// The mapping that it was made of.
+    /// The mapping that it exports.
     pub(crate) address: Option<u64>,
 }
 
-/// A time that is written when a counter has got far enough. rule(timestamp-registration)
+/// A time to write when a counter reaches a value. rule(timestamp-registration)
 #[derive(Debug)]
 pub(crate) struct Alarm {
     pub(crate) interrupt: u16,
-    /// The buffer and the place in it that the time goes to.
+    /// The buffer and the offset for the time.
     pub(crate) times: (u64, u64),
-    /// The buffer and the place in it that the counter is at.
+    /// The buffer and the offset of the counter.
     pub(crate) counter: (u64, u64),
     pub(crate) target: u64,
 }
 
-/// Everything of one open file.
+/// The state of one open file.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) id: u64,
     pub(crate) live: Arc<Live>,
-    /// All device memory, where it has no handles.
+    /// All device memory, on a generation without handles.
     pub(crate) dram: Option<Arc<OwnedFd>>,
     pub(crate) memory: HashMap<u64, DeviceMemory>,
-    /// Buffers by the number in their handle.
+    /// Buffers by the number of their handle.
     pub(crate) buffers: HashMap<u64, Buffer>,
     pub(crate) next_handle: u64,
     pub(crate) allocated: u64,
     pub(crate) submissions: BTreeMap<u64, CommandSubmission>,
-    /// What became of those that are told the time of, in the order in which they ended. rule(outcome-store)
+    /// The outcomes of submissions that report their time, in the order of their ends. rule(outcome-store)
     pub(crate) outcomes: VecDeque<(u64, SubmissionOutcome)>,
     pub(crate) reservations: BTreeMap<u32, Reservation>,
     /// How often each interrupt came.
     pub(crate) interrupts: BTreeMap<u16, u64>,
-    /// Times that are to be written when interrupts come.
+    /// Times to write when interrupts come.
     pub(crate) alarms: Vec<Alarm>,
-    /// Blocks of registers that the process has seen.
+    /// Blocks of registers that the process has mapped.
     pub(crate) blocks: BTreeMap<u64, HostRange>,
     pub(crate) next_sequence: u64,
-    /// No submission before this one is still to end.
+    /// Every submission before this one has ended.
     pub(crate) unended: u64,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) exports: Vec<Export>,
     pub(crate) notify: Option<OwnedFd>,
     pub(crate) events: u64,
-    /// The submission whose time is watched, and when it is too late for it; not at all, if it was let run on.
+    /// The submission whose timeout is watched, and its deadline; none, if it may run longer.
     pub(crate) oldest: Option<(u64, Option<Instant>)>,
     pub(crate) drops: Drops,
-    /// Whether waits for interrupts were ended by an error of the card.
+    /// Whether an error of the card ended waits for interrupts.
     pub(crate) interrupted: bool,
-    /// Whether a reset has taken everything from it.
+    /// Whether a reset has emptied it.
     pub(crate) lost: bool,
 }
 
@@ -471,11 +471,11 @@ impl Context {
         self.buffers.get(&(handle >> 12 & 0xFFFF_FFFF))
     }
 
-    /// Tells the program that something has happened.
+    /// Notifies the program of an event.
     pub(crate) fn notify(&mut self, events: u64) {
         self.events |= events;
         if let Some(file) = &self.notify {
-            // A counter that is full has been told.
+            // A counter that is full has notified already.
             let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
         }
     }
@@ -486,12 +486,12 @@ impl Context {
             || self.queues.values().any(|queue| queue.running || queue.stuck || !queue.items.is_empty())
     }
 
-    /// How many things a program has not given back.
+    /// How many handles and mappings a program has not released.
     pub(crate) fn held(&self) -> u64 {
         (self.memory.len() + self.buffers.len() + self.live.space.read().mapped()) as u64
     }
 
-    /// The oldest submission that has not ended and whose time is watched.
+    /// The oldest submission that has not ended and whose timeout is watched.
     pub(crate) fn oldest_unended(&mut self) -> Option<(u64, &CommandSubmission)> {
         while self.unended < self.next_sequence {
             let watched = |cs: &CommandSubmission| !cs.done && cs.is_watched(self.unended);
@@ -508,7 +508,7 @@ impl Context {
         sequence.saturating_add(window) < self.next_sequence
     }
 
-    /// Whether everything that a queue's first item waits for is there.
+    /// Whether every condition of a queue's first item is satisfied.
     fn may_run(queue: &Queue, sync: &Sync) -> bool {
         if queue.running || queue.stuck || queue.hold.is_some_and(|hold| !sync.is_open(hold)) {
             return false;
@@ -520,7 +520,7 @@ impl Context {
         }
     }
 
-    /// The other queues of an engine that have something to do, and do not wait for their turn themselves.
+    /// The other queues of an engine that have work, and are not waiting for a grant.
     pub(crate) fn others_at_work(&self, turn: ArbiterRequest, sync: &Sync) -> Vec<u32> {
         let others =
             self.queues.range(turn.engine..turn.engine + 4).filter(|&(&queue, _)| queue != turn.queue);
@@ -530,12 +530,12 @@ impl Context {
         others.filter(|(_, queue)| at_work(queue)).map(|(&queue, _)| queue).collect()
     }
 
-    /// Whether a queue has something that can begin, or go on.
+    /// Whether a queue has an item that can begin or continue.
     pub(crate) fn is_runnable(&self, number: u32, sync: &Sync) -> bool {
         self.queues.get(&number).is_some_and(|queue| Self::may_run(queue, sync))
     }
 
-    /// The queues whose first item has waited for something that is there now.
+    /// The queues whose first item has waited for a condition that is now satisfied.
     pub(crate) fn released(&self, sync: &Sync) -> Vec<u32> {
         let waits = |queue: &Queue| {
             let first = queue.items.front();
@@ -545,7 +545,7 @@ impl Context {
         ready.map(|(&number, _)| number).collect()
     }
 
-    /// A submission has ended: its outcome is told, its places in queues are free.
+    /// Ends a submission: records its outcome, and frees its places in queues.
     pub(crate) fn end(&mut self, sequence: u64, at: u64) {
         /// How many outcomes are kept.
         const KEPT: usize = 256;
@@ -566,7 +566,7 @@ impl Context {
         }
     }
 
-    /// Forgets what has left the window.
+    /// Removes outcomes that have left the window.
     pub(crate) fn forget(&mut self, hardware: &Hardware) {
         while let Some(entry) = self.submissions.first_entry() {
             let gone = entry.key().saturating_add(hardware.window) < self.next_sequence;

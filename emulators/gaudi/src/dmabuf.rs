@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! [Dma-bufs](emulator_core::dmabuf) of device memory: who exports what, and what another card makes of it.
+//! [Dma-bufs](emulator_core::dmabuf) of device memory: export, and import by another card.
 
 use crate::card::{Context, Export};
 use crate::injection;
@@ -15,7 +15,7 @@ use rustix::io::FdFlags;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// What files of device memory are called.
+/// The name of device-memory files.
 pub(crate) const NAME: &str = "habanalabs-dram";
 
 impl Context {
@@ -27,7 +27,7 @@ impl Context {
 }
 
 impl Machine {
-    /// Makes a dma-buf, and says its descriptor.
+    /// Makes a dma-buf, and returns its descriptor.
     pub(crate) fn export(
         &self,
         process: &dyn Process,
@@ -66,14 +66,14 @@ impl Machine {
         let buffer = dmabuf::export(file.as_fd(), offset, request.mem_size)?;
         context.exports.retain(|export| is_held(export.file.as_fd()));
         context.exports.push(Export { file, address });
-        // Flags are ignored, but for the one that says what becomes of the descriptor. rule(export-flags)
+        // Flags are ignored, but for `O_CLOEXEC`. rule(export-flags)
         let closes = OFlags::from_bits_retain(request.flags).contains(OFlags::CLOEXEC);
         rustix::io::fcntl_setfd(&buffer, if closes { FdFlags::CLOEXEC } else { FdFlags::empty() })?;
         let descriptor = process.install(buffer)?;
         u64::try_from(descriptor).map_err(|_| Errno::MFILE)
     }
 
-    /// Makes an imported dma-buf addressable, and says where.
+    /// Maps an imported dma-buf, and returns its device address.
     pub(crate) fn register(
         &self,
         process: &dyn Process,
@@ -94,7 +94,7 @@ impl Machine {
         let range = keeping(range, Box::new(Arc::new(buffer)));
         let mut state = self.lock();
         let card = &mut state.cards[number];
-        // The exporter finds out whether the other device can reach it, when that maps it. rule(export-peer)
+        // The exporter checks at the mapping whether the other device can reach it. rule(export-peer)
         if card.injections.has(injection::NO_P2P) {
             return Err(Errno::PERM);
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The workers: each takes a queue whose first item can begin, executes it, and tells how it ended.
+//! The workers: each takes a queue whose first item can begin, executes it, and records how it ended.
 //!
-//! A queue is in order, for it has one item under way; queues run beside each other, for there are several workers. With
-//! one worker and queues that are drawn, the same runs one item at a time.
+//! A queue is in order, because only one item is executed at a time. Queues run in parallel, because there are
+//! several workers. With one worker and a seeded schedule, the same code runs one item at a time.
 
 use crate::card::{CommandSubmission, Context, Item, Live, Position};
 use crate::injection;
@@ -19,13 +19,13 @@ use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How late an item is at most when completions are late by chance.
+/// The greatest random delay of a completion.
 const JITTER_NS: u64 = 500_000;
 
-/// What is wrong with commands.
+/// An error in commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// There is no such operation, or not all of it.
+    /// An unknown operation, or an incomplete packet.
     Undefined(String),
     /// Nothing is mapped at this address.
     Unmapped(u64),
@@ -37,13 +37,13 @@ pub(crate) enum Trouble {
 #[derive(Debug)]
 pub(crate) enum ItemEnd {
     Done,
-    /// The machine has forgotten it meanwhile.
+    /// The machine has dropped it meanwhile.
     Aborted,
     Hang,
     Reset,
     Malfunction,
     Trouble(Trouble),
-    /// It waits for a fence or for its turn, and goes on from there.
+    /// It waits for a fence or for a grant, and continues from there.
     Held(Hold, Position),
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Ended {
     end: ItemEnd,
 }
 
-/// What a worker needs to execute an item.
+/// All that a worker needs to execute an item.
 pub(crate) struct Run {
     pub(crate) card: usize,
     pub(crate) queue: u32,
@@ -92,7 +92,7 @@ impl Machine {
         }
     }
 
-    /// Counts a transfer; whether it shall end half way.
+    /// Counts a transfer. Returns whether it must end half way.
     pub(crate) fn count_transfer(&self, card: usize, bytes: u64) -> bool {
         let mut state = self.lock();
         let card = &mut state.cards[card];
@@ -108,14 +108,14 @@ impl Machine {
         state.program(program)
     }
 
-    /// An item has ended: its submission may have, and its queue goes on.
+    /// Ends an item: its submission may end with it, and its queue continues.
     pub(crate) fn retire(&self, state: &mut State, ended: Ended) {
         let Ended { card: number, queue: queue_number, context: id, item, end } = ended;
         let card = &mut state.cards[number];
         card.running = card.running.saturating_sub(1);
         let current = |context: &&mut Context| context.id == id && !context.lost;
         let Some(context) = card.context.as_mut().filter(current) else {
-            // What it belonged to is gone. A reset or a close may be waiting for the last worker to leave it.
+            // The context is gone. A reset or a close may be waiting for the last worker to leave it.
             self.end_release(state, number);
             self.end_reset_if_over(state, number);
             self.ended(number);
@@ -151,7 +151,7 @@ impl Machine {
         self.ended(number);
     }
 
-    /// An item of a submission has ended, and with the last one the submission, and those before it that end with it.
+    /// Ends an item of a submission; the last one ends the submission, and those before it that end with it.
     fn item_ended(&self, state: &mut State, number: usize, sequence: u64) {
         let now = clock();
         let Some(context) = state.cards[number].context.as_mut() else {
@@ -164,7 +164,7 @@ impl Machine {
         }
         let mut over = vec![(sequence, now)];
         if let Some(stage) = cs.stage {
-            // Those that do not tell of their end have no time of it. rule(cs-staged)
+            // Submissions that do not report their end have no time of it. rule(cs-staged)
             let same =
                 |cs: &CommandSubmission| !cs.done && cs.stage.is_some_and(|other| other.first == stage.first);
             let others = context.submissions.iter().filter(|&(&other, cs)| other != sequence && same(cs));
@@ -178,7 +178,7 @@ impl Machine {
         }
     }
 
-    /// Offers every queue that has waited for something that is there now.
+    /// Offers every queue that has waited for a condition that is now satisfied.
     pub(crate) fn release_queues(&self, state: &mut State, number: usize) {
         let card = &state.cards[number];
         let released = card.context.as_ref().map_or_else(Vec::new, |context| context.released(&card.sync));
@@ -187,7 +187,8 @@ impl Machine {
         }
     }
 
-    /// Writes a word for a queue to a register, and to wherever it goes on from there. Whether there is such a register.
+    /// Writes a word for a queue to a register, and to the targets that this triggers. Returns whether there is
+    /// such a register.
     pub(crate) fn write_register(
         &self,
         number: usize,
@@ -234,7 +235,7 @@ impl Machine {
         self.lock().cards[number].sync.scalars(queue)
     }
 
-    /// Passes a fence that is open, or takes a turn.
+    /// Passes a fence that is open, or takes a grant.
     pub(crate) fn pass(&self, number: usize, hold: Hold) -> bool {
         let mut state = self.lock();
         let card = &mut state.cards[number];
@@ -247,7 +248,7 @@ impl Machine {
         card.sync.pass(hold)
     }
 
-    /// Writes a register of an engine's transfers; a transfer, if that begins one.
+    /// Writes a register of an engine's transfers. Returns the transfer that this begins, if any.
     pub(crate) fn write_transfer(
         &self,
         number: usize,
@@ -259,12 +260,12 @@ impl Machine {
         state.cards[number].sync.write_transfer(self.hardware, queue, offset, value)
     }
 
-    /// What an engine's transfer writes when it has ended, and where.
+    /// The word that an engine's transfer writes when it ends, and its address.
     pub(crate) fn completion(&self, number: usize, queue: u32) -> (u64, u32) {
         self.lock().cards[number].sync.completion(self.hardware, queue)
     }
 
-    /// A queue gives its engine to the next one.
+    /// Releases a queue's engine for the next queue.
     pub(crate) fn give_turn_back(&self, number: usize, queue: u32) {
         let mut state = self.lock();
         let card = &mut state.cards[number];
@@ -274,7 +275,7 @@ impl Machine {
         }
     }
 
-    /// A queue has ended something, or waits: another one's turn may have come.
+    /// A queue has ended an item, or waits: another queue may be granted the engine.
     fn came_to_rest(&self, state: &mut State, number: usize, queue: u32) {
         let card = &mut state.cards[number];
         let arbiter = card.sync.arbiter(engine_of(self.hardware, queue));
@@ -283,7 +284,7 @@ impl Machine {
         }
     }
 
-    /// Writes down what was wrong, and has the card reset.
+    /// Records an error, and resets the card.
     fn report(&self, state: &mut State, number: usize, queue: u32, trouble: Trouble) {
         let stamp = clock();
         let card = &mut state.cards[number];
@@ -304,7 +305,7 @@ impl Machine {
                 if card.errors.page_fault.is_none() {
                     card.errors.mappings = context.live.space.read().ranges(address);
                 }
-                // Which engine it was is not told. rule(errors-captured)
+                // The kernel does not report which engine it was. rule(errors-captured)
                 let fault = PageFault { timestamp: stamp, addr: address, engine_id: 0, reserved: [0; 3] };
                 card.errors.page_fault.get_or_insert(fault);
                 (event::PAGE_FAULT, format!("nothing is mapped at {address:#x}"))
@@ -314,12 +315,12 @@ impl Machine {
         let engine = u16::try_from(queue / 4).unwrap_or(u16::MAX);
         card.errors.engine.get_or_insert((stamp, engine));
         card.complaint = Some(format!("queue {queue}: {words}"));
-        // Whatever it is, an engine that a program used has met it. rule(error-events)
+        // Any such error counts as met by an engine that a program used. rule(error-events)
         self.fail(state, number, events | event::USER_ENGINE_ERROR | event::DEVICE_RESET);
     }
 }
 
-/// What happens to a submission that is about to run.
+/// The effect of an injection on a submission that is about to run.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     Hang,
@@ -327,7 +328,7 @@ enum Blow {
     Malfunction,
 }
 
-/// What strikes a submission of this number, if anything does.
+/// The injection that strikes a submission with this number, if any.
 fn blow(faults: &Injections, submission: u64) -> Option<Blow> {
     let blows = [
         (injection::HANG, Blow::Hang),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Who has a card, and what a close does.
+//! Opening and closing a card.
 //!
-//! A file is open until its last descriptor, its last mapping and the last dma-buf that was made of it have gone: a dma-buf
-//! holds the file, wherever it is. Until then the card is busy, and nothing is given back. rule(export-holds-file)
+//! A file is open until its last descriptor, its last mapping and its last dma-buf are gone: a dma-buf holds
+//! the file, in whichever process it is. Until then the card is busy, and nothing is released.
+//! rule(export-holds-file)
 //!
-//! Then it is released: what the program has left behind goes, and a card that is still at work for it is reset.
+//! Then the file is released: the program's memory and mappings go, and a card that still has work is reset.
 
 use crate::card::{CapturedErrors, Context, Status};
 use crate::dmabuf;
@@ -21,11 +22,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What is kept for an open file.
+/// The data of an open file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenNode {
     pub(crate) card: usize,
-    /// Whether it is the control node, which answers questions alone.
+    /// Whether it is the control node, which only answers questions.
     pub(crate) control: bool,
 }
 
@@ -82,7 +83,7 @@ impl Machine {
         Ok(state.files.insert(opened, OpenNode { card: number, control }))
     }
 
-    /// A fresh context, with what has its address from the beginning.
+    /// A new context, with the mappings that every context has.
     fn context(&self, state: &mut State) -> Result<Context, Errno> {
         let (hardware, size) = (self.hardware, self.options.dram);
         let mut space = Space::new(Areas::of(hardware, size));
@@ -112,7 +113,7 @@ impl Machine {
     pub(crate) fn reap(&self, state: &mut Guard<'_>) {
         self.collect(state);
         for number in 0..state.cards.len() {
-            // Workers use memory of the program: when the program is told that the file is closed, none of them touches it.
+            // Workers use memory of the program: none of them touches it after the close has returned.
             while state.cards[number].releasing && !state.is_stopping() {
                 self.sleep(state, number, None);
             }
@@ -130,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// A compute file has no holder any more, if no dma-buf holds it.
+    /// Begins to release a compute file, if no dma-buf holds it.
     fn begin_release(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
         if !card.closed || card.releasing {
@@ -140,7 +141,8 @@ impl Machine {
         if context.exports.iter().any(|export| is_held(export.file.as_fd())) {
             return;
         }
-        // What was reset already is clean, and so are handles and mappings that are left. rule(close-clean)
+        // A context that was reset counts as clean, and so do handles and mappings that are left.
+        // rule(close-clean)
         let unclean =
             card.watchdog.is_some() || !context.lost && (context.is_busy() || !context.alarms.is_empty());
         card.releasing = true;
@@ -154,7 +156,7 @@ impl Machine {
         self.end_release(state, number);
     }
 
-    /// Ends a release, when no worker is at anything of the program any more.
+    /// Ends a release, when no worker uses the context any more.
     pub(crate) fn end_release(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
         if !card.releasing || card.running > 0 {
@@ -170,7 +172,7 @@ impl Machine {
         self.ended(number);
     }
 
-    /// Who has a card open.
+    /// The process that has a card open.
     pub(crate) fn holder(&self, process: &dyn Process, number: usize) -> Option<String> {
         let mut state = self.lock();
         self.collect(&mut state);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the cards of each generation are, as the kernel's driver and its users see them.
+//! The constants of each generation, as the kernel's driver and its users see them.
 //!
-//! These tables are written from the driver's source, and not from what the backend believes of cards. Where
-//! a number was read is in `emulators/gaudi/rules.md`, under the names that stand here as `rule(…)`.
+//! These tables are written from the driver's source, not from the backend. `emulators/gaudi/rules.md` lists
+//! the source of each number, under the names that stand here as `rule(…)`.
 
 use hal_gaudi_abi::generation::Generation;
 use std::ops::RangeInclusive;
 
-/// What a hardware queue is.
+/// The kind of a hardware queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     /// Takes command buffers of the kernel, which are parsed and copied.
     External,
-    /// Takes device addresses, but only beside something on an external queue.
+    /// Takes device addresses, but only together with a chunk on an external queue.
     Internal,
     /// Takes device addresses.
     Hardware,
@@ -27,34 +27,34 @@ pub(crate) struct Hardware {
     pub(crate) device: u32,
     pub(crate) card_name: &'static str,
     pub(crate) device_type: &'static str,
-    /// Where the device's memory begins, the driver's part of it first.
+    /// The base address of device memory, which begins with the driver's part.
     dram_physical: u64,
-    /// How much of that is the driver's.
+    /// The size of the driver's part.
     pub(crate) dram_reserved: u64,
-    /// How much a program has.
+    /// The size of the program's part.
     pub(crate) dram_size: u64,
     pub(crate) dram_page: u64,
-    /// Whether device memory is taken and mapped in pages.
+    /// Whether device memory is allocated and mapped in pages.
     pub(crate) dram_virtual: bool,
     pub(crate) sram_base: u64,
     pub(crate) sram_size: u64,
-    /// How much of the beginning is the driver's.
+    /// The size of the driver's part at the beginning.
     pub(crate) sram_reserved: u64,
-    /// Where host memory is mapped.
+    /// The base address of mapped host memory.
     pub(crate) host: RangeInclusive<u64>,
-    /// How many submissions may be in flight, and have their outcome remembered. A power of two.
+    /// The most submissions in flight, and outcomes that are kept. A power of two.
     pub(crate) window: u64,
     pub(crate) multi_wait: bool,
     pub(crate) staged: bool,
-    /// Seconds that a submission may take.
+    /// The timeout of a submission in seconds.
     pub(crate) timeout: u64,
     /// Whether the compute engines are reset after each close.
     pub(crate) release_reset: bool,
-    /// The first sync object, monitor and completion queue that are the program's.
+    /// The program's first sync object, monitor and completion queue.
     pub(crate) first_sob: u32,
     pub(crate) first_monitor: u32,
     pub(crate) first_cq: u32,
-    /// The completion queue of sync managers that nothing is reserved of.
+    /// The completion queue of sync managers of which nothing is reserved.
     pub(crate) other_cq: u32,
     /// The first sync object of the driver's own signals.
     pub(crate) driver_sob: u32,
@@ -69,19 +69,19 @@ pub(crate) struct Hardware {
     pub(crate) master_slave: u8,
 }
 
-/// How far apart the sizes of device memory and of the pages that map it are.
+/// The sizes of device memory differ by this, and so do the pages that map it.
 const GIB: u64 = 1 << 30;
 
-/// Where virtual addresses of device memory end on the second generation.
+/// The end of the virtual addresses of device memory on the second generation.
 const DRAM_SPACE_END: u64 = 0x1002_0000_0000_0000;
 
-/// How much of the host's addresses the driver takes for its own command buffers.
+/// The part of the host's addresses that the driver takes for its own command buffers.
 const INTERNAL: u64 = 2 << 20;
 
-/// How much it takes for those that a program has mapped.
+/// The part for command buffers that a program has mapped.
 const MAPPED_BUFFERS: u64 = 4 << 30;
 
-/// How many chunks a queue holds.
+/// The chunks that a queue holds.
 const DEPTH: usize = 4096;
 
 static GAUDI1: Hardware = Hardware {
@@ -96,7 +96,7 @@ static GAUDI1: Hardware = Hardware {
     sram_base: 0x7F_F000_0000,
     sram_size: 20 << 20,
     sram_reserved: 0x80,
-    // Half of the addresses; the other half is for device memory, which has none here. rule(host-range)
+    // Half of the addresses; the other half is for device memory, which needs none here. rule(host-range)
     host: 0x1_0000_0000_0000..=0x2_7FBF_FFFF_EFFF,
     window: 16384,
     multi_wait: true,
@@ -144,7 +144,7 @@ static GAUDI2: Hardware = Hardware {
     other_cq: 0,
     driver_sob: 85,
     queues: 261,
-    // Six for each of four parts, and the one of the bus. rule(tpc-mask)
+    // Six for each of four parts, and one on the bus. rule(tpc-mask)
     tpc_mask: (1 << 25) - 1,
     edma_mask: 0xFF,
     events: 1329,
@@ -155,7 +155,7 @@ static GAUDI2: Hardware = Hardware {
     master_slave: 1,
 };
 
-/// The numbers of a generation.
+/// The constants of a generation.
 pub(crate) fn of(generation: Generation) -> &'static Hardware {
     match generation {
         Generation::Gaudi1 => &GAUDI1,
@@ -164,7 +164,7 @@ pub(crate) fn of(generation: Generation) -> &'static Hardware {
 }
 
 impl Hardware {
-    /// What a queue is; nothing, if there is none of that number.
+    /// The kind of a queue; nothing, if there is none of that number.
     pub(crate) fn queue(&self, number: u32) -> Option<QueueKind> {
         if number >= self.queues {
             return None;
@@ -179,8 +179,8 @@ impl Hardware {
 
     /// Whether the driver takes commands of programs for a queue.
     ///
-    /// No driver of the kernel's own enables networks. Of the streams of the two engines that reach the host, it enables three,
-    /// and of the others all. rule(queue-enabled)
+    /// No driver of the kernel's own enables networks. Of the streams of the two engines that reach the host,
+    /// it enables three, and of the others all. rule(queue-enabled)
     pub(crate) fn is_enabled(&self, number: u32) -> bool {
         match (self.dram_virtual, number) {
             (false, 73..=112) | (true, 156..=251) => false,
@@ -232,33 +232,33 @@ impl Hardware {
         !self.dram_virtual && self.transfers(number)
     }
 
-    /// Where a program's device memory begins, if a program can have so much of it.
+    /// The first address of a program's device memory, if it can have this much.
     pub(crate) fn dram_base(&self, dram: u64) -> u64 {
-        // Virtual addresses begin behind the physical ones. rule(dram-numbers)
+        // Virtual addresses follow the physical ones. rule(dram-numbers)
         let physical = self.dram_physical + self.dram_reserved;
         if self.dram_virtual { physical + dram } else { physical }
     }
 
-    /// Its addresses: of a page each, as many as there are pages of 1 GiB to map them.
+    /// The addresses of device memory: one page each, as many as there are pages of 1 GiB to map them.
     pub(crate) fn dram_space(&self, dram: u64) -> RangeInclusive<u64> {
         let start = self.dram_base(dram);
         let length = if self.dram_virtual { self.dram_page * ((DRAM_SPACE_END - start) / GIB) } else { dram };
         start..=start + length - 1
     }
 
-    /// The addresses that host memory is given, behind what the driver has taken for itself.
+    /// The addresses for host memory, behind the driver's own part.
     pub(crate) fn host_space(&self) -> RangeInclusive<u64> {
         let taken = if self.dram_virtual { MAPPED_BUFFERS + INTERNAL } else { INTERNAL };
         self.host.start() + taken..=*self.host.end()
     }
 
-    /// The addresses that command buffers of the kernel are given, where they can be mapped. rule(cb-map)
+    /// The addresses for command buffers of the kernel, on a generation that maps them. rule(cb-map)
     pub(crate) fn buffer_space(&self) -> Option<RangeInclusive<u64>> {
         let start = *self.host.start();
         self.dram_virtual.then(|| start..=start + MAPPED_BUFFERS - 1)
     }
 
-    /// Addresses that nothing is mapped at unless they are asked for. rule(map-reserved)
+    /// Addresses that are mapped only if a program asks for them. rule(map-reserved)
     pub(crate) fn reserved(&self, address: u64) -> Option<RangeInclusive<u64>> {
         const HOST: RangeInclusive<u64> = 0xFFF0_77FF_FFFF_0000..=0xFFF0_7FFF_FFFF_FFFF;
         const DEVICE: RangeInclusive<u64> = 0x1001_5000_0000_0000..=0x1001_6FFF_FFFF_FFFF;
@@ -266,7 +266,7 @@ impl Hardware {
         self.dram_virtual.then_some(range)
     }
 
-    /// What the firmware reports an error of a queue's engine as, where that has a number here. rule(event-numbers)
+    /// The firmware's event for an error of a queue's engine, if it has one here. rule(event-numbers)
     pub(crate) fn queue_event(&self, queue: u32) -> Option<u16> {
         let tensor = |first: u32, engine: u32| Some(first + engine);
         let number = match (self.dram_virtual, queue) {
@@ -284,7 +284,7 @@ impl Hardware {
         number.and_then(|number| u16::try_from(number).ok())
     }
 
-    /// What the firmware reports an access to memory that is not mapped as.
+    /// The firmware's event for an access to memory that is not mapped.
     pub(crate) fn fault_event(&self, address: u64) -> u16 {
         match self.dram_virtual {
             false => 380,
@@ -293,21 +293,21 @@ impl Hardware {
         }
     }
 
-    /// Where a word makes the interrupt of that number. rule(doorbell)
+    /// The register that raises the interrupt of a number. rule(doorbell)
     pub(crate) fn doorbell(&self) -> Option<u64> {
         self.dram_virtual.then_some(0xFFF0_77FF_FFFF_0000)
     }
 
-    /// Whether the driver takes an address for that of a command buffer. Whether something is there is
-    /// found out by the hardware. rule(cb-address)
+    /// Whether the driver accepts an address as that of a command buffer. Only the hardware checks that it is
+    /// mapped. rule(cb-address)
     pub(crate) fn may_hold_commands(&self, address: u64, length: u64, dram: u64) -> bool {
-        // What has no bytes is nowhere.
+        // A buffer without bytes has no address.
         let Some(end) = address.checked_add(length).filter(|&end| end > address) else { return false };
         let inside = |start: u64, limit: u64| address >= start && end <= limit;
         let sram = inside(self.sram_base + self.sram_reserved, self.sram_base + self.sram_size);
         let user = self.dram_physical + self.dram_reserved;
         let space = self.dram_space(dram);
-        // The addresses of large pages of the host follow those of small ones on the second generation.
+        // On the second generation, the addresses of large host pages follow those of small ones.
         let host =
             if self.dram_virtual { self.host.end() + 0x8000_0000_0001 } else { self.host.end() + 0x1000 };
         sram || inside(user, user + dram)

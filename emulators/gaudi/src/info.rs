@@ -2,7 +2,8 @@
 
 //! Questions about a card, many of which are answered in every state. rule(info-in-reset)
 //!
-//! What a card's firmware is asked is answered by the emulator's own: a card that is warm and at work for as much as it has to do.
+//! The emulator answers the questions that a card's firmware would: for a card that is warm, and at work as
+//! much as it has to do.
 
 use crate::card::{Card, Context, Status};
 use crate::injection;
@@ -16,18 +17,18 @@ use hal_gaudi_abi::uapi::{
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-/// How much of the hardware's description an older kernel knows: up to the size of a page of device memory.
+/// An older kernel's description of the hardware ends with the size of a device-memory page.
 const SHORT_INFO: usize = 216;
 
-/// How many sync managers a question may be about.
+/// How many sync managers a question can name.
 const MANAGERS: u32 = 8;
 
-/// Milliwatts of a card that does nothing, of one that is at work, and how much it may take.
+/// Milliwatts of an idle card, of a card at work, and the limit.
 const IDLE_POWER: u64 = 60_000;
 const BUSY_POWER: u64 = 200_000;
 const MOST_POWER: u64 = 350_000;
 
-/// What the numbers say, and what sysfs does.
+/// The status of a card: the number, and the text that sysfs shows.
 pub(crate) fn status_of(card: &Card) -> (u32, &'static str) {
     match card.status {
         Status::Operational => (status::OPERATIONAL, "operational"),
@@ -46,7 +47,7 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// An answer made of words.
+/// An answer that consists of words.
 fn words<const N: usize>(values: [u64; N]) -> Vec<u8> {
     values.as_bytes().to_vec()
 }
@@ -84,7 +85,7 @@ fn is_always_answered(question: u32) -> bool {
     )
 }
 
-/// How much room an answer needs at least, and at most.
+/// The least and the greatest size of an answer.
 fn room(question: u32) -> std::ops::RangeInclusive<u32> {
     match question {
         info::GET_EVENTS => 8..=u32::MAX,
@@ -168,10 +169,10 @@ impl Machine {
                 compute_ctx_in_release: card.releasing.into(),
                 reserved: [0; 6],
             }),
-            // There is no choice: there is one size, which is no power of two on the second generation.
+            // There is only one page size, which is no power of two on the second generation.
             info::DEV_MEM_ALLOC_PAGE_SIZES => bytes(&PageSizes { page_order_bitmask: 0 }),
             info::CS_TIMEOUT_EVENT => bytes(&card.errors.timeout.unwrap_or_default()),
-            // Nothing is written where there was nothing. rule(errors-captured)
+            // Without an error nothing is written. rule(errors-captured)
             info::PAGE_FAULT_EVENT => card.errors.page_fault.as_ref().map_or_else(Vec::new, bytes),
             info::RAZWI_EVENT => Vec::new(),
             info::UNDEFINED_OPCODE_EVENT => undefined_opcode(card),
@@ -181,7 +182,7 @@ impl Machine {
             info::HW_EVENTS => self.events(card, |[since, _]| since),
             info::HW_EVENTS_AGGREGATE => self.events(card, |[_, ever]| ever),
             info::CS_COUNTERS => counters(card),
-            // Nothing is ever slowed down.
+            // No card is ever throttled.
             info::CLK_THROTTLE_REASON => words([0; 5]),
             info::LAST_ERR_OPEN_DEV_TIME => words([card.opened_at]),
             info::HW_IDLE => words([is_idle(card).into(), 0, 0, 0, 0]),
@@ -202,7 +203,8 @@ impl Machine {
             }
             info::PCI_COUNTERS => words([0, card.counts.bytes_moved, 0]),
             info::DRAM_PENDING_ROWS => bytes(&0_u32),
-            // The driver has room for one row of what the firmware knows of all that were replaced. rule(info-sizes)
+            // The driver has room for one of the rows that were replaced, of all that the firmware knows.
+            // rule(info-sizes)
             info::DRAM_REPLACED_ROWS => words([0]),
             info::CLK_RATE => words([1000 << 32 | 1000]),
             info::TIME_SYNC => words([clock(), clock(), 0]),
@@ -210,7 +212,8 @@ impl Machine {
         })
     }
 
-    /// Which sync objects are the program's: those behind the driver's, which are all in the first manager. rule(sync-manager)
+    /// The program's sync objects: those behind the driver's, which are all in the first manager.
+    /// rule(sync-manager)
     fn sync_manager(&self, manager: u32) -> Result<Vec<u8>, Errno> {
         let hardware = self.hardware;
         let [object, monitor, queue] = match manager {
@@ -235,7 +238,7 @@ impl Machine {
         (0..self.hardware.events).flat_map(|number| count(number).to_le_bytes()).collect()
     }
 
-    /// What was mapped when an address was not. The count comes back in the request.
+    /// The mappings at the time of a page fault. The count is returned in the request.
     fn mappings(
         &self,
         state: &Guard<'_>,
@@ -256,7 +259,7 @@ impl Machine {
         Ok(answer)
     }
 
-    /// What the engines do, for people. How long it is comes back in the request.
+    /// The state of the engines, for people. The length is returned in the request.
     fn engine_status(
         &self,
         state: &Guard<'_>,
@@ -309,14 +312,14 @@ impl Machine {
     }
 }
 
-/// Says a count in the place of the request's own parameter.
+/// Returns a count in place of the request's own parameter.
 fn say_count(argument: &mut [u8], count: usize) {
     if let Some(place) = argument.get_mut(16..20) {
         place.copy_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
     }
 }
 
-/// An error of the hardware, the firmware or an engine; nothing is written where there was none. rule(errors-captured)
+/// An error of the hardware, the firmware or an engine; without one nothing is written. rule(errors-captured)
 fn error_event(state: &Guard<'_>, number: usize, question: u32, room: u32) -> Result<Vec<u8>, Errno> {
     let errors = &state.cards[number].errors;
     match errors.engine.filter(|_| question == info::USER_ENGINE_ERR_EVENT) {
@@ -326,10 +329,10 @@ fn error_event(state: &Guard<'_>, number: usize, question: u32, room: u32) -> Re
     }
 }
 
-/// When an operation that does not exist was met, and on which stream of which engine.
+/// The time of an unknown operation, and the stream and engine that met it.
 fn undefined_opcode(card: &Card) -> Vec<u8> {
     let (stamp, queue) = card.errors.undefined.unwrap_or_default();
-    // Behind the time, where the streams were, which is not told; then the engine and its stream.
+    // Behind the time are the addresses of the streams, which are not reported; then the engine and its stream.
     let mut answer = words([0; 36]);
     let places = [(0, stamp), (280, u64::from(queue / 4) | u64::from(queue % 4) << 32)];
     for (at, value) in places {
@@ -340,7 +343,8 @@ fn undefined_opcode(card: &Card) -> Vec<u8> {
     answer
 }
 
-/// Why submissions were refused, and how often: of all programs, and of the one that has the card open. rule(cs-counters)
+/// Why submissions were refused, and how often: of all programs, and of the one that has the card open.
+/// rule(cs-counters)
 fn counters(card: &Card) -> Vec<u8> {
     let (all, own) = (card.drops, card.context.as_ref().map(|context| context.drops).unwrap_or_default());
     words([
@@ -363,12 +367,12 @@ fn is_idle(card: &Card) -> bool {
     card.running == 0 && card.context.as_ref().is_none_or(|context| !context.is_busy())
 }
 
-/// What the card takes now, in milliwatts.
+/// The power that the card takes now, in milliwatts.
 fn power(card: &Card) -> u64 {
     if is_idle(card) { IDLE_POWER } else { BUSY_POWER }
 }
 
-/// Takes the descriptor that a program wants to be told by.
+/// Takes the eventfd that notifies a program.
 fn register_eventfd(
     process: &dyn Process,
     state: &mut Guard<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The faults of a card. [The crate](crate) has the table of what each does.
+//! The faults that can be injected into a card. [The crate](crate) has a table of their effects.
 
 use emulator_core::Errno;
 use emulator_core::injection::{InjectionForm, NamedErrors, When};
@@ -46,7 +46,7 @@ pub(crate) const SHORT_INFO: InjectionForm = InjectionForm::new("short-info", Wh
 /// No two pages of device memory that are free lie side by side.
 pub(crate) const FRAGMENTED: InjectionForm = InjectionForm::new("fragmented", When::Always);
 
-/// Every fault, in the order in which a program that asks for none of them is told.
+/// Every injection, in the order of the error message that lists them.
 pub(crate) const ALL: &[InjectionForm] = &[
     OPEN,
     ALLOC,

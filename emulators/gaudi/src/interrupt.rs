@@ -2,8 +2,9 @@
 
 //! Interrupts that packets of a program make, and waits for them.
 //!
-//! An interrupt says that something has happened, and no more. A thread that waits for one also names a counter in memory, and is woken
-//! when an interrupt finds it far enough: the counter is not looked at in between. rule(interrupt-wait)
+//! An interrupt carries no value. A thread that waits for one also names a counter in memory, and is woken if
+//! an interrupt finds the counter far enough: the counter is not checked between interrupts.
+//! rule(interrupt-wait)
 
 use crate::card::{Alarm, BufferKind, Context};
 use crate::machine::{Guard, Machine};
@@ -13,14 +14,14 @@ use emulator_core::clock;
 use emulator_core::drm::{give, take};
 use hal_gaudi_abi::uapi::{WaitIn, WaitOut, wait};
 
-/// How many decoders there are, whose interrupts are the first numbers.
+/// How many decoders there are, which have the first interrupt numbers.
 const DECODERS: u32 = 10;
 
-/// A wait as it is asked for.
+/// A wait as requested.
 #[derive(Clone, Copy, Debug)]
 struct WaitRequest {
     interrupt: u16,
-    /// The address of the counter in the program, or a buffer and a place in it.
+    /// The counter's address in the program, or its buffer and offset.
     counter: u64,
     offset: u64,
     target: u64,
@@ -30,12 +31,12 @@ struct WaitRequest {
 }
 
 impl Context {
-    /// How often an interrupt came, that of any number included.
+    /// How often an interrupt came; the count for any number is included.
     fn came(&self, interrupt: u16) -> u64 {
         self.interrupts.get(&interrupt).copied().unwrap_or(0)
     }
 
-    /// The eight bytes at a place of a buffer, which is counted in those.
+    /// The eight bytes at an index of a buffer.
     fn word(&self, handle: u64, place: u64) -> Option<u64> {
         let buffer = self.buffer(handle)?;
         let at = place.checked_mul(8).filter(|at| at + 8 <= buffer.size / 8 * 8)?;
@@ -46,14 +47,14 @@ impl Context {
     /// Writes a time.
     fn stamp(&self, (handle, place): (u64, u64), time: u64) {
         if let Some(buffer) = self.buffer(handle) {
-            // If there is no such place, the registration was refused.
+            // A registration without such a place was refused.
             let _ = buffer.range.write(place.saturating_mul(8), &time.to_le_bytes());
         }
     }
 }
 
 impl Machine {
-    /// An interrupt of a number, if it is one of a program's.
+    /// The interrupt with a number, if it is a program's.
     pub(crate) fn interrupt(&self, number: usize, interrupt: u32) {
         let now = clock();
         let decodes = interrupt < DECODERS;
@@ -103,12 +104,12 @@ impl Machine {
         } else {
             self.wait_for_counter(&mut state, number, wanted)
         };
-        // What goes wrong leaves the argument as it was.
+        // A failure leaves the argument as it was.
         give(argument, &answer?);
         Ok(())
     }
 
-    /// What is asked for, of an interrupt that there is.
+    /// The request for an interrupt that exists.
     fn wanted(&self, request: &WaitIn) -> Result<WaitRequest, Errno> {
         let interrupt = request.flags >> wait::INTERRUPT_SHIFT;
         let first = u32::from(self.hardware.first_interrupt);
@@ -118,7 +119,7 @@ impl Machine {
         if !known {
             return Err(Errno::INVAL);
         }
-        // The time is where the number of submissions is elsewhere.
+        // The time is in the place of the number of submissions.
         let [b, c, d, e, f, g, h] = request.pad;
         Ok(WaitRequest {
             interrupt: u16::try_from(interrupt).map_err(|_| Errno::INVAL)?,
@@ -131,7 +132,7 @@ impl Machine {
         })
     }
 
-    /// Waits until a word of the program's memory has got far enough.
+    /// Waits until a word of the program's memory reaches a value.
     fn wait_for_word(
         &self,
         process: &dyn Process,
@@ -148,14 +149,14 @@ impl Machine {
             return Ok(completed(clock()));
         }
         match self.wait_until(state, number, wanted, |_| reached())? {
-            // It is told, and no error. rule(interrupt-abort)
+            // The status is reported, and no error. rule(interrupt-abort)
             Waited::Aborted => Ok(WaitOut { status: wait::ABORTED, ..WaitOut::default() }),
             Waited::Reached => Ok(completed(clock())),
             Waited::Late => Ok(WaitOut { status: wait::BUSY, ..WaitOut::default() }),
         }
     }
 
-    /// Waits until a word of a buffer of the kernel has got far enough.
+    /// Waits until a word of a kernel buffer reaches a value.
     fn wait_for_counter(
         &self,
         state: &mut Guard<'_>,
@@ -178,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// Sleeps until an interrupt finds something to be so.
+    /// Sleeps until an interrupt finds a condition satisfied.
     fn wait_until(
         &self,
         state: &mut Guard<'_>,
@@ -228,7 +229,8 @@ fn context<'a>(state: &'a Guard<'_>, number: usize) -> Result<&'a Context, Errno
     state.cards[number].context.as_ref().ok_or(Errno::NODEV)
 }
 
-/// Has the time written when an interrupt finds a counter far enough; now, if it is. rule(timestamp-registration)
+/// Registers a time to be written when an interrupt finds a counter far enough; writes it now, if it is.
+/// rule(timestamp-registration)
 fn register(state: &mut Guard<'_>, number: usize, wanted: WaitRequest) -> Result<(), Errno> {
     let context = state.cards[number].context.as_mut().ok_or(Errno::NODEV)?;
     let counter = context.word(wanted.counter, wanted.offset).ok_or(Errno::INVAL)?;
@@ -239,7 +241,7 @@ fn register(state: &mut Guard<'_>, number: usize, wanted: WaitRequest) -> Result
     }
     let id = |handle: u64| handle >> 12 & 0xFFFF_FFFF;
     let place = (id(wanted.times), wanted.time);
-    // A second registration of a place replaces the first.
+    // A second registration of an offset replaces the first.
     context.alarms.retain(|alarm| alarm.times != place);
     if counter >= wanted.target {
         context.stamp((wanted.times, wanted.time), clock());

@@ -2,12 +2,12 @@
 
 //! An emulator of the habanalabs kernel driver and of cards behind it, in this process.
 //!
-//! It answers as the driver does, by the driver's rules and with its errors, and executes what is submitted on threads.
-//! It has no bandwidth, no firmware and no engines of the vendor's: what it computes, it computes with IREE's host
-//! executables, by a packet that no hardware has. It shows that a program keeps
-//! the rules, and nothing about how fast or how sound a real card is.
+//! It answers as the driver does, by the driver's rules and with its errors, and executes submissions on
+//! threads. It has no bandwidth, no firmware and none of the vendor's engines: it computes with IREE's host
+//! executables, by a packet that no hardware has. It shows whether a program keeps the rules, and nothing about
+//! how fast or how sound a real card is.
 //!
-//! It shares no logic with the backend. The rules were written down a second time, from the kernel's side.
+//! It shares no logic with the backend: the rules are written a second time, from the kernel's side.
 //!
 //! # Parameters
 //!
@@ -21,19 +21,19 @@
 //! | `hz=N` | 250 | how often the kernel's clock ticks in a second, 100 to 1000: waits end when it does |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!
-//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule`, `seed`, `speed` (of
-//! timeouts, 30 s and 600 s, watchdogs, 30 s, and resets, 1 s) and `machine`.
+//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule`, `seed`,
+//! `speed` (of timeouts, 30 s and 600 s, watchdogs, 30 s, and resets, 1 s) and `machine`.
 //!
 //! # Faults
 //!
-//! Each card counts by itself, from 1, for as long as the machine lives. What its user sees of each:
+//! Each card counts by itself, from 1, for as long as the machine lives.
 //!
 //! | fault | what happens |
 //! |---|---|
 //! | `open:ERRNO:K` | the first K opens fail, with `EBUSY`, `EAGAIN` or `EPERM` |
 //! | `alloc:N` | the N-th allocation of device memory fails with `ENOMEM` |
 //! | `map:N` | the N-th mapping, of device or host memory, fails with `ENOMEM` |
-//! | `submit:ERRNO:N` or `submit:ERRNO:N:K` | the N-th submission, or K from there, is refused, with `EAGAIN`, `EBUSY`, `EINVAL` or `ENOMEM` |
+//! | `submit:ERRNO:N`, `submit:ERRNO:N:K` | the N-th submission, or K from there, is refused |
 //! | `hang:N` | the N-th submission that is accepted never ends, and times out |
 //! | `reset:N` | the card is reset when the N-th submission is about to run: it, and all others, end with `EIO` |
 //! | `partial:N` | the N-th transfer writes its first half, then the card is reset |
@@ -46,43 +46,46 @@
 //! | `unplug:N` | the card is pulled out at the N-th request of its compute node: `ENODEV` from there on |
 //! | `no-p2p` | devices cannot reach each other: what one exports cannot be mapped by another, `EPERM` |
 //! | `short-info` | the kernel is older, and its description of the hardware ends before the page size |
-//! | `fragmented` | no two free pages of device memory lie side by side: what asks for contiguous ones gets `ENOMEM` (`alloc_device_memory`) |
+//! | `fragmented` | no two free pages are adjacent: contiguous allocations get `ENOMEM` (`alloc_device_memory`) |
 //!
-//! # Where things are
+//! A submission is refused with `EAGAIN`, `EBUSY`, `EINVAL` or `ENOMEM`.
+//!
+//! # Files
 //!
 //! | file | what is there |
 //! |---|---|
 //! | `machine.rs` | the cards of a machine: timeouts, watchdogs, resets |
 //! | `card.rs` | a card's states, its queues, and the context of the file that has it open |
 //! | `hardware.rs` | the numbers of each generation |
-//! | `injection.rs`, `options.rs` | what a URI asks for |
-//! | `file.rs` | open and close, and who has a card |
+//! | `injection.rs`, `options.rs` | the parameters of a URI |
+//! | `file.rs` | open and close |
 //! | `request.rs` | which requests the driver has |
 //! | `info.rs`, `buffers.rs`, `submit.rs`, `signals.rs`, `wait.rs`, `interrupt.rs`, `memory.rs` | the requests |
 //! | `sync.rs` | sync objects, monitors and fences |
 //! | `blocks.rs` | blocks of registers that a process may see |
 //! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
-//! | `engine.rs` | what a worker does with a queue |
-//! | `packets.rs`, `packets/transfers.rs`, `parser.rs` | what packets do, transfers among it, and what is refused before |
-//! | `sysfs.rs` | what the file system shows |
+//! | `engine.rs` | the workers |
+//! | `packets.rs`, `packets/transfers.rs`, `parser.rs` | packets, their transfers, and the checks before |
+//! | `sysfs.rs` | the file system |
 //! | `programs.rs` | host programs, and the packet that calls one |
 //! | `supervised.rs` | the machine for other processes and for the driver |
 //!
 //! # Rules
 //!
-//! Every rule of the driver has a name, such as `rule(cs-sequence)`, by which the source cites it. `emulators/gaudi/rules.md` says of each
-//! which function of the kernel it was read in, of which versions, and which test holds the emulator to it.
+//! Every rule of the driver has a name, such as `rule(cs-sequence)`, by which the source cites it.
+//! `emulators/gaudi/rules.md` lists the function of the kernel that each was read in, the kernel's versions,
+//! and the test of the emulator.
 //!
 //! # What is not modelled
 //!
-//! Networks, which no driver of the kernel's own enables, and so collective waits; attestation and whatever else is the firmware's
-//! alone; completion queues of sync managers; the page sizes of the host's memory; the state of a device in creation. Requests for
-//! these are refused. Of packets, writes to the registers of engines have no effect, and repetition, load-and-execute
-//! and lists of command buffers are unknown operations.
+//! Networks, which no driver of the kernel's own enables, and so collective waits; attestation and the rest of
+//! the firmware; completion queues of sync managers; the page sizes of the host's memory; the state of a device
+//! in creation. Requests for these are refused. Packets that write to the registers of engines have no effect;
+//! repetition, load-and-execute and lists of command buffers are unknown operations.
 //!
-//! A supervisor (`emulators/supervisor`) gives one machine to many processes, each as far as it is its own. Without one,
-//! processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
-//! that a dma-buf holds a card whose process has ended.
+//! A supervisor (`emulators/supervisor`) shows one machine to many processes. Without one, processes that share
+//! a machine's name see that a card is taken, and nothing else of each other: not a reset, and not that a
+//! dma-buf holds a card whose process has ended.
 
 mod arbiter;
 mod blocks;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The cards of a machine, and what happens to them over time: timeouts, watchdogs, resets.
+//! The cards of a machine, and their timeouts, watchdogs and resets.
 //!
-//! Everything of a card is behind the machine's [one lock](emulator_core::machine). Waits and closes sleep at the place of
-//! their card until something of it has [ended](Machine::ended).
+//! The machine's [one lock](emulator_core::machine) guards all cards. Waits and closes sleep at the condition
+//! of their card until something of it has [ended](Machine::ended).
 
 use crate::card::{Card, Status};
 use crate::engine::Ended;
@@ -24,30 +24,30 @@ use std::time::{Duration, Instant};
 const RESET: Duration = Duration::from_secs(1);
 /// How long a reset of the compute engines takes.
 const RELEASE: Duration = Duration::from_millis(10);
-/// How long a program has to close its file after an error that it is told of.
+/// How long a program has to close its file after an error that it is notified of.
 const WATCHDOG: Duration = Duration::from_secs(30);
 /// How long it has when the reset comes, before it is killed. rule(reset-waits)
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a reset waits then for the file to be let go of, and how often it does.
+/// How long a reset then waits for the file to be released, and how often it checks.
 const PATIENCE: Duration = Duration::from_secs(12);
 const TRIALS: u32 = 61;
 
-/// What the lock is around.
+/// The state behind the lock.
 pub(crate) struct Cards {
     pub(crate) cards: machine::CardList<Card>,
     pub(crate) files: OpenFiles<OpenNode>,
     pub(crate) next_context: u64,
-    /// Items that are executed, and end when their time has come.
+    /// Items that were executed and end later.
     pub(crate) late: Later<Ended>,
 }
 
-/// A hardware queue, by card and number: what a worker takes.
+/// A unit of work: a hardware queue, by card and number.
 pub(crate) type Unit = (usize, u32);
 
-/// What the lock is around, with what waits for workers.
+/// The state behind the lock, with the work that waits for workers.
 pub(crate) type State = machine::MachineState<Cards, Unit>;
 
-/// The lock, held.
+/// The held lock.
 pub(crate) type Guard<'a> = machine::MachineGuard<'a, Cards, Unit>;
 
 /// Cards behind one lock.
@@ -85,7 +85,7 @@ impl Machine {
         self.options.execution.real(emulated)
     }
 
-    /// Sleeps until something of a card has ended. False, if that took too long.
+    /// Sleeps until something of a card has ended. Returns false on a timeout.
     pub(crate) fn sleep(&self, state: &mut Guard<'_>, card: usize, until: Option<Instant>) -> bool {
         self.core.sleep(state, card, until)
     }
@@ -95,7 +95,7 @@ impl Machine {
         self.core.wake(card);
     }
 
-    /// Puts a queue where workers find it, if its first item can begin.
+    /// Queues a queue for the workers, if its first item can begin.
     pub(crate) fn offer(&self, state: &mut State, card: usize, queue: u32) {
         let runnable =
             |card: &Card| card.context.as_ref().is_some_and(|context| context.is_runnable(queue, &card.sync));
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// Ends every thread, and what is under way.
+    /// Ends every thread, and all work in flight.
     pub(crate) fn stop(&self) {
         for context in self.lock().cards.iter().filter_map(|card| card.context.as_ref()) {
             context.live.abort.store(true, Ordering::Relaxed);
@@ -112,18 +112,18 @@ impl Machine {
         self.core.stop();
     }
 
-    /// Has an item end later.
+    /// Ends an item after a delay.
     pub(crate) fn delay(&self, state: &mut State, by: Duration, ended: Ended) {
         let at = state.late.add(by, ended);
         self.wind(state, at);
     }
 
-    /// Sees to it that the clock wakes by then.
+    /// Makes the clock wake by then.
     fn wind(&self, state: &mut State, at: Instant) {
         self.core.wind(state, at);
     }
 
-    /// When the clock has something to do next.
+    /// The next time at which the clock has work.
     fn next_alarm(state: &State) -> Option<Instant> {
         let cards = state.cards.iter().flat_map(|card| {
             let oldest = card.context.as_ref().and_then(|context| context.oldest).and_then(|(_, at)| at);
@@ -145,7 +145,7 @@ impl Machine {
         });
     }
 
-    /// Does what is due for a card.
+    /// Handles the events of a card that are due.
     fn advance(&self, state: &mut State, number: usize, now: Instant) {
         let card = &mut state.cards[number];
         if card.until.is_some_and(|until| until <= now) {
@@ -169,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// A reset looks for holders of the file: at first it kills, then it only waits, and at last it gives up.
+    /// A reset checks for holders of the file: at first it kills, then it only waits, and at last it gives up.
     fn look(&self, state: &mut State, number: usize) {
         self.collect(state);
         let card = &mut state.cards[number];
@@ -192,7 +192,7 @@ impl Machine {
         self.wind(state, at);
     }
 
-    /// Ends a reset, if its time is over, the file has no holder, and no thread works on anything from before.
+    /// Ends a reset, if its time is over, the file has no holder, and no worker uses the old context.
     pub(crate) fn end_reset_if_over(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
         let resetting = matches!(card.status, Status::InReset | Status::Releasing);
@@ -202,14 +202,14 @@ impl Machine {
             }
             card.status = Status::Operational;
             card.looks = None;
-            // What is in the hardware is nought, and so is what the driver kept of it. rule(sync-reset)
+            // The hardware's state is zero, and so is the driver's copy of it. rule(sync-reset)
             card.sync = Sync::default();
             card.events.values_mut().for_each(|[since, _]| *since = 0);
             self.ended(number);
         }
     }
 
-    /// Watches over the oldest submission of a card, and no other.
+    /// Watches the timeout of a card's oldest submission.
     pub(crate) fn watch(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
         let Some(context) = &mut card.context else { return };
@@ -226,8 +226,8 @@ impl Machine {
         self.wind(state, at);
     }
 
-    /// The oldest submission has taken too long. One that says so is let run on: only that it took too long is told, and the
-    /// time of those behind it is not watched before it ends. rule(cs-timeout)
+    /// The oldest submission has exceeded its timeout. If its flag allows that, it runs on: only the timeout is
+    /// reported, and the submissions behind it are not watched before it ends. rule(cs-timeout)
     fn time_out(&self, state: &mut State, number: usize, sequence: u64) {
         let stamp = clock();
         let card = &mut state.cards[number];
@@ -245,8 +245,8 @@ impl Machine {
         }
     }
 
-    /// Something is wrong with a card that only a reset mends. A program that wants to be told is told, and has some time;
-    /// otherwise the reset comes at once.
+    /// An error that only a reset mends. A program that registered an eventfd is notified and has some time;
+    /// otherwise the reset begins at once.
     pub(crate) fn fail(&self, state: &mut State, number: usize, events: u64) {
         let card = &mut state.cards[number];
         if card.status != Status::Operational {
@@ -258,7 +258,7 @@ impl Machine {
         };
         if (context.notify.is_some() || card.watchdog.is_some()) && !card.releasing {
             context.notify(events);
-            // Threads that sleep get an error; later requests are told that the card is busy. rule(abort-waits)
+            // Sleeping threads get an error; later requests find the card busy. rule(abort-waits)
             for cs in context.submissions.values_mut() {
                 cs.waits_failed = true;
             }
@@ -275,7 +275,7 @@ impl Machine {
         }
     }
 
-    /// Resets a card: everything that has not ended fails, and everybody is told.
+    /// Resets a card: every submission that has not ended fails, and all waiters are woken.
     pub(crate) fn reset(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
         if !matches!(card.status, Status::Operational | Status::Releasing) {
@@ -312,7 +312,7 @@ impl Machine {
         self.abandon(state, number, event::DEVICE_UNAVAILABLE);
     }
 
-    /// Fails everything of a card that has not ended. Its file is of no use any more.
+    /// Fails all submissions of a card that have not ended. Its file cannot be used any more.
     fn abandon(&self, state: &mut State, number: usize, events: u64) {
         let stamp = clock();
         state.withdraw(|&(card, _)| card == number);

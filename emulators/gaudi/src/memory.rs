@@ -16,18 +16,18 @@ use hal_gaudi_abi::uapi::{
     MemAlloc, MemExport, MemFree, MemMapDevice, MemMapHost, MemOut, MemRegister, MemUnmap, handle, mem,
 };
 
-/// A context, of a card that is known to be open.
+/// The context of a card that is known to be open.
 fn context<'a>(state: &'a mut Guard<'_>, number: usize) -> Result<&'a mut Context, Errno> {
     state.cards[number].context.as_mut().ok_or(Errno::NODEV)
 }
 
-/// What goes wrong of these leaves zeros behind. rule(memory-answer)
+/// A failure of these leaves zeros in the argument. rule(memory-answer)
 fn answered<T>(argument: &mut [u8], result: Result<T, Errno>) -> Result<T, Errno> {
     result.inspect_err(|_| argument.fill(0))
 }
 
 impl Machine {
-    /// A memory request. Every operation has the same place for its number and its flags.
+    /// A memory request. Every operation has its number and its flags in the same place.
     pub(crate) fn memory(
         &self,
         process: &dyn Process,
@@ -48,7 +48,7 @@ impl Machine {
                 answered(argument, self.map_host(process, number, &take(argument)?))?
             }
             mem::MAP => answered(argument, self.map_device(number, &take(argument)?))?,
-            // The address is where the handle is. The first generation refuses the request.
+            // The address is in the place of the handle. The first generation refuses the request.
             mem::MAP_BLOCK if !self.hardware.dram_virtual => return Err(Errno::PERM),
             mem::MAP_BLOCK => {
                 let (id, size) = blocks::at(self.hardware, header.handle).ok_or(Errno::INVAL)?;
@@ -81,7 +81,7 @@ impl Machine {
         }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         if !self.hardware.dram_virtual {
-            // Addresses are the program's business; the driver only keeps count of what it says.
+            // The program manages the addresses; the driver only counts.
             context.allocated = context.allocated.saturating_add(request.mem_size);
             return Ok(0);
         }
@@ -107,12 +107,12 @@ impl Machine {
         let mut state = self.lock();
         let context = context(&mut state, number)?;
         if !self.hardware.dram_virtual {
-            // What is the handle elsewhere is read as a number of bytes here.
+            // The place of the handle holds a number of bytes here.
             context.allocated = context.allocated.saturating_sub(request.handle);
             return Ok(());
         }
         let memory = context.memory.get(&request.handle).ok_or(Errno::INVAL)?;
-        // What is exported is mapped. rule(free-mapped)
+        // Exported memory counts as mapped. rule(free-mapped)
         if memory.mapped > 0 {
             return Err(Errno::INVAL);
         }
@@ -157,7 +157,7 @@ impl Machine {
         let mut state = self.lock();
         let context = context(&mut state, number)?;
         let force = request.flags & mem::FORCE_HINT != 0;
-        // A hint cannot be followed for memory that begins inside a page. rule(map-hint)
+        // Memory that begins inside a page cannot follow a hint. rule(map-hint)
         if force && request.hint_addr != 0 && start % PAGE != 0 {
             return Err(Errno::INVAL);
         }
@@ -189,8 +189,8 @@ impl Machine {
             memory.mapped -= 1;
         }
         if mapping.what == What::Host {
-            // The program may give the memory back as soon as it is told, so no worker may use it then. A
-            // program that waits for its submissions first never waits here.
+            // The program may free the memory as soon as this returns, so no worker may use it then. A program
+            // that waits for its submissions first never waits here.
             let here = |state: &Guard<'_>| {
                 let card = &state.cards[number];
                 card.running > 0 && card.context.as_ref().is_some_and(|now| now.id == id)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the engines do with packets.
+//! The execution of packets by engines.
 //!
-//! Commands are read when they are executed, a little ahead, from memory that is the program's: what is not there is a
-//! page fault, like any other access. Nothing is locked meanwhile but the list of mappings, for each look into it.
+//! Commands are read shortly before they are executed, from the program's memory: an address that is not mapped
+//! is a page fault, like any other access. Only each lookup of a mapping takes the lock.
 
 use crate::arbiter::ArbiterRequest;
 use crate::card::{Body, Live, Nested, Position};
@@ -22,19 +22,19 @@ mod transfers;
 
 /// How far ahead commands are read.
 const AHEAD: u64 = 4096;
-/// The longest packet that is believed.
+/// The longest packet.
 const LONGEST: usize = 1 << 20;
 
-/// How deep commands may have others executed that they do not end with.
+/// How deep commands may nest, beside those that they end with.
 const DEEPEST: usize = 16;
 
-/// Of a packet for turns: the queue gives the engine back, and does not ask for it.
+/// In a packet for arbitration: the queue releases the engine instead of requesting it.
 const GIVE_BACK: u32 = 1 << 31;
 
-/// Of a message: it writes something else than its word.
+/// In a message: it writes another word than its own.
 const OTHER: u32 = 3 << 20;
 
-/// How many bytes a packet has whose first eight are these; nothing, if that cannot be told.
+/// The length of the packet that begins with these eight bytes; nothing, if it is unknown.
 pub(crate) fn length_of(operation: u32, head: u64) -> Option<usize> {
     match operation {
         opcode::WREG_32
@@ -47,7 +47,7 @@ pub(crate) fn length_of(operation: u32, head: u64) -> Option<usize> {
         | opcode::WAIT => Some(8),
         opcode::MSG_LONG | opcode::CP_DMA | opcode::MSG_PROT | opcode::LOAD_AND_EXE => Some(16),
         opcode::LIN_DMA | opcode::CB_LIST => Some(24),
-        // Its first half says how many words follow.
+        // The lower half holds the number of words that follow.
         opcode::WREG_BULK => Some(8 + (low(head) as usize & 0xFFFF) * 8),
         DISPATCH => Some(low(head) as usize)
             .filter(|length| (dispatch::FIXED..=LONGEST).contains(length) && length % 8 == 0),
@@ -55,10 +55,10 @@ pub(crate) fn length_of(operation: u32, head: u64) -> Option<usize> {
     }
 }
 
-/// Where packets come from.
+/// The source of packets.
 enum Source<'a> {
     Copied(&'a [u8]),
-    /// A device address, how much is left there, and what has been read of it.
+    /// A device address, the remaining length, and the bytes that were read ahead.
     Memory {
         live: &'a Live,
         next: u64,
@@ -84,7 +84,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The next bytes, which are still there afterwards.
+    /// The next bytes, without consuming them.
     fn peek(&mut self, length: usize) -> Result<&[u8], Trouble> {
         let short = || Trouble::Undefined("a packet goes past the end of its command buffer".to_owned());
         if (length as u64) > self.left() {
@@ -108,7 +108,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Goes to a place further on, before anything was read.
+    /// Skips to a later position, before anything was read.
     fn jump(&mut self, to: u64) {
         match self {
             Source::Copied(_) => self.skip(usize::try_from(to).unwrap_or(usize::MAX)),
@@ -138,7 +138,7 @@ fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), Trouble>
     Ok(())
 }
 
-/// How many bytes a piece has of memory that is read or written at once, which is no longer than all of that.
+/// The length of a piece, which is part of memory that is read or written at once.
 #[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
 fn length_of_piece(piece: &Piece) -> usize {
     usize::try_from(piece.memory.length()).expect("memory of this process")
@@ -150,7 +150,8 @@ fn find(live: &Live, address: u64, length: u64) -> Result<Vec<Piece>, Trouble> {
 }
 
 impl Machine {
-    /// Writes a word for an engine: to a sync object, a monitor or a fence, to memory, or to where interrupts are made.
+    /// Writes a word for an engine: to a sync object, a monitor or a fence, to memory, or to an interrupt
+    /// register.
     pub(crate) fn write_word(
         &self,
         number: usize,
@@ -181,7 +182,7 @@ impl Machine {
     }
 }
 
-/// What ends the execution of an item early.
+/// The reason why an item ends early.
 enum ItemStop {
     Trouble(Trouble),
     Aborted,
@@ -224,29 +225,29 @@ struct Engine<'a> {
     worker: usize,
 }
 
-/// Commands under way, and what is known of them.
+/// Commands in progress, and their state.
 struct Level<'a> {
     source: Source<'a>,
-    /// How long they are in all.
+    /// Their whole length.
     length: u64,
-    /// Which of the queue's two processors executes them.
+    /// The processor of the queue that executes them.
     upper: bool,
-    /// Where they are, but for those of the item itself.
+    /// Their address, but for those of the item itself.
     place: Option<(u64, u32)>,
 }
 
-/// What comes after a packet.
+/// The step after a packet.
 enum Next {
     Packet,
-    /// The packet is not over before this fence is open, or it is the queue's turn.
+    /// The packet ends when this fence is open, or the queue is granted the engine.
     Held(Hold),
-    /// Other commands come first.
+    /// Other commands are executed first.
     Nested(Nested),
 }
 
 impl Engine<'_> {
-    /// Executes commands, from where they were left. Each packet may have others executed first; those that end with such a packet
-    /// are over before it is, so that lists that go on and on take no more room.
+    /// Executes commands from their last position. Each packet may have other commands executed first. Commands
+    /// that end with such a packet end before those, so that endless lists take no more memory.
     fn all(&self, source: Source<'_>) -> Result<(), ItemStop> {
         if source.left() == 0 {
             return Err(Trouble::Undefined("the command buffer is empty".to_owned()).into());
@@ -267,7 +268,8 @@ impl Engine<'_> {
             let operation = operation_of(head);
             let unknown = || match unmodelled(operation).filter(|_| self.machine.hardware.dram_virtual) {
                 Some(name) => Trouble::Engine(format!(
-                    "{name} is not modelled: it is for processors that the emulator does not have; leave it out where commands are emulated"
+                    "{name} is not modelled: it is for processors that the emulator does not have; \
+                     leave it out where commands are emulated"
                 )),
                 None => Trouble::Undefined(format!("operation {operation:#x}, in {head:#x}")),
             };
@@ -291,7 +293,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Commands at a device address, from where they were left.
+    /// Commands at a device address, from their last position.
     fn level(&self, nested: Nested) -> Result<Level<'_>, Trouble> {
         let Nested { address, length, upper, at } = nested;
         let mut source = Source::at(&self.run.live, address, length)?;
@@ -299,7 +301,7 @@ impl Engine<'_> {
         Ok(Level { source, length: u64::from(length), upper, place: Some((address, length)) })
     }
 
-    /// Executes a packet, by the upper or the lower of a queue's two processors.
+    /// Executes a packet, by the upper or the lower processor of a queue.
     fn packet(&self, operation: u32, packet: &[u8], upper: bool) -> Result<Next, ItemStop> {
         let control = high(word(packet, 0));
         let (card, queue) = (self.run.card, self.run.queue);
@@ -334,7 +336,8 @@ impl Engine<'_> {
             opcode::REPEAT | opcode::WAIT => {
                 let name = if operation == opcode::REPEAT { "REPEAT" } else { "WAIT" };
                 let why = format!(
-                    "{name} is not modelled: no public source says what it does; leave it out where commands are emulated"
+                    "{name} is not modelled: no public source says what it does; leave it \
+                     out where commands are emulated"
                 );
                 return Err(Trouble::Engine(why).into());
             }
@@ -352,12 +355,13 @@ impl Engine<'_> {
         Ok(Next::Packet)
     }
 
-    /// Goes on, if what the packet waits for is there.
+    /// Continues, if the packet's condition is satisfied.
     fn pass(&self, hold: Hold) -> Next {
         if self.machine.pass(self.run.card, hold) { Next::Packet } else { Next::Held(hold) }
     }
 
-    /// The commands that a packet has executed: by the lower processor, or, on the second generation, by the upper one.
+    /// The commands that a packet executes: by the lower processor, or, on the second generation, by the upper
+    /// one.
     fn commands_elsewhere(&self, packet: &[u8]) -> Nested {
         const UPPER: u64 = 1 << 37;
         let head = word(packet, 0);
@@ -366,7 +370,7 @@ impl Engine<'_> {
         Nested { address: word(packet, 8), length, upper, at: 0 }
     }
 
-    /// A list of commands: a word in memory says which entry of a table is executed.
+    /// A list of commands: a word in memory selects the entry of a table.
     fn list(&self, packet: &[u8]) -> Result<Next, ItemStop> {
         const LARGE: u64 = 1 << 37;
         const ENTRY: usize = 16;
@@ -388,9 +392,9 @@ impl Engine<'_> {
         self.packet(opcode::CP_DMA, &entry, true)
     }
 
-    /// Loads predicates or scalars, and executes the packet that is in the scalars.
+    /// Loads predicates or scalars, and executes the packet in the scalars.
     fn load_and_execute(&self, packet: &[u8], upper: bool) -> Result<Next, ItemStop> {
-        /// What is loaded begins at a multiple of so much.
+        /// The source is aligned to this.
         const ALIGNMENT: u64 = 128;
         let (head, address) = (word(packet, 0), word(packet, 8));
         let (scalars, dense, load, execute, second) =
@@ -402,7 +406,7 @@ impl Engine<'_> {
                     format!("what is loaded from {address:#x} does not begin at a multiple of {ALIGNMENT}");
                 return Err(Trouble::Engine(why).into());
             }
-            // One bit for each, side by side or in a word of its own.
+            // One bit for each, packed or in a word of its own.
             let dense = dense == 1 && self.machine.hardware.dram_virtual;
             let length = match (scalars, dense) {
                 (1, _) => 16,
@@ -466,7 +470,7 @@ impl Engine<'_> {
         Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
     }
 
-    /// Runs a program of the host. This is the packet that no hardware has.
+    /// Runs a host program: the packet that no hardware has.
     fn dispatch(&self, packet: &[u8]) -> Result<(), ItemStop> {
         let half = |at: usize| low(word(packet, at / 8 * 8) >> (at % 8 * 8));
         let count = |at| half(at) as usize;
@@ -510,7 +514,7 @@ impl Engine<'_> {
         Ok(ran.map_err(|failure| Trouble::Engine(failure.to_string()))?)
     }
 
-    /// A binding: memory in one piece. Without a length, any address will do.
+    /// A binding: contiguous memory. A binding without a length may have any address.
     fn binding(&self, address: u64, length: u64) -> Result<Piece, Trouble> {
         let mut pieces = self.reach(address, length)?;
         match (pieces.pop(), pieces.is_empty()) {
@@ -528,7 +532,7 @@ impl Engine<'_> {
     }
 }
 
-/// The second generation's packets for processors and registers that the emulator does not have.
+/// The second generation's packets for processors and registers that are not modelled.
 fn unmodelled(operation: u32) -> Option<&'static str> {
     match operation {
         opcode::WRITE_ARC_STREAM => Some("WRITE_ARC_STREAM"),
@@ -538,18 +542,18 @@ fn unmodelled(operation: u32) -> Option<&'static str> {
     }
 }
 
-/// Refuses a message that writes something else than its word.
+/// Refuses a message that writes another word than its own.
 fn plain(control: u32) -> Result<(), Trouble> {
     if control & OTHER == 0 {
         return Ok(());
     }
     Err(Trouble::Engine(format!(
-        "a message with control word {control:#x} writes a timestamp, which is not modelled: no public source says of which \
-         clock, nor how long it is; have it write a value"
+        "a message with control word {control:#x} writes a timestamp, which is not modelled: no public source \
+         says of which clock, nor how long it is; have it write a value"
     )))
 }
 
-/// Whether a packet has a number of a predicate: it is passed over if that is false.
+/// Whether a packet is skipped because its predicate is false.
 fn is_predicated(operation: u32) -> bool {
     matches!(
         operation,
@@ -566,7 +570,7 @@ fn is_predicated(operation: u32) -> bool {
     )
 }
 
-/// How far everything under way is.
+/// The positions of all commands in progress.
 fn position(levels: &[Level<'_>]) -> Position {
     let at = |level: &Level<'_>| level.length - level.source.left();
     let nested = levels.iter().filter_map(|level| {
@@ -576,7 +580,7 @@ fn position(levels: &[Level<'_>]) -> Position {
     Position { at: levels.first().map_or(0, at), nested: nested.collect() }
 }
 
-/// Eight bytes of a packet, which has them.
+/// Eight bytes of a packet, which is long enough.
 #[expect(clippy::expect_used, reason = "a packet is as long as its operation says")]
 fn word(packet: &[u8], at: usize) -> u64 {
     let bytes = packet.get(at..).and_then(<[u8]>::first_chunk);

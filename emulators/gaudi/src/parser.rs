@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the first generation's driver looks for in a command buffer before it copies it. rule(cb-packets)
+//! The checks that the first generation's driver makes of a command buffer before it copies it.
+//! rule(cb-packets)
 
 use crate::programs::{DISPATCH, dispatch};
 use emulator_core::Errno;
 use hal_gaudi_abi::packet::opcode;
 
-/// How long a packet is, as the driver has it in a table; nothing, if there is no such packet.
+/// The length of a packet by the driver's table; nothing, if there is no such packet.
 fn size(operation: u32, head: u64) -> Option<usize> {
     match operation {
         opcode::WREG_32
-        // Only the head: what follows is none of the driver's business, which refuses the packet.
+        // Only the head: the driver refuses the packet.
         | opcode::WREG_BULK
         | opcode::MSG_SHORT
         | opcode::REPEAT
@@ -22,12 +23,15 @@ fn size(operation: u32, head: u64) -> Option<usize> {
         opcode::MSG_LONG | opcode::CP_DMA | opcode::MSG_PROT | opcode::LOAD_AND_EXE => Some(16),
         opcode::LIN_DMA => Some(24),
         // The emulator's own packet, which no kernel knows.
-        DISPATCH => usize::try_from(head & 0xFFFF_FFFF).ok().filter(|&length| length >= dispatch::FIXED && length % 8 == 0),
+        DISPATCH => {
+            let length = usize::try_from(head & 0xFFFF_FFFF).ok();
+            length.filter(|&length| length >= dispatch::FIXED && length % 8 == 0)
+        }
         _ => None,
     }
 }
 
-/// Checks every packet: some are the driver's alone, and none may go past the end.
+/// Checks every packet: some are reserved for the driver, and none may pass the end.
 pub(crate) fn check(commands: &[u8]) -> Result<(), Errno> {
     let mut rest = commands;
     while !rest.is_empty() {
@@ -38,9 +42,9 @@ pub(crate) fn check(commands: &[u8]) -> Result<(), Errno> {
         rest = rest.get(length..).ok_or(Errno::INVAL)?;
         match operation {
             opcode::WREG_BULK | opcode::CP_DMA | opcode::MSG_PROT | opcode::STOP => return Err(Errno::PERM),
-            // With this bit it loads a register that is the driver's.
+            // With this bit it loads a register of the driver's.
             opcode::LOAD_AND_EXE if word & 1 != 0 => return Err(Errno::PERM),
-            // It has a length, and is refused all the same.
+            // It has a length in the table, and is refused all the same.
             opcode::WAIT => return Err(Errno::INVAL),
             _ => {}
         }
@@ -74,7 +78,7 @@ mod tests {
             (opcode::WAIT, 1, Err(Errno::INVAL)),
             (opcode::CB_LIST, 3, Err(Errno::INVAL)),
             (opcode::FENCE, 1, Ok(())),
-            // What reaches past the end is that before it is anything else.
+            // A packet that passes the end is refused for that first.
             (opcode::MSG_PROT, 1, Err(Errno::INVAL)),
         ] {
             assert_eq!(check(&packet(operation, words)), answer, "operation {operation:#x}");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The operation of the emulator's own packet, which no hardware has.
 pub const DISPATCH: u32 = 0x1f;
 
-/// Where things are in a packet with [`DISPATCH`].
+/// Offsets in a packet with [`DISPATCH`].
 ///
 /// Behind the fixed part come the bindings, each an address and a length of eight bytes, then the constants of four
 /// bytes, then zeros up to a multiple of eight.
@@ -19,27 +19,28 @@ pub mod dispatch {
     pub const LENGTH: usize = 0;
     /// The control word, 4 bytes.
     pub const CONTROL: usize = 4;
-    /// Which program, 8 bytes: a number that the emulator gave out.
+    /// The program, 8 bytes: a number that the emulator returned.
     pub const PROGRAM: usize = 8;
-    /// Which of its functions, 4 bytes.
+    /// The function of the program, 4 bytes.
     pub const FUNCTION: usize = 16;
     /// Workgroup-local memory beyond the function's own, 4 bytes.
     pub const LOCAL_MEMORY: usize = 20;
     /// The size of a workgroup, 3 times 4 bytes.
     pub const WORKGROUP_SIZE: usize = 24;
-    /// How many bindings, 4 bytes.
+    /// The number of bindings, 4 bytes.
     pub const BINDINGS: usize = 36;
-    /// How many workgroups, 3 times 4 bytes.
+    /// The number of workgroups, 3 times 4 bytes.
     pub const WORKGROUP_COUNT: usize = 40;
-    /// How many constants, 4 bytes.
+    /// The number of constants, 4 bytes.
     pub const CONSTANTS: usize = 52;
-    /// Where the number of workgroups is read from when the packet runs, 8 bytes; zero if it is in the packet.
+    /// The address from which the packet reads the number of workgroups when it runs, 8 bytes; zero if the
+    /// packet holds the number.
     pub const INDIRECT: usize = 56;
-    /// How long the fixed part is.
+    /// The length of the fixed part.
     pub const FIXED: usize = 64;
 }
 
-/// How long the packet is with so many bindings and constants.
+/// The length of the packet with this many bindings and constants.
 pub(crate) fn dispatch_length(bindings: usize, constants: usize) -> usize {
     let fixed = dispatch::FIXED.saturating_add(bindings.saturating_mul(16));
     fixed.saturating_add(constants.div_ceil(2).saturating_mul(8))
@@ -48,7 +49,7 @@ pub(crate) fn dispatch_length(bindings: usize, constants: usize) -> usize {
 /// Host programs of a machine in this process, or in the one that supervises it.
 struct Programs(Arc<dyn HostPrograms>);
 
-/// What the driver asks of cards whose programs `keeper` keeps.
+/// The driver's view of the programs that `keeper` keeps.
 pub(crate) fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
     Arc::new(Programs(keeper))
 }
@@ -74,7 +75,7 @@ impl CardPrograms for Programs {
         let [x, y, z] = call.workgroup_size;
         let [columns, rows, layers] = call.workgroup_count;
         let sizes = [call.function, call.local_memory, x, y, z, bindings, columns, rows, layers, constants];
-        // The order of the fields is that of `dispatch`.
+        // The fields follow the order of `dispatch`.
         commands.extend(head.iter().flat_map(|word| word.to_le_bytes()));
         commands.extend(call.program.to_le_bytes());
         commands.extend(sizes.iter().flat_map(|word| word.to_le_bytes()));

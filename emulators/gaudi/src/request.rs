@@ -17,7 +17,7 @@ const DEBUG: u32 = 5;
 /// That request, as the driver has it.
 const DEBUG_REQUEST: u32 = 0xc028_6445;
 
-/// What the driver says of itself.
+/// The driver's identification.
 const DRIVER: drm::Driver = drm::Driver {
     name: "habanalabs",
     date: "20190505",
@@ -25,7 +25,7 @@ const DRIVER: drm::Driver = drm::Driver {
     version: [1, 0, 0],
 };
 
-/// What a request asks for.
+/// The kind of a request.
 enum RequestKind {
     Version,
     Driver(Call),
@@ -51,7 +51,7 @@ impl RequestKind {
         }
     }
 
-    /// The request as the driver has it, whose size the driver believes the argument to have.
+    /// The request as the driver declares it, which fixes the size of the argument.
     fn own(&self) -> u32 {
         match self {
             RequestKind::Version => drm::VERSION,
@@ -63,7 +63,7 @@ impl RequestKind {
 }
 
 impl Machine {
-    /// What an open file is of.
+    /// The node that a file was opened by.
     pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<OpenNode, Errno> {
         let identity = identity(file)?;
         self.lock().files.get(identity).copied()
@@ -101,12 +101,12 @@ impl Machine {
         })
     }
 
-    /// Switches the debugging of a card on and off. There is nothing in it that could be looked at. rule(debug-mode)
+    /// Switches the debugging of a card on and off. No debug data is modelled. rule(debug-mode)
     fn debug(&self, number: usize, argument: &[u8]) -> Result<(), Errno> {
-        /// Where the operation is, and whether it switches on.
+        /// The offsets of the operation and of its switch.
         const OPERATION: usize = 24;
         const ENABLE: usize = 32;
-        /// The operation that switches; those before it are about what is looked at.
+        /// The operation that switches; the ones before it read debug data.
         const SET_MODE: u32 = 7;
         let word = |at: usize| -> Result<u32, Errno> { drm::take(argument.get(at..).unwrap_or_default()) };
         let (operation, enable) = (word(OPERATION)?, word(ENABLE)? != 0);
@@ -124,7 +124,7 @@ impl Machine {
         }
     }
 
-    /// Maps what an offset names.
+    /// Maps the object at an offset.
     pub(crate) fn map(
         self: &Arc<Self>,
         file: BorrowedFd<'_>,
@@ -138,7 +138,7 @@ impl Machine {
         if length == 0 || !offset.is_multiple_of(PAGE) {
             return Err(Errno::INVAL);
         }
-        // A mapping ends in whole pages, whatever was asked for.
+        // A mapping ends at a page boundary, whatever length was requested.
         let length = length.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
         self.see(number, copy, length, offset)

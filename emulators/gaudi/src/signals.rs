@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Signals of the driver's own, waits for them, and signals that packets of a program make.
+//! The driver's own signals, waits for them, and signals that a program's packets make.
 //!
-//! Each queue that can signal has two [sync objects](crate::sync) of the driver's, which it uses by turns: a signal adds one to the
-//! object of the turn, and a wait has a queue wait until the object has got so far. When a turn is over, the other object must
-//! be unused. rule(signal-turns)
+//! Each queue that can signal has two [sync objects](crate::sync) of the driver's, which it uses in
+//! alternation: a signal adds one to the current object, and a wait makes a queue wait until the object reaches
+//! a value. When the current object is used up, the other one must be unused. rule(signal-turns)
 //!
-//! A program may *reserve* signals: it makes them by packets of its own, in a submission that names the reservation, and waits
-//! can be for any one of them.
+//! A program may *reserve* signals: its own packets make them, in a submission that names the reservation, and
+//! a wait can be for any one of them.
 
 use crate::card::{Body, Context, Reservation, Role, SyncValue};
 use crate::machine::{Guard, Machine};
@@ -20,16 +20,16 @@ use hal_gaudi_abi::uapi::{Chunk, CsOut, cs};
 /// The next signals of a queue.
 #[derive(Clone, Copy, Debug)]
 struct NextSignals {
-    /// What the first of them makes of which object.
+    /// The object of the first signal, and its value after it.
     which: usize,
     value: u32,
-    /// What the queue is at behind them, as the program is told.
+    /// The object and the value after all of them, which the program gets.
     now: usize,
     next: u32,
 }
 
-/// The number of the signal that a wait is for: the chunk has the address of the numbers where the handle is elsewhere, and their
-/// count for the size.
+/// The number of the signal that a wait is for: the chunk holds the address of the numbers in place of the
+/// handle, and their count in place of the size.
 fn signal_named_by(process: &dyn Process, chunk: &Chunk) -> Result<u64, Errno> {
     if chunk.cb_size != 1 {
         return Err(Errno::INVAL);
@@ -58,7 +58,7 @@ impl Machine {
                 context.drops.validation += 1;
             }
         };
-        // No driver of the kernel's own has networks, and a collective wait is for those. rule(collective-wait)
+        // A collective wait is for networks, which no driver of the kernel's own has. rule(collective-wait)
         if !self.hardware.syncs(chunk.queue_index) || kind == cs::COLLECTIVE_WAIT {
             count(&mut state);
             return Err(Errno::INVAL);
@@ -73,7 +73,7 @@ impl Machine {
         })
     }
 
-    /// A signal: a submission that adds one to a sync object, for others to wait for.
+    /// A signal: a submission that adds one to a sync object.
     fn signal(
         &self,
         state: &mut Guard<'_>,
@@ -104,14 +104,15 @@ impl Machine {
         Ok(CsOut {
             seq: sequence,
             sob_base_addr_offset: self.offset(queue, turn.now),
-            // What it is after the submission, whatever the name says; of the other object, if that is next. rule(signal-count)
+            // The object's value after the submission, whatever the name says; of the other object, if that is
+            // next. rule(signal-count)
             sob_count_before_submission: u16::try_from(turn.next - 1).unwrap_or(u16::MAX),
             ..CsOut::default()
         })
     }
 
-    /// A wait: a submission that ends after a signal, and holds up its queue until then. There is none, if the signal has
-    /// already come. rule(signal-wait)
+    /// A wait: a submission that ends after a signal, and blocks its queue until then. Nothing is submitted if
+    /// the signal has already come. rule(signal-wait)
     fn wait_for(
         &self,
         process: &dyn Process,
@@ -140,7 +141,7 @@ impl Machine {
         let gone = context.is_gone(sequence, self.hardware.window);
         let Some(signal) = context.submissions.get(&sequence).filter(|_| !gone) else { return Ok(nothing()) };
         let point = match (signal.role, reservation) {
-            // No offset is the first of them.
+            // No offset means the first of them.
             (_, Some((_, Reservation { queue, which, before, .. }))) if signal.role == Role::Work => {
                 SyncValue { queue, which, value: before + chunk.cb_size.saturating_sub(1) }
             }
@@ -153,7 +154,7 @@ impl Machine {
         let queue = chunk.queue_index;
         let sequence = self.number(state, number, wanted)?;
         if let Err(refusal) = self.context_room(state, number, queue) {
-            // The driver takes whatever goes wrong here for a signal that has come.
+            // The driver treats any failure here as a signal that has come.
             self.refuse(state, number, sequence, refusal);
             return Ok(nothing());
         }
@@ -175,7 +176,7 @@ impl Machine {
         Ok(CsOut { seq: sequence, ..CsOut::default() })
     }
 
-    /// Reserves signals: so many of a queue, which stand where a number is elsewhere. rule(signal-reserve)
+    /// Reserves signals of a queue; the count is in the place of another number. rule(signal-reserve)
     pub(crate) fn reserve(&self, number: usize, request: u64) -> Result<CsOut, Errno> {
         let half = |shift: u32| u32::try_from(request >> shift & 0xFFFF_FFFF).unwrap_or(0);
         let (count, queue) = (half(0), half(32));
@@ -203,7 +204,7 @@ impl Machine {
         })
     }
 
-    /// Gives a reservation back: only the last that was made, and only before anything came behind it.
+    /// Releases a reservation: only the last one, and only before a later signal.
     pub(crate) fn unreserve(&self, number: usize, request: u64) -> Result<CsOut, Errno> {
         let id = u32::try_from(request & 0xFFFF_FFFF).unwrap_or(0);
         let mut state = self.lock();
@@ -221,7 +222,7 @@ impl Machine {
         Ok(nothing())
     }
 
-    /// Where a sync object of the driver's is among the registers. rule(sync-addresses)
+    /// The address of a sync object of the driver's. rule(sync-addresses)
     fn offset(&self, queue: u32, which: usize) -> u32 {
         sync::object_offset(
             self.hardware,
@@ -234,7 +235,7 @@ impl Machine {
         self.room(context.ok_or(SubmissionRefusal(Errno::NODEV, Why::Other))?, std::iter::once(queue))
     }
 
-    /// A submission has ended: what it needed, it needs no more.
+    /// Releases the sync objects and the reservation of a submission that has ended.
     pub(crate) fn let_go_of_objects(&self, state: &mut crate::machine::State, number: usize, sequence: u64) {
         let card = &mut state.cards[number];
         let Some(context) = &mut card.context else { return };
@@ -254,7 +255,7 @@ impl Machine {
     }
 }
 
-/// One less needs a reservation.
+/// Drops one use of a reservation.
 fn release(context: &mut Context, id: u32) {
     if let Some(reservation) = context.reservations.get_mut(&id) {
         reservation.needed = reservation.needed.saturating_sub(1);
@@ -264,8 +265,8 @@ fn release(context: &mut Context, id: u32) {
     }
 }
 
-/// Takes some signals of a queue: of the object whose turn it is, or of the other. Also the object that is not in use
-/// any more and whose last need goes now, if there is one.
+/// Takes signals of a queue: of the current object, or of the other one. Also returns the unused object whose
+/// last use ends now, if there is one.
 fn turn(
     stream: &mut Stream,
     count: u32,
@@ -284,7 +285,7 @@ fn turn(
         if needed(stream, other) != 1 {
             return Err(SubmissionRefusal(Errno::INVAL, Why::Other));
         }
-        // The last signal takes the object's own need of itself along; reserved ones are not its.
+        // The last signal drops the object's own use; reserved ones do not have it.
         stream.next = if reserves { count + 1 } else { count };
         stream.current = other;
         given = stream.stale.get_mut(other).and_then(|stale| std::mem::take(stale).then_some(other));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A context's device addresses: what is mapped where.
+//! The device addresses of a context, and its mappings.
 
 use crate::hardware::Hardware;
 use emulator_core::Errno;
@@ -12,10 +12,10 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a mapping is of.
+/// The kind of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Memory that has its address from the beginning.
+    /// Memory that every context has.
     Fixed,
     /// Device memory with this handle.
     Device(u64),
@@ -27,14 +27,14 @@ pub(crate) enum What {
     Imported,
 }
 
-/// Addresses of the device that mean something.
+/// A mapping of device addresses.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// The exact first address, which is what ends the mapping.
+    /// The exact first address, by which the mapping is ended.
     pub(crate) address: u64,
     pub(crate) memory: HostRange,
     pub(crate) what: What,
-    /// The file that this is all of, where that is known.
+    /// The file of all this memory, if it is known.
     file: Option<Arc<OwnedFd>>,
 }
 
@@ -44,12 +44,12 @@ impl Mapping {
     }
 }
 
-/// An area that addresses are given out of.
+/// An area of addresses.
 #[derive(Debug)]
 struct Area {
     bounds: RangeInclusive<u64>,
-    /// Where the last one ended. The next begins there, so that an address is not given out again soon, and using
-    /// it after the end of its mapping is found out.
+    /// The end of the last mapping, where the next one begins: an address is not used again soon, so that a use
+    /// after the end of a mapping is noticed.
     cursor: u64,
 }
 
@@ -59,7 +59,7 @@ impl Area {
     }
 }
 
-/// Which of the areas.
+/// The area of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pool {
     Device,
@@ -68,20 +68,20 @@ pub(crate) enum Pool {
     Buffers,
 }
 
-/// Where addresses are given out.
+/// The areas of a context.
 #[derive(Clone, Debug)]
 pub(crate) struct Areas {
     pub(crate) device: RangeInclusive<u64>,
     pub(crate) host: RangeInclusive<u64>,
     pub(crate) buffers: Option<RangeInclusive<u64>>,
-    /// What is given out only to programs that ask for it.
+    /// The area that a program must ask for.
     pub(crate) reserved: Vec<RangeInclusive<u64>>,
-    /// What mappings of device memory are whole numbers of.
+    /// Mappings of device memory are whole multiples of this.
     pub(crate) page: u64,
 }
 
 impl Areas {
-    /// Those of a card, where a program can have so much device memory.
+    /// The areas of a card on which a program can have this much device memory.
     pub(crate) fn of(hardware: &Hardware, dram: u64) -> Self {
         let (device, host) = (hardware.dram_space(dram), hardware.host_space());
         let reserved =
@@ -96,14 +96,14 @@ impl Areas {
     }
 }
 
-/// Where a mapping is wanted. rule(map-hint)
+/// The address that a mapping asks for. rule(map-hint)
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hint {
-    /// Nowhere, if it is zero.
+    /// No address, if it is zero.
     pub(crate) address: u64,
-    /// There or not at all.
+    /// This address, or no mapping.
     pub(crate) force: bool,
-    /// What its address is a multiple of, and any other one that is given instead; a page, if it is zero.
+    /// The alignment of this address, and of another one that replaces it; a page, if it is zero.
     pub(crate) align: u64,
 }
 
@@ -143,7 +143,7 @@ impl Space {
         let found = loop {
             let end = start.checked_add(length - 1).filter(|&end| end <= last);
             let Some(end) = end else {
-                // Once more from the beginning.
+                // Again from the beginning.
                 if !std::mem::take(&mut again) {
                     return None;
                 }
@@ -165,18 +165,18 @@ impl Space {
         Some(found)
     }
 
-    /// The next address from here on at which a mapping may begin.
+    /// The next address at which a mapping may begin.
     fn aligned(&mut self, pool: Pool, address: u64, align: u64) -> Option<u64> {
         if pool != Pool::Device {
             return address.checked_next_multiple_of(align);
         }
-        // Pages of device memory are counted from where its addresses begin.
+        // Pages of device memory are counted from the first address.
         let (first, page) = (*self.area(pool)?.bounds.start(), self.page);
         Some(first + (address - first).checked_next_multiple_of(page)?)
     }
 
-    /// Maps memory, `skip` bytes into a page, and says where: at a wanted address, or wherever there is room. Nothing, if
-    /// there is none.
+    /// Maps memory, `skip` bytes into a page, at a wanted address or at any free one. Returns the address;
+    /// nothing, if there is no room.
     pub(crate) fn map(
         &mut self,
         pool: Pool,
@@ -203,7 +203,7 @@ impl Space {
         Some(start + skip)
     }
 
-    /// Every mapping of device memory, or of host memory: where it is and how long.
+    /// Address and length of every mapping of device memory, or of host memory.
     pub(crate) fn ranges(&self, address: u64) -> Vec<(u64, u64)> {
         let host =
             self.areas.get(1).and_then(Option::as_ref).is_some_and(|area| area.bounds.contains(&address));
@@ -217,7 +217,7 @@ impl Space {
         self.mappings.insert(address / PAGE * PAGE, Mapping { address, memory, what, file: None });
     }
 
-    /// Tells what file the memory of a mapping is, from its beginning.
+    /// Records the file that the memory of a mapping is in, from its beginning.
     pub(crate) fn back(&mut self, address: u64, file: &Arc<OwnedFd>) {
         if let Some(mapping) = self.mappings.get_mut(&(address / PAGE * PAGE)) {
             mapping.file = Some(file.clone());
@@ -240,8 +240,8 @@ impl Space {
         self.mappings.values().filter(|mapping| mapping.what != What::Fixed).count()
     }
 
-    /// Hands the memory behind a range of addresses to `each`, piece by piece, if all of them are mapped. Otherwise says
-    /// which is the first that is not, and has handed out nothing.
+    /// Passes the memory behind a range of addresses to `each`, piece by piece, if all of it is mapped.
+    /// Otherwise returns the first address that is not, without calling `each`.
     pub(crate) fn resolve(&self, address: u64, length: u64) -> Result<Vec<Piece>, u64> {
         let (mut at, mut rest) = (address, length);
         let mut pieces = Vec::with_capacity(1);
@@ -269,25 +269,25 @@ impl Space {
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) memory: HostRange,
-    /// Whether it is reached through the host's half of the address space.
+    /// Whether it is in the host's half of the address space.
     pub(crate) host: bool,
-    /// The file that it is in, and where.
+    /// Its file, and the offset there.
     pub(crate) file: Option<(Arc<OwnedFd>, u64)>,
 }
 
 impl Piece {
-    /// Whether nothing was ever written to part of it, so that it is zeros without taking space.
+    /// Whether part of it was never written, so that it is zero and takes no space.
     pub(crate) fn is_hole(&self, at: u64, length: u64) -> bool {
         let Some((file, offset)) = &self.file else { return false };
         let start = offset + at;
         match rustix::fs::seek(file, SeekFrom::Data(start)) {
             Ok(data) => data >= start + length,
-            // There is no data from here on.
+            // There is no data behind this.
             Err(error) => error == Errno::NXIO,
         }
     }
 
-    /// Makes part of it zeros that take no space. False, and nothing is done, if that cannot be.
+    /// Turns part of it into zeros that take no space. Returns false, without an effect, if that is impossible.
     pub(crate) fn punch(&self, at: u64, length: u64) -> bool {
         let Some((file, offset)) = &self.file else { return false };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -390,7 +390,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn mappings_never_overlap(steps in proptest::collection::vec((1_u64..20_000, 0_u64..4096, any::<bool>()), 1..60)) {
+        fn mappings_never_overlap(
+        steps in proptest::collection::vec((1_u64..20_000, 0_u64..4096, any::<bool>()), 1..60)
+    ) {
             let mut space = space();
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (length, skip, end) in steps {

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The registers of transfer engines: those of the first generation, by which programs make transfers that no packet can say; of the
-//! second generation only where a transfer says that it has ended. rule(transfer-end)
+//! The registers of transfer engines: those of the first generation, by which programs make transfers that no
+//! packet describes; of the second generation only those of the word that a transfer writes at its end.
+//! rule(transfer-end)
 //!
-//! Both ends have an address, and five sizes: how many bytes lie side by side, and how often that goes on in each of four more
-//! directions, each with how far its steps are apart. Writing to the last register begins the transfer. When it has ended, it may
-//! write a word somewhere, which is most often a sync object. rule(transfer-registers)
+//! Both ends have an address, and five sizes: the number of contiguous bytes, and the number of repetitions in
+//! each of four more dimensions, each with a stride. Writing to the last register begins the transfer. When it
+//! ends, it may write a word, most often to a sync object. rule(transfer-registers)
 
 use crate::hardware::Hardware;
 use crate::sync::{self, engine_at};
 
-/// Bits of the last register that say what the transfer is.
+/// Bits of the last register that select the kind of transfer.
 pub(crate) const COMPLETION: u32 = 1;
 pub(crate) const LINEAR: u32 = 1 << 3;
 pub(crate) const MEMSET: u32 = 1 << 4;
 /// Transposes, of one or another type, packs, unpacks.
 pub(crate) const CONVERTS: u32 = 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6;
 
-/// Where registers are among those of an engine.
+/// Offsets of an engine's registers.
 const SOURCE: u32 = 0x14;
 const TARGET: u32 = 0x1C;
 const SOURCE_SIZES: u32 = 0x2C;
@@ -25,27 +26,27 @@ const TARGET_SIZES: u32 = 0x54;
 const COMMIT: u32 = 0x78;
 const COMPLETION_VALUE: u32 = 0x7C;
 const COMPLETION_ADDRESS: u32 = 0x80;
-/// How many words there are up to the last of these.
+/// The number of words up to the last of these.
 const WORDS: usize = 0x88 / 4;
 
 /// One end of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransferEnd {
     pub(crate) address: u64,
-    /// How many bytes lie side by side.
+    /// The number of contiguous bytes.
     pub(crate) bytes: u32,
-    /// How often, and how far apart.
+    /// Repetitions and strides.
     steps: [(u32, u32); 4],
 }
 
 impl TransferEnd {
-    /// How many bytes it is in all; nothing, if that is no number.
+    /// The number of bytes in all; nothing, if it overflows.
     pub(crate) fn total(&self) -> Option<u64> {
         let mut counts = self.steps.iter().map(|&(count, _)| u64::from(count));
         counts.try_fold(u64::from(self.bytes), u64::checked_mul)
     }
 
-    /// The address of a byte, and how many lie side by side from there on.
+    /// The address of a byte, and the number of contiguous bytes from there on.
     pub(crate) fn at(&self, byte: u64) -> (u64, u64) {
         let bytes = u64::from(self.bytes).max(1);
         let (within, mut number) = (byte % bytes, byte / bytes);
@@ -71,10 +72,10 @@ pub(crate) struct StridedTransfer {
 #[derive(Clone, Debug)]
 pub(crate) struct TransferRegisters([u32; WORDS]);
 
-/// The register of the second generation at an offset that has a part of where a transfer says that it has ended, and what: the first
-/// queue of its engine, and which of the registers here it is. rule(transfer-end)
+/// The second generation's register at an offset that holds part of the word which a transfer writes at its
+/// end: the first queue of its engine, and the register's number here. rule(transfer-end)
 pub(crate) fn ending_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
-    /// How far behind the registers of an engine's queues those of its transfers begin.
+    /// The distance from the registers of an engine's queues to those of its transfers.
     const CORE: u64 = 0x1000;
     let (engine, within) = engine_at(hardware, offset.checked_sub(CORE)?)?;
     let register = match within {
@@ -87,8 +88,8 @@ pub(crate) fn ending_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> 
 }
 
 impl TransferRegisters {
-    /// What the driver leaves in those of the engine whose first queue this is: on the first generation a transfer adds one to a sync
-    /// object of the last manager, on the second nothing is said.
+    /// The driver's initial values for the engine with this first queue: on the first generation a transfer
+    /// adds one to a sync object of the last manager, on the second it writes nothing.
     pub(crate) fn new(hardware: &Hardware, engine: u32) -> Self {
         if hardware.dram_virtual {
             return Self([0; WORDS]);
@@ -117,12 +118,12 @@ impl TransferRegisters {
         u64::from(self.get(offset + 4)) << 32 | u64::from(self.get(offset))
     }
 
-    /// Writes a register; a transfer, if that begins one.
+    /// Writes a register. Returns the transfer that this begins, if any.
     pub(crate) fn write(&mut self, offset: u32, value: u32) -> Option<StridedTransfer> {
         self.set(offset, value);
         let end = |address: u32, sizes: u32| TransferEnd {
             address: self.address(address),
-            // The first size comes last.
+            // The first size is in the last register.
             bytes: self.get(sizes + 0x20),
             steps: [0, 8, 16, 24].map(|step| (self.get(sizes + step), self.get(sizes + step + 4))),
         };
@@ -133,7 +134,7 @@ impl TransferRegisters {
         })
     }
 
-    /// What a transfer that has ended writes, and where.
+    /// The word that a transfer writes when it ends, and its address.
     pub(crate) fn completion(&self) -> (u64, u32) {
         (self.address(COMPLETION_ADDRESS), self.get(COMPLETION_VALUE))
     }

@@ -2,11 +2,11 @@
 
 //! Submissions: what the driver checks before it takes one, and in which order.
 //!
-//! A submission takes its number before the driver looks at what is in it: one that is refused after that has used the number, and
-//! waits for it find it ended. rule(cs-sequence)
+//! A submission gets its number before the driver checks its contents: one that is refused later has used the
+//! number, and waits for it find it ended. rule(cs-sequence)
 //!
-//! An argument comes back as it was with `EAGAIN`, so that it can be handed in again; with any other error it says the error, and
-//! no sequence number. rule(cs-answer)
+//! With `EAGAIN` the argument is returned as it was, so that it can be submitted again; with any other error it
+//! holds the error and no sequence number. rule(cs-answer)
 
 use crate::card::{Body, Card, CommandSubmission, Context, Drops, Item, Position, Role, Stage};
 use crate::hardware::QueueKind;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Flags that say what kind of submission it is: at most one of them.
+/// Flags for the kind of a submission, of which at most one is set.
 const KINDS: u32 = cs::SIGNAL
     | cs::WAIT
     | cs::COLLECTIVE_WAIT
@@ -33,19 +33,19 @@ const KINDS: u32 = cs::SIGNAL
 
 /// The processors of a card of the second generation.
 const CORES: u32 = 69;
-/// Its engines, and those of them that can be stalled: tensor engines, matrix engines, transfer engines.
+/// Its engines, and those that can be stalled: tensor, matrix and transfer engines.
 const ENGINES: u32 = 79;
 
-/// A submission as it is asked for.
+/// A submission as requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubmissionRequest {
-    /// Where its chunks are, and how many.
+    /// The address of its chunks, and their number.
     pub(crate) chunks: u64,
     pub(crate) count: u32,
     pub(crate) flags: u32,
-    /// Seconds that it may take.
+    /// Its timeout in seconds.
     pub(crate) timeout: u64,
-    /// The first of those that it ends with, or the handle of the reservation that it fulfils.
+    /// The first submission that it ends with, or the handle of the reservation that it fulfils.
     pub(crate) first: u64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Why {
     Full,
     InFlight,
     Validation,
-    /// That is not counted.
+    /// Not counted.
     Other,
 }
 
@@ -69,7 +69,7 @@ impl SubmissionRefusal {
         Self(Errno::INVAL, Why::Validation)
     }
 
-    /// Counts it, and says the error. rule(cs-counters)
+    /// Counts it, and returns the error. rule(cs-counters)
     fn counted(self, state: &mut Guard<'_>, number: usize) -> Errno {
         let Self(error, why) = self;
         let card = &mut state.cards[number];
@@ -105,7 +105,7 @@ impl Machine {
             Err(Errno::AGAIN) => Err(Errno::AGAIN),
             Err(error) => {
                 let status = error.raw_os_error().wrapping_neg().cast_unsigned();
-                // A reservation has no number, and says none.
+                // A reservation has no number, and returns none.
                 let reserves = request.cs_flags & KINDS == cs::RESERVE_SIGNALS_ONLY;
                 let seq = if reserves { 0 } else { NO_SEQUENCE };
                 give(argument, &CsOut { seq, status, ..CsOut::default() });
@@ -127,7 +127,7 @@ impl Machine {
             card.injections.has(injection::NO_SIGNALS)
         };
         let flags = request.cs_flags;
-        // That it is the first or the last of several means nothing of one that is not one of several.
+        // First and last have no effect on a submission that is not one of several.
         if flags & cs::STAGED_SUBMISSION != 0 && !self.hardware.staged {
             return Err(Errno::PERM);
         }
@@ -163,7 +163,7 @@ impl Machine {
         }
     }
 
-    /// Submits what is to run before, where that is asked for, and waits for it. rule(cs-restore)
+    /// Submits the restore chunks first, if there are any, and waits for them. rule(cs-restore)
     fn restore(&self, process: &dyn Process, number: usize, request: &CsIn) -> Result<(), Errno> {
         if request.cs_flags & cs::FORCE_RESTORE == 0 || request.num_chunks_restore == 0 {
             return Ok(());
@@ -214,7 +214,7 @@ impl Machine {
         }
     }
 
-    /// Everything that is checked of work once it has its number.
+    /// The checks of work that has its number.
     fn prepare(
         &self,
         state: &mut Guard<'_>,
@@ -230,7 +230,7 @@ impl Machine {
         let bodies = chunks.iter().map(|chunk| self.check(context, chunk));
         let bodies = bodies.collect::<Result<Vec<_>, SubmissionRefusal>>()?;
         let internal = |&(queue, _): &(u32, Body)| self.hardware.queue(queue) == Some(QueueKind::Internal);
-        // Of those that end together, only the last has to tell of its end. rule(cs-internal)
+        // Of submissions that end together, only the last must report its end. rule(cs-internal)
         if bodies.iter().all(internal) && stage.is_none_or(|stage| stage.last) {
             return Err(SubmissionRefusal::invalid());
         }
@@ -260,8 +260,8 @@ impl Machine {
         Ok(bodies)
     }
 
-    /// Takes a number for a submission, if there is a place: as many as the driver remembers outcomes, and each is taken until
-    /// its submission has ended. rule(cs-window)
+    /// Takes a number for a submission, if one is free: there are as many as the driver keeps outcomes, and
+    /// each is in use until its submission has ended. rule(cs-window)
     pub(crate) fn number(
         &self,
         state: &mut Guard<'_>,
@@ -300,7 +300,8 @@ impl Machine {
         Ok(sequence)
     }
 
-    /// A submission that has its number is refused: it counts as ended, and its waiters are not told that it never ran.
+    /// A submission that has its number is refused: it counts as ended, and its waiters are not told that it
+    /// never ran.
     pub(crate) fn refuse(
         &self,
         state: &mut Guard<'_>,
@@ -314,7 +315,7 @@ impl Machine {
         why.counted(state, number)
     }
 
-    /// Whether there is room for some chunks in their queues.
+    /// Whether the queues have room for the chunks.
     pub(crate) fn room(
         &self,
         context: &Context,
@@ -337,13 +338,13 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks a chunk of work, and copies its commands where the driver does.
+    /// Checks a chunk of work, and copies its commands if the driver does.
     fn check(&self, context: &Context, chunk: &Chunk) -> Result<(u32, Body), SubmissionRefusal> {
         let queue = chunk.queue_index;
         let user = chunk.cs_chunk_flags & chunk::USER_ALLOC_CB != 0;
         let parsing = |error| SubmissionRefusal(error, Why::Parsing);
         let body = match (self.hardware.queue(queue).ok_or(SubmissionRefusal::invalid())?, user) {
-            // The flag means nothing of queues whose kind has no choice. rule(cs-user-buffer)
+            // The flag has no effect on queues that take only one kind of buffer. rule(cs-user-buffer)
             (QueueKind::External, _) => {
                 let buffer = context.buffer(chunk.cb_handle).ok_or(SubmissionRefusal::invalid())?;
                 // rule(cb-size)
@@ -373,7 +374,7 @@ impl Machine {
         Ok((queue, body))
     }
 
-    /// Puts a submission that has its number in its queues.
+    /// Queues the chunks of a submission that has its number.
     pub(crate) fn enqueue(
         &self,
         state: &mut Guard<'_>,
@@ -403,7 +404,7 @@ impl Machine {
         self.watch(state, number);
     }
 
-    /// Halts cores or runs them, stalls engines or lets them go on. rule(engines)
+    /// Halts or runs cores, stalls engines or resumes them. rule(engines)
     fn command_engines(&self, process: &dyn Process, kind: u32, request: &CsIn) -> Result<(), Errno> {
         const HALT: u32 = 1;
         const RUN: u32 = 2;
@@ -411,7 +412,7 @@ impl Machine {
         if !self.hardware.dram_virtual {
             return Err(Errno::PERM);
         }
-        // The list is where chunks are elsewhere, and then come its length and the command.
+        // The list is in the place of the chunks; its length and the command follow.
         let half = |shift: u32| u32::try_from(request.chunks_execute >> shift & 0xFFFF_FFFF).unwrap_or(0);
         let (count, command) = (half(0), half(32));
         let of_cores = matches!(command, HALT | RUN);
@@ -426,7 +427,7 @@ impl Machine {
             .chunks_exact(4)
             .filter_map(|bytes| bytes.first_chunk())
             .map(|&bytes| u32::from_le_bytes(bytes));
-        // Cores that are not there are passed over, engines that cannot be stalled are not.
+        // Cores that do not exist are skipped, and so are engines that cannot be stalled.
         let stalls = |engine: u32| {
             let (part, inside) = (engine / 11, engine % 11);
             part < 4 && inside <= 8
@@ -459,7 +460,7 @@ impl Machine {
     }
 }
 
-/// What is answered where nothing is submitted.
+/// The answer without a submission.
 pub(crate) fn nothing() -> CsOut {
     CsOut { seq: NO_SEQUENCE, ..CsOut::default() }
 }

@@ -95,7 +95,8 @@ impl SupervisedMachine for Machine {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "card {card}: {} opens, {} submissions, {} dispatches, {} bytes moved, {} resets, {} kills, {} left at closes",
+                "card {card}: {} opens, {} submissions, {} dispatches, {} bytes moved, {} resets, \
+                 {} kills, {} left at closes",
                 counts.opens,
                 counts.submissions,
                 counts.dispatches,

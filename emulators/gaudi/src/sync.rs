@@ -1,42 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Sync objects, monitors and fences: what queues wait for each other by.
+//! Sync objects, monitors and fences, by which queues wait for each other.
 //!
-//! A *sync object* is a counter. A *monitor* that is armed watches up to eight of them that lie side by side, and when all
-//! have got far enough, writes a word somewhere and is not armed any more: most often to a *fence* of a queue, which
-//! is a counter that a packet of that queue waits for and takes from. An engine's queues share a second processor, the lower
-//! one, with fences of its own. On the second generation four objects can be one long number, which four monitors wait for.
+//! A *sync object* is a counter. An armed *monitor* watches up to eight adjacent sync objects. When all have
+//! reached their values, it writes a word and is disarmed: most often it writes to a *fence* of a queue, which
+//! is a counter that a packet of that queue waits for and decrements. An engine's queues share a second
+//! processor, the lower one, with fences of its own. On the second generation four objects can form one long
+//! number, which four monitors wait for.
 //!
-//! The driver signals and waits by the same means, with objects and monitors that it keeps for itself; so do packets of programs
-//! with theirs, and nothing here knows the difference. Engines write to all of it by addresses in the space of registers.
+//! The driver signals and waits by the same means, with objects and monitors of its own; a program's packets
+//! use the program's. Engines write to all of them by addresses of registers.
 
 use crate::arbiter::{Arbiter, ArbiterRequest, Register};
 use crate::hardware::Hardware;
 use crate::strides::{self, StridedTransfer};
 use std::collections::BTreeMap;
 
-/// How large a sync object can get: it has fifteen bits.
+/// The greatest value of a sync object: it has fifteen bits.
 const VALUE: u32 = (1 << 15) - 1;
-/// Added to what is there, instead of replacing it.
+/// Adds to the value instead of replacing it.
 const ADD: u32 = 1 << 31;
-/// Of four objects side by side, each of which has fifteen bits of one number. Second generation.
+/// Writes four adjacent objects, each of which holds fifteen bits of one number. Second generation.
 const LONG: u32 = 1 << 24;
 /// How many objects and monitors one long number takes.
 const PARTS: u32 = 4;
-/// In a monitor's configuration: it watches a long number, and which half of its group that is.
+/// In a monitor's configuration: it watches a long number; which half of its group that is.
 const LONG_MONITOR: u32 = 1;
 const HIGH_GROUP: u32 = 1 << 31;
 
-/// Where things of one sync manager are, from its first sync object on.
+/// The registers of one sync manager, from its first sync object on.
 #[derive(Debug)]
 struct SyncLayout {
-    /// Where registers begin.
+    /// The base address of the registers.
     registers: u64,
     /// Each manager's first sync object, from there.
     managers: [u64; 4],
     objects: u64,
     monitors: u64,
-    /// Monitors' registers: the two halves of an address, the word, what to watch, and what else.
+    /// Monitors' registers: the two halves of an address, the word, the watched objects, and the configuration.
     address_low: u64,
     address_high: u64,
     payload: u64,
@@ -73,7 +74,7 @@ fn layout(hardware: &Hardware) -> &'static SyncLayout {
     if hardware.dram_virtual { &GAUDI2 } else { &GAUDI1 }
 }
 
-/// The word's place of a register, if it is one of a row.
+/// The index of a register in a row of words.
 fn place(offset: u64, first: u64, count: u64) -> Option<u32> {
     let distance = offset.checked_sub(first)?;
     let number = distance / 4;
@@ -86,62 +87,64 @@ struct Monitor {
     address: [u32; 2],
     payload: u32,
     config: u32,
-    /// What it watches, while it does.
+    /// The watched objects, while it is armed.
     armed: Option<u32>,
-    /// A part of the number that another monitor waits for.
+    /// Part of the number that another monitor waits for.
     part: u32,
 }
 
-/// What a queue waits for: a fence of its own that has at least so much, of which the packet takes some.
+/// A condition of a queue: one of its fences has reached a value, and the packet decrements it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fence {
-    /// Whose it is, and which: a queue's own, or that of the lower processor, which all queues of an engine share.
+    /// The owner and the number of the fence: a queue's own, or that of the lower processor, which all queues
+    /// of an engine share.
     place: (u32, u32),
     pub(crate) target: u32,
     pub(crate) taken: u32,
 }
 
 impl Fence {
-    /// The fence that a packet's first word names, of the processor that executes it.
+    /// The fence in a packet's first word, for the processor that executes it.
     pub(crate) fn of_packet(hardware: &Hardware, queue: u32, config: u32, upper: bool) -> Self {
         let whose = if upper { queue } else { LOWER | engine_of(hardware, queue) };
         Self { place: (whose, config >> 30), target: config >> 16 & 0xFF, taken: config & 0xF }
     }
 }
 
-/// What a queue's packet waits for, and with which it goes on.
+/// The condition of a queue's packet, and the step behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     Fence(Fence),
     Turn(ArbiterRequest),
 }
 
-/// Tells the fences of an engine's lower processor from those of its first queue.
+/// Distinguishes the fences of an engine's lower processor from those of its first queue.
 const LOWER: u32 = 1 << 31;
 
-/// The first queue of a queue's engine. Behind the first two engines of the first generation comes a queue of the driver's.
+/// The first queue of a queue's engine. A queue of the driver's follows the first two engines of the first
+/// generation.
 pub(crate) fn engine_of(hardware: &Hardware, queue: u32) -> u32 {
     let first = if hardware.dram_virtual || queue < 8 { 0 } else { 9 };
     queue.checked_sub(first).map_or(queue, |within| first + within / 4 * 4)
 }
 
-/// What packets of a queue can be made to depend on.
+/// Values that packets of a queue can depend on.
 #[derive(Clone, Copy, Debug, Default)]
 struct PacketOperands {
     predicates: u32,
     scalars: [u32; 4],
 }
 
-/// How the driver uses the two sync objects of a queue by turns.
+/// The driver's use of the two sync objects of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
-    /// What the next signal makes of the object.
+    /// The object's value after the next signal.
     pub(crate) next: u32,
-    /// Which of the two it is.
+    /// The current object.
     pub(crate) current: usize,
-    /// How many submissions and reservations need each, and one more that is not used up.
+    /// How many submissions and reservations use each, plus one for an object that is not used up.
     pub(crate) needed: [u32; 2],
-    /// Whether that one goes when the turn comes back.
+    /// Whether that one is dropped when the object becomes current again.
     pub(crate) stale: [bool; 2],
 }
 
@@ -151,10 +154,10 @@ impl Default for Stream {
     }
 }
 
-/// How often a sync object can be signalled before its turn is over. rule(signal-turns)
+/// The most signals of an object before the other one is used. rule(signal-turns)
 pub(crate) const TURN: u32 = 1 << 15;
 
-/// All of it, of one card. Everything that is not in it is zero.
+/// All of it, of one card. A missing entry is zero.
 #[derive(Debug, Default)]
 pub(crate) struct Sync {
     /// By manager and number.
@@ -169,7 +172,7 @@ pub(crate) struct Sync {
     streams: BTreeMap<u32, Stream>,
 }
 
-/// A word that goes where no sync manager and no fence is.
+/// A word that is written to another address than a sync manager's or a fence's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outside {
     pub(crate) address: u64,
@@ -186,7 +189,7 @@ impl Sync {
         self.streams.entry(queue).or_default()
     }
 
-    /// One less needs an object of a queue. It is set to nought when none is left. rule(signal-turns)
+    /// Drops one use of an object. It is set to zero when no use is left. rule(signal-turns)
     pub(crate) fn give(&mut self, hardware: &Hardware, queue: u32, which: usize) {
         let Some(needed) = self.stream(queue).needed.get_mut(which) else { return };
         *needed = needed.saturating_sub(1);
@@ -197,8 +200,8 @@ impl Sync {
         }
     }
 
-    /// What a new context begins with: whatever is the program's is nought, arbiters are off, and transfers say that they have
-    /// ended as they did. rule(sync-restored)
+    /// The state at the beginning of a context: the program's objects are zero, arbiters are off, and transfers
+    /// report their end as before. rule(sync-restored)
     pub(crate) fn restore(&mut self, hardware: &Hardware) {
         let (first_object, first_monitor) = (hardware.first_sob, hardware.first_monitor);
         self.objects.retain(|&(manager, number), _| manager == 0 && number < first_object);
@@ -219,7 +222,7 @@ impl Sync {
         self.registers.get(&queue).map_or([0; 4], |registers| registers.scalars)
     }
 
-    /// Loads scalars of a queue, or its predicates: from one word, or from the first bit of each of several.
+    /// Loads scalars of a queue, or its predicates: from one word, or from the first bit of several.
     pub(crate) fn load_registers(&mut self, queue: u32, scalars: bool, words: &[u32]) {
         let registers = self.registers.entry(queue).or_default();
         match (scalars, words) {
@@ -236,7 +239,7 @@ impl Sync {
         }
     }
 
-    /// Whether what waits may go on.
+    /// Whether a condition is satisfied.
     pub(crate) fn is_open(&self, hold: Hold) -> bool {
         match hold {
             Hold::Fence(fence) => self.fences.get(&fence.place).copied().unwrap_or(0) >= fence.target,
@@ -244,7 +247,7 @@ impl Sync {
         }
     }
 
-    /// Goes on behind what is open, and takes from it.
+    /// Passes a satisfied condition, and decrements its fence.
     pub(crate) fn pass(&mut self, hold: Hold) -> bool {
         let fence = match hold {
             Hold::Fence(fence) => fence,
@@ -270,7 +273,7 @@ impl Sync {
         self.transfers.entry(engine).or_insert_with(|| strides::TransferRegisters::new(hardware, engine))
     }
 
-    /// Writes a register of the transfers of a queue's engine; a transfer, if that begins one.
+    /// Writes a register of the transfers of a queue's engine. Returns the transfer that this begins, if any.
     pub(crate) fn write_transfer(
         &mut self,
         hardware: &Hardware,
@@ -281,7 +284,7 @@ impl Sync {
         self.transfer_registers(hardware, queue).write(offset, value)
     }
 
-    /// What a transfer of a queue's engine writes when it has ended, and where.
+    /// The word that a transfer of a queue's engine writes when it ends, and its address.
     pub(crate) fn completion(&mut self, hardware: &Hardware, queue: u32) -> (u64, u32) {
         self.transfer_registers(hardware, queue).completion()
     }
@@ -293,15 +296,15 @@ impl Sync {
         self.write(hardware, layout.registers + first + u64::from(number) * 4, ADD | 1).unwrap_or_default()
     }
 
-    /// Writes a word to an address of a register, and says what goes on from there outside of here. Nothing, if there is no
-    /// such thing at the address.
+    /// Writes a word to the address of a register, and returns the writes that this triggers outside of here.
+    /// Nothing, if there is no such register at the address.
     pub(crate) fn write(&mut self, hardware: &Hardware, address: u64, value: u32) -> Option<Vec<Outside>> {
         let mut outside = Vec::new();
         if !self.store(hardware, address, value) {
             return None;
         }
-        // A monitor may write to where another one watches, or to itself. One that arms itself for what is so already
-        // would go on for ever; hardware does, too, until it is reset.
+        // A monitor may write to an object that another one watches, or to itself. One that arms itself for a
+        // condition that is satisfied would run forever; so does hardware, until it is reset.
         const MOST: usize = 4096;
         for _ in 0..MOST {
             let Some((key, monitor)) = self.triggered() else { break };
@@ -318,7 +321,7 @@ impl Sync {
         Some(outside)
     }
 
-    /// Takes the first monitor whose objects have all got far enough.
+    /// Takes the first monitor whose objects have all reached their values.
     fn triggered(&mut self) -> Option<((usize, u32), Monitor)> {
         let mut all = self.monitors.iter();
         let found =
@@ -348,7 +351,7 @@ impl Sync {
         })
     }
 
-    /// Writes a number of four objects: the lowest part, which leaves nothing of the others, or something that is added.
+    /// Writes a number of four objects: the lowest part, which clears the others, or an increment.
     fn store_long(&mut self, manager: usize, first: u32, value: u32) {
         let parts = (0..PARTS).map(|part| self.objects.get(&(manager, first + part)).copied().unwrap_or(0));
         let old = (0..PARTS).zip(parts).fold(0, |all, (part, value)| all | u64::from(value) << (15 * part));
@@ -359,14 +362,14 @@ impl Sync {
         }
     }
 
-    /// Whether a monitor is one of the three that a long one before it takes along.
+    /// Whether a monitor is one of the three that belong to a long one before it.
     fn is_part(&self, manager: usize, number: u32) -> bool {
         (1..PARTS)
             .filter_map(|before| self.monitors.get(&(manager, number.checked_sub(before)?)))
             .any(|monitor| monitor.config & LONG_MONITOR != 0)
     }
 
-    /// Writes one register. False, if it is none of these.
+    /// Writes one register. Returns false if it is none of these.
     fn store(&mut self, hardware: &Hardware, address: u64, value: u32) -> bool {
         let layout = layout(hardware);
         let Some(offset) = address.checked_sub(layout.registers) else { return false };
@@ -420,7 +423,7 @@ impl Sync {
     }
 }
 
-/// Where a sync object of the first manager is among the registers.
+/// The address of a sync object of the first manager.
 pub(crate) fn object_offset(hardware: &Hardware, number: u32) -> u32 {
     let [first, ..] = layout(hardware).managers;
     u32::try_from(first).unwrap_or(0) + number * 4
@@ -433,7 +436,7 @@ pub(crate) fn is_register(hardware: &Hardware, address: u64) -> bool {
     (first..first + size).contains(&address)
 }
 
-/// Where a short message goes to: an offset from one of four bases. rule(message-bases)
+/// The target of a short message: an offset from one of four bases. rule(message-bases)
 pub(crate) fn short_address(hardware: &Hardware, base: u32, offset: u32) -> Option<u64> {
     let layout = layout(hardware);
     let [first, _, _, last] = layout.managers;
@@ -449,7 +452,7 @@ pub(crate) fn short_address(hardware: &Hardware, base: u32, offset: u32) -> Opti
 
 /// The queue and the number of the fence at a register. rule(fence-addresses)
 fn fence_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
-    /// Fences, each of which has a word for each queue and one for the lower processor.
+    /// Fences, each with a word for each queue and one for the lower processor.
     const WORDS: u64 = 4 * 5;
     let row = if hardware.dram_virtual { 0x290 } else { 0x308 };
     let (first, within) = engine_at(hardware, offset)?;
@@ -458,10 +461,10 @@ fn fence_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
     Some((if stream < 4 { first + stream } else { LOWER | first }, fence))
 }
 
-/// The engine whose queues have a register, by its first queue, and the register's offset among theirs.
+/// The engine that a queue register belongs to, by its first queue, and the register's offset among the
+/// engine's.
 pub(crate) fn engine_at(hardware: &Hardware, offset: u64) -> Option<(u32, u64)> {
-    /// Some engines side by side: where the first has its registers, how far apart they are, how many there are, and the
-    /// first queue of the first.
+    /// A row of engines: the first one's registers, the distance, the count, and the first queue of the first.
     type Engines = (u64, u64, u32, u32);
     const FIRST: [Engines; 5] = [
         (0x50_8000, 0x2_0000, 2, 0),
@@ -473,10 +476,10 @@ pub(crate) fn engine_at(hardware: &Hardware, offset: u64) -> Option<(u32, u64)> 
     const PLAIN: [Engines; 2] = [(0x4C8_A000, 0x1_0000, 2, 0), (0x4E0_A000, 0x1_0000, 2, 252)];
     const PARTS: [Engines; 3] =
         [(0x41C_A000, 0x1_0000, 2, 8), (0x40C_A000, 0, 1, 16), (0x400_A000, 0x1_0000, 6, 20)];
-    /// How far the parts of the second generation are apart, and the first queues of each after the first part's.
+    /// The distance of the second generation's parts, and the first queues of each part but the first.
     const PART: u64 = 0x20_0000;
     const SHIFTS: [u32; 4] = [0, 40, 76, 112];
-    /// How much room an engine's registers of its queues take.
+    /// The size of an engine's queue registers.
     const LENGTH: u64 = 0x1000;
     let inside = |(first, apart, count, queue): Engines| {
         (0..count).find_map(|engine| {
@@ -489,7 +492,7 @@ pub(crate) fn engine_at(hardware: &Hardware, offset: u64) -> Option<(u32, u64)> 
     }
     let parts = SHIFTS.into_iter().zip(0_u64..).flat_map(|(shift, part)| {
         PARTS.map(|(first, apart, count, queue)| {
-            // The seventh tensor engine of the first part comes before the second part's queues.
+            // The first part's seventh tensor engine precedes the second part's queues.
             let count = if part == 0 && count == 6 { 7 } else { count };
             (first + part * PART, apart, count, queue + shift)
         })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the file system shows of the cards.
+//! The cards in the file system.
 
 use crate::card::Status;
 use crate::info::status_of;
@@ -35,7 +35,7 @@ impl Machine {
     pub(crate) fn attribute(&self, path: &Path) -> Result<String, Errno> {
         let (number, attribute) = match self.options.abi {
             Abi::Drm => accel::attribute(path).ok_or(Errno::NOENT)?,
-            // Beside the device's folder, which is not there. rule(sysfs-old)
+            // Beside the device's folder, which does not exist. rule(sysfs-old)
             Abi::Old => match accel::file(path).ok_or(Errno::NOENT)? {
                 (_, "vendor" | "device") => return Err(Errno::NOENT),
                 found => found,

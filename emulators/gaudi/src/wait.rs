@@ -2,8 +2,8 @@
 
 //! Waits for submissions.
 //!
-//! A wait looks, and sleeps if it has to, to the end of so many ticks of the kernel's clock as its time takes: a wait of a
-//! microsecond may last a whole one. rule(wait-ticks)
+//! A wait checks, and sleeps if it must, until the end of as many ticks of the kernel's clock as its timeout
+//! takes: a wait of a microsecond may last a whole tick. rule(wait-ticks)
 
 use crate::card::{Context, Status};
 use crate::injection;
@@ -16,35 +16,35 @@ use hal_gaudi_abi::uapi::{WaitIn, WaitOut, wait};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// How many waits for the first of several there can be at a time.
+/// How many waits for the first of several can run at a time.
 const MULTI_WAITS: usize = 2;
 
-/// When the kernel's clock began to tick.
+/// The start of the kernel's clock.
 static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// What is known of a submission.
+/// The known state of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Busy,
-    /// It has ended: how, and when, if that is told.
+    /// It has ended: the outcome, and the time if it is reported.
     Ended {
         error: Option<Errno>,
         timestamp: Option<u64>,
     },
-    /// It has ended so long ago that its outcome was forgotten.
+    /// It ended so long ago that its outcome is gone.
     Gone,
 }
 
-/// When a wait is over. Nothing, if it does not sleep at all.
+/// The deadline of a wait. Nothing, if it does not sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
-    /// Nothing, if it never is.
+    /// Nothing, if the wait has no deadline.
     at: Option<Instant>,
     sleeps: bool,
 }
 
 impl Machine {
-    /// When a wait of so many microseconds is over.
+    /// The deadline of a wait of this many microseconds.
     pub(crate) fn deadline(&self, microseconds: u64) -> Deadline {
         let tick = Duration::from_secs(1) / self.options.hz;
         let at = ticks(microseconds, tick, BOOT.elapsed()).and_then(|after| BOOT.checked_add(after));
@@ -120,7 +120,7 @@ impl Machine {
         let until = self.deadline(request.timeout_us);
         let result = self.first_of(&mut state, number, &sequences, until);
         state.cards[number].multi_waits -= 1;
-        // What is refused, or finds an error, leaves the argument as it was.
+        // A refusal or an error leaves the argument as it was.
         give(argument, &result?);
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Machine {
                 map |= 1 << place;
             }
             if map != 0 {
-                // The time is the first one's, and there is none if one of them is gone or was not to be told.
+                // The time is the first one's; there is none if one of them is gone or does not report it.
                 let timestamp_nsec = if told { first } else { 0 };
                 let flags = if timestamp_nsec == 0 { wait::FLAG_GONE } else { wait::FLAG_TIMESTAMP_VALID };
                 return Ok(WaitOut { flags, timestamp_nsec, cs_completion_map: map, ..WaitOut::default() });
@@ -156,7 +156,7 @@ impl Machine {
         }
     }
 
-    /// Sleeps until something of a card has ended. False, if the time is over.
+    /// Sleeps until something of a card has ended. Returns false on a timeout.
     pub(crate) fn pause(
         &self,
         state: &mut Guard<'_>,
@@ -167,7 +167,7 @@ impl Machine {
         if !until.sleeps || until.at.is_some_and(|until| until <= Instant::now()) {
             return Ok(false);
         }
-        // However often it is woken for nothing, it is one wait.
+        // Spurious wakeups do not count as further waits.
         let first = !std::mem::replace(slept, true);
         if first && state.cards[number].injections.strikes(injection::INTERRUPT) {
             return Err(Errno::INTR);
@@ -182,7 +182,7 @@ impl Machine {
         Ok(true)
     }
 
-    /// What is known of a submission.
+    /// The known state of a submission.
     fn know(&self, state: &mut Guard<'_>, number: usize, sequence: u64) -> Result<Known, Errno> {
         let card = &mut state.cards[number];
         let remembered = card.injections.value(injection::GONE);
@@ -202,7 +202,7 @@ fn known(context: &mut Context, sequence: u64, window: u64) -> Known {
         Some(cs) if !context.is_gone(sequence, window) => {
             Known::Ended { error: cs.error, timestamp: cs.timestamp.then_some(cs.ended).filter(|&at| at > 0) }
         }
-        // A late wait takes the outcome along: the next one finds none. rule(outcome-store)
+        // A late wait removes the outcome: the next one finds none. rule(outcome-store)
         _ => match context.outcomes.iter().rposition(|(kept, _)| *kept == sequence) {
             Some(at) => context.outcomes.remove(at).map_or(Known::Gone, |(_, outcome)| Known::Ended {
                 error: outcome.error,
@@ -217,7 +217,7 @@ fn context<'a>(state: &'a Guard<'_>, number: usize) -> Result<&'a Context, Errno
     state.cards[number].context.as_ref().ok_or(Errno::NODEV)
 }
 
-/// Whether a card can be waited for at all.
+/// Whether waits on a card are possible.
 fn waits(state: &mut Guard<'_>, number: usize) -> Result<(), Errno> {
     let card = &state.cards[number];
     match card.status {
@@ -227,8 +227,8 @@ fn waits(state: &mut Guard<'_>, number: usize) -> Result<(), Errno> {
     }
 }
 
-/// The time since the clock began to tick at which a wait that begins now ends: so many ticks later, which each end when the
-/// clock ticks. Nothing, if that is never.
+/// The deadline of a wait that begins now, as time since the clock's start: this many ticks later. Nothing, if
+/// it overflows.
 fn ticks(microseconds: u64, tick: Duration, now: Duration) -> Option<Duration> {
     let length = u64::try_from(tick.as_nanos()).ok()?;
     let count = microseconds.checked_mul(1000)?.div_ceil(length);
@@ -236,7 +236,7 @@ fn ticks(microseconds: u64, tick: Duration, now: Duration) -> Option<Duration> {
     Some(Duration::from_nanos(begun.checked_add(count)?.checked_mul(length)?))
 }
 
-/// What a wait that has an answer says.
+/// The status of a wait that has an answer.
 fn finish(argument: &mut [u8], known: Known) -> Result<(), Errno> {
     let (error, timestamp, gone) = match known {
         Known::Ended { error, timestamp } => (error, timestamp, false),

@@ -2,20 +2,20 @@
 
 //! The bus between the kernel and a device: host memory that the device reaches, and the registers of its channels.
 //!
-//! This is all that the two sides share. The kernel puts requests into host memory and moves a register; the device reads
-//! them from there by their addresses on the bus, as it does any other memory of the host.
+//! The two sides share nothing else. The kernel writes requests into host memory and moves a register; the
+//! device reads them by their addresses on the bus, like all host memory.
 
 use hal_backend::HostRange;
 use std::collections::BTreeMap;
 
-/// Where addresses of the bus begin.
+/// The first address on the bus.
 const FIRST: u64 = 0x1_0000_0000;
-/// What addresses are aligned to, and how far pieces of memory are apart at least.
+/// The alignment of addresses, and the least distance between segments.
 const PAGE: u64 = 4096;
-/// The most that one piece has: whole pages of what 32 bits count.
+/// The longest segment: whole pages within 32 bits.
 const MOST: u64 = (1 << 32) - PAGE;
 
-/// Host memory by the addresses that the device has for it.
+/// Host memory by its addresses on the bus.
 #[derive(Debug)]
 pub(crate) struct DeviceBus {
     next: u64,
@@ -28,7 +28,7 @@ impl Default for DeviceBus {
     }
 }
 
-/// A piece of memory as the device sees it.
+/// A segment of memory as the device sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) address: u64,
@@ -36,17 +36,17 @@ pub(crate) struct Segment {
 }
 
 impl DeviceBus {
-    /// Makes memory reachable, in one piece. An address is never given twice, so that one that is used too late is
-    /// found out.
+    /// Makes memory reachable, in one segment. No address is used twice, so that a use after the end of a
+    /// mapping is noticed.
     pub(crate) fn map(&mut self, memory: HostRange) -> u64 {
         let address = self.next;
-        // A page between two pieces belongs to neither.
+        // A page between two segments belongs to neither.
         self.next += memory.length().next_multiple_of(PAGE) + PAGE;
         self.mapped.insert(address, memory);
         address
     }
 
-    /// Makes memory reachable, in pieces of at most so many bytes (as many as may be if nothing is said).
+    /// Makes memory reachable, in segments of at most this length; without a limit, as long as possible.
     pub(crate) fn map_pieces(&mut self, memory: &HostRange, most: Option<u64>) -> Vec<Segment> {
         let step = most.unwrap_or(MOST).clamp(1, MOST);
         let mut segments = Vec::new();
@@ -61,35 +61,35 @@ impl DeviceBus {
         segments
     }
 
-    /// Ends the mappings of some pieces.
+    /// Ends the mappings of some segments.
     pub(crate) fn unmap(&mut self, segments: &[Segment]) {
         for segment in segments {
             self.mapped.remove(&segment.address);
         }
     }
 
-    /// The memory at an address; nothing, if not all of it is one piece.
+    /// The memory at an address; nothing, if it crosses the end of a segment.
     pub(crate) fn find(&self, address: u64, length: u64) -> Option<HostRange> {
         let (&start, memory) = self.mapped.range(..=address).next_back()?;
         memory.slice(address - start, length)
     }
 
-    /// How many pieces are reachable.
+    /// How many segments are reachable.
     pub(crate) fn mapped(&self) -> usize {
         self.mapped.len()
     }
 }
 
-/// The registers of a channel: places in its rings.
+/// The registers of a channel: indices into its rings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RingRegisters {
-    /// The device's place among the requests.
+    /// The device's index into the requests.
     pub(crate) request_head: u32,
-    /// The kernel's place among the requests.
+    /// The kernel's index into the requests.
     pub(crate) request_tail: u32,
-    /// The kernel's place among the responses.
+    /// The kernel's index into the responses.
     pub(crate) response_head: u32,
-    /// The device's place among the responses.
+    /// The device's index into the responses.
     pub(crate) response_tail: u32,
 }
 

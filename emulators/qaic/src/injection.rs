@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The faults of a card. [The crate](crate) has the table of what each does.
+//! The faults that can be injected into a card. [The crate](crate) has a table of their effects.
 
 use emulator_core::injection::{InjectionForm, When};
 
@@ -37,7 +37,7 @@ pub(crate) const RESET: InjectionForm = InjectionForm::new("reset", When::Nth);
 /// The card is pulled out at this request.
 pub(crate) const UNPLUG: InjectionForm = InjectionForm::new("unplug", When::Nth);
 
-/// Every fault, in the order in which a program that asks for none of them is told.
+/// Every injection, in the order of the error message that lists them.
 pub(crate) const ALL: &[InjectionForm] = &[
     BOOT,
     ALLOC,

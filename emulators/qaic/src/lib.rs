@@ -2,13 +2,13 @@
 
 //! An emulator of the qaic kernel driver and of Cloud AI 100 cards behind it, in this process.
 //!
-//! It answers as the driver does, by the driver's rules and with its errors, and executes what is queued on threads. It
-//! has no bandwidth, no firmware and no cores of the vendor's: what it computes, it computes with IREE's host executables,
-//! by [networks](programs) that no device understands. It shows that a program keeps the rules,
+//! It answers as the driver does, by the driver's rules and with its errors, and executes queued work on
+//! threads. It has no bandwidth, no firmware and none of the vendor's cores: it computes with IREE's host
+//! executables, by [networks](programs) that no device understands. It shows whether a program keeps the rules,
 //! and nothing about how fast or how sound a real card is.
 //!
-//! It shares no logic with a backend: it cannot name one. Each rule of the kernel names the function that it was read in,
-//! and `emulators/qaic/rules.md` has them in a table.
+//! It shares no logic with a backend: it cannot name one. Each rule of the kernel names the function that it
+//! was read in, and `emulators/qaic/rules.md` has them in a table.
 //!
 //! # Parameters
 //!
@@ -25,13 +25,13 @@
 //! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!
-//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule`, `seed`, `speed` (of
-//! the control channel's and the default wait's timeout, and of resets, 1 s) and `machine`, which does nothing here: any number of
-//! processes may open a card.
+//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule`, `seed`,
+//! `speed` (of the control channel's and the default wait's timeout, and of resets, 1 s) and `machine`, which
+//! does nothing here: any number of processes may open a card.
 //!
 //! # Faults
 //!
-//! Each card counts by itself, from 1, for as long as the machine lives. What its user sees of each:
+//! Each card counts by itself, from 1, for as long as the machine lives.
 //!
 //! | fault | what happens |
 //! |---|---|
@@ -40,38 +40,38 @@
 //! | `control-full:N` | the control channel has no room for the N-th message, and `EAGAIN` comes after 2 s |
 //! | `control-lost:N` | the answer to the N-th message is lost: `ETIMEDOUT` |
 //! | `control-crc:N` | the answer to the N-th message has a wrong checksum: `EPIPE`, if the device wants checksums |
-//! | `control-wrong:N` | the N-th message is answered as if it had been another one: `EINVAL`, although the device has done what it says |
+//! | `control-wrong:N` | the N-th message gets the answer of another: `EINVAL`, although the device has obeyed it |
 //! | `bad-channel:N` | the N-th activation is answered with channel 255: `ENODEV` |
 //! | `deactivate:N` | the device refuses the N-th deactivation: `ECANCELED`, and the channel is the user's again |
 //! | `lost-msi:N` | the N-th interrupt is lost: waits time out until another one comes |
 //! | `status:N` | the N-th completion has an error, which the kernel logs: waits succeed |
 //! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
 //! | `hang:N` | the N-th call of a network never ends: waits time out |
-//! | `deadlock:N` | the N-th call of a network runs, and does not add to the semaphore that its outputs wait for: waits for them time out |
-//! | `crash:N` | the cores crash when the N-th call of a network is about to run, and restart: its channel is lost, and nothing else; with `restarts=off` it is a reset |
+//! | `deadlock:N` | the N-th call does not signal its outputs' semaphore: waits for them time out |
+//! | `crash:N` | the cores crash at the N-th call and restart: only its channel is lost; with `restarts=off`, a reset |
 //! | `reset:N` | the card is reset when the N-th call of a network is about to run |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
 //!
-//! # Where things are
+//! # Files
 //!
 //! | file | what is there |
 //! |---|---|
 //! | `machine.rs` | the cards of a machine; resets |
-//! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
-//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts, events |
-//! | `device/` | the device: its control server, what users have loaded, its DMA bridge with semaphores, its networks, its cores and their crashes |
-//! | `injection.rs`, `options.rs` | what a URI asks for |
+//! | `bus.rs` | the kernel's and the device's shared part: host memory by bus addresses, registers |
+//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, … |
+//! | `device/` | the device: control server, loaded images, DMA bridge, semaphores, networks, cores, crashes |
+//! | `injection.rs`, `options.rs` | the parameters of a URI |
 //! | `supervised.rs` | the machine for other processes and for the driver |
 //!
 //! # What is not modelled
 //!
-//! Memory of other devices (PRIME), partitions, crash dumps, the way of events to programs (they are kept for
-//! [`Machine::uevents`]), the boot of a device (MHI, Sahara), time
-//! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
-//! resource groups, and anything that takes firmware.
+//! Memory of other devices (PRIME), partitions, crash dumps, the delivery of events to programs (they are kept
+//! for [`Machine::uevents`]), the boot of a device (MHI, Sahara), time synchronisation, reports of reliability,
+//! single-MSI mode, link errors, linked-list transfers, power states of networks, resource groups, and all that
+//! takes firmware.
 //!
-//! A network of the emulator has one memory. Calls that are queued behind each other wait for it, by a semaphore of the
-//! network's own, so that what goes in and out of one does not overlap with the next.
+//! A network of the emulator has one memory. Consecutive calls wait for it, by a semaphore of the network's
+//! own, so that the inputs and outputs of one do not overlap with the next.
 
 mod bus;
 mod device;
@@ -108,8 +108,8 @@ impl Machine {
         self.lock().cards.find(card).map(machine::Card::counted).unwrap_or_default()
     }
 
-    /// The last events that the kernel has sent about a card, oldest first: `offline`, `online`, or `change` with a channel
-    /// and its state.
+    /// The last events that the kernel has sent about a card, oldest first: `offline`, `online`, or `change`
+    /// with a channel and its state.
     pub fn uevents(&self, card: usize) -> Vec<String> {
         self.lock().cards.find(card).map(|card| card.uevents.sent()).unwrap_or_default()
     }

@@ -2,9 +2,9 @@
 
 //! The cards of a machine behind one lock, and what happens to them over time.
 //!
-//! What is behind the lock has two halves, which know each other only through the [bus](crate::bus): of the kernel, its
-//! users, buffer objects and channels; of the device, its control server, its DMA bridge and its cores. Requests of
-//! programs run the kernel's half; workers run the device's.
+//! The state behind the lock has two halves, which know each other only through the [bus](crate::bus): the
+//! kernel's users, buffer objects and channels; and the device's control server, DMA bridge and cores. Requests
+//! of programs run the kernel's half; workers run the device's.
 
 use crate::bus::{DeviceBus, RingRegisters};
 use crate::device::bridge::Bridge;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// How long a card takes to come back from a reset.
 const RESET: Duration = Duration::from_secs(1);
 
-/// What became of a card since its machine was made.
+/// The counts of a card since its machine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// How often the card was opened.
@@ -45,45 +45,45 @@ pub struct Counts {
     pub calls: u64,
     /// Interrupts that its channels have sent.
     pub interrupts: u64,
-    /// Those of them that the kernel has taken, its line being enabled: what `/proc/interrupts` counts.
+    /// Interrupts that the kernel has taken while its line was enabled: `/proc/interrupts` counts these.
     pub interrupts_taken: u64,
     /// Responses that the kernel has taken from rings.
     pub responses: u64,
-    /// Open files that are there now.
+    /// Open files.
     pub users: u64,
-    /// Buffer objects that are there now.
+    /// Buffer objects.
     pub objects: u64,
-    /// Pieces of host memory that the device can reach now.
+    /// Segments of host memory that the device can reach.
     pub mapped: u64,
-    /// Channels that the kernel holds now.
+    /// Channels that the kernel holds.
     pub channels: u64,
-    /// Waits that are under way now.
+    /// Waits in progress.
     pub waits: u64,
-    /// Networks that are active on the device now.
+    /// Networks that are active on the device.
     pub activations: u64,
-    /// Networks and constants that are loaded now.
+    /// Networks and constants that are loaded.
     pub loaded: u64,
-    /// Memory of the device that is taken now.
+    /// Device memory in use.
     pub allocated_bytes: u64,
 }
 
 /// The state of a device, as the kernel sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// It can be used.
+    /// In use.
     Online,
-    /// It is resetting: `QAIC_OFFLINE`.
+    /// In a reset: `QAIC_OFFLINE`.
     Offline,
-    /// It was pulled out.
+    /// Pulled out.
     Gone,
 }
 
-/// What a card has for each of its channels, by number.
+/// One `T` for each channel of a card, by number.
 ///
 /// # Invariants
 ///
-/// There is one for each channel, from when the card is made on: a number that a network, a worker or an event has of a channel names one.
-/// A number that a program or an answer gives is [looked up](ChannelList::find_mut).
+/// There is one for each channel, from the creation of the card on: a channel number in a network, a worker or
+/// an event is valid. A number from a program or an answer is [looked up](ChannelList::find_mut).
 pub(crate) struct ChannelList<T>([T; CHANNELS as usize]);
 
 impl<T: Default> Default for ChannelList<T> {
@@ -103,7 +103,7 @@ impl<T> ChannelList<T> {
         self.0.iter_mut()
     }
 
-    /// That of a number from outside, to change.
+    /// The one with a number from outside, to change.
     pub(crate) fn find_mut(&mut self, channel: u32) -> Option<&mut T> {
         self.0.get_mut(channel as usize)
     }
@@ -125,12 +125,12 @@ impl<T> IndexMut<u32> for ChannelList<T> {
     }
 }
 
-/// One card, with what the kernel keeps for it.
+/// One card, with the kernel's state for it.
 pub(crate) struct Card {
     pub(crate) status: Status,
     pub(crate) injections: Injections,
     pub(crate) counts: Counts,
-    /// What was wrong last, for people.
+    /// The last error, for people.
     pub(crate) complaint: Option<String>,
     pub(crate) bus: DeviceBus,
     pub(crate) registers: ChannelList<RingRegisters>,
@@ -170,7 +170,7 @@ impl Card {
         }
     }
 
-    /// What a request of an open file says in this state.
+    /// Checks that the card is online.
     pub(crate) fn online(&self) -> Result<(), Errno> {
         if self.status == Status::Online { Ok(()) } else { Err(Errno::NODEV) }
     }
@@ -191,25 +191,25 @@ impl Card {
     }
 }
 
-/// What the lock is around.
+/// The state behind the lock.
 pub(crate) struct Cards {
     pub(crate) cards: machine::CardList<Card>,
     pub(crate) files: OpenFiles<UserFile>,
     pub(crate) later: Later<ClockEvent>,
 }
 
-/// What happens by itself.
+/// Events of the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ClockEvent {
-    /// The kernel looks at a channel's responses again.
+    /// The kernel polls a channel's responses again.
     Poll { card: usize, channel: u32 },
-    /// A reset is over.
+    /// The end of a reset.
     Booted { card: usize },
-    /// A sub-system that restarts gets further.
+    /// The next step of a restart.
     Restart { card: usize, channel: u32, step: ChannelState },
 }
 
-/// What a worker takes: part of a device.
+/// A unit of work: a part of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Unit {
     /// The control server.
@@ -220,10 +220,10 @@ pub(crate) enum Unit {
     Core { card: usize, channel: u32 },
 }
 
-/// What the lock is around, with what waits for workers.
+/// The state behind the lock, with the work that waits for workers.
 pub(crate) type State = machine::MachineState<Cards, Unit>;
 
-/// The lock, held.
+/// The held lock.
 pub(crate) type Guard<'a> = machine::MachineGuard<'a, Cards, Unit>;
 
 /// Cards behind one lock.
@@ -252,12 +252,12 @@ impl Machine {
         self.options.execution.real(emulated)
     }
 
-    /// Sleeps until something of a card has changed. False, if that took too long.
+    /// Sleeps until something of a card has changed. Returns false on a timeout.
     pub(crate) fn sleep(&self, state: &mut Guard<'_>, card: usize, until: Option<Instant>) -> bool {
         self.core.sleep(state, card, until)
     }
 
-    /// Has something happen later.
+    /// Schedules an event.
     pub(crate) fn after(&self, state: &mut State, by: Duration, event: ClockEvent) {
         let at = state.later.add(by, event);
         self.core.wind(state, at);
@@ -289,7 +289,7 @@ impl Machine {
         });
     }
 
-    /// Ends every thread, and what is under way.
+    /// Ends every thread, and all work in flight.
     pub(crate) fn stop(&self) {
         for card in self.lock().cards.iter() {
             card.server.abort_all();
@@ -297,8 +297,8 @@ impl Machine {
         self.core.stop();
     }
 
-    /// Resets a card (`qaic_pci_reset_prepare`, and `mhi_status_cb` where the device itself says that it has crashed): requests
-    /// under way end, every channel is released, and the device forgets everything. Files stay open.
+    /// Resets a card (`qaic_pci_reset_prepare`, and `mhi_status_cb` where the device itself says that it has
+    /// crashed): ends requests in progress, releases every channel, and clears the device. Files stay open.
     pub(crate) fn reset(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
         if card.status != Status::Online {
@@ -312,7 +312,7 @@ impl Machine {
         self.after(state, self.real(RESET), ClockEvent::Booted { card: number });
     }
 
-    /// A reset is over (`qaic_pci_reset_done`, `qaic_mhi_probe`).
+    /// Ends a reset (`qaic_pci_reset_done`, `qaic_mhi_probe`).
     fn boot(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
         if card.status == Status::Offline {
@@ -330,7 +330,7 @@ impl Machine {
         self.tear_down(state, number);
     }
 
-    /// Ends everything that a card was at (`qaic_dev_reset_clean_local_state`).
+    /// Ends all work of a card (`qaic_dev_reset_clean_local_state`).
     fn tear_down(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
         card.control.abandon();

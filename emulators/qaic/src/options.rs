@@ -104,10 +104,11 @@ pub struct Options {
     pub counter: MemoryCounter,
     /// Whether the device wants checksums on its control channel.
     pub crc: bool,
-    /// Whether the kernel restarts a sub-system that crashes: Linux 6.19 and later. Before that the whole card goes with it.
+    /// Whether the kernel restarts a sub-system that crashes: Linux 6.19 and later. Before that the whole card
+    /// goes with it.
     pub restarts: bool,
-    /// Whether the kernel keeps the interrupt line of a busy channel disabled. It always does; without that one sees what it
-    /// is good for.
+    /// Whether the kernel keeps the interrupt line of a busy channel disabled. It always does; without that one
+    /// sees what it is good for.
     pub mitigation: bool,
     /// The parameters of the kernel module.
     pub module: Module,

@@ -2,36 +2,37 @@
 
 //! Host programs on an emulated card: networks that call one.
 //!
-//! The image of such a network has a section [`SECTION`], which names a program that the emulator keeps and the function of it to
-//! call. No device understands that. Everything around it is as the vendor's compiler has it: metadata, DMA requests,
-//! semaphores, a doorbell.
+//! The image of such a network has a section [`SECTION`], which names a program that the emulator keeps and the
+//! function to call. No device understands it. The rest is in the format of the vendor's compiler: metadata,
+//! DMA requests, semaphores, a doorbell.
 //!
-//! # How a call goes
+//! # A call
 //!
-//! What a function works on has no direction, and its size is known only when it is called. So a network is made for
-//! sizes that are large enough, and each binding is a buffer in and a buffer out, at the same place in the network's memory.
-//! With `n` bindings:
+//! The bindings of a function have no direction, and their sizes are known only at the call. So a network is
+//! made for sizes that are large enough, and each binding is an input buffer and an output buffer, at the same
+//! offset in the network's memory. With `n` bindings:
 //!
-//! | buffer | goes | holds |
+//! | buffer | direction | contents |
 //! |---|---|---|
 //! | 0 | in | the call: a [`Call`] |
 //! | 1 to n | in | the bindings |
 //! | n + 1 to 2n | out | the bindings |
-//! | 2n + 1 | out | how it went: an [`CallOutcome`] |
+//! | 2n + 1 | out | the outcome: a [`CallOutcome`] |
 //!
-//! Each buffer in adds one to semaphore [`ARRIVED`] when it is there; the last one rings the doorbell. A core waits until
-//! all n + 1 are there, takes them off, runs the call on the network's memory, writes the outcome, and adds n + 1 to
-//! semaphore [`DONE`]. Each buffer out waits until that is at least one, and takes one off it after the transfer. Waiting and
-//! taking are apart because a buffer whose memory is in several pieces becomes several elements of a ring: each of them waits,
-//! and only the last one takes.
+//! Each input buffer adds one to semaphore [`ARRIVED`] after its transfer; the last one rings the doorbell. A
+//! core waits until all n + 1 have arrived, subtracts them, runs the call on the network's memory, writes the
+//! outcome, and adds n + 1 to semaphore [`DONE`]. Each output buffer waits until that is at least one, and
+//! subtracts one after the transfer. Waiting and subtracting are two commands because a buffer in several
+//! segments becomes several ring elements: each of them waits, and only the last one subtracts.
 //!
-//! # How calls follow each other
+//! # Consecutive calls
 //!
-//! A network has one memory, and more calls of it may be in the ring. So buffer 0 takes the only unit of semaphore [`FREE`]
-//! before its transfer, which is one element because a call fits into a page, and then lets in as many other buffers as
-//! there are by semaphore [`ENTERED`], which they wait for and take off as those out do with the other one. (A fence would not
-//! do: of a buffer in several pieces only the last one has it.) The outcome, one piece too, is the last of the buffers out and
-//! behind all of them by a fence, and gives the unit back.
+//! A network has one memory, and the ring may hold more calls of it. So buffer 0 takes the only unit of
+//! semaphore [`FREE`] before its transfer, which is one element because a call fits into a page. Then it admits
+//! the other buffers by semaphore [`ENTERED`], for which they wait and from which they subtract as the output
+//! buffers do with [`DONE`]. (A fence would not do: of a buffer in several segments only the last one has it.)
+//! The outcome, one segment too, is the last output buffer, behind all others by a fence, and releases the
+//! unit.
 
 use emulator_core::HostPrograms;
 use hal_backend::container::ParseError;
@@ -46,26 +47,26 @@ use std::sync::Arc;
 /// The image's section that names the program.
 pub const SECTION: &str = "hal_program";
 
-/// What that section begins with.
+/// The magic number at the beginning of the section.
 const MAGIC: [u8; 4] = *b"HALP";
 const VERSION: u32 = 1;
 
-/// The semaphore that counts what has come in.
+/// The semaphore that counts arrived inputs.
 pub const ARRIVED: u8 = 0;
 
-/// The semaphore that counts what may go out.
+/// The semaphore that counts outputs that may leave.
 pub const DONE: u8 = 1;
 
 /// The semaphore whose unit is the network's memory: the holder may write its call there.
 pub const FREE: u8 = 2;
 
-/// The semaphore that counts the bindings that may come in.
+/// The semaphore that counts bindings that may enter.
 pub const ENTERED: u8 = 3;
 
-/// What bindings are aligned to on the device.
+/// The alignment of bindings on the device.
 const ALIGNMENT: u64 = 4096;
 
-/// How many bytes a call has at most: it is one element of a ring however small the pieces of the host's memory are.
+/// The most bytes of a call: it is one ring element, however small the segments of host memory are.
 const CALL_MAX: usize = 4096;
 
 /// The machine of the images, which is none.
@@ -80,11 +81,11 @@ pub struct Program {
     pub function: u32,
     /// How many constants it takes.
     pub constants: u16,
-    /// How many bytes each binding has at most.
+    /// The greatest length of each binding.
     pub capacities: Vec<u64>,
 }
 
-/// Where things are in a network's memory.
+/// The offsets in a network's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramLayout {
     /// The call.
@@ -93,7 +94,7 @@ pub struct ProgramLayout {
     pub outcome: u64,
     /// Each binding.
     pub bindings: Vec<u64>,
-    /// All of it.
+    /// The length of all of it.
     pub length: u64,
 }
 
@@ -142,7 +143,7 @@ fn request(
 }
 
 impl Program {
-    /// Where things are in the memory of this network; nothing if it is too large.
+    /// The offsets in the memory of this network; nothing if it is too large.
     pub fn layout(&self) -> Option<ProgramLayout> {
         let call = Call::length(usize::from(self.constants), self.capacities.len()) as u64;
         let outcome = call.next_multiple_of(ALIGNMENT);
@@ -157,17 +158,17 @@ impl Program {
         Some(ProgramLayout { call: 0, outcome, bindings: bindings?, length })
     }
 
-    /// The number of the buffer that brings a binding in.
+    /// The buffer that transfers a binding in.
     pub fn buffer_in(&self, binding: usize) -> usize {
         1 + binding
     }
 
-    /// The number of the buffer that brings a binding out.
+    /// The buffer that transfers a binding out.
     pub fn buffer_out(&self, binding: usize) -> usize {
         1 + self.capacities.len() + binding
     }
 
-    /// The number of the buffer that brings the outcome out.
+    /// The buffer that transfers the outcome out.
     pub fn outcome_buffer(&self) -> usize {
         1 + 2 * self.capacities.len()
     }
@@ -180,7 +181,7 @@ impl Program {
         Ok(Container { segments }.write())
     }
 
-    /// The network with what its buffers hold.
+    /// The network with the contents of its buffers.
     fn named(&self) -> Result<ProgramNetwork, ParseError> {
         let bindings = || (0..self.capacities.len()).map(BufferRole::Binding);
         let call = std::iter::once(BufferRole::Call);
@@ -254,7 +255,7 @@ impl Program {
         bytes
     }
 
-    /// The program that an image names; nothing if it is an image for real cores.
+    /// The program that an image names; nothing if the image is for real cores.
     pub fn read(image: &[u8]) -> Result<Option<Self>, ParseError> {
         let Some(bytes) = elf::section(image, SECTION)? else { return Ok(None) };
         let (magic, version) = (piece(bytes, 0, 4, SECTION)?, u32_at(bytes, 4, SECTION)?);
@@ -275,24 +276,24 @@ impl Program {
     }
 }
 
-/// What a function is called with. In memory: the number of constants and of bindings, three workgroup counts, three
-/// workgroup sizes, the local memory and a zero, all of four bytes; the constants; the bindings' lengths, of eight
-/// bytes each, from the next multiple of eight.
+/// The arguments of a call. In memory: the number of constants and of bindings, three workgroup counts, three
+/// workgroup sizes, the local memory and a zero, all of four bytes; the constants; the bindings' lengths, of
+/// eight bytes each, from the next multiple of eight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// How many workgroups there are.
+    /// The number of workgroups.
     pub workgroups: [u32; 3],
-    /// How large a workgroup is.
+    /// The size of a workgroup.
     pub workgroup_size: [u32; 3],
-    /// Bytes of local memory beyond what the function asks for itself.
+    /// Bytes of local memory beyond the function's own.
     pub local_memory: u32,
     /// Constants.
     pub constants: Vec<u32>,
-    /// How many bytes each binding has.
+    /// The length of each binding.
     pub lengths: Vec<u64>,
 }
 
-/// Replaces `bytes` by those of a call with bindings of these lengths, in the memory that they have.
+/// Replaces `bytes` by those of a call with bindings of these lengths, in the same allocation.
 fn write_call(call: &ProgramCall<'_>, lengths: &mut dyn ExactSizeIterator<Item = u64>, bytes: &mut Vec<u8>) {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let head = [count(call.constants.len()), count(lengths.len())];
@@ -304,11 +305,11 @@ fn write_call(call: &ProgramCall<'_>, lengths: &mut dyn ExactSizeIterator<Item =
     bytes.extend(lengths.flat_map(u64::to_le_bytes));
 }
 
-/// How many bytes stand before the constants of a call.
+/// How many bytes precede the constants of a call.
 const CALL: usize = 40;
 
 impl Call {
-    /// How many bytes a call with so many constants and bindings has.
+    /// How many bytes a call with this many constants and bindings has.
     pub fn length(constants: usize, bindings: usize) -> usize {
         (CALL + constants * 4).next_multiple_of(8) + bindings * 8
     }
@@ -326,7 +327,7 @@ impl Call {
         bytes
     }
 
-    /// The call with these bytes, of which there may be more than it has.
+    /// Reads a call from these bytes, which may be longer.
     pub fn read(bytes: &[u8]) -> Result<Self, ParseError> {
         let what = "the call";
         let word = |number: usize| u32_at(bytes, number * 4, what);
@@ -351,25 +352,25 @@ impl Call {
     }
 }
 
-/// How a call went. A host writes [zeros](CallOutcome::UNKNOWN) before it queues the buffer, so that it can tell a device that
-/// did not get so far from one that did: the kernel does not say.
+/// The outcome of a call. A host writes [zeros](CallOutcome::UNKNOWN) before it queues the buffer, to detect a
+/// device that has not reached this point: the kernel does not report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It was not written.
+    /// Not written.
     Unknown,
-    /// Well.
+    /// Success.
     Done,
-    /// Badly.
+    /// Failure.
     Failed {
-        /// IREE's number of the status.
+        /// IREE's status code.
         code: u32,
-        /// Why. Cut where it does not fit.
+        /// The reason, cut to the space.
         message: String,
     },
 }
 
 impl CallOutcome {
-    /// What a host writes before the call.
+    /// The bytes that a host writes before the call.
     pub const UNKNOWN: [u8; OUTCOME] = [0; OUTCOME];
 
     /// Its bytes: a state, a code, the length of the message, the message.
@@ -392,7 +393,7 @@ impl CallOutcome {
         bytes
     }
 
-    /// The outcome with these bytes.
+    /// Reads an outcome from these bytes.
     pub fn read(bytes: &[u8]) -> Result<Self, ParseError> {
         let what = "the outcome";
         match u32_at(bytes, 0, what)? {
@@ -411,7 +412,7 @@ impl CallOutcome {
 /// Host programs of a machine in this process, or in the one that supervises it.
 struct Programs(Arc<dyn HostPrograms>);
 
-/// What the driver asks of cards whose programs `keeper` keeps.
+/// The driver's view of the programs that `keeper` keeps.
 pub fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
     Arc::new(Programs(keeper))
 }
@@ -492,7 +493,7 @@ mod tests {
         let lengths: Vec<u64> = plan.groups.iter().map(|group| group.length).collect();
         assert_eq!(lengths, [call, 4096, 1 << 20, 64, 4096, 1 << 20, 64, OUTCOME as u64]);
         assert_eq!(plan.groups.len(), program().outcome_buffer() + 1);
-        // What comes in counts up, what goes out counts down, and the last one in wakes the core.
+        // Inputs count up, outputs count down, and the last input wakes the core.
         let rings: Vec<bool> = network.requests.iter().map(|request| request.doorbell.is_some()).collect();
         assert_eq!(rings, [false, false, false, true, false, false, false, false]);
         for request in &network.requests {
@@ -502,7 +503,8 @@ mod tests {
                 Direction::Out => (DONE, 1),
             };
             assert_eq!((request.semaphores[0].index, request.semaphores[0].presync), (index, presync));
-            // What waits before a transfer takes nothing, unless it is one piece: it is done once for each.
+            // A wait before a transfer subtracts nothing, unless the buffer is one segment: it is executed once
+            // for each.
             let mut waits = request.semaphores.iter().filter(|semaphore| semaphore.presync == 1);
             let in_pieces = request.size as usize > CALL_MAX || request.buffer > 0;
             assert!(waits.all(|semaphore| (semaphore.cmd == sem::WAIT_GT_EQ) == in_pieces));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A machine that is left alone uses no processor: this test has a program of its own, so that all of its threads are known.
+//! A machine that is left alone uses no processor: this test has a program of its own, so that all of its
+//! threads are known.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -41,8 +42,8 @@ fn idle_machine_uses_no_processor() {
         card.execute(active.channel, &[poster]).unwrap();
         assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
         assert!(switches() > 0);
-        // The kernel looks at the channel some more times, and then no more. On a machine that has much else to do that takes a
-        // while; what is woken for nothing is never quiet.
+        // The kernel looks at the channel some more times, and then no more. On a machine that has much else to
+        // do that takes a while; what is woken for nothing is never quiet.
         let is_quiet = || {
             let before = switches();
             std::thread::sleep(Duration::from_millis(300));

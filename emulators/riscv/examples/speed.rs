@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How many instructions a second the interpreter executes, and how much longer it takes than the host's own code for the same work.
+//! How many instructions a second the interpreter executes, and how much longer it takes than the host's own
+//! code for the same work.
 
 use emulator_riscv::{Bus, Hart, Isa, Ram, RunOutcome, Width};
 use std::hint::black_box;
@@ -63,7 +64,8 @@ const TIME: Duration = Duration::from_millis(500);
 /// How many elements a table has.
 const ELEMENTS: usize = 64;
 
-/// Interprets code for a while, of which each element takes so many instructions, and says how fast that was: elements a second.
+/// Interprets code for a while, of which each element takes so many instructions, and says how fast that was:
+/// elements a second.
 fn interpreted(name: &str, words: &[u32], each: u64, value: u32) -> f64 {
     const CODE: u32 = 0x1000;
     let mut ram = Ram::new(0, 0x18_0000);

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Decoded code: instructions that follow each other, whatever jumps between them always or seldom.
+//! Decoded code: consecutive instructions, with jumps between them.
 //!
-//! A block begins where a core goes on, and ends before or behind what leaves it every time: a jump to an address in a register, a
-//! call of an environment, whatever reads counters. It goes on behind a branch that may leave it, and behind a jump whose target is in the
-//! instruction, there. So a core decodes once what it executes often, and looks for what comes next once in a block.
+//! A block begins where a core continues. It ends before or behind an instruction that always leaves it: a jump
+//! to an address in a register, an environment call, or an instruction that reads counters. It continues behind
+//! a branch, and at the target of a jump with an immediate. So a core decodes frequent code once, and looks up
+//! the next block once per block.
 //!
-//! # When a block is right
+//! # Validity
 //!
-//! A block keeps the words that it was made of. While a core [runs](crate::Hart::run), nothing but its own stores changes memory, so a block
-//! is compared with memory when it is executed first in a run, and first after a store to somewhere near decoded code, which also ends the
-//! block that it is in. Code that changes itself is therefore seen at once. An owner that knows what else changes memory can
-//! [say so](crate::Hart::changed) instead.
+//! A block keeps the words that it was made of. While a core [runs](crate::Hart::run), only its own stores
+//! change memory, so a block is compared with memory at its first execution in a run, and at its first
+//! execution after a store near decoded code, which also ends the block that it is in. Code that changes itself
+//! is therefore seen at once. An owner that knows the changes by others can [report them](crate::Hart::changed)
+//! instead.
 
 use crate::bus::Bus;
 use crate::decode::{Class, Instruction, Isa, Op, decode};
 use crate::hart::Counts;
 use crate::trap::Cause;
 
-/// How many words there are at whose addresses blocks may begin: 2 MiB. Those that are further away share places.
+/// The number of word addresses at which blocks may begin: 2 MiB. Addresses further away share entries.
 const PLACES: usize = 1 << 19;
-/// How many blocks are kept; then all are forgotten.
+/// How many blocks are kept; when there are more, all are dropped.
 const MOST: usize = 1 << 14;
 /// How many instructions a block has, at most.
 const LENGTH: usize = 64;
@@ -28,16 +30,16 @@ const LENGTH: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockEntry {
     pub(crate) instruction: Instruction,
-    /// Where it is.
+    /// Its address.
     pub(crate) pc: u32,
     word: u32,
     pub(crate) jump: Jump,
 }
 
-/// What a jump comes to, as far as that matters.
+/// The kind of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Jump {
-    /// It is none, or one as any other.
+    /// No jump, or an ordinary one.
     Plain,
     /// To a [look-up](Lookup).
     Lookup(Lookup),
@@ -45,8 +47,8 @@ pub(crate) enum Jump {
     Itself,
 }
 
-/// What an access by a table of pages in software begins with, which is executed in one step where the page is there, with the load that it
-/// is for: a jump to
+/// The beginning of a memory access through a software page table. It is executed in one step together with its
+/// load, if the page is present. It is a jump to
 ///
 /// ```text
 /// addi  address, base, offset      where the offset is not zero; else the address is the base
@@ -59,16 +61,16 @@ pub(crate) enum Jump {
 /// jal   x0, back
 /// ```
 ///
-/// A store is executed by itself: what it sets going is no part of this.
+/// A store is executed by itself, because of its side effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
-    /// Whether the address is added up.
+    /// Whether the address is computed.
     adds: bool,
     /// Whether it is for a load.
     loads: bool,
 }
 
-/// What a [`Lookup`] is done with.
+/// The operation of a [`Lookup`].
 pub(crate) struct Parts {
     pub(crate) base: u8,
     pub(crate) offset: u32,
@@ -81,12 +83,12 @@ pub(crate) struct Parts {
 }
 
 impl Lookup {
-    /// Where its instructions are that are always there, by whether the address is added up.
+    /// The positions of the instructions that are always present, by whether the address is computed.
     const fn first(adds: bool) -> usize {
         if adds { 2 } else { 1 }
     }
 
-    /// The one that some instructions begin with.
+    /// The lookup that some instructions begin with.
     fn starting(entries: &[BlockEntry]) -> Option<Self> {
         let (jump, next) = (entries.first()?.instruction, entries.get(1)?.instruction);
         let adds = next.op == Op::Addi;
@@ -116,7 +118,7 @@ impl Lookup {
         found.then_some(Self { adds, loads })
     }
 
-    /// What it is done with, if all of it is among these instructions.
+    /// The operation, if these instructions hold all of it.
     #[inline(always)]
     pub(crate) fn parts(self, entries: &[BlockEntry]) -> Option<Parts> {
         let first = Self::first(self.adds);
@@ -145,28 +147,28 @@ impl Lookup {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) entries: Box<[BlockEntry]>,
-    /// Where it goes on behind the last of them, if that does not jump.
+    /// The address behind the last instruction, if that does not jump.
     pub(crate) end: u32,
     /// How often it was left behind each of them.
     left: Box<[u64]>,
-    /// When it was last known to be what is in memory.
+    /// The last time at which it matched memory.
     checked: u64,
 }
 
 impl Block {
-    /// Where a core is that executed so many instructions of it, and did not jump.
+    /// The address of a core that executed this many instructions of it, and did not jump.
     #[inline(always)]
     pub(crate) fn pc_behind(&self, count: usize) -> u32 {
         self.entries.get(count).map_or(self.end, |entry| entry.pc)
     }
 
-    /// Where it begins.
+    /// Its first address.
     #[inline(always)]
     pub(crate) fn start(&self) -> u32 {
         self.pc_behind(0)
     }
 
-    /// Counts that so many instructions of it were executed.
+    /// Counts this many executed instructions of it.
     #[inline(always)]
     pub(crate) fn count(&mut self, count: usize) {
         if let Some(left) = self.left.get_mut(count.wrapping_sub(1)) {
@@ -183,7 +185,8 @@ impl Block {
     }
 }
 
-/// Which parts of the address space have decoded code: a bit for each 256 bytes, of 2 MiB; what is further away shares bits.
+/// The parts of the address space with decoded code: a bit for each 256 bytes, of 2 MiB; addresses further away
+/// share bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Map(Box<[u64; Map::WORDS]>);
 
@@ -223,7 +226,7 @@ impl Map {
     }
 }
 
-/// Memory that takes nothing until it is written to.
+/// Memory that takes space when it is written.
 fn no_places() -> Box<[u32]> {
     vec![0; PLACES].into_boxed_slice()
 }
@@ -232,13 +235,13 @@ fn no_places() -> Box<[u32]> {
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks {
     isa: Isa,
-    /// One more than the number of the block at an address, by what is left of that; zeros, of which a core that executes little code
-    /// touches few.
+    /// One more than the number of the block at an address, by the address's lower bits; zeros, of which a core
+    /// that executes little code touches few.
     places: Box<[u32]>,
     blocks: Vec<Block>,
-    /// Which blocks need not be compared with memory: those that were since this.
+    /// Blocks that matched memory since this time need not be compared.
     now: u64,
-    /// What blocks counted that are forgotten.
+    /// The counts of dropped blocks.
     before: Counts,
 }
 
@@ -247,14 +250,14 @@ impl Blocks {
         Self { isa, places: no_places(), blocks: Vec::new(), now: 0, before: Counts::default() }
     }
 
-    /// The number of the block at a place; none has the number that there is for no block.
+    /// The number of the block at an index; none has the number that means no block.
     #[inline(always)]
     #[expect(clippy::indexing_slicing, reason = "places are what addresses leave of their number")]
     fn number(&self, place: usize) -> usize {
         (self.places[place] as usize).wrapping_sub(1)
     }
 
-    /// What is in memory may have changed.
+    /// Memory may have changed.
     #[inline(always)]
     pub(crate) fn doubt(&mut self) {
         self.now += 1;
@@ -267,7 +270,7 @@ impl Blocks {
         counts
     }
 
-    /// The block that begins at an address, as it is in memory.
+    /// The block that begins at an address, as in memory.
     #[inline(always)]
     pub(crate) fn at<B: Bus>(
         &mut self,
@@ -319,14 +322,14 @@ impl Blocks {
         Ok(number)
     }
 
-    /// Forgets every block, but not what was executed.
+    /// Drops every block, but keeps the counts.
     fn forget(&mut self) {
         self.before = self.counts();
         self.blocks.clear();
         self.places = no_places();
     }
 
-    /// Decodes a block. What cannot be executed is an error where it comes first, and else the end.
+    /// Decodes a block. An instruction that cannot be executed is an error if it comes first, and else the end.
     fn decode<B: Bus>(&self, start: u32, bus: &mut B) -> Result<Block, Box<Cause>> {
         let mut entries: Vec<BlockEntry> = Vec::new();
         let mut pc = start;
@@ -343,7 +346,7 @@ impl Blocks {
             entries.push(entry);
             let target = pc.wrapping_add(entry.instruction.imm.cast_unsigned());
             pc = if after == After::Target && target.is_multiple_of(4) { target } else { pc.wrapping_add(4) };
-            // What comes next may be in it already: a loop, which is a block's whole life.
+            // The block may hold the next instruction already, as in a loop.
             if matches!(after, After::Elsewhere | After::Alone) || entries.iter().any(|entry| entry.pc == pc)
             {
                 break;
@@ -368,16 +371,16 @@ impl Blocks {
     }
 }
 
-/// What comes behind an instruction.
+/// The step behind an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
     /// The next.
     Next,
-    /// What is at its target.
+    /// The instruction at its target.
     Target,
     /// It is unknown.
     Elsewhere,
-    /// Nothing in the same block, nor before it: it may read how many were executed.
+    /// The end of the block, which also begins none: it may read how many instructions were executed.
     Alone,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a core reads, writes and executes from.
+//! The address space in which a core reads, writes and executes.
 
 use thiserror::Error;
 
-/// How many bytes an access has.
+/// The size of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// One.
@@ -26,16 +26,17 @@ impl Width {
     }
 }
 
-/// Why a bus refuses an access.
+/// The reason why a bus refuses an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BusFault {
-    /// Hardware would wait for ever.
+    /// Hardware would wait forever.
     #[error("nothing is mapped there")]
     Unmapped,
-    /// Something is mapped, but not for this kind of access.
+    /// Mapped, but not for this kind of access.
     #[error("{0}")]
     Forbidden(&'static str),
-    /// Of a store alone: it is done, and what it set going comes before the core's next instruction. See [`RunOutcome::Pause`].
+    /// Of a store alone: it was done, and its effect on other cores comes before the core's next instruction.
+    /// See [`RunOutcome::Pause`].
     ///
     /// [`RunOutcome::Pause`]: crate::RunOutcome::Pause
     #[error("what a store set going comes first")]
@@ -44,8 +45,8 @@ pub enum BusFault {
 
 /// The address space of one core.
 ///
-/// Addresses are aligned to the access: the core checks that before it asks. A refused access has no effect, but for a store that
-/// is answered with [`BusFault::Pause`].
+/// Addresses are aligned to the access: the core checks that before. A refused access has no effect, but for a
+/// store that returns [`BusFault::Pause`].
 pub trait Bus {
     /// An instruction.
     fn fetch(&mut self, address: u32) -> Result<u32, BusFault>;
@@ -56,7 +57,7 @@ pub trait Bus {
     /// Stores the low bytes of `value`.
     fn store(&mut self, address: u32, width: Width, value: u32) -> Result<(), BusFault>;
 
-    /// Replaces a word by what `update` makes of it, in one step; returns what it was.
+    /// Replaces a word by the result of `update`, in one step; returns the old one.
     fn update(&mut self, address: u32, update: impl FnOnce(u32) -> u32) -> Result<u32, BusFault>;
 }
 

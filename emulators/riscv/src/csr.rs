@@ -2,13 +2,13 @@
 
 //! The control registers of a Blackhole core.
 //!
-//! Registers whose effect on hardware is not known to us, or is an effect on time or on parts of the core that are not modelled,
-//! are refused rather than read as zero: among them `fcsr` (whether the exception flags are raised is not documented) and
-//! everything of the vector extension.
+//! Registers with an undocumented effect, or with an effect on time or on parts of the core that are not
+//! modelled, are refused rather than read as zero: among them `fcsr` (the exception flags are not documented)
+//! and all of the vector extension.
 
 use crate::hart::HartRegisters;
 
-/// Registers that hold what was written to them and do nothing else that could be seen here.
+/// Registers that hold the written value without a visible effect.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
     /// `cfg0`, 0x7c0: switches for caches and predictors.
@@ -35,20 +35,20 @@ impl Scratch {
 }
 
 impl HartRegisters {
-    /// What a control register holds.
+    /// The value of a control register.
     pub(crate) fn read_control(&mut self, number: u16) -> Option<u32> {
         let count = self.executed;
         #[expect(clippy::cast_possible_truncation, reason = "a counter is read in two halves")]
         let (low, high) = (count as u32, (count >> 32) as u32);
         match number {
-            // One core executes one instruction in one step: there is no other idea of a cycle.
+            // One core executes one instruction in one step: a step counts as a cycle.
             0xb00 | 0xb02 | 0xc00 | 0xc02 => Some(low),
             0xb80 | 0xb82 | 0xc80 | 0xc82 => Some(high),
             // Floating-point and vector state, always dirty.
             0x300 => Some(0x8000_6600),
-            // RV32IMABFV, of which much is only in part there.
+            // RV32IMABFV, of which much is only partly present.
             0x301 => Some(0x4020_1123),
-            // Every core says that it is the first.
+            // Every core reports that it is the first.
             0xf14 => Some(0),
             _ => self.scratch.slot(number).map(|slot| *slot),
         }

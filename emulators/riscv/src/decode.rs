@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! From words to instructions.
+//! Decoding of words.
 
 use thiserror::Error;
 
-/// Which instructions a core has.
+/// The instruction set of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
     /// RV32IM.
@@ -13,7 +13,7 @@ pub enum Isa {
     Blackhole,
 }
 
-/// Why a word is not executed.
+/// The reason why a word is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Refusal {
     /// No RISC-V instruction that is known here.
@@ -31,7 +31,7 @@ pub enum Refusal {
     /// `fsqrt.s`.
     #[error("this core has no square root")]
     SquareRoot,
-    /// A float instruction that asks for a rounding of its own.
+    /// A float instruction with a rounding mode of its own.
     #[error("this core rounds to nearest even and nothing else")]
     Rounding,
     /// Half, double or quad precision. Hardware has parts of the first, which are not modelled.
@@ -50,7 +50,7 @@ pub enum Refusal {
 
 macro_rules! ops {
     ($($class:ident: $($op:ident)*;)*) => {
-        /// What an instruction does. Names are the mnemonics.
+        /// The operation of an instruction. Names are the mnemonics.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[expect(missing_docs, reason = "the names are the instruction set's, and say it")]
@@ -60,7 +60,7 @@ macro_rules! ops {
             /// Every operation.
             pub const ALL: &[Op] = &[$($(Op::$op,)*)*];
 
-            /// What it is counted as.
+            /// The class that it counts as.
             #[inline(always)]
             pub const fn class(self) -> Class {
                 match self { $($(Op::$op => Class::$class,)*)* }
@@ -84,7 +84,7 @@ ops! {
         FcvtW FcvtWu FcvtS FcvtSu FmvX FmvW;
 }
 
-/// What instructions are counted as.
+/// The classes that instructions count as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Class {
@@ -113,18 +113,19 @@ impl Class {
     pub const COUNT: usize = Class::Float as usize + 1;
 }
 
-/// An instruction, taken apart.
+/// A decoded instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What it does.
+    /// The operation.
     pub op: Op,
-    /// Where the result goes.
+    /// The register of the result.
     pub rd: u8,
     /// The first operand.
     pub rs1: u8,
     /// The second operand.
     pub rs2: u8,
-    /// The immediate with its sign; a shift's distance; a control register's number; the third operand of a fused operation.
+    /// The immediate with its sign; a shift's distance; a control register's number; the third operand of a
+    /// fused operation.
     pub imm: i32,
 }
 
@@ -164,7 +165,7 @@ const fn j_immediate(word: u32) -> i32 {
     signed(value, 21)
 }
 
-/// What a word means to a core.
+/// The instruction of a word.
 pub fn decode(word: u32, isa: Isa) -> Result<Instruction, Refusal> {
     if word & 3 != 3 {
         return Err(Refusal::NotThirtyTwoBits);
@@ -363,7 +364,7 @@ fn float(word: u32, isa: Isa) -> Result<(Op, i32), Refusal> {
     }
 }
 
-/// Refuses what is not nearest even, said outright or left to a register whose rounding hardware ignores.
+/// Refuses another rounding than nearest even, explicit or by a register that hardware ignores.
 fn rounding(mode: u32) -> Result<(), Refusal> {
     match mode {
         0 | 7 => Ok(()),

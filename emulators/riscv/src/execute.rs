@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What each instruction does.
+//! The execution of instructions.
 //!
-//! An instruction changes nothing before everything that can be wrong with it has been ruled out.
+//! An instruction changes nothing before all of its errors have been ruled out.
 
 use crate::block::{BlockEntry, Jump, Lookup, Map};
 use crate::bus::{Bus, Width};
@@ -11,21 +11,21 @@ use crate::float;
 use crate::hart::HartRegisters;
 use crate::trap::Cause;
 
-/// What a step gives. A cause is large and rare: it is put aside, so that what is common fits in registers.
+/// The result of a step. A cause is large and rare: it is boxed, so that the common case fits in registers.
 pub(crate) type StepResult<T> = Result<T, Box<Cause>>;
 
-/// How it goes on after an instruction.
+/// The step after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// With what comes next in its block.
+    /// The next instruction of the block.
     On,
-    /// The same, and what comes next is a look-up.
+    /// The next instruction of the block, which begins a lookup.
     Lookup(Lookup),
-    /// Not at all: with itself.
+    /// Nothing: it jumps to itself.
     Stay,
-    /// Elsewhere.
+    /// Another address.
     Jump(u32),
-    /// Behind it, but not before what is known of code was compared with memory.
+    /// The address behind it, after decoded code was compared with memory.
     Changed,
     /// Behind an `ecall`.
     Call,
@@ -51,7 +51,7 @@ macro_rules! by_operation {
 }
 
 impl HartRegisters {
-    /// Executes an instruction. Where it goes on is said only of one that leaves its block.
+    /// Executes an instruction. Only one that leaves its block returns an address.
     #[inline(always)]
     #[expect(clippy::too_many_lines, reason = "an arm for each group of instructions")]
     pub(crate) fn execute<B: Bus>(
@@ -133,8 +133,8 @@ impl HartRegisters {
         Ok(Flow::On)
     }
 
-    /// Does what a look-up comes to, with the load that it is for, and says how many instructions that was: none, where not all of it is among
-    /// these, where the page is not there, or where something is wrong, and then nothing has happened.
+    /// Executes a lookup with its load, and returns how many instructions that was: none, without an effect, if
+    /// these do not hold all of it, if the page is missing, or on an error.
     #[inline(always)]
     pub(crate) fn look_up<B: Bus>(&mut self, lookup: Lookup, entries: &[BlockEntry], bus: &mut B) -> usize {
         let Some(parts) = lookup.parts(entries) else { return 0 };
@@ -162,7 +162,7 @@ impl HartRegisters {
         parts.length
     }
 
-    /// Reads a control register, writes it if the instruction does, and gives what it held.
+    /// Reads a control register, writes it if the instruction does, and returns the old value.
     fn control(&mut self, instruction: Instruction, operand: u32) -> StepResult<()> {
         let Instruction { op, rd, rs1, imm, .. } = instruction;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "twelve bits")]
@@ -188,7 +188,7 @@ fn check_target(target: u32) -> StepResult<()> {
     if target.is_multiple_of(4) { Ok(()) } else { Err(Box::new(Cause::UnalignedTarget(target))) }
 }
 
-/// How it goes on after a store.
+/// The step after a store.
 #[inline(always)]
 fn changed(code: &Map, address: u32) -> Flow {
     if code.has(address) { Flow::Changed } else { Flow::On }
@@ -220,7 +220,7 @@ const fn stored_width(op: Op) -> Width {
     }
 }
 
-/// A loaded value with its sign, if the instruction is one that knows of signs.
+/// A loaded value, with its sign if the instruction extends it.
 #[inline(always)]
 const fn extended(op: Op, value: u32) -> u32 {
     match op {

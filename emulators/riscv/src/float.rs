@@ -2,13 +2,14 @@
 
 //! The floats of a Blackhole core, on bit patterns.
 //!
-//! Addition, multiplication and their combination go through one unit, and it is not IEEE's:
+//! Addition, multiplication and their combination use one unit, which is not IEEE's:
 //! - denormal operands count as zeros of their sign, and a result that is denormal after rounding becomes one;
 //! - every NaN that it makes is `0x7fc00000`;
 //! - rounding is to nearest even, always;
-//! - in `x * y + z` the product is neither rounded nor kept whole: it has three bits more than a float, and what falls off
-//!   below stays as one sticky bit, unless all of the operand has fallen off;
-//! - a product that overflows alone is an infinity, one that underflows alone is a zero, whatever `z` is.
+//! - in `x * y + z` the product is neither rounded nor exact: it has three bits more than a float, and the bits
+//!   below become one sticky bit, unless all of the operand is below;
+//! - a product that overflows by itself is an infinity, one that underflows by itself is a zero, whatever `z`
+//!   is.
 //!
 //! Comparison, minimum, maximum and conversion are exact, and see denormals.
 //!
@@ -22,10 +23,10 @@ const INFINITY: u32 = 0x7f80_0000;
 const ONE: u32 = 0x3f80_0000;
 /// How many bits the unit keeps below a float's own.
 const GUARD: i32 = 3;
-/// Where the leading bit of a normal significand stands while the unit works on it.
+/// The position of a normal significand's leading bit within the unit.
 const LEADING: i32 = 23 + GUARD;
 
-/// An operand as the unit sees it.
+/// An operand within the unit.
 #[derive(Clone, Copy)]
 struct Unpacked {
     sign: u32,
@@ -74,7 +75,7 @@ pub fn multiply_add(x: u32, y: u32, z: u32) -> u32 {
     add(sign, exponent, product, addend)
 }
 
-/// An infinity or a NaN, where one is given or the product alone is too large.
+/// An infinity or a NaN, if an operand is one or the product overflows by itself.
 #[cold]
 fn special(a: Unpacked, b: Unpacked, addend: Unpacked, sign: u32) -> u32 {
     let zero_times_infinity = |one: Unpacked, other: Unpacked| one.is_infinite() && other.significand == 0;
@@ -94,7 +95,7 @@ fn special(a: Unpacked, b: Unpacked, addend: Unpacked, sign: u32) -> u32 {
     }
 }
 
-/// Shifts right. What falls off stays as one bit at the bottom, but only beside something.
+/// Shifts right. Lost bits become one sticky bit, unless nothing else is left.
 #[inline(always)]
 fn align(value: u32, distance: i32) -> u32 {
     let distance = distance.cast_unsigned();
@@ -119,7 +120,7 @@ fn add(product_sign: u32, product_exponent: i32, product: u32, addend: Unpacked)
         return sign | INFINITY;
     }
     if exponent <= 0 {
-        // One place further down, so that rounding can still make the smallest normal number of it.
+        // One place lower, so that rounding can still make the smallest normal number of it.
         shift += 1;
         exponent = 0;
     }
@@ -146,7 +147,7 @@ pub fn subtract(x: u32, y: u32) -> u32 {
 /// `x * y`.
 #[inline]
 pub fn multiply(x: u32, y: u32) -> u32 {
-    // The zero that is added has the product's sign, so that it never changes that of a product that is zero.
+    // The added zero has the product's sign, so that it never changes that of a zero product.
     multiply_add(x, y, (x ^ y) & SIGN)
 }
 
@@ -219,7 +220,7 @@ pub fn classify(x: u32) -> u32 {
     }
 }
 
-/// The nearest whole number, of two the even one, and what is larger than any that is asked for as it is.
+/// The nearest integer, of two the even one; a number beyond all integers stays as it is.
 fn round(x: u32) -> f64 {
     f64::from(f32::from_bits(x)).round_ties_even()
 }

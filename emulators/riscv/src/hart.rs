@@ -35,13 +35,13 @@ impl Counts {
 /// Why [`Hart::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
-    /// As many instructions were executed as were allowed.
+    /// The budget is used up.
     Budget,
-    /// A jump to itself, not executed and not counted: the program counter is at it. Nothing interrupts a core, so that goes on until something
-    /// else changes memory.
+    /// A jump to itself, not executed and not counted: the program counter is at it. Nothing interrupts a core,
+    /// so it loops until another agent changes memory.
     Idle,
-    /// A store that set something going on the bus, executed: the program counter is behind it. The owner of the bus does that before
-    /// the core goes on.
+    /// A store with an effect on the bus, executed: the program counter is behind it. The owner of the bus
+    /// handles the effect before the core continues.
     Pause,
     /// An `ecall`, executed: the program counter is behind it. Hardware pauses until a debugger resumes it.
     Call,
@@ -51,7 +51,7 @@ pub enum RunOutcome {
     Trap(Trap),
 }
 
-/// What instructions work on.
+/// The registers of a core.
 ///
 /// # Invariants
 /// Register 0 is zero between instructions.
@@ -110,28 +110,30 @@ impl HartRegisters {
 }
 
 impl Hart {
-    /// A core after a reset, about to execute what is at `pc`. Registers, which hardware leaves as they are, are zeros.
+    /// A core after a reset, with its program counter at `pc`. Registers, which hardware leaves as they are,
+    /// are zeros.
     pub fn new(isa: Isa, pc: u32) -> Self {
         let registers = HartRegisters { x: [0; 32], f: [0; 32], scratch: Scratch::default(), executed: 0 };
         Self { isa, pc, registers, blocks: Blocks::new(isa), code: Map::default() }
     }
 
-    /// Which instructions it has.
+    /// Its instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Where the next instruction is.
+    /// The address of the next instruction.
     pub fn pc(&self) -> u32 {
         self.pc
     }
 
-    /// Makes it go on elsewhere.
+    /// Sets the address of the next instruction.
     pub fn set_pc(&mut self, pc: u32) {
         self.pc = pc;
     }
 
-    /// What it has executed, by class. That is added up from all that it knows of its code; [`Hart::executed`] is at hand.
+    /// The executed instructions, by class. This adds up the counts of all decoded code; [`Hart::executed`] is
+    /// cheap.
     pub fn counts(&self) -> Counts {
         self.blocks.counts()
     }
@@ -161,20 +163,21 @@ impl Hart {
         self.registers.set_f(register, value);
     }
 
-    /// Executes at most `budget` instructions. Memory may have changed since it did before.
+    /// Executes at most `budget` instructions. Memory may have changed since the last call.
     pub fn run<B: Bus>(&mut self, bus: &mut B, budget: u64) -> RunOutcome {
         self.blocks.doubt();
         self.resume(bus, budget)
     }
 
-    /// Says that some memory was changed by another agent, before the core [resumes](Hart::resume).
+    /// Reports that another agent changed some memory, before the core [resumes](Hart::resume).
     pub fn changed(&mut self, address: u32, length: u32) {
         if self.code.overlaps(address, length) {
             self.blocks.doubt();
         }
     }
 
-    /// Executes at most `budget` instructions, where other agents changed no memory since it did before but as it was [told](Hart::changed).
+    /// Executes at most `budget` instructions. Since the last call, other agents changed only memory that was
+    /// [reported](Hart::changed).
     pub fn resume<B: Bus>(&mut self, bus: &mut B, budget: u64) -> RunOutcome {
         let end = self.executed().saturating_add(budget);
         while self.executed() < end {
@@ -185,7 +188,7 @@ impl Hart {
         RunOutcome::Budget
     }
 
-    /// Executes at most so many instructions of the block that comes next. An error is why the core does not go on.
+    /// Executes at most this many instructions of the next block. An error is the reason why the core stops.
     #[inline(always)]
     fn run_block<B: Bus>(&mut self, bus: &mut B, most: u64) -> Result<(), RunOutcome> {
         let Self { registers, blocks, code, pc, .. } = self;
@@ -231,7 +234,8 @@ impl Hart {
     }
 }
 
-/// What an instruction comes to that was not executed, or not only: how many were, where the core is, and why it does not go on.
+/// The end of a block by an instruction that was not executed as usual: how many were executed, the core's
+/// address, and the reason to stop.
 #[cold]
 fn not_executed(cause: Cause, pc: u32, count: usize) -> (usize, u32, Result<(), RunOutcome>) {
     match cause {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a program did that it must not do.
+//! Errors of a program.
 
 use crate::bus::{BusFault, Width};
 use crate::decode::Refusal;
 use thiserror::Error;
 
-/// Why an instruction was not executed.
+/// The reason why an instruction was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Cause {
@@ -15,10 +15,10 @@ pub enum Cause {
     Instruction {
         /// The word.
         word: u32,
-        /// What it is, as far as it is known.
+        /// What the word is, as far as it is known.
         refusal: Refusal,
     },
-    /// There is no instruction to be had from this address.
+    /// No instruction can be fetched from this address.
     #[error("the program counter is outside of executable memory: {0}")]
     Fetch(BusFault),
     /// Hardware would round the address down.
@@ -32,32 +32,32 @@ pub enum Cause {
     /// A jump or branch to an address that is not a multiple of four.
     #[error("a jump to {0:#010x}, which is not a multiple of four")]
     UnalignedTarget(u32),
-    /// A load from where none is possible.
+    /// A load from an address that refuses it.
     #[error("a load of {} bytes from {address:#010x}: {fault}", width.bytes())]
     Load {
         /// The address.
         address: u32,
         /// How many bytes.
         width: Width,
-        /// Why.
+        /// The reason.
         fault: BusFault,
     },
-    /// A store to where none is possible.
+    /// A store to an address that refuses it.
     #[error("a store of {} bytes to {address:#010x}: {fault}", width.bytes())]
     Store {
         /// The address.
         address: u32,
         /// How many bytes.
         width: Width,
-        /// Why.
+        /// The reason.
         fault: BusFault,
     },
-    /// An atomic operation where none is possible.
+    /// An atomic operation on an address that refuses it.
     #[error("an atomic operation on {address:#010x}: {fault}")]
     Atomic {
         /// The address.
         address: u32,
-        /// Why.
+        /// The reason.
         fault: BusFault,
     },
     /// A control register that is not modelled, or may not be written.
@@ -70,13 +70,13 @@ pub enum Cause {
     },
 }
 
-/// An instruction that was not executed, and why. The core is as it was before it.
+/// An instruction that was not executed, and the reason. The core is as it was before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("at {pc:#010x}: {cause}")]
 pub struct Trap {
-    /// Where the instruction is.
+    /// Its address.
     pub pc: u32,
-    /// What was wrong.
+    /// The reason.
     #[source]
     pub cause: Cause,
 }

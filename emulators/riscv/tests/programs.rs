@@ -2,8 +2,8 @@
 
 //! Random programs, against what other implementations made of them.
 //!
-//! `golden/wormhole-unicorn.txt` has Unicorn's results (QEMU's RISC-V), `golden/blackhole-ttsim.txt` those of the vendor's
-//! simulator. `golden/README.md` says how they were made.
+//! `golden/wormhole-unicorn.txt` has Unicorn's results (QEMU's RISC-V), `golden/blackhole-ttsim.txt` those of
+//! the vendor's simulator. `golden/README.md` says how they were made.
 
 #[expect(dead_code, reason = "the other tests use the rest")]
 mod support;

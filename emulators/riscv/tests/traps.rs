@@ -272,8 +272,8 @@ fn code_that_is_changed_from_outside_is_seen_when_that_is_said() {
     assert_eq!(hart.x(2), 55, "it may always be before a run");
 }
 
-/// An access by a table of pages, whole and one instruction at a time: with an offset and without, for each kind of load and for a store, where
-/// the page is there, is not, and the entry is no address.
+/// An access by a table of pages, whole and one instruction at a time: with an offset and without, for each
+/// kind of load and for a store, where the page is there, is not, and the entry is no address.
 #[test]
 fn access_by_a_table_is_what_its_instructions_are() {
     // lw x6, lbu x6, lh x6, flw f6; sw x7, each of 0(x3); and one of 4(x3), which is no such access.

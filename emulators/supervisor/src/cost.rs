@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a call costs that is answered by another process.
+//! The cost of a call that another process answers.
 //!
-//! This program runs itself, with cards and without, and has it make calls over and over.
+//! This program runs itself, with cards and without, and repeats calls.
 
 use crate::launch::Refused;
 use emulator_core::drm;
@@ -13,19 +13,19 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What this program tells itself.
+/// The argument by which this program calls itself.
 pub(crate) const PROBE: &str = "--probe";
 
-/// How often each call is made.
+/// The number of repetitions of each call.
 const TIMES: u32 = 20_000;
 
 /// A node of the machine.
 const NODE: &str = "/dev/accel/accel0";
 
-/// A request that only answers of itself: which driver this is, without a name.
+/// A request that only identifies the driver, without its name.
 const REQUEST: libc::Ioctl = drm::VERSION as libc::Ioctl;
 
-/// Prints what calls cost without cards, and with those of a machine.
+/// Prints the cost of calls without cards, and with those of a machine.
 pub(crate) fn measure(uri: &str) -> Result<u8, Refused> {
     let probe = [OsString::from(PROBE)];
     let me = OsString::from("/proc/self/exe");
@@ -41,7 +41,7 @@ pub(crate) fn measure(uri: &str) -> Result<u8, Refused> {
     crate::run(uri, false, &me, &probe)
 }
 
-/// How long something takes once, when it is done over and over.
+/// The time of one repetition.
 fn time(mut call: impl FnMut() -> bool) -> Option<Duration> {
     let round = |count: u32, call: &mut dyn FnMut() -> bool| (0..count).all(|_| call());
     if !round(TIMES / 10, &mut call) {
@@ -53,13 +53,14 @@ fn time(mut call: impl FnMut() -> bool) -> Option<Duration> {
 
 fn request(file: &File, number: libc::Ioctl) -> i32 {
     let mut argument = [0_u64; 8];
-    // SAFETY: no request that is made here has a longer argument, and without lengths none of the addresses in it is used.
+    // SAFETY: no request that is made here has a longer argument, and without lengths none of the addresses in
+    // it is used.
     unsafe { libc::ioctl(file.as_raw_fd(), number, argument.as_mut_ptr()) }
 }
 
-/// Makes calls, and prints how long each takes.
+/// Makes calls, and prints the time of each.
 pub(crate) fn probe() -> ExitCode {
-    /// `TIOCINQ`, a request of a type that is not looked at.
+    /// `TIOCINQ`, a request of a type that the filter passes.
     const OTHER: libc::Ioctl = 0x541B;
     let Ok(null) = File::open("/dev/null") else { return ExitCode::FAILURE };
     let mut rows = Vec::new();

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Which system calls are looked at: a program for the kernel's packet filter.
+//! The system calls that are intercepted: a program for the kernel's packet filter.
 //!
-//! It sees the number of a call and its arguments, but not what they point to. So every call that takes a path is looked at, of
-//! `ioctl` only the requests of the two types that accelerators have, and of `mmap` what maps a file. All other calls go to the
-//! system at the cost of the filter alone.
+//! It sees the number of a call and its arguments, but not the memory that they point to. So it intercepts
+//! every call that takes a path, of `ioctl` only the requests of the two types that accelerators have, and of
+//! `mmap` only the mappings of files. All other calls go to the system at the cost of the filter alone.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
     SECCOMP_RET_USER_NOTIF, sock_filter,
 };
 
-/// The system calls that take a path, or whose answer says what a descriptor is of.
+/// The system calls that take a path, or that describe a descriptor.
 pub(crate) const PATHS: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_open,
@@ -37,16 +37,16 @@ pub(crate) const PATHS: &[i64] = &[
     libc::SYS_llistxattr,
 ];
 
-/// The types of requests that are looked at: DRM's, and that of older Gaudi drivers.
+/// The types of intercepted requests: DRM's, and that of older Gaudi drivers.
 pub(crate) const REQUESTS: [u32; 2] = [b'd' as u32, b'H' as u32];
 
-/// The numbers of system calls mean this architecture's.
+/// The architecture of the system calls' numbers.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xC000_00B7;
 
-/// Offsets in what the filter sees of a call (`struct seccomp_data`).
+/// Offsets in the filter's input (`struct seccomp_data`).
 const NUMBER: u32 = 0;
 const MACHINE: u32 = 4;
 
@@ -116,7 +116,7 @@ pub(crate) fn program() -> Vec<sock_filter> {
 mod tests {
     use super::*;
 
-    /// What the filter answers to a call, by its own rules.
+    /// The filter's answer to a call, by its own rules.
     fn asked(machine: u32, call: i64, arguments: [u64; 6]) -> bool {
         let mut data = Vec::new();
         data.extend(i32::try_from(call).unwrap().to_le_bytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Starting a program whose calls are answered here.
+//! Starting a program whose calls this process answers.
 
 use crate::seccomp::{self, Listener};
 use emulator_core::Errno;
@@ -16,24 +16,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// How far the child has come, as it tells before each step.
+/// The child's progress, which it reports before each step.
 const PROMISE: u8 = b'p';
 const FILTER: u8 = b'f';
 const READY: u8 = b'r';
 
-/// Why a program could not be started, and with which status to say so.
+/// The reason why a program could not be started, and the exit status for it.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) status: u8,
     pub(crate) message: String,
 }
 
-/// The supervisor itself failed, as other programs that run programs say it.
+/// The supervisor itself failed; the status is the same as of similar programs.
 pub(crate) const OURS: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// A program that runs.
+/// A running program.
 pub(crate) struct LaunchedProgram {
     pub(crate) process: Pid,
     pub(crate) listener: Listener,
@@ -45,7 +45,7 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launc
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (ours, theirs) =
         pair.map_err(|errno| internal("there is no socket for the program's start", errno))?;
-    // Descendants whose parents end become ours, and so stay processes that we may look into.
+    // Descendants whose parents end become this process's children, and so stay accessible.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| internal("this process cannot become the parent of orphans", errno))?;
     let filter = seccomp::filter();
@@ -61,7 +61,7 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launc
         let listener = seccomp::install(&filter)?;
         tell(theirs.as_fd(), READY, &[listener.as_fd()])
     };
-    // SAFETY: between fork and exec this makes system calls on what was made before, and allocates nothing.
+    // SAFETY: between fork and exec this makes system calls on prepared values, and allocates nothing.
     unsafe { command.pre_exec(start) };
     let started = command.spawn();
     // Its closure has the other end of the socket.
@@ -86,14 +86,14 @@ fn tell(socket: BorrowedFd<'_>, stage: u8, files: &[BorrowedFd<'_>]) -> io::Resu
     Ok(())
 }
 
-/// What the child has told last, and what answers for it.
+/// The child's last report, and the descriptor of its filter.
 fn hear(socket: BorrowedFd<'_>) -> (u8, Option<OwnedFd>) {
     let (mut last, mut listener) = (0, None);
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut stage = [0];
-        // The child has ended, or has become the program: all that it told is there.
+        // The child has ended, or has become the program: all reports have arrived.
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         match recvmsg(socket, &mut [IoSliceMut::new(&mut stage)], &mut control, flags) {
             Ok(message) if message.bytes == 1 => [last] = stage,
@@ -119,20 +119,20 @@ fn refused(stage: u8, program: &OsString, error: &io::Error) -> Refused {
     }
 }
 
-/// What to do where the system takes no filter.
+/// The advice for a system that takes no filter.
 fn no_filter(error: &io::Error) -> String {
     let advice = match error.raw_os_error() {
         Some(libc::EBUSY) => {
-            "another supervisor already answers for this process, and the system allows one: do not nest this program in itself, nor \
-             in a container whose runtime answers system calls by itself"
+            "another supervisor already answers for this process, and the system allows one: do not nest \
+             this program in itself, nor in a container whose runtime answers system calls by itself"
         }
         Some(libc::EPERM | libc::EACCES) => {
-            "something forbids the system call seccomp to this process, often the profile of a container: allow seccomp with the flag \
-             SECCOMP_FILTER_FLAG_NEW_LISTENER, for docker and podman by --security-opt seccomp=unconfined"
+            "something forbids the system call seccomp to this process, often the profile of a container: allow \
+             seccomp with the flag SECCOMP_FILTER_FLAG_NEW_LISTENER, for docker and podman by --security-opt seccomp=unconfined"
         }
         Some(libc::ENOSYS | libc::EINVAL) => {
-            "the system has no user notifications of seccomp: it takes Linux 5.14 or newer with CONFIG_SECCOMP_FILTER, and no sandbox \
-             such as gVisor in between"
+            "the system has no user notifications of seccomp: it takes Linux 5.14 or newer with CONFIG_SECCOMP_FILTER, and no \
+             sandbox such as gVisor in between"
         }
         Some(libc::ENOMEM) => {
             "there is no memory for a filter, or there are too many on this process already"
@@ -142,7 +142,7 @@ fn no_filter(error: &io::Error) -> String {
     format!("seccomp(SECCOMP_SET_MODE_FILTER) failed: {error}: {advice}")
 }
 
-/// Waits until the program and everything that it has started have ended: the program's status, as shells say it.
+/// Waits until the program and all its descendants have ended. Returns the program's status, as shells do.
 #[expect(
     clippy::expect_used,
     reason = "a status of the system's has eight bits, and so has 128 with a signal's number"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The machine that a URI names.
+//! The machine of a URI.
 
 use crate::tree::Numbers;
 use emulator_core::supervised::Supervised;
@@ -10,7 +10,7 @@ use hal_backend::{Code, Failure, Parameters};
 use hal_gaudi_abi::uapi::Abi;
 use std::sync::Arc;
 
-/// A machine, the name of its kernel driver, and how that numbers nodes.
+/// A machine, the name of its kernel driver, and how that driver numbers nodes.
 pub(crate) struct SupervisedCards {
     pub(crate) cards: Arc<dyn Supervised>,
     pub(crate) driver: &'static str,
@@ -21,7 +21,8 @@ pub(crate) struct SupervisedCards {
 pub(crate) fn open(uri: &str) -> Result<SupervisedCards, Failure> {
     let unknown = || {
         let message = format!(
-            "{uri} names no emulated machine; there are gaudi://emulated and qaic://emulated, with parameters such as ?cards=2"
+            "{uri} names no emulated machine; there are gaudi://emulated and qaic://emulated, with \
+             parameters such as ?cards=2"
         );
         Failure::new(Code::InvalidArgument, message)
     };

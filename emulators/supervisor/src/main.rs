@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! `with-cards URI -- PROGRAM …`: runs an unmodified program as if the cards of an emulated machine were there.
+//! `with-cards URI -- PROGRAM …`: runs an unmodified program as if the machine had the cards.
 //!
-//! The program is any program of this system, in any language, linked in any way, without rights of its own, and so is
-//! whatever it starts. It finds `/dev/accel` and `/sys/class/accel`, opens nodes, makes requests, maps memory, waits, forks,
-//! and passes descriptors to other processes. Each of these calls stops in a filter that seccomp has put on the program,
-//! and is answered here by an [emulator](emulator_core::supervised) in this process. Everything else (closing,
-//! duplicating, passing and polling descriptors, the memory behind a mapping, the life of a dma-buf) is the system's own
-//! doing, for what the program holds are real descriptors of memory files, which the emulator shares.
+//! The program is any program of this system, in any language, linked in any way, without privileges, and so
+//! are its children. It finds `/dev/accel` and `/sys/class/accel`, opens nodes, makes requests, maps memory,
+//! waits, forks, and passes descriptors to other processes. A seccomp filter on the program stops each of these
+//! calls, and an [emulator](emulator_core::supervised) in this process answers it. The system itself handles
+//! all the rest (closing, duplicating, passing and polling descriptors, the memory behind a mapping, the life
+//! of a dma-buf): the program's descriptors are real ones of memory files, which the emulator shares.
 //!
-//! # Where things are
+//! # Files
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `filter.rs` | which calls stop |
+//! | `filter.rs` | the intercepted calls |
 //! | `seccomp.rs`, `launch.rs` | putting the filter on a program, and starting it |
 //! | `serve.rs` | threads that answer; requests and mappings |
-//! | `paths.rs`, `tree.rs` | calls with paths; the files that there are |
+//! | `paths.rs`, `tree.rs` | calls with paths; the files that exist |
 //! | `target.rs` | the program's memory and descriptors |
-//! | `machine.rs` | the machine that a URI names |
-//! | `cost.rs` | what a call costs |
+//! | `machine.rs` | the machine of a URI |
+//! | `cost.rs` | the cost of a call |
 //!
-//! `docs/without-a-card.md` says what differs from a machine with cards.
+//! `docs/without-a-card.md` lists the differences from a machine with cards.
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("the supervisor knows the system calls of Linux on x86-64 and AArch64");
@@ -43,7 +43,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tree::{Folder, Tree};
 
-/// How to call this program.
+/// The usage.
 const USAGE: &str = "usage: with-cards [--report] URI -- PROGRAM [ARGUMENT…]
        with-cards --cost URI
 
@@ -52,7 +52,7 @@ Runs a program as if the cards of an emulated machine were there, such as gaudi:
   --cost    measure what a call costs that is answered here
 The status is the program's own; 125 if this program failed, 126 or 127 if the program could not be run or found.";
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 enum CommandLine {
     Run { uri: String, report: bool, program: OsString, arguments: Vec<OsString> },
@@ -104,10 +104,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// How long the files of processes that were killed may be open behind them.
+/// How long the files of killed processes may stay open.
 const LATE: Duration = Duration::from_secs(5);
 
-/// Runs a program with the cards of a machine: its status.
+/// Runs a program with the cards of a machine. Returns its status.
 fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> Result<u8, Refused> {
     let ours = |message: String| Refused { status: OURS, message };
     let machine = machine::open(uri).map_err(|failure| ours(failure.to_string()))?;
@@ -120,7 +120,8 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;
     let status = launch::wait_for_all(running.process);
     if report {
-        // No process is left that could have anything, but threads of ours may be at a request of one that was killed.
+        // No process is left that could use the cards, but threads may still answer a request of one that was
+        // killed.
         let end = Instant::now() + LATE;
         while machine.cards.reap() && Instant::now() < end {
             std::thread::sleep(LATE / 500);
@@ -130,11 +131,11 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
     Ok(status)
 }
 
-/// Lets this process have as many files as it may: it has those of every program's memory and cards. The program keeps
-/// its own limit.
+/// Raises this process's limit of open files: it holds those of every program's memory and cards. The program
+/// keeps its own limit.
 fn raise_limit() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    // Where that is refused, there are as many as there are.
+    // If that is refused, the old limit stays.
     let _ = rustix::process::setrlimit(
         rustix::process::Resource::Nofile,
         rustix::process::Rlimit { current: limit.maximum, ..limit },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! System calls that take a path, or ask what a descriptor is of.
+//! System calls that take a path, or that describe a descriptor.
 
 use crate::seccomp::Notice;
 use crate::serve::{Answer, Supervisor, half};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What a call with a path asks.
+/// The kind of a call with a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
     Open {
@@ -32,12 +32,12 @@ enum Question {
         buffer: u64,
         room: u64,
     },
-    /// Attributes beside those that a status has.
+    /// Attributes beside those of a status.
     More,
 }
 
-/// A call with a path: from which folder on, the path's address, and what it asks. A call without one is of the
-/// descriptor itself.
+/// A call with a path: the folder that it starts from, the path's address, and the kind. A call without a path
+/// is about the descriptor itself.
 #[derive(Clone, Copy, Debug)]
 struct PathRequest {
     folder: i32,
@@ -94,10 +94,10 @@ fn asked(target: &TargetProcess<'_>, notice: &Notice) -> Result<PathRequest, Err
 impl Supervisor {
     /// Answers a call that takes a path.
     pub(crate) fn path(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
-        // The system says better what is wrong with flags that cannot be read.
+        // The system reports the error in flags that cannot be read.
         let Ok(asked) = asked(target, notice) else { return Ok(Answer::Pass) };
         let path = match asked.path {
-            // What cannot be read is the system's to refuse.
+            // The system refuses a path that cannot be read.
             Some(address) => match target.path(address) {
                 Ok(path) => path,
                 Err(_) => return Ok(Answer::Pass),
@@ -117,7 +117,7 @@ impl Supervisor {
         let Some(path) = self.whole(target, asked.folder, path) else { return Ok(Answer::Pass) };
         let path = match self.tree.meant(&path) {
             Some(path) => path,
-            // Out of a folder that the system does not have: it would not find the way.
+            // From a folder that the system does not have: the system would not find the path.
             None if self.tree.leads_out(&path) => "/".into(),
             None => return Ok(Answer::Pass),
         };
@@ -153,7 +153,7 @@ impl Supervisor {
         Some(target.link(&base).ok()?.join(path))
     }
 
-    /// Answers what is asked of a descriptor itself: only a device's is anything special.
+    /// Answers a call about a descriptor itself: only a device's is special.
     fn descriptor(&self, target: &TargetProcess<'_>, asked: PathRequest) -> Result<Answer, Errno> {
         let link = target.link(&format!("fd/{}", asked.folder));
         if !link.is_ok_and(|link| link.as_os_str().as_bytes().starts_with(b"/memfd:")) {
@@ -163,7 +163,8 @@ impl Supervisor {
         let Ok(file) = target.descriptor(asked.folder) else { return Ok(Answer::Pass) };
         let Some(path) = self.machine.node(file.as_fd()) else { return Ok(Answer::Pass) };
         drop(file);
-        // A card that was pulled out has no node any more, but a process that has it open still sees what it was of.
+        // A card that was pulled out has no node any more, but a process that has it open still sees its
+        // identity.
         let entry = self.tree.find(&path).unwrap_or(TreeEntry::Node { major: 0, minor: 0 });
         let status = self.status(&path, &entry)?;
         match asked.question {
@@ -174,7 +175,7 @@ impl Supervisor {
         Ok(Answer::Value(0))
     }
 
-    /// The node that a descriptor is of, where a path is the link that the system shows for one.
+    /// The node of a descriptor, if a path is its link in `/proc`.
     fn node_of_link(&self, target: &TargetProcess<'_>, path: &Path) -> Option<PathBuf> {
         let rest = path.strip_prefix("/proc").ok()?;
         let mut parts = rest.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
@@ -182,7 +183,7 @@ impl Supervisor {
         number.parse::<u32>().ok().filter(|_| fd == "fd" && parts.next().is_none())?;
         let link = match process.as_str() {
             "self" | "thread-self" => target.proc(&format!("fd/{number}")),
-            // What the supervisor has is what a kernel has, which holds nothing open.
+            // The supervisor's copy keeps nothing open, like a kernel's.
             ours if ours.parse() == Ok(std::process::id()) => return None,
             _ => path.to_str()?.to_owned(),
         };
@@ -190,7 +191,7 @@ impl Supervisor {
         if !shown.as_os_str().as_bytes().starts_with(b"/memfd:") {
             return None;
         }
-        // Only to be named: this is no use of the device.
+        // Opened only as a name: this does not use the device.
         let file = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
         self.machine.node(file.as_fd())
     }
@@ -209,7 +210,7 @@ impl Supervisor {
         }
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         if flags.contains(OFlags::PATH) && *entry != TreeEntry::Folder {
-            // A file of ours with the same name names the same. What is no folder has a name, and is in one.
+            // A file of this process with the same name. A name of a file is in a folder.
             let (folder, name) = path.parent().zip(path.file_name()).ok_or(Errno::ISDIR)?;
             let name = self.tree.folder(folder)?.join(name);
             let file = rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -233,7 +234,7 @@ impl Supervisor {
         let mut status = libc::stat::zeroed();
         let (kind, rights, size) = match entry {
             TreeEntry::Folder => {
-                // A folder of ours has all that a folder has.
+                // A folder of this process has all attributes of a folder.
                 let ours = rustix::fs::stat(self.tree.folder(path)?)?;
                 status.st_ino = ours.st_ino;
                 (libc::S_IFDIR, 0o755, 0)
@@ -255,7 +256,7 @@ impl Supervisor {
     }
 }
 
-/// What the longer call says, from what the shorter one does.
+/// Fills the longer call's answer from the shorter one's.
 fn extended(status: &libc::stat) -> libc::statx {
     let mut extended = libc::statx::zeroed();
     extended.stx_mask = libc::STATX_BASIC_STATS;
@@ -273,7 +274,7 @@ fn extended(status: &libc::stat) -> libc::statx {
     extended
 }
 
-/// A file with a text, which can only be read.
+/// A read-only file with a text.
 fn text_file(text: &str) -> Result<OwnedFd, Errno> {
     let file = rustix::fs::memfd_create("attribute", MemfdFlags::CLOEXEC)?;
     let mut rest = text.as_bytes();
@@ -285,7 +286,7 @@ fn text_file(text: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Answers what a link says, as far as there is room.
+/// Answers with the target of a link, cut to the space.
 fn write_link(target: &TargetProcess<'_>, link: &Path, buffer: u64, room: u64) -> Result<Answer, Errno> {
     let bytes = link.as_os_str().as_bytes();
     let (bytes, _) = bytes.split_at(usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len()));

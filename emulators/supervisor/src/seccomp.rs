@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Seccomp's notifications: putting a filter on a process, and answering what it stops at.
+//! Seccomp's notifications: installing a filter, and answering the calls that it stops.
 //!
 //! This file and [`target`](crate::target) have the crate's unsafe code.
 
@@ -16,23 +16,24 @@ use libc::{
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Asks the system to run the answering thread on the processor of the asking one: they take turns anyway.
+/// Makes the system run the answering thread on the processor of the calling one: they alternate anyway.
 const SYNCHRONOUS: u64 = 1;
 
-/// Promises for this process and its children that no program gives them more rights than they have, without which
-/// the system takes filters from root alone.
+/// Promises for this process and its children that no program gains privileges; without this the system takes
+/// filters from root alone.
 pub(crate) fn give_up_new_rights() -> io::Result<()> {
     // SAFETY: this takes four numbers and has no memory.
     let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Puts a filter on this process, for good: what answers for it. Safe between fork and exec: it allocates nothing.
+/// Installs a filter on this process, permanently, and returns the descriptor that answers for it. Safe between
+/// fork and exec: it allocates nothing.
 pub(crate) fn install(filter: &[sock_filter]) -> io::Result<OwnedFd> {
     #[expect(clippy::cast_possible_truncation, reason = "a filter has fewer than a hundred instructions")]
     let program = sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // A call that was taken up goes on until it is answered, unless the process is killed: signals wait. A call that
-    // a signal could undo would happen twice. Systems before 5.19 do not have that.
+    // A call that was received continues until it is answered, unless the process is killed: signals wait. A
+    // call that a signal could undo would happen twice. Systems before 5.19 do not have that.
     let kinds = [SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, 0];
     let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
     for kind in kinds {
@@ -54,7 +55,7 @@ pub(crate) fn install(filter: &[sock_filter]) -> io::Result<OwnedFd> {
     Err(refused)
 }
 
-/// A call that a process has stopped at.
+/// A stopped call of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Notice {
     pub(crate) id: u64,
@@ -70,14 +71,15 @@ const fn flags(flags: libc::c_ulong) -> u32 {
     flags as u32
 }
 
-/// Where notices come from.
+/// The source of notices.
 #[derive(Debug)]
 pub(crate) struct Listener(OwnedFd);
 
 impl Listener {
     pub(crate) fn new(listener: OwnedFd) -> Self {
         let made = Self(listener);
-        // SAFETY: the request takes a number in place of a pointer. Systems before 6.6 do not have it, and are slower.
+        // SAFETY: the request takes a number in place of a pointer. Systems before 6.6 do not have it, and are
+        // slower.
         unsafe { libc::ioctl(made.0.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNCHRONOUS) };
         made
     }
@@ -86,9 +88,9 @@ impl Listener {
     ///
     /// # Safety
     ///
-    /// `argument` is what the request takes, and the request may write to it.
+    /// `argument` has the type of the request, which may write to it.
     unsafe fn request<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<i32, Errno> {
-        // SAFETY: the argument is what the request takes, as the function asks.
+        // SAFETY: the argument has the type of the request, as the caller promises.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request, std::ptr::from_mut(argument)) };
         if result < 0 {
             return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
@@ -96,7 +98,7 @@ impl Listener {
         Ok(result)
     }
 
-    /// Waits for the next notice. Nothing, if the one that there was is gone meanwhile.
+    /// Waits for the next notice. Nothing, if it was withdrawn meanwhile.
     pub(crate) fn receive(&self) -> Result<Option<Notice>, Errno> {
         // SAFETY: numbers alone, which the system wants to be zero.
         let mut notice: seccomp_notif = unsafe { std::mem::zeroed() };
@@ -108,13 +110,13 @@ impl Listener {
                 call: notice.data.nr.into(),
                 arguments: notice.data.args,
             })),
-            // Killed before it was taken up, or a signal of our own.
+            // Killed before it was received, or a signal of this process.
             Err(Errno::NOENT | Errno::INTR) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Whether a notice still waits for its answer. While it does, its thread is the thread that it names.
+    /// Whether a notice still waits for its answer. While it does, its number names its thread.
     pub(crate) fn is_valid(&self, notice: &Notice) -> bool {
         let mut id = notice.id;
         // SAFETY: the request takes a notice's number.
@@ -152,12 +154,12 @@ impl Listener {
         unsafe { self.request(SECCOMP_IOCTL_NOTIF_ADDFD, &mut request) }
     }
 
-    /// Gives the process a descriptor, while its call is answered: the descriptor's number there.
+    /// Installs a descriptor in the process while its call waits. Returns its number there.
     pub(crate) fn give(&self, notice: &Notice, file: BorrowedFd<'_>, cloexec: bool) -> Result<i32, Errno> {
         self.add(notice, file, cloexec, 0)
     }
 
-    /// Answers a call with a descriptor, in one step: the process has both or neither.
+    /// Answers a call with a descriptor, in one step: the process gets both or neither.
     pub(crate) fn answer_with(&self, notice: &Notice, file: BorrowedFd<'_>, cloexec: bool) {
         match self.add(notice, file, cloexec, flags(SECCOMP_ADDFD_FLAG_SEND)) {
             Ok(_) | Err(Errno::NOENT) => {}
@@ -172,18 +174,18 @@ pub(crate) fn filter() -> Vec<sock_filter> {
     filter::program()
 }
 
-/// Sees to it that this process is told to end when the one that started it does. Safe between fork and exec.
+/// Makes the system end this process when its parent ends. Safe between fork and exec.
 pub(crate) fn end_with_parent() -> io::Result<()> {
     // SAFETY: this takes numbers and has no memory.
     let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What this process did about signals of the terminal.
+/// The previous handlers of the terminal's signals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupts([(libc::c_int, libc::sighandler_t); 2]);
 
-/// Leaves it to the program what to do about signals of the terminal, which both of us get.
+/// Leaves the handling of the terminal's signals to the program; both processes get them.
 pub(crate) fn ignore_interrupts() -> Interrupts {
     Interrupts([libc::SIGINT, libc::SIGQUIT].map(|number| {
         // SAFETY: to ignore a signal runs no code.
@@ -192,7 +194,7 @@ pub(crate) fn ignore_interrupts() -> Interrupts {
 }
 
 impl Interrupts {
-    /// Puts it back. Safe between fork and exec.
+    /// Restores them. Safe between fork and exec.
     pub(crate) fn restore(self) {
         for (number, handler) in self.0.into_iter().filter(|(_, handler)| *handler != libc::SIG_ERR) {
             // SAFETY: a handler that `signal` has returned for this number may be set again.

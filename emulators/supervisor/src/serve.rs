@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Answering: which thread takes up a call, and what is done about it.
+//! The threads that receive calls, and their answers.
 //!
 //! # Threads
 //!
-//! Any number of threads receive notices, and each answers the one that it took before it takes the next, however long the
-//! emulator sleeps in it, as a wait does. One of them always waits for a notice: the last one that waits starts
-//! another thread when it takes one. So there are never more than the programs have threads in calls, and a few.
+//! Several threads receive notices. Each answers its notice before it takes the next, however long the emulator
+//! sleeps in it, as in a wait. One of them always waits for a notice: the last waiting thread starts another
+//! one when it takes a notice. So there are never more threads than the programs have in calls, and a few.
 //!
 //! # Signals
 //!
-//! A call that was taken up is answered before its thread gets a signal, unless it is killed: a call that a signal could
-//! undo would be made again, and a submission would be made twice. Where a kernel would end a sleep for a signal, one thread of
-//! ours looks now and then whether one waits, and [interrupts](emulator_core::interrupt) the request, which ends
-//! with `EINTR`. A thread that was killed is seen in the same way.
+//! A received call is answered before its thread gets a signal, unless the thread is killed: a call that a
+//! signal could undo would be repeated, and a submission would be made twice. In place of a kernel that would
+//! end a sleep for a signal, one thread polls for waiting signals and [interrupts](emulator_core::interrupt)
+//! the request, which ends with `EINTR`. It notices a killed thread in the same way.
 
 use crate::filter::PATHS;
 use crate::seccomp::{Listener, Notice};
@@ -29,23 +29,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a request takes before it is looked whether a signal waits, and how often then.
+/// How long a request runs before signals are polled, and the period of the polls.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// How often it is looked whether a file was closed.
+/// The period of the polls for closed files.
 const REAP: Duration = Duration::from_millis(10);
 
 /// How many threads wait for notices at most.
 const SPARE: usize = 3;
 
-/// What a request has in and out of its argument.
+/// The directions of a request's argument.
 const IN: u32 = 1 << 30;
 const OUT: u32 = 2 << 30;
 
 /// The answer to a call.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// The system's own.
+    /// Left to the system.
     Pass,
     Value(i64),
     File {
@@ -54,20 +54,20 @@ pub(crate) enum Answer {
     },
 }
 
-/// The lower half of an argument, where the system looks at no more.
+/// The lower half of an argument, for calls that ignore the upper one.
 #[expect(clippy::cast_possible_truncation, reason = "the upper half is left out")]
 pub(crate) const fn half(argument: u64) -> u32 {
     argument as u32
 }
 
-/// Requests that an emulator is at, and whether no thread looks after them.
+/// Requests in progress, and whether no thread polls for their signals.
 #[derive(Default)]
 struct Requests {
     pending: Vec<Pending>,
     parked: bool,
 }
 
-/// A request that an emulator is at.
+/// A request in progress.
 struct Pending {
     notice: Notice,
     since: Instant,
@@ -84,7 +84,7 @@ pub(crate) struct Supervisor {
     waiting: AtomicUsize,
     requests: Mutex<Requests>,
     begun: Condvar,
-    /// Whether something may be open.
+    /// Whether a file may be open.
     open: Mutex<bool>,
     opened: Condvar,
 }
@@ -104,7 +104,7 @@ impl Supervisor {
         })
     }
 
-    /// Starts to answer.
+    /// Starts the first threads.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
         for (name, body) in [("signals", Self::watch as fn(&Self)), ("closes", Self::reap)] {
             let supervisor = self.clone();
@@ -120,19 +120,19 @@ impl Supervisor {
         std::thread::Builder::new().name("calls".to_owned()).spawn(body).map(drop)
     }
 
-    /// A receiver's thread. Its starter has counted it.
+    /// A receiver's thread. The caller has counted it.
     fn receive(self: &Arc<Self>) {
         loop {
             let notice = match self.listener.receive() {
                 Ok(Some(notice)) => notice,
                 Ok(None) => continue,
-                // The last process that could ask has ended.
+                // The last process that could call has ended.
                 Err(_) => return,
             };
             if self.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
                 self.waiting.fetch_add(1, Ordering::AcqRel);
                 if self.start_receiver().is_err() {
-                    // Without another thread, this one must not sleep in what it does; but it must do something.
+                    // Without another thread, this one must not sleep in a call; but it must answer.
                     self.waiting.fetch_sub(1, Ordering::AcqRel);
                 }
             }
@@ -163,14 +163,14 @@ impl Supervisor {
         }
     }
 
-    /// Answers a request of a descriptor, if that is a device's.
+    /// Answers a request of a descriptor, if it is a device's.
     fn request(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
         let [number, request, address, ..] = notice.arguments;
         let request = half(request);
         let file = match target.descriptor(half(number).cast_signed()) {
             Ok(file) => file,
             Err(Errno::PERM) => return Err(forbidden(notice)),
-            // The system says better what is wrong with the descriptor.
+            // The system reports the error in the descriptor.
             Err(_) => return Ok(Answer::Pass),
         };
         if self.machine.node(file.as_fd()).is_none() {
@@ -187,7 +187,7 @@ impl Supervisor {
             self.machine.request_for(target, file.as_fd(), request, &mut argument)
         });
         self.requests.lock().pending.retain(|pending| pending.notice.id != notice.id);
-        // What comes back comes back with an error, too.
+        // The output is copied also with an error.
         if request & OUT != 0 && argument != before {
             target.write(address, &argument)?;
         }
@@ -195,13 +195,13 @@ impl Supervisor {
         result.map(|()| Answer::Value(0))
     }
 
-    /// Answers a mapping: if a device lets the process map that, the system does it.
+    /// Answers a mapping: if the device allows it, the system maps.
     fn map(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
         let [_, length, _, flags, number, offset] = notice.arguments;
         if flags & u64::from(libc::MAP_ANONYMOUS.cast_unsigned()) != 0 {
             return Ok(Answer::Pass);
         }
-        // The system says better what is wrong with the descriptor.
+        // The system reports the error in the descriptor.
         let Ok(file) = target.descriptor(half(number).cast_signed()) else { return Ok(Answer::Pass) };
         if self.machine.node(file.as_fd()).is_none() {
             return Ok(Answer::Pass);
@@ -226,7 +226,7 @@ impl Supervisor {
         requests.pending.push(Pending { notice: *notice, since: Instant::now(), flag: flag.clone() });
     }
 
-    /// The thread that looks for signals.
+    /// The thread that polls for signals.
     fn watch(&self) {
         let mut requests = self.requests.lock();
         loop {
@@ -248,7 +248,7 @@ impl Supervisor {
         }
     }
 
-    /// The thread that notices when a file has no holder any more.
+    /// The thread that notices closed files.
     fn reap(&self) {
         let mut open = self.open.lock();
         loop {
@@ -264,13 +264,13 @@ impl Supervisor {
     }
 }
 
-/// The system does not let us at a process that asks something of a card.
+/// The system denies access to a process that makes a call to a card.
 fn forbidden(notice: &Notice) -> Errno {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         eprintln!(
-            "with-cards: the memory and descriptors of thread {} cannot be reached, and so its cards do not work: it runs as \
-             another user, or does not let itself be traced (prctl PR_SET_DUMPABLE, kernel.yama.ptrace_scope above 1)",
+            "with-cards: the memory and descriptors of thread {} cannot be reached, and so its cards do not work: \
+             it runs as another user, or does not let itself be traced (prctl PR_SET_DUMPABLE, kernel.yama.ptrace_scope above 1)",
             notice.thread
         );
     }

@@ -2,10 +2,10 @@
 
 //! The process whose call is answered: its memory and its descriptors.
 //!
-//! A notice names a thread by its number. While the notice waits for its answer the number is that thread's, and
-//! afterwards another thread may have it: so what was read is believed only if the notice still waits behind the reading, and
-//! nothing is written unless it waits. Memory that is lent for longer is reached through a file that stands for the
-//! process's memory as it was then, which no other process and no later program can take the place of.
+//! A notice names a thread by its number. While the notice waits for its answer the number is that thread's;
+//! afterwards another thread may have it. So a read is valid only if the notice still waits after it, and
+//! nothing is written unless it waits. Memory that is lent for longer is reached through a file for the
+//! process's memory at that time, which no other process and no later program can replace.
 
 use crate::seccomp::{Listener, Notice};
 use emulator_core::backing::{self, Backing, Lent};
@@ -38,12 +38,12 @@ impl<'a> TargetProcess<'a> {
         Self { listener, notice }
     }
 
-    /// Whether the number still is the thread's.
+    /// Whether the number still belongs to the thread.
     fn still(&self) -> Result<(), Errno> {
         if self.listener.is_valid(self.notice) { Ok(()) } else { Err(Errno::SRCH) }
     }
 
-    /// A file that the system has about the thread.
+    /// A file in the thread's folder of `/proc`.
     pub(crate) fn proc(&self, file: &str) -> String {
         format!("/proc/{}/{file}", self.notice.thread)
     }
@@ -54,7 +54,7 @@ impl<'a> TargetProcess<'a> {
         self.still().map(|()| text)
     }
 
-    /// What a link that the system has about the thread says.
+    /// The target of a link in the thread's folder of `/proc`.
     pub(crate) fn link(&self, file: &str) -> Result<std::path::PathBuf, Errno> {
         let link = std::fs::read_link(self.proc(file));
         let link = link.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -78,7 +78,7 @@ impl<'a> TargetProcess<'a> {
     pub(crate) fn path(&self, address: u64) -> Result<CString, Errno> {
         let mut path = Vec::with_capacity(256);
         while path.len() < PATH_MAX {
-            // What lies behind the end of a path need not be there: no further than the page at a time.
+            // Memory behind the end of a path may be unmapped: only read to the end of the page at a time.
             let at = address.checked_add(path.len() as u64).ok_or(Errno::FAULT)?;
             let mut bytes = [0; 256];
             let (bytes, _) = bytes.split_at_mut(rest_of_page(at).min(256));
@@ -93,7 +93,7 @@ impl<'a> TargetProcess<'a> {
         Err(Errno::NAMETOOLONG)
     }
 
-    /// Whether a signal waits for the thread that a kernel would end a sleep for, or the thread is gone.
+    /// Whether a signal waits that would end the thread's sleep in a kernel, or the thread is gone.
     pub(crate) fn is_interrupted(&self) -> bool {
         let Ok(status) = self.text("status") else { return true };
         let mask = |name: &str| {
@@ -103,7 +103,7 @@ impl<'a> TargetProcess<'a> {
         (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") & !mask("SigIgn:") != 0
     }
 
-    /// Copies between the process's memory and ours.
+    /// Copies between the process's memory and this one's.
     fn transfer(&self, address: u64, bytes: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
         if length == 0 {
             return Ok(());
@@ -112,8 +112,8 @@ impl<'a> TargetProcess<'a> {
         let thread = i32::try_from(self.notice.thread).map_err(|_| Errno::SRCH)?;
         let local = libc::iovec { iov_base: bytes, iov_len: length };
         let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(there), iov_len: length };
-        // SAFETY: both vectors live through the call; the local one is valid for its length, as the callers below say,
-        // and the system checks the remote one.
+        // SAFETY: both vectors live through the call; the local one is valid for its length, as `read` and
+        // `write` ensure, and the system checks the remote one.
         let done = unsafe {
             if write {
                 libc::process_vm_writev(thread, &raw const local, 1, &raw const remote, 1, 0)
@@ -125,7 +125,7 @@ impl<'a> TargetProcess<'a> {
             return Ok(());
         }
         let error = Errno::from_io_error(&std::io::Error::last_os_error());
-        // Part of it was there. That the system forbids it altogether is another matter.
+        // Part of it was copied. A system that forbids it altogether is another case.
         Err(error.filter(|&error| done < 0 && error == Errno::PERM).unwrap_or(Errno::FAULT))
     }
 }
@@ -193,14 +193,14 @@ const fn rest_of_page(at: u64) -> usize {
 
 /// Memory that a process has lent to a device.
 struct LentMemory {
-    /// The process's memory as the system shows it. It ends with the program that the process ran then.
+    /// The process's memory file. It ends with the program that the process ran then.
     memory: OwnedFd,
     process: u32,
     start: u64,
 }
 
 impl LentMemory {
-    /// Moves bytes, and skips pages that are not there any more.
+    /// Moves bytes, and skips pages that are not mapped any more.
     #[expect(
         clippy::expect_used,
         reason = "memory that was pinned is in the half of the address space that programs have"
@@ -250,8 +250,8 @@ impl Lent for LentMemory {
 pub(crate) trait Plain: Copy {
     /// Its bytes.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the implementors below are structures of integers that were made from zeroed memory, so every byte, padding
-        // included, is initialised.
+        // SAFETY: the implementors below are structures of integers that were made from zeroed memory, so every
+        // byte, padding included, is initialised.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The files that a machine with cards has beside its nodes, and what programs find when they look for them.
+//! The files of a machine with cards beside its nodes, and the results of looking them up.
 //!
-//! Nothing of it is in the file system: what a program asks for by a path is made when it asks. Folders are the exception, since
-//! a program reads them by itself: they are in a folder of ours, brought up to date whenever one is opened, and paths
-//! that begin in one of them mean what the folder stands for.
+//! They are not in the file system: each is made when a program names its path. Folders are the exception,
+//! because a program reads them by itself: they are in a folder of this process, updated whenever one is
+//! opened, and paths relative to one of them refer to the folder that it stands for.
 
 use emulator_core::supervised::Supervised;
 use emulator_core::{Errno, accel, remote};
@@ -14,7 +14,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// The number that the kernel has given to accelerators, and one that a Gaudi's driver is given for nodes of its own.
+/// The major number of the kernel's accelerators, and one that a Gaudi driver gets for nodes of its own.
 const MAJOR: u32 = 261;
 const OWN_MAJOR: u32 = 234;
 
@@ -23,7 +23,8 @@ const OWN_MAJOR: u32 = 234;
 pub(crate) enum Numbers {
     /// By the kernel's accelerators, and control nodes by the driver alike (`cdev_sysfs_debugfs_add`).
     Accelerators,
-    /// By the driver, as before Linux 6.7: each card has an even number, and its control node the next (`allocate_device_id`).
+    /// By the driver, as before Linux 6.7: each card has an even number, and its control node the next
+    /// (`allocate_device_id`).
     Own,
 }
 
@@ -37,7 +38,7 @@ impl Numbers {
         }
     }
 
-    /// The name of the device whose node has a number that is written so.
+    /// The name of the device whose node has this number.
     fn device(self, number: &str) -> Option<String> {
         let (major, minor) = number.split_once(':')?;
         let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
@@ -47,10 +48,10 @@ impl Numbers {
     }
 }
 
-/// Another way to a device's attributes: by the number of its node.
+/// Another path to a device's attributes: by the number of its node.
 const BY_NUMBER: &str = "/sys/dev/char";
 
-/// Attributes that a program finds in a folder, if the machine has them: of a device, and of its place on the bus.
+/// The attributes of a folder, as far as the machine has them: of a device, and of its place on the bus.
 const ATTRIBUTES: [&str; 24] = [
     "dev",
     "uevent",
@@ -78,12 +79,12 @@ const ATTRIBUTES: [&str; 24] = [
     "serial",
 ];
 
-/// What a path means.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TreeEntry {
     /// A node, with its number.
     Node { major: u32, minor: u32 },
-    /// What runs executables of programs for emulated cards.
+    /// The socket by which programs run their executables for emulated cards.
     Programs,
     /// A folder.
     Folder,
@@ -91,15 +92,15 @@ pub(crate) enum TreeEntry {
     File(String),
 }
 
-/// A folder of ours, removed when this is dropped.
+/// A folder of this process, removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// A folder where no other user may put anything.
+    /// A folder that only this user can write to.
     pub(crate) fn new(name: &str) -> std::io::Result<Self> {
         let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-        // A folder that another user has put there is refused.
+        // A folder that another user has made is refused.
         std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
@@ -107,7 +108,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It has names and nothing else, and the next tree has another path.
+        // It holds only names, and the next tree has another path.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -116,23 +117,23 @@ impl Drop for Folder {
 pub(crate) struct Tree {
     machine: Arc<dyn Supervised>,
     numbers: Numbers,
-    /// Where folders are.
+    /// The folder that holds the folders.
     root: PathBuf,
     /// The folder of the driver's module.
     module: PathBuf,
-    /// That of its parameters, if it has any.
+    /// The folder of its parameters, if it has any.
     parameters: PathBuf,
 }
 
 impl Tree {
-    /// A tree of a machine, whose driver has this name, with a folder for its folders.
+    /// A tree of a machine, with this driver's name, and a folder for its folders.
     pub(crate) fn new(machine: Arc<dyn Supervised>, driver: &str, numbers: Numbers, folder: &Folder) -> Self {
         let module = Path::new("/sys/module").join(driver);
         let parameters = module.join("parameters");
         Self { machine, numbers, root: folder.0.clone(), module, parameters }
     }
 
-    /// Whether a path begins in a folder of this tree, and goes back to one that is none.
+    /// Whether a path begins in a folder of this tree, and leads out of it again.
     pub(crate) fn leads_out(&self, path: &Path) -> bool {
         let back = path.components().position(|part| part == Component::ParentDir);
         back.is_some_and(|back| {
@@ -141,7 +142,7 @@ impl Tree {
         })
     }
 
-    /// The path that is meant by one that a program gives, if it is in this tree, whether there is something or not.
+    /// The path in this tree that a program's path names, whether it exists or not.
     pub(crate) fn meant(&self, path: &Path) -> Option<PathBuf> {
         let path = self.stands_for(&plain(path));
         let by_number = path.strip_prefix(BY_NUMBER).ok().and_then(|rest| {
@@ -154,7 +155,7 @@ impl Tree {
         roots.iter().any(|root| path.starts_with(root)).then_some(path)
     }
 
-    /// The path that a folder of ours stands for.
+    /// The path that a folder of this process stands for.
     fn stands_for(&self, path: &Path) -> PathBuf {
         match path.strip_prefix(&self.root) {
             Ok(inside) => Path::new("/").join(inside),
@@ -162,7 +163,7 @@ impl Tree {
         }
     }
 
-    /// What a path of this tree means.
+    /// The target of a path in this tree.
     pub(crate) fn find(&self, path: &Path) -> Result<TreeEntry, Errno> {
         if path == Path::new(remote::NODE) {
             return Ok(TreeEntry::Programs);
@@ -187,13 +188,13 @@ impl Tree {
             && let Some((number, control)) = accel::device(device)
             && self.is_listed(device)?
         {
-            // What every device of the class has.
+            // The attributes that every device of the class has.
             let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
             let (major, minor) = self.numbers.of(card, control);
             match file {
                 "dev" => return Ok(format!("{major}:{minor}\n")),
                 "uevent" => {
-                    // A control device is the driver's own, and of no type (`device_init_cdev`).
+                    // A control device belongs to the driver, and has no type (`device_init_cdev`).
                     let kind = if control { "" } else { "DEVTYPE=accel_minor\n" };
                     return Ok(format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=accel/{device}\n{kind}"));
                 }
@@ -207,7 +208,7 @@ impl Tree {
         Ok(self.machine.list(Path::new(accel::SYSFS))?.iter().any(|name| name == device))
     }
 
-    /// The names in a folder, and whether each is a folder itself; an error, if it is none.
+    /// The names in a folder, and whether each is a folder itself; an error, if it is not one.
     fn names(&self, path: &Path) -> Result<Vec<(String, bool)>, Errno> {
         let files = |folder: &Path| -> Vec<(String, bool)> {
             let there = ATTRIBUTES.iter().filter(|name| self.text(&folder.join(name)).is_ok());
@@ -243,7 +244,7 @@ impl Tree {
         }
     }
 
-    /// The folder of ours that stands for one of this tree, as it is now.
+    /// The folder of this process that stands for one of this tree, up to date.
     pub(crate) fn folder(&self, path: &Path) -> Result<PathBuf, Errno> {
         if path == Path::new("/") {
             return Ok(self.root.clone());
@@ -270,7 +271,7 @@ impl Tree {
         Ok(ours)
     }
 
-    /// Opens a folder, or a stand-in for something that is only to be named.
+    /// Opens a folder, or a stand-in for a file that is only named.
     pub(crate) fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         rustix::fs::open(self.folder(path)?, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     }
@@ -321,7 +322,8 @@ mod tests {
         assert!(!out("/dev/accel/../accel/accel0") && !out("/dev/shm/..") && !out("/dev/accel"));
     }
 
-    /// A program finds a card's attributes by the number of its node, and one that has the control node by the number before.
+    /// A program finds a card's attributes by the number of its node, and one that has the control node by the
+    /// number before.
     #[test]
     fn older_driver_numbers_each_card_and_its_control_node_in_turn() {
         let (tree, _folder) = tree("with-cards-numbers");
@@ -341,7 +343,7 @@ mod tests {
             Some("/sys/class/accel/accel1/pci_addr")
         );
         assert_eq!(meant("/sys/dev/char/234:3/dev").as_deref(), Some("/sys/class/accel/accel_controlD1/dev"));
-        // From the control device's number a program gets to the card's attributes by the number before.
+        // The number before the control device's leads a program to the card's attributes.
         assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(TreeEntry::File("234:3\n".to_owned())));
         assert_eq!(find("/sys/class/accel/accel_controlD1/pci_addr"), Err(Errno::NOENT));
         for other in ["/sys/dev/char/261:1/pci_addr", "/sys/dev/char/x/dev"] {

@@ -2,8 +2,8 @@
 
 //! Programs that know nothing of this project, on emulated cards: in C over the kernel's header, and in Python.
 //!
-//! Each test runs the supervisor's own binary, as a user does. Where the system does not let a process be supervised, they
-//! fail, and the supervisor's message says what to allow.
+//! Each test runs the supervisor's own binary, as a user does. Where the system does not let a process be
+//! supervised, they fail, and the supervisor's message says what to allow.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -156,8 +156,8 @@ fn program_that_is_told_nothing_is_killed_as_the_kernel_kills_it() {
     }
 }
 
-/// The driver finds the process by the thread that opened the card. Systems before 6.9 have no handle of a thread, so there the
-/// supervisor has the process's.
+/// The driver finds the process by the thread that opened the card. Systems before 6.9 have no handle of a
+/// thread, so there the supervisor has the process's.
 #[test]
 fn program_whose_opening_thread_has_ended_is_not_killed() {
     let me = rustix::process::getpid();

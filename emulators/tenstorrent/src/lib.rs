@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An emulator of tt-kmd, Tenstorrent's kernel driver, with simulated Blackhole or Wormhole cards behind it, in this process.
+//! An emulator of tt-kmd, Tenstorrent's kernel driver, with simulated Blackhole or Wormhole cards behind it, in
+//! this process.
 //!
-//! It answers as the driver does, by the driver's rules and with its errors (module 2.0 to 2.10), and behind its windows is a
-//! [simulated chip](emulator_chip), whose tiles execute on threads of this process. It shares no logic with a backend: it cannot name
-//! one. It shows that a program keeps the rules, and nothing about how fast or how sound a real card is.
+//! It answers as the driver does, by the driver's rules and with its errors (module 2.0 to 2.10). Behind its
+//! windows is a [simulated chip](emulator_chip), whose tiles execute on threads of this process. It shares no
+//! logic with a backend: it cannot name one. It shows whether a program keeps the rules, and nothing about how
+//! fast or how sound a real card is.
 //!
 //! # Parameters
 //!
@@ -17,8 +19,8 @@
 //! | `report=FILE` | none | a file to which a line for each card is added when the machine ends: what was done and how often |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!
-//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule` and `seed`; `speed` and
-//! `machine` do nothing here.
+//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule` and
+//! `seed`; `speed` and `machine` do nothing here.
 //!
 //! # Faults
 //!
@@ -27,30 +29,30 @@
 //! | fault | what happens |
 //! |---|---|
 //! | `windows:N` | another program has all of the smallest windows (2 MiB; of an n150, 1 MiB) but N: `ENOMEM` |
-//! | `no-large-windows` | the bridge shows no windows of 4 GiB: `EINVAL`; of an n150, other programs have all but the smallest: `ENOMEM` |
-//! | `reset:N` | another program resets the card when the N-th tile is let go: open files and mappings are dead |
-//! | `hang:N` | the N-th tile that is let go never executes anything |
-//! | `stuck:N` | the N-th tile that is let go cannot be held again: what is written to its reset register is lost |
-//! | `harvested:N` | the N-th window that is pointed somewhere shows a tile that is fused off: touching it loses the device |
-//! | `flip:N` | in the N-th read of more than four bytes the last bit is not what was there |
+//! | `no-large-windows` | no windows of 4 GiB: `EINVAL`; of an n150, others have all but the smallest: `ENOMEM` |
+//! | `reset:N` | another program resets the card when the N-th tile starts: files and mappings are dead |
+//! | `hang:N` | the N-th tile that starts never executes anything |
+//! | `stuck:N` | the N-th tile that starts cannot be put into reset again: writes to its reset register are lost |
+//! | `harvested:N` | the N-th configured window shows a tile that is fused off: an access loses the device |
+//! | `flip:N` | the last bit of the N-th read of more than four bytes is wrong |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
 //!
-//! # Where things are
+//! # Files
 //!
 //! | file | what is there |
 //! |---|---|
 //! | `machine.rs` | the cards of a machine; files; resets; the workers that execute tiles |
 //! | `request.rs` | requests of open files |
 //! | `window.rs` | windows, mapped |
-//! | `silicon.rs` | what is behind the driver: a chip in this process, or |
-//! | `library.rs`, `protocol.rs` | one in a simulator's library, which another process has loaded |
-//! | `injection.rs`, `options.rs` | what a URI asks for |
+//! | `silicon.rs` | the chip behind the driver: in this process, or in a library |
+//! | `library.rs`, `protocol.rs`, `server.rs` | a chip in a simulator's library, which another process has loaded |
+//! | `injection.rs`, `options.rs` | the parameters of a URI |
 //!
 //! # What is not modelled
 //!
-//! Memory of the host that the device reaches (`ALLOCATE_DMA_BUF`, `PIN_PAGES`, `MAP_PEER_BAR`), windows as dma-bufs, mappings of whole
-//! regions, signals where a mapping was taken back (an access says `ENODEV`), waiting for an exclusive open and for locks (both say
-//! `EAGAIN` at once), power and what takes time to come up.
+//! Host memory that the device reaches (`ALLOCATE_DMA_BUF`, `PIN_PAGES`, `MAP_PEER_BAR`), windows as dma-bufs,
+//! mappings of whole regions, signals for a mapping that was revoked (an access fails with `ENODEV`), waiting
+//! for an exclusive open and for locks (both fail with `EAGAIN` at once), power, and start-up times.
 
 mod emulated;
 mod injection;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A chip in a simulator's library (`libttsim.so`), which a process of its own has loaded.
+//! A chip in a simulator's library (`libttsim.so`), which another process has loaded.
 //!
-//! Such a library ends its process where a rule is broken. So another program loads it, [`SERVER`], and is asked over a socket; when it ends,
-//! what it printed last is the reason for which nothing answers any more.
+//! Such a library ends its process when a rule is broken. So another program, [`SERVER`], loads it and answers
+//! over a socket. When that process ends, its last output is the reason why nothing answers any more.
 //!
-//! Nothing happens in such a chip but while it is told to let time pass. A host that waits for it reads a word again and again: each such
+//! The chip's time passes only on request. A host that waits for it reads a word again and again: each such
+//! read lets more clocks pass than the one before.
 //! read lets more clocks pass than the one before.
 
 use crate::options::Library;
@@ -25,12 +26,12 @@ use std::thread::JoinHandle;
 
 /// The program that loads a library.
 pub const SERVER: &str = "tenstorrent-ttsim";
-/// Where that program is, if it is neither beside this one nor where programs are looked for.
+/// The variable with the path of that program, if it is neither beside this one nor in `PATH`.
 pub const SERVER_VARIABLE: &str = "HAL_TTSIM_SERVER";
 
-/// How many clocks pass with a read of a word, and with one that comes after many.
+/// How many clocks pass at the first read of a word, and at most at a repeated one.
 const CLOCKS: (u32, u32) = (256, 1 << 20);
-/// How much of what a process printed is kept.
+/// How much of a process's output is kept.
 const KEPT: usize = 4096;
 
 /// A process with a library.
@@ -38,7 +39,7 @@ const KEPT: usize = 4096;
 pub(crate) struct SimulatorProcess {
     path: PathBuf,
     state: Mutex<SimulatorState>,
-    /// Why it ended.
+    /// The reason why it ended.
     ended: OnceLock<String>,
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct SimulatorProcess {
 struct SimulatorState {
     stream: UnixStream,
     process: Child,
-    /// Joined at the end, when it has read everything.
+    /// Joined at the end, when it has read the whole output.
     said: Option<JoinHandle<String>>,
     regions: Regions,
     /// The word that was read last, and how many clocks pass when it is read again.
@@ -54,7 +55,7 @@ struct SimulatorState {
     clocks: u32,
 }
 
-/// The last of what a process prints, when it ends.
+/// The end of a process's output.
 fn listen(mut pipe: PipeReader) -> String {
     let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
     while let Ok(count @ 1..) = pipe.read(&mut buffer) {
@@ -65,7 +66,7 @@ fn listen(mut pipe: PipeReader) -> String {
     String::from_utf8_lossy(&kept).trim().to_owned()
 }
 
-/// Where the program is that loads libraries.
+/// The path of the program that loads libraries.
 fn server() -> PathBuf {
     let named = std::env::var_os(SERVER_VARIABLE).map(PathBuf::from);
     let beside = || {
@@ -94,10 +95,10 @@ impl SimulatorProcess {
         let mut command = Command::new(&server);
         command.arg(&path).stdin(OwnedFd::from(theirs));
         command.stdout(writer.try_clone().map_err(wrong)?).stderr(writer);
-        // For a library of ours: which board, and that a broken rule ends it, as it does the vendor's.
+        // For a library of ours: the board, and that a broken rule ends the process, as with the vendor's.
         command.env("TENSTORRENT_SIM", &library.board).env("TENSTORRENT_SIM_VIOLATIONS", "exit");
         let process = command.spawn().map_err(wrong)?;
-        // The command has the other ends of the socket and the pipe: they are to be the process's alone.
+        // The command has the other ends of the socket and the pipe, which must be the process's alone.
         drop(command);
         let said = Some(std::thread::spawn(move || listen(reader)));
         let regions = Regions::default();
@@ -120,7 +121,7 @@ impl SimulatorProcess {
         Ok(simulator)
     }
 
-    /// Asks something; why the process ended, if it has.
+    /// Makes a request; fails with the reason if the process has ended.
     fn ask<T>(&self, ask: impl FnOnce(&mut SimulatorState) -> std::io::Result<T>) -> Result<T, String> {
         let mut state = self.state.lock();
         if let Some(why) = self.ended.get() {
@@ -132,7 +133,7 @@ impl SimulatorProcess {
         })
     }
 
-    /// Why it ended, if it has.
+    /// The reason why it ended, if it has.
     pub(crate) fn ended(&self) -> Option<&str> {
         self.ended.get().map(String::as_str)
     }
@@ -169,7 +170,7 @@ impl SimulatorProcess {
     }
 }
 
-/// What a chip says of itself in its first word on the bus.
+/// The identification of a chip, by its first word on the bus.
 fn identity(family: &Family) -> u32 {
     u32::from(family.device) << 16 | u32::from(VENDOR)
 }
@@ -179,7 +180,7 @@ fn length(bytes: &[u8]) -> u32 {
 }
 
 impl SimulatorState {
-    /// Where something is on the bus.
+    /// The address on the bus.
     fn bus(&self, place: BarAddress) -> u64 {
         let [first, second, third] = self.regions.starts;
         let base = match place.bar {
@@ -190,7 +191,7 @@ impl SimulatorState {
         base.saturating_add(place.offset)
     }
 
-    /// Sends all of some bytes. A connection without a receiver is an error, and no signal to this program.
+    /// Sends all of some bytes. A closed connection is an error, and no signal to this program.
     fn send(&self, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {
             match rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL) {
@@ -202,7 +203,7 @@ impl SimulatorState {
         Ok(())
     }
 
-    /// Lets time pass before a word is read: the more, the more often.
+    /// Lets time pass before a word is read: the more often it is read, the more.
     fn pass(&mut self, from: BarAddress, length: usize) -> std::io::Result<()> {
         if length != 4 {
             self.watched = None;
@@ -213,11 +214,12 @@ impl SimulatorState {
         self.send(&Request::Clock(self.clocks).encode())
     }
 
-    /// Why nothing answers: how the process ended, and what it said last.
+    /// The reason why nothing answers: how the process ended, and its last output.
     fn end(&mut self, path: &Path, error: &Error) -> String {
-        // Whatever is wrong with the stream, nothing can be asked over it any more.
+        // After any error of the stream, no request can be made any more.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
-        // One that has ended by itself, as where the stream ended, is not touched by this; another one would not be waited for in vain.
+        // Does nothing to a process that has ended by itself; without it, the wait for another one would not
+        // end.
         let _ = self.process.kill();
         let status = self.process.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let said = self.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
@@ -229,7 +231,7 @@ impl SimulatorState {
 
 impl Drop for SimulatorState {
     fn drop(&mut self) {
-        // Whatever it is at: nothing of it is needed any more.
+        // The process is not needed any more, whatever it does.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -2,9 +2,10 @@
 
 //! The cards of a machine behind one lock, their files, and the workers that execute their tiles.
 //!
-//! The lock is about the driver: files, windows, who has what. A chip has locks of its own, and an access through a window takes this
-//! one only where a tile begins to execute. Each tile that does is a unit of work, a [turn](Silicon::turn) at a time, so that tiles run on
-//! as many threads as there are workers.
+//! The lock guards the driver's state: files, windows, locks. A chip has locks of its own, and an access
+//! through a window takes the machine's lock only when it starts a tile. Each running tile is a unit of work,
+//! for one [slice of instructions](Silicon::turn) at a time, so that tiles run on as many threads as there are
+//! workers.
 
 use crate::injection;
 use crate::options::Options;
@@ -23,47 +24,47 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many instructions each core of a tile executes before another tile has its turn.
+/// How many instructions each core of a tile executes before another tile runs.
 const TURN: u64 = 1 << 15;
 
-/// What became of a card since its machine was made.
+/// The counts of a card since its machine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// How often the card was opened.
     pub opens: u64,
     /// How often it was reset.
     pub resets: u64,
-    /// How often a tile was let go.
+    /// How often a tile was started.
     pub launches: u64,
-    /// Turns that tiles had.
+    /// How many slices of instructions tiles had.
     pub turns: u64,
-    /// What its tiles did, over all resets.
+    /// The counts of its tiles, over all resets.
     pub chip: emulator_chip::ChipCounts,
     /// Bytes that were read through windows.
     pub bytes_read: u64,
     /// Bytes that were written through windows.
     pub bytes_written: u64,
-    /// Open files that are there now.
+    /// Open files.
     pub files: u64,
-    /// Windows that programs have now.
+    /// Allocated windows.
     pub windows: u64,
-    /// Mappings that are there now.
+    /// Mappings.
     pub mappings: u64,
-    /// Cores that are not held, now.
+    /// Cores that are not in reset.
     pub released: u64,
 }
 
-/// What an access through a mapping needs of its card: shared by all mappings that were made since the last reset.
+/// The hardware behind the mappings of a card: shared by all mappings that were made since the last reset.
 #[derive(Debug)]
 pub(crate) struct CardHardware {
     pub(crate) chip: Silicon,
-    /// Set when the card is reset or pulled out: then no mapping shows anything.
+    /// Set when the card is reset or pulled out: then accesses fail.
     pub(crate) gone: AtomicBool,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
 }
 
-/// A window that a file has.
+/// A window that a file has allocated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnedWindow {
     pub(crate) file: Identity,
@@ -71,7 +72,7 @@ pub(crate) struct OwnedWindow {
     pub(crate) mappings: u64,
 }
 
-/// One card, with what the kernel keeps for it.
+/// One card, with the kernel's state for it.
 pub(crate) struct Card {
     pub(crate) board: Arc<CardHardware>,
     pub(crate) windows: BTreeMap<u32, OwnedWindow>,
@@ -79,7 +80,7 @@ pub(crate) struct Card {
     pub(crate) injections: Injections,
     counts: Counts,
     complaint: Option<String>,
-    /// How often it was reset (`reset_gen`); files of before are dead.
+    /// How often it was reset (`reset_gen`); files from before are dead.
     pub(crate) resets: u64,
     /// Whether it was pulled out (`detached`).
     pub(crate) detached: bool,
@@ -95,22 +96,22 @@ pub(crate) struct OpenFile {
     pub(crate) cleanup: SetNocCleanup,
 }
 
-/// What the lock is around.
+/// The state behind the lock.
 pub(crate) struct Cards {
     pub(crate) cards: machine::CardList<Card>,
     pub(crate) files: OpenFiles<()>,
-    /// What is kept for each file that is open.
+    /// The data of each open file.
     pub(crate) open: BTreeMap<Identity, OpenFile>,
 }
 
-/// A tile of a card that executes.
+/// A running tile of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Unit {
     card: usize,
     tile: usize,
 }
 
-/// The lock, held.
+/// The held lock.
 pub(crate) type Guard<'a> = machine::MachineGuard<'a, Cards, Unit>;
 
 /// Cards behind one lock.
@@ -144,13 +145,13 @@ impl Card {
         })
     }
 
-    /// Takes what was counted by mappings over.
+    /// Adds the mappings' counts to the card's.
     fn count_board(&mut self) {
         self.counts.bytes_read += self.board.bytes_read.swap(0, Ordering::Relaxed);
         self.counts.bytes_written += self.board.bytes_written.swap(0, Ordering::Relaxed);
     }
 
-    /// Ends what every mapping shows.
+    /// Ends all mappings.
     fn end_board(&mut self) {
         self.count_board();
         self.counts.chip += self.board.chip.counts();
@@ -181,7 +182,7 @@ impl Machine {
         cards.filter(|(_, card)| !card.detached).map(|(number, _)| number).collect()
     }
 
-    /// What the file system shows of a card.
+    /// The text of an attribute in the file system.
     pub(crate) fn attribute(&self, number: usize, file: &str) -> Result<String, Errno> {
         if !self.present().contains(&number) || file != paths::DESCRIPTION {
             return Err(Errno::NOENT);
@@ -193,8 +194,8 @@ impl Machine {
         ))
     }
 
-    /// Opens a card (`tt_cdev_open`, `admit_chardev_open`): opened for one file alone it must be free, and no other opens it while a file
-    /// has it alone.
+    /// Opens a card (`tt_cdev_open`, `admit_chardev_open`). An exclusive open needs a free card, and no other
+    /// open succeeds while a file has the card exclusively.
     pub(crate) fn open(&self, number: usize, exclusive: bool) -> Result<OwnedFd, Errno> {
         self.release_closed();
         let opened = Opened::new("tenstorrent")?;
@@ -217,7 +218,7 @@ impl Machine {
         self.lock().open.values().any(|file| file.card == number)
     }
 
-    /// Releases what no descriptor and no mapping refers to any more (`tt_cdev_release`).
+    /// Releases every file without a descriptor and a mapping (`tt_cdev_release`).
     pub(crate) fn release_closed(&self) {
         let mut state = self.lock();
         let cards: &mut Cards = &mut state;
@@ -239,14 +240,14 @@ impl Machine {
         self.launch_all(&mut state);
     }
 
-    /// Gives every tile that begins to execute to the workers.
+    /// Offers every started tile to the workers.
     fn launch_all(&self, state: &mut machine::MachineState<Cards, Unit>) {
         for number in 0..state.cards.len() {
             self.launch(state, number);
         }
     }
 
-    /// Gives the tiles of a card that begin to execute to the workers.
+    /// Offers the started tiles of a card to the workers.
     pub(crate) fn launch(&self, state: &mut machine::MachineState<Cards, Unit>, number: usize) {
         let card = &mut state.cards[number];
         let board = card.board.clone();
@@ -267,13 +268,13 @@ impl Machine {
         }
     }
 
-    /// Resets a card (`ioctl_reset_device`): the chip is as it was switched on, mappings show nothing, and the windows of files that
-    /// are dead now are free.
+    /// Resets a card (`ioctl_reset_device`): the chip is as after power-on, mappings are dead, and the windows
+    /// of dead files are free.
     pub(crate) fn reset(&self, card: &mut Card) {
         card.end_board();
         match CardHardware::new(&self.options) {
             Ok(board) => card.board = board,
-            // A simulator that was started before is not any more: then the card does not come back.
+            // A simulator that started before may fail to start again: then the card does not come back.
             Err(failure) => {
                 card.complaint = Some(failure.message().to_owned());
                 card.detached = true;
@@ -308,12 +309,12 @@ impl Machine {
             if runs {
                 self.core.offer(&mut state, unit);
             }
-            // What it let go on other tiles.
+            // Tiles that it has started.
             self.launch(&mut state, number);
         }
     }
 
-    /// The clock's thread: nothing of this driver happens at a time.
+    /// The clock's thread: this driver has no timed events.
     pub(crate) fn tick(&self) {
         self.core.tick(|_, _| None);
     }
@@ -336,7 +337,7 @@ impl Machine {
         let Some(card) = state.cards.find_mut(number) else { return Counts::default() };
         card.count_board();
         let mut chip = card.counts.chip;
-        // What one did that was pulled out was taken over then.
+        // A card that was pulled out has added its chip's counts then.
         if !card.detached {
             chip += card.board.chip.counts();
         }
@@ -356,8 +357,8 @@ impl Machine {
             let counts = self.counts(card);
             let chip = counts.chip;
             format!(
-                "card {card}: {} opens, {} resets, {} launches, {} instructions, {} packets with {} bytes read, {} packets with {} \
-                 bytes written, {} bytes read and {} written by the host\n",
+                "card {card}: {} opens, {} resets, {} launches, {} instructions, {} packets with {} bytes read, \
+                 {} packets with {} bytes written, {} bytes read and {} written by the host\n",
                 counts.opens,
                 counts.resets,
                 counts.launches,
@@ -373,7 +374,7 @@ impl Machine {
         (0..self.options.cards).map(line).collect()
     }
 
-    /// Why nothing answers any more, where a simulator ended.
+    /// The reason why nothing answers any more, if a simulator has ended.
     pub(crate) fn ended(&self) -> Option<String> {
         let state = self.lock();
         state.cards.iter().find_map(|card| card.board.chip.ended().map(str::to_owned))
@@ -390,7 +391,7 @@ impl Machine {
         board.chip.stopped()
     }
 
-    /// Remembers a rule that was broken.
+    /// Keeps the first rule that was broken.
     pub(crate) fn complain(&self, number: usize, violation: &str) {
         self.lock().cards[number].complaint.get_or_insert_with(|| violation.to_owned());
     }

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is said between a program and the process that has a simulator's library loaded.
+//! The protocol between a program and the process that has loaded a simulator's library.
 //!
-//! First the process says what the device is, and where its regions are. Then the program asks: a [header](Request), with the bytes behind it
-//! where some are written. Only what is read is answered, with its bytes. The end of the stream is the end of the process.
+//! The process first sends the device's identification and the addresses of its regions. Then the program sends
+//! requests: a [header](Request), followed by the bytes of a write. Only a read is answered, with its bytes.
+//! The end of the stream is the end of the process.
 
 use std::io::{Error, ErrorKind, Read, Result};
 
-/// The longest piece that is read or written at once.
+/// The longest read or write.
 pub const LONGEST: usize = 1 << 20;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// To read so many bytes from an address of the bus.
+    /// Reads this many bytes from an address of the bus.
     Read(u64, u32),
-    /// To write so many, which follow.
+    /// Writes this many bytes, which follow.
     Write(u64, u32),
-    /// To write so many, which follow, to an address of a tile.
+    /// Writes this many bytes, which follow, to an address of a tile.
     WriteTile(u32, u32, u64, u32),
-    /// To let so many clocks pass.
+    /// Lets this many clocks pass.
     Clock(u32),
 }
 
 const HEADER: usize = 24;
 
 impl Request {
-    /// As it is sent.
+    /// The encoded header.
     pub fn encode(self) -> [u8; HEADER] {
         let (kind, length, x, y, address) = match self {
             Request::Read(address, length) => (0_u32, length, 0, 0, address),
@@ -41,7 +42,7 @@ impl Request {
         bytes
     }
 
-    /// Receives one; none at the end of the stream.
+    /// Receives a header; none at the end of the stream.
     pub fn receive(stream: &mut impl Read) -> Result<Option<Self>> {
         let mut first = [0];
         if stream.read(&mut first)? == 0 {
@@ -83,23 +84,23 @@ impl Request {
     }
 }
 
-/// What a device is, as its first word on the bus says it, and where regions 0, 2 and 4 are there.
+/// The identification of a device, by its first word on the bus, and the addresses of regions 0, 2 and 4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
     /// The device and its vendor.
     pub identity: u32,
-    /// Where each region is.
+    /// The address of each region.
     pub starts: [u64; 3],
 }
 
 impl Regions {
-    /// As they are sent.
+    /// The encoded greeting.
     pub fn encode(self) -> Vec<u8> {
         let starts = self.starts.into_iter().flat_map(u64::to_le_bytes);
         self.identity.to_le_bytes().into_iter().chain(starts).collect()
     }
 
-    /// Receives them.
+    /// Receives a greeting.
     pub fn receive(stream: &mut impl Read) -> Result<Self> {
         let mut identity = [0; 4];
         stream.read_exact(&mut identity)?;

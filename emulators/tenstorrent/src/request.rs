@@ -2,7 +2,8 @@
 
 //! Requests of open files, as the kernel's driver answers them.
 //!
-//! Request numbers have no sizes in them: the driver takes what its structures have, and `EFAULT` is what a program gets that has less.
+//! Request numbers hold no sizes: the driver copies its own structures, and a shorter argument fails with
+//! `EFAULT`.
 
 use crate::injection;
 use crate::machine::{Card, Machine, OpenFile, OwnedWindow};
@@ -16,10 +17,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `TENSTORRENT_MAX_INBOUND_TLBS`.
 const MOST_WINDOWS: u32 = 256;
-/// The larger of `x` and `y` that is let through (`ioctl_set_noc_cleanup`).
+/// The largest valid `x` and `y` (`ioctl_set_noc_cleanup`).
 const MOST_COORDINATE: u8 = 64;
 
-/// A request of a file, with what was found behind it.
+/// A request of a file, with the file's state.
 struct RequestContext<'a> {
     machine: &'a Machine,
     card: &'a mut Card,
@@ -37,7 +38,8 @@ fn give<T: IntoBytes + Immutable>(argument: &mut [u8], answer: &T) -> Result<(),
     answer.write_to_prefix(argument).map_err(|_| Errno::FAULT)
 }
 
-/// Writes the output of a structure whose input says how much room there is: all of that is cleared, and what fits is filled.
+/// Writes the output of a structure whose input holds the size of the space: all of the space is cleared, and
+/// the part that fits is filled.
 fn answer<T: IntoBytes + Immutable>(
     argument: &mut [u8],
     input: usize,
@@ -150,7 +152,7 @@ impl RequestContext<'_> {
         answer(argument, 4, asked.in_output_size_bytes, &info)
     }
 
-    /// `ioctl_reset_device`: the file that resets goes on, every other one is dead.
+    /// `ioctl_reset_device`: the file that resets stays valid, every other one is dead.
     fn reset_device(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
         let asked: uapi::ResetDevice = take(argument)?;
         match asked.flags {
@@ -212,7 +214,7 @@ impl RequestContext<'_> {
             (kind, ids)
         });
         let (kind, ids) = kinds.find(|(kind, _)| kind.size == asked.size).ok_or(Errno::INVAL)?;
-        // The smallest come first.
+        // The smallest windows come first.
         let is_small = ids.start == 0;
         if kind.bar == 4 && self.card.injections.has(injection::NO_LARGE_WINDOWS) {
             return Err(Errno::INVAL);
@@ -225,7 +227,7 @@ impl RequestContext<'_> {
         let base = ids.start;
         let id = ids.into_iter().find(free).filter(|_| taken < left).ok_or(Errno::NOMEM)?;
         let offset = kind.offset + u64::from(id - base) * kind.size;
-        // Those of the third region come behind the first.
+        // The third region's windows follow the first region's.
         let offset = offset + if kind.bar == 0 { 0 } else { family.regions[0] };
         let window = uapi::AllocateTlb {
             id,
@@ -238,7 +240,7 @@ impl RequestContext<'_> {
         Ok(())
     }
 
-    /// A window of this file's: `EPERM` if it is not.
+    /// A window that this file has allocated; else `EPERM`.
     fn window(&self, id: u32) -> Result<OwnedWindow, Errno> {
         if id >= MOST_WINDOWS {
             return Err(Errno::INVAL);
@@ -292,7 +294,7 @@ impl RequestContext<'_> {
         let words = family.setting_words;
         for (word, bytes) in (0..).zip(setting.to_le_bytes().chunks_exact(4).take(words)) {
             let offset = family.configuration + 4 * (words as u64 * u64::from(asked.id) + word);
-            // A card that was lost takes no settings any more, and the driver does not look.
+            // A card that was lost takes no settings any more, and the driver does not check.
             let _ = self.card.board.chip.write(BarAddress { bar: 0, offset }, bytes);
         }
         Ok(())
@@ -328,7 +330,7 @@ impl RequestContext<'_> {
     }
 }
 
-/// The window that the kernel has for itself: the last of those in the first region.
+/// The window that the kernel keeps for itself: the last one of the first region.
 fn kernel_window(family: &Family) -> u32 {
     family.windows.iter().filter(|kind| kind.bar == 0).map(|kind| kind.count).sum::<u32>() - 1
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The program beside a machine that loads a simulator's library (`libttsim.so`), and does with it what it is asked over its
+//! The program that loads a simulator's library (`libttsim.so`) for a machine, and serves the requests on its
 //! standard input, which is a socket.
 //!
-//! It is a program of its own since such a library ends its process where a rule is broken. See [`protocol`](crate::protocol).
+//! It is a separate program because such a library ends its process when a rule is broken. See
+//! [`protocol`](crate::protocol).
 
 use crate::protocol::{Regions, Request};
 use libloading::Library;
@@ -13,7 +14,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-/// The library's functions, by the types that it has them with.
+/// The library's functions, with their types in the library.
 struct Functions {
     init: unsafe extern "C" fn(),
     exit: unsafe extern "C" fn(),
@@ -22,14 +23,15 @@ struct Functions {
     write: unsafe extern "C" fn(u64, *const c_void, u32),
     write_tile: unsafe extern "C" fn(u32, u32, u64, *const c_void, u32),
     clock: unsafe extern "C" fn(u32),
-    /// They are its own.
+    /// Keeps the functions loaded.
     _library: Library,
 }
 
 impl Functions {
     fn load(path: &OsString) -> std::result::Result<Self, libloading::Error> {
-        // SAFETY: the user that names a library vouches for what it does when it is loaded, and for the types of its functions, which are those of the
-        // simulator's interface. The functions are not used after the library, which is in the same place.
+        // SAFETY: the user that names a library vouches for its initialisation, and for the types of its
+        // functions, which are those of the simulator's interface. The functions are not used after the
+        // library, which is in the same struct.
         unsafe {
             let library = Library::new(path)?;
             Ok(Self {
@@ -51,9 +53,9 @@ impl Functions {
         unsafe { (self.configuration)(0, offset) }
     }
 
-    /// Where a region is, whose address is in two words from here on.
+    /// The address of a region, which two words hold from here on.
     fn region(&self, offset: u32) -> u64 {
-        // The lowest bits say what kind it is.
+        // The lowest bits hold its kind.
         u64::from(self.word(offset) & !15) | u64::from(self.word(offset + 4)) << 32
     }
 
@@ -71,7 +73,7 @@ impl Functions {
             if !matches!(request, Request::Read(..)) {
                 requests.read_exact(&mut buffer)?;
             }
-            // SAFETY: the library was initialised, and the buffer has as many bytes as are said.
+            // SAFETY: the library was initialised, and the buffer has as many bytes as the request.
             unsafe {
                 match request {
                     Request::Read(address, _) => (self.read)(address, buffer.as_mut_ptr().cast(), length),
@@ -90,7 +92,7 @@ impl Functions {
     }
 }
 
-/// Whatever is printed is for the program that started this.
+/// The program that started this one reads all output.
 fn fail(message: &str) -> ExitCode {
     eprintln!("{message}");
     ExitCode::FAILURE

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is behind the kernel's driver: a chip that is simulated here, or one in a simulator's library.
+//! The chip behind the kernel's driver: simulated in this process, or in a simulator's library.
 
 use crate::library::SimulatorProcess;
 use crate::options::Options;
@@ -8,17 +8,17 @@ use emulator_chip::{BarAddress, Chip, ChipCounts, CoreStop, Stopped, Tile};
 use hal_backend::Failure;
 use std::collections::BTreeSet;
 
-/// A chip, wherever it is simulated.
+/// A chip, simulated in this process or in another.
 #[derive(Debug)]
 pub(crate) enum Silicon {
     /// Simulated in this process, on the machine's workers.
     InProcess(Box<Chip>),
-    /// Simulated by a library in a process of its own, which has no part in the machine's workers.
+    /// Simulated by a library in another process, which does not use the machine's workers.
     OutOfProcess(SimulatorProcess),
 }
 
 impl Silicon {
-    /// One after it was switched on.
+    /// A chip after power-on.
     pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
         match &options.library {
             None => Ok(Silicon::InProcess(Box::new(Chip::new(options.board)))),
@@ -36,7 +36,7 @@ impl Silicon {
         }
     }
 
-    /// Reads as the host does. What went wrong is for people.
+    /// Reads as the host does. The error is for people.
     pub(crate) fn read(&self, from: BarAddress, bytes: &mut [u8]) -> Result<(), String> {
         match self {
             Silicon::InProcess(chip) => chip.read(from, bytes).map_err(|violation| violation.to_string()),
@@ -62,7 +62,7 @@ impl Silicon {
         }
     }
 
-    /// Why nothing answers any more, where nothing does.
+    /// The reason why the chip does not answer any more, if it has ended.
     pub(crate) fn ended(&self) -> Option<&str> {
         match self {
             Silicon::InProcess(_) => None,
@@ -70,17 +70,17 @@ impl Silicon {
         }
     }
 
-    /// The tiles that began to execute, for the machine's workers.
+    /// The tiles that have started, for the machine's workers.
     pub(crate) fn take_started(&self) -> BTreeSet<usize> {
         self.in_process().map(Chip::take_started).unwrap_or_default()
     }
 
-    /// Whether there are any.
+    /// Whether any tile has started.
     pub(crate) fn has_started(&self) -> bool {
         self.in_process().is_some_and(Chip::has_started)
     }
 
-    /// Gives a tile a turn. Whether it would go on.
+    /// Runs a slice of a tile's instructions. Returns whether the tile continues.
     pub(crate) fn turn(&self, tile: usize, budget: u64) -> bool {
         let Some(chip) = self.in_process() else { return false };
         let runs = chip.turn(tile, budget);
@@ -88,24 +88,24 @@ impl Silicon {
         runs
     }
 
-    /// Has the cores of a tile stay as they are, of one that is here.
+    /// Keeps the cores of a tile out of reset, if the chip is in this process.
     pub(crate) fn stick(&self, tile: usize) {
         if let Some(chip) = self.in_process() {
             chip.stick(tile);
         }
     }
 
-    /// What was done by one that is here; not counted, else.
+    /// The counts of a chip in this process; zeros for another one.
     pub(crate) fn counts(&self) -> ChipCounts {
         self.in_process().map(Chip::counts).unwrap_or_default()
     }
 
-    /// How many cores are not held, of one that is here.
+    /// How many cores of a chip in this process are not in reset.
     pub(crate) fn released(&self) -> usize {
         self.in_process().map_or(0, Chip::released)
     }
 
-    /// A core that does not go on, and why.
+    /// A core that has stopped, and why.
     pub(crate) fn stopped(&self) -> Option<String> {
         let Some(chip) = self.in_process() else { return self.ended().map(str::to_owned) };
         let stopped = chip.stopped();

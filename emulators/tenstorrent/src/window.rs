@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Windows, mapped: what an access through one does.
+//! Mapped windows, and accesses through them.
 //!
-//! An access that breaks a rule of the chip is answered as the bus does it: a read gives ones, and a write does nothing. The rule is
-//! remembered, for people.
+//! An access that breaks a rule of the chip is answered as by the bus: a read returns ones, and a write has no
+//! effect. The rule is recorded, for people.
 
 use crate::injection;
 use crate::machine::{CardHardware, Machine};
@@ -23,12 +23,12 @@ struct WindowRange {
     card: usize,
     owner: Identity,
     window: u32,
-    /// Where the window is.
+    /// The address of the window.
     start: BarAddress,
     length: u64,
-    /// Whether reads are to be counted for a fault.
+    /// Whether reads are counted for an injection.
     flips: bool,
-    /// Keeps the file open, as a mapping does; gone before the file is looked at.
+    /// Keeps the file open, as a mapping does; dropped before closed files are released.
     file: Option<OwnedFd>,
 }
 
@@ -77,7 +77,8 @@ pub(crate) fn map(
 }
 
 impl WindowRange {
-    /// Where an access is; `EFAULT` if it is not in the mapping, `ENODEV` if the kernel has taken that back.
+    /// The address of an access; `EFAULT` if it is not in the mapping, `ENODEV` if the kernel has revoked the
+    /// mapping.
     fn place(&self, offset: u64, length: usize) -> Result<BarAddress, Errno> {
         if self.board.gone.load(Ordering::Relaxed) {
             return Err(Errno::NODEV);
@@ -86,7 +87,7 @@ impl WindowRange {
         end.map(|_| BarAddress { offset: self.start.offset + offset, ..self.start }).ok_or(Errno::FAULT)
     }
 
-    /// Whether an access was done. `ENODEV` where nothing is there any more that could do it.
+    /// Whether an access was done. `ENODEV` if the chip has ended.
     fn report(&self, result: Result<(), String>) -> Result<bool, Errno> {
         if let Err(violation) = &result {
             self.machine.complain(self.card, violation);
@@ -94,7 +95,7 @@ impl WindowRange {
         if self.board.chip.ended().is_some() { Err(Errno::NODEV) } else { Ok(result.is_ok()) }
     }
 
-    /// Whether this read is one that goes wrong.
+    /// Whether this read is one to corrupt.
     fn is_flipped(&self, length: usize) -> bool {
         self.flips && length > 4 && self.machine.lock().cards[self.card].injections.strikes(injection::FLIP)
     }

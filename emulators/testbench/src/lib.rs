@@ -2,8 +2,8 @@
 
 //! One device below an engine, so that a backend's tests see it as the driver does, without IREE.
 //!
-//! An operation of this engine is one command. A [`Testbench`] submits it, and the timeline that comes back says what became
-//! of it: it reaches a value, or fails with what the device reported.
+//! An operation of this engine is one command. A [`Testbench`] submits it and returns a timeline, which reaches
+//! a value, or fails with the device's error.
 
 use hal_backend::{
     Code, Command, Commands, Completer, Device, DeviceSpec, Failure, Job, MemoryRequest, Observer, Pattern,
@@ -14,7 +14,7 @@ use hal_semaphore::{Action, Affinity, Engine, Semaphore};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a timeline may stand still before a test gives up.
+/// How long a timeline may make no progress before a test fails.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A device as the engine's backend: an operation is a command, and it waits for nothing natively.
@@ -131,7 +131,7 @@ impl<D: Device> Testbench<D> {
         timeline
     }
 
-    /// What becomes of a command on a queue.
+    /// The outcome of a command on a queue.
     pub fn run(&self, queue: usize, command: Command<D>) -> Result<(), Failure> {
         until_known(&self.submit(queue, command))
     }
@@ -153,7 +153,7 @@ pub fn until_known(timeline: &Semaphore) -> Result<(), Failure> {
     }
 }
 
-/// Of what an observer is told when it panics.
+/// The notification at which an observer panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// A command.
@@ -172,8 +172,8 @@ impl Observer for Told {
     }
 }
 
-/// Checks that a device is lost when one of its threads panics, as it tells an observer of something: commands on all queues fail,
-/// now and later, with a message that names the panic and a thread whose name begins like this, and the device ends.
+/// Checks that a device is lost when one of its threads panics in an observer: commands on all queues fail, now
+/// and later, with a message that names the panic and a thread whose name has this prefix, and the device ends.
 ///
 /// # Panics
 ///
@@ -224,7 +224,8 @@ pub fn fill<D: Device>(device: &D) -> Command<D> {
     }
 }
 
-/// Checks that each URI is refused with a message that has all of these parts, and no [circular advice](circular_advice).
+/// Checks that each URI is refused with a message that has all of these parts, and no [circular
+/// advice](circular_advice).
 pub fn assert_refused<T>(open: impl Fn(&str) -> Result<T, Failure>, cases: &[(&str, &[&str])]) {
     for &(uri, parts) in cases {
         let Err(refused) = open(uri) else { panic!("{uri} was opened") };
@@ -236,15 +237,15 @@ pub fn assert_refused<T>(open: impl Fn(&str) -> Result<T, Failure>, cases: &[(&s
     }
 }
 
-/// How many cases a property test runs: as many as usual, or as many as the environment asks for, as proptest does where a
-/// test gives no number.
+/// How many cases a property test runs: `PROPTEST_CASES`, or `usual` if it is not set, as in proptest for a
+/// test without a number.
 pub fn cases(usual: u32) -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok();
     asked.map_or(usual, |asked| asked.parse().expect("PROPTEST_CASES is a number"))
 }
 
-/// What a message advises although the URI that it is about has done just that: to ask for the device that was asked for, or to
-/// give a parameter that was given, without saying how else.
+/// The part of a message that advises to do what the URI has already done: to ask for the device that was asked
+/// for, or to give a parameter that was given, without a change.
 pub fn circular_advice(uri: &str, message: &str) -> Option<String> {
     let (place, query) = uri.split_once('?').unwrap_or((uri, ""));
     let given = |pair: &str| query.split('&').any(|one| one == pair);

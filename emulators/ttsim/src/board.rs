@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Which board the variable asks for.
+//! The board that the variable selects.
 
 use emulator_chip::{Board, Model};
 
-/// What is right, for the message about what was written instead.
+/// The valid descriptions, for the error message.
 const FORMS: &str = "p100a, p150 or n150, then maybe columns=MASK (of an n150: rows=MASK) and banks=MASK, as in \
                      p100a,columns=0x3ffc,banks=0xdf";
 

@@ -20,7 +20,7 @@ fn lock() -> MutexGuard<'static, Option<Simulator>> {
     SIMULATOR.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the process, as the interface has it where it is used wrongly.
+/// Ends the process, as the interface requires when it is used wrongly.
 fn fatal(message: &str) -> ! {
     eprintln!("emulator-ttsim: {message}");
     std::process::exit(1)
@@ -33,12 +33,12 @@ fn with<T>(work: impl FnOnce(&mut Simulator) -> T) -> T {
     }
 }
 
-/// Whether what breaks a rule ends the process, as in the vendor's library.
+/// Whether a broken rule ends the process, as in the vendor's library.
 fn ends() -> bool {
     std::env::var_os("TENSTORRENT_SIM_VIOLATIONS").is_some_and(|value| value == "exit")
 }
 
-/// Says what broke a rule.
+/// Reports a broken rule.
 fn complain(message: &str) {
     if ends() {
         fatal(message);
@@ -61,7 +61,7 @@ unsafe fn read_into(to: *mut c_void, size: u32, read: impl FnOnce(&mut [u8]) -> 
     if size == 0 {
         return;
     }
-    // SAFETY: valid for that many bytes, says the caller; they are written before they are read.
+    // SAFETY: the caller's promise: `size` bytes; they are written before they are read.
     let bytes = unsafe {
         to.cast::<u8>().write_bytes(0, size as usize);
         std::slice::from_raw_parts_mut(to.cast::<u8>(), size as usize)
@@ -83,7 +83,7 @@ unsafe fn bytes_from<'a>(from: *const c_void, size: u32) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(from.cast(), size as usize) }
 }
 
-/// A tile, if its coordinates can be any.
+/// A tile, if its coordinates are in range.
 fn tile(x: u32, y: u32) -> Result<Tile, Violation> {
     match (u8::try_from(x), u8::try_from(y)) {
         (Ok(x), Ok(y)) => Ok(Tile { x, y }),
@@ -118,11 +118,12 @@ pub extern "C" fn libttsim_pci_config_rd32(bus_device_function: u32, offset: u32
     with(|simulator| simulator.configuration(bus_device_function, offset))
 }
 
-/// Would write a word of the configuration space, where nothing can be written.
+/// Would write a word of the configuration space, which is read-only.
 #[unsafe(no_mangle)]
 pub extern "C" fn libttsim_pci_config_wr32(bus_device_function: u32, offset: u32, data: u32) {
     eprintln!(
-        "emulator-ttsim: {data:#x} was not written to {offset:#x} of the configuration space of {bus_device_function:#x}"
+        "emulator-ttsim: {data:#x} was not written to {offset:#x} of the configuration space of \
+         {bus_device_function:#x}"
     );
 }
 
@@ -183,6 +184,6 @@ pub extern "C" fn libttsim_clock(clocks: u32) {
     }
 }
 
-/// Says how the device reaches the host's memory, which this one never does.
+/// Sets the callbacks by which the device reaches the host's memory, which this one never does.
 #[unsafe(no_mangle)]
 pub extern "C" fn libttsim_set_pci_dma_mem_callbacks(_read: ReadHost, _write: WriteHost) {}

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The board on a bus: its regions have addresses there.
+//! The board on a bus, which gives its regions addresses.
 
 use emulator_chip::{BarAddress, Board, Chip, Stopped, Tile, Violation};
 
-/// Where the first region is.
+/// The address of the first region.
 pub const BAR0: u64 = 0x1_0000_0000;
-/// Where the second region is.
+/// The address of the second region.
 pub const BAR2: u64 = 0x1_2000_0000;
-/// Where the third region is.
+/// The address of the third region.
 pub const BAR4: u64 = 0x8_0000_0000;
 
-/// The vendor, as a PCI bus has it.
+/// The vendor's number on a PCI bus.
 const VENDOR: u32 = 0x1e52;
 /// The lowest bits of a region's address: 64 bits wide.
 const WIDE: u32 = 4;
 
-/// A board, and which cores were already said to have stopped.
+/// A board, and the stopped cores that were reported.
 #[derive(Debug)]
 pub struct Simulator {
     chip: Chip,
@@ -24,12 +24,12 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// A board that was just switched on.
+    /// A board after power-on.
     pub fn new(board: Board) -> Self {
         Self { chip: Chip::new(board), told: Vec::new() }
     }
 
-    /// A word of the bus's configuration space. There is one device, and no other answers.
+    /// A word of the bus's configuration space. There is only one device.
     pub fn configuration(&self, function: u32, offset: u32) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "an address in two halves")]
         let (low, high) = (|address: u64| address as u32 | WIDE, |address: u64| (address >> 32) as u32);
@@ -66,7 +66,7 @@ impl Simulator {
         self.chip.tile_write(tile, address, bytes)
     }
 
-    /// Lets time pass; the cores that have stopped since this was asked before.
+    /// Lets time pass; returns the cores that have stopped since the last call.
     pub fn clock(&mut self, clocks: u32) -> Vec<Stopped> {
         self.chip.step(clocks.into());
         let now = self.chip.stopped();
@@ -75,7 +75,7 @@ impl Simulator {
         news
     }
 
-    /// Which region an address of the bus is in.
+    /// The region of an address of the bus.
     fn region(&self, address: u64, length: usize) -> Result<BarAddress, Violation> {
         let regions = [(0, BAR0), (2, BAR2), (4, BAR4)].into_iter().zip(self.chip.family().regions);
         for ((bar, base), bytes) in regions {

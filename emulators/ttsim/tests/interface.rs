@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The C interface, as a program uses it that is right or wrong. Every board has a process of its own: this one, started again.
+//! The C interface, as a program uses it that is right or wrong. Every board has a process of its own: this
+//! one, started again.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
@@ -86,7 +87,8 @@ fn board_on_the_bus() {
     }
     assert_eq!((u32::from_le_bytes(bytes), read(BAR0 + 0x44)), (0x1234_5678, 0x1234_5678));
 
-    // Eight bytes over the end of a window, an address that is nowhere, coordinates that are none: ones, and the device stays.
+    // Eight bytes over the end of a window, an address that is nowhere, coordinates that are none: ones, and
+    // the device stays.
     let mut bytes = [0_u8; 8];
     // SAFETY: eight bytes.
     unsafe { libttsim_pci_mem_rd_bytes(BAR0 + 0x1f_fffc, bytes.as_mut_ptr().cast(), 8) };

@@ -2,8 +2,9 @@
 
 //! The vendor's user-space driver opens the simulated board and uses it.
 //!
-//! `tt-umd` comes from PyPI, into a folder under `target`, the first time. A simulator of the vendor's own can be put through the same:
-//! `LIBTTSIM=/path/to/libttsim.so cargo test -p emulator-ttsim --test umd -- --ignored` (of Blackhole, without anything fused off).
+//! `tt-umd` comes from PyPI, into a folder under `target`, the first time. A simulator of the vendor's own can
+//! be put through the same: `LIBTTSIM=/path/to/libttsim.so cargo test -p emulator-ttsim --test umd --
+//! --ignored` (of Blackhole, without anything fused off).
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 

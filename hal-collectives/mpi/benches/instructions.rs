@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Fixed work for counting instructions: small operations of two ranks on one thread, from entering to the callback, with
-//! messages that arrive at once, and so without what MPI itself costs.
+//! Fixed work for counting instructions: small operations of two ranks on one thread, from entering to the
+//! callback, with messages that arrive at once, and so without what MPI itself costs.
 //!
 //! `cargo bench -p hal-collectives-mpi --features loopback --bench instructions` counts and checks the budgets below.
 #![allow(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]

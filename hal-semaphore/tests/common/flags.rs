@@ -2,8 +2,8 @@
 
 //! The command line of a test program that takes flags of its own, in place of libtest's harness.
 //!
-//! `cargo test -p CRATE --test NAME -- --help` lists the flags. A name runs the tests that have it in theirs; libtest's own
-//! flags are accepted, so that `cargo test --workspace -- --skip NAME` works here too.
+//! `cargo test -p CRATE --test NAME -- --help` lists the flags. A name runs the tests that have it in theirs;
+//! libtest's own flags are accepted, so that `cargo test --workspace -- --skip NAME` works here too.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;

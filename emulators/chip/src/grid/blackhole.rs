@@ -2,13 +2,13 @@
 
 //! Blackhole's network.
 //!
-//! Physically, columns 1 to 7 and 10 to 16 have Tensix tiles in rows 2 to 11, column 0 has the first four DRAM banks and column 9
-//! the others, each bank with three ports. The chip translates the coordinates that software uses, so that what is fused off does not show
-//! as holes: the columns of tiles that are left come first, and the banks are in two columns of their own, 17 and 18, from
-//! row 12 on.
+//! Physically, columns 1 to 7 and 10 to 16 have Tensix tiles in rows 2 to 11, column 0 has the first four DRAM
+//! banks and column 9 the others, each bank with three ports. The chip translates the coordinates that software
+//! uses, so that fused-off parts leave no gaps: the remaining columns of tiles come first, and the banks are in
+//! two columns of their own, 17 and 18, from row 12 on.
 //!
-//! Where a bank is missing, the half of the chip that is whole is column 17, with the mirror of the missing bank as its last; the
-//! other half is column 18, and the missing bank would be its last.
+//! If a bank is missing, the complete half of the chip is column 17, with the mirror of the missing bank as its
+//! last; the other half is column 18, in which the missing bank would be the last.
 
 use super::{Endpoint, PORTS};
 use crate::board::Board;

@@ -2,21 +2,22 @@
 
 //! Wormhole's network.
 //!
-//! Physically, columns 1 to 4 and 6 to 9 have Tensix tiles in rows 1 to 5 and 7 to 11. What is left of columns 0 and 5 is DRAM, each bank
-//! with three ports, the controller and the bridge; rows 0 and 6 are Ethernet. Each of the two coordinates that software uses is translated by itself:
-//! below 16, it is the physical one; from 16 on come what is beside the tiles, and from 18 on the columns of tiles and the rows that are left,
-//! those that are fused off last.
+//! Physically, columns 1 to 4 and 6 to 9 have Tensix tiles in rows 1 to 5 and 7 to 11. The rest of columns 0
+//! and 5 is DRAM, each bank with three ports, the controller and the bridge; rows 0 and 6 are Ethernet. Each of
+//! the two coordinates that software uses is translated by itself: below 16, it is the physical one; 16 and 17
+//! are the parts beside the tiles, and from 18 on follow the columns and rows of tiles, the fused-off ones
+//! last.
 
 use super::Endpoint;
 use crate::board::Board;
 
 /// How many columns of Tensix tiles there are.
 pub(super) const COLUMNS: u8 = 8;
-/// The physical columns that translated ones from 16 on are.
+/// The physical columns of the translated ones from 16 on.
 const TRANSLATED_COLUMNS: [u8; 10] = [0, 5, 1, 2, 3, 4, 6, 7, 8, 9];
 /// The physical rows of Tensix tiles.
 const TILE_ROWS: [u8; 10] = [1, 2, 3, 4, 5, 7, 8, 9, 10, 11];
-/// Where translated coordinates begin, and those of tiles.
+/// The first translated coordinate, and the first one of tiles.
 const FIRST: u8 = 16;
 const FIRST_TILE: u8 = 18;
 /// The ports of each bank.
@@ -31,7 +32,7 @@ const PORTS: [[(u8, u8); 3]; 6] = [
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wormhole {
-    /// The physical rows that translated ones from 16 on are.
+    /// The physical rows of the translated ones from 16 on.
     translated_rows: [u8; 12],
     /// How many rows of tiles there are.
     pub(super) rows: u8,
@@ -48,7 +49,7 @@ impl Wormhole {
         Self { translated_rows, rows }
     }
 
-    /// Where this is physically.
+    /// The physical coordinates.
     pub(super) fn physical(&self, x: u8, y: u8) -> Option<(u8, u8)> {
         let translate = |table: &[u8], at: u8| match at.checked_sub(FIRST) {
             Some(index) => table.get(usize::from(index)).copied(),

@@ -135,7 +135,8 @@ fn bindings(call: &HostCall<'_>, process: u32) -> Result<(Vec<Binding>, Vec<Arc<
                 let (owner, start) = lent.place();
                 if owner != process {
                     return Err(format!(
-                        "binding {number} is memory of process {owner}, where a program of process {process} cannot reach it"
+                        "binding {number} is memory of process {owner}, where a program of process \
+                     {process} cannot reach it"
                     ));
                 }
                 (OWN, start + offset)

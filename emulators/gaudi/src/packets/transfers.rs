@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Transfers: those of packets, and those that registers say.
+//! Transfers by packets and by registers.
 //!
-//! Bytes are moved in pieces, so that a reset is noticed after each. What is a hole of the source becomes one of the target.
+//! Bytes are moved in pieces, so that a reset is noticed after each. A hole in the source becomes a hole in the
+//! target.
 
 use super::{Engine, ItemStop, high, word};
 use crate::engine::Trouble;
@@ -11,12 +12,12 @@ use crate::strides::{self, StridedTransfer};
 use emulator_core::backing;
 use hal_backend::HostPart;
 
-/// How much is moved at a time: after each such piece a reset is noticed.
+/// The size of a piece, after which a reset is noticed.
 const PIECE: u64 = 4 << 20;
-/// From how much on it is found out whether there is anything to copy.
+/// Transfers of at least this size check for holes.
 const SPARSE: u64 = 1 << 20;
 
-/// Bits of a transfer's control word that say what it is, and what is none of our business.
+/// Bits of a transfer's control word: those that select its kind, and those that are ignored.
 const MEMSET: u32 = 1 << 4;
 const LINEAR: u32 = 1 << 3;
 const WRITE_COMPLETION: u32 = 1;
@@ -37,10 +38,10 @@ impl Engine<'_> {
                 );
             }
             modes &= !LINEAR;
-            // Above the address there is the context's number.
+            // The bits above the address hold the context's number.
             target &= (1 << 56) - 1;
         }
-        // What is swapped: nothing, or words of 2, 4 or 8 bytes. The first generation cannot.
+        // Byte order: unchanged, or words of 2, 4 or 8 bytes are swapped. The first generation cannot swap.
         let swapped = if self.machine.hardware.dram_virtual { 1_usize << (modes >> 1 & 3) } else { 1 };
         if swapped > 1 {
             modes &= !ENDIAN;
@@ -53,7 +54,7 @@ impl Engine<'_> {
         if control & WRITE_COMPLETION != 0 { self.complete() } else { Ok(()) }
     }
 
-    /// Copies bytes that lie side by side, with words the other way round perhaps, or repeats eight of them.
+    /// Copies contiguous bytes, swapped or not, or repeats eight of them.
     fn move_bytes(
         &self,
         source: u64,
@@ -76,7 +77,7 @@ impl Engine<'_> {
         if partial { Err(ItemStop::Reset) } else { Ok(()) }
     }
 
-    /// Makes a transfer that registers say. rule(transfer-registers)
+    /// Makes a transfer that registers describe. rule(transfer-registers)
     pub(super) fn committed(&self, transfer: &StridedTransfer) -> Result<(), ItemStop> {
         let &StridedTransfer { control, source, target } = transfer;
         let memset = control & strides::MEMSET != 0;
@@ -95,7 +96,7 @@ impl Engine<'_> {
         if control & strides::COMPLETION != 0 { self.complete() } else { Ok(()) }
     }
 
-    /// Copies what lies in steps to where others lead.
+    /// Copies strided memory to strided memory.
     fn in_steps(&self, &StridedTransfer { source, target, .. }: &StridedTransfer) -> Result<(), ItemStop> {
         let total = match (source.total(), target.total()) {
             (Some(from), Some(to)) if from == to && from > 0 => from,
@@ -118,7 +119,7 @@ impl Engine<'_> {
         if partial { Err(ItemStop::Reset) } else { Ok(()) }
     }
 
-    /// A transfer has ended, and says so as its engine's registers have it. rule(transfer-end)
+    /// Ends a transfer, and writes the word that its engine's registers request. rule(transfer-end)
     fn complete(&self) -> Result<(), ItemStop> {
         let (card, queue) = (self.run.card, self.run.queue);
         if !self.machine.hardware.transfers(queue) {
@@ -126,8 +127,8 @@ impl Engine<'_> {
         }
         match self.machine.completion(card, queue) {
             (0, _) => {
-                let why = "a transfer is to say that it has ended, and no address is set: write an address to WR_COMP_ADDR_LO and \
-                           WR_COMP_ADDR_HI of its engine first";
+                let why = "a transfer is to say that it has ended, and no address is set: write an address to \
+                           WR_COMP_ADDR_LO and WR_COMP_ADDR_HI of its engine first";
                 Err(Trouble::Engine(why.to_owned()).into())
             }
             (address, value) => Ok(self.machine.write_word(card, &self.run.live, address, value)?),
@@ -160,7 +161,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Copies words with their bytes in the other order.
+    /// Copies words with swapped bytes.
     fn swap(&self, sources: &[Piece], targets: &[Piece], length: u64, word: usize) -> Result<(), ItemStop> {
         if !length.is_multiple_of(word as u64) {
             let why = format!("a transfer of {length} bytes swaps words of {word}");
@@ -193,7 +194,7 @@ impl Engine<'_> {
             while written < target.memory.length() && done < length {
                 self.alive()?;
                 let now = (target.memory.length() - written).min(PIECE).min(length - done);
-                // The pattern begins with the target, wherever a piece does.
+                // The pattern begins with the target, not with a piece.
                 #[expect(clippy::cast_possible_truncation, reason = "fewer than 64 bits")]
                 let turn = (done % 8 * 8) as u32;
                 let bytes = pattern.rotate_right(turn).to_le_bytes();
@@ -211,7 +212,7 @@ impl Engine<'_> {
     }
 }
 
-/// Goes through the parts of some memory in pieces that bytes are for, from a place on.
+/// Visits the parts of some memory from an offset on, in pieces.
 fn each_part(
     pieces: &[Piece],
     from: u64,
@@ -233,7 +234,7 @@ fn each_part(
     }
 }
 
-/// Copies, to and from what processes have now.
+/// Copies within current mappings, and updates lent memory.
 fn copy_part(target: HostPart<'_>, source: HostPart<'_>) -> bool {
     backing::pull(source);
     let copied = target.copy_from(source);

@@ -204,7 +204,8 @@ fn transfer_goes_in_steps_and_says_when_it_has_ended() {
         }
         assert_eq!(bytes(&memory, 0x1000, 0x200), expected, "{queue}");
         assert_eq!(bytes(&memory, 0x1800, 4), 0x5A5A_u32.to_le_bytes(), "{queue}");
-        // The registers keep what they have; a plain transfer takes no steps, and one that fills has its words in the source.
+        // The registers keep what they have; a plain transfer takes no steps, and one that fills has its words
+        // in the source.
         assert!(memory.write(0x1800, &[0; 4]));
         let again = [register(TARGET_BYTES, 64), register(COMMIT, 1 << 3)].concat();
         execute(&card, queue, &again);
@@ -240,7 +241,8 @@ fn transfer_that_says_nothing_else_adds_one_to_an_object_of_its_engine() {
     }
 }
 
-/// Where an engine of the second generation has the address that its transfers write to when they have ended, and the word.
+/// Where an engine of the second generation has the address that its transfers write to when they have ended,
+/// and the word.
 ///
 /// rule(transfer-end)
 fn endings(core: u64) -> [u64; 3] {

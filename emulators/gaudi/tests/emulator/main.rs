@@ -2,8 +2,8 @@
 
 //! The emulator, looked at through the kernel boundary alone, as the backend looks at it.
 //!
-//! `validation` has one row for each rule of the driver; it asks for nothing that only the emulator has, so that it can be
-//! run against a card. The others ask for faults, and look at what the emulator counts.
+//! `validation` has one row for each rule of the driver; it asks for nothing that only the emulator has, so
+//! that it can be run against a card. The others ask for faults, and look at what the emulator counts.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Packets by which commands decide what is executed next: others elsewhere, lists of such, predicates, scalars; the lower of a queue's
-//! two processors; and what the second generation's transfers and sync objects can that the first's cannot.
+//! Packets by which commands decide what is executed next: others elsewhere, lists of such, predicates,
+//! scalars; the lower of a queue's two processors; and what the second generation's transfers and sync objects
+//! can that the first's cannot.
 
 use crate::common::{BOTH, Card, bytes, card, executing, host, options};
 use emulator_core::Errno;

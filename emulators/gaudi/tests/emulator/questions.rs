@@ -374,7 +374,8 @@ fn reset_is_given_up_when_the_file_is_kept() {
     assert_eq!((try_open(&machine, 0).err(), machine.counts(0).kills), (Some(Errno::PERM), 1));
 }
 
-/// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program that asked to be told has time, and is told what it was.
+/// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program that asked to be told has time, and is
+/// told what it was.
 #[test]
 fn error_is_told_once_and_the_card_can_still_be_asked() {
     let card = card(options(SECOND));

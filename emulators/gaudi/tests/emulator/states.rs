@@ -323,7 +323,8 @@ fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
     }
 }
 
-/// A program that does not ask to be told is reset at once, and killed if the file stays open for a second (`device_kill_open_processes`).
+/// A program that does not ask to be told is reset at once, and killed if the file stays open for a second
+/// (`device_kill_open_processes`).
 #[test]
 fn error_without_a_listener_kills_holders_of_the_file() {
     for closes in [true, false] {

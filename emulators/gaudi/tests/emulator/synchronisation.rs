@@ -36,8 +36,8 @@ fn fence(number: u32) -> [u8; 8] {
     (u64::from(opcode::FENCE) << 56 | u64::from(config)).to_le_bytes()
 }
 
-/// What a program has to know of a generation: the bases of monitors and sync objects, how far the parts of a monitor are from
-/// each other, and where the fences of its second queue are.
+/// What a program has to know of a generation: the bases of monitors and sync objects, how far the parts of a
+/// monitor are from each other, and where the fences of its second queue are.
 struct Place {
     bases: [u32; 2],
     part: u32,
@@ -96,8 +96,8 @@ fn program_synchronises_its_queues_by_itself() {
     }
 }
 
-/// rule(sync-restored), rule(sync-reset): a card that is opened has its objects at nought, and signals of the driver where they
-/// were, if nothing was reset.
+/// rule(sync-restored), rule(sync-reset): a card that is opened has its objects at nought, and signals of the
+/// driver where they were, if nothing was reset.
 #[test]
 fn program_begins_with_objects_at_nought() {
     for generation in BOTH {
@@ -147,7 +147,8 @@ fn commands_at_an_address_are_executed_in_their_place() {
     let (object, number) = (free.first_available_sync_object, free.first_available_monitor);
     let memory = host(8192);
     let address = card.map_host(&memory);
-    // The lower of the queue's two processors executes them, with a fence of its own: the fifth word. rule(fence-addresses)
+    // The lower of the queue's two processors executes them, with a fence of its own: the fifth word.
+    // rule(fence-addresses)
     let mut inner = monitor(SECOND, number, (object, 1), (place(SECOND).fences + 12, 1));
     inner.extend(card.fill([1; 4], address + 4096, 8));
     inner.extend(fence(0));

@@ -59,7 +59,8 @@ fn with_buffer(card: &Card, then: impl FnOnce(u64) -> Result<(), Errno>) -> Resu
     result
 }
 
-/// A good submission of a NOP, changed. Whatever is refused must say so in its answer, but for `EAGAIN`. rule(cs-answer)
+/// A good submission of a NOP, changed. Whatever is refused must say so in its answer, but for `EAGAIN`.
+/// rule(cs-answer)
 fn submission(card: &Card, change: impl FnOnce(&mut CsIn, &mut Vec<Chunk>)) -> Result<(), Errno> {
     commands(card, &Card::nop(), change)
 }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The DMA bridge: takes requests from a channel's ring, transfers, synchronises, and puts responses into the other ring.
+//! The DMA bridge: takes requests from a channel's ring, transfers, synchronises, and puts responses into the
+//! other ring.
 //!
-//! Each request goes through four steps: the semaphore command before the transfer, the transfer, the commands after it, the
-//! doorbell; then comes the response, if it wants one. A request that waits for a semaphore lets those behind it
-//! pass, except for those that wait for the same semaphore: these go in order. A fence holds a request back until all
-//! transfers of its direction before it are done.
+//! Each request has four steps: the semaphore command before the transfer, the transfer, the commands after it,
+//! and the doorbell; then the response, if it requests one. While a request waits for a semaphore, later
+//! requests pass it, except for those that wait for the same semaphore: these stay in order. A fence blocks a
+//! request until all earlier transfers of its direction are done.
 //!
-//! A place of the ring is given back when its request and all before it are done. That a request which waits for a semaphore
-//! keeps its place is the emulator's own choice: how many of these the hardware holds elsewhere is not said.
+//! A ring element is released when its request and all before it are done. A request that waits for a semaphore
+//! keeps its element; that is the emulator's own choice, because no source says how many of these the hardware
+//! keeps elsewhere.
 
 use super::network::Shared;
 use super::semaphore::Semaphores;
@@ -22,10 +24,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What a response says of a request that could not be done.
+/// The status in a response to a request that failed.
 const FAILED: u16 = 1;
 
-/// Where a channel's rings are, for the device.
+/// The memory of a channel's rings, for the device.
 #[derive(Clone, Debug)]
 pub(crate) struct BridgeRings {
     pub(crate) requests: HostRange,
@@ -40,12 +42,12 @@ pub(crate) struct Bridge {
     pub(crate) semaphores: Semaphores,
     /// Requests that were taken from the ring, from the oldest that is not done.
     window: VecDeque<Element>,
-    /// Whether a worker is at it.
+    /// Whether a worker serves it.
     running: bool,
     pub(crate) core: super::core::NetworkCores,
 }
 
-/// A request, and how far it is.
+/// A request, and its progress.
 #[derive(Debug)]
 struct Element {
     request: Request,
@@ -79,7 +81,7 @@ impl Element {
         self.commands().into_iter().find(|command| command.cmd != sem::NOP && command.presync == 1)
     }
 
-    /// Which way it transfers, if it does.
+    /// The direction of its transfer, if it has one.
     fn direction(&self) -> u8 {
         self.request.cmd & request::DIRECTION
     }
@@ -91,7 +93,7 @@ impl Element {
     }
 }
 
-/// What a worker does with a request, not under the lock.
+/// The transfer of a request, which a worker does without the lock.
 struct BridgeTransfer {
     place: usize,
     source: Option<HostRange>,
@@ -104,19 +106,19 @@ impl Bridge {
         self.semaphores = Semaphores::new(&network.semaphores);
         self.network = Some((network, rings));
         self.window.clear();
-        // A worker that a reset has left at the network before finds out that this is another one.
+        // A worker that a reset has left with the old network notices that this is another one.
         self.running = false;
         self.core = super::core::NetworkCores::default();
     }
 
-    /// Takes a channel from its network. A worker may still be at it.
+    /// Takes a channel from its network. A worker may still serve it.
     pub(crate) fn stop(&mut self) {
         self.network = None;
         self.window.clear();
         self.core.rung = false;
     }
 
-    /// Whether a worker is at its memory.
+    /// Whether a worker uses its memory.
     pub(crate) fn is_busy(&self) -> bool {
         self.running || self.core.running
     }
@@ -125,8 +127,8 @@ impl Bridge {
         self.network.as_ref().is_some_and(|(mine, _)| Arc::ptr_eq(mine, network))
     }
 
-    /// Whether the request at a place may begin: no earlier transfer that its fences mean is open, and no earlier request
-    /// waits for the same semaphore.
+    /// Whether the request at an index may begin: no earlier transfer of its fences' directions is unfinished,
+    /// and no earlier request waits for the same semaphore.
     #[expect(clippy::indexing_slicing, reason = "places are those of requests that were just looked at")]
     fn may_begin(&self, place: usize) -> bool {
         let element = &self.window[place];
@@ -143,7 +145,7 @@ impl Bridge {
         })
     }
 
-    /// Does what can be done at a place without memory or rings. True, if it has done something.
+    /// Advances a request as far as it goes without memory or rings. Returns whether it has advanced.
     #[expect(clippy::indexing_slicing, reason = "places are those of requests that were just looked at")]
     fn step(&mut self, place: usize) -> bool {
         let begins = self.may_begin(place);
@@ -193,7 +195,7 @@ impl Card {
         }
     }
 
-    /// Gives back the places of requests that are done.
+    /// Releases the elements of requests that are done.
     fn give_back(&mut self, channel: u32) {
         let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
         let Some((_, rings)) = &bridge.network else { return };
@@ -243,12 +245,12 @@ impl Card {
             request::OUTBOUND => (network.find(src_addr, length), self.bus.find(dest_addr, length)),
             _ => (None, None),
         };
-        // A list of pieces is another kind of transfer, which the kernel never asks for.
+        // The kernel never requests linked-list transfers.
         let bulk = cmd & request::BULK != 0;
         Some(BridgeTransfer { place, source: source.filter(|_| bulk), target: target.filter(|_| bulk) })
     }
 
-    /// Puts a response into the ring. False, if it is full. Says also whether the kernel is to be interrupted.
+    /// Puts a response into the ring. Returns false if the ring is full, and whether to interrupt the kernel.
     #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
     fn respond(&mut self, channel: u32, place: usize) -> Option<bool> {
         let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
@@ -278,7 +280,7 @@ impl Card {
 }
 
 impl Machine {
-    /// Something of a channel has changed: its worker looks at it.
+    /// Offers a channel that has changed to a worker.
     pub(crate) fn ring(&self, state: &mut State, number: usize, channel: u32) {
         let bridge = &state.cards[number].bridges[channel];
         if bridge.network.is_some() && !bridge.running {
@@ -286,7 +288,7 @@ impl Machine {
         }
     }
 
-    /// A worker is at a channel, until nothing can be done.
+    /// Serves a channel, until nothing can be done.
     pub(crate) fn transfer(&self, state: &mut Guard<'_>, number: usize, channel: u32) {
         let bridge = &mut state.cards[number].bridges[channel];
         let Some((network, _)) = bridge.network.clone().filter(|_| !bridge.running) else { return };
@@ -296,12 +298,12 @@ impl Machine {
         if bridge.is_of(&network) || bridge.network.is_none() {
             bridge.running = false;
         }
-        // A network that was stopped may wait for this.
+        // The release of a stopped network may wait for this.
         self.core.wake(number);
         self.ring_core(state, number, channel);
     }
 
-    /// Does one thing for a channel. False, if there is none to do.
+    /// Advances a channel by one step. Returns false if there is none.
     #[expect(clippy::indexing_slicing, reason = "what gives a place back returns at once")]
     fn advance(&self, state: &mut Guard<'_>, number: usize, channel: u32, network: &Arc<Shared>) -> bool {
         let card = &mut state.cards[number];
@@ -343,7 +345,7 @@ impl Machine {
         false
     }
 
-    /// Transfers, not under the lock.
+    /// Transfers without the lock.
     #[expect(
         clippy::indexing_slicing,
         reason = "this worker alone gives places of the network's requests back, and is at none meanwhile"
@@ -374,7 +376,8 @@ impl Machine {
             element.status = FAILED;
             let Request { src_addr, dest_addr, len, .. } = element.request;
             card.complaint = Some(format!(
-                "channel {channel}: {len} bytes from {src_addr:#x} to {dest_addr:#x} are not all there, or not the network's"
+                "channel {channel}: {len} bytes from {src_addr:#x} to {dest_addr:#x} are not all there, \
+                     or not the network's"
             ));
         }
     }

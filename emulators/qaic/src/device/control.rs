@@ -2,8 +2,9 @@
 
 //! The control server (QSM): loads networks and constants, activates and stops networks, and cleans up behind users.
 //!
-//! Messages are answered in the order in which they come. Everything that is loaded or active belongs to a user of the
-//! kernel, whose number is in the header of each message, and goes when the kernel says that the user is gone.
+//! Messages are answered in order of arrival. Each loaded or active network belongs to a user of the kernel,
+//! whose number is in the header of each message, and is removed when the kernel reports that the user has
+//! ended.
 
 use super::bridge::BridgeRings;
 use super::crash::Restart;
@@ -26,14 +27,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::{Immutable, IntoBytes};
 
-/// What a request's status is called where the transaction is about a channel.
+/// The status of a request in a transaction about a channel.
 const REFUSED: u32 = 1;
 
 /// The control server of a device.
 pub(crate) struct Server {
     /// Messages that wait, oldest first.
     inbox: VecDeque<Vec<u8>>,
-    /// Whether a worker is at them.
+    /// Whether a worker serves them.
     busy: bool,
     cores: u16,
     dram: u64,
@@ -41,20 +42,20 @@ pub(crate) struct Server {
     pub(super) networks: BTreeMap<u32, LoadedNetwork>,
     pub(super) constants: BTreeMap<u32, Constants>,
     active: BTreeMap<u32, Active>,
-    /// What restarts after a crash.
+    /// The sub-system that restarts after a crash.
     pub(crate) restarting: Option<Restart>,
-    /// Transfers that come in chunks, by user and number.
+    /// Transfers that arrive in chunks, by user and number.
     chunked: BTreeMap<(u32, u32), Chunked>,
 }
 
-/// A message whose transfer comes in chunks.
+/// A message whose transfer arrives in chunks.
 struct Chunked {
     transactions: Vec<ToDevice>,
     tag: u32,
     bytes: Vec<u8>,
 }
 
-/// What is known while a message is answered.
+/// The state while a message is answered.
 pub(super) struct MessageContext {
     card: usize,
     pub(super) user: u32,
@@ -80,14 +81,14 @@ impl Server {
         }
     }
 
-    /// Forgets everything, as a reset does.
+    /// Drops everything, as a reset does.
     pub(crate) fn clear(&mut self) {
         self.abort_all();
         let busy = self.busy;
         *self = Self { busy, ..Self::new(self.cores, self.dram) };
     }
 
-    /// Has every call of a network end soon.
+    /// Aborts every call of a network.
     pub(crate) fn abort_all(&self) {
         for active in self.active.values() {
             active.shared.abort.store(true, Ordering::Relaxed);
@@ -102,7 +103,7 @@ impl Server {
         self.networks.len() + self.constants.len()
     }
 
-    /// How much memory is taken.
+    /// How much memory is in use.
     pub(crate) fn allocated(&self) -> u64 {
         let networks = self.networks.values().map(|network| network.image.len() as u64);
         let constants = self.constants.values().map(|constants| constants.length);
@@ -126,7 +127,7 @@ impl Server {
         self.cores.saturating_sub(active.sum::<u16>() + restarting)
     }
 
-    /// Takes out the network of a channel.
+    /// Removes and returns the network of a channel.
     pub(crate) fn remove_active(&mut self, channel: u32) -> Option<Active> {
         let of = |active: &Active| active.channel == Some(channel);
         let number = self.active.iter().find(|(_, active)| of(active)).map(|(&number, _)| number)?;
@@ -164,17 +165,17 @@ fn status(result: Result<(), Status>) -> i32 {
     result.err().unwrap_or(Status::SUCCESS).0
 }
 
-/// What a message brings along, from host memory.
+/// The host memory that a message refers to.
 struct Brought {
     /// The bytes of each transfer, by its tag.
     transfers: BTreeMap<u32, Vec<u8>>,
-    /// A part of a transfer that needs several messages: which, its tag, and the bytes.
+    /// A part of a transfer that takes several messages: its number, its tag, and the bytes.
     chunk: Option<(u32, u32, Vec<u8>)>,
     rings: Option<BridgeRings>,
 }
 
 impl Card {
-    /// The bytes of pieces of host memory; nothing, if some are not there.
+    /// The bytes of segments of host memory; nothing, if some are not mapped.
     fn collect(&self, pieces: &[Piece]) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for piece in pieces {
@@ -188,7 +189,7 @@ impl Card {
         Some(bytes)
     }
 
-    /// Fetches what the transactions of a message say is in host memory.
+    /// Reads the host memory that the transactions of a message refer to.
     fn bring(&self, transactions: &[ToDevice]) -> Brought {
         let mut transfers = BTreeMap::new();
         let mut chunk = None;
@@ -219,7 +220,7 @@ impl Card {
         Brought { transfers, chunk, rings }
     }
 
-    /// Starts a network. Its number, if that went well.
+    /// Starts a network. Returns its number if it starts.
     fn activate(&mut self, context: &mut MessageContext, request: &ActivateRequest) -> Result<u32, Status> {
         let (network, constants) = (request.elf_id.get(), request.constants_id.get());
         own(self.server.networks.get(&network), context.user)?;
@@ -260,7 +261,7 @@ impl Card {
 }
 
 impl Machine {
-    /// A message has come over the control channel.
+    /// Receives a message from the control channel.
     pub(crate) fn deliver(&self, state: &mut State, number: usize, message: Vec<u8>) {
         let card = &mut state.cards[number];
         card.server.inbox.push_back(message);
@@ -269,7 +270,7 @@ impl Machine {
         }
     }
 
-    /// A worker is at a card's messages, until there are none.
+    /// Answers a card's messages until there are none.
     pub(crate) fn serve(&self, state: &mut Guard<'_>, number: usize) {
         let card = &mut state.cards[number];
         if card.server.busy {
@@ -277,7 +278,7 @@ impl Machine {
         }
         card.server.busy = true;
         while let Some(bytes) = state.cards[number].server.inbox.pop_front() {
-            // What is no message has no answer.
+            // Bytes that are no message get no answer.
             let Ok(message) = Message::<ToDevice>::read(&bytes, self.options.crc) else { continue };
             let header = message.header;
             let mut transactions = self.answer(state, number, header.handle, message.transactions);
@@ -321,7 +322,7 @@ impl Machine {
         if let Some((chunk, 0, bytes)) = &chunk
             && bytes.is_empty()
         {
-            // The kernel has no more of it: whatever it was for is given up.
+            // The kernel has no more of it: the transfer is dropped.
             card.server.chunked.remove(&(user, *chunk));
             return Vec::new();
         }
@@ -422,7 +423,8 @@ impl Machine {
         if card.injections.strikes(injection::DEACTIVATE) {
             result = Err(Status::ERROR);
         }
-        // A channel is named to its user alone: the kernel gives that of a refusal to the user that asked.
+        // Only its own user may name a channel: the kernel gives the channel of a refusal to the user that
+        // asked.
         let own = card.server.active.get(&number).filter(|active| active.owner == context.user);
         let channel = own.and_then(|active| active.channel);
         if result.is_ok() {
@@ -435,7 +437,7 @@ impl Machine {
         }
     }
 
-    /// Stops a network. When this returns no worker is at its memory, nor at memory of the host for it.
+    /// Stops a network. On return no worker uses its memory, nor host memory for it.
     fn stop_network(&self, state: &mut Guard<'_>, number: usize, activation: u32) {
         let card = &mut state.cards[number];
         let Some(active) = card.server.active.get(&activation) else { return };
@@ -450,7 +452,7 @@ impl Machine {
         state.cards[number].server.active.remove(&activation);
     }
 
-    /// A user is gone, and everything of its goes.
+    /// Removes all that belongs to a user that has ended.
     fn clean_up(&self, state: &mut Guard<'_>, number: usize, user: u32) {
         let card = &state.cards[number];
         let owned = card.server.active.iter().filter(|(_, active)| active.owner == user);
@@ -465,7 +467,7 @@ impl Machine {
     }
 }
 
-/// How many bytes a command wants of the transfer with this tag.
+/// How many bytes a command needs of the transfer with this tag.
 fn wants(transaction: &ToDevice, tag: u32) -> u64 {
     let ToDevice::Passthrough(bytes) = transaction else { return 0 };
     let network = command::read::<LoadElfRequest>(bytes).ok().map(|(one, _)| (one.tag, one.length));
@@ -477,7 +479,7 @@ fn wants(transaction: &ToDevice, tag: u32) -> u64 {
 }
 
 impl Card {
-    /// The answer to a command that only the server is concerned with.
+    /// The answer to a command that concerns only the server.
     fn simple(&mut self, context: &MessageContext, what: u32, bytes: &[u8]) -> Option<FromDevice> {
         let user = context.user;
         Some(match what {
@@ -566,7 +568,7 @@ mod tests {
 
     #[test]
     fn transfer_that_ends_early_is_forgotten() {
-        // The machine's threads were not started: the test sends what the kernel would.
+        // The machine's threads are not started: the test acts as the kernel.
         let machine = Machine::new(Options::default());
         let mut state = machine.lock();
         let request = LoadConstantsRequest { tag: 3.into(), length: 100.into(), ..Default::default() };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The cores of a network: they wait for its inputs, run its program, and let its outputs go.
+//! The cores of a network: they wait for its inputs, run its program, and release its outputs.
 //!
-//! A doorbell wakes them. They run as long as semaphore [`ARRIVED`] says that a call and all its bindings are there, one call
-//! at a time, on the network's memory.
+//! A doorbell wakes them. They run while semaphore [`ARRIVED`] counts a call and all its bindings, one call at
+//! a time, on the network's memory.
 
 use super::network::Shared;
 use crate::injection;
@@ -14,23 +14,23 @@ use emulator_core::share::Dispatch;
 use hal_backend::{Code, HostProgram, HostRange};
 use std::sync::Arc;
 
-/// Whether the cores of a channel are awake and at something.
+/// Whether the cores of a channel are awake and running.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkCores {
-    /// A doorbell was written since they last ran out of work.
+    /// Whether a doorbell was written since they last ran out of work.
     pub(crate) rung: bool,
     pub(crate) running: bool,
-    /// They never end what they are at.
+    /// Whether they never finish.
     hung: bool,
 }
 
-/// How many inputs make a call: itself, and its bindings.
+/// How many inputs a call has: itself, and its bindings.
 fn inputs(network: &Shared) -> u16 {
     u16::try_from(network.program.capacities.len() + 1).unwrap_or(u16::MAX)
 }
 
 impl Machine {
-    /// Wakes the cores of a channel, if a doorbell was written and all inputs of a call are there.
+    /// Wakes the cores of a channel, if a doorbell was written and all inputs of a call have arrived.
     pub(crate) fn ring_core(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
         let bridge = &mut card.bridges[channel];
@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// A worker is at a channel's cores, for one call.
+    /// Serves a channel's cores, for one call.
     pub(crate) fn compute(&self, state: &mut Guard<'_>, number: usize, channel: u32, worker: usize) {
         let card = &mut state.cards[number];
         let bridge = &mut card.bridges[channel];
@@ -94,7 +94,7 @@ impl Machine {
         self.ring_core(state, number, channel);
     }
 
-    /// Runs the call that is in a network's memory.
+    /// Runs the call in a network's memory.
     fn call(&self, network: &Shared, program: Arc<dyn HostProgram>, worker: usize) -> CallOutcome {
         let capacities = &network.program.capacities;
         let length = Call::length(usize::from(network.program.constants), capacities.len());

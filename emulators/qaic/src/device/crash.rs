@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Crashes: the cores of a network stop working, and are restarted without the rest of the device.
+//! Crashes: the cores of a network stop, and restart without the rest of the device.
 //!
-//! The network is stopped and no longer active; what is loaded stays. While its cores restart, they and the channel have no user,
-//! and the user that they were active for is told so when it activates a network.
+//! The network is stopped and no longer active; loaded images stay. While its cores restart, they and the
+//! channel have no user. The user that they were active for learns of it when it activates a network.
 
 use crate::machine::{ClockEvent, Machine, State};
 use hal_qaic_abi::sysfs::ChannelState;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How far the steps of a restart are apart.
+/// The time between the steps of a restart.
 const STEP: Duration = Duration::from_millis(100);
-/// How long a step waits for the kernel before it is tried again.
+/// How long a step waits for the kernel before it is repeated.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// What restarts.
+/// The sub-system that restarts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restart {
     pub(crate) owner: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Restart {
 }
 
 impl Machine {
-    /// The cores of a channel's network have crashed.
+    /// Crashes the cores of a channel's network.
     pub(crate) fn crash(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
         let Some(crashed) = card.server.remove_active(channel) else { return };
@@ -34,7 +34,7 @@ impl Machine {
         self.restart(state, number, channel, ChannelState::BeforeShutdown);
     }
 
-    /// A step of a restart is due: the kernel is told, then the next one follows.
+    /// A step of a restart: notifies the kernel, and schedules the next step.
     pub(crate) fn restart(&self, state: &mut State, number: usize, channel: u32, step: ChannelState) {
         let card = &mut state.cards[number];
         if card.server.restarting.is_none_or(|restart| restart.channel != channel) {
@@ -64,7 +64,7 @@ mod tests {
     use crate::options::Options;
     use std::time::Instant;
 
-    /// The event that comes next, whenever that is.
+    /// The next event, at whatever time.
     fn next(state: &mut State) -> Option<ChannelState> {
         let at = state.later.next()?;
         match state.later.due(at.max(Instant::now()))? {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn restart_goes_on_when_the_kernel_is_done_with_the_waits_that_it_has_ended() {
-        // The machine's threads were not started: what the clock would do, the test does.
+        // The machine's threads are not started: the test acts as the clock.
         let machine = Machine::new(Options::default());
         let mut state = machine.lock();
         state.cards[0].channels[3].waits = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What users have loaded onto a device: networks and constants, each its user's own.
+//! The networks and constants that users have loaded onto a device.
 
 use super::control::MessageContext;
 use super::network::Active;
@@ -16,13 +16,13 @@ pub(super) struct LoadedNetwork {
     pub(super) image: Vec<u8>,
 }
 
-/// Constants that are loaded. No program of the emulator reads them: what is kept is how much memory they take.
+/// Constants that are loaded. No program of the emulator reads them: only their size is kept.
 pub(super) struct Constants {
     pub(super) owner: u32,
     pub(super) length: u64,
 }
 
-/// What belongs to a user.
+/// An item that belongs to a user.
 pub(super) trait UserOwned {
     fn owner(&self) -> u32;
 }
@@ -46,14 +46,14 @@ impl UserOwned for Active {
 }
 
 impl MessageContext {
-    /// So many bytes of the transfer with this tag.
+    /// The first bytes of the transfer with this tag.
     fn transfer(&self, tag: u32, length: u64) -> Result<&[u8], Status> {
         let bytes = self.transfers.get(&tag).ok_or(Status::PARAMETER)?;
         usize::try_from(length).ok().and_then(|length| bytes.get(..length)).ok_or(Status::LENGTH)
     }
 }
 
-/// Something of a user's own, or why not.
+/// An item of this user's, or the error.
 pub(super) fn own(found: Option<&impl UserOwned>, user: u32) -> Result<(), Status> {
     match found {
         None => Err(Status::NOT_FOUND),
@@ -63,7 +63,7 @@ pub(super) fn own(found: Option<&impl UserOwned>, user: u32) -> Result<(), Statu
 }
 
 impl Card {
-    /// The bytes of a message's transfer that a command is for, if their checksums are right and the device has room for them.
+    /// The bytes of a command's transfer, if their checksums are right and the device has room for them.
     fn load<'a>(
         &self,
         context: &'a MessageContext,
@@ -133,7 +133,7 @@ impl Card {
     }
 }
 
-/// Unloads something that is not in use.
+/// Unloads an item that is not in use.
 pub(super) fn unload<T: UserOwned>(
     loaded: &mut BTreeMap<u32, T>,
     number: u32,

@@ -2,8 +2,9 @@
 
 //! The device's half: its control server, its DMA bridge, its cores.
 //!
-//! What these do was read in the kernel's documentation of the device (`Documentation/accel/qaic/aic100.rst`) and in the
-//! vendor's user-space library; what neither says is left out, or said to be the emulator's own.
+//! Its behaviour was read in the kernel's documentation of the device (`Documentation/accel/qaic/aic100.rst`)
+//! and in the vendor's user-space library. Behaviour that neither describes is left out, or marked as the
+//! emulator's own.
 
 pub(crate) mod bridge;
 pub(crate) mod control;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Networks that are active, and the memory that they have.
+//! Active networks, and their memory.
 
 use crate::programs::{Program, ProgramLayout};
 use emulator_core::file::mapped_file;
@@ -9,17 +9,17 @@ use hal_qaic_abi::container::Network;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How far the memory of multicast groups is apart.
+/// The distance between the memories of multicast groups.
 const GROUP: u64 = 0x80_0000;
-/// Where memory of networks begins.
+/// The base address of networks' memory.
 const DDR: u64 = 0x1_0000_0000;
-/// Where multicast groups begin.
+/// The base address of multicast groups.
 const MULTICAST: u64 = 0x100_0000_0000;
 
-/// A network that is active. What its channel and its cores need of it stays as long as they are at it.
+/// An active network. The part that its channel and its cores use stays as long as they use it.
 pub(crate) struct Active {
     pub(crate) owner: u32,
-    /// The network's number, and that of its constants.
+    /// The numbers of the loaded network and of its constants.
     pub(crate) network: u32,
     pub(crate) constants: u32,
     pub(crate) channel: Option<u32>,
@@ -27,15 +27,15 @@ pub(crate) struct Active {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What a channel and its cores share.
+/// The part that a channel and its cores share.
 pub(crate) struct Shared {
     pub(crate) program: Program,
     pub(crate) layout: ProgramLayout,
     pub(crate) ddr: Region,
     pub(crate) multicast: Region,
-    /// What the semaphores begin with.
+    /// The initial values of the semaphores.
     pub(crate) semaphores: Vec<u32>,
-    /// Set when what is under way shall end.
+    /// Set to abort the work in flight.
     pub(crate) abort: Arc<AtomicBool>,
 }
 
@@ -52,7 +52,7 @@ impl Region {
 }
 
 impl Shared {
-    /// Memory of the network at an address of the device; nothing, if the network does not have all of it.
+    /// Memory of the network at a device address; nothing, unless the network has all of it.
     pub(crate) fn find(&self, address: u64, length: u64) -> Option<HostRange> {
         self.ddr.find(address, length).or_else(|| self.multicast.find(address, length))
     }
@@ -62,7 +62,7 @@ impl Shared {
     }
 }
 
-/// What an image says of its network.
+/// The description of a network in its image.
 pub(crate) struct Image {
     network: Network,
     program: Program,
@@ -70,7 +70,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Reads an image, or says what is wrong with it. One for real cores is no network of this device.
+    /// Reads an image, or returns the error. An image for real cores is refused.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         let network = Network::read(bytes).map_err(|error| error.to_string())?;
         let program = Program::read(bytes).map_err(|error| error.to_string())?;
@@ -81,24 +81,24 @@ impl Image {
         Ok(Self { network, program, layout })
     }
 
-    /// How much memory of the device it takes.
+    /// How much device memory it needs.
     pub(crate) fn memory(&self) -> u64 {
         self.network.ddr
     }
 
-    /// How many cores it takes.
+    /// How many cores it needs.
     pub(crate) fn cores(&self) -> u16 {
         self.network.cores.max(1)
     }
 
-    /// How many semaphores it takes.
+    /// How many semaphores it needs.
     pub(crate) fn semaphores(&self) -> usize {
         self.network.semaphores.len()
     }
 
-    /// Gives the network its memory, at addresses that no other active network has.
+    /// Allocates the network's memory, at addresses that no other active network has.
     pub(crate) fn activate(self, number: u32) -> Option<Shared> {
-        /// How far networks are apart: more than any has.
+        /// The distance between networks: more than any of them needs.
         const APART: u64 = 1 << 40;
         let at = u64::from(number).checked_mul(APART)?;
         let groups = self.network.requests.iter().filter_map(|request| request.doorbell);

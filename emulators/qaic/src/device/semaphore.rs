@@ -28,19 +28,19 @@ impl Semaphores {
         &mut self.0[usize::from(index)]
     }
 
-    /// Adds to a semaphore. It stays at the most that it counts to.
+    /// Adds to a semaphore, up to its greatest value.
     pub(crate) fn add(&mut self, index: u8, value: u16) {
         let semaphore = self.semaphore(index);
         *semaphore = semaphore.saturating_add(value).min(sem::VALUE_MAX);
     }
 
-    /// Takes from a semaphore. It stays at zero.
+    /// Subtracts from a semaphore, down to zero.
     pub(crate) fn take(&mut self, index: u8, value: u16) {
         let semaphore = self.semaphore(index);
         *semaphore = semaphore.saturating_sub(value);
     }
 
-    /// Does a command. False, and nothing is done, if it has to wait.
+    /// Executes a command. Returns false, without an effect, if it has to wait.
     pub(crate) fn perform(&mut self, command: &Semaphore) -> bool {
         let value = self.value(command.index);
         match command.cmd {

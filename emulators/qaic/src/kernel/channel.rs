@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! DMA bridge channels as the kernel has them: who has one, its rings, and what is on its way (`struct dma_bridge_chan`).
+//! DMA bridge channels in the kernel: the user, the rings, and the objects in flight (`struct
+//! dma_bridge_chan`).
 
 use crate::bus::Segment;
 use crate::machine::{Card, Guard, Machine, State};
@@ -14,20 +15,21 @@ use std::collections::VecDeque;
 pub(crate) struct Channel {
     /// Whether the kernel holds its rings.
     pub(crate) in_use: bool,
-    /// The user that may use it (`usr`), and whose end releases it. None from when its deactivation is on its way to the device
-    /// until that has answered: the user that began it may be gone before.
+    /// The user that may use it (`usr`), and whose end releases it. None while a deactivation is sent and not
+    /// answered: the user that began it may end before.
     pub(crate) user: Option<u32>,
     pub(crate) rings: Option<ChannelRings>,
     /// The number of the next execution of an object.
     pub(crate) next_request_id: u16,
-    /// Objects on their way (`xfer_list`).
+    /// Objects in flight (`xfer_list`).
     pub(crate) queued: VecDeque<u64>,
     /// Objects that are sliced for it (`bo_lists`).
     pub(crate) sliced: Vec<u64>,
     /// Waits under way, which hold the channel (`ch_lock`).
     pub(crate) waits: u32,
     pub(crate) interrupt: Interrupt,
-    /// What the file system shows (`dbcN_state`). A close that releases the channel leaves it as it is, as the kernel does.
+    /// The state that the file system shows (`dbcN_state`). A close that releases the channel does not change
+    /// it, as in the kernel.
     pub(crate) state: ChannelState,
 }
 
@@ -54,16 +56,16 @@ pub(crate) struct ChannelRings {
     pub(crate) segment: Segment,
     /// How many elements each ring has. One of them is always free.
     pub(crate) elements: u32,
-    /// Where the responses begin.
+    /// The offset of the responses.
     pub(crate) responses: u64,
 }
 
-/// Whether and how the kernel looks at responses now.
+/// Whether and how the kernel polls responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     /// The line is enabled; nothing polls.
     Enabled,
-    /// The line is disabled, and the ring is looked at so often more before it is enabled again.
+    /// The line is disabled, and the ring is polled this many more times before it is enabled again.
     Draining { polls: u32 },
     /// The module polls instead of using the line (`poll_work`).
     Polling,
@@ -98,7 +100,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `release_dbc`, `wakeup_dbc`: what is on its way ends, waits for it too, objects are no longer sliced, the rings go.
+    /// `release_dbc`, `wakeup_dbc`: ends objects in flight and waits for them, ends slicings, frees the rings.
     pub(crate) fn release_channel(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
         let released = &mut card.channels[channel];
@@ -124,7 +126,7 @@ impl Machine {
         if let Some(rings) = rings {
             card.bus.unmap(&[rings.segment]);
         }
-        // Those who sleep look at their channel again.
+        // Sleeping waits check their channel again.
         self.core.wake(number);
     }
 }

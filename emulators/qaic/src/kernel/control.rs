@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The control channel as the kernel has it: messages that wait for an answer (`msg_xfer`, `resp_worker`).
+//! The control channel in the kernel: messages that wait for an answer (`msg_xfer`, `resp_worker`).
 
 use crate::injection;
 use crate::machine::{Guard, Machine, Status};
@@ -26,7 +26,7 @@ impl Default for PendingReplies {
     }
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Debug)]
 enum Reply {
     Waiting,
@@ -43,7 +43,7 @@ impl PendingReplies {
         }
     }
 
-    /// An answer has come. It comes back, if nothing waits for it any more.
+    /// Delivers an answer. Returns it, if nothing waits for it any more.
     pub(crate) fn answer(&mut self, sequence: u32, bytes: Vec<u8>) -> Option<Vec<u8>> {
         match self.pending.get_mut(&sequence) {
             Some(reply @ Reply::Waiting) => *reply = Reply::Answered(bytes),
@@ -54,7 +54,7 @@ impl PendingReplies {
 }
 
 impl Machine {
-    /// `msg_xfer`: sends a message of a user, and sleeps until its answer has come.
+    /// `msg_xfer`: sends a message of a user, and sleeps until its answer arrives.
     pub(crate) fn send(
         &self,
         state: &mut Guard<'_>,
@@ -68,7 +68,7 @@ impl Machine {
             return Err(Errno::NODEV);
         }
         if card.injections.strikes(injection::CONTROL_FULL) {
-            // A signal ends this also where it does not end the wait for an answer, and nothing was sent.
+            // A signal ends this even if it does not end the wait for an answer, and nothing was sent.
             let until = Instant::now() + self.real(ROOM);
             let goes_on = |state: &Guard<'_>| !state.is_stopping() && !interrupt::is_pending();
             while goes_on(state) && self.sleep(state, number, Some(until)) {}
@@ -118,8 +118,8 @@ impl Machine {
         }
     }
 
-    /// `qaic_release_usr`: tells the device that a user is gone. No signal ends the wait for its answer. How that went is not
-    /// looked at: where there was no room, the device has not heard of it.
+    /// `qaic_release_usr`: notifies the device that a user has ended. No signal ends the wait for its answer,
+    /// which is not checked: if the channel had no room, the device does not know of it.
     pub(crate) fn terminate(&self, state: &mut Guard<'_>, number: usize, user: u32) {
         let gone = vec![ToDevice::Terminate { handle: user }];
         let _ = self.send(state, number, user, gone, false);
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn answers_find_their_messages_in_whatever_order_they_come() {
-        // The machine's threads were not started: what the device would say, the test says.
+        // The machine's threads are not started: the test acts as the device.
         let machine = Arc::new(Machine::new(Options::default()));
         let send = |user| {
             let machine = machine.clone();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Answers of the device as answers for programs (`decode_message` and the functions for each transaction).
+//! Answers of the device, translated for programs (`decode_message` and the functions for each transaction).
 
 use super::encode::Resources;
 use crate::machine::{Guard, Machine, State};
@@ -11,8 +11,8 @@ use hal_qaic_abi::sysfs::ChannelState;
 use hal_qaic_abi::uapi::CHANNELS;
 
 impl Machine {
-    /// `decode_message`: adds what the program is told to its answer. Where the device has refused something, that is
-    /// told too, and the result is `ECANCELED`.
+    /// `decode_message`: adds the device's answer to the program's. A refusal by the device is added too, and
+    /// the result is `ECANCELED`.
     pub(crate) fn decode(
         &self,
         state: &mut Guard<'_>,
@@ -43,8 +43,8 @@ impl Machine {
         Ok(())
     }
 
-    /// `decode_activate`: the channel belongs to the user, once the user before has let go of it, or a signal has ended the
-    /// wait for that, which is not looked at (`save_dbc_buf`).
+    /// `decode_activate`: the channel belongs to the user, once the user before has released it, or a signal
+    /// has ended the wait for that, which is not checked (`save_dbc_buf`).
     fn activated(
         &self,
         state: &mut Guard<'_>,
@@ -82,7 +82,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `decode_deactivate`: the program is not told of it. A channel that the device keeps is the user's again.
+    /// `decode_deactivate`: the program gets no answer. A channel that the device keeps is the user's again.
     fn deactivated(
         &self,
         state: &mut Guard<'_>,
@@ -100,14 +100,14 @@ impl Machine {
         Ok(())
     }
 
-    /// A channel has no user any more, as its device has said.
+    /// Removes the user of a channel, as its device has reported.
     fn given_back(&self, state: &mut State, number: usize, channel: u32) {
         self.release_channel(state, number, channel);
         state.cards[number].set_state(channel, ChannelState::Idle);
     }
 
-    /// `resp_worker`: an answer without a waiter is dropped, but for the channels that it says are given back, since
-    /// a fix of 2026 (2feec5ae5df7). Whether the device has refused is not looked at: no user is left to have them back.
+    /// `resp_worker`: drops an answer without a waiter, but for the channels that it releases, since a fix of
+    /// 2026 (2feec5ae5df7). A refusal is not checked: no user is left to get the channel back.
     pub(crate) fn unclaimed(&self, state: &mut State, number: usize, bytes: &[u8]) {
         let Ok(reply) = Message::<FromDevice>::read(bytes, self.options.crc) else { return };
         for transaction in reply.transactions {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Messages of programs as messages for the device (`encode_message` and the functions for each transaction).
+//! Messages of programs, translated for the device (`encode_message` and the functions for each transaction).
 
 use crate::bus::Segment;
 use crate::machine::{Guard, Machine};
@@ -14,23 +14,23 @@ use hal_qaic_abi::uapi::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How many bytes the header of a transaction has, here and on the way to the device.
+/// The size of a transaction's header, here and for the device.
 const TRANSACTION: usize = size_of::<TransactionHeader>();
-/// How many bytes a transfer has on the way to the device, before its pieces.
+/// The size of a transfer for the device, without its segments.
 const TRANSFER: usize = TRANSACTION + 16;
-/// How many bytes an activation has on the way to the device.
+/// The size of an activation for the device.
 const ACTIVATION: usize = TRANSACTION + 32;
-/// How many bytes are left for transactions behind a transfer.
+/// The size that is left for transactions behind a transfer.
 const RESERVED: usize = 1024;
 
-/// What a message takes along while it is on its way (`struct ioctl_resources`).
+/// The resources of a message in flight (`struct ioctl_resources`).
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
     /// Rings for a channel that the device may give.
     pub(crate) rings: Option<super::channel::ChannelRings>,
     /// A transfer that takes several messages.
     pub(crate) transfer: Option<MessageTransfer>,
-    /// How many bytes the transfers of the message have had so far (`xferred_dma_size`).
+    /// How many bytes the message's transfers have covered (`xferred_dma_size`).
     transferred: u64,
     /// Memory that the device reads.
     pub(crate) segments: Vec<Segment>,
@@ -41,14 +41,14 @@ pub(crate) struct Resources {
 pub(crate) struct MessageTransfer {
     pub(crate) tag: u32,
     pub(crate) chunk: u32,
-    /// What was not sent yet.
+    /// The segments that were not sent yet.
     rest: Vec<Segment>,
     /// How many bytes were sent.
     pub(crate) sent: u64,
 }
 
 impl MessageTransfer {
-    /// The next chunk, of as many pieces as a message of so many bytes has room for (`encode_addr_size_pairs`).
+    /// The next chunk, of as many segments as a message of this size has room for (`encode_addr_size_pairs`).
     fn next(&mut self, length: usize) -> Vec<Piece> {
         let room = TO_DEVICE_MAX.saturating_sub(length + TRANSFER + RESERVED) / 16;
         let rest = self.rest.split_off(room.min(self.rest.len()));
@@ -57,7 +57,7 @@ impl MessageTransfer {
         pieces.iter().map(|segment| Piece { address: segment.address, size: segment.length }).collect()
     }
 
-    /// The next chunk as a message's only transaction. Where nothing is left the transfer is given up.
+    /// The next chunk as a message's only transaction; if nothing is left, the abort of the transfer.
     pub(crate) fn continue_with(&mut self) -> Vec<ToDevice> {
         if self.rest.is_empty() {
             return self.abort();
@@ -66,7 +66,7 @@ impl MessageTransfer {
         vec![ToDevice::DmaTransfer { tag, chunk, pieces }]
     }
 
-    /// Tells the device that the transfer ends: by a chunk without a tag and without pieces (`abort_dma_cont`).
+    /// Ends the transfer: by a chunk without a tag and without segments (`abort_dma_cont`).
     pub(crate) fn abort(&self) -> Vec<ToDevice> {
         vec![ToDevice::DmaTransfer { tag: 0, chunk: self.chunk, pieces: Vec::new() }]
     }
@@ -80,14 +80,14 @@ struct Encoder<'a, 'b> {
     card: usize,
     user: u32,
     resources: &'a mut Resources,
-    /// How many bytes it has on the way to the device.
+    /// Its size for the device.
     length: usize,
     transactions: Vec<ToDevice>,
 }
 
 impl Encoder<'_, '_> {
-    /// A transaction of so many bytes, and what follows it. How many bytes its kind takes is not looked at: one that is shorter
-    /// has what follows it in the message, and behind that zeros.
+    /// A transaction of this size, and the bytes behind it. The size of its kind is not checked: one that is
+    /// shorter continues with the bytes behind it in the message, and then with zeros.
     fn transaction(&mut self, rest: &[u8], length: usize) -> Result<(), Errno> {
         let header: TransactionHeader = read(rest);
         match header.kind {
@@ -114,9 +114,9 @@ impl Encoder<'_, '_> {
         Ok(())
     }
 
-    /// `encode_dma`, `find_and_map_user_pages`: memory of the program, which the device reads while the message is on its way. Padding is not looked
-    /// at. The kernel counts what was transferred for the whole message, so that a second transfer begins behind as many
-    /// bytes as the first one had.
+    /// `encode_dma`, `find_and_map_user_pages`: memory of the program, which the device reads while the message
+    /// is in flight. Padding is not checked. The kernel counts transferred bytes for the whole message, so that
+    /// a second transfer begins behind as many bytes as the first one had.
     fn transfer(&mut self, ask: &DmaTransfer) -> Result<(), Errno> {
         if self.length + TRANSFER + 16 > TO_DEVICE_MAX {
             return Err(Errno::NOMEM);
@@ -153,7 +153,7 @@ impl Encoder<'_, '_> {
         Ok(())
     }
 
-    /// `encode_activate`: rings for a channel. The descriptor for events is not looked at.
+    /// `encode_activate`: rings for a channel. The descriptor for events is not checked.
     fn activate(&mut self, ask: &ActivateToDevice) -> Result<(), Errno> {
         if self.length + ACTIVATION > MESSAGE_MAX {
             return Err(Errno::NOSPC);
@@ -169,7 +169,7 @@ impl Encoder<'_, '_> {
         let address = card.bus.map(memory.clone());
         let segment = Segment { address, length: length.into() };
         let rings = super::channel::ChannelRings { memory, segment, elements, responses };
-        // A message with two of them keeps the second.
+        // A message with two activations keeps the second.
         if let Some(earlier) = self.resources.rings.replace(rings) {
             card.bus.unmap(&[earlier.segment]);
         }
@@ -185,7 +185,7 @@ impl Encoder<'_, '_> {
         Ok(())
     }
 
-    /// `encode_deactivate`: takes the channel from its user. The device learns of it by a command in the same message.
+    /// `encode_deactivate`: takes the channel from its user. A command in the same message notifies the device.
     fn deactivate(&mut self, ask: &Deactivate) -> Result<(), Errno> {
         if ask.dbc_id >= CHANNELS || ask.pad != 0 {
             return Err(Errno::INVAL);
@@ -198,14 +198,14 @@ impl Encoder<'_, '_> {
         if self.length + length > MESSAGE_MAX {
             return Err(Errno::NOSPC);
         }
-        // As long as the program says that it is.
+        // The length that the program gives.
         self.length += length;
         self.transactions.push(ToDevice::Status);
         Ok(())
     }
 }
 
-/// A structure at the beginning of these bytes, behind which are zeros.
+/// A structure at the beginning of these bytes, padded with zeros.
 fn read<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     let mut value = T::new_zeroed();
     for (target, &byte) in value.as_mut_bytes().iter_mut().zip(bytes) {
@@ -214,9 +214,9 @@ fn read<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     value
 }
 
-/// Memory of a program as it is now.
+/// A copy of a program's memory.
 fn copy(process: &dyn Process, address: u64, size: u64) -> Result<HostRange, Errno> {
-    /// How much is read at a time: what is not there is found out before much memory is taken.
+    /// The size of a read: unmapped memory is noticed before much memory is taken.
     const CHUNK: u64 = 1 << 20;
     let mut bytes = vec![0; usize::try_from(size.min(CHUNK)).map_err(|_| Errno::NOMEM)?];
     // The last byte first, so that a size that is far too large takes no memory.
@@ -236,8 +236,8 @@ fn copy(process: &dyn Process, address: u64, size: u64) -> Result<HostRange, Err
 }
 
 impl Machine {
-    /// `encode_message`: as many transactions as the message says, in exactly its bytes. What a transaction has done to a
-    /// channel stays done where a later one is refused.
+    /// `encode_message`: as many transactions as the message says, in exactly its bytes. The effect of a
+    /// transaction on a channel stays if a later one is refused.
     pub(crate) fn encode(
         &self,
         process: &dyn Process,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Executions: objects go into a channel's ring, all that are asked for or none (`__qaic_execute_bo_ioctl`).
+//! Executions: all requested objects go into a channel's ring, or none (`__qaic_execute_bo_ioctl`).
 
 use super::channel::ChannelRings;
 use super::slice::{Slice, read_all};
@@ -20,7 +20,7 @@ struct ExecutedObject {
     resize: Option<u64>,
 }
 
-/// Places of a ring that are written, and become the device's all at once.
+/// Elements of a ring that are written, and passed to the device all at once.
 struct Writer {
     memory: HostRange,
     elements: u32,
@@ -39,12 +39,12 @@ impl Writer {
         if self.head <= self.tail { free.wrapping_add(self.elements) } else { free }
     }
 
-    /// How many elements are on their way.
+    /// How many elements are in flight.
     fn level(&self) -> u32 {
         if self.head <= self.tail { self.tail - self.head } else { self.elements - (self.head - self.tail) }
     }
 
-    /// `copy_exec_reqs`: writes elements behind those that were written.
+    /// `copy_exec_reqs`: writes elements behind the last.
     fn put(&mut self, requests: &[Request], id: u16) -> Result<(), Errno> {
         if (self.available() as usize) < requests.len() {
             return Err(Errno::AGAIN);
@@ -61,11 +61,11 @@ impl Writer {
     }
 }
 
-/// `copy_partial_exec_reqs`: the elements of a slice of which only the first bytes are transferred. The last of them also
-/// does what the slice's own last element does after its transfer.
+/// `copy_partial_exec_reqs`: the elements of a slice of which only the first bytes are transferred. The last of
+/// them also has the commands after the transfer of the slice's own last element.
 ///
-/// Where nothing is transferred, the command is that of the slice's first element. If that is not also its last one, it has
-/// no completion, and the object never completes. It is the kernel's own behaviour, and kept.
+/// If nothing is transferred, the command is that of the slice's first element. Unless that is also its last
+/// one, it has no completion, and the object never completes: the kernel behaves like this.
 fn shorten(requests: &[Request], bytes: u64) -> Vec<Request> {
     let mut rest = bytes;
     let mut whole = 0;
@@ -100,7 +100,7 @@ fn elements(slice: &Slice, resize: Option<u64>) -> Vec<Request> {
 }
 
 impl Card {
-    /// Queues one object. What is refused has written nothing that the device is going to see.
+    /// Queues one object. A refusal has written nothing that the device will see.
     fn queue(
         &mut self,
         user: u32,
@@ -129,8 +129,8 @@ impl Card {
         Ok(number)
     }
 
-    /// Takes back objects that were queued by an execution which is refused. They are no longer on their way, but a wait
-    /// for one does not return: the kernel completes it only when it is executed again.
+    /// Removes objects that a refused execution has queued. They are no longer in flight, but a wait for one
+    /// does not return: the kernel completes it only when it is executed again.
     fn unqueue(&mut self, channel: u32, objects: &[u64]) {
         for &number in objects {
             self.objects.live(number).queued = false;

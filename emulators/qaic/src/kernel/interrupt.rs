@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Responses of a channel: interrupts, the ring that is drained, and the mitigation of interrupt storms.
+//! Responses of a channel: interrupts, the ring, and the mitigation of interrupt storms.
 //!
-//! The device interrupts when its ring of responses was empty. The kernel then disables the line, drains the ring, and looks at
-//! it ten more times, at least 100 µs apart, before it enables the line again: a workload that goes on is polled.
-//! With the module's parameter `datapath_polling` there is no line at all, and the ring is looked at as long as
-//! something is on its way.
+//! The device interrupts when its ring of responses was empty. The kernel then disables the line, drains the
+//! ring, and polls it ten more times, at least 100 µs apart, before it enables the line again: a continuous
+//! workload is polled. With the module's parameter `datapath_polling` no line is used, and the ring is polled
+//! while objects are in flight.
 
 use super::channel::Interrupt;
 use crate::machine::{ClockEvent, Machine, State};
@@ -14,13 +14,13 @@ use hal_qaic_abi::dbc::Response;
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// How often an empty ring is looked at before the line is enabled (`NUM_DELAYS`).
+/// How often an empty ring is polled before the line is enabled (`NUM_DELAYS`).
 const POLLS: u32 = 10;
-/// How far apart those looks are (`usleep_range(100, 200)`).
+/// The time between these polls (`usleep_range(100, 200)`).
 const DELAY: Duration = Duration::from_micros(100);
 
 impl Machine {
-    /// `dbc_irq_handler`: an interrupt of a channel has come.
+    /// `dbc_irq_handler`: an interrupt of a channel.
     pub(crate) fn interrupt(&self, state: &mut State, number: usize, channel: u32) {
         if self.options.module.datapath_polling {
             return;
@@ -32,7 +32,7 @@ impl Machine {
         }
         card.counts.interrupts_taken += 1;
         if card.responses(channel) == 0 {
-            // `IRQ_NONE`: a thread has read the answers before, and the line stays enabled.
+            // `IRQ_NONE`: a thread has read the responses before, and the line stays enabled.
             return;
         }
         if self.options.mitigation {
@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// Takes every response that is in the ring.
+    /// Takes every response from the ring.
     fn take_all(&self, state: &mut State, number: usize, channel: u32) {
         while let Some(response) = next(state, number, channel) {
             self.complete(state, number, channel, response);
@@ -51,7 +51,7 @@ impl Machine {
         self.ring(state, number, channel);
     }
 
-    /// `dbc_irq_threaded_fn`: takes every response, and looks again later.
+    /// `dbc_irq_threaded_fn`: takes every response, and polls again later.
     fn drain(&self, state: &mut State, number: usize, channel: u32) {
         self.take_all(state, number, channel);
         let card = &mut state.cards[number];
@@ -60,7 +60,7 @@ impl Machine {
         self.after(state, DELAY, ClockEvent::Poll { card: number, channel });
     }
 
-    /// The kernel looks at a channel's responses again.
+    /// Polls a channel's responses again.
     pub(crate) fn poll(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
         let waiting = card.responses(channel) > 0;
@@ -69,7 +69,7 @@ impl Machine {
         let usable = online && found.user.is_some();
         match found.interrupt {
             Interrupt::Enabled => {}
-            // `error_out`: there is nothing further to do.
+            // `error_out`: nothing else to do.
             Interrupt::Draining { .. } | Interrupt::Polling if !usable => {
                 found.interrupt = Interrupt::Enabled
             }
@@ -85,7 +85,7 @@ impl Machine {
                     self.begin_polling(state, number, channel);
                 }
             }
-            // `irq_polling_work`: as long as something is on its way.
+            // `irq_polling_work`: while objects are in flight.
             Interrupt::Polling if found.queued.is_empty() => found.interrupt = Interrupt::Enabled,
             Interrupt::Polling => {
                 let interval = self.options.module.poll_interval();
@@ -94,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// Begins to poll a channel, unless it is polled.
+    /// Begins to poll a channel, unless it is polled already.
     pub(crate) fn begin_polling(&self, state: &mut State, number: usize, channel: u32) {
         let card = &mut state.cards[number];
         let found = &mut card.channels[channel];
@@ -105,8 +105,8 @@ impl Machine {
         }
     }
 
-    /// A slice of an execution has completed: the object has, if it was the last one. What the device says of how it went
-    /// goes to the kernel's log alone.
+    /// Completes a slice of an execution, and the object with the last one. The device's status only goes to
+    /// the kernel's log.
     fn complete(&self, state: &mut State, number: usize, channel: u32, response: Response) {
         let card = &mut state.cards[number];
         if response.status != 0 {
@@ -120,7 +120,8 @@ impl Machine {
         let is_meant =
             |number: u64| objects.get(number).is_some_and(|object| object.request_id == response.req_id);
         let mut queued = found.queued.iter().copied().enumerate();
-        // What an execution has queued that was refused later is queued no more, and the device may have done some of it.
+        // A refused execution has queued objects that are queued no more, of which the device may have executed
+        // some.
         let Some((position, wanted)) = queued.find(|&(_, number)| is_meant(number)) else { return };
         let object = objects.live(wanted);
         object.slices_done += 1;
@@ -138,7 +139,7 @@ impl Machine {
     }
 }
 
-/// Takes the next response of a channel, if its user may still have one.
+/// Takes the next response of a channel, if its user may still get one.
 fn next(state: &mut State, number: usize, channel: u32) -> Option<Response> {
     let card = &mut state.cards[number];
     let found = Some(&card.channels[channel]).filter(|channel| channel.user.is_some())?;
@@ -157,7 +158,7 @@ fn next(state: &mut State, number: usize, channel: u32) -> Option<Response> {
 }
 
 impl crate::machine::Card {
-    /// How many responses of a channel wait to be taken.
+    /// How many responses of a channel wait.
     fn responses(&self, channel: u32) -> u32 {
         let registers = &self.registers[channel];
         u32::from(registers.response_head != registers.response_tail)
@@ -180,7 +181,7 @@ mod tests {
         with(Options { module, ..Options::default() })
     }
 
-    /// A machine whose threads were not started, with a channel. What the clock would do, a test does.
+    /// A machine without threads, with a channel. The test acts as the clock.
     fn with(options: Options) -> Machine {
         let machine = Machine::new(options);
         let memory = HostRange::allocate(4096, 4096).unwrap();
@@ -199,8 +200,9 @@ mod tests {
         registers.response_tail = (registers.response_tail + 1) % ELEMENTS;
     }
 
-    /// What a workload on a channel comes to in a second of its own time, in which it completes something every so many
-    /// nanoseconds and the kernel's clock ticks when it should: interrupts sent, interrupts taken, responses taken.
+    /// Simulates a second of a workload on a channel that completes a request at every period of nanoseconds,
+    /// with a punctual kernel clock. Returns the interrupts sent, the interrupts taken, and the responses
+    /// taken.
     fn second(mitigation: bool, period: u64) -> [u64; 3] {
         const SECOND: u64 = 1_000_000_000;
         let machine = with(Options { mitigation, ..Options::default() });
@@ -215,7 +217,7 @@ mod tests {
                     at
                 }
                 _ => {
-                    // As the device does: an interrupt when its ring was empty.
+                    // The device interrupts if its ring was empty.
                     let empty = waiting(&state) == 0;
                     respond(&mut state);
                     if empty {
@@ -243,7 +245,7 @@ mod tests {
         println!("with it: {taken} interrupts a second, {with} responses");
         assert_eq!(taken, 1, "the line stays disabled, since each look finds more");
         assert!(responses - with < 2 * 100 / 5, "as many, but for those of the last look");
-        // A workload that is slow enough has its interrupts.
+        // A slow workload has its interrupts.
         let [_, taken, responses] = second(true, 5_000_000);
         assert_eq!((taken, responses), (200, 200));
     }
@@ -267,7 +269,7 @@ mod tests {
             machine.poll(&mut state, 0, 0);
             assert_eq!(interrupt_of(&state), Interrupt::Draining { polls });
         }
-        // The line is disabled: an interrupt is not noticed, but the next look is, and it begins again.
+        // The line is disabled: an interrupt is not noticed, but the next poll is, and it begins again.
         respond(&mut state);
         machine.interrupt(&mut state, 0, 0);
         assert_eq!(waiting(&state), 1);

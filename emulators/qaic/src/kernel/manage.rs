@@ -12,7 +12,7 @@ use hal_qaic_abi::nnc::wire::{FromDevice, Message};
 use hal_qaic_abi::uapi::{MESSAGE_MAX, ManageMessage, TRANSACTIONS_MAX};
 
 impl Machine {
-    /// `qaic_manage_ioctl`: the answer is written over the message, also where the device refuses it.
+    /// `qaic_manage_ioctl`: the answer overwrites the message, also if the device refuses it.
     pub(crate) fn manage(
         &self,
         process: &dyn Process,
@@ -62,7 +62,7 @@ impl Machine {
         result
     }
 
-    /// `qaic_manage_msg_xfer`: sends a message, as often as a long transfer takes, and reads the answer.
+    /// `qaic_manage_msg_xfer`: sends a message, repeatedly for a long transfer, and reads the answer.
     fn exchange(
         &self,
         process: &dyn Process,
@@ -75,8 +75,8 @@ impl Machine {
         let (number, user) = who;
         let mut transactions = match self.encode(process, state, who, message, resources) {
             Ok(transactions) => transactions,
-            // `qaic_manage_msg_xfer`: once a transfer has a number of its chunks, it is given up with the device, whose answer
-            // to that is the program's.
+            // `qaic_manage_msg_xfer`: once a transfer has a number of its chunks, the device aborts it, and the
+            // device's answer to that is the program's.
             Err(error) => resources.transfer.as_ref().map(MessageTransfer::abort).ok_or(error)?,
         };
         loop {
@@ -90,7 +90,7 @@ impl Machine {
                 )?;
             match (reply.transactions.as_slice(), &mut resources.transfer) {
                 (&[FromDevice::DmaContinue { chunk, transferred }], transfer) => {
-                    // Another number or another place is not what was sent.
+                    // An answer with another number or channel does not match.
                     let expected = |transfer: &&mut super::encode::MessageTransfer| {
                         (transfer.chunk, transfer.sent) == (chunk, transferred)
                     };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The kernel's half: what the driver keeps for programs, checks of them, and puts into rings.
+//! The kernel's half: the driver's state for programs, its checks, and its ring elements.
 //!
-//! Each rule names the function of `drivers/accel/qaic` that it was read in. `emulators/qaic/rules.md` has all of them in a
-//! table, with the versions.
+//! Each rule names the function of `drivers/accel/qaic` that it was read in. `emulators/qaic/rules.md` has all
+//! of them in a table, with the versions.
 
 pub(crate) mod channel;
 pub(crate) mod control;

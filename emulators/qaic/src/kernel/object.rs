@@ -15,20 +15,20 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-/// Where offsets for mappings begin (`DRM_FILE_PAGE_OFFSET_START`).
+/// The first offset for mappings (`DRM_FILE_PAGE_OFFSET_START`).
 const FIRST_OFFSET: u64 = 0x1_0000_0000;
 
-/// A buffer object. It stays while a handle, its slices or the device have it.
+/// A buffer object. It lives while a handle, its slices or the device use it.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) memory: HostRange,
-    /// Where a program maps it.
+    /// The offset at which a program maps it.
     offset: u64,
     /// How many handles it has.
     handles: u32,
-    /// How it is sliced, if it is.
+    /// Its slices, if it is sliced.
     pub(crate) slicing: Option<Slicing>,
-    /// Whether it is on its way (`xfer_list`).
+    /// Whether it is in flight (`xfer_list`).
     pub(crate) queued: bool,
     /// Whether waits for it return at once (`xfer_done`).
     pub(crate) complete: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Object {
     pub(crate) stats: Stats,
 }
 
-/// How an object is sliced.
+/// The slices of an object.
 #[derive(Debug)]
 pub(crate) struct Slicing {
     pub(crate) channel: u32,
@@ -49,13 +49,13 @@ pub(crate) struct Slicing {
 }
 
 impl Slicing {
-    /// How many elements of a ring all slices take (`total_slice_nents`).
+    /// How many ring elements all slices take (`total_slice_nents`).
     pub(crate) fn elements(&self) -> usize {
         self.slices.iter().map(|slice| slice.requests.len()).sum()
     }
 }
 
-/// When the last execution of an object was asked for, submitted and completed, in nanoseconds.
+/// The times at which the last execution of an object was requested, submitted and completed, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) received: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Stats {
     pub(crate) level_before: u32,
 }
 
-/// The buffer objects of a card, by numbers that are never given twice.
+/// The buffer objects of a card, by numbers that are never used twice.
 #[derive(Debug)]
 pub(crate) struct Objects {
     objects: BTreeMap<u64, Object>,
@@ -91,7 +91,7 @@ impl Objects {
         self.objects.get_mut(&object)
     }
 
-    /// One that a handle, a channel or a slicing holds, to change.
+    /// An object that a handle, a channel or a slicing uses, to change.
     #[expect(clippy::expect_used, reason = "what holds an object keeps it")]
     pub(crate) fn live(&mut self, object: u64) -> &mut Object {
         self.get_mut(object).expect("an object that is held")
@@ -116,7 +116,7 @@ impl Objects {
         number
     }
 
-    /// Forgets an object without a holder.
+    /// Removes an object without a user.
     pub(crate) fn remove_if_unused(&mut self, number: u64) {
         let held = |object: &Object| object.handles > 0 || object.queued || object.slicing.is_some();
         if self.objects.get(&number).is_some_and(|object| !held(object)) {
@@ -126,14 +126,14 @@ impl Objects {
 }
 
 impl Card {
-    /// Gives up a handle to an object.
+    /// Releases a handle to an object.
     pub(crate) fn drop_handle(&mut self, number: u64) {
         self.objects.live(number).handles -= 1;
         self.objects.remove_if_unused(number);
     }
 }
 
-/// What a process has while it sees an object: the file stays open that long, as for any mapping.
+/// Kept while a process maps an object: the file stays open, as for any mapping.
 struct Mapped {
     file: Option<OwnedFd>,
     machine: Weak<Machine>,
@@ -173,7 +173,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `qaic_mmap_bo_ioctl`: says where to map an object. Padding is not looked at.
+    /// `qaic_mmap_bo_ioctl`: returns the offset for mapping an object. Padding is not checked.
     pub(crate) fn mapping(&self, number: usize, user: u32, argument: &mut [u8]) -> Result<(), Errno> {
         let request: MmapBo = take(argument)?;
         let mut state = self.lock();
@@ -195,8 +195,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The memory of an object that a user may map: exactly from its offset, no more than it has, and only with a handle
-    /// (`drm_gem_mmap`, `drm_vma_offset_exact_lookup_locked`, `drm_gem_mmap_obj`).
+    /// The memory of an object that a user may map: exactly from its offset, at most its size, and only with a
+    /// handle (`drm_gem_mmap`, `drm_vma_offset_exact_lookup_locked`, `drm_gem_mmap_obj`).
     pub(crate) fn mappable(
         &self,
         number: usize,

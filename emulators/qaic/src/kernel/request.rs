@@ -11,7 +11,7 @@ use hal_qaic_abi::uapi::Call;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// What the driver says of itself.
+/// The driver's identification.
 const DRIVER: drm::Driver = drm::Driver {
     name: hal_qaic_abi::DRIVER,
     date: "0",
@@ -20,13 +20,13 @@ const DRIVER: drm::Driver = drm::Driver {
 };
 
 impl Machine {
-    /// What an open file is of.
+    /// The user that an open file belongs to.
     pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<UserFile, Errno> {
         let identity = identity(file)?;
         self.lock().files.get(identity).copied()
     }
 
-    /// A file of a card that is there (`drm_dev_is_unplugged`).
+    /// The user of a file whose card was not pulled out (`drm_dev_is_unplugged`).
     pub(crate) fn plugged(&self, file: BorrowedFd<'_>) -> Result<UserFile, Errno> {
         let file = self.file(file)?;
         let state = self.lock();
@@ -73,7 +73,7 @@ impl Machine {
         })
     }
 
-    /// Maps what an offset names.
+    /// Maps the object at an offset.
     pub(crate) fn map(
         self: &Arc<Self>,
         file: BorrowedFd<'_>,
@@ -84,7 +84,7 @@ impl Machine {
         if length == 0 || !offset.is_multiple_of(PAGE) {
             return Err(Errno::INVAL);
         }
-        // A mapping ends in whole pages, whatever was asked for.
+        // A mapping ends at a page boundary, whatever length was requested.
         let length = (length as u64).checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
         self.see(card, user, copy, length, offset)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Restarts of a sub-system: a crashed workload takes its channel with it, and nothing else (`qaic_ssr.c`, since 6.19).
+//! Restarts of a sub-system: a crashed workload loses its channel, and nothing else (`qaic_ssr.c`, since 6.19).
 //!
-//! The device says how far it is; the kernel notes it as the channel's state, which the file system shows. With the first
-//! event the channel is released: a wait under way ends with `EPIPE`, and what comes later finds a channel that is no longer
-//! the user's. One sub-system restarts at a time.
+//! The device reports its progress; the kernel keeps it as the channel's state, which the file system shows.
+//! The first event releases the channel: a wait in progress ends with `EPIPE`, and later requests find a
+//! channel that is no longer the user's. One sub-system restarts at a time.
 
 use crate::machine::{Machine, State};
 use hal_qaic_abi::sysfs::ChannelState;
 
 impl Machine {
-    /// `ssr_worker`: the sub-system of a channel has got so far. False, if the kernel is not done with what came before.
+    /// `ssr_worker`: a step in the restart of a channel's sub-system. Returns false if the kernel has not
+    /// finished the step before.
     pub(crate) fn restarts(
         &self,
         state: &mut State,

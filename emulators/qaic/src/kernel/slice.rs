@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Slices: which pieces of a buffer object go where (`qaic_attach_slice_bo_ioctl`, `qaic_detach_slice_bo_ioctl`).
+//! Slices: the destinations of a buffer object's parts (`qaic_attach_slice_bo_ioctl`,
+//! `qaic_detach_slice_bo_ioctl`).
 
 use super::object::Slicing;
 use crate::bus::Segment;
@@ -14,7 +15,7 @@ use hal_qaic_abi::uapi::{
 };
 use zerocopy::FromBytes;
 
-/// A slice of an object: what its part of an execution is.
+/// A slice of an object: its part of an execution.
 #[derive(Debug)]
 pub(crate) struct Slice {
     pub(crate) offset: u64,
@@ -34,22 +35,24 @@ fn is_valid(semaphore: &Semaphore) -> bool {
 }
 
 impl MemoryCounter {
-    /// A number of bytes, as it is compared with 64 bits.
+    /// A number of bytes, as the kernel compares it with 64 bits.
     fn total(self, bytes: u64) -> u64 {
         if self == Self::Int { self.within(bytes) } else { bytes }
     }
 
-    /// A number of bytes within a segment, as it is added to an address: the lower half, with a sign or without.
+    /// A number of bytes within a segment, as the kernel adds it to an address: the lower half, signed or
+    /// unsigned.
     fn within(self, bytes: u64) -> u64 {
         let half = bytes & HALF;
         if self == Self::Int && half > HALF / 2 { half | !HALF } else { half }
     }
 }
 
-/// What 32 bits hold.
+/// The value in 32 bits.
 const HALF: u64 = u32::MAX as u64;
 
-/// `qaic_validate_req`: what is wrong with an entry by itself. Where pieces are counted in `int`, the end of one may overflow.
+/// `qaic_validate_req`: the error in an entry by itself. If sizes are counted in `int`, the end of a slice may
+/// overflow.
 fn validate(entry: &SliceEntry, total: u64, counter: MemoryCounter) -> Result<(), Errno> {
     let semaphores = [&entry.sem0, &entry.sem1, &entry.sem2, &entry.sem3];
     let valid = matches!(entry.db_len, 0 | 8 | 16 | 32) && semaphores.into_iter().all(is_valid);
@@ -58,11 +61,12 @@ fn validate(entry: &SliceEntry, total: u64, counter: MemoryCounter) -> Result<()
     if valid && inside { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// The pieces of memory that a slice is of (`clone_range_of_sgt_for_slice`). One without a size stands for a page.
+/// The segments of memory of a slice (`clone_range_of_sgt_for_slice`). A slice without a size stands for a
+/// page.
 ///
-/// The segment where the slice begins and the one where it ends are those whose first and last byte, as they are counted, are
-/// around it. Where they are counted in `int` a segment that reaches beyond 2 GiB has no end, and one behind it is found for
-/// nothing: the slice is then of memory that is not the object's.
+/// The slice begins in the segment around its first byte and ends in the one around its last byte, as they are
+/// counted. With `int`, a segment that reaches beyond 2 GiB has no end, and one behind it is never found: the
+/// slice then covers memory that is not the object's.
 fn cut(segments: &[Segment], entry: &SliceEntry, counter: MemoryCounter) -> Result<Vec<Segment>, Errno> {
     let begin = entry.offset;
     let end = begin.wrapping_add(if entry.size == 0 { PAGE } else { entry.size });
@@ -81,7 +85,7 @@ fn cut(segments: &[Segment], entry: &SliceEntry, counter: MemoryCounter) -> Resu
     }
     let ((first, skip), (last, stop)) = first.zip(last).ok_or(Errno::INVAL)?;
     if begun != Some(first) {
-        // The kernel has counted more segments than it copies, and goes on behind the end of its table.
+        // The kernel has counted more segments than it copies, and reads behind the end of its table.
         return Err(Errno::FAULT);
     }
     let found = segments.iter().zip(0..).take(last + 1).skip(first);
@@ -93,10 +97,10 @@ fn cut(segments: &[Segment], entry: &SliceEntry, counter: MemoryCounter) -> Resu
     Ok(pieces.collect())
 }
 
-/// `encode_reqs`: the elements of a slice, one for each piece of memory.
+/// `encode_reqs`: the elements of a slice, one for each segment of memory.
 ///
-/// The command to a semaphore before the transfer stands in every element; the others, the doorbell and the completion in the
-/// last one alone, which waits for the transfers before it: by the semaphore, or else by a fence.
+/// Every element has the semaphore command before the transfer. Only the last one has the other commands, the
+/// doorbell and the completion, and waits for the transfers before it: by the semaphore, or else by a fence.
 fn encode(entry: &SliceEntry, direction: u32, pieces: &[Segment]) -> Result<Vec<Request>, Errno> {
     let mut semaphores = [entry.sem0, entry.sem1, entry.sem2, entry.sem3];
     if entry.db_len != 0 && !entry.db_addr.is_multiple_of(u64::from(entry.db_len / 8)) {
@@ -155,7 +159,7 @@ fn encode(entry: &SliceEntry, direction: u32, pieces: &[Segment]) -> Result<Vec<
 }
 
 impl Card {
-    /// `detach_slice_bo`: an object is as it was before it was sliced. Waits for it return at once.
+    /// `detach_slice_bo`: an object is as before it was sliced. Waits for it return at once.
     #[expect(
         clippy::expect_used,
         reason = "a channel knows those that are sliced, and a program's is looked at first"
@@ -267,7 +271,7 @@ impl Machine {
 /// The most that the kernel copies at once (`KMALLOC_MAX_SIZE`, with pages of 4 KiB).
 const KMALLOC_MAX: u64 = 4 << 20;
 
-/// As many structures as a program says, from its memory. More than the kernel has memory for at once are `too_many`.
+/// The structures at a program's address. `too_many` is the error if the kernel cannot allocate them at once.
 pub(crate) fn read_all<T: FromBytes>(
     process: &dyn Process,
     address: u64,
@@ -320,7 +324,7 @@ mod tests {
         assert_eq!(cut(5000, 0), Err(Errno::INVAL), "not a whole page from there");
     }
 
-    /// How `begin..end` of memory in segments of these lengths is cut.
+    /// The parts of `begin..end` in segments of these lengths.
     fn cut_at(
         counter: MemoryCounter,
         lengths: &[u64],
@@ -334,7 +338,7 @@ mod tests {
         cut.map(|pieces| pieces.iter().map(|piece| (piece.address, piece.length)).collect())
     }
 
-    /// A gibibyte, and where the first, the second and the third segment is.
+    /// A gibibyte, and the first, second and third segment.
     const GIB: u64 = 1 << 30;
     const AT: [u64; 3] = [1 << 40, 2 << 40, 3 << 40];
 
@@ -344,20 +348,20 @@ mod tests {
             [MemoryCounter::Size, MemoryCounter::Int]
                 .map(|counter| cut_at(counter, lengths, begin, end).unwrap())
         };
-        // The segment that reaches there has no end, so that it is taken for all that follows.
+        // The segment that reaches there has no end, so that it covers all that follows.
         let [right, wrong] = cuts(&[GIB; 3], 2 * GIB + 64, 2 * GIB + 128);
         assert_eq!((right, wrong), (vec![(AT[2] + 64, 64)], vec![(AT[1] + GIB + 64, 64)]));
         let [right, wrong] = cuts(&[GIB; 3], GIB + 64, 2 * GIB + 128);
         assert_eq!(right, [(AT[1] + 64, GIB - 64), (AT[2], 128)]);
         assert_eq!(wrong, [(AT[1] + 64, GIB + 64)]);
-        // In one segment the place in it is negative.
+        // Within one segment, the offset is negative.
         let [right, wrong] = cuts(&[3 * GIB], 2 * GIB + 64, 2 * GIB + 128);
         assert_eq!((right, wrong), (vec![(AT[0] + 2 * GIB + 64, 64)], vec![(AT[0] + 64 - 2 * GIB, 64)]));
-        // More than 4 GiB are few again, and what lies below them is not found.
+        // Sizes beyond 4 GiB wrap, and the memory below them is not found.
         let four = [GIB, 3 * GIB + 4096];
         assert_eq!(cut_at(MemoryCounter::Size, &four, GIB, GIB + 32), Ok(vec![(AT[1], 32)]));
         assert_eq!(cut_at(MemoryCounter::Int, &four, GIB, GIB + 32), Err(Errno::INVAL));
-        // Or found twice, for which the kernel has no memory.
+        // Or it is found twice, for which the kernel has no memory.
         let twice = [GIB, 7 * GIB / 2, GIB];
         assert_eq!(cut_at(MemoryCounter::Int, &twice, 3 * GIB / 4, 5 * GIB / 4), Err(Errno::FAULT));
     }
@@ -400,7 +404,7 @@ mod tests {
         assert_eq!(last.cmd, request::BULK | request::INBOUND | request::COMPLETION);
         assert_eq!((last.src_addr, last.dest_addr), (0x9000, 0x7000_1000));
         assert_eq!((last.db_addr, last.db_data, last.db_len), (0x40, 9, 0x81));
-        // A fence, for there is nothing before the transfer.
+        // A fence, because no semaphore command precedes the transfer.
         assert_eq!(last.sem_cmd, [0xc203_0001, 0, 0, 0]);
 
         let wait = Semaphore { cmd: sem::WAIT_GT_0, presync: 1, ..Semaphore::default() };

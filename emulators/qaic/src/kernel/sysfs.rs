@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the file system shows of the cards and of the module.
+//! The cards and the module in the file system.
 
 use crate::machine::{Machine, Status};
 use emulator_core::{Errno, accel};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Events that the kernel sends to listeners for changes of devices: what happened, and variables that say to what.
+//! Events that the kernel sends to listeners for changes of devices: the action, and variables that name the
+//! object.
 //!
-//! No program of this machine gets them, since they come by a socket of the kernel's own. They are kept for tests, which ask
-//! the emulator.
+//! No program of this machine gets them, because they arrive by a socket of the kernel's own. Tests read them
+//! from the emulator.
 
 use crate::machine::Card;
 use hal_qaic_abi::sysfs::ChannelState;
@@ -25,14 +26,14 @@ impl Uevents {
         self.0.push_back(event);
     }
 
-    /// What was sent.
+    /// The events that were sent.
     pub(crate) fn sent(&self) -> Vec<String> {
         self.0.iter().cloned().collect()
     }
 }
 
 impl Card {
-    /// `set_dbc_state`: the file system shows it, and listeners are told, unless it is what it was.
+    /// `set_dbc_state`: the file system shows it, and listeners are notified if it has changed.
     pub(crate) fn set_state(&mut self, channel: u32, state: ChannelState) {
         if self.has_states && std::mem::replace(&mut self.channels[channel].state, state) != state {
             self.uevents.send(format!("change DBC_ID={channel} DBC_STATE={}", state.number()));

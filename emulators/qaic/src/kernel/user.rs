@@ -9,7 +9,7 @@ use emulator_core::file::Opened;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// What is kept for an open file.
+/// The data of an open file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UserFile {
     pub(crate) card: usize,
@@ -40,7 +40,7 @@ impl User {
 }
 
 impl Card {
-    /// A user that is known to be there.
+    /// A user that is known to exist.
     pub(crate) fn user(&mut self, user: u32) -> Result<&mut User, Errno> {
         self.users.get_mut(&user).ok_or(Errno::NODEV)
     }
@@ -82,8 +82,8 @@ impl Machine {
         }
     }
 
-    /// A file has no holder any more (`drm_file_free`): its handles go, then the device is told, and every channel of the user is
-    /// released (`qaic_postclose`). What is sliced or on its way goes with its channel.
+    /// Ends a file (`drm_file_free`): releases its handles, notifies the device, and releases every channel of
+    /// the user (`qaic_postclose`). Objects that are sliced or in flight go with their channel.
     fn end_user(&self, state: &mut Guard<'_>, file: UserFile) {
         let UserFile { card: number, user } = file;
         let card = &mut state.cards[number];

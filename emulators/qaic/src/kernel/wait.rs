@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Waits for objects, and how their last execution went (`qaic_wait_bo_ioctl`, `qaic_perf_stats_bo_ioctl`).
+//! Waits for objects, and the times of their last execution (`qaic_wait_bo_ioctl`, `qaic_perf_stats_bo_ioctl`).
 
 use super::object::Stats;
 use super::slice::read_all;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 impl Machine {
-    /// `qaic_wait_bo_ioctl`. An object that was never executed is not waited for, and how a device says that a transfer
-    /// went is not looked at.
+    /// `qaic_wait_bo_ioctl`. It does not wait for an object that was never executed, and does not check the
+    /// device's status of a transfer.
     pub(crate) fn wait(&self, number: usize, user: u32, argument: &[u8]) -> Result<(), Errno> {
         let request: Wait = take(argument)?;
         if request.pad != 0 {
@@ -41,10 +41,11 @@ impl Machine {
         let card = &mut state.cards[number];
         let channel = &mut card.channels[request.dbc_id];
         channel.waits -= 1;
-        // A thread may wait for the channel to be let go of.
+        // A thread may wait for the release of the channel.
         self.core.wake(number);
         let released = channel.user.is_none();
-        // A wait that is too late says only that; one that a signal has interrupted may have lost its channel as well.
+        // A wait that times out reports only that; one that a signal has interrupted may have lost its channel
+        // as well.
         match card.restarting {
             _ if result == Err(Errno::TIMEDOUT) => result,
             Some(channel) if channel == request.dbc_id => Err(Errno::PIPE),
@@ -65,14 +66,14 @@ impl Machine {
         let mut slept = false;
         loop {
             let card = &mut state.cards[number];
-            // An object that is gone is not on its way.
+            // An object that is gone is not in flight.
             if card.objects.get(object).is_none_or(|object| object.complete) {
                 return Ok(());
             }
             if until.is_some_and(|until| until <= Instant::now()) {
                 return Err(Errno::TIMEDOUT);
             }
-            // However often it is woken for nothing, it is one wait.
+            // Spurious wakeups do not count as further waits.
             if !std::mem::replace(&mut slept, true) && card.injections.strikes(injection::INTERRUPT) {
                 return Err(Errno::INTR);
             }
@@ -86,7 +87,7 @@ impl Machine {
         }
     }
 
-    /// `qaic_perf_stats_bo_ioctl`. Who has the channel is not looked at.
+    /// `qaic_perf_stats_bo_ioctl`. The owner of the channel is not checked.
     pub(crate) fn statistics(
         &self,
         process: &dyn Process,
@@ -117,7 +118,7 @@ impl Machine {
     }
 }
 
-/// Fills in what is known of an execution. One that has not completed has no time on the device.
+/// Fills in the known times of an execution. One that has not completed has no time on the device.
 fn answer(entry: &mut PerfStatsEntry, stats: &Stats, elements: usize) {
     let micros = |from: u64, to: u64| u32::try_from(to.saturating_sub(from) / 1000).unwrap_or(u32::MAX);
     entry.queue_level_before = stats.level_before;

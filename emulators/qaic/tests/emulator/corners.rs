@@ -73,7 +73,8 @@ fn message_that_is_refused_behind_a_transfer_in_chunks_is_given_up_with_the_devi
         [DMA_TRANSFER_FROM_USER, 32, 3, 0, low, high, size as u32, (size >> 32) as u32]
     };
     let before = card.counts().messages;
-    // `qaic_manage_msg_xfer`: once a chunk has a number, what cannot be encoded is an `abort_dma_cont`, whose answer counts.
+    // `qaic_manage_msg_xfer`: once a chunk has a number, what cannot be encoded is an `abort_dma_cont`, whose
+    // answer counts.
     let mut memory = raw(&[&transfer(16 << 20)[..], &[99, 8]].concat());
     let (result, answer) = card.manage_raw(&mut memory, 40, 2);
     assert_eq!((result, answer.len, answer.count), (Ok(()), 0, 0));
@@ -195,7 +196,8 @@ fn two_clients_that_do_everything_at_once_leave_nothing_behind() {
                         let _ = card.detach(handle);
                         let waited = card.wait(active.channel, handle, 10_000);
                         assert!(matches!(waited, Ok(()) | Err(Errno::NOENT)), "{waited:?}");
-                        // The handle may be another thread's by now. Of no byte at all would its object never complete, as with the kernel.
+                        // The handle may be another thread's by now. Of no byte at all would its object never
+                        // complete, as with the kernel.
                         let _ = card.execute_part(active.channel, &[(handle, u64::from(1 + round))]);
                         let _ = card.wait(active.channel, handle, 1);
                         let _ = card.detach(handle);

@@ -87,7 +87,8 @@ proptest! {
         let card = open(&machine, 0);
         let active = card.channel(16);
         let handle = card.create(8192).unwrap();
-        let entry = |&(offset, size, cmd, index, presync, flags, db_len, near): &(u64, u64, u8, u8, u8, u8, u32, bool)| {
+        let entry = |&fields: &(u64, u64, u8, u8, u8, u8, u32, bool)| {
+            let (offset, size, cmd, index, presync, flags, db_len, near) = fields;
             SliceEntry {
                 offset,
                 size,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the kernel driver must say to each request that needs no network: the table that also runs on a real card, behind the
-//! node that `HAL_QAIC_NODE` names. Rules that need a network on a channel are in the other files.
+//! What the kernel driver must say to each request that needs no network: the table that also runs on a real
+//! card, behind the node that `HAL_QAIC_NODE` names. Rules that need a network on a channel are in the other
+//! files.
 
 use emulator_core::{Errno, Linux, System};
 use emulator_qaic::Emulator;

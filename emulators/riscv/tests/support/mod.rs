@@ -292,8 +292,9 @@ fn instruction(random: &mut Random, form: Form) -> u32 {
     }
 }
 
-/// A program that begins at address 0, sets every register, does random things, stores every register behind the middle
-/// of its data and one in the last word, and then jumps to itself. Jumps go forward alone: it executes no instruction twice.
+/// A program that begins at address 0, sets every register, does random things, stores every register behind
+/// the middle of its data and one in the last word, and then jumps to itself. Jumps go forward alone: it
+/// executes no instruction twice.
 pub(crate) fn program(seed: u64, blackhole: bool) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut words = Vec::new();

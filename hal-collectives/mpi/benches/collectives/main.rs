@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The cost of collectives within a process and between processes, beside the plain calls of the MPI that carries them, in the
-//! same run.
+//! The cost of collectives within a process and between processes, beside the plain calls of the MPI that
+//! carries them, in the same run.
 //!
-//! `cargo bench -p hal-collectives-mpi --bench collectives -- [--quick] [--only WORDS]`; `--quick` measures processes on two
-//! ranks alone, and WORDS are as in "tcp all_reduce 2ranks".
+//! `cargo bench -p hal-collectives-mpi --bench collectives -- [--quick] [--only WORDS]`; `--quick` measures
+//! processes on two ranks alone, and WORDS are as in "tcp all_reduce 2ranks".
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

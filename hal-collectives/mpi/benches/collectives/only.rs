@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The words of `--only`: ways, kinds of operations, numbers of ranks ("2ranks") and of bytes. Nothing else of a sort is
-//! measured where one of that sort is named.
+//! The words of `--only`: ways, kinds of operations, numbers of ranks ("2ranks") and of bytes. Nothing else of
+//! a sort is measured where one of that sort is named.
 
 /// Bytes that a rank sends.
 pub(crate) const SIZES: [u64; 7] = [8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20];

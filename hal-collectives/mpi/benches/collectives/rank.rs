@@ -2,8 +2,9 @@
 
 //! The program that is a rank. Alone: groups of threads. Under `mpirun`: one rank of a job; rank 0 prints the times.
 //!
-//! Each line is a way, a case, a number of ranks, a number of bytes that each rank sends, and microseconds: the median over
-//! rounds of the mean over the operations of a round. The lines of plain MPI (`plain_mpi.c`) are the same.
+//! Each line is a way, a case, a number of ranks, a number of bytes that each rank sends, and microseconds: the
+//! median over rounds of the mean over the operations of a round. The lines of plain MPI (`plain_mpi.c`) are
+//! the same.
 
 use crate::only::{SIZES, asks_for_bytes, asks_for_case, asks_for_ranks};
 use crate::report::ROUNDS;
@@ -181,9 +182,9 @@ impl Worker {
     }
 }
 
-/// How long arithmetic and an all-reduce of 4 MiB take one after the other and beside each other. The first processor computes, for rank
-/// 0, as a device would; everything else has the others, in each of the three. So the ideal is the longer of both, and what is
-/// missing is what computing and moving wait for each other.
+/// How long arithmetic and an all-reduce of 4 MiB take one after the other and beside each other. The first
+/// processor computes, for rank 0, as a device would; everything else has the others, in each of the three. So
+/// the ideal is the longer of both, and what is missing is what computing and moving wait for each other.
 fn overlap(group: &dyn Communicator, all: &[usize], say: &dyn Fn(&str, u64, f64)) {
     const TRANSFERS: u32 = 8;
     let Some((&first, others)) = all.split_first().filter(|(_, others)| !others.is_empty()) else { return };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The table of what was measured, its goals, and whether the model on paper (`docs/collectives.md`) says how times grow.
+//! The table of what was measured, its goals, and whether the model on paper (`docs/collectives.md`) says how
+//! times grow.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,9 +9,9 @@ use std::fmt::Write as _;
 /// How many rounds a median is of.
 pub(crate) const ROUNDS: usize = 7;
 
-/// What this is measured against: the least part of plain MPI's bandwidth from this size on, the most microseconds above its latency, and
-/// the least part of the ideal that is reached when computing and moving go on at once. Groups within a process are compared with
-/// processes that share memory.
+/// What this is measured against: the least part of plain MPI's bandwidth from this size on, the most
+/// microseconds above its latency, and the least part of the ideal that is reached when computing and moving go
+/// on at once. Groups within a process are compared with processes that share memory.
 const BANDWIDTH: f64 = 0.9;
 const LARGE: u64 = 1 << 20;
 const LATENCY: f64 = 5.0;
@@ -42,8 +43,8 @@ fn bus_bandwidth(case: &str, ranks: u32, bytes: u64, microseconds: f64) -> f64 {
     moved / microseconds / 1e3
 }
 
-/// Times of one case from 2 to 8 ranks by the model of the documentation, from those of 2: a step for each doubling, and twice the operand,
-/// slower where ranks share processors.
+/// Times of one case from 2 to 8 ranks by the model of the documentation, from those of 2: a step for each
+/// doubling, and twice the operand, slower where ranks share processors.
 pub(crate) fn model(two_small: f64, two_large: f64, ranks: u32, processors: u32) -> (f64, f64) {
     let shared = |ranks: u32| (f64::from(ranks) / f64::from(processors)).max(1.0);
     let contention = shared(ranks) / shared(2);
@@ -66,12 +67,12 @@ impl Goals {
 
 pub(crate) fn report(figures: &Figures, processors: u32) -> String {
     let mut text = format!(
-        "{processors} processors, which more ranks than that share; medians of {ROUNDS} rounds. Bytes: what a rank sends. \
+        "{processors} processors, which more ranks than that share; medians of {ROUNDS} rounds. Bytes: sent by a rank. \
          GB/s: bytes that cross the link of each rank at least.\n\
-         \"process\": ranks of one process; \"sleeps\": a rank that is woken at the end instead of polling. Plain: MPI's own \
-         collectives, by the same launcher in the same run; for ranks of one process over shared memory. \"With a message \
-         beside\": the part of their bandwidth that is left when each rank also sends a message of 96 bytes to each rank that \
-         it has data for.\n"
+         \"process\": ranks of one process; \"sleeps\": a rank that is woken at the end instead of polling. Plain: \
+         MPI's own collectives, by the same launcher in the same run; for ranks of one process over shared memory. \
+         \"With a message beside\": the part of their bandwidth that is left when each rank also sends \
+         a message of 96 bytes to each rank that it has data for.\n"
     );
     let mut goals = Goals { met: 0, judged: 0 };
     let _ = writeln!(
@@ -122,7 +123,8 @@ fn overlaps(figures: &Figures, processors: u32, text: &mut String, goals: &mut G
     }
     let _ = writeln!(
         text,
-        "\nRank 0 computes on one processor; what moves has the {} others.\n{:<16}{:>6}{:>12}{:>14}{:>12}  overlap, goal ≥{OVERLAP}",
+        "\nRank 0 computes on one processor; what moves has the {} others.\n\
+         {:<16}{:>6}{:>12}{:>14}{:>12}  overlap, goal ≥{OVERLAP}",
         processors - 1,
         "way",
         "ranks",
@@ -164,7 +166,8 @@ fn growth(figures: &Figures, processors: u32, text: &mut String) {
             );
         }
         for ranks in [1_000, 100_000] {
-            // Of ranks with a processor each; a thousand are no power of two, and their pairs have two steps and the operand twice more.
+            // Of ranks with a processor each; a thousand are no power of two, and their pairs have two steps
+            // and the operand twice more.
             let pairs = if u32::is_power_of_two(ranks) { 0.0 } else { 2.0 };
             let steps = f64::from(ranks.ilog2()) + pairs;
             let _ = writeln!(
