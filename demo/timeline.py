@@ -42,7 +42,8 @@ def read(path):
     if not lanes:
         raise SystemExit(
             "the profile has no spans: take it with "
-            "--device_profiling_mode=queue-events,dispatch-events,device-queue-events, of a device that has a clock (Device::clock of its backend)"
+            "--device_profiling_mode=queue-events,dispatch-events,device-queue-events, "
+            "of a device that has a clock (Device::clock of its backend)"
         )
     return lanes, sorted(submitted)
 

@@ -31,8 +31,8 @@
 //!
 //! # Where things are
 //!
-//! - `driver.rs`: driver factory, driver; `drivers.rs`: the drivers of cards, with emulated ones where the feature
-//!   `emulated` is on; `gaudi_dma.rs`: asynchronous transfers on Gaudi for programs in C.
+//! - `driver.rs`: driver factory, driver; `drivers.rs`: the drivers of this library, and where emulated cards come in;
+//!   `gaudi_dma.rs`: asynchronous transfers on Gaudi for programs in C.
 //! - `device/`: the device (`device.rs`), its queue operations (`queue.rs`), the engine's backend (`work.rs`),
 //!   polling for completions (`completions.rs`), profiling (`profile.rs`, `about.rs`); file transfers of memory
 //!   that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with
@@ -67,6 +67,8 @@ mod sync;
 mod testing;
 
 pub use driver::{PARAMETERS, register};
+#[allow(unused_imports, unreachable_pub, reason = "a library without drivers of its own exports none")]
+pub use drivers::*;
 pub use ffi::status::UNIMPLEMENTED;
 pub use hal_sys as sys;
 
@@ -87,47 +89,4 @@ macro_rules! export_driver {
             unsafe { $crate::register::<$driver>(registry) }
         }
     };
-}
-
-/// The drivers of this library, each behind the feature of its name.
-macro_rules! drivers {
-    ($($feature:literal: $function:ident, $driver:ty;)*) => {
-        $(
-            #[cfg(feature = $feature)]
-            export_driver!($function, $driver);
-        )*
-
-        /// Adds every driver of this library to a registry, as selected by its features. Cheap, and touches no
-        /// hardware. Stops at the first that cannot be added, such as one that is registered already. A library
-        /// without drivers has no such function, so that a program may link it beside this one.
-        ///
-        /// # Safety
-        ///
-        /// The registry is alive.
-        #[cfg(any($(feature = $feature),*))]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn hal_drivers_register_all(
-            registry: *mut sys::iree_hal_driver_registry_t,
-        ) -> sys::iree_status_t {
-            $(
-                #[cfg(feature = $feature)]
-                {
-                    // SAFETY: the registry is alive, as the caller promises.
-                    let status = unsafe { $function(registry) };
-                    if !status.is_null() {
-                        return status;
-                    }
-                }
-            )*
-            std::ptr::null_mut()
-        }
-    };
-}
-
-drivers! {
-    "gaudi": iree_hal_gaudi_driver_module_register, drivers::Gaudi;
-    "mock": iree_hal_mock_driver_module_register, hal_mock::Mock;
-    "qaic": iree_hal_qaic_driver_module_register, drivers::Qaic;
-    "template": iree_hal_template_driver_module_register, hal_template::Template;
-    "tenstorrent": iree_hal_tenstorrent_driver_module_register, drivers::Tenstorrent;
 }

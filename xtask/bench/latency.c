@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// Times calls of a module's function on one device: `cargo xtask time` runs it on several in turns.
+// Times calls of a module's function on one device: `cargo xtask bench --latency` runs it on several in turns.
 //
 //   hal_latency --device=URI --module=FILE --function=NAME [--input=…] [--warm_up=N] [--calls=N] [--in_flight=N]
 //

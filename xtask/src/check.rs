@@ -62,7 +62,7 @@ fn required(name: &'static str, found: Option<String>, needed: &'static str, adv
 /// The compilers, and what comes with them.
 fn compilers() -> Vec<Item> {
     let rustc = version("rustc --version").filter(|found| at_least(found, oldest_rust()));
-    let python = version("python3 --version").filter(|found| at_least(found, (3, 10)));
+    let python = version("python3 --version").filter(|found| at_least(found, (3, 11)));
     let any = |name, command, advice| required(name, version(command), "any", advice);
     vec![
         required("rustc", rustc, env!("CARGO_PKG_RUST_VERSION"), "rustup update stable"),
@@ -70,7 +70,7 @@ fn compilers() -> Vec<Item> {
         any("clippy", "cargo clippy --version", "rustup component add clippy"),
         any("cc", "cc --version", "install gcc, or another C compiler as cc"),
         any("c++", "c++ --version", "install g++, or another C++ compiler as c++"),
-        required("python3", python, "3.10", "install Python 3.10 or newer with pip and venv"),
+        required("python3", python, "3.11", "install Python 3.11 or newer with pip and venv"),
         any("pip", "python3 -m pip --version", "install pip (Debian: apt-get install python3-pip)"),
         // A virtual environment is made with it: Debian has both in a package of their own.
         any(

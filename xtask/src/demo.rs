@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     let root = workspace::root()?;
     let built = workspace::cargo_with_bar()
-        .args(["build", "--quiet", "--locked", "--package", "hal-driver", "--example", "embed"])
+        .args(["build", "--quiet", "--locked", "--workspace", "--all-features", "--example", "embed"])
         .current_dir(&root)
         .env("HAL_LIBCLANG", tree.python().libclang().unwrap_or_default())
         .status()

@@ -124,8 +124,9 @@ impl Bench {
     }
 
     /// Tests by name, one at a time: a card has few users.
-    fn tests(&self, package: &str, file: &str, names: &[&str]) -> Command {
-        let mut command = self.cargo(&["test", "-p", package, "--test", file, "--"]);
+    fn tests(&self, file: &str, names: &[&str]) -> Command {
+        // With the features that all tests are built with, so that nothing is built twice.
+        let mut command = self.cargo(&["test", "--workspace", "--all-features", "--test", file, "--"]);
         command.args(names).args(["--exact", "--test-threads=1"]);
         command
     }
@@ -162,7 +163,7 @@ impl Bench {
 }
 
 /// The test that is the table of rules, in each emulator's tests.
-const RULES: &str = "driver_says_what_the_table_has";
+const RULES: &str = "driver_answers_as_in_the_table";
 
 /// The tests that need nothing but a device.
 const TRANSFERS: [&str; 6] = [
@@ -196,7 +197,7 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
         Step::new(
             "signals",
             "one hardware queue waits for another's signal: without it the host keeps the order",
-            bench.tests("hal-gaudi", "signals", &GAUDI_SIGNALS),
+            bench.tests("signals", &GAUDI_SIGNALS),
         ),
         Step::new(
             "rules",
@@ -206,12 +207,12 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
         Step::new(
             "transfers",
             "asynchronous transfers in every direction, and one of 5 GiB",
-            bench.tests("hal-gaudi", "transfers", &TRANSFERS),
+            bench.tests("transfers", &TRANSFERS),
         ),
         Step::new(
             "queues",
             "random transfers over all queues against plain memory",
-            bench.tests("hal-driver", "driver", &GAUDI_QUEUES),
+            bench.tests("driver", &GAUDI_QUEUES),
         ),
         Step::new("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
         Step::new("overlap", "a C program that computes while bytes move", overlap),
@@ -248,7 +249,7 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
         Step::new(
             "queues",
             "random transfers over all queues against plain memory, of several clients too",
-            bench.tests("hal-driver", "driver", &QAIC_QUEUES),
+            bench.tests("driver", &QAIC_QUEUES),
         ),
         Step::new("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
     ])
@@ -257,7 +258,7 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
 const LARGE_TRANSFERS: &str = "large_transfers_cover_everything_once";
 
 fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
-    let mut transfers = bench.tests("hal-tenstorrent", "transfers", &[LARGE_TRANSFERS]);
+    let mut transfers = bench.tests("transfers", &[LARGE_TRANSFERS]);
     transfers.env("HAL_TENSTORRENT_CARD", bench.path());
     let mut dispatches = bench.cargo(&["test", "-p", "hal-tenstorrent", "--test", "dispatches", "--"]);
     // The result of a simulator says nothing about a card.

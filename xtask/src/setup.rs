@@ -100,7 +100,7 @@ impl Python {
         let made = Command::new("python3").args(["-m", "venv"]).arg(&self.root).status();
         if !made.is_ok_and(|status| status.success()) {
             bail!(
-                "python3 with its venv module is needed: install Python 3.10 or later \
+                "python3 with its venv module is needed: install Python 3.11 or later \
                  (Debian: apt-get install python3-venv)"
             );
         }

@@ -251,7 +251,8 @@ const BY_CARGO: [Entry; 17] = [
     cargo(
         "instructions",
         "no operation costs more instructions than its budget",
-        "bench -p hal-driver -p hal-collectives-mpi --features hal-collectives-mpi/loopback --bench instructions",
+        "bench -p hal-driver -p hal-collectives-mpi -p hal-python --features hal-collectives-mpi/loopback \
+         --bench instructions",
     ),
     cargo(
         "docs",

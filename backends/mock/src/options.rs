@@ -37,7 +37,8 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         name: "waits",
         values: "epochs|events|none",
         default: "epochs",
-        effect: "native waits between queues: for progress, for a recorded event, or none",
+        effect: "native waits between queues (`epochs`: until another queue completed a job; `events`: for a \
+                 recorded event; `none`: the host waits)",
     },
     Parameter {
         name: "completion",

@@ -2,7 +2,7 @@
 
 //! The emulator among processes: descriptors that travel, cards that others have, and a machine that is left alone.
 //!
-//! The other process is this test again, told by a variable what to do. These tests have a program of their own, and
+//! The other process is this test again, with a role in its environment. These tests have a program of their own, and
 //! run one at a time: between its fork and its exec a child has a copy of every descriptor, so that a card is busy for
 //! a moment longer than its close, as with any kernel.
 #![allow(
@@ -21,6 +21,7 @@ use emulator_core::process::{Own, Process};
 use emulator_core::supervised::Supervised;
 use emulator_core::{Errno, System};
 use emulator_gaudi::{Emulator, Options};
+use emulator_testbench::context_switches;
 use hal_backend::HostRange;
 use hal_gaudi_abi::generation::Generation;
 use parking_lot::Mutex;
@@ -258,20 +259,6 @@ fn idle_machine_uses_no_processor() {
     let card = open(&machine, 0);
     let commands = card.commands(&Card::nop());
     card.finish(card.run(&commands, 0, 8).unwrap());
-    let threads = || {
-        let mut switches = 0;
-        for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-            let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-            if read("comm").starts_with("gaudi-") {
-                let status = read("status");
-                let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
-                switches += counts
-                    .filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok())
-                    .sum::<u64>();
-            }
-        }
-        switches
-    };
     // Other tests' machines are in the same process, so that this one asks for its own in another.
     if std::env::var_os("ALONE").is_none() {
         let me = std::env::current_exe().unwrap();
@@ -282,7 +269,7 @@ fn idle_machine_uses_no_processor() {
         return;
     }
     std::thread::sleep(Duration::from_millis(100));
-    let before = threads();
+    let before = context_switches("gaudi-");
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(threads(), before, "threads were woken for nothing");
+    assert_eq!(context_switches("gaudi-"), before, "threads were woken for nothing");
 }

@@ -358,7 +358,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// Lines of `structure size` and `structure.field offset size`, from a C compiler.
-    const TABLE: &str = include_str!("../abi/tenstorrent.txt");
+    const TABLE: &str = include_str!("../tenstorrent.txt");
 
     #[test]
     fn layouts_are_the_c_compilers() {
