@@ -6,7 +6,7 @@ use std::fmt;
 
 /// The type of an operation's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are the documentation")]
 pub enum Element {
     I8,
     U8,
@@ -80,7 +80,7 @@ impl fmt::Display for Element {
 /// - `f16` and `bf16`: steps are done in `f32`, and the result is rounded to the type, to nearest, ties to even.
 /// - Minimum and maximum of floating-point numbers are not a number if any element is not, and -0 is less than +0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are the documentation")]
 pub enum Reduction {
     Sum,
     Product,

@@ -135,7 +135,7 @@ floats! {
 }
 
 /// A number of ranks, which `f32` represents exactly up to sixteen million.
-#[expect(clippy::cast_precision_loss, reason = "more ranks than that there are not")]
+#[expect(clippy::cast_precision_loss, reason = "no group has more ranks")]
 fn nearest(ranks: u32) -> f32 {
     ranks as f32
 }
@@ -401,7 +401,7 @@ struct Partials<S> {
 
 impl<S: Copy> Partials<S> {
     /// Adds the partial results of the next leaf of the tree, and combines the subtrees that are complete.
-    #[expect(clippy::expect_used, reason = "a rank that is left out would be missing in the result")]
+    #[expect(clippy::expect_used, reason = "a skipped rank would be missing in the result")]
     fn push(&mut self, leaf: u32, mut right: Vec<S>, combine: impl Fn(S, S) -> S) {
         for _ in 0..leaf.trailing_ones() {
             let mut left = self.waiting.pop().expect("a block for each bit of the leaf's number");
@@ -414,13 +414,13 @@ impl<S: Copy> Partials<S> {
     }
 }
 
-#[expect(clippy::expect_used, reason = "targets would silently keep what they have")]
+#[expect(clippy::expect_used, reason = "a skipped target would silently keep its old bytes")]
 fn pieces<T: Scalar, F: Fold<T>>(
     sources: &[HostRange],
     (offset, length): (u64, u64),
     write: &mut dyn FnMut(u64, &[u8]),
 ) {
-    #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "ranks are 32-bit numbers")]
     let ranks = sources.len() as u32;
     if ranks == 0 {
         return;

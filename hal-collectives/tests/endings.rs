@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! A failure ends everything for all ranks, soon, with one message that names the rank and the cause.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
-#![allow(unsafe_code, reason = "memory whose owner is a test's")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed expectation ends the test")]
+#![allow(unsafe_code, reason = "the memory belongs to the test")]
 
 mod common;
 
@@ -312,7 +308,7 @@ fn split_is_for_all_though_each_rank_has_released_the_group() {
     // As compiled modules do: the channel that is split exists only for that.
     let parts: Vec<_> = (0..3)
         .map(|rank| {
-            let member = join(&request(b"let go", rank, 3, rank as usize)).unwrap();
+            let member = join(&request(b"released", rank, 3, rank as usize)).unwrap();
             member.split(Some(rank % 2), 0).unwrap().unwrap()
         })
         .collect();

@@ -2,11 +2,7 @@
 
 //! Each way in which a rank can fail, on each rank, at each step of a program: earlier operations have succeeded,
 //! later ones fail for all ranks with one cause that names the rank, and no rank waits.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed expectation ends the test")]
 
 mod common;
 

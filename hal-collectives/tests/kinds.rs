@@ -2,11 +2,7 @@
 
 //! Every kind, type and reduction, on 1 to 8 ranks with odd sizes, against a plain model: lists of numbers that are
 //! gathered, divided, and folded by joining neighbours.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed expectation ends the test")]
 #![allow(clippy::cast_possible_truncation, reason = "rounding to a type is what is tested")]
 
 mod common;

@@ -2,11 +2,7 @@
 
 //! Operations in pieces of any size: some ranks start them as a whole, others piece by piece, with memory for a
 //! piece at a time.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed expectation ends the test")]
 
 mod common;
 

@@ -2,11 +2,7 @@
 
 //! Random programs: every rank enters the same operations in the same order, on threads that start them in any
 //! order and after any time.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed expectation ends the test")]
 
 mod common;
 

@@ -2,7 +2,7 @@
 
 //! The cost of polling a device for completions, and the faults of a device while it is polled.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends the test")]
 
 mod common;
 

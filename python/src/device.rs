@@ -114,7 +114,7 @@ impl Device {
     }
 
     /// Another library's DLPack export on the device: in place if the device can use it, otherwise copied.
-    #[expect(clippy::wrong_self_convention, reason = "what Python's libraries call it")]
+    #[expect(clippy::wrong_self_convention, reason = "the name in Python's libraries")]
     #[pyo3(signature = (object, *, copy=None))]
     fn from_dlpack(&self, object: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<Array> {
         let view = convert::from_dlpack(object, &self.device, Copying::from_option(copy))?;

@@ -163,7 +163,7 @@ impl Bench {
 }
 
 /// The test that is the table of rules, in each emulator's tests.
-const RULES: &str = "driver_says_what_the_table_has";
+const RULES: &str = "driver_answers_as_in_the_table";
 
 /// The tests that need nothing but a device.
 const TRANSFERS: [&str; 6] = [

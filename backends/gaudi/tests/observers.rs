@@ -5,7 +5,7 @@
 
 mod support;
 
-use emulator_testbench::{Testbench, Told, assert_panic_loses, until_known};
+use emulator_testbench::{PanicAt, Testbench, assert_panic_loses, until_known};
 use hal_backend::{Command, Device, Failure, MemoryRequest, Observer, Pattern, Place, Span};
 use hal_gaudi::GaudiDevice;
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
@@ -77,7 +77,7 @@ fn observer_of_a_job_may_submit_another_one() {
 #[test]
 fn thread_that_panics_loses_the_card() {
     for uri in both() {
-        for told in [Told::Command, Told::Job] {
+        for told in [PanicAt::Command, PanicAt::Job] {
             assert_panic_loses(open(&uri), told, "gaudi-", emulator_testbench::fill);
         }
     }

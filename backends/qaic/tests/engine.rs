@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 use emulator_qaic::{Emulator, Options};
-use emulator_testbench::{Testbench, Told, assert_panic_loses, until_known};
+use emulator_testbench::{PanicAt, Testbench, assert_panic_loses, until_known};
 use hal_backend::{
     Command, Device, Dispatch, Driver, Failure, Function, HostCall, HostLoader, HostProgram, LoadRequest,
     MemoryRequest, Parameters, Pattern, Place, Span, Workgroups,
@@ -197,14 +197,14 @@ fn any_fault_at_any_moment_is_reported_once_and_in_time() {
 
 #[test]
 fn thread_that_begins_jobs_loses_the_card_when_it_panics() {
-    for told in [Told::Command, Told::Job] {
+    for told in [PanicAt::Command, PanicAt::Job] {
         assert_panic_loses(open(&[]), told, "qaic\"", emulator_testbench::fill);
     }
 }
 
 #[test]
 fn thread_that_learns_of_completions_loses_the_card_when_it_panics() {
-    for told in [Told::Command, Told::Job] {
+    for told in [PanicAt::Command, PanicAt::Job] {
         assert_panic_loses(open(&[]), told, "qaic", |device| {
             let memory = Arc::new(device.allocate(&MemoryRequest::new(0, 16)).unwrap());
             dispatch(&executable(device), &memory, 1)

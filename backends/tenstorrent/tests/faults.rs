@@ -10,7 +10,7 @@
 mod support;
 
 use emulator_tenstorrent::{Emulator, Options};
-use emulator_testbench::{Told, assert_panic_loses, until_known};
+use emulator_testbench::{PanicAt, assert_panic_loses, until_known};
 use hal_backend::{Code, Command, Device, Failure, MemoryRequest, Parameters, Pattern, Purpose};
 use hal_kernel::{Errno, System};
 use std::path::Path;
@@ -349,7 +349,7 @@ fn every_fault_of_an_n150_is_the_same() {
 
 #[test]
 fn thread_that_panics_loses_the_card() {
-    for (told, seed) in [(Told::Command, "990001"), (Told::Job, "990002")] {
+    for (told, seed) in [(PanicAt::Command, "990001"), (PanicAt::Job, "990002")] {
         assert_panic_loses(open(&[("seed", seed)]).unwrap(), told, "tt-", emulator_testbench::fill);
     }
 }

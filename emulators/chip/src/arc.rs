@@ -250,11 +250,11 @@ impl Arc {
     /// Answers the pending message, if it is one.
     fn answer(&mut self) {
         #[expect(clippy::indexing_slicing, reason = "a controller that can be asked has the word for it")]
-        let asked = self.words[&MESSAGE];
-        if asked >> 8 != ASKED {
+        let request = self.words[&MESSAGE];
+        if request >> 8 != ASKED {
             return;
         }
-        let number = asked & 0xff;
+        let number = request & 0xff;
         let answer = match number {
             message::NOTHING => Some(0),
             message::OLD_TELEMETRY => Some(OLD_TELEMETRY_OFFSET),

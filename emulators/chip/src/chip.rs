@@ -105,7 +105,7 @@ impl Chip {
         &self.grid
     }
 
-    /// What its family has.
+    /// The constants of its family.
     pub fn family(&self) -> &'static Family {
         self.family
     }

@@ -170,7 +170,7 @@ impl Interface {
         if register == self.network.command {
             let registers = *self.buffers.get(buffer)?;
             if value & 1 == 1 {
-                return Some(self.ask(core, buffer, &registers).map(|()| Written::Transfer));
+                return Some(self.request(core, buffer, &registers).map(|()| Written::Transfer));
             }
             return Some(Ok(Written::Register));
         }
@@ -179,7 +179,7 @@ impl Interface {
         Some(Ok(Written::Register))
     }
 
-    fn ask(&mut self, core: Core, buffer: usize, registers: &[u32; 9]) -> Result<(), Violation> {
+    fn request(&mut self, core: Core, buffer: usize, registers: &[u32; 9]) -> Result<(), Violation> {
         let [target_low, target_middle, target_high, low, middle, high, _, control, length] = *registers;
         let address = |low: u32, middle: u32| {
             let middle = if self.network.apart { middle } else { middle & 0xf };

@@ -106,14 +106,14 @@ impl CoreControl {
     /// The start address of a core, if it was set, or is known.
     fn start(&self, core: Core) -> Option<u32> {
         let [t0, t1, t2] = self.t_start;
-        let (told, start, index) = match core {
+        let (enabled, start, index) = match core {
             Core::B => return Some(0),
             Core::T0 => (self.t_start_enable & 1, t0, 0),
             Core::T1 => (self.t_start_enable & 2, t1, 1),
             Core::T2 => (self.t_start_enable & 4, t2, 2),
             Core::Nc => (self.nc_start_enable & 1, self.nc_start, 3),
         };
-        if told != 0 { Some(start) } else { self.starts.otherwise?.get(index).copied() }
+        if enabled != 0 { Some(start) } else { self.starts.otherwise?.get(index).copied() }
     }
 }
 

@@ -101,7 +101,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn windows_show_what_they_are_set_to() {
+    fn windows_show_the_address_of_their_settings() {
         let mut windows = Windows::new(&BLACKHOLE);
         set(&mut windows, 3, 0x7fd | 1 << 43 | 2 << 49);
         let shown = windows.target(0, 3 * (2 * MIB) + 0x12_21b0, 4);

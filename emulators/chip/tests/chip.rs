@@ -11,7 +11,7 @@ use emulator_chip::{
 use emulator_riscv::{Cause, Trap};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 use proptest::prelude::*;
-use support::{get, load, put, release, stay, store};
+use support::{assert_violation, get, load, put, release, stay, store};
 
 const T0: Reg = Reg::T[0];
 const T1: Reg = Reg::T[1];
@@ -97,7 +97,7 @@ fn access_to_a_fused_off_tile_loses_the_device() {
 }
 
 #[test]
-fn telemetry_tells_what_is_fused_off() {
+fn telemetry_reports_fused_off_parts() {
     const ARC: Tile = Tile { x: 8, y: 0 };
     let board = Board::with_masks(Model::P100a, 0x3e7f, 0xdf).unwrap();
     let chip = Chip::new(board);
@@ -328,11 +328,7 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         load(&chip, TILE, 0, program);
         release(&chip, TILE, Core::B);
         chip.step(1000);
-        let stopped = chip.stopped();
-        let [Stopped { core: Core::B, stop: CoreStop::Violation(_, violation), .. }] = &stopped[..] else {
-            panic!("{part}: {stopped:?}")
-        };
-        assert!(violation.to_string().contains(part), "{violation}");
+        assert_violation(&chip, part);
     }
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a Wormhole has otherwise than a Blackhole.
+//! The differences between a Wormhole and a Blackhole.
 
 mod support;
 
 use emulator_chip::{BarAddress, Board, Chip, Core, CoreStop, Model, Stopped, Tile, Violation, WORMHOLE};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
-use support::{get, load, put, release, stay, store};
+use support::{assert_violation, get, load, put, release, stay, store};
 
 const T0: Reg = Reg::T[0];
 const T1: Reg = Reg::T[1];
@@ -98,7 +98,7 @@ fn controller_is_asked_what_is_fused_off() {
 }
 
 #[test]
-fn telemetry_tells_which_board_it_is() {
+fn telemetry_reports_the_board() {
     let chip = chip();
     let table = 0x8_0000_0000 + u64::from(get(&chip, ARC, 0x8_8003_01d0));
     let values = 0x8_0000_0000 + u64::from(get(&chip, ARC, 0x8_8003_01d4));
@@ -209,7 +209,7 @@ fn core_brings_memory_from_a_bank_and_back() {
     chip.tile_read(BANK, 0x8010, &mut output).unwrap();
     assert_eq!(output, input[..]);
     assert_eq!((get(&chip, TILE, 0x780), get(&chip, TILE, 0x784)), (1, 1));
-    // Where it is: physically, and as it is called.
+    // Its physical and its translated coordinates.
     assert_eq!(get(&chip, TILE, 0x788) & 0xfff, 1 | 1 << 6);
     assert_eq!(get(&chip, TILE, 0x78c), 18 | 18 << 6);
 }
@@ -232,11 +232,7 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         load(&chip, TILE, 0, program);
         release(&chip, TILE, Core::B);
         chip.step(1000);
-        let stopped = chip.stopped();
-        let [Stopped { core: Core::B, stop: CoreStop::Violation(_, violation), .. }] = &stopped[..] else {
-            panic!("{part}: {stopped:?}")
-        };
-        assert!(violation.to_string().contains(part), "{violation}");
+        assert_violation(&chip, part);
     }
 }
 

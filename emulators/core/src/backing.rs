@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What memory of this process stands for: part of a file, or memory of another process.
+//! The sources of memory of this process: part of a file, or memory of another process.
 //!
 //! An emulator works on addresses of its own process, which other processes cannot use. A program in another
 //! process that is called for a dispatch maps the file behind an address instead; memory that another process

@@ -51,7 +51,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn dma_buf_says_what_it_is_of_and_holds_the_memory() {
+    fn dma_buf_has_its_extent_and_holds_the_memory() {
         let memory = memory_file("exported", 64 * PAGE).unwrap();
         let buffer = export(memory.as_fd(), 3 * PAGE, 8 * PAGE).unwrap();
         assert!(is_held(memory.as_fd()));

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_every_form() {
+    fn invalid_injection_is_refused_with_every_form() {
         for text in [
             "",
             "open",

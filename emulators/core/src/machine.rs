@@ -320,6 +320,11 @@ impl<C> CardList<C> {
         self.0.iter()
     }
 
+    /// The numbers of the cards that a condition selects.
+    pub fn numbers(&self, selects: impl Fn(&C) -> bool) -> Vec<usize> {
+        self.iter().enumerate().filter(|(_, card)| selects(card)).map(|(number, _)| number).collect()
+    }
+
     /// The card with a number from outside.
     pub fn find(&self, number: usize) -> Option<&C> {
         self.0.get(number)

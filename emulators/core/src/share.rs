@@ -48,7 +48,7 @@ pub(crate) struct SharedDispatch {
 #[derive(Default)]
 struct DispatchProgress {
     done: u64,
-    trouble: Option<Failure>,
+    failure: Option<Failure>,
 }
 
 impl SharedDispatch {
@@ -84,16 +84,16 @@ impl SharedDispatch {
             concurrency: self.concurrency,
             local_memory: dispatch.local_memory,
         };
-        let (mut done, mut trouble) = (0, None);
+        let (mut done, mut failure) = (0, None);
         loop {
             let start = self.next.fetch_add(self.piece, Ordering::Relaxed);
             if start >= self.total {
                 break;
             }
             let end = (start + self.piece).min(self.total);
-            if trouble.is_none() && !dispatch.abort.load(Ordering::Relaxed) {
+            if failure.is_none() && !dispatch.abort.load(Ordering::Relaxed) {
                 let run = || dispatch.program.run(&call, start..end, worker);
-                trouble = match std::panic::catch_unwind(AssertUnwindSafe(run)) {
+                failure = match std::panic::catch_unwind(AssertUnwindSafe(run)) {
                     Ok(Ok(())) => None,
                     Ok(Err(failure)) => Some(failure),
                     Err(_) => Some(Failure::new(Code::Internal, "a program panicked")),
@@ -101,22 +101,22 @@ impl SharedDispatch {
             }
             done += end - start;
         }
-        let mut reached = self.state.lock();
-        reached.done += done;
-        if reached.trouble.is_none() {
-            reached.trouble = trouble;
+        let mut progress = self.state.lock();
+        progress.done += done;
+        if progress.failure.is_none() {
+            progress.failure = failure;
         }
-        if reached.done == self.total {
+        if progress.done == self.total {
             self.over.notify_all();
         }
     }
 
     /// Waits for the pieces that others have taken. Returns the first failure.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
-        let mut reached = self.state.lock();
-        while reached.done < self.total {
-            self.over.wait(&mut reached);
+        let mut progress = self.state.lock();
+        while progress.done < self.total {
+            self.over.wait(&mut progress);
         }
-        reached.trouble.take().map_or(Ok(()), Err)
+        progress.failure.take().map_or(Ok(()), Err)
     }
 }

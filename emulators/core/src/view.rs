@@ -47,13 +47,13 @@ impl Drop for FilePart {
         let here = |view: &&mut MappedView| (view.file, view.offset) == (self.identity, self.offset);
         match views.iter_mut().find(here) {
             Some(view) => view.abandoned = Some(self.file.clone()),
-            None => give_back(&self.file, self.offset, self.length),
+            None => release(&self.file, self.offset, self.length),
         }
         sweep(&mut views);
     }
 }
 
-fn give_back(file: &OwnedFd, offset: u64, length: u64) {
+fn release(file: &OwnedFd, offset: u64, length: u64) {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     // A part that cannot be released now is released with the file.
     let _ = rustix::fs::fallocate(file, how, offset, length);
@@ -68,7 +68,7 @@ fn sweep(views: &mut Vec<MappedView>) {
         if !view.processes.is_empty() {
             return true;
         }
-        give_back(file, offset, length);
+        release(file, offset, length);
         false
     });
 }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_when_it_is_mapped_no_more() {
+    fn memory_is_released_when_it_is_mapped_no_more() {
         let file = Arc::new(memory_file("view", 0).unwrap());
         let alone = memory(&file, FAR, 4096).unwrap();
         assert!(alone.write(0, &[1]) && has_data(&file, FAR));

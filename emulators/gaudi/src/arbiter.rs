@@ -106,9 +106,9 @@ impl Arbiter {
     }
 
     /// Records a request, while other queues have work.
-    pub(crate) fn ask(&mut self, turn: ArbiterRequest, about_to: Vec<u32>) {
-        let asked = self.asking.iter().any(|asking| asking.turn.queue == turn.queue);
-        if self.is_on() && !asked {
+    pub(crate) fn request(&mut self, turn: ArbiterRequest, about_to: Vec<u32>) {
+        let requested = self.asking.iter().any(|asking| asking.turn.queue == turn.queue);
+        if self.is_on() && !requested {
             self.asking.push(Asking { turn, about_to });
         }
     }
@@ -145,7 +145,7 @@ impl Arbiter {
     }
 
     /// Releases the engine, if the queue has it.
-    pub(crate) fn give_back(&mut self, queue: u32) {
+    pub(crate) fn release(&mut self, queue: u32) {
         self.holder = self.holder.filter(|&holder| holder != queue);
     }
 
@@ -184,13 +184,13 @@ mod tests {
 
     /// The queues that are granted the engine in turn, if each requests again at once.
     fn order(arbiter: &mut Arbiter, turns: &[ArbiterRequest], count: usize) -> Vec<u32> {
-        turns.iter().for_each(|&turn| arbiter.ask(turn, Vec::new()));
+        turns.iter().for_each(|&turn| arbiter.request(turn, Vec::new()));
         let mut next = || {
             let found: Vec<ArbiterRequest> =
                 turns.iter().copied().filter(|&turn| arbiter.take(turn)).collect();
             let [turn] = found[..] else { panic!("{found:?}") };
-            arbiter.give_back(turn.queue);
-            arbiter.ask(turn, Vec::new());
+            arbiter.release(turn.queue);
+            arbiter.request(turn, Vec::new());
             turn.queue
         };
         (0..count).map(|_| next()).collect()
@@ -217,16 +217,16 @@ mod tests {
     #[test]
     fn queue_goes_on_once_none_may_yet_ask_and_the_engine_is_free() {
         let mut arbiter = arbiter(ON);
-        arbiter.ask(turn(9, 1), vec![10, 12]);
+        arbiter.request(turn(9, 1), vec![10, 12]);
         assert!(!arbiter.take(turn(9, 1)) && !arbiter.is_open(turn(9, 1)));
         assert!(arbiter.came_to_rest(12) && !arbiter.came_to_rest(12));
-        arbiter.ask(turn(10, 2), vec![]);
+        arbiter.request(turn(10, 2), vec![]);
         assert!(!arbiter.is_open(turn(10, 2)));
         assert!(arbiter.came_to_rest(10));
         assert!(!arbiter.is_open(turn(9, 1)) && arbiter.take(turn(10, 2)));
-        arbiter.give_back(9);
+        arbiter.release(9);
         assert!(!arbiter.is_open(turn(9, 1)), "it is another one's");
-        arbiter.give_back(10);
+        arbiter.release(10);
         assert!(arbiter.take(turn(9, 1)));
         arbiter.write(Register::Config, 0);
         assert!(arbiter.is_open(turn(10, 2)) && arbiter.take(turn(10, 2)), "it is off");

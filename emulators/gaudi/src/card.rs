@@ -116,8 +116,8 @@ pub(crate) struct Card {
     /// The time at which the card is reset unless the file is closed before.
     pub(crate) watchdog: Option<Instant>,
     /// The next time at which a reset checks for holders of the file, and how often it has.
-    pub(crate) looks: Option<Instant>,
-    pub(crate) looked: u32,
+    pub(crate) next_check: Option<Instant>,
+    pub(crate) checks: u32,
     pub(crate) injections: Injections,
     pub(crate) counts: Counts,
     /// How many whole resets have ended.
@@ -157,8 +157,8 @@ impl Card {
             status: Status::Operational,
             until: None,
             watchdog: None,
-            looks: None,
-            looked: 0,
+            next_check: None,
+            checks: 0,
             injections,
             counts: Counts::default(),
             resets: 0,
@@ -363,7 +363,7 @@ pub(crate) struct Item {
     /// The position at which it continues.
     pub(crate) from: Position,
     /// Whether its submission ends only after it.
-    pub(crate) tells: bool,
+    pub(crate) reports_end: bool,
 }
 
 /// A hardware queue.

@@ -24,7 +24,7 @@ const JITTER_NS: u64 = 500_000;
 
 /// An error in commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum CommandError {
     /// An unknown operation, or an incomplete packet.
     Undefined(String),
     /// Nothing is mapped at this address.
@@ -42,7 +42,7 @@ pub(crate) enum ItemEnd {
     Hang,
     Reset,
     Malfunction,
-    Trouble(Trouble),
+    CommandError(CommandError),
     /// It waits for a fence or for a grant, and continues from there.
     Held(Hold, Position),
 }
@@ -136,7 +136,7 @@ impl Machine {
         self.came_to_rest(state, number, queue_number);
         match end {
             ItemEnd::Done | ItemEnd::Aborted => {
-                if item.tells {
+                if item.reports_end {
                     self.item_ended(state, number, item.sequence);
                 }
                 self.offer(state, number, queue_number);
@@ -146,7 +146,7 @@ impl Machine {
             ItemEnd::Hang | ItemEnd::Held(..) => {}
             ItemEnd::Reset => self.reset(state, number),
             ItemEnd::Malfunction => self.break_down(state, number),
-            ItemEnd::Trouble(trouble) => self.report(state, number, queue_number, trouble),
+            ItemEnd::CommandError(error) => self.report(state, number, queue_number, error),
         }
         self.ended(number);
     }
@@ -174,7 +174,7 @@ impl Machine {
             if let Some(context) = state.cards[number].context.as_mut() {
                 context.end(sequence, at);
             }
-            self.let_go_of_objects(state, number, sequence);
+            self.release_objects(state, number, sequence);
         }
     }
 
@@ -195,7 +195,7 @@ impl Machine {
         live: &Live,
         address: u64,
         value: u32,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, CommandError> {
         let mut state = self.lock();
         let card = &mut state.cards[number];
         let Some(outside) = card.sync.write(self.hardware, address, value) else { return Ok(false) };
@@ -208,7 +208,7 @@ impl Machine {
     }
 
     /// Adds one to a sync object, for a signal of the driver's own.
-    pub(crate) fn signal_object(&self, number: usize, live: &Live, object: u32) -> Result<(), Trouble> {
+    pub(crate) fn signal_object(&self, number: usize, live: &Live, object: u32) -> Result<(), CommandError> {
         let mut state = self.lock();
         let card = &mut state.cards[number];
         let outside = card.sync.signal(self.hardware, object);
@@ -242,7 +242,7 @@ impl Machine {
         if let Hold::Turn(turn) = hold {
             let about_to = card.context.as_ref().map(|context| context.others_at_work(turn, &card.sync));
             if let Some(arbiter) = card.sync.arbiter(turn.engine) {
-                arbiter.ask(turn, about_to.unwrap_or_default());
+                arbiter.request(turn, about_to.unwrap_or_default());
             }
         }
         card.sync.pass(hold)
@@ -270,7 +270,7 @@ impl Machine {
         let mut state = self.lock();
         let card = &mut state.cards[number];
         if let Some(arbiter) = card.sync.arbiter(engine_of(self.hardware, queue)) {
-            arbiter.give_back(queue);
+            arbiter.release(queue);
             self.release_queues(&mut state, number);
         }
     }
@@ -285,23 +285,23 @@ impl Machine {
     }
 
     /// Records an error, and resets the card.
-    fn report(&self, state: &mut State, number: usize, queue: u32, trouble: Trouble) {
+    fn report(&self, state: &mut State, number: usize, queue: u32, error: CommandError) {
         let stamp = clock();
         let card = &mut state.cards[number];
         let Some(context) = &mut card.context else { return };
-        let reported = match trouble {
-            Trouble::Unmapped(address) => Some(self.hardware.fault_event(address)),
+        let reported = match error {
+            CommandError::Unmapped(address) => Some(self.hardware.fault_event(address)),
             _ => self.hardware.queue_event(queue),
         };
         if let Some(reported) = reported {
             card.events.entry(reported).or_default().iter_mut().for_each(|count| *count += 1);
         }
-        let (events, words) = match trouble {
-            Trouble::Undefined(what) => {
+        let (events, words) = match error {
+            CommandError::Undefined(what) => {
                 card.errors.undefined.get_or_insert((stamp, queue));
                 (event::UNDEFINED_OPCODE, what)
             }
-            Trouble::Unmapped(address) => {
+            CommandError::Unmapped(address) => {
                 if card.errors.page_fault.is_none() {
                     card.errors.mappings = context.live.space.read().ranges(address);
                 }
@@ -310,7 +310,7 @@ impl Machine {
                 card.errors.page_fault.get_or_insert(fault);
                 (event::PAGE_FAULT, format!("nothing is mapped at {address:#x}"))
             }
-            Trouble::Engine(what) => (0, what),
+            CommandError::Engine(what) => (0, what),
         };
         let engine = u16::try_from(queue / 4).unwrap_or(u16::MAX);
         card.errors.engine.get_or_insert((stamp, engine));

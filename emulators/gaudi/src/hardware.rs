@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_may_be_where_the_driver_looks() {
+    fn addresses_of_command_buffers_are_checked() {
         let second = of(Generation::Gaudi2);
         let may = |address, length| second.may_hold_commands(address, length, second.dram_size);
         let device = second.dram_base(second.dram_size);

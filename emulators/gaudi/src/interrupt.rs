@@ -202,8 +202,8 @@ impl Machine {
             if context.id != id {
                 return Ok(Waited::Aborted);
             }
-            let news = came != std::mem::replace(&mut seen, came) || context.interrupted;
-            if news && so(context)? {
+            let changed = came != std::mem::replace(&mut seen, came) || context.interrupted;
+            if changed && so(context)? {
                 return Ok(Waited::Reached);
             }
             if context.interrupted {

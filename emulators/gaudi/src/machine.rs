@@ -127,7 +127,7 @@ impl Machine {
     fn next_alarm(state: &State) -> Option<Instant> {
         let cards = state.cards.iter().flat_map(|card| {
             let oldest = card.context.as_ref().and_then(|context| context.oldest).and_then(|(_, at)| at);
-            [card.until, card.watchdog, card.looks, oldest]
+            [card.until, card.watchdog, card.next_check, oldest]
         });
         cards.flatten().chain(state.late.next()).min()
     }
@@ -153,8 +153,8 @@ impl Machine {
             self.end_reset_if_over(state, number);
         }
         let card = &mut state.cards[number];
-        if card.looks.is_some_and(|at| at <= now) {
-            self.look(state, number);
+        if card.next_check.is_some_and(|at| at <= now) {
+            self.check_holders(state, number);
         }
         let card = &mut state.cards[number];
         if card.watchdog.is_some_and(|at| at <= now) {
@@ -170,25 +170,25 @@ impl Machine {
     }
 
     /// A reset checks for holders of the file: at first it kills, then it only waits, and at last it gives up.
-    fn look(&self, state: &mut State, number: usize) {
+    fn check_holders(&self, state: &mut State, number: usize) {
         self.collect(state);
         let card = &mut state.cards[number];
-        card.looks = None;
+        card.next_check = None;
         if card.context.is_none() || card.status != Status::InReset {
             return;
         }
-        if card.looked == 0 {
+        if card.checks == 0 {
             card.counts.kills += u64::from(card.opener.kill());
         }
-        card.looked += 1;
-        if card.looked == TRIALS {
+        card.checks += 1;
+        if card.checks == TRIALS {
             card.status = Status::Malfunction;
             card.until = None;
             self.ended(number);
             return;
         }
         let at = Instant::now() + self.real(PATIENCE);
-        card.looks = Some(at);
+        card.next_check = Some(at);
         self.wind(state, at);
     }
 
@@ -201,7 +201,7 @@ impl Machine {
                 card.resets += 1;
             }
             card.status = Status::Operational;
-            card.looks = None;
+            card.next_check = None;
             // The hardware's state is zero, and so is the driver's copy of it. rule(sync-reset)
             card.sync = Sync::default();
             card.events.values_mut().for_each(|[since, _]| *since = 0);
@@ -236,12 +236,12 @@ impl Machine {
         context.oldest = Some((sequence, None));
         let first = card.errors.timeout.is_none();
         card.errors.timeout.get_or_insert(TimeoutEvent { timestamp: stamp, seq: sequence });
-        let told = if first { event::CS_TIMEOUT } else { 0 };
+        let notified = if first { event::CS_TIMEOUT } else { 0 };
         if !cs.skip_reset {
             cs.error = Some(Errno::TIMEDOUT);
-            self.fail(state, number, told | event::DEVICE_RESET);
+            self.fail(state, number, notified | event::DEVICE_RESET);
         } else if first {
-            context.notify(told);
+            context.notify(notified);
         }
     }
 
@@ -286,10 +286,10 @@ impl Machine {
         card.watchdog = None;
         let until = Instant::now() + self.real(RESET);
         card.until = Some(until);
-        let looks = Instant::now() + self.real(GRACE);
-        (card.looks, card.looked) = (Some(looks), 0);
+        let next_check = Instant::now() + self.real(GRACE);
+        (card.next_check, card.checks) = (Some(next_check), 0);
         self.abandon(state, number, event::DEVICE_RESET);
-        self.wind(state, until.min(looks));
+        self.wind(state, until.min(next_check));
     }
 
     /// Two fatal errors: a reset that does not help.
@@ -297,7 +297,7 @@ impl Machine {
         self.reset(state, number);
         let card = &mut state.cards[number];
         card.status = Status::Malfunction;
-        (card.until, card.looks) = (None, None);
+        (card.until, card.next_check) = (None, None);
         if let Some(context) = &mut card.context {
             context.notify(event::DEVICE_UNAVAILABLE);
         }
@@ -308,7 +308,7 @@ impl Machine {
         let card = &mut state.cards[number];
         card.status = Status::Gone;
         card.watchdog = None;
-        (card.until, card.looks) = (None, None);
+        (card.until, card.next_check) = (None, None);
         self.abandon(state, number, event::DEVICE_UNAVAILABLE);
     }
 

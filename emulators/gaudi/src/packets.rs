@@ -7,7 +7,7 @@
 
 use crate::arbiter::ArbiterRequest;
 use crate::card::{Body, Live, Nested, Position};
-use crate::engine::{ItemEnd, Run, Trouble};
+use crate::engine::{CommandError, ItemEnd, Run};
 use crate::machine::Machine;
 use crate::programs::{DISPATCH, dispatch};
 use crate::space::Piece;
@@ -70,9 +70,9 @@ enum Source<'a> {
 
 impl<'a> Source<'a> {
     /// Commands at a device address.
-    fn at(live: &'a Live, address: u64, length: u32) -> Result<Self, Trouble> {
+    fn at(live: &'a Live, address: u64, length: u32) -> Result<Self, CommandError> {
         if !address.is_multiple_of(8) {
-            return Err(Trouble::Undefined(format!("a command buffer at {address:#x} is not aligned")));
+            return Err(CommandError::Undefined(format!("a command buffer at {address:#x} is not aligned")));
         }
         Ok(Source::Memory { live, next: address, rest: u64::from(length), read: Vec::new(), used: 0 })
     }
@@ -85,8 +85,8 @@ impl<'a> Source<'a> {
     }
 
     /// The next bytes, without consuming them.
-    fn peek(&mut self, length: usize) -> Result<&[u8], Trouble> {
-        let short = || Trouble::Undefined("a packet goes past the end of its command buffer".to_owned());
+    fn peek(&mut self, length: usize) -> Result<&[u8], CommandError> {
+        let short = || CommandError::Undefined("a packet goes past the end of its command buffer".to_owned());
         if (length as u64) > self.left() {
             return Err(short());
         }
@@ -127,7 +127,7 @@ impl<'a> Source<'a> {
 }
 
 /// Reads memory of the device.
-fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), Trouble> {
+fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), CommandError> {
     for piece in find(live, address, bytes.len() as u64)? {
         let (now, rest) = bytes.split_at_mut(length_of_piece(&piece));
         backing::pull(piece.memory.whole());
@@ -145,8 +145,8 @@ fn length_of_piece(piece: &Piece) -> usize {
 }
 
 /// The memory at an address of the device.
-fn find(live: &Live, address: u64, length: u64) -> Result<Vec<Piece>, Trouble> {
-    live.space.read().resolve(address, length).map_err(Trouble::Unmapped)
+fn find(live: &Live, address: u64, length: u64) -> Result<Vec<Piece>, CommandError> {
+    live.space.read().resolve(address, length).map_err(CommandError::Unmapped)
 }
 
 impl Machine {
@@ -158,11 +158,12 @@ impl Machine {
         live: &Live,
         address: u64,
         value: u32,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CommandError> {
         if sync::is_register(self.hardware, address) {
             let known = self.write_register(number, live, address, value)?;
-            let why =
-                || Trouble::Engine(format!("there is no register at {address:#x} that a message may go to"));
+            let why = || {
+                CommandError::Engine(format!("there is no register at {address:#x} that a message may go to"))
+            };
             return known.then_some(()).ok_or_else(why);
         }
         if self.hardware.doorbell() == Some(address) {
@@ -184,15 +185,15 @@ impl Machine {
 
 /// The reason why an item ends early.
 enum ItemStop {
-    Trouble(Trouble),
+    CommandError(CommandError),
     Aborted,
     Reset,
     Held(Hold, Position),
 }
 
-impl From<Trouble> for ItemStop {
-    fn from(trouble: Trouble) -> Self {
-        ItemStop::Trouble(trouble)
+impl From<CommandError> for ItemStop {
+    fn from(error: CommandError) -> Self {
+        ItemStop::CommandError(error)
     }
 }
 
@@ -213,7 +214,7 @@ pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> ItemEnd {
         Ok(()) => ItemEnd::Done,
         Err(ItemStop::Aborted) => ItemEnd::Aborted,
         Err(ItemStop::Reset) => ItemEnd::Reset,
-        Err(ItemStop::Trouble(trouble)) => ItemEnd::Trouble(trouble),
+        Err(ItemStop::CommandError(error)) => ItemEnd::CommandError(error),
         Err(ItemStop::Held(hold, position)) => ItemEnd::Held(hold, position),
     }
 }
@@ -250,7 +251,7 @@ impl Engine<'_> {
     /// that end with such a packet end before those, so that endless lists take no more memory.
     fn all(&self, source: Source<'_>) -> Result<(), ItemStop> {
         if source.left() == 0 {
-            return Err(Trouble::Undefined("the command buffer is empty".to_owned()).into());
+            return Err(CommandError::Undefined("the command buffer is empty".to_owned()).into());
         }
         let Position { at, nested } = &self.run.item.from;
         let mut levels = vec![Level { length: source.left(), source, upper: true, place: None }];
@@ -267,11 +268,11 @@ impl Engine<'_> {
             let head = word(level.source.peek(8)?, 0);
             let operation = operation_of(head);
             let unknown = || match unmodelled(operation).filter(|_| self.machine.hardware.dram_virtual) {
-                Some(name) => Trouble::Engine(format!(
+                Some(name) => CommandError::Engine(format!(
                     "{name} is not modelled: it is for processors that the emulator does not have; \
                      leave it out where commands are emulated"
                 )),
-                None => Trouble::Undefined(format!("operation {operation:#x}, in {head:#x}")),
+                None => CommandError::Undefined(format!("operation {operation:#x}, in {head:#x}")),
             };
             let length = length_of(operation, head).ok_or_else(unknown)?;
             match self.packet(operation, level.source.peek(length)?, level.upper)? {
@@ -284,7 +285,7 @@ impl Engine<'_> {
                     }
                     if levels.len() > DEEPEST {
                         let why = format!("commands have others executed, {DEEPEST} deep");
-                        return Err(Trouble::Engine(why).into());
+                        return Err(CommandError::Engine(why).into());
                     }
                     levels.push(self.level(nested)?);
                 }
@@ -294,7 +295,7 @@ impl Engine<'_> {
     }
 
     /// Commands at a device address, from their last position.
-    fn level(&self, nested: Nested) -> Result<Level<'_>, Trouble> {
+    fn level(&self, nested: Nested) -> Result<Level<'_>, CommandError> {
         let Nested { address, length, upper, at } = nested;
         let mut source = Source::at(&self.run.live, address, length)?;
         source.jump(at);
@@ -339,7 +340,7 @@ impl Engine<'_> {
                     "{name} is not modelled: no public source says what it does; leave it \
                      out where commands are emulated"
                 );
-                return Err(Trouble::Engine(why).into());
+                return Err(CommandError::Engine(why).into());
             }
             opcode::WREG_32 if self.machine.hardware.has_transfer_registers(queue) => {
                 let value = low(word(packet, 0));
@@ -350,7 +351,7 @@ impl Engine<'_> {
             }
             // Registers of other engines are not modelled.
             opcode::NOP | opcode::WREG_32 => {}
-            _ => return Err(Trouble::Undefined(format!("operation {operation:#x}")).into()),
+            _ => return Err(CommandError::Undefined(format!("operation {operation:#x}")).into()),
         }
         Ok(Next::Packet)
     }
@@ -375,7 +376,7 @@ impl Engine<'_> {
         const LARGE: u64 = 1 << 37;
         const ENTRY: usize = 16;
         if word(packet, 0) & LARGE != 0 {
-            return Err(Trouble::Engine(
+            return Err(CommandError::Engine(
                 "a list of commands has entries of 32 bytes; 16 is what there is".to_owned(),
             )
             .into());
@@ -387,7 +388,7 @@ impl Engine<'_> {
         let head = word(&entry, 0);
         if operation_of(head) != opcode::CP_DMA {
             let why = format!("a list of commands has {head:#x} where a CP_DMA has to be");
-            return Err(Trouble::Undefined(why).into());
+            return Err(CommandError::Undefined(why).into());
         }
         self.packet(opcode::CP_DMA, &entry, true)
     }
@@ -404,7 +405,7 @@ impl Engine<'_> {
             if !address.is_multiple_of(ALIGNMENT) {
                 let why =
                     format!("what is loaded from {address:#x} does not begin at a multiple of {ALIGNMENT}");
-                return Err(Trouble::Engine(why).into());
+                return Err(CommandError::Engine(why).into());
             }
             // One bit for each, packed or in a word of its own.
             let dense = dense == 1 && self.machine.hardware.dram_virtual;
@@ -431,7 +432,10 @@ impl Engine<'_> {
         let fits = length_of(operation, head).and_then(|length| bytes.get(..length));
         match fits {
             Some(packet) if operation != opcode::LOAD_AND_EXE => self.packet(operation, packet, upper),
-            _ => Err(Trouble::Undefined(format!("scalars have {head:#x} where a packet has to be")).into()),
+            _ => {
+                Err(CommandError::Undefined(format!("scalars have {head:#x} where a packet has to be"))
+                    .into())
+            }
         }
     }
 
@@ -440,12 +444,12 @@ impl Engine<'_> {
     }
 
     /// Memory that this engine can reach.
-    fn reach(&self, address: u64, length: u64) -> Result<Vec<Piece>, Trouble> {
+    fn reach(&self, address: u64, length: u64) -> Result<Vec<Piece>, CommandError> {
         let pieces = find(&self.run.live, address, length)?;
         if self.machine.hardware.stays_within(self.run.queue) && pieces.iter().any(|piece| piece.host) {
             let why =
                 format!("an engine for transfers within the device was given {address:#x}, on the host");
-            return Err(Trouble::Engine(why));
+            return Err(CommandError::Engine(why));
         }
         Ok(pieces)
     }
@@ -465,7 +469,7 @@ impl Engine<'_> {
         plain(control)?;
         let address = sync::short_address(self.machine.hardware, control >> 22 & 3, control & 0xFFFF);
         let unknown =
-            || Trouble::Engine(format!("a short message with control word {control:#x} goes nowhere"));
+            || CommandError::Engine(format!("a short message with control word {control:#x} goes nowhere"));
         let address = address.ok_or_else(unknown)?;
         Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
     }
@@ -481,14 +485,14 @@ impl Engine<'_> {
         if length != Some(packet.len()) {
             let why =
                 format!("a dispatch of {bindings} bindings and {constants} constants has another length");
-            return Err(Trouble::Undefined(why).into());
+            return Err(CommandError::Undefined(why).into());
         }
         let number = word(packet, dispatch::PROGRAM);
-        let missing = || Trouble::Undefined(format!("there is no program {number}"));
+        let missing = || CommandError::Undefined(format!("there is no program {number}"));
         let program = self.machine.dispatched(self.run.card, number).ok_or_else(missing)?;
         let places = (0..bindings).map(|binding| dispatch::FIXED + binding * 16);
         let memories = places.map(|at| self.binding(word(packet, at), word(packet, at + 8)));
-        let memories = memories.collect::<Result<Vec<_>, Trouble>>()?;
+        let memories = memories.collect::<Result<Vec<_>, CommandError>>()?;
         let first = dispatch::FIXED + bindings * 16;
         let values: Vec<u32> = (0..constants).map(|constant| half(first + constant * 4)).collect();
         let mut workgroups = three(dispatch::WORKGROUP_COUNT);
@@ -511,22 +515,22 @@ impl Engine<'_> {
             local_memory: half(dispatch::LOCAL_MEMORY),
         };
         let ran = self.machine.core.run(dispatch, self.worker);
-        Ok(ran.map_err(|failure| Trouble::Engine(failure.to_string()))?)
+        Ok(ran.map_err(|failure| CommandError::Engine(failure.to_string()))?)
     }
 
     /// A binding: contiguous memory. A binding without a length may have any address.
-    fn binding(&self, address: u64, length: u64) -> Result<Piece, Trouble> {
+    fn binding(&self, address: u64, length: u64) -> Result<Piece, CommandError> {
         let mut pieces = self.reach(address, length)?;
         match (pieces.pop(), pieces.is_empty()) {
             (Some(piece), true) => Ok(piece),
             (None, _) => {
                 let memory =
-                    HostRange::allocate(0, 8).map_err(|failure| Trouble::Engine(failure.to_string()))?;
+                    HostRange::allocate(0, 8).map_err(|failure| CommandError::Engine(failure.to_string()))?;
                 Ok(Piece { memory, host: false, file: None })
             }
             (Some(_), false) => {
                 let why = format!("a binding of {length} bytes at {address:#x} is not in one mapping");
-                Err(Trouble::Engine(why))
+                Err(CommandError::Engine(why))
             }
         }
     }
@@ -543,11 +547,11 @@ fn unmodelled(operation: u32) -> Option<&'static str> {
 }
 
 /// Refuses a message that writes another word than its own.
-fn plain(control: u32) -> Result<(), Trouble> {
+fn plain(control: u32) -> Result<(), CommandError> {
     if control & OTHER == 0 {
         return Ok(());
     }
-    Err(Trouble::Engine(format!(
+    Err(CommandError::Engine(format!(
         "a message with control word {control:#x} writes a timestamp, which is not modelled: no public source \
          says of which clock, nor how long it is; have it write a value"
     )))

@@ -89,8 +89,8 @@ impl Machine {
                 return Err(Errno::NODEV);
             }
         }
-        let asked = RequestKind::of(self.options.abi, control, request)?;
-        drm::call(request, asked.own(), argument, |argument| match asked {
+        let kind = RequestKind::of(self.options.abi, control, request)?;
+        drm::call(request, kind.own(), argument, |argument| match kind {
             RequestKind::Version => DRIVER.answer(process, argument),
             RequestKind::Debug => self.debug(number, argument),
             RequestKind::Driver(Call::Info) => self.info(process, number, control, argument),

@@ -236,7 +236,7 @@ impl Machine {
     }
 
     /// Releases the sync objects and the reservation of a submission that has ended.
-    pub(crate) fn let_go_of_objects(&self, state: &mut crate::machine::State, number: usize, sequence: u64) {
+    pub(crate) fn release_objects(&self, state: &mut crate::machine::State, number: usize, sequence: u64) {
         let card = &mut state.cards[number];
         let Some(context) = &mut card.context else { return };
         let Some(cs) = context.submissions.get_mut(&sequence) else { return };

@@ -300,8 +300,8 @@ impl Machine {
         Ok(sequence)
     }
 
-    /// A submission that has its number is refused: it counts as ended, and its waiters are not told that it
-    /// never ran.
+    /// Refuses a submission that has its number: it counts as ended, and its waiters do not learn that it never
+    /// ran.
     pub(crate) fn refuse(
         &self,
         state: &mut Guard<'_>,
@@ -389,11 +389,11 @@ impl Machine {
         cs.queues = bodies.iter().map(|&(queue, _)| queue).collect();
         let completes = cs.stage.is_none_or(|stage| stage.last);
         // Internal queues do not report an end.
-        let tells = |queue| completes && self.hardware.queue(queue) != Some(QueueKind::Internal);
-        cs.remaining = cs.queues.iter().filter(|&&queue| tells(queue)).count();
+        let reports_end = |queue| completes && self.hardware.queue(queue) != Some(QueueKind::Internal);
+        cs.remaining = cs.queues.iter().filter(|&&queue| reports_end(queue)).count();
         let queues = cs.queues.clone();
         for (queue, body) in bodies {
-            let item = Item { sequence, body, from: Position::default(), tells: tells(queue) };
+            let item = Item { sequence, body, from: Position::default(), reports_end: reports_end(queue) };
             let queue = context.queues.entry(queue).or_default();
             queue.items.push_back(item);
             queue.taken += 1;

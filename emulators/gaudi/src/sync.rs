@@ -557,8 +557,8 @@ mod tests {
         sync.write(hardware, SOB + 0x1_0000 + 300 * 4, 2 << 5);
         sync.write(hardware, SOB + 0xE000 + 300 * 4, arm);
         for _ in 0..2 {
-            let said = sync.write(hardware, SOB + 800 * 4, ADD | 1).unwrap();
-            assert_eq!(said, [Outside { address: 0xFFF0_77FF_FFFF_0000, value: 50 }]);
+            let written = sync.write(hardware, SOB + 800 * 4, ADD | 1).unwrap();
+            assert_eq!(written, [Outside { address: 0xFFF0_77FF_FFFF_0000, value: 50 }]);
             assert_eq!(sync.object(800), 0);
         }
     }

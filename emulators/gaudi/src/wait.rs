@@ -134,19 +134,19 @@ impl Machine {
     ) -> Result<WaitOut, Errno> {
         let mut slept = false;
         loop {
-            let (mut map, mut first, mut told) = (0, u64::MAX, true);
+            let (mut map, mut first, mut is_reported) = (0, u64::MAX, true);
             for (place, &sequence) in sequences.iter().enumerate() {
                 match self.know(state, number, sequence)? {
                     Known::Busy => continue,
                     Known::Ended { error: Some(error), .. } => return Err(error),
                     Known::Ended { error: None, timestamp } => first = first.min(timestamp.unwrap_or(0)),
-                    Known::Gone => told = false,
+                    Known::Gone => is_reported = false,
                 }
                 map |= 1 << place;
             }
             if map != 0 {
                 // The time is the first one's; there is none if one of them is gone or does not report it.
-                let timestamp_nsec = if told { first } else { 0 };
+                let timestamp_nsec = if is_reported { first } else { 0 };
                 let flags = if timestamp_nsec == 0 { wait::FLAG_GONE } else { wait::FLAG_TIMESTAMP_VALID };
                 return Ok(WaitOut { flags, timestamp_nsec, cs_completion_map: map, ..WaitOut::default() });
             }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The emulator among processes: descriptors that travel, cards that others have, and a machine that is left alone.
+//! The emulator among processes: descriptors that travel, and cards that others have.
 //!
-//! The other process is this test again, told by a variable what to do. These tests have a program of their own, and
+//! The other process is this test again, with a role in its environment. These tests have a program of their own, and
 //! run one at a time: between its fork and its exec a child has a copy of every descriptor, so that a card is busy for
 //! a moment longer than its close, as with any kernel.
 #![allow(
@@ -249,40 +249,4 @@ fn name_is_known_to_other_processes() {
     assert!(!process.wait().unwrap().success());
     let card: Card = open(&machine, 0);
     assert_eq!(card.close().hard_resets, 0);
-}
-
-#[test]
-fn idle_machine_uses_no_processor() {
-    let _alone = ALONE.lock();
-    let machine = Emulator::new(executing(Generation::Gaudi2, |execution| execution.workers = 4)).unwrap();
-    let card = open(&machine, 0);
-    let commands = card.commands(&Card::nop());
-    card.finish(card.run(&commands, 0, 8).unwrap());
-    let threads = || {
-        let mut switches = 0;
-        for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-            let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-            if read("comm").starts_with("gaudi-") {
-                let status = read("status");
-                let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
-                switches += counts
-                    .filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok())
-                    .sum::<u64>();
-            }
-        }
-        switches
-    };
-    // Other tests' machines are in the same process, so that this one asks for its own in another.
-    if std::env::var_os("ALONE").is_none() {
-        let me = std::env::current_exe().unwrap();
-        let mut child = std::process::Command::new(me);
-        child.args(["--exact", "idle_machine_uses_no_processor"]).env("ALONE", "1");
-        let output = child.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-        return;
-    }
-    std::thread::sleep(Duration::from_millis(100));
-    let before = threads();
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(threads(), before, "threads were woken for nothing");
 }

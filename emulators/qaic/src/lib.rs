@@ -61,7 +61,7 @@
 //! |---|---|
 //! | `machine.rs` | the cards of a machine; resets |
 //! | `bus.rs` | the kernel's and the device's shared part: host memory by bus addresses, registers |
-//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, … |
+//! | `kernel/` | the driver, a file for each kind of request, and its interrupts, restarts and events |
 //! | `device/` | the device: control server, loaded images, DMA bridge, semaphores, networks, cores, crashes |
 //! | `injection.rs`, `options.rs` | the parameters of a URI |
 //! | `supervised.rs` | the machine for other processes and for the driver |

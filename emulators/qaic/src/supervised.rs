@@ -57,7 +57,7 @@ impl SupervisedMachine for Machine {
     fn release_closed_files(&self) -> bool {
         let mut state = self.lock();
         self.reap(&mut state);
-        // The user of a closed file stays until the device has been told.
+        // The user of a closed file stays until the device was notified.
         state.cards.iter().any(|card| !card.users.is_empty())
     }
 

@@ -15,22 +15,8 @@ mod common;
 
 use common::{card, options};
 use emulator_qaic::{Module, Options};
+use emulator_testbench::context_switches;
 use std::time::Duration;
-
-/// How often the threads of machines were woken.
-fn switches() -> u64 {
-    let mut switches = 0;
-    for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-        let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-        if read("comm").starts_with("qaic-") {
-            let status = read("status");
-            let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
-            switches +=
-                counts.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok()).sum::<u64>();
-        }
-    }
-    switches
-}
 
 #[test]
 fn idle_machine_uses_no_processor() {
@@ -41,13 +27,13 @@ fn idle_machine_uses_no_processor() {
         let poster = card.poster(&active, 3);
         card.execute(active.channel, &[poster]).unwrap();
         assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
-        assert!(switches() > 0);
-        // The kernel looks at the channel some more times, and then no more. On a machine that has much else to
-        // do that takes a while; what is woken for nothing is never quiet.
+        assert!(context_switches("qaic-") > 0);
+        // The kernel polls the channel some more times, and then stops. On a busy machine that takes a while; threads
+        // that are woken for nothing never stop.
         let is_quiet = || {
-            let before = switches();
+            let before = context_switches("qaic-");
             std::thread::sleep(Duration::from_millis(300));
-            switches() == before
+            context_switches("qaic-") == before
         };
         assert!((0..20).any(|_| is_quiet()), "threads are woken for nothing; polling: {datapath_polling}");
     }

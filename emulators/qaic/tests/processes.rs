@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A client that is another process: its memory is reached as a kernel reaches it, and what it had goes when it dies.
+//! A client that is another process: its memory is reached as a kernel reaches it, and its death releases all it has.
 //!
-//! The other process is this test again, told by a variable what to do. Its requests are made here in its name, with
+//! The other process is this test again, with a role in its environment. Its requests are made here in its name, with
 //! addresses of its own, as a supervisor of unmodified programs makes them.
 #![allow(
     dead_code,
@@ -50,7 +50,7 @@ const ROOM: usize = 1 << 16;
 struct Remote {
     process: Child,
     memory: File,
-    /// Where its room is.
+    /// The address of its memory.
     room: u64,
 }
 
@@ -65,7 +65,7 @@ impl Remote {
         Self { process, memory: memory.unwrap(), room: room.unwrap() }
     }
 
-    /// What the other process does: it has memory, and lives until it is killed.
+    /// The other process: it allocates memory, and lives until it is killed.
     fn live() -> ! {
         let room = vec![0_u8; ROOM].leak();
         println!("\nroom {}", room.as_ptr().addr());
@@ -217,7 +217,7 @@ fn client_that_is_killed_in_the_middle_of_a_call_leaves_nothing_behind() {
     let after = emulator.counts(0);
     let left = [after.objects, after.mapped, after.channels, after.waits, after.activations, after.loaded];
     assert_eq!((after.users, left, after.allocated_bytes), (1, [0; 6], 0), "{after:?}");
-    // What its requests pointed to is not there any more, and others did not notice.
+    // The memory of its requests is gone, and others do not notice.
     assert_eq!(client.remote.read(address, &mut [0; 8]), Err(Errno::FAULT));
     let again = open(&emulator, 0);
     let buffers = Buffers::new(&again, again.activate(&image, 64), &image);

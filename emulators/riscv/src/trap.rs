@@ -15,7 +15,7 @@ pub enum Cause {
     Instruction {
         /// The word.
         word: u32,
-        /// What the word is, as far as it is known.
+        /// The kind of the word, as far as it is known.
         refusal: Refusal,
     },
     /// No instruction can be fetched from this address.

@@ -251,7 +251,7 @@ fn code_that_changes_itself_is_seen_at_once() {
 }
 
 #[test]
-fn code_that_is_changed_from_outside_is_seen_when_that_is_said() {
+fn code_changed_from_outside_is_seen_once_reported() {
     let words = [
         0x0011_0113, // addi x2, x2, 1
         0xffdf_f06f, // jal x0, -4
@@ -275,7 +275,7 @@ fn code_that_is_changed_from_outside_is_seen_when_that_is_said() {
 /// An access by a table of pages, whole and one instruction at a time: with an offset and without, for each
 /// kind of load and for a store, where the page is there, is not, and the entry is no address.
 #[test]
-fn access_by_a_table_is_what_its_instructions_are() {
+fn lookup_has_the_effect_of_its_instructions() {
     // lw x6, lbu x6, lh x6, flw f6; sw x7, each of 0(x3); and one of 4(x3), which is no such access.
     for access in [0x0001_a303, 0x0001_c303, 0x0001_9303, 0x0001_a307, 0x0071_a023, 0x0041_a303] {
         for adds in [true, false] {
@@ -438,7 +438,7 @@ proptest! {
 }
 
 #[test]
-fn trap_says_where_and_what() {
+fn trap_has_the_program_counter_and_the_cause() {
     let trap = Trap {
         pc: 0x1234,
         cause: Cause::Load { address: 0xffb0_2000, width: Width::Word, fault: BusFault::Unmapped },

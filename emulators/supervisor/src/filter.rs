@@ -87,10 +87,10 @@ fn jump_if_equal(k: u32, equal: u8, not: u8) -> sock_filter {
 /// The filter.
 pub(crate) fn program() -> Vec<sock_filter> {
     let allow = || answer(SECCOMP_RET_ALLOW);
-    let ask = || answer(SECCOMP_RET_USER_NOTIF);
+    let notify = || answer(SECCOMP_RET_USER_NOTIF);
     let mut program = vec![load(MACHINE), jump_if_equal(ARCHITECTURE, 1, 0), allow(), load(NUMBER)];
     for &call in PATHS {
-        program.extend([jump_if_equal(number(call), 0, 1), ask()]);
+        program.extend([jump_if_equal(number(call), 0, 1), notify()]);
     }
     // An ioctl by the type of its request, which is in bits 8 to 16.
     program.extend([
@@ -99,14 +99,14 @@ pub(crate) fn program() -> Vec<sock_filter> {
         statement(BPF_ALU | BPF_AND | BPF_K, 0xFF00),
     ]);
     let [first, second] = REQUESTS;
-    program.extend([jump_if_equal(first << 8, 1, 0), jump_if_equal(second << 8, 0, 1), ask(), allow()]);
+    program.extend([jump_if_equal(first << 8, 1, 0), jump_if_equal(second << 8, 0, 1), notify(), allow()]);
     // A mapping by its flags.
     program.extend([
         jump_if_equal(number(libc::SYS_mmap), 0, 4),
         load(low(3)),
         statement(BPF_ALU | BPF_AND | BPF_K, libc::MAP_ANONYMOUS.cast_unsigned()),
         jump_if_equal(0, 0, 1),
-        ask(),
+        notify(),
         allow(),
     ]);
     program
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     /// The filter's answer to a call, by its own rules.
-    fn asked(machine: u32, call: i64, arguments: [u64; 6]) -> bool {
+    fn is_notified(machine: u32, call: i64, arguments: [u64; 6]) -> bool {
         let mut data = Vec::new();
         data.extend(i32::try_from(call).unwrap().to_le_bytes());
         data.extend(machine.to_le_bytes());
@@ -139,11 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_concern_a_device_is_looked_at() {
-        let here = |call, arguments| asked(ARCHITECTURE, call, arguments);
+    fn only_calls_that_may_concern_a_device_are_intercepted() {
+        let here = |call, arguments| is_notified(ARCHITECTURE, call, arguments);
         for &call in PATHS {
             assert!(here(call, [0; 6]), "{call}");
-            assert!(!asked(0x4000_0003, call, [0; 6]), "another architecture's numbers mean other calls");
+            assert!(
+                !is_notified(0x4000_0003, call, [0; 6]),
+                "another architecture's numbers mean other calls"
+            );
         }
         let ioctl = |request| here(libc::SYS_ioctl, [3, request, 0, 0, 0, 0]);
         assert!(ioctl(0xC018_6440) && ioctl(0xC018_4801) && ioctl(0xFFFF_FFFF_C018_6440));

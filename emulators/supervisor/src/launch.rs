@@ -54,19 +54,19 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launc
     let interrupts = seccomp::ignore_interrupts();
     let start = move || {
         interrupts.restore();
-        tell(theirs.as_fd(), PROMISE, &[])?;
+        report(theirs.as_fd(), PROMISE, &[])?;
         seccomp::give_up_new_rights()?;
         seccomp::end_with_parent()?;
-        tell(theirs.as_fd(), FILTER, &[])?;
+        report(theirs.as_fd(), FILTER, &[])?;
         let listener = seccomp::install(&filter)?;
-        tell(theirs.as_fd(), READY, &[listener.as_fd()])
+        report(theirs.as_fd(), READY, &[listener.as_fd()])
     };
     // SAFETY: between fork and exec this makes system calls on prepared values, and allocates nothing.
     unsafe { command.pre_exec(start) };
     let started = command.spawn();
     // Its closure has the other end of the socket.
     drop(command);
-    let (stage, listener) = hear(ours.as_fd());
+    let (stage, listener) = receive(ours.as_fd());
     match (started, listener) {
         (Ok(child), Some(listener)) => {
             Ok(LaunchedProgram { process: Pid::from_child(&child), listener: Listener::new(listener) })
@@ -76,7 +76,7 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launc
     }
 }
 
-fn tell(socket: BorrowedFd<'_>, stage: u8, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn report(socket: BorrowedFd<'_>, stage: u8, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() {
@@ -87,7 +87,7 @@ fn tell(socket: BorrowedFd<'_>, stage: u8, files: &[BorrowedFd<'_>]) -> io::Resu
 }
 
 /// The child's last report, and the descriptor of its filter.
-fn hear(socket: BorrowedFd<'_>) -> (u8, Option<OwnedFd>) {
+fn receive(socket: BorrowedFd<'_>) -> (u8, Option<OwnedFd>) {
     let (mut last, mut listener) = (0, None);
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -128,11 +128,12 @@ fn no_filter(error: &io::Error) -> String {
         }
         Some(libc::EPERM | libc::EACCES) => {
             "something forbids the system call seccomp to this process, often the profile of a container: allow \
-             seccomp with the flag SECCOMP_FILTER_FLAG_NEW_LISTENER, for docker and podman by --security-opt seccomp=unconfined"
+             seccomp with the flag SECCOMP_FILTER_FLAG_NEW_LISTENER, for docker and podman by \
+             --security-opt seccomp=unconfined"
         }
         Some(libc::ENOSYS | libc::EINVAL) => {
-            "the system has no user notifications of seccomp: it takes Linux 5.14 or newer with CONFIG_SECCOMP_FILTER, and no \
-             sandbox such as gVisor in between"
+            "the system has no user notifications of seccomp: it takes Linux 5.14 or newer with \
+             CONFIG_SECCOMP_FILTER, and no sandbox such as gVisor in between"
         }
         Some(libc::ENOMEM) => {
             "there is no memory for a filter, or there are too many on this process already"
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_says_what_to_do() {
+    fn each_refusal_has_its_remedy() {
         for (errno, advice) in [
             (libc::EBUSY, "do not nest"),
             (libc::EPERM, "--security-opt seccomp=unconfined"),

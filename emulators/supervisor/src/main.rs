@@ -146,7 +146,7 @@ fn raise_limit() {
 mod tests {
     use super::*;
 
-    fn asked(words: &[&str]) -> Option<CommandLine> {
+    fn parsed(words: &[&str]) -> Option<CommandLine> {
         read(words.iter().map(OsString::from))
     }
 
@@ -158,15 +158,15 @@ mod tests {
             program: "ls".into(),
             arguments: arguments.iter().map(OsString::from).collect(),
         };
-        assert_eq!(asked(&["gaudi://emulated", "--", "ls"]), Some(run(false, &[])));
+        assert_eq!(parsed(&["gaudi://emulated", "--", "ls"]), Some(run(false, &[])));
         let words = ["--report", "gaudi://emulated", "--", "ls", "--report", "--", "x"];
-        assert_eq!(asked(&words), Some(run(true, &["--report", "--", "x"])));
-        assert_eq!(asked(&["--cost", "a://b"]), Some(CommandLine::Cost { uri: "a://b".to_owned() }));
-        assert_eq!(asked(&["--help"]), Some(CommandLine::Help));
+        assert_eq!(parsed(&words), Some(run(true, &["--report", "--", "x"])));
+        assert_eq!(parsed(&["--cost", "a://b"]), Some(CommandLine::Cost { uri: "a://b".to_owned() }));
+        assert_eq!(parsed(&["--help"]), Some(CommandLine::Help));
         for wrong in
             [&[][..], &["a://b"], &["--", "ls"], &["a://b", "ls"], &["--colour", "a://b", "--", "ls"]]
         {
-            assert_eq!(asked(wrong), None, "{wrong:?}");
+            assert_eq!(parsed(wrong), None, "{wrong:?}");
         }
     }
 }

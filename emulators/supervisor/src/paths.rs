@@ -47,7 +47,7 @@ struct PathRequest {
     question: Question,
 }
 
-fn asked(target: &TargetProcess<'_>, notice: &Notice) -> Result<PathRequest, Errno> {
+fn request(target: &TargetProcess<'_>, notice: &Notice) -> Result<PathRequest, Errno> {
     let [a, b, c, d, e, _] = notice.arguments;
     let at = |question| PathRequest {
         folder: half(a).cast_signed(),
@@ -95,8 +95,8 @@ impl Supervisor {
     /// Answers a call that takes a path.
     pub(crate) fn path(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
         // The system reports the error in flags that cannot be read.
-        let Ok(asked) = asked(target, notice) else { return Ok(Answer::Pass) };
-        let path = match asked.path {
+        let Ok(request) = request(target, notice) else { return Ok(Answer::Pass) };
+        let path = match request.path {
             // The system refuses a path that cannot be read.
             Some(address) => match target.path(address) {
                 Ok(path) => path,
@@ -106,15 +106,15 @@ impl Supervisor {
         };
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
         if path.as_os_str().is_empty() {
-            let itself = asked.path.is_none() || asked.may_be_empty;
-            return if itself { self.descriptor(target, asked) } else { Ok(Answer::Pass) };
+            let itself = request.path.is_none() || request.may_be_empty;
+            return if itself { self.descriptor(target, request) } else { Ok(Answer::Pass) };
         }
-        if let Question::Link { buffer, room } = asked.question
+        if let Question::Link { buffer, room } = request.question
             && let Some(node) = self.node_of_link(target, path)
         {
             return write_link(target, &node, buffer, room);
         }
-        let Some(path) = self.whole(target, asked.folder, path) else { return Ok(Answer::Pass) };
+        let Some(path) = self.whole(target, request.folder, path) else { return Ok(Answer::Pass) };
         let path = match self.tree.meant(&path) {
             Some(path) => path,
             // From a folder that the system does not have: the system would not find the path.
@@ -122,7 +122,7 @@ impl Supervisor {
             None => return Ok(Answer::Pass),
         };
         let entry = self.tree.find(&path)?;
-        match asked.question {
+        match request.question {
             Question::Open { flags } => self.open(target, &path, &entry, flags),
             Question::Status { buffer } => {
                 target.write(buffer, self.status(&path, &entry)?.bytes()).map(|()| Answer::Value(0))
@@ -154,20 +154,20 @@ impl Supervisor {
     }
 
     /// Answers a call about a descriptor itself: only a device's is special.
-    fn descriptor(&self, target: &TargetProcess<'_>, asked: PathRequest) -> Result<Answer, Errno> {
-        let link = target.link(&format!("fd/{}", asked.folder));
+    fn descriptor(&self, target: &TargetProcess<'_>, request: PathRequest) -> Result<Answer, Errno> {
+        let link = target.link(&format!("fd/{}", request.folder));
         if !link.is_ok_and(|link| link.as_os_str().as_bytes().starts_with(b"/memfd:")) {
             return Ok(Answer::Pass);
         }
         // Another thread may have closed it since.
-        let Ok(file) = target.descriptor(asked.folder) else { return Ok(Answer::Pass) };
+        let Ok(file) = target.descriptor(request.folder) else { return Ok(Answer::Pass) };
         let Some(path) = self.machine.node(file.as_fd()) else { return Ok(Answer::Pass) };
         drop(file);
         // A card that was pulled out has no node any more, but a process that has it open still sees its
         // identity.
         let entry = self.tree.find(&path).unwrap_or(TreeEntry::Node { major: 0, minor: 0 });
         let status = self.status(&path, &entry)?;
-        match asked.question {
+        match request.question {
             Question::Status { buffer } => target.write(buffer, status.bytes())?,
             Question::ExtendedStatus { buffer } => target.write(buffer, extended(&status).bytes())?,
             _ => return Ok(Answer::Pass),

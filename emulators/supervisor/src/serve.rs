@@ -270,7 +270,8 @@ fn forbidden(notice: &Notice) -> Errno {
     if !SAID.swap(true, Ordering::Relaxed) {
         eprintln!(
             "with-cards: the memory and descriptors of thread {} cannot be reached, and so its cards do not work: \
-             it runs as another user, or does not let itself be traced (prctl PR_SET_DUMPABLE, kernel.yama.ptrace_scope above 1)",
+             it runs as another user, or does not let itself be traced (prctl PR_SET_DUMPABLE, \
+             kernel.yama.ptrace_scope above 1)",
             notice.thread
         );
     }

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_mean_what_they_lead_to() {
+    fn paths_resolve_to_their_targets() {
         let (tree, _folder) = tree("with-cards-paths");
         let meant = |path: &str| tree.meant(Path::new(path)).map(|path| path.display().to_string());
         assert_eq!(meant("/dev/accel/accel0").as_deref(), Some("/dev/accel/accel0"));

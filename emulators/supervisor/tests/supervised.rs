@@ -18,7 +18,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What runs programs with cards.
+/// The command that runs programs with cards.
 const SUPERVISOR: &str = env!("CARGO_BIN_EXE_with-cards");
 
 /// Both generations.
@@ -105,9 +105,9 @@ fn file_system_shows_cards_and_everything_that_it_had() {
     }
 }
 
-/// What the vendor's open library and tests ask for that no other program here does.
+/// Requests of the vendor's open library and tests that no other program here makes.
 #[test]
-fn programs_of_the_shape_of_the_vendors_tests_find_what_they_ask_for() {
+fn programs_like_the_vendors_tests_find_their_devices() {
     python("gaudi://emulated?abi=old", "numbers");
     both("doors", "speed=20");
     both("asks", "");
@@ -139,14 +139,14 @@ fn no_request_is_lost_or_repeated_under_a_storm_of_signals() {
 }
 
 #[test]
-fn program_that_is_told_of_a_reset_and_lets_go_is_spared() {
+fn program_that_closes_after_a_reset_notification_is_spared() {
     for text in both("told", "fault=hang:1&speed=100") {
         assert!(text.contains("1 resets, 0 kills"), "{text}");
     }
 }
 
 #[test]
-fn program_that_is_told_nothing_is_killed_as_the_kernel_kills_it() {
+fn program_without_notification_is_killed_by_a_reset() {
     let script = programs().join("cards.py");
     for generation in BOTH {
         let uri = format!("gaudi://emulated?generation={generation}&fault=reset:1");
@@ -195,7 +195,7 @@ fn buffer_objects_of_another_driver_are_mapped_by_its_rules() {
 }
 
 #[test]
-fn programs_that_ask_for_anything_and_are_killed_leave_a_card_whole() {
+fn killed_programs_with_random_requests_leave_a_card_usable() {
     for more in ["", "counter=int&segment=4k"] {
         let text = python(&format!("qaic://emulated?{more}"), "attack");
         assert!(text.contains(" 0 resets, 0 users left"), "{text}");
@@ -254,7 +254,7 @@ fn status_is_the_programs_own() {
         |script: &str| run("gaudi://emulated?cards=1", Path::new("sh"), &["-c", script]).status.code();
     assert_eq!(shell("exit 7"), Some(7));
     assert_eq!(shell("kill -TERM $$"), Some(128 + 15));
-    // What the program has started goes on, and is served, after its own end.
+    // The program's children continue, and are served, after its own end.
     assert_eq!(shell("(sleep 0.2; test -c /dev/accel/accel0 || kill -KILL $PPID) & exit 3"), Some(3));
     let missing = run("gaudi://emulated", Path::new("/no/such/program"), &[]);
     assert_eq!(missing.status.code(), Some(127));
@@ -293,7 +293,7 @@ fn supervision_needs_no_rights() {
 }
 
 #[test]
-fn system_that_forbids_it_is_told_apart_and_says_what_to_allow() {
+fn forbidden_seccomp_is_reported_with_the_remedy() {
     for (errno, advice) in
         [(libc::EPERM, "--security-opt seccomp=unconfined"), (libc::ENOSYS, "Linux 5.14 or newer")]
     {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is injected into the driver: `tenstorrent://emulated`, and `tenstorrent://ttsim` for a simulator's library.
+//! The cards that are injected into the driver: `tenstorrent://emulated`, and `tenstorrent://ttsim` for a simulator's
+//! library.
 
 use crate::{Emulator, Options, options};
 use emulator_core::options::check_card;
@@ -25,7 +26,8 @@ impl Emulation<()> for Emulated {
     fn devices() -> Vec<DeviceInfo> {
         let mut devices = vec![DeviceInfo {
             path: "emulated".to_owned(),
-            name: "emulated Tenstorrent card: a simulated Blackhole or Wormhole behind the kernel driver's interface, no hardware"
+            name: "emulated Tenstorrent card: a simulated Blackhole or Wormhole behind the kernel driver's \
+                   interface, no hardware"
                 .to_owned(),
         }];
         if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {

@@ -48,7 +48,7 @@ struct SimulatorState {
     stream: UnixStream,
     process: Child,
     /// Joined at the end, when it has read the whole output.
-    said: Option<JoinHandle<String>>,
+    output: Option<JoinHandle<String>>,
     regions: Regions,
     /// The word that was read last, and how many clocks pass when it is read again.
     watched: Option<BarAddress>,
@@ -100,11 +100,11 @@ impl SimulatorProcess {
         let process = command.spawn().map_err(wrong)?;
         // The command has the other ends of the socket and the pipe, which must be the process's alone.
         drop(command);
-        let said = Some(std::thread::spawn(move || listen(reader)));
+        let output = Some(std::thread::spawn(move || listen(reader)));
         let regions = Regions::default();
-        let state = SimulatorState { stream, process, said, regions, watched: None, clocks: CLOCKS.0 };
+        let state = SimulatorState { stream, process, output, regions, watched: None, clocks: CLOCKS.0 };
         let simulator = Self { path, state: Mutex::new(state), ended: OnceLock::new() };
-        let answered = simulator.ask(|state| {
+        let answered = simulator.request(|state| {
             state.regions = Regions::receive(&mut state.stream)?;
             Ok(())
         });
@@ -122,12 +122,15 @@ impl SimulatorProcess {
     }
 
     /// Makes a request; fails with the reason if the process has ended.
-    fn ask<T>(&self, ask: impl FnOnce(&mut SimulatorState) -> std::io::Result<T>) -> Result<T, String> {
+    fn request<T>(
+        &self,
+        request: impl FnOnce(&mut SimulatorState) -> std::io::Result<T>,
+    ) -> Result<T, String> {
         let mut state = self.state.lock();
         if let Some(why) = self.ended.get() {
             return Err(why.clone());
         }
-        ask(&mut state).map_err(|error| {
+        request(&mut state).map_err(|error| {
             let why = state.end(&self.path, &error);
             self.ended.get_or_init(|| why).clone()
         })
@@ -139,7 +142,7 @@ impl SimulatorProcess {
     }
 
     pub(crate) fn read(&self, from: BarAddress, bytes: &mut [u8]) -> Result<(), String> {
-        self.ask(|state| {
+        self.request(|state| {
             state.pass(from, bytes.len())?;
             let start = state.bus(from);
             for (at, piece) in (start..).step_by(LONGEST).zip(bytes.chunks_mut(LONGEST)) {
@@ -151,7 +154,7 @@ impl SimulatorProcess {
     }
 
     pub(crate) fn write(&self, to: BarAddress, bytes: &[u8]) -> Result<(), String> {
-        self.ask(|state| {
+        self.request(|state| {
             state.watched = None;
             let start = state.bus(to);
             for (at, piece) in (start..).step_by(LONGEST).zip(bytes.chunks(LONGEST)) {
@@ -163,7 +166,7 @@ impl SimulatorProcess {
     }
 
     pub(crate) fn tile_write(&self, tile: Tile, address: u64, bytes: &[u8]) -> Result<(), String> {
-        self.ask(|state| {
+        self.request(|state| {
             let header = Request::WriteTile(tile.x.into(), tile.y.into(), address, length(bytes)).encode();
             state.send(&[&header, bytes].concat())
         })
@@ -222,10 +225,13 @@ impl SimulatorState {
         // end.
         let _ = self.process.kill();
         let status = self.process.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-        let said = self.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
-        let said =
-            if said.is_empty() { format!("it said nothing ({error})") } else { format!("it said: {said}") };
-        format!("the process with the simulator {} ended ({status}); {said}", path.display())
+        let output = self.output.take().and_then(|output| output.join().ok()).unwrap_or_default();
+        let output = if output.is_empty() {
+            format!("it said nothing ({error})")
+        } else {
+            format!("it said: {output}")
+        };
+        format!("the process with the simulator {} ended ({status}); {output}", path.display())
     }
 }
 
@@ -235,8 +241,8 @@ impl Drop for SimulatorState {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         let _ = self.process.kill();
         let _ = self.process.wait();
-        if let Some(said) = self.said.take() {
-            let _ = said.join();
+        if let Some(output) = self.output.take() {
+            let _ = output.join();
         }
     }
 }

@@ -177,9 +177,7 @@ impl Machine {
 
     /// The numbers of the cards that are there.
     pub(crate) fn present(&self) -> Vec<usize> {
-        let state = self.lock();
-        let cards = state.cards.iter().enumerate();
-        cards.filter(|(_, card)| !card.detached).map(|(number, _)| number).collect()
+        self.lock().cards.numbers(|card| !card.detached)
     }
 
     /// The text of an attribute in the file system.

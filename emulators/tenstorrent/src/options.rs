@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn wormhole_board_is_asked_for_by_rows() {
+    fn wormhole_board_is_selected_by_rows() {
         let options = read(&[("board", "n150"), ("rows", "0x2ff")]).unwrap();
         assert_eq!(options.board, Board::with_masks(Model::N150, 0x2ff, 0x3f).unwrap());
         let library = options.with_library("/nowhere".into()).library.unwrap();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_and_damage_are_told_apart() {
+    fn end_and_damage_of_a_stream_differ() {
         assert_eq!(Request::receive(&mut [].as_slice()).unwrap(), None);
         assert!(Request::receive(&mut Request::Clock(1).encode()[..9].as_ref()).is_err(), "cut off");
         let mut wrong = Request::Clock(1).encode();

@@ -122,7 +122,7 @@ impl RequestContext<'_> {
 
     /// `ioctl_get_device_info`
     fn device_info(&self, argument: &mut [u8]) -> Result<(), Errno> {
-        let asked: uapi::GetDeviceInfo = take(argument)?;
+        let input: uapi::GetDeviceInfo = take(argument)?;
         let bus = u16::try_from(self.file.card + 1).unwrap_or(u16::MAX);
         let info = uapi::GetDeviceInfo {
             output_size_bytes: length::<uapi::GetDeviceInfo>(4),
@@ -134,12 +134,12 @@ impl RequestContext<'_> {
             max_dma_buf_size_log2: 28,
             ..Default::default()
         };
-        answer(argument, 4, asked.in_output_size_bytes, &info)
+        answer(argument, 4, input.in_output_size_bytes, &info)
     }
 
     /// `ioctl_get_driver_info`
     fn driver_info(&self, argument: &mut [u8]) -> Result<(), Errno> {
-        let asked: uapi::GetDriverInfo = take(argument)?;
+        let input: uapi::GetDriverInfo = take(argument)?;
         let Version { major, minor, patch } = self.machine.options.module;
         let info = uapi::GetDriverInfo {
             output_size_bytes: length::<uapi::GetDriverInfo>(4),
@@ -149,13 +149,13 @@ impl RequestContext<'_> {
             driver_version_patch: patch,
             ..Default::default()
         };
-        answer(argument, 4, asked.in_output_size_bytes, &info)
+        answer(argument, 4, input.in_output_size_bytes, &info)
     }
 
     /// `ioctl_reset_device`: the file that resets stays valid, every other one is dead.
     fn reset_device(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let asked: uapi::ResetDevice = take(argument)?;
-        match asked.flags {
+        let input: uapi::ResetDevice = take(argument)?;
+        match input.flags {
             uapi::reset::USER | uapi::reset::ASIC | uapi::reset::ASIC_AND_CONTROLLER => {
                 self.has(Version::new(2, 4, 0))?;
                 self.machine.reset(self.card);
@@ -164,48 +164,48 @@ impl RequestContext<'_> {
             uapi::reset::POST => self.has(Version::new(2, 4, 0))?,
             _ => return Err(Errno::INVAL),
         }
-        let done = uapi::ResetDevice { output_size_bytes: length::<uapi::ResetDevice>(8), ..asked };
-        answer(argument, 8, asked.in_output_size_bytes, &uapi::ResetDevice { result: 0, ..done })
+        let done = uapi::ResetDevice { output_size_bytes: length::<uapi::ResetDevice>(8), ..input };
+        answer(argument, 8, input.in_output_size_bytes, &uapi::ResetDevice { result: 0, ..done })
     }
 
     /// `ioctl_lock_ctl`
     fn lock_ctl(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let asked: uapi::LockCtl = take(argument)?;
-        if asked.index >= uapi::lock::COUNT {
+        let input: uapi::LockCtl = take(argument)?;
+        if input.index >= uapi::lock::COUNT {
             return Err(Errno::INVAL);
         }
-        let holder = self.card.locks.get(&asked.index).copied();
+        let holder = self.card.locks.get(&input.index).copied();
         let ours = holder == Some(self.identity);
-        let value = match asked.flags {
+        let value = match input.flags {
             uapi::lock::ACQUIRE_BLOCKING => {
                 self.has(Version::new(2, 7, 0))?;
                 if holder.is_some() {
                     return Err(Errno::AGAIN);
                 }
-                self.card.locks.insert(asked.index, self.identity);
+                self.card.locks.insert(input.index, self.identity);
                 1
             }
             uapi::lock::ACQUIRE => {
                 if holder.is_none() {
-                    self.card.locks.insert(asked.index, self.identity);
+                    self.card.locks.insert(input.index, self.identity);
                 }
                 u8::from(holder.is_none())
             }
             uapi::lock::RELEASE => {
                 if ours {
-                    self.card.locks.remove(&asked.index);
+                    self.card.locks.remove(&input.index);
                 }
                 u8::from(ours)
             }
             uapi::lock::TEST => u8::from(holder.is_some()) << 1 | u8::from(ours),
             _ => return Err(Errno::INVAL),
         };
-        answer(argument, 12, asked.output_size_bytes, &uapi::LockCtl { value, ..asked })
+        answer(argument, 12, input.output_size_bytes, &uapi::LockCtl { value, ..input })
     }
 
     /// `ioctl_allocate_tlb`: the first window of this size that is free.
     fn allocate_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let asked: uapi::AllocateTlb = take(argument)?;
+        let input: uapi::AllocateTlb = take(argument)?;
         let family = self.family();
         let mut first = 0;
         let mut kinds = family.windows.iter().map(|kind| {
@@ -213,7 +213,7 @@ impl RequestContext<'_> {
             first = ids.end;
             (kind, ids)
         });
-        let (kind, ids) = kinds.find(|(kind, _)| kind.size == asked.size).ok_or(Errno::INVAL)?;
+        let (kind, ids) = kinds.find(|(kind, _)| kind.size == input.size).ok_or(Errno::INVAL)?;
         // The smallest windows come first.
         let is_small = ids.start == 0;
         if kind.bar == 4 && self.card.injections.has(injection::NO_LARGE_WINDOWS) {
@@ -233,7 +233,7 @@ impl RequestContext<'_> {
             id,
             mmap_offset_uc: paths::WINDOWS_UNCACHED + offset,
             mmap_offset_wc: paths::WINDOWS_COMBINING + offset,
-            ..asked
+            ..input
         };
         give(argument, &window)?;
         self.card.windows.insert(id, OwnedWindow { file: self.identity, mappings: 0 });
@@ -260,10 +260,10 @@ impl RequestContext<'_> {
 
     /// `ioctl_configure_tlb`, `blackhole_configure_tlb`, `wormhole_configure_tlb`: into the registers of the bridge.
     fn configure_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let asked: uapi::ConfigureTlb = take(argument)?;
-        self.window(asked.id)?;
-        let (config, family) = (asked.config, self.family());
-        let size = family.window(asked.id).ok_or(Errno::INVAL)?.0.size;
+        let input: uapi::ConfigureTlb = take(argument)?;
+        self.window(input.id)?;
+        let (config, family) = (input.config, self.family());
+        let size = family.window(input.id).ok_or(Errno::INVAL)?.0.size;
         let address_bits = family.address_bits;
         if !config.addr.is_multiple_of(size) || config.addr.checked_shr(address_bits).unwrap_or(0) != 0 {
             return Err(Errno::INVAL);
@@ -293,7 +293,7 @@ impl RequestContext<'_> {
         }
         let words = family.setting_words;
         for (word, bytes) in (0..).zip(setting.to_le_bytes().chunks_exact(4).take(words)) {
-            let offset = family.configuration + 4 * (words as u64 * u64::from(asked.id) + word);
+            let offset = family.configuration + 4 * (words as u64 * u64::from(input.id) + word);
             // A card that was lost takes no settings any more, and the driver does not check.
             let _ = self.card.board.chip.write(BarAddress { bar: 0, offset }, bytes);
         }
@@ -303,29 +303,29 @@ impl RequestContext<'_> {
     /// `ioctl_set_noc_cleanup`
     fn set_noc_cleanup(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
         self.has(Version::new(2, 2, 0))?;
-        let asked: uapi::SetNocCleanup = take(argument)?;
-        let fits = asked.argsz == length::<uapi::SetNocCleanup>(0)
-            && asked.flags == 0
-            && asked.enabled <= 1
-            && asked.addr.is_multiple_of(4)
-            && asked.noc <= 1
-            && asked.x <= MOST_COORDINATE
-            && asked.y <= MOST_COORDINATE;
+        let input: uapi::SetNocCleanup = take(argument)?;
+        let fits = input.argsz == length::<uapi::SetNocCleanup>(0)
+            && input.flags == 0
+            && input.enabled <= 1
+            && input.addr.is_multiple_of(4)
+            && input.noc <= 1
+            && input.x <= MOST_COORDINATE
+            && input.y <= MOST_COORDINATE;
         if !fits {
             return Err(Errno::INVAL);
         }
-        self.file.cleanup = asked;
+        self.file.cleanup = input;
         Ok(())
     }
 
     /// `ioctl_set_power_state`
     fn set_power_state(&self, argument: &[u8]) -> Result<(), Errno> {
         self.has(Version::new(2, 6, 0))?;
-        let asked: uapi::PowerState = take(argument)?;
-        let fits = asked.argsz == length::<uapi::PowerState>(0)
-            && asked.flags == 0
-            && asked.reserved0 == 0
-            && asked.validity <= 15 | 14 << 4;
+        let input: uapi::PowerState = take(argument)?;
+        let fits = input.argsz == length::<uapi::PowerState>(0)
+            && input.flags == 0
+            && input.reserved0 == 0
+            && input.validity <= 15 | 14 << 4;
         if fits { Ok(()) } else { Err(Errno::INVAL) }
     }
 }
@@ -337,7 +337,7 @@ fn kernel_window(family: &Family) -> u32 {
 
 /// `ioctl_query_mappings`: the three regions, each uncached and combining.
 fn query_mappings(family: &Family, argument: &mut [u8]) -> Result<(), Errno> {
-    let asked: uapi::QueryMappings = take(argument)?;
+    let input: uapi::QueryMappings = take(argument)?;
     let regions = family.regions.into_iter().flat_map(|length| [length; 2]);
     let mut known = (1..).zip(regions).map(|(mapping_id, mapping_size)| uapi::Mapping {
         mapping_id,
@@ -347,7 +347,7 @@ fn query_mappings(family: &Family, argument: &mut [u8]) -> Result<(), Errno> {
     });
     let places = argument.get_mut(size_of::<uapi::QueryMappings>()..).unwrap_or_default();
     let mut places = places.chunks_exact_mut(size_of::<uapi::Mapping>());
-    for _ in 0..asked.output_mapping_count {
+    for _ in 0..input.output_mapping_count {
         give(places.next().ok_or(Errno::FAULT)?, &known.next().unwrap_or_default())?;
     }
     Ok(())

@@ -60,16 +60,16 @@ fn errno<T>(result: Result<T, CallError>) -> Option<Errno> {
     }
 }
 
-/// What is asked of a card that the machine does not have is that of no card.
+/// Questions about a card that the machine does not have get the answer of no card.
 #[test]
-fn number_that_names_no_card_is_looked_up_and_not_taken_for_one() {
+fn unknown_card_number_is_refused() {
     let machine = machine(&[]);
     assert_eq!(machine.counts(99), Counts::default());
     assert_eq!((machine.stopped_core(99), machine.complaint(99)), (None, None));
 }
 
 #[test]
-fn card_says_who_it_is() {
+fn card_reports_its_identity() {
     let machine = machine(&[("module", "2.6")]);
     let calls = open(&machine);
     let device = calls.device().unwrap();
@@ -149,7 +149,7 @@ fn access_that_breaks_a_rule_of_the_chip_is_answered_with_ones() {
 }
 
 #[test]
-fn reset_ends_every_file_but_the_one_that_asked() {
+fn reset_ends_every_file_but_the_requesting_one() {
     let machine = machine(&[]);
     let (one, other) = (open(&machine), open(&machine));
     let tlb = other.allocate_window(SMALL).unwrap();

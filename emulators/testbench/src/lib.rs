@@ -155,20 +155,20 @@ pub fn until_known(timeline: &Semaphore) -> Result<(), Failure> {
 
 /// The notification at which an observer panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum PanicAt {
     /// A command.
     Command,
     /// A job.
     Job,
 }
 
-impl Observer for Told {
+impl Observer for PanicAt {
     fn command(&self, _: usize, _: u64, _: u64) {
-        assert!(*self != Told::Command, "told of a command");
+        assert!(*self != PanicAt::Command, "notified of a command");
     }
 
     fn job(&self, _: u64, _: u64, _: Result<(), &Failure>) {
-        assert!(*self != Told::Job, "told of a job");
+        assert!(*self != PanicAt::Job, "notified of a job");
     }
 }
 
@@ -180,30 +180,30 @@ impl Observer for Told {
 /// If something else happens, or nothing.
 pub fn assert_panic_loses<D: Device>(
     device: D,
-    told: Told,
+    at: PanicAt,
     thread: &str,
     command: impl Fn(&D) -> Command<D> + Send + 'static,
 ) {
-    let (tell, ended) = std::sync::mpsc::channel();
+    let (sender, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let device = Arc::new(device);
         let command = command(&device);
-        let bench = Testbench::observed(device, Arc::new(told));
+        let bench = Testbench::observed(device, Arc::new(at));
         let queues = 0..bench.device().properties().queues.queues;
         let timelines: Vec<_> =
             queues.clone().chain(queues).map(|queue| bench.submit(queue, command.clone())).collect();
         let mut outcomes: Vec<_> = timelines.iter().map(until_known).collect();
         outcomes.push(bench.run(0, command.clone()));
         drop((bench, command));
-        let _ = tell.send(outcomes);
+        let _ = sender.send(outcomes);
     });
     let ended = ended.recv_timeout(Duration::from_secs(60));
-    let outcomes = ended.unwrap_or_else(|_| panic!("{told:?}: nothing ends after a panic"));
+    let outcomes = ended.unwrap_or_else(|_| panic!("{at:?}: nothing ends after a panic"));
     for outcome in outcomes {
-        let Err(failure) = outcome else { panic!("{told:?}: a command succeeds after a panic") };
+        let Err(failure) = outcome else { panic!("{at:?}: a command succeeds after a panic") };
         assert_eq!(failure.code(), Code::Internal, "{failure}");
-        for part in [&*format!("thread \"{thread}"), "panicked: told of a "] {
-            assert!(failure.message().contains(part), "{told:?}: {failure}");
+        for part in [&*format!("thread \"{thread}"), "panicked: notified of a "] {
+            assert!(failure.message().contains(part), "{at:?}: {failure}");
         }
     }
 }
@@ -263,11 +263,26 @@ pub fn assert_documented(source: &str, parameters: &[Parameter]) {
     assert!(source.contains(&table), "the documentation does not have the declared table:\n{table}");
 }
 
+/// How often the threads of this process were switched whose names have this prefix.
+pub fn context_switches(prefix: &str) -> u64 {
+    let mut switches = 0;
+    for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |name| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        if read("comm").starts_with(prefix) {
+            let status = read("status");
+            let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
+            switches +=
+                counts.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok()).sum::<u64>();
+        }
+    }
+    switches
+}
+
 /// How many cases a property test runs: `PROPTEST_CASES`, or `usual` if it is not set, as in proptest for a
 /// test without a number.
 pub fn cases(usual: u32) -> u32 {
-    let asked = std::env::var("PROPTEST_CASES").ok();
-    asked.map_or(usual, |asked| asked.parse().expect("PROPTEST_CASES is a number"))
+    let given = std::env::var("PROPTEST_CASES").ok();
+    given.map_or(usual, |given| given.parse().expect("PROPTEST_CASES is a number"))
 }
 
 /// The part of a message that advises to do what the URI has already done: to ask for the device that was asked
@@ -323,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn command_runs_and_its_timeline_says_so() {
+    fn command_runs_and_its_timeline_is_signalled() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         bench.run(0, fill_of(&memory, 16)).unwrap();
@@ -334,18 +349,18 @@ mod tests {
 
     #[test]
     fn thread_that_panics_loses_the_device() {
-        for told in [Told::Command, Told::Job] {
+        for at in [PanicAt::Command, PanicAt::Job] {
             let mut none = Parameters::new("template", []);
-            assert_panic_loses(Template.open("0", &mut none).unwrap(), told, "template", fill);
+            assert_panic_loses(Template.open("0", &mut none).unwrap(), at, "template", fill);
             for schedule in ["parallel", "seeded"] {
                 let mut parameters = Parameters::new("mock", [("queues", "3"), ("schedule", schedule)]);
-                assert_panic_loses(Mock.open("0", &mut parameters).unwrap(), told, "mock-", fill);
+                assert_panic_loses(Mock.open("0", &mut parameters).unwrap(), at, "mock-", fill);
             }
         }
     }
 
     #[test]
-    fn timeline_counts_what_it_was_told_to() {
+    fn timeline_reaches_each_signalled_value() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         let timeline = bench.timeline();

@@ -20,13 +20,13 @@ const WIDE: u32 = 4;
 #[derive(Debug)]
 pub struct Simulator {
     chip: Chip,
-    told: Vec<Stopped>,
+    reported: Vec<Stopped>,
 }
 
 impl Simulator {
     /// A board after power-on.
     pub fn new(board: Board) -> Self {
-        Self { chip: Chip::new(board), told: Vec::new() }
+        Self { chip: Chip::new(board), reported: Vec::new() }
     }
 
     /// A word of the bus's configuration space. There is only one device.
@@ -70,9 +70,9 @@ impl Simulator {
     pub fn clock(&mut self, clocks: u32) -> Vec<Stopped> {
         self.chip.step(clocks.into());
         let now = self.chip.stopped();
-        let news = now.iter().filter(|stopped| !self.told.contains(stopped)).cloned().collect();
-        self.told = now;
-        news
+        let new = now.iter().filter(|stopped| !self.reported.contains(stopped)).cloned().collect();
+        self.reported = now;
+        new
     }
 
     /// The region of an address of the bus.

@@ -116,7 +116,7 @@ fn board_on_the_bus() {
 }
 
 #[test]
-fn wormhole_says_that_it_is_one() {
+fn wormhole_reports_its_device_id() {
     let output = child("wormhole_on_the_bus", "n150");
     assert!(output.status.success(), "{}", errors(&output));
 }

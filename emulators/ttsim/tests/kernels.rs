@@ -35,7 +35,7 @@ const ONLY_B: u32 = 0x4_7000;
 const ENVIRONMENT: u32 = 0x1000;
 const STATE: u32 = 0x2000;
 const WORKGROUP: u32 = 0x3000;
-/// What the function returned, and that it did.
+/// The function's result, and whether it has returned.
 const RESULT: u32 = 0x3100;
 const DONE: u32 = 0x3104;
 const STACK_END: u32 = 0x3_0000;
@@ -100,7 +100,7 @@ impl Steps {
         self.words(SOFT_RESET, &[ALL_HELD]);
     }
 
-    /// What was read, one after another.
+    /// The bytes that were read, in order.
     fn run(self, library: &Path, name: &str) -> Vec<Vec<u8>> {
         let library = prepare(library, name, self.model.family());
         let file = library.with_file_name("steps.json");
@@ -128,7 +128,7 @@ fn floats(count: u16, seed: u16) -> Vec<f32> {
     (0..count).map(number).collect()
 }
 
-/// What the kernels have to find: softmax within a millionth, everything else to the bit.
+/// The expected results: softmax within a millionth, all else to the bit.
 fn check(results: &[Vec<u32>], (x, y, magnitudes): (&[f32], &[f32], &[f32])) {
     let [softmax, quotients, roots, floors] = results else { panic!("{results:?}") };
     let short = &x[..64];

@@ -29,7 +29,7 @@ fn program(own: Tile, from: Tile, to: Tile, network: &NocRegisters) -> Vec<u32> 
     const T1: Reg = Reg::T[1];
     const T2: Reg = Reg::T[2];
     const ZERO: Reg = Reg::ZERO;
-    /// Where the bytes are in the meantime.
+    /// The file with the bytes in the meantime.
     const BUFFER: u32 = 0x4_0000;
     const READ: u32 = 1 << 4 | 1 << 7 | 1 << 13;
     let is_wormhole = network == &WORMHOLE.noc;
@@ -107,7 +107,7 @@ fn open(library: &Path, name: &str, board: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Where the chip has its tiles and the ports of its banks: what the driver must come to by itself.
+/// The coordinates of the chip's tiles and bank ports, which the driver must find by itself.
 fn places(board: &str) -> Vec<String> {
     let grid = Grid::new(&parse_board(board).unwrap());
     let line = |name: &str, places: Vec<(u8, u8)>| {
@@ -125,7 +125,7 @@ fn places(board: &str) -> Vec<String> {
     lines
 }
 
-/// What the program makes of what was written to the first bank, which is the third place that was written.
+/// The program's result from the first bank, which is the third target that was written.
 fn expected() -> String {
     let words = (0..LENGTH / 4).map(|word| {
         let bytes = std::array::from_fn(|at| u8::try_from(4 * word + 2).unwrap() + u8::try_from(at).unwrap());

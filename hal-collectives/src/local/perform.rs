@@ -29,7 +29,7 @@ pub(super) fn perform(
     arrivals: Vec<Arrival>,
     own: Side,
 ) -> (Vec<Arrival>, Result) {
-    #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "ranks are 32-bit numbers")]
     let ranks = if participants == Participants::Everyone { arrivals.len() as u32 } else { 2 };
     let all = AllRanks(arrivals);
     let length = all.first().piece.part(ranks);
@@ -53,7 +53,7 @@ pub(super) fn perform(
 }
 
 /// A range of a part.
-#[expect(clippy::expect_used, reason = "what a part lacks would silently not be moved")]
+#[expect(clippy::expect_used, reason = "a skipped range would silently corrupt the result")]
 fn cut(part: &HostRange, span: &Range<u64>) -> HostRange {
     let some = part.slice(span.start, span.end - span.start);
     some.expect("all parts are as long as the operation says")

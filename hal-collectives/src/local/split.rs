@@ -44,7 +44,7 @@ impl Split {
         for (color, mut members) in colors {
             members.sort_by_key(|&(key, rank, _)| (key, rank));
             let name = format!("{} split {number} color {color}", group.name());
-            #[expect(clippy::cast_possible_truncation, reason = "ranks have numbers of 32 bits")]
+            #[expect(clippy::cast_possible_truncation, reason = "ranks are 32-bit numbers")]
             let count = members.len() as u32;
             let part = Group::new(name, count, group.terms());
             for (rank, (_, _, pending)) in (0..).zip(members) {

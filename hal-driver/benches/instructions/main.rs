@@ -6,7 +6,7 @@
 //! `cargo bench -p hal-driver --bench instructions` runs this under callgrind and checks the budgets below. Every
 //! operation runs once before it is counted, so the count is its steady cost.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends the benchmark")]
 
 mod callgrind;
 #[path = "../../tests/common/mod.rs"]
@@ -172,7 +172,7 @@ struct Rig {
 struct Owned {
     semaphore: *mut sys::iree_async_semaphore_t,
     buffers: [*mut sys::iree_hal_buffer_t; 2],
-    #[expect(dead_code, reason = "it is what another thread would read")]
+    #[expect(dead_code, reason = "another thread would read this")]
     values: [u64; 2],
 }
 

@@ -53,9 +53,9 @@ impl CollectiveRecord {
         };
         let record = Self { communicator, operation, send, recv };
         let mut allowed = Ok(());
-        record.visit(|reference, way| {
+        record.visit(|reference, usage| {
             if allowed.is_ok() {
-                allowed = reference.check(way);
+                allowed = reference.check(usage);
             }
         });
         allowed.map(|()| record)

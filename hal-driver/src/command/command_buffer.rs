@@ -89,14 +89,14 @@ pub(crate) struct CommandStep {
 
 impl Recording {
     /// Adds the use of a binding slot, or the owner of memory that is named directly.
-    fn note(&mut self, reference: &Reference, way: Use) {
+    fn note(&mut self, reference: &Reference, usage: Use) {
         match reference {
             Reference::Slot { slot, .. } => {
                 if self.slots.len() <= *slot {
                     self.slots.resize(slot + 1, Uses::default());
                 }
-                #[expect(clippy::indexing_slicing, reason = "there are as many now")]
-                self.slots[*slot].add(way);
+                #[expect(clippy::indexing_slicing, reason = "the list was just grown to this length")]
+                self.slots[*slot].add(usage);
             }
             Reference::Direct(range) => {
                 if let Some(owner) = range.sole_user().filter(|owner| !self.owners.contains(owner)) {
@@ -108,7 +108,7 @@ impl Recording {
 
     /// The step that is being recorded.
     fn last(&mut self) -> &mut CommandStep {
-        #[expect(clippy::expect_used, reason = "a recording begins with one")]
+        #[expect(clippy::expect_used, reason = "a recording has a step from the beginning")]
         self.steps.last_mut().expect("there is at least one")
     }
 
@@ -125,7 +125,7 @@ impl Recording {
         if self.fenced {
             self.next();
         }
-        record.visit(|reference, way| self.note(reference, way));
+        record.visit(|reference, usage| self.note(reference, usage));
         self.dispatches |= matches!(record, Record::Dispatch(_));
         self.last().records.push(record);
     }
@@ -135,7 +135,7 @@ impl Recording {
         if self.fenced || is_behind {
             self.next();
         }
-        record.visit(|reference, way| self.note(reference, way));
+        record.visit(|reference, usage| self.note(reference, usage));
         self.last().collectives.push(record);
     }
 }
@@ -211,7 +211,7 @@ impl Recorded {
         &self.recording().steps
     }
 
-    #[expect(clippy::indexing_slicing, reason = "who names a step has seen it, and the recording is closed")]
+    #[expect(clippy::indexing_slicing, reason = "the number comes from `steps`, and the recording is closed")]
     pub(crate) fn step(&self, number: usize) -> &CommandStep {
         &self.steps()[number]
     }
@@ -653,8 +653,8 @@ pub(crate) unsafe fn bindings(
     }
     for (slot, (uses, binding)) in recorded.slots().iter().zip(&bindings).enumerate() {
         let Some(range) = binding else { continue };
-        for way in uses.iter() {
-            way.check(range.borrow()).map_err(|failure| {
+        for usage in uses.iter() {
+            usage.check(range.borrow()).map_err(|failure| {
                 Failure::new(
                     failure.code(),
                     format!("slot {slot} of the binding table: {}", failure.message()),

@@ -144,7 +144,10 @@ impl Executable {
     }
 
     fn known(&self, function: &Function) -> &hal_backend::Function {
-        #[expect(clippy::indexing_slicing, reason = "the executable has it, by the invariant of `Function`")]
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "the executable has the function, by the invariant of `Function`"
+        )]
         &self.object().functions[function.index]
     }
 

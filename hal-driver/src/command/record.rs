@@ -49,9 +49,9 @@ impl Reference {
     }
 
     /// Checks that a buffer which is named directly allows a use. Called for every buffer when the record is made.
-    pub(crate) fn check(&self, way: Use) -> Result {
+    pub(crate) fn check(&self, usage: Use) -> Result {
         match self {
-            Reference::Direct(range) => way.check(range.borrow()),
+            Reference::Direct(range) => usage.check(range.borrow()),
             Reference::Slot { .. } => Ok(()),
         }
     }
@@ -200,12 +200,12 @@ impl Use {
 pub(crate) struct Uses(u8);
 
 impl Uses {
-    pub(crate) fn add(&mut self, way: Use) {
-        self.0 |= 1 << way as u8;
+    pub(crate) fn add(&mut self, usage: Use) {
+        self.0 |= 1 << usage as u8;
     }
 
     pub(crate) fn iter(self) -> impl Iterator<Item = Use> {
-        Use::ALL.into_iter().filter(move |way| self.0 & 1 << *way as u8 != 0)
+        Use::ALL.into_iter().filter(move |usage| self.0 & 1 << *usage as u8 != 0)
     }
 }
 

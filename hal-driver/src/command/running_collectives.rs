@@ -81,7 +81,7 @@ impl EnteredCollective {
                 [send, recv].map(|range| range.as_ref().map(|range| range.length))
             }
             EnteredCollective::Piece { send, recv, .. } => {
-                [send, recv].map(|near| near.as_ref().map(PieceMemory::length))
+                [send, recv].map(|memory| memory.as_ref().map(PieceMemory::length))
             }
         };
         lengths.into_iter().flatten().sum()

@@ -61,16 +61,16 @@ impl BounceRequests {
     fn merge(mut self) -> Vec<BounceRequest> {
         self.0.sort_by_key(|(_, range, _)| range.place());
         let mut requests: Vec<BounceRequest> = Vec::new();
-        for (owner, range, way) in self.0 {
+        for (owner, range, usage) in self.0 {
             // The ranges are sorted, so only the last one can overlap the next.
             let last = requests.last_mut();
             let union = last.as_ref().and_then(|last| last.bytes.union(&range));
             match (last, union) {
                 (Some(last), Some(union)) => {
                     last.bytes = union;
-                    last.uses.push((range, way));
+                    last.uses.push((range, usage));
                 }
-                _ => requests.push(BounceRequest { owner, bytes: range.clone(), uses: vec![(range, way)] }),
+                _ => requests.push(BounceRequest { owner, bytes: range.clone(), uses: vec![(range, usage)] }),
             }
         }
         requests
@@ -194,12 +194,12 @@ impl<D: Device> DeviceState<D> {
         let BounceRequest { owner, bytes: original, uses } = request;
         let (mut written, mut compared) = (Ranges::default(), Ranges::default());
         let mut reads = false;
-        for (named, way) in &uses {
-            if way.reads() {
+        for (named, usage) in &uses {
+            if usage.reads() {
                 Use::Source.check(named.borrow())?;
                 reads = true;
             }
-            let ranges = match way {
+            let ranges = match usage {
                 Use::Target => &mut written,
                 Use::Binding => &mut compared,
                 Use::Source | Use::Count | Use::Sent | Use::Received => continue,
@@ -224,9 +224,9 @@ impl<D: Device> DeviceState<D> {
     }
 
     /// Adds a request for a range that only another device can use.
-    fn request(&self, requests: &mut BounceRequests, range: &BufferRange, way: Use) -> Result {
-        if range.length > 0 && range.out_of_reach(self.memory.parent()).is_some() {
-            requests.0.push((range.owner()?, range.clone(), way));
+    fn request(&self, requests: &mut BounceRequests, range: &BufferRange, usage: Use) -> Result {
+        if range.length > 0 && range.foreign_sole_user(self.memory.parent()).is_some() {
+            requests.0.push((range.owner()?, range.clone(), usage));
         }
         Ok(())
     }
@@ -234,13 +234,13 @@ impl<D: Device> DeviceState<D> {
     /// True if this device can use everything that a record names.
     #[inline(always)]
     pub(super) fn can_use(&self, record: &Record) -> bool {
-        let mut near = true;
+        let mut can_use = true;
         record.visit(|reference, _| {
             if let Reference::Direct(range) = reference {
-                near &= range.out_of_reach(self.memory.parent()).is_none();
+                can_use &= range.foreign_sole_user(self.memory.parent()).is_none();
             }
         });
-        near
+        can_use
     }
 
     /// Submits a single operation with bounce buffers.
@@ -252,9 +252,9 @@ impl<D: Device> DeviceState<D> {
     ) -> Result {
         let mut requests = BounceRequests::default();
         let mut asked = Ok(());
-        record.visit(|reference, way| {
+        record.visit(|reference, usage| {
             if let (Ok(()), Reference::Direct(range)) = (&asked, reference) {
-                asked = self.request(&mut requests, range, way);
+                asked = self.request(&mut requests, range, usage);
             }
         });
         asked?;
@@ -271,17 +271,17 @@ impl<D: Device> DeviceState<D> {
         table: &[Option<BufferRange>],
     ) -> Result<Bounces> {
         let parent = self.memory.parent();
-        let is_near = |range: &BufferRange| range.out_of_reach(parent).is_none();
-        if commands.names_only_memory_of(parent) && table.iter().flatten().all(is_near) {
+        let is_usable = |range: &BufferRange| range.foreign_sole_user(parent).is_none();
+        if commands.names_only_memory_of(parent) && table.iter().flatten().all(is_usable) {
             return Ok(Bounces::default());
         }
         let mut requests = BounceRequests::default();
         let mut asked = Ok(());
         for record in &step.records {
-            record.visit(|reference, way| {
+            record.visit(|reference, usage| {
                 // A range that does not fit is reported when the commands go to their queue.
                 if let (Ok(()), Ok(range)) = (&asked, reference.bytes(table)) {
-                    asked = self.request(&mut requests, &range, way);
+                    asked = self.request(&mut requests, &range, usage);
                 }
             });
         }

@@ -272,12 +272,12 @@ impl<D: Device> DeviceState<D> {
                 record.operation.check_places(rank, (sent, send.length), (got, recv.length))?;
             }
         }
-        let place = |range: Option<BufferRange>, way: Use| {
+        let place = |range: Option<BufferRange>, usage: Use| {
             let Some(range) = range else { return Ok(None) };
             if range.sole_user().is_none() {
                 return Ok(Some(CollectiveMemory::Mappable(range)));
             }
-            way.check(range.borrow())?;
+            usage.check(range.borrow())?;
             Ok::<_, Failure>(Some(CollectiveMemory::OwnerOnly(range.owner()?, range)))
         };
         let (send, recv) = (place(send, Use::Source)?, place(recv, Use::Target)?);
@@ -440,7 +440,7 @@ impl<D: Device> DeviceState<D> {
                 let alone = alone.part(0, bytes)?;
                 Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
             };
-            let near = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
+            let memory = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
                 here, alone,
             ) {
                 (_, Some(alone)) => Ok::<_, Failure>(Some(PieceMemory::Staging(alone))),
@@ -455,7 +455,8 @@ impl<D: Device> DeviceState<D> {
             let returning = copies(&route.recv, &lane.recv, places.recv)?;
             let moved = at(if returning.is_some() { MOVED } else { RETURNED });
             let got = returning.as_ref().map(|(_, _, alone)| alone.clone());
-            let (send, recv) = (near(&send_here, sent, places.send)?, near(&recv_here, got, places.recv)?);
+            let (send, recv) =
+                (memory(&send_here, sent, places.send)?, memory(&recv_here, got, places.recv)?);
             let Some(entry) = pieces.pop_front() else { break };
             let entered = vec![(record.communicator.clone(), EnteredCollective::Piece { entry, send, recv })];
             let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };

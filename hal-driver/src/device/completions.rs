@@ -63,7 +63,7 @@ impl<D: Device> DevicePoller<D> {
 /// The completions of one device, and the thread that polls for them.
 pub(crate) struct Completions<D: Device> {
     device_poller: Arc<DevicePoller<D>>,
-    way: PollingMethod<D>,
+    method: PollingMethod<D>,
     /// True from the beginning of polling to its end.
     is_polling: Mutex<bool>,
 }
@@ -79,7 +79,7 @@ impl<D: Device> Completions<D> {
     /// Creates it without polling.
     pub(crate) fn new(device: &Arc<D>, properties: &Properties, proactor: &Arc<Proactor>) -> Arc<Self> {
         let device_poller = Arc::new(DevicePoller { device: device.clone(), completer: OnceLock::new() });
-        let way = match properties.queues.completion {
+        let method = match properties.queues.completion {
             Completion::Callback => PollingMethod::Callback,
             Completion::Poll => {
                 PollingMethod::Poll(PollThread::new(device_poller.clone(), properties.queues.queues))
@@ -96,7 +96,7 @@ impl<D: Device> Completions<D> {
         };
         #[cfg(not(unix))]
         let _ = proactor;
-        Arc::new(Self { device_poller, way, is_polling: Mutex::new(false) })
+        Arc::new(Self { device_poller, method, is_polling: Mutex::new(false) })
     }
 
     /// Sets the completer that takes losses.
@@ -107,7 +107,7 @@ impl<D: Device> Completions<D> {
 
     /// Polls until the returned guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>, identifier: &str) -> Result<PollingGuard<D>> {
-        match &self.way {
+        match &self.method {
             PollingMethod::Callback => {}
             PollingMethod::Poll(poller) => poller.begin()?,
             #[cfg(unix)]
@@ -121,14 +121,14 @@ impl<D: Device> Completions<D> {
 
     /// Records that the device has work up to this epoch of a queue.
     pub(crate) fn submitted(&self, queue: usize, epoch: u64) {
-        if let PollingMethod::Poll(poller) = &self.way {
+        if let PollingMethod::Poll(poller) = &self.method {
             poller.submitted(queue, epoch);
         }
     }
 
     /// Records that everything up to this point has ended.
     pub(crate) fn ended(&self, point: Point) {
-        if let PollingMethod::Poll(poller) = &self.way {
+        if let PollingMethod::Poll(poller) = &self.method {
             poller.ended(point.queue.ordinal(), point.epoch);
         }
     }
@@ -137,7 +137,7 @@ impl<D: Device> Completions<D> {
     fn end(&self, limit: Duration) -> bool {
         let mut is_polling = self.is_polling.lock();
         if *is_polling {
-            *is_polling = match &self.way {
+            *is_polling = match &self.method {
                 PollingMethod::Callback => false,
                 PollingMethod::Poll(poller) => !poller.end(limit),
                 #[cfg(unix)]

@@ -135,7 +135,7 @@ impl<D: Device> DeviceState<D> {
         buffer.ok_or_else(|| invalid("the allocator reported success but returned no buffer"))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
+    #[expect(clippy::too_many_arguments, reason = "IREE passes these values")]
     /// A stream-ordered allocation: the buffer exists at once, its memory when the waits are reached.
     fn alloca(
         &self,

@@ -156,7 +156,7 @@ impl<D: Device> DeviceState<D> {
             source: Reference::Direct(source),
             target: Reference::Direct(target),
         }) = &operation
-            && chain.file.range.out_of_reach(self.memory.parent()).is_some()
+            && chain.file.range.foreign_sole_user(self.memory.parent()).is_some()
         {
             let owner = chain.file.range.owner()?;
             return copy_by(&owner, (source, target), &lists.waits, &lists.signals);

@@ -45,7 +45,7 @@ pub(crate) enum Operation<D: Device> {
         step: usize,
         bindings: Box<[Option<BufferRange>]>,
         stand_ins: StandIns,
-        #[expect(dead_code, reason = "it is there as long as the operation is")]
+        #[expect(dead_code, reason = "it exists as long as the operation")]
         part: Option<ExecutionPart>,
     },
     /// The end of an execution that has parts.

@@ -191,7 +191,7 @@ impl BufferRange {
 
     /// The only device that can use it, if that is not `device`.
     #[inline]
-    pub(crate) fn out_of_reach(
+    pub(crate) fn foreign_sole_user(
         &self,
         device: *mut sys::iree_hal_device_t,
     ) -> Option<*mut sys::iree_hal_device_t> {

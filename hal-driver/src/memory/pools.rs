@@ -316,7 +316,7 @@ impl Pools {
 
     /// The pools of a heap, created on first use.
     fn heap(&self, number: usize) -> Result<&HeapPools> {
-        #[expect(clippy::indexing_slicing, reason = "there is one of each for each heap of the device")]
+        #[expect(clippy::indexing_slicing, reason = "each heap of the device has one of each")]
         let (place, own) = (&self.heaps[number], &self.own.0[number]);
         if let Some(heap) = place.get() {
             return Ok(heap);
@@ -348,7 +348,7 @@ impl Pools {
     pub(crate) fn backend(&self) -> sys::iree_hal_queue_pool_backend_t {
         #[expect(
             clippy::expect_used,
-            reason = "`new` makes those of the first heap, and a device has one at least"
+            reason = "`new` creates those of the first heap, and every device has one"
         )]
         let first = self.heaps.first().and_then(OnceLock::get).expect("the preferred heap has its pools");
         sys::iree_hal_queue_pool_backend_t {

@@ -29,7 +29,7 @@ impl Ranges {
         }
         let first = self.0.partition_point(|other| other.end < range.start);
         let behind = self.0.partition_point(|other| other.start <= range.end);
-        #[expect(clippy::indexing_slicing, reason = "what ends before it begins before it")]
+        #[expect(clippy::indexing_slicing, reason = "a range that ends earlier also begins earlier")]
         let joined = &self.0[first..behind];
         let start = joined.first().map_or(range.start, |other| other.start.min(range.start));
         let end = joined.last().map_or(range.end, |other| other.end.max(range.end));
@@ -46,7 +46,7 @@ pub(crate) fn differences(now: &HostRange, before: &HostRange) -> Vec<Range<u64>
     let (mut left, mut right) = (vec![0; BLOCK], vec![0; BLOCK]);
     for start in (0..now.length()).step_by(BLOCK) {
         let length = usize::try_from(now.length() - start).unwrap_or(BLOCK).min(BLOCK);
-        #[expect(clippy::indexing_slicing, reason = "a block at most")]
+        #[expect(clippy::indexing_slicing, reason = "at most the length of a block")]
         let (left, right) = (&mut left[..length], &mut right[..length]);
         let inside = now.read(start, left) && before.read(start, right);
         debug_assert!(inside, "both are as long as each other");

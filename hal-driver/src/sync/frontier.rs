@@ -255,7 +255,7 @@ impl Frontiers {
     /// Records that a point has completed and releases the waits for it. Called after the point's signals.
     pub(crate) fn advance(&self, point: Point) {
         let ordinal = point.queue.ordinal();
-        #[expect(clippy::indexing_slicing, reason = "there is one for each queue of the device")]
+        #[expect(clippy::indexing_slicing, reason = "each queue of the device has one")]
         let completed = &self.completed[ordinal];
         // Several threads may advance at once: a smaller epoch changes nothing.
         let before = completed.fetch_max(point.epoch, Ordering::Relaxed);
@@ -311,7 +311,7 @@ impl GroupMembership {
     }
 
     fn axis(&self, ordinal: usize) -> sys::iree_async_axis_t {
-        #[expect(clippy::indexing_slicing, reason = "there is one for each queue of the device")]
+        #[expect(clippy::indexing_slicing, reason = "each queue of the device has one")]
         self.axes[ordinal]
     }
 
@@ -447,7 +447,7 @@ impl PublishedInfo {
         let mut place = std::ptr::null_mut();
         if let Some(info) = info {
             let next = self.next.fetch_add(1, Ordering::Relaxed) % KEPT;
-            #[expect(clippy::indexing_slicing, reason = "a remainder of their number")]
+            #[expect(clippy::indexing_slicing, reason = "a remainder modulo their number")]
             let free = &self.places[next];
             place = free.get();
             // SAFETY: not the current place, and this thread alone shows, by the invariant.
@@ -471,7 +471,7 @@ fn single(entry: sys::iree_async_frontier_entry_t) -> sys::iree_async_single_fro
 
 /// The axis of a queue of the device whose first axis is `base`.
 fn axis(base: sys::iree_async_axis_t, ordinal: usize) -> sys::iree_async_axis_t {
-    #[expect(clippy::expect_used, reason = "what has more is refused when it is opened")]
+    #[expect(clippy::expect_used, reason = "a device with more queues is refused when it is opened")]
     let ordinal = u8::try_from(ordinal).expect("a device has at most 64 queues");
     // SAFETY: plain arithmetic on numbers, in C.
     unsafe {

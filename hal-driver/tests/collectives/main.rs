@@ -12,7 +12,7 @@
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
-    reason = "a test stops where something is wrong"
+    reason = "a failed expectation ends the test"
 )]
 
 #[path = "../common/mod.rs"]

@@ -4,7 +4,7 @@
 #![allow(
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
-    reason = "a test stops where something is not as it should be"
+    reason = "a failed expectation ends the test"
 )]
 
 use super::random::Random;

@@ -6,11 +6,7 @@
 //! those that count threads (`polling.rs`), and those with their own machinery (`collectives`, `programs`,
 //! `refusals`).
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed expectation ends the test")]
 
 mod access;
 mod affinities;

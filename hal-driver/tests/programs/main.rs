@@ -21,7 +21,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
-    reason = "a test stops where something is not as it should be"
+    reason = "a failed expectation ends the test"
 )]
 
 mod author;

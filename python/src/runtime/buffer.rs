@@ -31,7 +31,7 @@ pub(crate) struct Foreign {
     /// The number of bytes.
     pub(crate) length: usize,
     /// Dropped when nothing uses the memory any more, on any thread.
-    #[expect(dead_code, reason = "kept for what its end does")]
+    #[expect(dead_code, reason = "kept for its destructor")]
     pub(crate) owner: Box<dyn Send>,
 }
 

@@ -99,7 +99,7 @@ impl<'b> Table<'_, '_, 'b> {
     }
 
     /// Bytes that were verified.
-    #[expect(clippy::expect_used, reason = "the verifier has refused each file in which they are not")]
+    #[expect(clippy::expect_used, reason = "the verifier has checked the range")]
     fn part(&self, at: usize, length: usize) -> &'b [u8] {
         let bytes = self.bytes.get(at..).and_then(|bytes| bytes.get(..length));
         bytes.expect("bytes that were verified")

@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-use emulator_chip::{Chip, Core, SOFT_RESET, Tile};
+use emulator_chip::{Chip, Core, CoreStop, SOFT_RESET, Stopped, Tile};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, sw};
 
 const ADDRESS: Reg = Reg::T[0];
@@ -26,7 +26,7 @@ pub(crate) fn load(chip: &Chip, tile: Tile, address: u64, program: Assembler) {
     }
 }
 
-/// Lets go one core and holds the others.
+/// Starts one core and keeps the others in reset.
 pub(crate) fn release(chip: &Chip, tile: Tile, core: Core) {
     let all: u32 = Core::ALL.iter().map(|core| core.reset_bit()).sum();
     put(chip, tile, SOFT_RESET, all & !core.reset_bit());
@@ -39,8 +39,17 @@ pub(crate) fn store(program: &mut Assembler, address: u32, value: u32) {
     program.emit(sw(VALUE, 0, ADDRESS));
 }
 
-/// Stays where it is.
+/// Jumps to itself.
 pub(crate) fn stay(program: &mut Assembler) {
     let here = program.here();
     program.jump(Reg::ZERO, here);
+}
+
+/// Checks that core B alone has stopped, for breaking a rule whose message has this part.
+pub(crate) fn assert_violation(chip: &Chip, part: &str) {
+    let stopped = chip.stopped();
+    let [Stopped { core: Core::B, stop: CoreStop::Violation(_, violation), .. }] = &stopped[..] else {
+        panic!("{part}: {stopped:?}")
+    };
+    assert!(violation.to_string().contains(part), "{violation}");
 }

@@ -44,7 +44,7 @@ impl std::fmt::Debug for Remote {
     }
 }
 
-fn trouble(errno: Errno) -> Failure {
+fn unavailable(errno: Errno) -> Failure {
     let message = format!(
         "the emulator behind {NODE} does not answer as it should: {errno}; both sides must be of one build"
     );
@@ -68,13 +68,13 @@ impl Remote {
         let (socket, Hello { session, workers, .. }) = match control {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(errno) => return Err(trouble(errno)),
+            Err(errno) => return Err(unavailable(errno)),
         };
         let control = Mutex::new(ControlConnection { socket, next: 1, keys: HashMap::new() });
         // Made before its threads, so that threads that were started end if another one cannot start.
         let mut made = Self { control, programs: Table::default(), sockets: Vec::new(), threads: Vec::new() };
         for worker in 0..workers {
-            let (socket, _) = open(kernel, |_| ConnectionRole { session, worker }).map_err(trouble)?;
+            let (socket, _) = open(kernel, |_| ConnectionRole { session, worker }).map_err(unavailable)?;
             let (socket, programs) = (Arc::new(socket), made.programs.clone());
             made.sockets.push(socket.clone());
             let number = usize::try_from(worker).unwrap_or(usize::MAX);
@@ -99,8 +99,8 @@ impl HostPrograms for Remote {
         let key = control.next;
         control.next += 1;
         self.programs.lock().insert(key, program);
-        let ask = ControlRequest { what: LOAD, number: key };
-        let answer = wire::send(control.socket.as_fd(), ask.as_bytes(), &[])
+        let request = ControlRequest { what: LOAD, number: key };
+        let answer = wire::send(control.socket.as_fd(), request.as_bytes(), &[])
             .and_then(|()| wire::expect::<NumberMessage>(control.socket.as_fd()));
         let Ok(Some(NumberMessage { number })) = answer else { return 0 };
         control.keys.insert(number, key);
@@ -111,9 +111,9 @@ impl HostPrograms for Remote {
         let mut control = self.control.lock();
         // The emulator may not have taken the program.
         let Some(key) = control.keys.remove(&number) else { return };
-        let ask = ControlRequest { what: UNLOAD, number };
+        let request = ControlRequest { what: UNLOAD, number };
         // An emulator that is gone has forgotten it.
-        let _ = wire::send(control.socket.as_fd(), ask.as_bytes(), &[]);
+        let _ = wire::send(control.socket.as_fd(), request.as_bytes(), &[]);
         drop(control);
         let gone = self.programs.lock().remove(&key);
         // Dropping a program runs foreign code: not under the lock.

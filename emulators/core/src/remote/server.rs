@@ -96,17 +96,17 @@ impl Service {
 
     /// Answers a session's control connection until it ends.
     fn control(&self, socket: &OwnedFd, session: &Arc<Session>, loaded: &mut Vec<u64>) -> Result<(), Errno> {
-        while let Some(ask) = wire::expect::<ControlRequest>(socket.as_fd())? {
-            match ask.what {
+        while let Some(request) = wire::expect::<ControlRequest>(socket.as_fd())? {
+            match request.what {
                 LOAD => {
-                    let program = RemoteProgram { session: session.clone(), key: ask.number };
+                    let program = RemoteProgram { session: session.clone(), key: request.number };
                     let number = self.machine.load(Arc::new(program));
                     loaded.push(number);
                     wire::send(socket.as_fd(), NumberMessage { number }.as_bytes(), &[])?;
                 }
-                UNLOAD if loaded.contains(&ask.number) => {
-                    loaded.retain(|&number| number != ask.number);
-                    self.machine.unload(ask.number);
+                UNLOAD if loaded.contains(&request.number) => {
+                    loaded.retain(|&number| number != request.number);
+                    self.machine.unload(request.number);
                 }
                 _ => return Err(Errno::PROTO),
             }

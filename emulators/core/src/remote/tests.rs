@@ -149,12 +149,12 @@ fn failure_of_a_program_is_said_and_the_next_call_goes_on() {
     let program = shelf.0.lock()[0].clone().unwrap();
     let (_file, device) = mapped_file("device", 8192).unwrap();
     let parts = [device.part(0, 400).unwrap(), device.part(4096, 400).unwrap()];
-    let said = |constant, parts: &[HostPart<'_>]| call(&program, constant, parts).unwrap_err().to_string();
-    assert!(said(99, &parts).contains("ninety-nine"));
-    assert!(said(13, &parts).contains("panicked"));
+    let refusal = |constant, parts: &[HostPart<'_>]| call(&program, constant, parts).unwrap_err().to_string();
+    assert!(refusal(99, &parts).contains("ninety-nine"));
+    assert!(refusal(13, &parts).contains("panicked"));
     call(&program, 1, &parts).unwrap();
     let private = HostRange::allocate(400, 64).unwrap();
-    let text = said(1, &[parts[0], private.whole()]);
+    let text = refusal(1, &[parts[0], private.whole()]);
     assert!(text.contains("binding 1 is memory that no other process can reach"), "{text}");
     struct Other;
     impl Lent for Other {
@@ -165,7 +165,7 @@ fn failure_of_a_program_is_said_and_the_next_call_goes_on() {
         }
     }
     let _lent = backing::register(&private, Backing::Lent(Arc::new(Other), 0));
-    let text = said(1, &[parts[0], private.whole()]);
+    let text = refusal(1, &[parts[0], private.whole()]);
     assert!(text.contains("binding 1 is memory of process 1"), "{text}");
 }
 

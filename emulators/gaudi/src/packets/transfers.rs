@@ -6,7 +6,7 @@
 //! target.
 
 use super::{Engine, ItemStop, high, word};
-use crate::engine::Trouble;
+use crate::engine::CommandError;
 use crate::space::Piece;
 use crate::strides::{self, StridedTransfer};
 use emulator_core::backing;
@@ -33,9 +33,10 @@ impl Engine<'_> {
         let mut modes = control & MODES & !(MEMSET | WRITE_COMPLETION);
         if !self.machine.hardware.dram_virtual {
             if modes & LINEAR == 0 {
-                return Err(
-                    Trouble::Engine("a transfer is neither linear nor anything else".to_owned()).into()
-                );
+                return Err(CommandError::Engine(
+                    "a transfer is neither linear nor anything else".to_owned(),
+                )
+                .into());
             }
             modes &= !LINEAR;
             // The bits above the address hold the context's number.
@@ -48,7 +49,7 @@ impl Engine<'_> {
         }
         if modes != 0 {
             let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
-            return Err(Trouble::Engine(why).into());
+            return Err(CommandError::Engine(why).into());
         }
         self.move_bytes(source, target, length, control & MEMSET != 0, swapped)?;
         if control & WRITE_COMPLETION != 0 { self.complete() } else { Ok(()) }
@@ -83,13 +84,13 @@ impl Engine<'_> {
         let memset = control & strides::MEMSET != 0;
         if control & strides::CONVERTS != 0 {
             let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
-            return Err(Trouble::Engine(why).into());
+            return Err(CommandError::Engine(why).into());
         }
         if control & strides::LINEAR != 0 {
             self.move_bytes(source.address, target.address, u64::from(target.bytes), memset, 1)?;
         } else if memset {
             let why = "a transfer fills in steps, which is not modelled; make one for each".to_owned();
-            return Err(Trouble::Engine(why).into());
+            return Err(CommandError::Engine(why).into());
         } else {
             self.in_steps(transfer)?;
         }
@@ -104,7 +105,7 @@ impl Engine<'_> {
                 let many =
                     |bytes: Option<u64>| bytes.map_or("too many".to_owned(), |bytes| bytes.to_string());
                 let why = format!("a transfer moves {} bytes into {}", many(from), many(to));
-                return Err(Trouble::Engine(why).into());
+                return Err(CommandError::Engine(why).into());
             }
         };
         let partial = self.machine.count_transfer(self.run.card, total);
@@ -129,7 +130,7 @@ impl Engine<'_> {
             (0, _) => {
                 let why = "a transfer is to say that it has ended, and no address is set: write an address to \
                            WR_COMP_ADDR_LO and WR_COMP_ADDR_HI of its engine first";
-                Err(Trouble::Engine(why.to_owned()).into())
+                Err(CommandError::Engine(why.to_owned()).into())
             }
             (address, value) => Ok(self.machine.write_word(card, &self.run.live, address, value)?),
         }
@@ -165,7 +166,7 @@ impl Engine<'_> {
     fn swap(&self, sources: &[Piece], targets: &[Piece], length: u64, word: usize) -> Result<(), ItemStop> {
         if !length.is_multiple_of(word as u64) {
             let why = format!("a transfer of {length} bytes swaps words of {word}");
-            return Err(Trouble::Engine(why).into());
+            return Err(CommandError::Engine(why).into());
         }
         let mut done = 0;
         while done < length {

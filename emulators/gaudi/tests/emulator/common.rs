@@ -8,13 +8,14 @@
 use emulator_core::options::Execution;
 use emulator_core::{Errno, System};
 use emulator_gaudi::{Counts, Emulator, Options};
-use hal_backend::HostRange;
+use hal_backend::{HostCall, HostRange};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet;
 use hal_gaudi_abi::uapi::{
     self, Call, CbIn, CbOut, Chunk, CsIn, CsOut, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice,
     MemMapHost, MemOut, MemRegister, MemUnmap, WaitIn, WaitOut, cb, chunk, cs, info, mem, wait,
 };
+use hal_kernel::HostPrograms;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -366,7 +367,7 @@ impl Card {
         self.call(Call::Wait, &WaitIn { seq, timeout_us, ..WaitIn::default() })
     }
 
-    /// Waits for a submission that a reset ends. A wait after the reset is told that there is nothing to wait for.
+    /// Waits for a submission that a reset ends. A wait after the reset finds no submission.
     pub fn lost(&self, seq: u64) {
         let (result, answer) = self.wait_for(seq, Duration::from_secs(20));
         match result {
@@ -494,4 +495,15 @@ impl Gate {
             self.changed.wait(&mut state);
         }
     }
+}
+
+/// A program that waits at a gate, and commands that call it.
+pub fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
+    let gate = Arc::new(Gate::default());
+    let inner = gate.clone();
+    let program = card.machine().load(Arc::new(Program(move |_: &HostCall<'_>, _: std::ops::Range<u64>| {
+        inner.pass();
+        Ok(())
+    })));
+    (gate, dispatch(program, 0, [1; 3], &[], &[]))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an engine's queues share: whose turn it is, and the registers of its transfers.
+//! The parts that an engine's queues share: the arbiter, and the registers of its transfers.
 
 use crate::common::{BOTH, Card, bytes, card, executing, host, open, options};
 use hal_gaudi_abi::generation::Generation;
@@ -101,7 +101,7 @@ fn engine_is_one_queues_until_it_gives_it_back_or_the_card_is_closed() {
         BOTH.into_iter().flat_map(|generation| [(generation, false), (generation, true)])
     {
         let card = card(executing(generation, |execution| execution.speed = 1));
-        // While it is off, everybody has it.
+        // While it is off, every queue has the engine.
         card.execute(0, &ask(1));
         card.execute(1, &ask(1));
         switch_on(&card, generation, in_turn);
@@ -150,7 +150,7 @@ fn execute(card: &Card, queue: u32, packets: &[u8]) {
     card.unmap(address).unwrap();
 }
 
-/// Where the first generation's registers of a transfer are. rule(transfer-registers)
+/// The first generation's registers of a transfer. rule(transfer-registers)
 const SOURCE: u32 = 0x14;
 const TARGET: u32 = 0x1C;
 const SOURCE_STEPS: u32 = 0x2C;
@@ -176,7 +176,7 @@ fn steps(offset: u32, steps: [(u32, u32); 4]) -> Vec<u8> {
 }
 
 #[test]
-fn transfer_goes_in_steps_and_says_when_it_has_ended() {
+fn transfer_with_strides_signals_its_end() {
     for queue in [0, 5, 9, 30] {
         let card = card(options(FIRST));
         let memory = host(0x2000);
@@ -219,7 +219,7 @@ fn transfer_goes_in_steps_and_says_when_it_has_ended() {
 
 /// A transfer's packet ends as the registers say, which begin with a sync object of the engine's own.
 #[test]
-fn transfer_that_says_nothing_else_adds_one_to_an_object_of_its_engine() {
+fn transfer_by_default_adds_one_to_an_object_of_its_engine() {
     for (queue, channel) in [(0, 0), (4, 1), (12, 2), (29, 7)] {
         let card = card(options(FIRST));
         let memory = host(0x1000);
@@ -251,7 +251,7 @@ fn endings(core: u64) -> [u64; 3] {
 
 /// rule(transfer-end)
 #[test]
-fn transfer_of_the_second_generation_tells_a_sync_object_that_it_has_ended() {
+fn transfer_of_the_second_generation_signals_a_sync_object_at_its_end() {
     const REGISTERS: u64 = 0x1000_007F_F800_0000;
     const SRAM: u64 = 0x1000_FFFF_FD00_0000;
     let engines = [
@@ -316,7 +316,7 @@ fn transfer_of_the_second_generation_tells_a_sync_object_that_it_has_ended() {
     }
 }
 
-/// What a card says about commands that end badly.
+/// The error of commands that fail.
 fn complaint(generation: Generation, queue: u32, packets: &[u8]) -> String {
     let card = card(options(generation));
     let commands = card.commands(packets);

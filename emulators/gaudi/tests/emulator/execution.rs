@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What submissions do: transfers, dispatches, and in which order.
+//! Submissions: transfers, dispatches, and their order.
 
 use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, host, options};
 use emulator_gaudi::{Emulator, Options};
@@ -193,7 +193,7 @@ fn copies_and_fills_go_on_in_the_next_mapping() {
 }
 
 #[test]
-fn transfer_is_as_long_as_its_word_says() {
+fn transfer_has_the_length_of_its_word() {
     // Device memory is sparse, so that this costs what it writes: 4 GiB less one byte, in two packets.
     let card = card(options(Generation::Gaudi2));
     let device = card.dram(6 << 30);
@@ -207,7 +207,7 @@ fn transfer_is_as_long_as_its_word_says() {
 }
 
 #[test]
-fn time_of_an_end_is_told_where_it_was_asked_for() {
+fn time_of_an_end_is_reported_on_request() {
     let card = card(options(Generation::Gaudi2));
     let commands = card.commands(&Card::nop());
     let request = CsIn { cs_flags: cs::TIMESTAMP, ..CsIn::default() };
@@ -361,7 +361,7 @@ fn unwritten_memory_is_copied_without_taking_space() {
         let device = card.dram(dram);
         let (from, to) = (device, device + 2 * length + (1 << 20) + 40);
         let [down, up, within] = queues(generation);
-        // What was there before is gone, where nothing was copied over it and where something was.
+        // The old bytes are gone, also those that no byte was copied over.
         card.execute(down, &card.fill([8; 4], to + 4096, 12 << 20));
         card.execute(down, &card.fill([9; 4], from + (5 << 20), 4096));
         card.execute(within, &card.copy(from, to, length));

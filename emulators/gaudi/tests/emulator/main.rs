@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The emulator, looked at through the kernel boundary alone, as the backend looks at it.
+//! Tests of the emulator through the kernel boundary alone, which is all that the backend sees.
 //!
 //! `validation` has one row for each rule of the driver; it asks for nothing that only the emulator has, so
 //! that it can be run against a card. The others ask for faults, and look at what the emulator counts.

@@ -66,7 +66,7 @@ fn load_and_execute(config: u32, address: u64) -> Vec<u8> {
     packet(opcode::LOAD_AND_EXE, 0, config, &[address])
 }
 
-/// What a card says about commands that end badly.
+/// The error of commands that fail.
 fn complaint(
     generation: Generation,
     queue: u32,
@@ -89,13 +89,13 @@ fn complaint(
     card.complaint().unwrap()
 }
 
-/// Where things are in the memory of a list: its index, its table, its commands.
+/// The offsets in the memory of a list: its index, its table, its commands.
 const TABLE: u64 = 0x1000;
 const COMMANDS: u64 = 0x2000;
 
 /// Each entry's commands count, say which entry is next, and end with the list again.
 #[test]
-fn list_executes_what_its_index_says_time_and_again() {
+fn list_executes_the_entry_of_its_index_repeatedly() {
     const ENTRIES: u64 = 300;
     const COMMANDS: u64 = TABLE + ENTRIES * 16;
     let card = patient(SECOND);
@@ -204,7 +204,7 @@ fn packet_that_is_no_list_is_refused_with_the_reason() {
     assert!(said.contains("entries of 32 bytes"), "{said}");
     let said = one(&|address| list(address, address), undefined);
     assert!(said.contains("where a CP_DMA has to be"), "{said}");
-    // What is nowhere is a page fault, whichever part it is.
+    // An unmapped part is a page fault, whichever part it is.
     one(&|address| list(0x10, address), event::PAGE_FAULT);
     one(&|address| list(address, 0x10), event::PAGE_FAULT);
     // The lower processor knows neither.
@@ -465,7 +465,7 @@ fn four_objects_are_a_long_number() {
         watch.extend(short(0, offset, value));
     }
     card.execute(0, &watch);
-    // What was in the upper ones is gone with the lowest; then each is set.
+    // Writing the lowest clears the upper ones; then each is set.
     card.execute(0, &short(1, (object + 2) * 4, 0x1234));
     let set: Vec<u8> = (0..4)
         .flat_map(|at| short(1, (object + at) * 4, part(begin, at) | if at == 0 { LONG } else { 0 }))

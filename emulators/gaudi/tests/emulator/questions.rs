@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Questions about a card, memory and its addresses, and what is told of errors.
+//! Questions about a card, memory and its addresses, and reports of errors.
 
 use crate::common::{BOTH, Card, card, executing, faulty, host, open, options, try_open};
 use emulator_core::{Errno, System};
@@ -134,7 +134,7 @@ fn refused_memory_call_leaves_zeros_or_its_argument() {
 
 /// rule(sync-manager), rule(pll-index)
 #[test]
-fn parameters_of_questions_are_looked_at() {
+fn parameters_of_questions_are_checked() {
     for generation in BOTH {
         let card = card(options(generation));
         let manager = |number| {
@@ -359,7 +359,7 @@ fn reset_waits_for_the_last_dma_buf() {
     assert_eq!(again.close().hard_resets, 1);
 }
 
-/// rule(reset-waits): a reset that no process lets go on is given up, and the card is of no use any more.
+/// rule(reset-waits): a reset that a process blocks is given up, and the card is broken.
 #[test]
 fn reset_is_given_up_when_the_file_is_kept() {
     let card = card(executing(SECOND, |execution| execution.speed = 5000));
@@ -374,10 +374,10 @@ fn reset_is_given_up_when_the_file_is_kept() {
     assert_eq!((try_open(&machine, 0).err(), machine.counts(0).kills), (Some(Errno::PERM), 1));
 }
 
-/// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program that asked to be told has time, and is
-/// told what it was.
+/// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program with an eventfd has time, and is notified
+/// of the error's kind.
 #[test]
-fn error_is_told_once_and_the_card_can_still_be_asked() {
+fn error_is_notified_once_and_the_card_still_answers() {
     let card = card(options(SECOND));
     let told = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
     let number = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&told)).unwrap();

@@ -46,7 +46,7 @@ fn card_is_busy_until_its_last_dma_buf_has_gone() {
 }
 
 #[test]
-fn another_card_reads_and_writes_what_it_registered() {
+fn another_card_accesses_registered_memory() {
     for generation in BOTH {
         let machine = Emulator::new(registering(generation)).unwrap();
         let (exporter, importer) = (open(&machine, 0), open(&machine, 1));
@@ -92,7 +92,7 @@ fn only_dma_bufs_are_registered() {
 
 /// rule(export-offset)
 #[test]
-fn older_drivers_give_other_memory_than_the_offset_says() {
+fn older_drivers_map_other_memory_than_at_the_offset() {
     let old = Options { abi: hal_gaudi_abi::uapi::Abi::Old, ..registering(SECOND) };
     let machine = Emulator::new(old).unwrap();
     let (exporter, importer) = (open(&machine, 0), open(&machine, 1));

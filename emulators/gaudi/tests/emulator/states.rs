@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The states of cards and files: who may open, what a close does, and what a reset does to everybody.
+//! The states of cards and files: opening, closing, and the effects of a reset.
 
 use crate::common::{
-    BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, open, options, try_open,
+    BOTH, Card, Program, bytes, card, dispatch, executing, faulty, gated, host, open, options, try_open,
 };
 use emulator_core::{Errno, System};
 use emulator_gaudi::{Emulator, Options};
@@ -25,20 +25,9 @@ fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// A program that stands at a gate, and commands for it.
-fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
-    let gate = Arc::new(Gate::default());
-    let inner = gate.clone();
-    let program = card.machine().load(Arc::new(Program(move |_: &HostCall<'_>, _: std::ops::Range<u64>| {
-        inner.pass();
-        Ok(())
-    })));
-    (gate, dispatch(program, 0, [1; 3], &[], &[]))
-}
-
-/// What a program asks of a card that the machine does not have is nothing, or that of no card.
+/// Questions about a card that the machine does not have get no answer, or that of no card.
 #[test]
-fn number_that_names_no_card_is_looked_up_and_not_taken_for_one() {
+fn unknown_card_number_is_refused() {
     let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
     machine.report_error(99);
     machine.pull_out(99);
@@ -143,7 +132,7 @@ fn close_with_buffers_is_clean_and_with_work_is_a_reset() {
         });
         std::thread::sleep(Duration::from_millis(20));
         assert!(!closer.is_finished(), "a close waits until no worker is at the memory");
-        // rule(open-release): an open meanwhile is told to try again.
+        // rule(open-release): an open meanwhile fails with `EAGAIN`.
         assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN), "{generation}");
         gate.open();
         assert_eq!(closer.join().unwrap().hard_resets, 1, "{generation}");
@@ -192,7 +181,7 @@ fn one_second() -> CsIn {
 }
 
 #[test]
-fn submission_that_takes_too_long_is_reset_and_all_are_told() {
+fn timeout_of_a_submission_resets_the_card_and_wakes_all() {
     for generation in BOTH {
         let card = card(Options {
             injections: faulty(generation, &["hang:2"]).injections,
@@ -225,7 +214,7 @@ fn submission_that_takes_too_long_is_reset_and_all_are_told() {
 }
 
 #[test]
-fn submission_that_takes_too_long_is_told_to_its_waiter() {
+fn timeout_of_a_submission_is_reported_to_its_waiter() {
     let card = card(faulty(Generation::Gaudi2, &["hang:2"]));
     let hung = hang(&card, &one_second());
     let (result, answer) = card.wait_for(hung, Duration::from_secs(10));
@@ -238,7 +227,7 @@ fn timeout_need_not_reset() {
     let request = one_second();
     let flags = request.cs_flags | cs::SKIP_RESET_ON_TIMEOUT;
     let hung = hang(&card, &CsIn { cs_flags: flags, ..request });
-    // rule(cs-timeout): that it took too long is told once, and it is still in flight.
+    // rule(cs-timeout): the timeout is reported once, and it is still in flight.
     until("the event", || card.events() == event::CS_TIMEOUT);
     let state: uapi::TimeoutEvent = card.info(info::CS_TIMEOUT_EVENT).unwrap();
     assert_eq!(state.seq, hung);
@@ -296,10 +285,10 @@ fn listener_to_notices_has_time_to_close() {
     assert_eq!(card.close().hard_resets, 2);
 }
 
-/// A program that asks to be told and sleeps learns of an error; one that comes after it, that the card is busy
+/// A sleeping program with an eventfd gets the error; a later request finds the card busy
 /// (`hl_device_cond_reset`, `hl_abort_waiting_for_cs_completions`, `hl_wait_ioctl`).
 #[test]
-fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
+fn notified_error_ends_waits_with_an_error_and_refuses_new_ones() {
     for generation in BOTH {
         let card = card(faulty(generation, &["hang:2"]));
         let told = eventfd();
@@ -323,7 +312,8 @@ fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
     }
 }
 
-/// A program that does not ask to be told is reset at once, and killed if the file stays open for a second
+/// The card of a program without an eventfd is reset at once, and the program is killed if the file stays open
+/// for a second
 /// (`device_kill_open_processes`).
 #[test]
 fn error_without_a_listener_kills_holders_of_the_file() {
@@ -396,7 +386,7 @@ fn reset_wakes_every_waiter_whatever_it_waits_for() {
     }
 }
 
-/// What a card does with packets that hardware does not take.
+/// The reaction of a card to packets that hardware does not take.
 fn trouble(generation: Generation, queue: u32, packets: impl Fn(&Card) -> Vec<u8>, events: u64) -> Card {
     let card = card(options(generation));
     let packets = packets(&card);
@@ -410,7 +400,7 @@ fn trouble(generation: Generation, queue: u32, packets: impl Fn(&Card) -> Vec<u8
 }
 
 #[test]
-fn hardware_finds_what_the_driver_does_not_look_for() {
+fn hardware_finds_errors_that_the_driver_does_not_check() {
     let second = Generation::Gaudi2;
     let card =
         trouble(second, 0, |card| card.copy(0xFFF0_1234_0000_0000, card.dram(1), 64), event::PAGE_FAULT);

@@ -2,29 +2,15 @@
 
 //! Submissions and their buffers: what is counted, what is refused, and what a refusal leaves behind.
 
-use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, options};
+use crate::common::{BOTH, Card, bytes, card, executing, faulty, gated, host, options};
 use emulator_core::Errno;
-use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
 use hal_gaudi_abi::uapi::{Call, CbIn, CbOut, Chunk, CsIn, CsOut, cb, chunk, cs, info, wait};
-use hal_kernel::HostPrograms;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const FIRST: Generation = Generation::Gaudi1;
 const SECOND: Generation = Generation::Gaudi2;
-
-/// Commands that stand at a gate.
-fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
-    let gate = Arc::new(Gate::default());
-    let inner = gate.clone();
-    let program = card.machine().load(Arc::new(Program(move |_: &HostCall<'_>, _: std::ops::Range<u64>| {
-        inner.pass();
-        Ok(())
-    })));
-    (gate, dispatch(program, 0, [1; 3], &[], &[]))
-}
 
 fn flags(cs_flags: u32) -> CsIn {
     CsIn { cs_flags, ..CsIn::default() }
@@ -60,7 +46,7 @@ fn refused_submission_uses_its_number_and_has_ended() {
         let refused = card.finish(1);
         assert_eq!((refused.flags, refused.status), (0, wait::COMPLETED));
         assert_eq!(drops(&card), [1, u64::from(generation == FIRST), 0, 0]);
-        // What is refused before it has a number uses none.
+        // A refusal before a number is taken uses none.
         assert_eq!(card.submit_with(&flags(cs::SIGNAL | cs::WAIT), &[]).0, Err(Errno::INVAL));
         assert_eq!(card.run(&commands, 0, 8), Ok(number + 1));
     }
@@ -68,7 +54,7 @@ fn refused_submission_uses_its_number_and_has_ended() {
 
 /// rule(cs-checks), rule(cs-flush)
 #[test]
-fn flags_that_mean_nothing_are_not_looked_at() {
+fn flags_without_a_meaning_are_not_checked() {
     for generation in BOTH {
         let card = card(options(generation));
         let commands = card.commands(&Card::nop());
@@ -158,7 +144,7 @@ fn streams_and_networks_that_are_not_enabled_take_no_commands() {
     for queue in [0, 1, 4, 8, 16, 20, 44, 155, 252, 259] {
         second.finish(second.run(&commands, queue, 8).unwrap());
     }
-    // Signals do not come by where that is looked at.
+    // Signal submissions do not reach this check.
     second.finish(second.signal(7).unwrap().seq);
     let first = card(options(FIRST));
     let commands = first.commands(&Card::nop());
@@ -196,7 +182,7 @@ fn queue_is_full_of_chunks_of_submissions_that_have_not_ended() {
 
 /// rule(cb-size), rule(cb-address)
 #[test]
-fn chunk_is_no_longer_than_the_buffer_that_was_asked_for() {
+fn chunk_is_no_longer_than_the_requested_buffer() {
     let first = card(options(FIRST));
     let nops: Vec<u8> = Card::nop().repeat(1024);
     for (asked, most) in [(100, 4096), (5000, 5000)] {
@@ -247,7 +233,7 @@ fn buffers_are_mapped_on_the_second_generation_alone() {
 
 /// rule(cb-destroyed), rule(handle-number)
 #[test]
-fn handle_that_was_given_back_is_valid_while_the_buffer_is_seen() {
+fn released_handle_is_valid_while_the_buffer_is_mapped() {
     let card = card(options(FIRST));
     let handle = card.create(4096).unwrap();
     let view = card.see(handle, 4096).unwrap();
@@ -263,7 +249,7 @@ fn handle_that_was_given_back_is_valid_while_the_buffer_is_seen() {
     assert_eq!(card.see(handle, 4096).err(), Some(Errno::INVAL), "once at a time");
     drop(view);
     assert_eq!(about(&card, handle, 0), Err(Errno::INVAL));
-    // What it is of decides how it is mapped.
+    // Its kind decides how it is mapped.
     let other = card.create(4096).unwrap();
     assert_eq!(card.see(other & !(0x1f << 59), 4096).err(), Some(Errno::INVAL));
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 const FIRST: Generation = Generation::Gaudi1;
 const SECOND: Generation = Generation::Gaudi2;
 const ADD: u32 = 1 << 31;
-/// Where the counters of submissions have those that were not valid.
+/// The index of invalid submissions in the counters.
 const VALIDATION: usize = 10;
 
 /// A short message: a word to a register near a base.
@@ -161,7 +161,7 @@ fn commands_at_an_address_are_executed_in_their_place() {
     let held = card.run(&commands, 1, outer.len()).unwrap();
     assert_eq!(card.wait_for(held, Duration::from_millis(20)).1.status, wait::BUSY);
     assert_eq!(bytes(&memory, 4096, 24), [[1; 8], [0; 8], [0; 8]].concat());
-    // What was done before the fence is not done again.
+    // Packets before the fence are not executed again.
     assert!(memory.write(4096, &[9; 8]));
     card.execute(0, &short(1, object * 4, ADD | 1));
     card.finish(held);
@@ -217,7 +217,7 @@ fn reserved_signals_are_made_by_packets_and_waited_for_one_by_one() {
 
 /// rule(signal-reserve)
 #[test]
-fn reservation_is_given_back_while_it_is_the_last() {
+fn reservation_is_released_while_it_is_the_last() {
     for generation in BOTH {
         let card = card(options(generation));
         let handle = reserve(&card, 0, 10).unwrap().seq & 0xFFFF_FFFF;
@@ -345,7 +345,7 @@ fn interrupt_wakes_who_waits_for_a_counter_and_nothing_else_does() {
     assert_eq!(interrupt(&first, 48, 0, |_| {}).0, Err(Errno::PERM));
 }
 
-/// rule(interrupt-abort): a wait for a word of the program's is told, and one for the kernel's gets an error.
+/// rule(interrupt-abort): a wait for a word of the program's gets a status, and one for the kernel's an error.
 #[test]
 fn reset_ends_waits_for_interrupts() {
     let card = card(options(SECOND));

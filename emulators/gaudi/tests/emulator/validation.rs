@@ -15,7 +15,7 @@ use hal_kernel::HostPrograms;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// What is asked.
+/// The request.
 type Ask = fn(&Card) -> Result<(), Errno>;
 
 /// One rule.
@@ -696,7 +696,7 @@ fn errno(error: Errno) -> String {
 }
 
 #[test]
-fn driver_says_what_the_table_has() {
+fn driver_answers_as_in_the_table() {
     let mut wrong = Vec::new();
     let mut asked = 0;
     let cards = match hardware() {
@@ -735,7 +735,7 @@ fn driver_says_what_the_table_has() {
 }
 
 #[test]
-fn full_window_says_so_and_leaves_the_argument() {
+fn full_window_is_refused_and_leaves_the_argument() {
     use crate::common::{Gate, Program, dispatch};
     use std::sync::Arc;
     let card = card(options(Generation::Gaudi2));
@@ -770,7 +770,7 @@ fn full_window_says_so_and_leaves_the_argument() {
 }
 
 #[test]
-fn core_tells_who_it_is_only_by_its_own_numbers() {
+fn core_identifies_itself_only_by_its_own_numbers() {
     use emulator_core::drm;
     use emulator_gaudi::Options;
     use hal_gaudi_abi::uapi::Abi;

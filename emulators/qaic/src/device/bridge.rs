@@ -196,7 +196,7 @@ impl Card {
     }
 
     /// Releases the elements of requests that are done.
-    fn give_back(&mut self, channel: u32) {
+    fn release_elements(&mut self, channel: u32) {
         let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
         let Some((_, rings)) = &bridge.network else { return };
         while bridge.window.front().is_some_and(|element| element.step == RequestStep::Done) {
@@ -332,7 +332,7 @@ impl Machine {
                 }
                 RequestStep::Respond => {
                     if let Some(interrupts) = card.respond(channel, place) {
-                        card.give_back(channel);
+                        card.release_elements(channel);
                         if interrupts {
                             self.send_interrupt(state, number, channel);
                         }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_does_what_it_says() {
+    fn each_command_has_its_effect() {
         let mut semaphores = Semaphores::new(&[5]);
         let mut perform = |cmd, val| {
             let done = semaphores.perform(&Semaphore { cmd, val, ..Semaphore::default() });

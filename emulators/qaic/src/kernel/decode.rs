@@ -23,16 +23,16 @@ impl Machine {
     ) -> Result<(), Errno> {
         for transaction in reply.transactions {
             match transaction {
-                FromDevice::Passthrough(command) => tell(answer, &Answer::Passthrough(&command))?,
+                FromDevice::Passthrough(command) => append(answer, &Answer::Passthrough(&command))?,
                 FromDevice::Activated { status, channel, options } => {
-                    tell(answer, &Answer::Activated { status, channel, options })?;
+                    append(answer, &Answer::Activated { status, channel, options })?;
                     self.activated(state, (card, user), (status, channel), resources)?;
                 }
                 FromDevice::Deactivated { status, channel } => {
                     self.deactivated(state, (card, user), (status, channel))?;
                 }
                 FromDevice::Status { version, status, flags } => {
-                    tell(answer, &Answer::Status { version, status, flags })?;
+                    append(answer, &Answer::Status { version, status, flags })?;
                     if status != 0 {
                         return Err(Errno::CANCELED);
                     }
@@ -96,12 +96,12 @@ impl Machine {
             state.cards[number].channel(channel)?.user = Some(user);
             return Err(Errno::CANCELED);
         }
-        self.given_back(state, number, channel);
+        self.release_returned_channel(state, number, channel);
         Ok(())
     }
 
     /// Removes the user of a channel, as its device has reported.
-    fn given_back(&self, state: &mut State, number: usize, channel: u32) {
+    fn release_returned_channel(&self, state: &mut State, number: usize, channel: u32) {
         self.release_channel(state, number, channel);
         state.cards[number].set_state(channel, ChannelState::Idle);
     }
@@ -114,13 +114,13 @@ impl Machine {
             if let FromDevice::Deactivated { channel, .. } = transaction
                 && channel < CHANNELS
             {
-                self.given_back(state, number, channel);
+                self.release_returned_channel(state, number, channel);
             }
         }
     }
 }
 
 /// Adds to an answer: `ENOSPC`, if it has no more room.
-fn tell(answer: &mut user::Message, what: &Answer<'_>) -> Result<(), Errno> {
+fn append(answer: &mut user::Message, what: &Answer<'_>) -> Result<(), Errno> {
     answer.answer(what).map_err(|_| Errno::NOSPC)
 }

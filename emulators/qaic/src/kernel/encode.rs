@@ -117,14 +117,14 @@ impl Encoder<'_, '_> {
     /// `encode_dma`, `find_and_map_user_pages`: memory of the program, which the device reads while the message
     /// is in flight. Padding is not checked. The kernel counts transferred bytes for the whole message, so that
     /// a second transfer begins behind as many bytes as the first one had.
-    fn transfer(&mut self, ask: &DmaTransfer) -> Result<(), Errno> {
+    fn transfer(&mut self, request: &DmaTransfer) -> Result<(), Errno> {
         if self.length + TRANSFER + 16 > TO_DEVICE_MAX {
             return Err(Errno::NOMEM);
         }
         let before = self.resources.transferred;
-        let start = ask.addr.checked_add(before).ok_or(Errno::INVAL)?;
+        let start = request.addr.checked_add(before).ok_or(Errno::INVAL)?;
         let remaining =
-            ask.size.checked_sub(before).filter(|&remaining| remaining > 0).ok_or(Errno::INVAL)?;
+            request.size.checked_sub(before).filter(|&remaining| remaining > 0).ok_or(Errno::INVAL)?;
         // Pages are counted from the beginning of the first, and `SIZE_MAX` bytes of them are too many.
         let total = remaining.checked_add(start % PAGE).filter(|&total| total < u64::MAX);
         if start.checked_add(remaining).is_none() || total.is_none() {
@@ -136,7 +136,7 @@ impl Encoder<'_, '_> {
         self.resources.segments.extend(&segments);
         // Transfers of one message share the number of their chunks.
         let chunk = self.resources.transfer.as_ref().map_or(0, |earlier| earlier.chunk);
-        let mut transfer = MessageTransfer { tag: ask.tag, chunk, rest: segments, sent: before };
+        let mut transfer = MessageTransfer { tag: request.tag, chunk, rest: segments, sent: before };
         let pieces = transfer.next(self.length);
         self.resources.transferred = transfer.sent;
         if chunk == 0 && !transfer.rest.is_empty() {
@@ -146,7 +146,7 @@ impl Encoder<'_, '_> {
             transfer.chunk = user.chunks;
         }
         self.length += TRANSFER + pieces.len() * 16;
-        self.transactions.push(ToDevice::DmaTransfer { tag: ask.tag, chunk: transfer.chunk, pieces });
+        self.transactions.push(ToDevice::DmaTransfer { tag: request.tag, chunk: transfer.chunk, pieces });
         if transfer.chunk != 0 {
             self.resources.transfer = Some(transfer);
         }
@@ -154,14 +154,14 @@ impl Encoder<'_, '_> {
     }
 
     /// `encode_activate`: rings for a channel. The descriptor for events is not checked.
-    fn activate(&mut self, ask: &ActivateToDevice) -> Result<(), Errno> {
+    fn activate(&mut self, request: &ActivateToDevice) -> Result<(), Errno> {
         if self.length + ACTIVATION > MESSAGE_MAX {
             return Err(Errno::NOSPC);
         }
-        if ask.queue_size == 0 || ask.pad != 0 {
+        if request.queue_size == 0 || request.pad != 0 {
             return Err(Errno::INVAL);
         }
-        let elements = ask.queue_size;
+        let elements = request.queue_size;
         let length = dbc::rings_size(elements).ok_or(Errno::INVAL)?;
         let memory = HostRange::allocate(length.into(), 4096).map_err(|_| Errno::NOMEM)?;
         let responses = u64::from(length) - u64::from(elements) * size_of::<Response>() as u64;
@@ -180,17 +180,17 @@ impl Encoder<'_, '_> {
             request_count: elements,
             response_count: elements,
             length,
-            options: ask.options,
+            options: request.options,
         });
         Ok(())
     }
 
     /// `encode_deactivate`: takes the channel from its user. A command in the same message notifies the device.
-    fn deactivate(&mut self, ask: &Deactivate) -> Result<(), Errno> {
-        if ask.dbc_id >= CHANNELS || ask.pad != 0 {
+    fn deactivate(&mut self, request: &Deactivate) -> Result<(), Errno> {
+        if request.dbc_id >= CHANNELS || request.pad != 0 {
             return Err(Errno::INVAL);
         }
-        self.machine.disable_channel(self.state, self.card, ask.dbc_id, self.user)
+        self.machine.disable_channel(self.state, self.card, request.dbc_id, self.user)
     }
 
     /// `encode_status`.

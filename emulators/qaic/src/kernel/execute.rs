@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn slice_is_transferred_as_far_as_it_is_asked_for() {
+    fn slice_is_transferred_up_to_the_requested_byte() {
         let lengths = |resize| elements(&slice(), resize).iter().map(|one| one.len).collect::<Vec<_>>();
         assert_eq!(lengths(None), [4096; 3]);
         assert_eq!(lengths(Some(100 + 12288)), [4096; 3]);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn drained_ring_is_looked_at_ten_times_before_the_line_is_enabled() {
+    fn drained_ring_is_polled_ten_times_before_the_line_is_enabled() {
         let machine = machine(false);
         let mut state = machine.lock();
         respond(&mut state);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn module_that_polls_looks_as_long_as_something_is_on_its_way() {
+    fn polling_module_polls_while_objects_are_in_flight() {
         let machine = machine(true);
         let mut state = machine.lock();
         respond(&mut state);

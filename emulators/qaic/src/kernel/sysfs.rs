@@ -11,9 +11,7 @@ use std::path::Path;
 impl Machine {
     /// The numbers of the cards that are there.
     fn present(&self) -> Vec<usize> {
-        let state = self.lock();
-        let cards = state.cards.iter().enumerate();
-        cards.filter(|(_, card)| card.status != Status::Gone).map(|(number, _)| number).collect()
+        self.lock().cards.numbers(|card| card.status != Status::Gone)
     }
 
     /// The names in a folder.

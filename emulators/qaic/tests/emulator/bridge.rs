@@ -57,7 +57,7 @@ fn one_that_could_go_waits_behind_one_that_cannot_if_they_wait_for_one_semaphore
 
 #[test]
 fn full_ring_of_responses_holds_requests_back() {
-    // The kernel is not told, and takes no response.
+    // The kernel gets no interrupt, and takes no response.
     let card = card(crate::common::faulty(&["lost-msi:1"]));
     let active = card.channel(4);
     let posters: Vec<u32> = (0..7).map(|_| card.poster(&active, 3)).collect();
@@ -81,7 +81,7 @@ fn full_ring_of_responses_holds_requests_back() {
 
 #[test]
 fn requests_go_on_when_the_kernel_has_made_room_for_responses() {
-    // Seldom enough that the ring is full before it is looked at.
+    // Seldom enough that the ring is full before it is polled.
     let module = Module { datapath_polling: true, datapath_poll_interval_us: 100_000, ..Module::default() };
     let card = card(Options { module, ..options() });
     let active = card.channel(4);
@@ -163,7 +163,7 @@ fn network_reaches_its_own_memory_alone() {
     let foreign = card.object(&one, 4096, TO_DEVICE, |entry| entry.dev_addr = two.bases.ddr + BINDING);
     assert!(card.memory(foreign, 4096).write(0, &[9; 4096]));
     card.execute(one.channel, &[foreign]).unwrap();
-    // What went wrong is in the kernel's log; the wait succeeds.
+    // The error is in the kernel's log; the wait succeeds.
     assert_eq!(card.wait(one.channel, foreign, 5000), Ok(()));
     assert!(card.emulator.complaint(0).unwrap().contains("failed with status 1"));
     let from = card.object(&two, 4096, FROM_DEVICE, |_| ());

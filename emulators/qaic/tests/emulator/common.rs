@@ -303,7 +303,7 @@ impl Card {
     }
 }
 
-/// Where the first binding of a network without constants is: behind the call and the outcome, a page for each.
+/// The offset of the first binding of a network without constants: behind the call and the outcome, a page each.
 pub(crate) const BINDING: u64 = 8192;
 
 /// A semaphore that no network uses.
@@ -331,7 +331,7 @@ pub(crate) fn passthrough<T: command::Command>(bytes: &[u8]) -> T {
     command::read(command.unwrap()).unwrap().0
 }
 
-/// What is in memory.
+/// The bytes in memory.
 pub(crate) fn bytes(range: &HostRange, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     assert!(range.read(0, &mut bytes));

@@ -84,7 +84,7 @@ fn message_that_is_refused_behind_a_transfer_in_chunks_is_given_up_with_the_devi
     let mut memory = raw(&[&transfer(4096)[..], &[99, 8]].concat());
     assert_eq!(card.manage_raw(&mut memory, 40, 2).0, Err(Errno::INVAL));
     assert_eq!(card.counts().messages, before + 1);
-    // What was given up is not in the way of the next one.
+    // An aborted transfer does not block the next one.
     let request = LoadConstantsRequest { tag: 3.into(), length: (16 << 20).into(), ..Default::default() };
     let request = command::request(&request, &[]);
     let ask = Ask::DmaTransfer { tag: 3, address, size: 16 << 20 };

@@ -57,7 +57,7 @@ fn signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user(
     let mut options = faulty(&["control-full:1", "control-lost:2"]);
     (options.execution.speed, options.module.control_resp_timeout_s) = (1, 3600);
     let slow = card(options);
-    // Where there is no room, the message was not sent, and that is what it says.
+    // Without room, the message was not sent, and the error says so.
     let begin = Instant::now();
     assert_eq!(interrupt::on_behalf(flag.clone(), || slow.manage(&[Ask::Status]).0), Err(Errno::AGAIN));
     assert!(begin.elapsed() < Duration::from_secs(2), "it goes on waiting");
@@ -87,7 +87,7 @@ fn signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user(
 }
 
 #[test]
-fn close_that_finds_no_room_is_not_told_to_the_device() {
+fn close_without_room_does_not_notify_the_device() {
     // The messages before it load and activate a network.
     let card = card(faulty(&["control-full:3"]));
     let machine = card.emulator.clone();
@@ -108,9 +108,9 @@ fn signal_ends_the_wait_for_who_had_a_channel_before_and_the_channel_is_taken() 
     let mut options = faulty(&["control-lost:3"]);
     options.module.control_resp_timeout_s = 2;
     let before = card(options);
-    let given_back = before.channel(8);
+    let release_returned_channel = before.channel(8);
     // The device has taken the channel back, and the kernel has not heard of it.
-    assert_eq!(before.deactivate(given_back).0, Err(Errno::TIMEDOUT));
+    assert_eq!(before.deactivate(release_returned_channel).0, Err(Errno::TIMEDOUT));
     assert_eq!((before.counts().activations, before.counts().channels), (0, 1));
     let after = open(&before.emulator, 0);
     let flag = Arc::new(AtomicBool::new(false));
@@ -124,7 +124,7 @@ fn signal_ends_the_wait_for_who_had_a_channel_before_and_the_channel_is_taken() 
         Supervised::nudge(&*after.emulator);
         taker.join().unwrap()
     });
-    assert_eq!(active.channel, given_back.channel);
+    assert_eq!(active.channel, release_returned_channel.channel);
     let poster = after.poster(&active, 3);
     after.execute(active.channel, &[poster]).unwrap();
     assert_eq!(after.wait(active.channel, poster, 5000), Ok(()));
@@ -301,7 +301,7 @@ fn crash_takes_one_workload_and_no_other() {
     assert_eq!(result, Err(Errno::CANCELED));
     let response: ActivateResponse = passthrough(&bytes);
     assert_eq!(response.status.get(), Status::RESTARTING.0);
-    // What was loaded still is, and runs when the cores are back.
+    // Loaded images stay, and run when the cores are back.
     let limit = Instant::now() + Duration::from_secs(10);
     let mut seen = Vec::new();
     while channel_state(&card, lost) != "0\n" {
@@ -315,7 +315,7 @@ fn crash_takes_one_workload_and_no_other() {
     );
     assert_eq!(card.try_activate(elf, 8).0, Ok(()));
     assert_eq!((channel_state(&card, lost), card.counts().resets), ("1\n".to_owned(), 0));
-    // Listeners have been told of every state of this channel, and of nothing about the other one but its beginning.
+    // Listeners were notified of every state of this channel, and only of the other one's first state.
     let told = |channel: u32| {
         let of = format!("change DBC_ID={channel} DBC_STATE=");
         let events = card.emulator.uevents(0);

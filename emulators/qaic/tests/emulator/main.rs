@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The emulator, looked at through the kernel boundary alone, as a backend looks at it: a test for each rule of
+//! Tests of the emulator through the kernel boundary alone, which is all that a backend sees: a test for each rule of
 //! `emulators/qaic/rules.md`, then the faults, then whole networks.
 #![allow(
     clippy::unwrap_used,

@@ -94,7 +94,7 @@ fn each_wrong_message_is_refused() {
 }
 
 #[test]
-fn rings_that_no_channel_takes_are_given_back() {
+fn rings_that_no_channel_takes_are_released() {
     let card = card(options());
     let rings = [ACTIVATE_FROM_USER, 24, 8, 0, 0, 0];
     // The message asks the device for no network, so that it gives no channel.
@@ -113,7 +113,7 @@ fn memory_that_is_not_there_is_a_fault() {
 }
 
 #[test]
-fn device_says_its_version_and_what_it_has() {
+fn device_reports_its_version_and_resources() {
     let card = card(options());
     let (result, bytes) = card.manage(&[Ask::Status]);
     assert_eq!(result, Ok(()));
@@ -129,7 +129,7 @@ fn device_says_its_version_and_what_it_has() {
 }
 
 #[test]
-fn device_without_checksums_says_so() {
+fn device_without_checksums_answers_without_them() {
     let card = card(Options { crc: false, ..options() });
     let (result, bytes) = card.manage(&[Ask::Status]);
     assert_eq!(result, Ok(()));
@@ -265,7 +265,7 @@ fn second_transfer_of_a_message_begins_behind_as_many_bytes_as_the_first_had() {
 }
 
 #[test]
-fn device_that_wants_more_than_a_transfer_has_is_told_that_it_ends() {
+fn device_that_needs_more_than_a_transfer_has_gets_its_abort() {
     let card = card(Options { segment: Some(4096), ..options() });
     let bytes = vec![1; 16 << 20];
     let request = LoadConstantsRequest { tag: 3.into(), length: (17 << 20).into(), ..Default::default() };
@@ -388,7 +388,7 @@ fn deactivation_is_consumed_and_ends_everything_of_its_channel() {
 }
 
 #[test]
-fn channel_given_back_in_a_bad_message_has_no_user_until_a_reset() {
+fn channel_released_in_a_bad_message_has_no_user_until_a_reset() {
     let card = card(options());
     let active = card.channel(8);
     let mut memory = raw(&[DEACTIVATE_FROM_USER, 16, active.channel, 0, 99, 8]);

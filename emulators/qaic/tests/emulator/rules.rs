@@ -29,7 +29,7 @@ fn text_of(folders: &[&str]) -> String {
     text
 }
 
-/// What stands between backticks.
+/// The parts between backticks.
 fn names(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }

@@ -30,7 +30,7 @@ fn each_wrong_header_is_refused() {
     assert_eq!(request(&card, |one| one.hdr.dbc_id = 1), Err(Errno::INVAL), "it has no user");
     assert_eq!(request(&card, |one| one.data = 64), Err(Errno::FAULT));
     assert_eq!(request(&card, |one| one.hdr.handle = 2), Err(Errno::NOENT));
-    // The size in the header is not looked at.
+    // The size in the header is not checked.
     assert_eq!(request(&card, |one| one.hdr.size = u64::MAX), Ok(()));
     assert_eq!(request(&card, |_| ()), Err(Errno::INVAL), "it is sliced");
 }

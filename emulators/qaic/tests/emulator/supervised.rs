@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 #[test]
-fn card_of_a_dead_process_is_released_when_files_are_looked_through() {
+fn card_of_a_dead_process_is_released_at_the_next_reap() {
     let (one, two) = {
         let one = card(options());
         let two = open(&one.emulator, 0);
@@ -32,7 +32,7 @@ fn card_of_a_dead_process_is_released_when_files_are_looked_through() {
 }
 
 #[test]
-fn process_may_map_what_its_file_has_a_handle_for_and_no_more() {
+fn process_may_map_only_objects_of_its_files_handles() {
     let one = card(options());
     let two = open(&one.emulator, 0);
     let machine = &one.emulator;
@@ -65,7 +65,7 @@ fn files_have_their_nodes_and_a_report_has_every_card() {
 
 #[test]
 fn user_that_is_on_its_way_out_is_not_gone() {
-    // The device does not answer when it is told of the end, so that this takes a while.
+    // The device does not answer the notification of the end, so that this takes a while.
     let mut options = faulty(&["control-lost:1"]);
     (options.execution.speed, options.module.control_resp_timeout_s) = (1, 1);
     let machine = emulator_qaic::Emulator::new(options).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the kernel driver must say to each request that needs no network: the table that also runs on a real
+//! The kernel driver's answers to each request that needs no network: the table that also runs on a real
 //! card, behind the node that `HAL_QAIC_NODE` names. Rules that need a network on a channel are in the other
 //! files.
 
@@ -76,7 +76,7 @@ impl Site {
         made.handle
     }
 
-    /// What is said to slices of a page, on a channel that no process has.
+    /// The answer to slices of a page, on a channel without a process.
     fn attach(&self, change: fn(&mut AttachSliceHeader, &mut SliceEntry)) -> Result<(), Errno> {
         let handle = self.object();
         let mut hdr = AttachSliceHeader { count: 1, dbc_id: CHANNEL, handle, dir: 1, size: 4096 };
@@ -108,7 +108,7 @@ struct Row {
     name: &'static str,
     ask: fn(&Site) -> Result<(), Errno>,
     says: Result<(), Errno>,
-    /// What an older kernel says.
+    /// The answer of an older kernel.
     said: Option<Errno>,
 }
 
@@ -163,7 +163,7 @@ const MESSAGES: &[Row] = &[
     refused("another user's channel", Errno::PERM, |site| {
         site.manage(&[DEACTIVATE_FROM_USER, 16, CHANNEL, 0], 16, 1)
     }),
-    // How many bytes a transaction's kind takes is not looked at: behind the message are zeros.
+    // The size of a transaction's kind is not checked: zeros follow the message.
     refused("a deactivation that is a header is of channel 0", Errno::PERM, |site| {
         site.manage(&[DEACTIVATE_FROM_USER, 8], 8, 1)
     }),
@@ -275,7 +275,7 @@ const EXECUTIONS: &[Row] = &[
 ];
 
 #[test]
-fn driver_says_what_the_table_has() {
+fn driver_answers_as_in_the_table() {
     let site = Site::open();
     let name = |result: &Result<(), Errno>| match result {
         Ok(()) => "ok".to_owned(),

@@ -54,8 +54,8 @@ fn close_gives_everything_back() {
 }
 
 #[test]
-fn handles_go_before_the_device_is_told_and_what_is_sliced_goes_with_its_channel() {
-    // The device does not answer when it is told of the end, so that this takes a while.
+fn close_releases_handles_then_notifies_the_device_then_releases_channels() {
+    // The device does not answer the notification of the end, so that this takes a while.
     let mut options = faulty(&["control-lost:3"]);
     (options.execution.speed, options.module.control_resp_timeout_s) = (1, 1);
     let card = card(options);

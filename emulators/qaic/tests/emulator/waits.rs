@@ -69,7 +69,7 @@ fn deactivation_waits_for_waits_and_then_ends_what_is_on_its_way() {
 }
 
 #[test]
-fn wait_that_a_signal_interrupts_says_that_its_channel_was_taken_if_it_was() {
+fn interrupted_wait_reports_a_channel_that_was_taken() {
     let card = card(options());
     let active = card.channel(8);
     let stuck = card.stuck(&active);

@@ -90,14 +90,14 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Where a program's data are: what its result is.
+/// The address of a program's data, which are its result.
 pub(crate) const DATA: u32 = 0x8000;
 /// How many bytes they have.
 pub(crate) const DATA_LENGTH: u32 = 0x1000;
 /// The last word of the data, which is one when the program has ended.
 pub(crate) const DONE: u32 = DATA + DATA_LENGTH - 4;
 
-/// What an instruction takes.
+/// The operands of an instruction.
 #[derive(Clone, Copy)]
 enum Form {
     /// Two integers.
@@ -316,7 +316,7 @@ pub(crate) fn program(seed: u64, blackhole: bool) -> Vec<u32> {
         let form = random.pick(if more { BLACKHOLE } else { RV32IM });
         words.push(instruction(&mut random, form));
     }
-    // What the last branch may skip.
+    // The instructions that the last branch may skip.
     words.push(addi(0, 0, 0));
     // Displacements reach 2047: beyond, from an address of its own.
     words.push(addi(31, BASE, 0x7ff));

@@ -45,7 +45,7 @@ fn list(places: &mut dyn Iterator<Item = (u8, u8)>) -> String {
     places.map(|(x, y)| format!("{x}-{y}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What the driver wants to know of a chip before it opens one: what is where physically, with nothing fused off.
+/// The driver's description of a chip: the physical coordinates of all parts, with nothing fused off.
 fn descriptor(family: &Family) -> String {
     if family == &WORMHOLE { wormhole() } else { blackhole() }
 }
